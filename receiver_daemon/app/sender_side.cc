@@ -59,6 +59,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
                               .key = std::move(key),
                               .poll = std::chrono::milliseconds(dir.poll_ms),
                               .before_read = std::move(before_read),
+                              .before_read_required = dir.before_read_required,
                               .pulse = &parts.pulse},
         parts.files, *links_);
     return OkStatus();
@@ -71,6 +72,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
                            .key = std::move(key),
                            .poll = std::chrono::milliseconds(dir.poll_ms),
                            .before_read = std::move(before_read),
+                           .before_read_required = dir.before_read_required,
                            .pulse = &parts.pulse},
                           parts.files, parts.subscription));
   return OkStatus();

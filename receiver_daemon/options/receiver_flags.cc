@@ -126,6 +126,8 @@ void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
                  "are set)")
       ->type_name("COMMAND")
       ->check(CLI::Validator(CheckCommand, "", "command"));
+  app.add_flag("--shared-before-read-required", dir.before_read_required,
+               "While that command fails, read nothing from --shared-dir");
 }
 
 void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
@@ -231,6 +233,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   }
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");
+  }
+  if (options.shared_dir.before_read_required && options.shared_dir.before_read.empty()) {
+    config.Reject("shared-before-read-required", "there is no shared-before-read");
   }
   if (!follows && !options.follow.before_read.empty()) {
     config.Reject("slime-before-read", "there is no slime-dir to look at");

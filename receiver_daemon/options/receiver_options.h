@@ -44,6 +44,7 @@ struct SharedSideOptions {
   uint32_t ranks = 1;  // trainer ranks, used when there are no connections to senders
   uint32_t poll_ms = limits::kSharedPollDefault.count();
   std::string before_read;  // a command; empty: none
+  bool before_read_required = false;
 };
 
 // A plain value. Set by the flags; CheckOptions checks it. `listen` is for operators and the members

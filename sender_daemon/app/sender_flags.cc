@@ -88,6 +88,7 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
   FinishSharedFlags(config, options.shared_dir);
+  FinishSlimeFlags(config, options.slime_dir);
 }
 
 }  // namespace dws

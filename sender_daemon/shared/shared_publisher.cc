@@ -75,7 +75,8 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   DWS_RETURN_IF_ERROR(Begin());
   const Result<bool> written = WriteNext();
   // Also after a failed write: removing old versions may make the room that it needs.
-  if (progress_->last.has_value() && !(written.ok() && !*written)) Retire();
+  const bool told = progress_->untold.empty();
+  if (told && progress_->last.has_value() && !(written.ok() && !*written)) Retire();
   return written;
 }
 
@@ -96,7 +97,8 @@ bool SharedPublisher::Meanwhile() {
   if (hub_.clock().Now() >= reports_due_) ReadReports();
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   DWS_CHECK(newest != nullptr);  // a version is being written
-  while (progress_->last.has_value() && *progress_->last < newest->version) {
+  while (progress_->untold.empty() && progress_->last.has_value() &&
+         *progress_->last < newest->version) {
     // A failure here occurs again in the next round, which reports it.
     const auto next = NextInChain(*newest);
     if (!next.ok() || !WriteDelta(*next).ok()) break;
@@ -162,6 +164,7 @@ void SharedPublisher::NoteAnchor() {
 Result<bool> SharedPublisher::WriteNext() {
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   if (newest == nullptr) return false;
+  DWS_RETURN_IF_ERROR(Tell());
   if (!progress_->last.has_value()) {
     DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
     return true;
@@ -203,7 +206,7 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
   DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
   progress_->deltas += 1;
   progress_->delta_bytes += version->object.size();
-  NoteWritten(*version, delta->size_bytes(), false);
+  const Status told = NoteWritten(*version, delta->size_bytes(), false);
   if (!progress_->owed.has_value() &&
       (RepairDue() || progress_->deltas >= options_.dir.anchor_every ||
        progress_->delta_bytes > progress_->writer.state()->layout().size_bytes())) {
@@ -211,7 +214,7 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
     progress_->deltas = 0;
     progress_->delta_bytes = 0;
   }
-  return OkStatus();
+  return told;
 }
 
 Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
@@ -247,30 +250,42 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   NoteAnchor();
   repair_.due |= damage_found;
   DWS_CHECK(delta == nullptr || (*written)->size_bytes() >= delta->size_bytes());
-  NoteWritten(*version, (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()),
-              true);
-  return OkStatus();
+  return NoteWritten(*version,
+                     (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()), true);
 }
 
-void SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor) {
+Status SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor) {
   progress_->catalog->Forget(version.version);  // its manifest has changed
   progress_->last = std::max(progress_->last.value_or(version.version), version.version);
-  {
+  progress_->untold.push_back({.version = version.version, .bytes = bytes, .anchor = anchor});
+  return Tell();
+}
+
+Status SharedPublisher::Tell() {
+  std::vector<Untold>& untold = progress_->untold;
+  for (; !untold.empty(); untold.erase(untold.begin())) {
+    const Untold& one = untold.front();
+    const Status told =
+        options_.after_write.Run(fmt::to_string(one.version.value()), limits::kSharedHookDeadline,
+                                 [this] { return loop_.wanted(); });
+    if (!told.ok() && options_.dir.after_write_required) {
+      return Annotate(told, fmt::format("after version {}, which counts as published when the "
+                                        "command succeeds",
+                                        one.version.value()));
+    }
+    if (!told.ok()) {
+      LogWarning("shared_after_write_failed",
+                 {{"version", one.version.value()}, {"reason", Message(told)}});
+    }
+    LogInfo("shared_published",
+            {{"version", one.version.value()}, {"anchor", one.anchor}, {"bytes", one.bytes}});
     MutexLock lock(mutex_);
-    view_.newest = progress_->last;
-    written_ = {.state = progress_->writer.state(), .version = progress_->last};
-    (anchor ? view_.anchors : view_.deltas) += 1;
-    view_.bytes += bytes;
+    view_.newest = std::max(view_.newest.value_or(one.version), one.version);
+    written_ = {.state = progress_->writer.state(), .version = view_.newest};
+    (one.anchor ? view_.anchors : view_.deltas) += 1;
+    view_.bytes += one.bytes;
   }
-  LogInfo("shared_published",
-          {{"version", version.version.value()}, {"anchor", anchor}, {"bytes", bytes}});
-  const Status told =
-      options_.after_write.Run(fmt::to_string(version.version.value()), limits::kSharedHookDeadline,
-                               [this] { return loop_.wanted(); });
-  if (!told.ok()) {
-    LogWarning("shared_after_write_failed",
-               {{"version", version.version.value()}, {"reason", Message(told)}});
-  }
+  return OkStatus();
 }
 
 void SharedPublisher::Retire() {

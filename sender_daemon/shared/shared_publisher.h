@@ -13,7 +13,10 @@
 //      that has just started does not know), or once `versions_max` newer ones exist, whether
 //      versions could be written or not. Older streams are removed completely once this one has an
 //      anchor.
-//   4. Reports of receivers are read every kOfferPoll, sooner while a receiver has not committed
+//   4. The command --shared-after-write runs after each version. If it is required, a version for
+//      which it fails is not reported as published: the command runs again until it succeeds, and
+//      until then nothing else is written or removed.
+//   5. Reports of receivers are read every kOfferPoll, sooner while a receiver has not committed
 //      the version written last, before each version, and while full tensors are written.
 #pragma once
 
@@ -40,6 +43,7 @@ struct SharedDirOptions {
   std::string key_file;
   size_t anchor_every = 32;
   std::string after_write;  // a command; empty: none
+  bool after_write_required = false;
 };
 
 // What status and metrics show.
@@ -96,6 +100,12 @@ class SharedPublisher {
     RetainedVersionPtr version;
     shared::ManifestPtr delta;
   };
+  // Written, and the command has not run for it, or has failed although it is required.
+  struct Untold {
+    WeightVersion version;
+    uint64_t bytes = 0;
+    bool anchor = false;
+  };
   // Progress of the state that is published now.
   struct Progress {
     explicit Progress(SharedWriter made) : writer(std::move(made)) {}
@@ -103,6 +113,7 @@ class SharedPublisher {
     bool begun = false;
     std::optional<shared::VersionCatalog> catalog;  // what the directory has; set by Begin
     std::optional<WeightVersion> last;              // written
+    std::vector<Untold> untold;                     // in the order of writing
     std::optional<Owed> owed;
     size_t deltas = 0;  // since the last anchor or the owed one
     uint64_t delta_bytes = 0;
@@ -130,12 +141,15 @@ class SharedPublisher {
   Status WriteDelta(const RetainedVersionPtr& version);
   // `delta`: as in SharedWriter.
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
-  void NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor);
+  // Errors as Tell.
+  Status NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor);
+  // Rule 4: reports what is `untold`. An error is of the command, if that is required.
+  Status Tell();
   void ReadReports();
   // Runs while full tensors are written. False: the sender shuts down.
   bool Meanwhile();
   bool RepairDue();
-  bool AwaitsReport() const;  // rule 4
+  bool AwaitsReport() const;  // rule 5
   void NoteAnchor();
   void Retire();  // rule 3
 

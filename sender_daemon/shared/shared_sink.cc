@@ -33,11 +33,16 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
                  "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
       ->type_name("COMMAND")
       ->check(CLI::Validator(CheckCommand, "", "command"));
+  app.add_flag("--shared-after-write-required", dir.after_write_required,
+               "A version counts as published there only when that command has succeeded");
 }
 
 void FinishSharedFlags(Config& config, const SharedDirOptions& dir) {
   if (dir.root.empty() && !dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");
+  }
+  if (dir.after_write_required && dir.after_write.empty()) {
+    config.Reject("shared-after-write-required", "there is no --shared-after-write");
   }
 }
 

@@ -31,6 +31,7 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
+  DWS_RETURN_IF_ERROR(Tell());
   const Result<Next> chosen = ChooseNext();
   if (absl::IsFailedPrecondition(chosen.status())) LetGo();
   DWS_RETURN_IF_ERROR(chosen.status());
@@ -41,7 +42,8 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   if (absl::IsFailedPrecondition(begun.status())) LetGo();
   DWS_RETURN_IF_ERROR(begun.status());
   if (!*begun) {
-    NotePublished(next.version->version, progress_->folder.IsFull(number), 0);
+    NoteWritten(next.version->version, progress_->folder.IsFull(number), 0);
+    DWS_RETURN_IF_ERROR(Tell());
     return true;
   }
   const Status written = WriteVersion(next);
@@ -57,12 +59,11 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
     if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
     return written;
   }
-  const Status retired = progress_->folder.Retire(options_.dir.keep);
-  if (!retired.ok()) LogWarning("slime_not_retired", {{"reason", Message(retired)}});
+  DWS_RETURN_IF_ERROR(Tell());
   return true;
 }
 
-// 5. Forgets what is known of the folder; the next round reads it again.
+// 6. Forgets what is known of the folder; the next round reads it again.
 void SlimePublisher::LetGo() {
   if (const auto other = progress_->folder.OtherStream(); other.ok() && !other->empty()) {
     lost_ = {.state = progress_->writer.state(), .to = *other};
@@ -88,9 +89,10 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take(lost_.to));
   LogDebug("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
-  if (folder.newest() > 0) {
+  if (const WeightVersion newest(folder.newest()); newest > WeightVersion(0)) {
+    if (options_.dir.after_write_required) DWS_RETURN_IF_ERROR(RunAfterWrite(newest));
     MutexLock lock(mutex_);
-    view_.newest = WeightVersion(folder.newest());
+    view_.newest = newest;
   }
   progress_ = std::make_unique<Progress>(std::move(writer), std::move(folder));
   return OkStatus();
@@ -155,28 +157,46 @@ Status SlimePublisher::WriteVersion(const Next& next) {
                        next.full ? progress_->writer.WriteFull(next.version, may_publish)
                                  : progress_->writer.WriteDelta(next.version, may_publish));
   progress_->folder.Add(version.value(), next.full);
-  NotePublished(version, next.full, bytes);
+  NoteWritten(version, next.full, bytes);
   return OkStatus();
 }
 
-void SlimePublisher::NotePublished(WeightVersion version, bool full, uint64_t bytes) {
+void SlimePublisher::NoteWritten(WeightVersion version, bool full, uint64_t bytes) {
   DWS_CHECK(!progress_->last.has_value() || *progress_->last < version);
+  DWS_CHECK(!progress_->untold.has_value());
   progress_->last = version;
-  {
-    MutexLock lock(mutex_);
-    view_.newest = version;
-    ++view_.versions;
-    view_.fulls += full ? 1 : 0;
-    view_.bytes += bytes;
-  }
-  LogInfo("slime_published", {{"version", version.value()}, {"full", full}, {"bytes", bytes}});
+  progress_->untold = Untold{.version = version, .full = full, .bytes = bytes};
+}
+
+Status SlimePublisher::RunAfterWrite(WeightVersion version) const {
   const Status told =
       options_.after_write.Run(fmt::to_string(version.value()), limits::kSharedHookDeadline,
                                [this] { return loop_.wanted(); });
+  return Annotate(told, fmt::format("after version {}", version.value()));
+}
+
+Status SlimePublisher::Tell() {
+  if (!progress_->untold.has_value()) return OkStatus();
+  const Untold& one = *progress_->untold;
+  const Status told = RunAfterWrite(one.version);
+  if (options_.dir.after_write_required) DWS_RETURN_IF_ERROR(told);
   if (!told.ok()) {
     LogWarning("slime_after_write_failed",
-               {{"version", version.value()}, {"reason", Message(told)}});
+               {{"version", one.version.value()}, {"reason", Message(told)}});
   }
+  LogInfo("slime_published",
+          {{"version", one.version.value()}, {"full", one.full}, {"bytes", one.bytes}});
+  {
+    MutexLock lock(mutex_);
+    view_.newest = one.version;
+    ++view_.versions;
+    view_.fulls += one.full ? 1 : 0;
+    view_.bytes += one.bytes;
+  }
+  progress_->untold.reset();
+  const Status retired = progress_->folder.Retire(options_.dir.keep);
+  if (!retired.ok()) LogWarning("slime_not_retired", {{"reason", Message(retired)}});
+  return OkStatus();
 }
 
 }  // namespace dws

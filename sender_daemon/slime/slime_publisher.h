@@ -12,7 +12,11 @@
 //      `keep` needs, up to the full checkpoint that the oldest of them builds on.
 //   4. Versions that an earlier process wrote for this stream stay, and a new chain begins after
 //      them. Versions of others are refused (slime_folder.h).
-//   5. If the folder has changed since this sender left it, it is taken again by the same rules.
+//   5. The command --slime-after-write runs after each version. If it is required, a version for
+//      which it fails is not reported as published: the command runs again until it succeeds, and
+//      until then nothing else is written or removed. It also runs for a version that an earlier
+//      process wrote last.
+//   6. If the folder has changed since this sender left it, it is taken again by the same rules.
 #pragma once
 
 #include <chrono>
@@ -42,6 +46,7 @@ struct SlimeDirOptions {
   size_t keep = 0;          // versions; 0: all
   std::string checkpoint;   // that readers start from
   std::string after_write;  // a command; empty: none
+  bool after_write_required = false;
 };
 
 // What status and metrics show.
@@ -83,13 +88,20 @@ class SlimePublisher {
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
+  // Written, and the command has not run for it, or has failed although it is required.
+  struct Untold {
+    WeightVersion version;
+    bool full = false;
+    uint64_t bytes = 0;
+  };
   // Progress of the state that is published now.
   struct Progress {
     Progress(SlimeWriter made, SlimeFolder taken)
         : writer(std::move(made)), folder(std::move(taken)) {}
     SlimeWriter writer;
     SlimeFolder folder;
-    std::optional<WeightVersion> last;     // written; a delta may follow it
+    std::optional<WeightVersion> last;  // written; a delta may follow it
+    std::optional<Untold> untold;
     std::optional<WeightVersion> damaged;  // a full checkpoint of it failed because of damage
   };
   struct Next {
@@ -105,7 +117,11 @@ class SlimePublisher {
   Result<Next> ChooseNext() const;  // rules 1 and 2
   bool FullDue() const;             // rule 2, with `keep`
   Status WriteVersion(const Next& next);
-  void NotePublished(WeightVersion version, bool full, uint64_t bytes);
+  void NoteWritten(WeightVersion version, bool full, uint64_t bytes);
+  // Rule 5: reports what is `untold`, and removes what is no longer needed. An error is of the
+  // command, if that is required.
+  Status Tell();
+  Status RunAfterWrite(WeightVersion version) const;
 
   const Options options_;
   FileSystem& files_;

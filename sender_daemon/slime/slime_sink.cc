@@ -46,6 +46,17 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
             return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
           },
           "", "command"));
+  app.add_flag("--slime-after-write-required", dir.after_write_required,
+               "A version counts as published there only when that command has succeeded");
+}
+
+void FinishSlimeFlags(Config& config, const SlimeDirOptions& dir) {
+  if (dir.root.empty() && !dir.after_write.empty()) {
+    config.Reject("slime-after-write", "there is no --slime-dir to write to");
+  }
+  if (dir.after_write_required && dir.after_write.empty()) {
+    config.Reject("slime-after-write-required", "there is no --slime-after-write");
+  }
 }
 
 Result<std::unique_ptr<VersionSink>> SlimeSink::Open(

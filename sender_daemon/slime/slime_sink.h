@@ -12,6 +12,7 @@
 namespace dws {
 
 void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir);
+void FinishSlimeFlags(Config& config, const SlimeDirOptions& dir);
 
 // The folder of slime's versions as the sender sees it.
 class SlimeSink final : public VersionSink {

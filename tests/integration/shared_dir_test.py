@@ -162,6 +162,61 @@ class SharedDirTest(IntegrationCase):
         self.assertIn("shared_after_write_failed", sender.log_tail(400))
         self.assertIn("has no key to check it with", unsigned.log_tail(400))
 
+    def test_required_commands_hold_back_what_they_must_make_visible(self) -> None:
+        os.makedirs(self.cluster.folder, exist_ok=True)
+        written, read = (os.path.join(self.cluster.folder, name) for name in ("w", "r"))
+        sender = self.cluster.start_sender(
+            0,
+            *self.shared(
+                f"--shared-after-write=test -e {written}", "--shared-after-write-required"
+            ),
+        )
+        receiver = self.cluster.start_receiver(
+            "receiver-0",
+            *self.shared(
+                "--shared-poll-ms=20",
+                f"--shared-before-read=test -e {read}",
+                "--shared-before-read-required",
+            ),
+            senders=False,
+        )
+        given = weights(self.random)
+        trainer = self.trainer()
+        source = trainer.register(given)
+        self.publish(trainer, source, 1)
+        eventually(lambda: sender.metric("dws_sender_shared_failing") == 1, sender.log_tail)
+        told = self.shared_status(sender)
+        self.assertIn("after version 1, which counts as published when", told["failing"])
+        self.assertNotIn("newest_version", {key for key, value in told.items() if value != "0"})
+        eventually(
+            lambda: "shared_before_read_failed" in receiver.log_tail(400), receiver.log_tail
+        )
+        self.assertNotIn("shared_dir_found", receiver.log_tail(400))
+        for name in (written, read):
+            with open(name, "w"):
+                pass
+        engine = self.engine(receiver)
+        live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
+        self.await_version(engine, 1)
+        self.assert_same_weights(engine, live, source)
+        eventually(lambda: sender.metric("dws_sender_shared_failing") == 0, sender.log_tail)
+        self.follow(trainer, source, engine, live, 2)
+
+        # Versions are not read while the command fails, and all are read afterwards.
+        os.unlink(read)
+        eventually(
+            lambda: receiver.log_tail(400).count("shared_before_read_failed") == 2,
+            receiver.log_tail,
+        )
+        for version in (3, 4):
+            self.publish(trainer, source, version)
+        eventually(lambda: self.shared_status(sender)["newest_version"] == "4", sender.log_tail)
+        self.assertEqual(engine.grant.version, 2)
+        with open(read, "w"):
+            pass
+        self.await_version(engine, 4)
+        self.assert_same_weights(engine, live, source)
+
     def test_an_unwritable_folder_is_reported_and_used_again_later(self) -> None:
         sender, receiver = self.start_shared()
         trainer, source, engine, live = self.first_version(receiver)

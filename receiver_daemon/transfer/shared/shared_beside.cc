@@ -41,19 +41,23 @@ bool SharedBeside::Pause(Duration time) {
   return !cancelled_;
 }
 
-void SharedBeside::RunHook(WeightVersion version, bool late, const Spool::Options& spool) {
-  if (!options_.before_read.given()) return;
+bool SharedBeside::RunHook(WeightVersion version, bool late, const Spool::Options& spool) {
+  if (!options_.before_read.given()) return true;
+  const bool required = options_.before_read_required;
   {
     MutexLock lock(mutex_);
     const TimePoint now = RealClock().Now();
-    if (late && now < hook_not_before_) return;
+    if (late && now < hook_not_before_) return !required || !hook_failed_;
     hook_not_before_ = now + kLateHookInterval;
   }
-  MutexLock lock(hook_mutex_);
+  MutexLock hook_lock(hook_mutex_);
   const Status told = options_.before_read.Run(
       fmt::to_string(version.value()), limits::kSharedHookDeadline,
       [&] { return Pause(Duration::zero()) && (!spool.wanted || spool.wanted()); });
   if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", Message(told)}});
+  MutexLock lock(mutex_);
+  hook_failed_ = !told.ok();
+  return !required || told.ok();
 }
 
 SharedSource* SharedBeside::Await(const SyncTarget& target, TrainerRank rank,
@@ -62,7 +66,7 @@ SharedSource* SharedBeside::Await(const SyncTarget& target, TrainerRank rank,
   Rank& of = ranks_[rank.value()];
   const TimePoint until = RealClock().Now() + options_.visible_wait;
   while (true) {
-    RunHook(target.version, of.late, spool);
+    if (!RunHook(target.version, of.late, spool)) break;
     const auto offer = of.source->Look(target.stream);
     if (!offer.ok() && !absl::IsUnavailable(offer.status())) {
       LogWarning("shared_dir_trouble", {{"reason", Message(offer.status())}});

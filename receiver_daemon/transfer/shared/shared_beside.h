@@ -27,6 +27,7 @@ class SharedBeside final : public SenderGroup {
     Duration poll = limits::kSharedPollDefault;
     Duration visible_wait = limits::kSharedVisibleWait;
     shared::VisibilityHook before_read = {};
+    bool before_read_required = false;  // while it fails, the senders are asked instead
     Pulse* pulse = nullptr;
   };
 
@@ -65,8 +66,9 @@ class SharedBeside final : public SenderGroup {
   SharedSource* Await(const SyncTarget& target, TrainerRank rank, const Spool::Options& spool);
   // Whether the senders are to be asked after this.
   bool FallsBack(const SyncTarget& target, TrainerRank rank, const Status& status) const;
-  // Ended by CancelFetches. `late`: at most once a minute.
-  void RunHook(WeightVersion version, bool late, const Spool::Options& spool);
+  // Ended by CancelFetches. `late`: at most once a minute. False: nothing may be read, because the
+  // command is required and its last run failed.
+  bool RunHook(WeightVersion version, bool late, const Spool::Options& spool);
   bool Pause(Duration time);
 
   const Options options_;
@@ -77,6 +79,7 @@ class SharedBeside final : public SenderGroup {
   CondVar cancel_changed_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
   TimePoint hook_not_before_ GUARDED_BY(mutex_);  // where the directory is late
+  bool hook_failed_ GUARDED_BY(mutex_) = false;   // its last run
 };
 
 }  // namespace dws

@@ -72,6 +72,9 @@ void SharedLinks::Look() {
     hook_trouble_ = trouble;
     if (!told.ok()) LogWarning("shared_before_read_failed", {{"reason", trouble}});
   }
+  const Status may_read = options_.before_read_required
+                              ? Annotate(told, "before the look at the directory")
+                              : OkStatus();
   bool reconnect = false;
   {
     MutexLock lock(mutex_);
@@ -79,7 +82,7 @@ void SharedLinks::Look() {
   }
   for (uint32_t rank = 0; rank < links_.size(); ++rank) {
     if (reconnect) links_[rank].connected = false;
-    Poll(SenderIndex(rank), links_[rank]);
+    Poll(SenderIndex(rank), links_[rank], may_read);
     subscription_.OnLooked();
   }
 }
@@ -95,8 +98,8 @@ bool SharedLinks::Note(Link& link, const Status& status) {
   return true;
 }
 
-void SharedLinks::Poll(SenderIndex index, Link& link) {
-  const auto offer = link.source->Look(subscription_.stream());
+void SharedLinks::Poll(SenderIndex index, Link& link, const Status& may_read) {
+  auto offer = may_read.ok() ? link.source->Look(subscription_.stream()) : may_read;
   const bool news = Note(link, offer.ok() ? offer->trouble : offer.status());
   if (!offer.ok()) {
     if (std::exchange(link.connected, false) || news) {

@@ -30,7 +30,8 @@ class SharedLinks final : public SenderGroup {
     shared::Key key;
     Duration poll = limits::kSharedPollDefault;
     shared::VisibilityHook before_read = {};
-    Pulse* pulse = nullptr;  // waits while a transfer is waited for
+    bool before_read_required = false;  // a look fails with it
+    Pulse* pulse = nullptr;             // waits while a transfer is waited for
     Duration retry_delay = limits::kSharedRetryDelayMin;
   };
 
@@ -74,7 +75,8 @@ class SharedLinks final : public SenderGroup {
   SharedLinks(Options options, Subscription& subscription);
   // Looks at all ranks once.
   void Look();
-  void Poll(SenderIndex index, Link& link);
+  // `may_read`: not OK fails the look.
+  void Poll(SenderIndex index, Link& link, const Status& may_read);
   bool Note(Link& link, const Status& status);
   // A file that is lost or damaged. It is reported to the sender even if nothing was rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);

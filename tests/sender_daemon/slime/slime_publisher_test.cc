@@ -155,6 +155,53 @@ TEST_CASE("a full disk leaves no partial version and the failed version is retri
   CHECK(operation > 5);
 }
 
+TEST_CASE("a version counts as published only when the required command has succeeded", "[slime]") {
+  const bool required = GENERATE(true, false);
+  Publishing rank({.keep = 1, .after_write_required = required});
+  const std::string base = rank.CopyBase("base");
+  const std::string visible = rank.temporary.File("visible");
+  const auto restart = [&] {
+    rank.publisher = std::make_unique<SlimePublisher>(
+        SlimePublisher::Options{
+            .dir = rank.dir,
+            .after_write = shared::VisibilityHook({"/usr/bin/test", "-e", visible}, rank.dir.root)},
+        rank.files);
+  };
+  restart();
+  REQUIRE(rank.Write().ok());
+  const Status told = rank.Publish(1);
+  if (!required) {
+    CHECK(told.ok());
+    CHECK(rank.publisher->view().newest == WeightVersion(1));
+    return;
+  }
+  CHECK_THAT(ToString(told), Contains("after version 1: ") && Contains("ended with status 1"));
+  // Nothing more is written or removed until the command succeeds.
+  CHECK_FALSE(rank.Publish(2).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{1});
+  CHECK_FALSE(rank.publisher->view().newest.has_value());
+  CHECK(rank.publisher->view().versions == 0);
+  std::ofstream(visible) << "";
+  REQUIRE(rank.Write().ok());
+  CHECK(rank.publisher->view().newest == WeightVersion(2));
+  CHECK(rank.publisher->view().versions == 2);
+  std::filesystem::remove(visible);
+  CHECK_FALSE(rank.Publish(3).ok());  // full, and what is before it must stay
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2, 3});
+  CHECK(rank.publisher->view().newest == WeightVersion(2));
+
+  rank.Register(1, 2);
+  restart();
+  CHECK_THAT(ToString(rank.Write()), Contains("after version 3: "));
+  CHECK_FALSE(rank.publisher->view().newest.has_value());
+  std::ofstream(visible) << "";
+  REQUIRE(rank.Write().ok());
+  CHECK(rank.publisher->view().newest == WeightVersion(3));
+  REQUIRE(rank.Publish(4).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{4});
+  rank.Follow(base);
+}
+
 TEST_CASE("a publisher's thread writes the versions it is offered and reports when it is done",
           "[slime]") {
   Publishing rank;
