@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
+#include "common/formats/slime_delta/local/write_down.h"
 #include "common/sync_state/presence_limits.h"
 
 namespace dws {
@@ -209,6 +210,11 @@ Result<bool> SlimeFollower::ApplyNext() {
   view_.applied += report.applied ? 1 : 0;
   view_.applied_tensors += report.tensor_count;
   view_.last_apply_seconds = ToSeconds(parts_.clock.Now() - begin);
+  if (report.change.any()) {
+    LogWarning("version_changes_tensors", {{"version", report.version},
+                                           {"added", slime::ShortList(report.change.added)},
+                                           {"removed", slime::ShortList(report.change.removed)}});
+  }
   LogInfo("version_applied", {{"version", report.version},
                               {"tensors", report.tensor_count},
                               {"seconds", view_.last_apply_seconds}});

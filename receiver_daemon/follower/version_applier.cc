@@ -15,6 +15,7 @@ namespace dws {
 namespace {
 
 constexpr std::chrono::minutes kUnpublishedMax{5};  // for a version without all its files
+constexpr std::chrono::seconds kSettledMin{5};      // for a full checkpoint without an index
 
 }  // namespace
 
@@ -57,11 +58,25 @@ Status VersionApplier::UnlessRefused(uint64_t version, const Time& written,
 }
 
 VersionApplier::Time VersionApplier::IndexTime(uint64_t version) const {
-  std::error_code failed;
-  const auto time =
-      std::filesystem::last_write_time(PathOf(version) + "/" + safetensors::kIndexFile, failed);
-  if (failed) return std::nullopt;
-  return time;
+  for (const char* const name : {safetensors::kIndexFile, safetensors::kSingleFile}) {
+    std::error_code failed;
+    const auto time = std::filesystem::last_write_time(PathOf(version) + "/" + name, failed);
+    if (!failed) return time;
+  }
+  return std::nullopt;
+}
+
+Result<bool> VersionApplier::Settled(uint64_t version) {
+  DWS_ASSIGN_OR_RETURN(const HeldFolder folder, HeldFolder::Open(folder_));
+  const std::string name = slime::VersionFolderName(version) + "/";
+  DWS_ASSIGN_OR_RETURN(const auto index, folder.Stamp(name + safetensors::kIndexFile));
+  DWS_ASSIGN_OR_RETURN(const auto single, folder.Stamp(name + safetensors::kSingleFile));
+  if (index.has_value() || !single.has_value()) return true;
+  const TimePoint now = clock_.Now();
+  if (!unindexed_.has_value() || unindexed_->version != version || unindexed_->stamp != *single) {
+    unindexed_ = {.version = version, .stamp = *single, .since = now};
+  }
+  return now - unindexed_->since >= kSettledMin;
 }
 
 std::optional<uint64_t> VersionApplier::NewestFull(const std::vector<uint64_t>& versions,
@@ -97,9 +112,8 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
                        checkpoint.OtherRunSince(folder_, other_run));
   if (since.has_value()) {
     DWS_ASSIGN_OR_RETURN(const HeldFolder folder, HeldFolder::Open(folder_));
-    DWS_ASSIGN_OR_RETURN(
-        const std::optional<FileStamp> written,
-        folder.Stamp(slime::VersionFolderName(*full) + "/" + safetensors::kIndexFile));
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> written,
+                         slime::StampOfVersion(folder, *full));
     if (!written.has_value() || written->modified_ns <= *since) return refused;
   }
   DWS_ASSIGN_OR_RETURN(Applied taken, Apply(checkpoint, *full));
@@ -126,6 +140,8 @@ Result<VersionApplier::Applied> VersionApplier::ApplyFollowing(
 Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& checkpoint,
                                                       uint64_t version) {
   DWS_CHECK(version > checkpoint.version());  // the next one, or a later full checkpoint
+  DWS_ASSIGN_OR_RETURN(const bool settled, Settled(version));
+  if (!settled) return Applied();
   on_begin_();
   const TimePoint begin = clock_.Now();
   const auto written = IndexTime(version);

@@ -43,7 +43,7 @@ class VersionApplier {
   using Applied = std::optional<slime::ApplyReport>;
 
   std::string PathOf(uint64_t version) const;
-  // When the index of `version` was written; nullopt: there is none.
+  // When the file that publishes `version` was written; nullopt: there is none.
   Time IndexTime(uint64_t version) const;
   // The newest full checkpoint of `versions` after `after`, if any.
   std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
@@ -56,6 +56,10 @@ class VersionApplier {
   // Calls `work`, which reads `version`, whose index has the time `written`. If that version was
   // refused recently, returns its error instead.
   Status UnlessRefused(uint64_t version, const Time& written, const std::function<Status()>& work);
+
+  // False: a full checkpoint without an index may still be written. Such a version has no file that
+  // is written last, so it counts as complete when its file has not changed for some seconds.
+  Result<bool> Settled(uint64_t version);
 
   struct Refusal {
     Time index_time;
@@ -70,6 +74,12 @@ class VersionApplier {
   uint64_t newest_ = 0;
   std::map<uint64_t, TimePoint> unpublished_;  // incomplete versions, and since when
   std::map<uint64_t, Refusal> refusals_;       // by version
+  struct Unindexed {
+    uint64_t version = 0;
+    FileStamp stamp;
+    TimePoint since;
+  };
+  std::optional<Unindexed> unindexed_;  // as last seen
 };
 
 }  // namespace dws

@@ -15,6 +15,7 @@
 namespace dws::safetensors {
 
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
+inline constexpr const char* kSingleFile = "model.safetensors";  // of a checkpoint without an index
 
 // The contents of an index.
 struct CheckpointIndex {

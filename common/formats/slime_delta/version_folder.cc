@@ -54,6 +54,16 @@ std::vector<uint64_t> VersionsAmong(const std::vector<std::string>& names) {
   return versions;
 }
 
+// Whether these files are a full checkpoint without an index.
+bool IsSingle(const std::vector<std::string>& listed) {
+  std::vector<std::string> weights;
+  for (const std::string& name : listed) {
+    if (name == safetensors::kIndexFile) return false;
+    if (safetensors::IsShardName(name)) weights.push_back(name);
+  }
+  return weights == std::vector<std::string>{safetensors::kSingleFile};
+}
+
 // `text` is the index as it was read.
 Result<VersionIndex> IndexOf(const std::string& version_folder,
                              const Result<std::vector<std::byte>>& text) {
@@ -81,7 +91,20 @@ Result<std::vector<uint64_t>> ListVersions(const HeldFolder& folder) {
   return VersionsAmong(names);
 }
 
+Result<std::optional<FileStamp>> StampOfVersion(const HeldFolder& versions, uint64_t version) {
+  const std::string folder = VersionFolderName(version) + "/";
+  DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> index,
+                       versions.Stamp(folder + safetensors::kIndexFile));
+  if (index.has_value()) return index;
+  return versions.Stamp(folder + safetensors::kSingleFile);
+}
+
 Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder) {
+  const auto listed = files.List(version_folder);
+  const auto version = ParseVersionFolderName(LastPart(version_folder));
+  if (version.has_value() && listed.ok() && IsSingle(*listed)) {
+    return VersionIndex{.version = *version};
+  }
   return IndexOf(version_folder, files.ReadFile(version_folder + "/" + safetensors::kIndexFile,
                                                 limits::kCheckpointIndexBytesMax));
 }
@@ -110,13 +133,17 @@ Result<VersionFolder> VersionFolder::OpenHeld(HeldFolder folder, FileAccess acce
 }
 
 const FileStamp& VersionFolder::index_stamp() const {
-  return folder_.StampRead(safetensors::kIndexFile);
+  return folder_.StampRead(single_ ? safetensors::kSingleFile : safetensors::kIndexFile);
 }
 
 Status VersionFolder::Read(FileAccess access) {
   const auto text = folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax);
-  DWS_ASSIGN_OR_RETURN(index_, IndexOf(folder_.path(), text));
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, folder_.List());
+  if (absl::IsNotFound(text.status()) && IsSingle(listed)) {
+    DWS_RETURN_IF_ERROR(ReadSingle(access));
+    return CheckSame(listed, std::nullopt);
+  }
+  DWS_ASSIGN_OR_RETURN(index_, IndexOf(folder_.path(), text));
   DWS_RETURN_IF_ERROR(CheckShards(listed, index_, folder_.path()));
   if (!index_.weight_map.empty()) {
     Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(folder_, access);
@@ -129,14 +156,43 @@ Status VersionFolder::Read(FileAccess access) {
     return DataLossError("{}: a full checkpoint without tensors", folder_.path());
   }
   DWS_RETURN_IF_ERROR(ReadEntries());
-  // Files written within one tick of the clock have the same time, so compare contents too.
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text_again,
-                       folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax));
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed_again, folder_.List());
-  if (text_again != *text || listed_again != listed) {
-    return UnavailableError("{} was changed while it was read: read it again", folder_.path());
+  return CheckSame(listed, *text);
+}
+
+Status VersionFolder::ReadSingle(FileAccess access) {
+  single_ = true;
+  const std::string& path = folder_.path();
+  const std::optional<uint64_t> version = ParseVersionFolderName(LastPart(path));
+  if (!version.has_value()) {
+    return InvalidArgumentError("expected a version folder, as weight_v000001, found {}", path);
   }
-  return OkStatus();
+  Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(folder_, access);
+  if (absl::IsDataLoss(checkpoint.status()) || absl::IsNotFound(checkpoint.status())) {
+    return UnavailableError("{}: has no index, and its {} is not complete (yet): {}", path,
+                            safetensors::kSingleFile, Message(checkpoint.status()));
+  }
+  DWS_RETURN_IF_ERROR(checkpoint.status());
+  checkpoint_ = *std::move(checkpoint);
+  index_.version = *version;
+  for (const safetensors::CheckpointTensor& tensor : checkpoint_->tensors()) {
+    index_.weight_map[tensor.name] = safetensors::kSingleFile;
+  }
+  return ReadEntries();
+}
+
+Status VersionFolder::CheckSame(const std::vector<std::string>& listed,
+                                const std::optional<std::vector<std::byte>>& text) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed_again, folder_.List());
+  bool same = listed_again == listed;
+  if (same && text.has_value()) {
+    // Files written within one tick of the clock have the same time, so compare contents too.
+    DWS_ASSIGN_OR_RETURN(
+        const std::vector<std::byte> text_again,
+        folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax));
+    same = text_again == *text;
+  }
+  if (same) return OkStatus();
+  return UnavailableError("{} was changed while it was read: read it again", folder_.path());
 }
 
 Status VersionFolder::ReadEntries() {

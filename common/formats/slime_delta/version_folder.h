@@ -1,7 +1,10 @@
 // A published version folder, read and checked as a whole before any of it is used.
 //
 // A reader can see a folder that is only partly written. A folder without an index is not published
-// yet, whatever shards it has. If a shard that the index names is missing, this machine does not
+// yet, whatever shards it has, except a full checkpoint whose only file of weights is
+// model.safetensors: no writer of the format gives that name to a shard, and the file's header shows
+// whether all its bytes are there. (A reader that looks by itself should also wait until the file no
+// longer changes.) If a shard that the index names is missing, this machine does not
 // see the whole folder yet. Both are UNAVAILABLE and can be tried again; neither is ever used as a
 // checkpoint. A folder may also be replaced, or removed and written again, while it is read. So it
 // is opened once, read relative to that descriptor, and checked again at the end (held_folder.h); a
@@ -36,8 +39,12 @@ Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string&
 // The same for an open folder.
 Result<std::vector<uint64_t>> ListVersions(const HeldFolder& folder);
 
-// Reads the index of a version folder. UNAVAILABLE: not published yet. Others: as
-// ParseVersionIndex.
+// The stamp of the file that publishes a version: its index, or model.safetensors of a full
+// checkpoint without one; nullopt: there is no such file.
+Result<std::optional<FileStamp>> StampOfVersion(const HeldFolder& versions, uint64_t version);
+
+// Reads the index of a version folder; of a full checkpoint without one, an index without tensors.
+// UNAVAILABLE: not published yet. Others: as ParseVersionIndex.
 Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder);
 
 // An open version folder. Lifecycle: open until destroyed; spans become invalid then, but stay
@@ -67,7 +74,7 @@ class VersionFolder {
   // Distinguishes this version from one of the same number that another run of the trainer wrote.
   // It covers only this version; lineage.h chains it with the versions before.
   const std::string& identity() const { return identity_; }
-  // The stamp of the index file.
+  // The stamp of the file that publishes it, as StampOfVersion.
   const FileStamp& index_stamp() const;
   // Whether the version changes any tensor.
   bool changes() const { return checkpoint_.has_value(); }
@@ -76,10 +83,16 @@ class VersionFolder {
   explicit VersionFolder(HeldFolder folder) : folder_(std::move(folder)) {}
   static Result<VersionFolder> OpenHeld(HeldFolder folder, FileAccess access);
   Status Read(FileAccess access);
+  // For a full checkpoint without an index.
+  Status ReadSingle(FileAccess access);
+  // UNAVAILABLE: the folder no longer has the files `listed`, or the index `text`.
+  Status CheckSame(const std::vector<std::string>& listed,
+                   const std::optional<std::vector<std::byte>>& text);
   Status ReadEntries();
 
   HeldFolder folder_;
   VersionIndex index_;
+  bool single_ = false;                                // without an index
   std::optional<safetensors::Checkpoint> checkpoint_;  // nullopt: a delta without changes
   std::vector<VersionEntry> entries_;
   std::string identity_;

@@ -117,6 +117,39 @@ TEST_CASE("a full checkpoint replaces earlier versions that cannot be applied", 
   CHECK(slime::Load(job.local) == job.weights);
 }
 
+TEST_CASE("a full checkpoint without an index is taken when its file no longer changes",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  job.Publish(1);
+  REQUIRE(follower->Step().ok());
+  job.weights = slime::Next(job.weights, 2);
+  job.weights["lm_head"] = slime::Bytes(40);
+  const std::string file = job.PathOf(2) + "/model.safetensors";
+  fs::create_directories(job.PathOf(2));
+  const Status written = safetensors::WriteTensorFile(
+      job.files, file, {}, slime::TensorsOf(job.weights),
+      [&](const safetensors::HeaderTensor& tensor) -> Result<ByteSpan> {
+        return ByteSpan(job.weights.at(tensor.name));
+      });
+  REQUIRE(written.ok());
+  for (int change = 0; change < 2; ++change) {  // the writer is still at work
+    REQUIRE(follower->Step().ok());
+    CHECK(follower->view().version == 1);
+    job.clock.now += std::chrono::seconds(4);
+    fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(1));
+  }
+  REQUIRE(follower->Step().ok());
+  job.clock.now += std::chrono::seconds(6);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().version == 2);
+  CHECK(slime::Load(job.local) == job.weights);
+  // It also ends a wait for versions that are gone.
+  job.Publish(3);
+  REQUIRE(follower->Step().ok());
+  CHECK(slime::Load(job.local) == job.weights);
+}
+
 TEST_CASE("a follower that is behind what was kept continues with the newest full checkpoint",
           "[follower]") {
   Job job;

@@ -46,6 +46,31 @@ Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnA
   return OpenedVersion{.versions = std::move(versions), .version = *std::move(version)};
 }
 
+// Whether another program has brought the checkpoint to a later version since our change to version
+// `ours` began.
+Result<bool> Overtaken(FileSystem& files, const std::string& folder, uint64_t ours) {
+  DWS_ASSIGN_OR_RETURN(const uint64_t version, ReadState(files, folder));
+  return version > ours;
+}
+
+// Step 3 of a replacement that a dead process began. The files cannot be opened before.
+Status CompleteMoves(FileSystem& files, const std::string& folder) {
+  DWS_ASSIGN_OR_RETURN(const std::optional<LocalDigests> after, FindReplacement(files, folder));
+  if (!after.has_value()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(const checkpoint::KeptLocks locks,
+                       checkpoint::LockOutReceiver(files, folder));
+  DWS_ASSIGN_OR_RETURN(const bool overtaken, Overtaken(files, folder, after->version));
+  if (overtaken) return RemoveRedo(files, folder, after->version);
+  return MoveIn(files, folder, after->version);
+}
+
+LineageStep StepOf(const VersionFolder& version, bool full) {
+  return {.version = version.index().version,
+          .applied = {.identity = version.identity(), .index = version.index_stamp()},
+          .stream = version.index().Extra(kStreamKey),
+          .full = full};
+}
+
 }  // namespace
 
 LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder,
@@ -77,6 +102,7 @@ bool LocalCheckpoint::in_place() const {
 Result<std::unique_ptr<LocalCheckpoint>> LocalCheckpoint::Open(FileSystem& files, ThreadPool& pool,
                                                                const std::string& folder,
                                                                const ApplyOptions& options) {
+  DWS_RETURN_IF_ERROR(CompleteMoves(files, folder));
   DWS_ASSIGN_OR_RETURN(checkpoint::KeptCheckpoint kept, checkpoint::OpenKept(files, folder));
   std::unique_ptr<LocalCheckpoint> local(new LocalCheckpoint(
       files, pool, folder, options, std::move(kept.locks), std::move(kept.opened)));
@@ -117,12 +143,10 @@ Status LocalCheckpoint::Retake() {
   return OkStatus();
 }
 
-Result<bool> LocalCheckpoint::Overtaken(const VersionFolder& redo) const {
-  DWS_ASSIGN_OR_RETURN(const uint64_t version, ReadState(files_, folder_));
-  return version > redo.index().version;
-}
-
 Status LocalCheckpoint::Recover() {
+  DWS_ASSIGN_OR_RETURN(std::optional<LocalDigests> after, FindReplacement(files_, folder_));
+  if (after.has_value()) return FinishReplacement(*std::move(after));
+  DWS_RETURN_IF_ERROR(RemoveStaged(files_, folder_));
   DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> redo, OpenRedo(files_, folder_));
   if (!redo.has_value()) {
     DWS_RETURN_IF_ERROR(LoadDigests());
@@ -135,7 +159,7 @@ Status LocalCheckpoint::Recover() {
     return DataLossError("{}: a change was begun, and the digests from before it are lost",
                          checkpoint::SyncFolder(folder_));
   }
-  DWS_ASSIGN_OR_RETURN(const bool overtaken, Overtaken(*redo));
+  DWS_ASSIGN_OR_RETURN(const bool overtaken, Overtaken(files_, folder_, redo->index().version));
   if (overtaken) {
     DWS_RETURN_IF_ERROR(RemoveRedo(files_, folder_, redo->index().version));
     return LoadDigests();
@@ -281,13 +305,12 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (step == ChainStep::kApplied) return ApplyReport{.version = digests_.version};
   if (step == ChainStep::kApply && options_.verify_all) DWS_RETURN_IF_ERROR(Verify());  // 3
 
-  DWS_ASSIGN_OR_RETURN(
-      const std::unique_ptr<VersionWriter> redo,
-      BeginRedo(files_, folder_,
-                {.version = version.index().version,
-                 .applied = {.identity = version.identity(), .index = version.index_stamp()},
-                 .stream = version.index().Extra(kStreamKey),
-                 .full = step == ChainStep::kReset}));
+  if (step == ChainStep::kReset) {
+    DWS_ASSIGN_OR_RETURN(TensorChange change, CompareTensors(version, checkpoint_));
+    if (change.any()) return Replace(version, std::move(change));
+  }
+  DWS_ASSIGN_OR_RETURN(const std::unique_ptr<VersionWriter> redo,
+                       BeginRedo(files_, folder_, StepOf(version, step == ChainStep::kReset)));
   const Status written = WriteDown(version, checkpoint_, pool_, *redo);  // 4
   DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
   DWS_RETURN_IF_ERROR(written);
@@ -301,6 +324,39 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   halfway_ = false;
   return ApplyReport{
       .version = digests_.version, .applied = true, .tensor_count = summary.tensor_count};
+}
+
+Result<ApplyReport> LocalCheckpoint::Replace(const VersionFolder& version, TensorChange change) {
+  const std::vector<CheckpointTensor>& tensors = version.checkpoint()->tensors();
+  std::vector<std::string> texts(tensors.size());
+  pool_.ParallelFor(tensors.size(), [&](size_t index, size_t) {
+    texts[index] = ChecksumText(ChecksumFormat::kXxh3, tensors[index].bytes);
+  });
+  LocalDigests after{.version = version.index().version,
+                     .lineage = After(digests_.lineage, StepOf(version, true))};
+  ApplyReport report{.version = after.version, .applied = true, .change = std::move(change)};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto before = digests_.tensors.find(tensors[i].name);
+    if (before == digests_.tensors.end() || before->second != texts[i]) ++report.tensor_count;
+    after.tensors[tensors[i].name] = texts[i];
+  }
+  DWS_RETURN_IF_ERROR(StageReplacement(files_, folder_, *version.checkpoint()));
+  halfway_ = true;
+  DWS_RETURN_IF_ERROR(RecordReplacement(files_, folder_, *version.checkpoint(), after));
+  DWS_RETURN_IF_ERROR(MoveIn(files_, folder_, after.version));
+  DWS_ASSIGN_OR_RETURN(checkpoint_, safetensors::Checkpoint::Open(folder_, FileAccess::kWritable));
+  DWS_RETURN_IF_ERROR(FinishReplacement(std::move(after)));
+  halfway_ = false;
+  return report;
+}
+
+Status LocalCheckpoint::FinishReplacement(LocalDigests after) {
+  digests_ = std::move(after);
+  run_check_.Forget();
+  DWS_RETURN_IF_ERROR(Verify());
+  DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
+  DWS_RETURN_IF_ERROR(WriteState(files_, folder_, digests_.version));
+  return RemoveRedo(files_, folder_, digests_.version);
 }
 
 Status LocalCheckpoint::Complete(const VersionFolder& redo) {

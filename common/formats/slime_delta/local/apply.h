@@ -14,6 +14,8 @@
 //    is unchanged.
 // 5. The redo record with all new bytes is completed (redo.h). From here on, any process that opens
 //    the checkpoint completes the change.
+//    A full checkpoint that has other tensors than the local one replaces its files instead; steps 4
+//    to 6 are then those of replacement.h.
 // 6. The bytes are written, checked and synced; then digests.json and state.json are written, and
 //    the redo record is removed.
 #pragma once
@@ -32,6 +34,7 @@
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/local/local_state.h"
+#include "common/formats/slime_delta/local/replacement.h"
 #include "common/formats/slime_delta/local/run_check.h"
 #include "common/formats/slime_delta/version_folder.h"
 
@@ -47,9 +50,10 @@ struct ApplyOptions {
 
 // What applying a version has done.
 struct ApplyReport {
-  uint64_t version = 0;     // the checkpoint's version now
-  bool applied = false;     // false: it had that version before
-  size_t tensor_count = 0;  // changed tensors
+  uint64_t version = 0;      // the checkpoint's version now
+  bool applied = false;      // false: it had that version before
+  size_t tensor_count = 0;   // changed tensors
+  TensorChange change = {};  // of a full checkpoint with other tensors
 };
 
 // A checkpoint open for applying versions. Lifecycle: keeps other receivers out until destroyed, and
@@ -110,8 +114,10 @@ class LocalCheckpoint {
   using Stamps = std::map<std::string, std::optional<FileStamp>>;
   Stamps StampsNow() const;
   Status Recover();
-  // Whether another program has brought the checkpoint to a later version since `redo` began.
-  Result<bool> Overtaken(const VersionFolder& redo) const;
+  // Writes a full version that has other tensors (replacement.h).
+  Result<ApplyReport> Replace(const VersionFolder& version, TensorChange change);
+  // Step 4 of a replacement.
+  Status FinishReplacement(LocalDigests after);
   Status LoadDigests();
   LocalDigests ComputeDigests(uint64_t version) const;
   Status CheckRun(const HeldFolder& versions);

@@ -137,7 +137,15 @@ Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint6
 
 Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
                                                 const std::string& checkpoint_folder) {
-  const std::string path = DigestsPath(checkpoint_folder);
+  return ReadDigestsFrom(files, DigestsPath(checkpoint_folder));
+}
+
+Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
+                    const LocalDigests& digests) {
+  return WriteDigestsTo(files, DigestsPath(checkpoint_folder), digests);
+}
+
+Result<std::optional<LocalDigests>> ReadDigestsFrom(FileSystem& files, const std::string& path) {
   DWS_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> object,
                        ReadObject(files, path, limits::kCheckpointIndexBytesMax));
   if (!object.has_value()) return std::optional<LocalDigests>();
@@ -152,8 +160,7 @@ Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
   return std::optional<LocalDigests>(std::move(digests));
 }
 
-Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
-                    const LocalDigests& digests) {
+Status WriteDigestsTo(FileSystem& files, const std::string& path, const LocalDigests& digests) {
   const Lineage& lineage = digests.lineage;
   std::map<std::string, std::string> applied;
   for (const auto& [version, one] : lineage.applied) {
@@ -173,7 +180,7 @@ Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
   if (!lineage.doubted.empty()) object[kDoubted] = lineage.doubted;
   if (lineage.other_ns.has_value()) object[kOther] = *lineage.other_ns;
   object[kTensors] = nlohmann::json(digests.tensors);
-  return files.ReplaceFile(DigestsPath(checkpoint_folder), AsBytes(object.dump(1)));
+  return files.ReplaceFile(path, AsBytes(object.dump(1)));
 }
 
 }  // namespace dws::slime

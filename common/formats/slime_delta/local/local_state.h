@@ -57,5 +57,8 @@ Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
                                                 const std::string& checkpoint_folder);
 Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
                     const LocalDigests& digests);
+// The same at any path.
+Result<std::optional<LocalDigests>> ReadDigestsFrom(FileSystem& files, const std::string& path);
+Status WriteDigestsTo(FileSystem& files, const std::string& path, const LocalDigests& digests);
 
 }  // namespace dws::slime

@@ -4,15 +4,10 @@
 #include <algorithm>
 #include <set>
 
-#include "common/formats/safetensors/checkpoint_index.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
 namespace {
-
-std::string IndexName(uint64_t version) {
-  return VersionFolderName(version) + "/" + safetensors::kIndexFile;
-}
 
 // A copy that keeps the times counts as the same file.
 bool SameTime(const FileStamp& a, const FileStamp& b) {
@@ -80,7 +75,7 @@ Result<std::optional<int64_t>> RunCheck::NewestOther(const HeldFolder& versions,
   std::optional<int64_t> newest;
   for (const uint64_t version : there) {
     if (version > local.version) break;
-    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, StampOfVersion(versions, version));
     if (!stamp.has_value()) continue;
     const auto record = local.lineage.applied.find(version);
     if (record != local.lineage.applied.end() && record->second.index == stamp) continue;
@@ -99,7 +94,7 @@ Result<bool> RunCheck::SomeWrittenAgain(const HeldFolder& versions, const Lineag
   for (const uint64_t version : there) {
     const auto record = lineage.applied.find(version);
     if (record == lineage.applied.end()) continue;
-    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, StampOfVersion(versions, version));
     if (!stamp.has_value()) continue;  // another process is removing or writing it
     if (record->second.index.has_value() && SameTime(*record->second.index, *stamp)) continue;
     if (!IsCompared(version, *stamp)) return true;
@@ -114,7 +109,7 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
   const auto record = lineage.applied.find(local.version);
   const bool remembered = record != lineage.applied.end() && record->second.index.has_value();
   DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp,
-                       versions.Stamp(IndexName(local.version)));
+                       StampOfVersion(versions, local.version));
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> there, ListVersions(versions));
   if (stamp.has_value() && ((remembered && record->second.index == stamp) ||
                             proved_ == std::pair(local.version, *stamp))) {
@@ -148,7 +143,7 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
     const auto record = lineage.applied.find(*at);
     if (record == lineage.applied.end()) continue;
     const AppliedVersion& was = record->second;
-    DWS_ASSIGN_OR_RETURN(std::optional<FileStamp> stamp, versions.Stamp(IndexName(*at)));
+    DWS_ASSIGN_OR_RETURN(std::optional<FileStamp> stamp, StampOfVersion(versions, *at));
     if (!stamp.has_value()) continue;  // another process is removing or writing it
     if (settled && was.index.has_value() && SameTime(*was.index, *stamp)) continue;
     const bool untouched = was.index == stamp;
@@ -192,7 +187,7 @@ Result<bool> RunCheck::ChainsUp(const HeldFolder& versions, const LocalDigests& 
   for (uint64_t version = std::max<uint64_t>(*lineage.since, 1); version <= local.version;
        ++version) {
     if (!std::binary_search(there.begin(), there.end(), version)) return false;
-    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, StampOfVersion(versions, version));
     if (!stamp.has_value()) return false;
     const auto record = lineage.applied.find(version);
     if (record != lineage.applied.end() &&
@@ -213,7 +208,7 @@ Result<RunFinding> RunCheck::Adopt(const HeldFolder& versions, const LocalDigest
   std::set<std::string> seen;  // tensors that a later version has changed
   uint64_t version = local.version;
   for (size_t i = 0; i < limits::kSlimeAdoptedVersionsMax && version > 0; ++i, --version) {
-    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, versions.Stamp(IndexName(version)));
+    DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, StampOfVersion(versions, version));
     if (!stamp.has_value()) break;
     DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> opened, OpenIfThere(versions, version));
     if (!opened.has_value()) break;
