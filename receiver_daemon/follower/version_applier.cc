@@ -30,6 +30,21 @@ std::string VersionApplier::PathOf(uint64_t version) const {
 Result<std::vector<uint64_t>> VersionApplier::List() {
   DWS_ASSIGN_OR_RETURN(std::vector<uint64_t> versions, slime::ListVersions(files_, folder_));
   newest_ = versions.empty() ? 0 : versions.back();
+  if (!versions.empty()) return versions;
+  // Versions that have no number have no order.
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(folder_));
+  for (const std::string& name : names) {
+    std::error_code ignored;
+    const std::filesystem::path folder = std::filesystem::path(folder_) / name;
+    if (name.starts_with('.') ||
+        !std::filesystem::exists(folder / safetensors::kIndexFile, ignored)) {
+      continue;
+    }
+    return FailedPreconditionError(
+        "{}: the version folder '{}' has no number, so the order of the versions is not known: "
+        "expected names as weight_v000001",
+        folder_, name);
+  }
   return versions;
 }
 

@@ -24,7 +24,8 @@ class VersionApplier {
   VersionApplier(std::string folder, FileSystem& files, const Clock& clock,
                  std::function<void()> on_begin);
 
-  // The versions in the folder, ascending.
+  // The versions in the folder, ascending. FAILED_PRECONDITION: there are version folders only
+  // whose names have no numbers.
   Result<std::vector<uint64_t>> List();
   uint64_t newest() const { return newest_; }  // at the last List; 0: none
 

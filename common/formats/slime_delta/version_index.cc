@@ -17,6 +17,7 @@ constexpr const char* kBaseVersion = "base_version";
 constexpr const char* kEncoding = "delta_encoding";
 constexpr const char* kCompression = "compression_format";
 constexpr const char* kChecksum = "checksum_format";
+constexpr size_t kNameBytesMax = 256;  // of a version
 constexpr const char* kZstd = "zstd";
 constexpr std::array kKeys = {kVersion, kBaseVersion, kEncoding, kCompression, kChecksum};
 
@@ -34,18 +35,43 @@ Result<std::string> Take(std::map<std::string, std::string>& metadata, const cha
   return value;
 }
 
-Result<uint64_t> TakeVersion(std::map<std::string, std::string>& metadata, const char* key,
-                             const std::string& what) {
-  DWS_ASSIGN_OR_RETURN(const std::string text, Take(metadata, key, what));
-  const std::optional<uint64_t> version = ParseVersionText(text);
-  if (!version.has_value()) return DataLossError("{}: its {} is '{}'", what, key, text);
-  return *version;
+// Without a letter it would be a damaged number.
+bool IsName(std::string_view text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return text.size() <= kNameBytesMax && std::any_of(text.begin(), text.end(), letter);
 }
 
+// A version as metadata states it: a number, or a name.
+struct StatedVersion {
+  std::optional<uint64_t> number;
+  std::string text;
+};
+
+Result<StatedVersion> TakeVersion(std::map<std::string, std::string>& metadata, const char* key,
+                                  const std::string& what) {
+  DWS_ASSIGN_OR_RETURN(std::string text, Take(metadata, key, what));
+  const std::optional<uint64_t> number = ParseVersionText(text);
+  if (number.has_value() || IsName(text)) {
+    return StatedVersion{.number = number, .text = std::move(text)};
+  }
+  return DataLossError(
+      "{}: its {} is '{}', expected a number up to {}, or a name with a letter and of {} bytes at "
+      "most",
+      what, key, text.substr(0, kNameBytesMax), limits::kSlimeVersionMax, kNameBytesMax);
+}
+
+// The delta of `version`; sets its base.
 Result<DeltaDescription> TakeDelta(std::map<std::string, std::string>& metadata,
-                                   const std::string& what) {
+                                   const VersionIndex& version, const std::string& what) {
   DeltaDescription delta;
-  DWS_ASSIGN_OR_RETURN(delta.base_version, TakeVersion(metadata, kBaseVersion, what));
+  DWS_ASSIGN_OR_RETURN(StatedVersion base, TakeVersion(metadata, kBaseVersion, what));
+  const uint64_t before = version.version - 1;
+  if (version.version == 0 || (version.name.empty() && base.number != before)) {
+    return DataLossError("{}: version {} on base {}, expected the version before as its base", what,
+                         VersionText(version.version), base.text);
+  }
+  delta.base_version = before;
+  if (!version.name.empty()) delta.base_name = std::move(base.text);
   DWS_ASSIGN_OR_RETURN(const std::string encoding, Take(metadata, kEncoding, what));
   DWS_ASSIGN_OR_RETURN(const std::string compression, Take(metadata, kCompression, what));
   DWS_ASSIGN_OR_RETURN(const std::string checksum, Take(metadata, kChecksum, what));
@@ -103,10 +129,12 @@ Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_ve
   std::map<std::string, std::string>& metadata = parsed.metadata;
   const bool has_delta = metadata.contains(kEncoding);
   if (has_delta || metadata.contains(kVersion)) {
-    DWS_ASSIGN_OR_RETURN(const uint64_t version, TakeVersion(metadata, kVersion, what));
-    if (version != folder_version) {
+    DWS_ASSIGN_OR_RETURN(StatedVersion version, TakeVersion(metadata, kVersion, what));
+    if (!version.number.has_value()) {
+      index.name = std::move(version.text);
+    } else if (*version.number != folder_version) {
       return DataLossError("{}: is for version {}, but its folder is for version {}", what,
-                           VersionText(version), VersionText(folder_version));
+                           VersionText(*version.number), VersionText(folder_version));
     }
   }
   if (!has_delta) {
@@ -119,11 +147,7 @@ Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_ve
     index.extra = std::move(metadata);
     return index;
   }
-  DWS_ASSIGN_OR_RETURN(index.delta, TakeDelta(metadata, what));
-  if (index.version == 0 || index.delta->base_version + 1 != index.version) {
-    return DataLossError("{}: version {} on base {}, expected the version before as its base", what,
-                         VersionText(index.version), VersionText(index.delta->base_version));
-  }
+  DWS_ASSIGN_OR_RETURN(index.delta, TakeDelta(metadata, index, what));
   index.extra = std::move(metadata);
   return index;
 }
@@ -133,9 +157,12 @@ Result<std::string> MakeVersionIndex(const VersionIndex& index) {
   for (const auto& [key, value] : index.extra) {
     if (IsKey(key)) return InvalidArgumentError("metadata '{}' is reserved by the format", key);
   }
-  made.metadata[kVersion] = VersionText(index.version);
+  const auto stated = [](uint64_t number, const std::string& name) {
+    return name.empty() ? VersionText(number) : name;
+  };
+  made.metadata[kVersion] = stated(index.version, index.name);
   if (index.delta.has_value()) {
-    made.metadata[kBaseVersion] = VersionText(index.delta->base_version);
+    made.metadata[kBaseVersion] = stated(index.delta->base_version, index.delta->base_name);
     made.metadata[kEncoding] = NameOf(index.delta->encoding);
     made.metadata[kCompression] = kZstd;
     made.metadata[kChecksum] = NameOf(index.delta->checksum);

@@ -6,6 +6,10 @@
 //    "weight_map": {tensor: file}}
 //
 // An index without delta_encoding is a full checkpoint: the chain begins again with it.
+//
+// Some writers give versions names that are no numbers, as ModelExpress's unique ids. Then the
+// number of the folder says the order, and a delta must name the version of the number before as
+// its base.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +28,7 @@ namespace dws::slime {
 // published.
 struct DeltaDescription {
   uint64_t base_version = 0;
+  std::string base_name = {};  // if the version has a name
   Encoding encoding = Encoding::kXor;
   ChecksumFormat checksum = ChecksumFormat::kXxh3;
 
@@ -33,6 +38,7 @@ struct DeltaDescription {
 // The contents of an index.
 struct VersionIndex {
   uint64_t version = 0;
+  std::string name = {};                          // if it is not its number
   std::optional<DeltaDescription> delta;          // nullopt: a full checkpoint
   std::map<std::string, std::string> weight_map;  // tensor to file
   std::map<std::string, std::string> extra;       // metadata that the format does not define

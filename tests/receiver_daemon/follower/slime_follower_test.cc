@@ -150,6 +150,15 @@ TEST_CASE("a full checkpoint without an index is taken when its file no longer c
   CHECK(slime::Load(job.local) == job.weights);
 }
 
+TEST_CASE("version folders without numbers are reported by name", "[follower]") {
+  Job job;
+  const auto follower = job.Follow(false);
+  job.Publish(1);
+  fs::rename(job.PathOf(1), job.versions + "/5f0c-b");
+  CHECK_THAT(Text(follower->Step()), Contains("FAILED_PRECONDITION") && Contains("'5f0c-b'") &&
+                                         Contains("expected names as weight_v000001"));
+}
+
 TEST_CASE("a follower that is behind what was kept continues with the newest full checkpoint",
           "[follower]") {
   Job job;

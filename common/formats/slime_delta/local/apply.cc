@@ -68,6 +68,7 @@ LineageStep StepOf(const VersionFolder& version, bool full) {
   return {.version = version.index().version,
           .applied = {.identity = version.identity(), .index = version.index_stamp()},
           .stream = version.index().Extra(kStreamKey),
+          .name = version.index().name,
           .full = full};
 }
 
@@ -231,6 +232,23 @@ Status LocalCheckpoint::CheckStream(const VersionFolder& version) {
       version.index_stamp().modified_ns);
 }
 
+Status LocalCheckpoint::CheckBase(const VersionFolder& version, const HeldFolder& versions) const {
+  const std::string& base = version.index().delta->base_name;
+  if (base.empty()) return OkStatus();
+  std::string here = digests_.lineage.name;
+  if (here.empty()) {
+    const auto there =
+        ReadVersionIndex(files_, versions.path() + "/" + VersionFolderName(digests_.version));
+    if (there.ok()) here = there->name;
+  }
+  // Where the name is not known, as of a base, the tensors' digests decide.
+  if (here.empty() || here == base) return OkStatus();
+  return FailedPreconditionError(
+      "version {} is a delta of '{}', and version {} is '{}': the numbers of the folders are not "
+      "the order of the versions; number them as each names its base",
+      VersionText(version.index().version), base, VersionText(digests_.version), here);
+}
+
 Status LocalCheckpoint::CheckRun(const std::string& versions_folder) {
   DWS_ASSIGN_OR_RETURN(const HeldFolder versions,
                        HeldFolder::Open(versions_folder, options_.on_access));
@@ -299,6 +317,9 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (step != ChainStep::kReset) {                                                          // 2
     DWS_RETURN_IF_ERROR(CheckStream(version));
     DWS_RETURN_IF_ERROR(CheckRun(opened.versions));
+  }
+  if (step == ChainStep::kApply) {
+    DWS_RETURN_IF_ERROR(CheckBase(version, opened.versions));
   }
   DWS_RETURN_IF_ERROR(version.CheckUnchanged());
   DWS_RETURN_IF_ERROR(opened.versions.CheckUnchanged());

@@ -122,6 +122,8 @@ class LocalCheckpoint {
   LocalDigests ComputeDigests(uint64_t version) const;
   Status CheckRun(const HeldFolder& versions);
   Status CheckStream(const VersionFolder& version);
+  // That a delta which names its base names the local version.
+  Status CheckBase(const VersionFolder& version, const HeldFolder& versions) const;
   // Records the refusal. `other_ns` as in Lineage.
   Status Refuse(const std::string& why, std::optional<int64_t> other_ns);
   Status Complete(const VersionFolder& redo);

@@ -55,6 +55,7 @@ Lineage After(Lineage before, LineageStep step) {
     after.chain = step.applied.identity;
   }
   after.stream = std::move(step.stream);
+  after.name = std::move(step.name);
   if (!step.applied.identity.empty()) {
     after.applied.insert_or_assign(step.version, std::move(step.applied));
   }

@@ -32,6 +32,7 @@ struct Lineage {
   std::optional<uint64_t> since;
   std::string chain;   // of the local version; empty: nothing was applied
   std::string stream;  // if the writer is a dws-sender; empty: another writer, or not known
+  std::string name;    // of the local version, if its writer gave it one; empty: none, or not known
   std::map<uint64_t, AppliedVersion> applied;  // the newest limits::kSlimeAppliedMax since then
   // Not empty: another run was seen, and only a full checkpoint may be applied. The text is the
   // reason.
@@ -52,6 +53,7 @@ struct LineageStep {
   uint64_t version = 0;
   AppliedVersion applied;
   std::string stream;
+  std::string name = {};  // VersionIndex::name
   // Whether it is a full checkpoint. nullopt: not known, because the redo record is of a release
   // before chains.
   std::optional<bool> full;

@@ -16,6 +16,7 @@ constexpr const char* kValid = "valid";
 constexpr const char* kIdentity = "identity";
 constexpr const char* kStream = "stream";
 constexpr const char* kChain = "chain";
+constexpr const char* kName = "name";
 constexpr const char* kSince = "since";
 constexpr const char* kApplied = "applied";
 constexpr const char* kRefused = "refused";
@@ -90,6 +91,7 @@ Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const 
     lineage = WithoutChain(version, identity);
   }
   DWS_ASSIGN_OR_RETURN(lineage.stream, TextIfAny(object, kStream, path));
+  DWS_ASSIGN_OR_RETURN(lineage.name, TextIfAny(object, kName, path));
   DWS_ASSIGN_OR_RETURN(lineage.refused, TextIfAny(object, kRefused, path));
   DWS_ASSIGN_OR_RETURN(lineage.doubted, TextIfAny(object, kDoubted, path));
   if (const auto other = object.find(kOther); other != object.end()) {
@@ -175,6 +177,7 @@ Status WriteDigestsTo(FileSystem& files, const std::string& path, const LocalDig
       {kApplied, nlohmann::json(applied)},
       {kFormat, std::string(NameOf(ChecksumFormat::kXxh3))},
   };
+  if (!lineage.name.empty()) object[kName] = lineage.name;
   if (lineage.since.has_value()) object[kSince] = VersionText(*lineage.since);
   if (!lineage.refused.empty()) object[kRefused] = lineage.refused;
   if (!lineage.doubted.empty()) object[kDoubted] = lineage.doubted;

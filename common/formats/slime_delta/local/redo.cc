@@ -18,6 +18,7 @@ constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
 constexpr const char* kIdentity = "dws_identity";  // written by releases before chains
 constexpr const char* kApplied = "dws_applied";
 constexpr const char* kStep = "dws_step";
+constexpr const char* kName = "dws_name";
 constexpr const char* kFull = "full";
 constexpr const char* kDelta = "delta";
 
@@ -58,6 +59,7 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                 .shard_bytes_max = kRedoShardBytes,
                                 .extra = {{kApplied, AppliedText(step.applied)},
                                           {kStep, *step.full ? kFull : kDelta},
+                                          {kName, step.name},
                                           {kStreamKey, step.stream}},
                                 .in_place = true});
 }
@@ -112,6 +114,7 @@ Result<LineageStep> RedoStep(const VersionFolder& redo) {
   }
   step.applied = *std::move(applied);
   step.full = kind == kFull;
+  step.name = index.Extra(kName);
   return step;
 }
 

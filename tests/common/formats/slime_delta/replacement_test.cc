@@ -147,6 +147,37 @@ TEST_CASE("a full version of another model is refused and nothing is written", "
   CHECK(Load(scene.local) == scene.now);
 }
 
+TEST_CASE("versions with names are applied in the order of their folders' numbers", "[slime]") {
+  Scene scene;
+  // Rewrites the metadata of a version, as its writer would have done.
+  const auto name = [&](uint64_t version, const std::string& own, const std::string& base) {
+    auto index = ReadVersionIndex(scene.files, scene.Folder(version));
+    REQUIRE(index.ok());
+    index->name = own;
+    index->delta->base_name = base;
+    dws::testing::WriteText(scene.Folder(version) + "/" + safetensors::kIndexFile,
+                            *MakeVersionIndex(*index));
+  };
+  std::vector<Weights> states = {scene.now};
+  for (uint64_t version = 2; version <= 4; ++version) {
+    states.push_back(Next(states.back(), 20 + version));
+    Publish(scene.published, states[version - 2], states.back(), {.version = version});
+  }
+  name(2, "uid-b", "uid-a");  // version 1 has no name
+  name(3, "uid-c", "uid-b");
+  name(4, "uid-d", "uid-x");
+  CHECK(ApplyOnce(scene.local, scene.Folder(2)) == "applied");
+  fs::remove_all(scene.Folder(2));  // its name is remembered
+  name(3, "uid-c", "uid-x");
+  CHECK_THAT(ApplyOnce(scene.local, scene.Folder(3)),
+             Contains("FAILED_PRECONDITION") &&
+                 Contains("version 000003 is a delta of 'uid-x', and version 000002 is 'uid-b'"));
+  name(3, "uid-c", "uid-b");
+  CHECK(ApplyOnce(scene.local, scene.Folder(3)) == "applied");
+  CHECK_THAT(ApplyOnce(scene.local, scene.Folder(4)), Contains("a delta of 'uid-x'"));
+  CHECK(Load(scene.local) == states[2]);
+}
+
 TEST_CASE("a process killed at any step of a replacement leaves the version before or after",
           "[slime]") {
   const std::string failpoint =

@@ -96,11 +96,31 @@ TEST_CASE("a version must be that of its folder and follow its base without a ga
     index["metadata"]["base_version"] = base;
     CHECK_THAT(Refusal(index), Contains("expected the version before"));
   }
-  for (const char* const version : {"", "-1", "2.0", "0x2", " 2", "two", "99999999999999999999"}) {
+  for (const char* const version : {"", "-1", "2.0", " 2", "2026-11-24", "99999999999999999999"}) {
     index = Sound();
     index["metadata"]["version"] = version;
     CHECK_THAT(Refusal(index), Contains("DATA_LOSS"));
   }
+}
+
+TEST_CASE("a version may have a name and then names its base", "[slime]") {
+  nlohmann::json index = Sound();
+  index["metadata"]["version"] = "5f0c-b";
+  index["metadata"]["base_version"] = "9e17-a";
+  const auto parsed = ParseVersionIndex(index.dump(), 2, "index");
+  INFO(parsed.status());
+  REQUIRE(parsed.ok());
+  CHECK(parsed->version == 2);
+  CHECK(parsed->name == "5f0c-b");
+  CHECK(parsed->delta->base_version == 1);
+  CHECK(parsed->delta->base_name == "9e17-a");
+  CHECK(ParseVersionIndex(*MakeVersionIndex(*parsed), 2, "made")->name == "5f0c-b");
+  CHECK_THAT(Refusal(index, 0), Contains("expected the version before"));
+  index["metadata"]["version"] = std::string(257, 'a');
+  CHECK_THAT(Refusal(index), Contains("a name with a letter and of 256 bytes at most"));
+  index = Sound();
+  index["metadata"]["base_version"] = "9e17-a";
+  CHECK_THAT(Refusal(index), Contains("version 000002 on base 9e17-a"));
 }
 
 TEST_CASE("an index without a delta encoding is a full checkpoint", "[slime]") {
