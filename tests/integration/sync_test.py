@@ -1,6 +1,7 @@
 """Weights go from trainers to engines, bit for bit, for every way to hand them over and to
 map them."""
 
+import types
 import unittest
 from typing import Any
 
@@ -8,7 +9,12 @@ import numpy as np
 import torch
 
 import dws
+from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.mapping import rank_mapping
 from tests.integration.integration_case import IntegrationCase, change, eventually
+
+# Of a layer's experts: odd sizes, so that parts of a stack have no aligned places.
+EXPERTS, INNER, HIDDEN = 3, 5, 7
 
 
 def tiny_module(seed: int) -> torch.nn.Module:
@@ -16,6 +22,19 @@ def tiny_module(seed: int) -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Embedding(50, 64), torch.nn.Linear(64, 300), torch.nn.LayerNorm(300)
     ).to(torch.bfloat16)
+
+
+def stacked_experts() -> torch.nn.Module:
+    """A layer's experts as modules of transformers 5 have them."""
+    torch.manual_seed(4)
+    module = torch.nn.Module()
+    module.config = types.SimpleNamespace(model_type="qwen3_moe")
+    module.mlp = torch.nn.Module()
+    module.mlp.experts = experts = torch.nn.Module()
+    for name, shape in (("gate_up_proj", (2 * INNER, HIDDEN)), ("down_proj", (HIDDEN, INNER))):
+        weight = torch.randn(EXPERTS, *shape).to(torch.bfloat16)
+        experts.register_parameter(name, torch.nn.Parameter(weight))
+    return module
 
 
 class ResidentTest(IntegrationCase):
@@ -64,6 +83,34 @@ class ResidentTest(IntegrationCase):
             with engine.running(), torch.no_grad():
                 self.assertTrue(torch.equal(ours(tokens), theirs(tokens)))
         self.assertEqual(pointers, [p.data_ptr() for p in theirs.parameters()])
+
+    def test_experts_that_a_module_stacks_arrive_in_the_stack_of_an_engine(self) -> None:
+        self.start()
+        ours = stacked_experts()
+        tensors = dws.declare.from_module(ours)
+        trainer = self.trainer()
+        source = trainer.register(tensors)
+        tensors.bind(source)
+        engine = self.engine()
+        stacks = {
+            "mlp.experts.w13_weight": torch.zeros(EXPERTS, 2 * INNER, HIDDEN, dtype=torch.bfloat16),
+            "mlp.experts.w2_weight": torch.zeros(EXPERTS, HIDDEN, INNER, dtype=torch.bfloat16),
+        }
+        shape = ModelShape(heads=1, kv_heads=1, head_dim=1, vocab=1, experts=EXPERTS)
+        shapes = {name: tuple(stack.shape) for name, stack in stacks.items()}
+        live = engine.attach(stacks, mapping=rank_mapping(shapes, shape, Parallel()))
+        optimizer = torch.optim.SGD(ours.parameters(), lr=0.5)
+        experts = ours.mlp.experts
+        for version in (1, 2, 3):
+            loss = experts.gate_up_proj[version % EXPERTS].float().sum()
+            (loss + experts.down_proj.float().square().sum()).backward()
+            optimizer.step()
+            trainer.publish(version)
+            trainer.wait(version)
+            grant = self.await_version(engine, version)
+            wanted = (experts.gate_up_proj.detach(), experts.down_proj.detach())
+            self.assert_same_weights(engine, live, dict(zip(stacks, wanted)))
+            self.assert_token(grant, [trainer], [source])
 
     def test_weights_are_released_before_suspend_and_close_return(self) -> None:
         self.start()

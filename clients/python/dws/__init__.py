@@ -4,6 +4,7 @@ Two classes, one for each side: Trainer (talks to dws-sender) and Engine (talks 
 Weights are numpy arrays or torch tensors; torch is used if the program imports it, never needed.
 """
 
+from dws import declare
 from dws.dtypes import DType
 from dws.engine import Engine
 from dws.engine_stats import EngineStats
@@ -68,6 +69,7 @@ __all__ = [
     "VersionWriter",
     "WaitResult",
     "bind",
+    "declare",
     "even_cuts",
     "named_tensors",
 ]

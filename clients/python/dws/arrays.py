@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
 import numpy as np
 
@@ -17,6 +17,31 @@ def is_torch(tensor: Any) -> bool:
     """Whether `tensor` is a torch one."""
     torch = loaded_torch()
     return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def storage_of(tensor: Any) -> Any:
+    """The storage of a torch tensor, with data_ptr() and nbytes(), in old releases of torch too."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+
+
+def runs_in_memory(tensors: Mapping[str, Any]) -> list[list[str]]:
+    """The names in groups; each group's tensors follow each other in one storage, without gaps.
+
+    Args:
+      tensors: contiguous torch tensors of the host.
+    """
+    runs: list[list[str]] = []
+    end = None
+    in_order = sorted(tensors, key=lambda name: (tensors[name].data_ptr(), name))
+    for name in in_order:
+        tensor = tensors[name]
+        begin = (storage_of(tensor).data_ptr(), tensor.dtype, tensor.data_ptr())
+        if begin == end and tensor.numel():
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+        end = (*begin[:2], begin[2] + tensor.numel() * tensor.element_size())
+    return runs
 
 
 def spec_of(name: str, tensor: Any) -> TensorSpec:

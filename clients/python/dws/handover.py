@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from dws.arrays import is_torch, raw_bits
+from dws.arrays import is_torch, raw_bits, require_contiguous, runs_in_memory
 from dws.cuda_memory import CudaMemory
-from dws.declare import Tensors, declared, owned_part
+from dws.declare.module_tensors import ModuleTensors
+from dws.declare.passed import Tensors, declared, owned_part
 from dws.device_tensor import DeviceTensor, Whereabouts, address_of, device_tensor, is_on_device
 from dws.errors import LayoutError, StateError
 from dws.handles import Descriptor
@@ -175,32 +176,74 @@ def resident_handover(
     """
     specs, values = declared(tensors, cuts)
     layout = RankLayout(specs, shards)
-    held_by = holders(tensors) if is_module(tensors) else {}
+    held_by = _holders(tensors, values)
     live = {
-        name: held_by.get(name, (values, name))
+        name: held_by[name]
         for name, tensor in values.items()
         if is_on_device(tensor) and layout.shard(name).size_bytes
     }
+    result = {
+        name: _live_view(layout.shard(name), tensor)
+        for name, tensor in values.items()
+        if is_on_device(tensor)
+    }
+    runs = _host_runs([shard for shard in layout.shards if shard.tensor.name not in live], values)
     offsets, end = {}, 0
-    for shard in layout.shards:
-        if shard.tensor.name not in live:
+    for run in runs:
+        for shard in run:
             offsets[shard.tensor.name] = end
-            end = aligned(end + shard.size_bytes)
+            end += shard.size_bytes
+        end = aligned(end)
     region = SharedRegion("dws-weights", max(end, 1)) if offsets else None
     kind: ViewKind = views or ("torch" if any(map(is_torch, values.values())) else "numpy")
-    result = {}
-    for shard in layout.shards:
-        name, dtype = shard.tensor.name, shard.tensor.dtype
-        if name in values and is_on_device(values[name]):
-            result[name] = _live_view(shard, values[name])
-            continue
+    for run in runs:
         assert region is not None
-        offset = offsets[name]
-        result[name] = region.view(kind, dtype, shard.shape, offset)
-        if name in values:
-            bits = owned_part(raw_bits(name, values[name], dtype), shard)
-            region.raw(dtype, bits.size, offset).reshape(bits.shape)[...] = bits
-    return Handover(layout, region, offsets, live), result
+        for shard, view in zip(run, _views_of_run(region, kind, run, offsets)):
+            name, dtype = shard.tensor.name, shard.tensor.dtype
+            result.setdefault(name, view)
+            if name in values and not is_on_device(values[name]):
+                bits = owned_part(raw_bits(name, values[name], dtype), shard)
+                region.raw(dtype, bits.size, offsets[name]).reshape(bits.shape)[...] = bits
+    return Handover(layout, region, offsets, live), {
+        shard.tensor.name: result[shard.tensor.name] for shard in layout.shards
+    }
+
+
+def _holders(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, Holder]:
+    """Where a later publish finds the tensor of each name: a module is asked again."""
+    if is_module(tensors):
+        return holders(tensors)
+    source = tensors if isinstance(tensors, ModuleTensors) else values
+    return {name: (source, name) for name in values}
+
+
+def _host_runs(shards: Sequence[Shard], values: Mapping[str, Any]) -> list[list[Shard]]:
+    """The shards in groups that have places directly after each other in the region.
+
+    Parts of one tensor that the caller declares apart, in the order of its memory, are a group, so
+    that it can be one tensor there too (ModuleTensors.bind).
+    """
+    by_name = {shard.tensor.name: shard for shard in shards}
+    whole = {}
+    for name, shard in by_name.items():
+        value: Any = values.get(name)
+        if is_torch(value) and value.device.type == "cpu" and shard.shape == shard.tensor.shape:
+            require_contiguous(name, value)
+            whole[name] = value
+    alone = [[shard] for name, shard in by_name.items() if name not in whole]
+    return alone + [[by_name[name] for name in run] for run in runs_in_memory(whole)]
+
+
+def _views_of_run(
+    region: SharedRegion, kind: ViewKind, run: Sequence[Shard], offsets: Mapping[str, int]
+) -> Iterator[Any]:
+    """A view of each shard; those of several are parts of one tensor."""
+    first = run[0].tensor
+    elements = sum(math.prod(shard.shape) for shard in run)
+    joined = region.view(kind, first.dtype, (elements,), offsets[first.name])
+    for shard in run:
+        begin = (offsets[shard.tensor.name] - offsets[first.name]) // first.dtype.itemsize
+        yield joined[begin : begin + math.prod(shard.shape)].reshape(shard.shape)
 
 
 def _live_view(shard: Shard, tensor: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Optional, TypeVar
 
 from dws._proto import trainer_pb2
 from dws.deadline import Deadline
-from dws.declare import Tensors
+from dws.declare.passed import Tensors
 from dws.errors import DaemonUnavailableError, DeadlineError, InvalidArgumentError, StateError
 from dws.handles import again_while_displaced
 from dws.handover import Handover, resident_handover, ring_handover
@@ -76,7 +76,8 @@ class RegisteredTrainer:
         Args:
           tensors: a torch module, or name -> full tensor (values are copied in; of a sharded one
             only the rank's part), or TensorSpecs (memory starts as zeros). Tensors of CUDA devices,
-            row-major and contiguous, stay where they are; the sender reads them there.
+            row-major and contiguous, stay where they are; the sender reads them there. A module
+            with stacked experts: what dws.declare.from_module gives for it.
           shards: name -> (first slice, slice count) that this rank owns; names not in it are owned
             whole. Omit from `tensors` those of which the rank owns nothing.
           cuts: name -> Cut, or boundaries on dimension 0. Engines attach unions of these slices.
