@@ -23,7 +23,7 @@ from tests.integration.cluster import Cluster, Daemon
 from tools.demo import task
 from tools.demo.inbox import Inbox, as_batch
 from tools.demo.learner import LEARNING_RATE, Learner
-from tools.demo.policy import PolicyConfig
+from tools.demo.policy import Policy, PolicyConfig
 from tools.demo.publisher import Publisher
 from tools.demo.rollout_engine import EngineOptions, run_engine
 from tools.demo.table import Table
@@ -70,7 +70,7 @@ class Demo:
         config = PolicyConfig(vocabulary=task.VOCABULARY, context=task.CONTEXT)
         self.config = config
         torch.set_num_threads(1)  # several would spin at each other's barriers on a busy machine
-        self.learner = Learner(config, options.seed)
+        self.learner = Learner(lambda: Policy(config), options.seed)
         weights = self.learner.weights()
         self.weights_bytes = sum(
             weight.numel() * weight.element_size() for weight in weights.values()

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.utils.clip_grad import clip_grad_norm_
 
 from tools.demo import task
-from tools.demo.policy import Policy, PolicyConfig
 
 # As in RL on language models: an update moves a weight by about a millionth.
 LEARNING_RATE = 1e-6
@@ -26,13 +25,25 @@ _BETAS = (0.9, 0.95)
 class Learner:
     """Owns masters, optimiser and cast. One thread."""
 
-    def __init__(self, config: PolicyConfig, seed: int) -> None:
+    def __init__(
+        self,
+        make_policy: Callable[[], nn.Module],
+        seed: int,
+        learning_rate: float = LEARNING_RATE,
+        warm_up_learning_rate: float = WARM_UP_LEARNING_RATE,
+    ) -> None:
+        """Args:
+        make_policy: called with torch seeded; a module from tokens [batch, length] to logits
+          [batch, length, task.VOCABULARY].
+        """
         torch.manual_seed(seed)
         self._generator = torch.Generator().manual_seed(seed)
-        policy = Policy(config)
+        policy = make_policy()
+        self._learning_rate = learning_rate
+        self._warm_up_learning_rate = warm_up_learning_rate
         self._masters = [nn.Parameter(p.detach().clone()) for p in policy.parameters()]
         self.policy = policy.to(torch.bfloat16)
-        self._optimiser = self._fresh_optimiser(LEARNING_RATE)
+        self._optimiser = self._fresh_optimiser(learning_rate)
         self._cast()
 
     @property
@@ -49,19 +60,19 @@ class Learner:
         Args:
           report: called with the step and its loss, now and then.
         """
-        self._optimiser = self._fresh_optimiser(WARM_UP_LEARNING_RATE)
+        self._optimiser = self._fresh_optimiser(self._warm_up_learning_rate)
         for step in range(1, steps + 1):
             # Up in 20 steps, down over the last third.
             scale = min(step / 20, 1.0, max(0.05, 3 * (steps - step) / steps))
             for group in self._optimiser.param_groups:
-                group["lr"] = WARM_UP_LEARNING_RATE * scale
+                group["lr"] = self._warm_up_learning_rate * scale
             questions = task.prompts(WARM_UP_BATCH, self._generator)
             answers = task.demonstrations(questions, WRONG_DEMONSTRATIONS, self._generator)
             loss = -self._logprobs(questions, answers).mean()
             self._step(loss)
             if step % 20 == 0 or step == steps:
                 report(step, loss.item())
-        self._optimiser = self._fresh_optimiser(LEARNING_RATE)
+        self._optimiser = self._fresh_optimiser(self._learning_rate)
 
     def improve(
         self,

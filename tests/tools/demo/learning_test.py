@@ -58,13 +58,13 @@ class LearnerTest(unittest.TestCase):
     def test_a_seed_gives_the_same_weights(self) -> None:
         hashes = set()
         for _ in range(2):
-            learner = Learner(SMALL, seed=3)
+            learner = Learner(lambda: Policy(SMALL), seed=3)
             learner.warm_up(3, lambda step, loss: None)
             hashes.add(weights_sha256(learner.weights().items()))
         self.assertEqual(len(hashes), 1)
 
     def test_learning_makes_rewarded_answers_more_likely(self) -> None:
-        learner = Learner(SMALL, seed=3)
+        learner = Learner(lambda: Policy(SMALL), seed=3)
         question = task.prompts(1, generator()).repeat(2, 1)
         answers = torch.stack([task.solutions(question)[0], torch.full((task.DIGITS,), 7)])
         before = learner._logprobs(question, answers).sum(1).detach()
