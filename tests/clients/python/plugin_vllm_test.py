@@ -1,4 +1,5 @@
-"""dws.vllm in a stand-in for vLLM, against a stand-in for the receiver: one rank."""
+"""dws.vllm in a stand-in for vLLM, against a stand-in for the receiver: one rank; and the trainer's side of the
+weight transfer backend."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from typing import Any
 from unittest import mock
 
 import dws
+import dws.vllm
 from tests.clients.python.fake_daemons import pause, resume
 from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step, vllm
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
 
 def renamed(model: Any) -> Any:
@@ -170,6 +173,42 @@ class VllmTest(VllmCase):
         with self.assertRaisesRegex(dws.InvalidArgumentError, "no such tensor"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
         self.assertIsNotNone(step(worker).logits)
+
+
+class TrainerSideTest(unittest.TestCase):
+    def engine(self, rank: int, source: Any = None) -> Any:
+        from dws.plugins.vllm_transfer import DwsTrainerInit
+
+        dws.vllm.register()
+        self.trainer = mock.Mock(last_version=6, stream=dws.Stream(1, 2))
+        self.client = mock.Mock()
+        info = DwsTrainerInit(rank=rank, trainer=self.trainer, socket="/run/r", timeout=9.0)
+        return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=source)
+
+    def test_rank_0_publishes_and_has_vllm_take_the_version(self) -> None:
+        engine = self.engine(0)
+        engine.send_weights()
+        self.trainer.publish.assert_called_once_with(7, 9.0)
+        self.assertEqual(
+            self.client.mock_calls,
+            [
+                mock.call.init_weight_transfer_engine({"socket": "/run/r", "options": {}}),
+                mock.call.start_weight_update(),
+                mock.call.update_weights(
+                    {"version": 7, "stream": str(dws.Stream(1, 2)), "timeout": 9.0}
+                ),
+                mock.call.finish_weight_update(weight_version="7"),
+            ],
+        )
+
+    def test_other_ranks_publish_only(self) -> None:
+        self.engine(1).send_weights()
+        self.trainer.publish.assert_called_once_with(7, 9.0)
+        self.assertEqual(self.client.mock_calls, [])
+
+    def test_a_source_is_refused(self) -> None:
+        with self.assertRaisesRegex(dws.StateError, "takes no source"):
+            self.engine(0, source=object())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import dws
 import dws.vllm
 from tests.clients.python.fake_daemons import pause, resume
 from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, step
-from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
 
 def transferring(**settings: Any) -> Any:
@@ -153,42 +152,6 @@ class VllmTransferTest(VllmCase):
         del worker.model_runner.execute_model_state
         with self.assertRaisesRegex(dws.StateError, "execute_model_state"):
             self.call(worker, "init_weight_transfer_engine", init_info).result(20)
-
-
-class TrainerSideTest(unittest.TestCase):
-    def engine(self, rank: int, source: Any = None) -> Any:
-        from dws.plugins.vllm_transfer import DwsTrainerInit
-
-        dws.vllm.register()
-        self.trainer = mock.Mock(last_version=6, stream=dws.Stream(1, 2))
-        self.client = mock.Mock()
-        info = DwsTrainerInit(rank=rank, trainer=self.trainer, socket="/run/r", timeout=9.0)
-        return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=source)
-
-    def test_rank_0_publishes_and_has_vllm_take_the_version(self) -> None:
-        engine = self.engine(0)
-        engine.send_weights()
-        self.trainer.publish.assert_called_once_with(7, 9.0)
-        self.assertEqual(
-            self.client.mock_calls,
-            [
-                mock.call.init_weight_transfer_engine({"socket": "/run/r", "options": {}}),
-                mock.call.start_weight_update(),
-                mock.call.update_weights(
-                    {"version": 7, "stream": str(dws.Stream(1, 2)), "timeout": 9.0}
-                ),
-                mock.call.finish_weight_update(weight_version="7"),
-            ],
-        )
-
-    def test_other_ranks_publish_only(self) -> None:
-        self.engine(1).send_weights()
-        self.trainer.publish.assert_called_once_with(7, 9.0)
-        self.assertEqual(self.client.mock_calls, [])
-
-    def test_a_source_is_refused(self) -> None:
-        with self.assertRaisesRegex(dws.StateError, "takes no source"):
-            self.engine(0, source=object())
 
 
 if __name__ == "__main__":
