@@ -66,17 +66,21 @@ _LOG = logging.getLogger(__name__)
 
 def register() -> None:
     """For the entry point in the group vllm.general_plugins: adds the weight transfer backend "dws"
-    (dws.plugins.vllm_transfer), in a vLLM that has such backends."""
+    (dws.plugins.vllm_transfer), in a vLLM that has such backends. Never raises: every vLLM calls it,
+    and an exception would end also one that uses nothing of DWS."""
     try:
         from vllm.distributed.weight_transfer import factory
+
+        for kind, name in (
+            ("WeightTransferEngineFactory", "DwsWeightTransferEngine"),
+            ("WeightTransferTrainerFactory", "DwsTrainerWeightTransferEngine"),
+        ):
+            with contextlib.suppress(AttributeError, ValueError):  # not there; registered already
+                getattr(factory, kind).register_engine("dws", _TRANSFER, name)
     except ImportError:
         return
-    for kind, name in (
-        (factory.WeightTransferEngineFactory, "DwsWeightTransferEngine"),
-        (factory.WeightTransferTrainerFactory, "DwsTrainerWeightTransferEngine"),
-    ):
-        with contextlib.suppress(ValueError):  # registered already
-            kind.register_engine("dws", _TRANSFER, name)
+    except Exception as error:
+        _LOG.warning("dws: this vLLM has no weight transfer backend dws: %r", error)
 
 
 class WorkerExtension:

@@ -13,6 +13,7 @@ import dws
 import dws.vllm
 from tests.clients.python.fake_daemons import pause, resume
 from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step, vllm
+from vllm.distributed.weight_transfer import factory
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
 
@@ -173,6 +174,22 @@ class VllmTest(VllmCase):
         with self.assertRaisesRegex(dws.InvalidArgumentError, "no such tensor"):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
         self.assertIsNotNone(step(worker).logits)
+
+
+class RegisterTest(unittest.TestCase):
+    def test_a_vllm_without_a_factory_for_trainers_gets_the_backend(self) -> None:
+        fewer = types.SimpleNamespace(WeightTransferEngineFactory=mock.Mock())
+        with mock.patch("vllm.distributed.weight_transfer.factory", fewer):
+            dws.vllm.register()
+        fewer.WeightTransferEngineFactory.register_engine.assert_called_once()
+
+    def test_a_vllm_that_fails_at_it_starts_nevertheless(self) -> None:
+        with mock.patch.object(
+            factory.WeightTransferEngineFactory, "register_engine", side_effect=RuntimeError("other")
+        ):
+            with self.assertLogs("dws.vllm", "WARNING") as logged:
+                dws.vllm.register()
+        self.assertIn("other", logged.output[0])
 
 
 class TrainerSideTest(unittest.TestCase):
