@@ -25,9 +25,12 @@ class PluginTest(IntegrationCase):
         self.workers = [WorkerProcess(rank, RANKS, store, CONFIG, v2) for rank in range(RANKS)]
         for worker in self.workers:
             self.addCleanup(worker.stop)
+        for worker in self.workers:
+            self.addCleanup(worker.end)
 
     def rpc(self, method: str, **kwargs: Any) -> list[Any]:
-        """Calls a method on all ranks at once, like vLLM's collective_rpc."""
+        """Calls a method on all ranks at once, like vLLM's collective_rpc: a reply behind an error is left for
+        the next call."""
         for worker in self.workers:
             worker.send(method, **kwargs)
         return [worker.receive() for worker in self.workers]
@@ -137,12 +140,16 @@ class PluginTest(IntegrationCase):
         self.start_trainer(checkpoint(CONFIG, seed=5, dtype=DTYPE))
         self.start_engine()
         good, bad = self.cluster.receivers[0].socket, self.cluster.folder + "/none.sock"
-        for worker, socket in zip(self.workers, (good, bad)):
-            worker.send("dws_attach", socket=socket, timeout=60)
-        with self.assertRaisesRegex(RuntimeError, "another rank"):
-            self.workers[0].receive()
-        with self.assertRaisesRegex(RuntimeError, "none.sock"):
-            self.workers[1].receive()
+        for sockets, message in (((good, bad), "none.sock"), ((bad, good), "another rank")):
+            for worker, socket in zip(self.workers, sockets):
+                worker.send("dws_attach", socket=socket, timeout=60)
+            self.assertIsNone(self.workers[0].receive())
+            with self.assertRaisesRegex(RuntimeError, message):
+                self.workers[1].receive()
+            with self.assertRaisesRegex(RuntimeError, "not attached"):
+                self.rpc("dws_status")
+        attached = self.rpc("dws_attach", socket=good, timeout=60)
+        self.assertEqual([status["rank"] for status in attached], [0, 1])
 
     def test_a_grid_that_the_trainer_did_not_declare_is_named(self) -> None:
         self.start()

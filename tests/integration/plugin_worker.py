@@ -46,6 +46,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
             model_config=types.SimpleNamespace(hf_text_config=config),
             parallel_config=types.SimpleNamespace(
                 tensor_parallel_size=size,
+                world_size=size,
                 worker_cls="vllm.v1.worker.gpu_worker.Worker",
                 worker_extension_cls="dws.vllm.WorkerExtension",
             ),
@@ -94,7 +95,7 @@ def _reference(live: RankModel, config: Config, weights: Checkpoint, reduce: Any
 
 
 class WorkerProcess:
-    """Lifecycle: call, or send and then receive; stop."""
+    """Lifecycle: send and then receive; end, then stop: ranks detach together."""
 
     def __init__(self, rank: int, size: int, store: str, config: Config, v2: bool) -> None:
         """Args:
@@ -119,8 +120,10 @@ class WorkerProcess:
             raise RuntimeError(result)
         return result
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._pipe.send(None)
+
+    def stop(self) -> None:
         self.process.join(20)
         if self.process.exitcode is None:
             self.process.kill()

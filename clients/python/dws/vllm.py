@@ -45,13 +45,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from dws.errors import StateError
 from dws.plugins.agreement import minimum_over
-from dws.plugins.attach import AttachedRank, AttachOptions, attach_together
-from dws.plugins.step_gate import StepGate
-from dws.plugins.vllm_config import rank_of, refuse_unsupported, require_parts, shape_of
+from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
+from dws.plugins.step_gate import Minimum, StepGate
+from dws.plugins.vllm_config import (
+    rank_of,
+    refuse_unsupported,
+    replies_last,
+    require_parts,
+    shape_of,
+)
 
 _NEEDED = (
     "model_runner.execute_model",
@@ -62,6 +68,7 @@ _NEEDED = (
 _TRANSFER = "dws.plugins.vllm_transfer"
 DETACH_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 def register() -> None:
@@ -85,12 +92,14 @@ def register() -> None:
 
 class WorkerExtension:
     """For worker_extension_cls: vLLM makes it a base of its worker class. Its methods are called by
-    collective_rpc, on every rank; results and arguments fit into JSON.
+    collective_rpc, on every rank; results and arguments fit into JSON. Where one rank fails the last
+    one raises, its own error or that another rank failed, and the others log and return None
+    (dws.plugins.attach.reply_together).
 
     Lifecycle: as the worker's. Names begin with dws_, so that none collides with the worker's.
     """
 
-    def dws_attach(self, socket: str, **options: Any) -> dict[str, Any]:
+    def dws_attach(self, socket: str, **options: Any) -> Optional[dict[str, Any]]:
         """Attaches this rank's live parameters. The worker generates only while the lease allows.
 
         Args:
@@ -106,44 +115,34 @@ class WorkerExtension:
             written in place, by name.
           As Engine.attach.
         """
-        if _attached(self) is not None:
-            raise StateError("this worker is attached: call dws_detach first")
-        chosen = AttachOptions.of(options)
-        model, group = _probe(self, chosen)
-        config = self.vllm_config  # type: ignore[attr-defined]
-        refuse_unsupported(config)
-        shape = shape_of(config)
-        rank = rank_of(config, shape, group)
-        minimum = minimum_over(group.cpu_group) if rank.tp_size > 1 else None
-        attached = attach_together(
-            lambda: AttachedRank(socket, model, shape, rank, minimum, chosen), minimum
-        )
-        self._dws_attached: Optional[AttachedRank] = attached
-        _hold(self)
-        return attached.status()
+        return _replied(self, lambda: _attach(self, socket, options))
 
-    def dws_wait_ready(self, timeout: float) -> dict[str, Any]:
+    def dws_wait_ready(self, timeout: float) -> Optional[dict[str, Any]]:
         """Waits until a version is in memory.
 
         Raises:
           EnginePaused: none in time; the message says why.
         """
-        attached = _between_steps(self)
-        attached.engine.wait_ready(timeout)
-        return attached.status()
 
-    def dws_status(self) -> dict[str, Any]:
+        def ready() -> dict[str, Any]:
+            attached = _between_steps(self)
+            attached.engine.wait_ready(timeout)
+            return attached.status()
+
+        return _replied(self, ready)
+
+    def dws_status(self) -> Optional[dict[str, Any]]:
         """This rank's version, stream and state token (None while paused), passes and pauses; also
         step_open: whether a step was begun that vLLM has not sampled, so that commits wait."""
-        return _require(self).status()
+        return _replied(self, lambda: _require(self).status())
 
     def dws_suspend(self) -> None:
         """Releases the weights until dws_resume: no pass runs. `sleep` does this itself."""
-        _between_steps(self).engine.suspend()
+        _replied(self, lambda: _between_steps(self).engine.suspend())
 
     def dws_resume(self) -> None:
         """After dws_suspend: attaches the weights where they are now. `wake_up` does this."""
-        _between_steps(self).engine.refresh()
+        _replied(self, lambda: _between_steps(self).engine.refresh())
 
     def dws_detach(self, timeout: float = DETACH_SECONDS) -> None:
         """Detaches: the worker goes on with the version it has, and nothing brings newer ones. Does
@@ -153,16 +152,46 @@ class WorkerExtension:
           EnginePaused: memory had no whole version within `timeout` seconds, on all ranks. The worker
             is still attached.
         """
-        attached = _attached(self)
-        if attached is None:
-            return
-        gate = attached.gate
-        # An open step goes on with the weights it began with.
-        with gate.step(timeout) if gate.held is None else contextlib.nullcontext(gate.held) as grant:
-            self._dws_attached = None
-            attached.close()
-        gate.give_up()
-        _LOG.warning("dws: detached, version %d stays in memory", grant.version)
+        _replied(self, lambda: _detach(self, timeout))
+
+
+def _replied(worker: Any, call: Callable[[], _Result]) -> Optional[_Result]:
+    return reply_together(
+        call, replies_last(worker.vllm_config), lambda: getattr(worker, "_dws_minimum", None)
+    )
+
+
+def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]:
+    if _attached(worker) is not None:
+        raise StateError("this worker is attached: call dws_detach first")
+    chosen = AttachOptions.of(options)
+    model, group = _probe(worker, chosen)
+    refuse_unsupported(worker.vllm_config)
+    shape = shape_of(worker.vllm_config)
+    rank = rank_of(worker.vllm_config, shape, group)
+    # Refusals up to here are the same on all ranks. The group that this makes is kept.
+    if rank.tp_size > 1 and getattr(worker, "_dws_minimum", None) is None:
+        worker._dws_minimum = minimum_over(group.cpu_group)
+    minimum: Optional[Minimum] = getattr(worker, "_dws_minimum", None)
+    worker._dws_attached = attach_together(
+        lambda: AttachedRank(socket, model, shape, rank, minimum, chosen), minimum
+    )
+    _hold(worker)
+    status: dict[str, Any] = worker._dws_attached.status()
+    return status
+
+
+def _detach(worker: Any, timeout: float) -> None:
+    attached = _attached(worker)
+    if attached is None:
+        return
+    gate = attached.gate
+    # An open step goes on with the weights it began with.
+    with gate.step(timeout) if gate.held is None else contextlib.nullcontext(gate.held) as grant:
+        worker._dws_attached = None
+        attached.close()
+    gate.give_up()
+    _LOG.warning("dws: detached, version %d stays in memory", grant.version)
 
 
 def _attached(worker: Any) -> Optional[AttachedRank]:

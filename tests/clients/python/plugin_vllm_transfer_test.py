@@ -1,23 +1,28 @@
-"""vLLM's weight transfer backend "dws" in a stand-in for vLLM, against a stand-in for the receiver."""
+"""vLLM's weight transfer backend "dws" in a stand-in for vLLM, against a stand-in for the receiver; and with two
+ranks, also of the worker extension: an error of a rank is one error of its RPC, and later RPCs get their replies."""
 
 from __future__ import annotations
 
 import signal
+import threading
 import types
 import unittest
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Callable, Optional, Sequence
 from unittest import mock
 
 import dws
 import dws.vllm
 from tests.clients.python.fake_daemons import pause, resume
-from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, step
+from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+RANKS = 2
 
 
-def transferring(**settings: Any) -> Any:
+def transferring(ranks: int = 1, **settings: Any) -> Any:
     """A config of vLLM with the backend."""
-    changed = config()
+    changed = config(tensor_parallel_size=ranks)
     vars(changed).update(weight_transfer_config=types.SimpleNamespace(backend="dws"), **settings)
     return changed
 
@@ -134,7 +139,7 @@ class VllmTransferTest(VllmCase):
         self.call(worker, "shutdown_weight_transfer_engine").result(20)
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         with self.assertRaisesRegex(dws.StateError, "init_weight_transfer_engine first"):
-            self.call(worker, "start_weight_update").result(20)
+            self.update(worker, version=1).result(20)
         self.call(worker, "init_weight_transfer_engine", init_info).result(20)
         self.updated(worker)
 
@@ -152,6 +157,168 @@ class VllmTransferTest(VllmCase):
         del worker.model_runner.execute_model_state
         with self.assertRaisesRegex(dws.StateError, "execute_model_state"):
             self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+
+
+class Ranks:
+    """Stands for a process group: `minimum` of all ranks' numbers.
+
+    Attributes:
+      groups: how often ranks made a group of their own.
+    """
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self._together = threading.Barrier(RANKS, timeout=20)
+        self._given: list[Sequence[int]] = []
+
+    def minimum_over(self, group: Any) -> Callable[[Sequence[int]], Sequence[int]]:
+        self.groups += 1
+        self._together.wait()
+        return self._minimum
+
+    def _minimum(self, values: Sequence[int]) -> Sequence[int]:
+        self._given.append(values)
+        self._together.wait()
+        lowest = [min(column) for column in zip(*self._given[-RANKS:])]
+        self._together.wait()
+        return lowest
+
+
+class RanksTest(VllmCase):
+    def setUp(self) -> None:
+        super().setUp()
+        dws.vllm.register()
+        self.ranks = Ranks()
+        for module in ("dws.vllm", "dws.plugins.vllm_transfer"):
+            patch = mock.patch(f"{module}.minimum_over", self.ranks.minimum_over)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.workers: dict[int, Any] = {}
+
+        def making(rank: int) -> Any:
+            parallel_state.set_tp_group_of_thread(rank, RANKS, object())
+            self.workers[rank] = self.worker(transferring(RANKS), rank)
+            return self.workers[rank]
+
+        self.executor = MultiprocExecutor([lambda r=rank: making(r) for rank in range(RANKS)])
+        self.addCleanup(self.executor.shutdown)
+        self.pool = ThreadPoolExecutor(1)
+        self.addCleanup(self.pool.shutdown)
+        self.addCleanup(self.rpc, "shutdown_weight_transfer_engine")
+        self.rpc("dws_detach")  # the workers are made
+
+    def rpc(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return self.executor.collective_rpc(method, *args, **kwargs)
+
+    def fails(self, message: str, method: str, *args: Any, **kwargs: Any) -> None:
+        """The RPC fails, and the reply of the one after it is its own."""
+        with self.assertLogs("dws", "ERROR"), self.assertRaisesRegex(RuntimeError, message):
+            self.rpc(method, *args, **kwargs)
+        self.assertEqual(self.rpc("rank_of"), list(range(RANKS)))
+
+    def leases(self) -> list[tuple[Any, Any]]:
+        """The two ends of each rank's lease, by rank."""
+        found: dict[int, tuple[Any, Any]] = {}
+        while len(found) < RANKS:
+            down, up = self.receiver.leases.get(timeout=20)
+            found[up.get(timeout=20).open.engine_rank] = (down, up)
+        return [found[rank] for rank in range(RANKS)]
+
+    def initialise(self, **options: Any) -> None:
+        options = {"step_timeout": 0.05, **options}
+        self.rpc("init_weight_transfer_engine", {"socket": self.receiver.socket, "options": options})
+
+    def update(self, **update_info: Any) -> Future[Any]:
+        self.rpc("start_weight_update")
+        return self.pool.submit(self.rpc, "update_weights", update_info)
+
+    def updated(self) -> list[tuple[Any, Any]]:
+        """The leases after the first update, to version 1."""
+        update = self.update(version=1)
+        leases = self.leases()
+        for down, up in leases:
+            self.assertEqual(up.get(timeout=20).commit_request.version, 1)
+            down.put(resume(1))
+        update.result(20)
+        self.rpc("finish_weight_update")
+        for _, up in leases:
+            self.assertEqual(up.get(timeout=20).commit_request.version, 0)
+        return leases
+
+    def grants(self) -> list[Optional[int]]:
+        engines = [self.workers[rank].weight_transfer_engine for rank in range(RANKS)]
+        return [engine._attached.engine.grant.version for engine in engines]
+
+    def test_both_ranks_have_the_version_when_an_update_returns(self) -> None:
+        self.initialise()
+        leases = self.updated()
+        self.assertEqual(self.grants(), [1, 1])
+        update = self.update(version=2)
+        for number, (down, up) in enumerate(leases, 1):
+            self.assertEqual(up.get(timeout=20).commit_request.version, 2)
+            down.put(pause(number))
+            self.assertEqual(up.get(timeout=20).paused.pause_id, number)
+        for number, (down, _) in enumerate(leases, 1):
+            down.put(resume(2, number))
+        update.result(20)
+        self.assertEqual(self.grants(), [2, 2])
+        self.assertEqual(self.ranks.groups, RANKS)
+
+    def test_an_update_that_fails_on_one_rank_is_one_error_and_the_next_begins_anew(self) -> None:
+        for failing in range(RANKS):
+            with self.subTest(failing=failing):
+                self.initialise()
+                one, two = self.updated()
+                update = self.update(version=2, timeout=0.5)
+                for number, (down, up) in enumerate((one, two), 1):
+                    self.assertEqual(up.get(timeout=20).commit_request.version, 2)
+                    if number - 1 != failing:
+                        down.put(pause(1))
+                        up.get(timeout=20)
+                        down.put(resume(2, 1))
+                message = "another rank of the engine failed" if failing == 0 else "2 was not committed"
+                with self.assertRaisesRegex(RuntimeError, message):
+                    update.result(20)
+                self.assertEqual(self.rpc("rank_of"), [0, 1])
+                self.assertEqual(self.grants(), [1, 2] if failing == 0 else [2, 1])
+                self.update(version=1, newer=True).result(20)
+                self.rpc("finish_weight_update")
+                self.rpc("shutdown_weight_transfer_engine")
+
+    def test_refusals_of_the_backend_are_one_error_each(self) -> None:
+        self.rpc("start_weight_update")
+        self.fails("init_weight_transfer_engine first", "update_weights", {"version": 1})
+        socket = {"socket": self.receiver.socket}
+        self.fails("port", "init_weight_transfer_engine", {**socket, "port": 1})
+        self.fails("nothing", "init_weight_transfer_engine", {**socket, "options": {"nothing": 1}})
+        self.initialise()
+        self.receiver.refuse = "no such tensor"
+        self.rpc("start_weight_update")
+        self.fails("no such tensor", "update_weights", {"version": 1})
+        self.receiver.refuse = None
+        self.rpc("start_weight_update")
+        self.fails("unexpected keyword", "update_weights", {"versions": 1})
+        self.updated()
+        self.assertEqual(self.ranks.groups, RANKS)  # one for each rank, whatever failed
+
+    def test_refusals_of_the_extension_are_one_error_each(self) -> None:
+        socket = self.receiver.socket
+        self.fails("dws_attach first", "dws_status")
+        self.fails("unknown options", "dws_attach", socket, sockets=1)
+        self.receiver.refuse = "no such tensor"
+        self.fails("no such tensor", "dws_attach", socket)
+        self.receiver.refuse = None
+        self.assertEqual([status["rank"] for status in self.rpc("dws_attach", socket)], [0, 1])
+        leases = self.leases()
+        leases[1][0].put(resume(1))
+        self.fails("another rank of the engine failed", "dws_wait_ready", 0.2)
+        self.fails("paused", "dws_detach", 0.05)
+        leases[0][0].put(resume(1))
+        ready = self.rpc("dws_wait_ready", 20)
+        self.assertEqual([status["version"] for status in ready], [1, 1])
+        self.fails("dws_detach first", "dws_attach", socket)
+        self.rpc("dws_detach")
+        self.assertEqual(self.ranks.groups, RANKS)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ def norm_now(live: Any) -> float:
 
 def config(model: Config = SMALL, **parallel: Any) -> types.SimpleNamespace:
     """Hidden states are the weights they were computed with; logits are these and the weights of their own pass."""
+    size = parallel.setdefault("tensor_parallel_size", 1)
     parallel_config = types.SimpleNamespace(
-        tensor_parallel_size=1,
+        world_size=size,
         worker_cls="vllm.v1.worker.gpu_worker.Worker",
         worker_extension_cls="dws.vllm.WorkerExtension",
         **parallel,
@@ -45,7 +46,7 @@ def config(model: Config = SMALL, **parallel: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         model_config=types.SimpleNamespace(hf_text_config=model),
         parallel_config=parallel_config,
-        make_model=lambda rank: RankModel(model, rank, 1),
+        make_model=lambda rank: RankModel(model, rank, size),
         hidden_states=lambda live, batch: norm_now(live),
         compute_logits=lambda live, hidden: (hidden, norm_now(live)),
     )
@@ -59,10 +60,10 @@ class VllmCase(unittest.TestCase):
         self.addCleanup(lambda: self.receiver.stop())
         parallel_state.set_tp_group(0, 1, None)
 
-    def worker(self, vllm_config: Any = None) -> Any:
+    def worker(self, vllm_config: Any = None, rank: int = 0) -> Any:
         """A worker in Ray's wrapper, which also works for the other executors."""
         wrapper = RayWorkerWrapper()
-        wrapper.init_worker(vllm_config or config(), 0)
+        wrapper.init_worker(vllm_config or config(), rank)
         wrapper.load_model()
         return wrapper
 

@@ -6,7 +6,8 @@ For dws.vllm and dws.sglang, which find model and ranks in their engine.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Optional, Sequence
+import logging
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from dws.engine import Engine
 from dws.errors import InvalidArgumentError, StateError
@@ -18,6 +19,9 @@ from dws.plugins.mapping import rank_mapping
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
+
+_LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 # How long a forward pass waits for the lease. Less than engines allow for a pass (vLLM: 300 s).
 STEP_TIMEOUT_SECONDS = 240.0
@@ -160,6 +164,39 @@ def attach_together(make: Callable[[], AttachedRank], minimum: Optional[Minimum]
         attached.close()
         raise StateError("another rank of the engine could not be attached: see its error")
     return attached
+
+
+def reply_together(
+    call: Callable[[], _Result], is_last: bool, minimum: Callable[[], Optional[Minimum]]
+) -> Optional[_Result]:
+    """call(), which answers an RPC of the engine's executor to all ranks. vLLM's executor reads the
+    ranks' replies in order, stops at the first error, and takes the replies that it left for those of
+    its next RPC. So only the last rank raises an error; the other ranks log theirs and return None.
+
+    Args:
+      is_last: whether this is the rank whose reply is read last.
+      minimum: gives that of the ranks; asked after the call. None: the ranks cannot tell each other,
+        which is for one rank, and for errors that all ranks find alike.
+
+    Raises:
+      StateError: another rank failed: its log has the error.
+      As `call`.
+    """
+    error: Optional[Exception] = None
+    result: Optional[_Result] = None
+    try:
+        result = call()
+    except Exception as raised:  # pylint: disable=broad-except
+        error = raised
+    agree = minimum()
+    all_fine = error is None if agree is None else agree([int(error is None)])[0]
+    if all_fine:
+        return result
+    if is_last:
+        raise error or StateError("another rank of the engine failed: its log has the error")
+    if error is not None:
+        _LOG.error("dws: the last rank raises for this one: %s: %s", type(error).__name__, error)
+    return None
 
 
 def missing(owner: Any, name: str, attributes: Sequence[str]) -> list[str]:

@@ -65,6 +65,12 @@ def rank_of(config: Any, shape: ModelShape, group: Any) -> Parallel:
     return Parallel(int(group.rank_in_group), size, size if in_groups else 1)
 
 
+def replies_last(config: Any) -> bool:
+    """Whether the executor reads this worker's reply to an RPC after those of all others."""
+    parallel = config.parallel_config
+    return bool(getattr(parallel, "rank", 0) == getattr(parallel, "world_size", 1) - 1)
+
+
 def refuse_unsupported(config: Any) -> None:
     """Raises:
     LayoutError: the engine runs in an unsupported way, by name.

@@ -27,7 +27,7 @@ import inspect
 import logging
 import os
 import signal
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 # The classes below are made by vLLM, which has loaded these already.
 from vllm.distributed.weight_transfer.base import (
@@ -40,14 +40,22 @@ from vllm.distributed.weight_transfer.base import (
 
 from dws.deadline import Deadline
 from dws.errors import EnginePaused, StateError
+from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
-from dws.plugins.attach import AttachedRank, AttachOptions, attach_together
-from dws.plugins.vllm_config import rank_of, refuse_unsupported, require_parts, shape_of
+from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
+from dws.plugins.step_gate import Minimum
+from dws.plugins.vllm_config import (
+    rank_of,
+    refuse_unsupported,
+    replies_last,
+    require_parts,
+    shape_of,
+)
 from dws.stream import Stream
 
 _LOG = logging.getLogger(__name__)
 _UPDATE_SECONDS = 600.0
-_CALLERS_MAX = 8  # frames between the worker's method and this one
+_CALLERS_MAX = 12  # frames between the worker's method and this one
 
 
 @dataclasses.dataclass
@@ -91,63 +99,87 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
         self._info: Optional[Init] = None
+        self._minimum: Optional[Minimum] = None  # of several ranks; made once and kept
         self._attached: Optional[AttachedRank] = None
         self._inside = contextlib.ExitStack()  # the lease
 
-    def init_transfer_engine(self, init_info: Init) -> None:
+    def parse_init_info(self, init_dict: dict[str, Any]) -> Any:
+        """As it is: init_transfer_engine parses it, whose errors leave the replies of all ranks read."""
+        return init_dict
+
+    def init_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Raises:
         StateError: attached already, or this vLLM lacks something, by name.
         LayoutError: the engine runs in an unsupported way.
         InvalidArgumentError: an option.
         """
+        self._replied(lambda: self._init(init_info))
+
+    def _init(self, init_info: dict[str, Any]) -> None:
         if self._attached is not None:
             raise StateError("initialised already: call shutdown_weight_transfer_engine first")
-        options = AttachOptions.of(init_info.options)
-        require_parts(self.vllm_config, "vllm_config", ("model_config", "parallel_config"), options)
+        info: Init = super().parse_init_info(init_info)
+        options = AttachOptions.of(info.options)
+        group = require_parts(
+            self.vllm_config, "vllm_config", ("model_config", "parallel_config"), options
+        )
         refuse_unsupported(self.vllm_config)
-        self._runner()
-        self._info = init_info
+        self._worker()
+        # Refusals up to here are the same on all ranks.
+        if self._minimum is None and int(group.world_size) > 1:
+            self._minimum = minimum_over(group.cpu_group)
+        self._info = info
 
     def start_weight_update(self) -> None:
-        """Raises:
-        StateError: init_weight_transfer_engine was not called.
-        """
-        if self._info is None:
-            raise StateError("call init_weight_transfer_engine first, with the receiver's socket")
+        """Raises nothing: vLLM would begin the update on the ranks that do not raise."""
 
     def finish_weight_update(self) -> None:
         pass
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Returns with the version in memory, and the lease held.
+        """Returns with the version in memory, and the lease held. Where one rank fails the last one
+        raises, its own error or that another rank failed, and the others log.
 
         Raises:
           DeadlineError: it did not come in time; the engine goes on with the version it had.
-          StateError: a step is under way, or a newer version came instead.
+          StateError: init_weight_transfer_engine was not called, a step is under way, or a newer
+            version came instead.
           LayoutError, and as Engine.attach: the first time.
         """
-        self.receive_weights(self.parse_update_info(update_info))
+        grant = self._replied(lambda: self._update(self.parse_update_info(update_info)))
+        if grant is None:
+            # As vLLM does on the rank that raises.
+            self._worker()._weight_update_active = False
 
     def receive_weights(self, update_info: Update) -> None:
         """As update_weights."""
-        if getattr(self._runner(), "execute_model_state", None) is not None:
+        self._replied(lambda: self._update(update_info))
+
+    def _update(self, update: Update) -> Grant:
+        if self._info is None:
+            raise StateError("call init_weight_transfer_engine first, with the receiver's socket")
+        if self._worker().model_runner.execute_model_state is not None:
             raise StateError(
                 "a step has computed its hidden states and not sampled yet: pause generation "
                 "(POST /pause) before update_weights"
             )
-        stream = Stream.parse(update_info.stream) if update_info.stream is not None else None
-        deadline = Deadline(update_info.timeout)
-        attached = self._attached or self._attach()
+        stream = Stream.parse(update.stream) if update.stream is not None else None
+        deadline = Deadline(update.timeout)
+        attached = self._attached or self._attach(self._info)
         self._inside.close()
         try:
-            grant = attached.engine.let_commit(update_info.version, deadline.left, stream)
+            grant = attached.engine.let_commit(update.version, deadline.left, stream)
         finally:
             self._go_on(attached)
-        if grant.version != update_info.version and not update_info.newer:
+        if grant.version != update.version and not update.newer:
             raise StateError(
-                f"version {update_info.version} was asked for, and {grant.version} is in memory, which "
+                f"version {update.version} was asked for, and {grant.version} is in memory, which "
                 f"was published after it: ask for {grant.version}, or set newer"
             )
+        return grant
+
+    def _replied(self, call: Callable[[], Any]) -> Any:
+        return reply_together(call, replies_last(self.vllm_config), lambda: self._minimum)
 
     def shutdown(self) -> None:
         """Detaches: the engine goes on with the version it has, and nobody updates it."""
@@ -156,12 +188,9 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             self._inside.close()
         self._attached = self._info = None
 
-    def _attach(self) -> AttachedRank:
-        assert self._info is not None  # start_weight_update has checked it
-        info, config = self._info, self.vllm_config
-        options = AttachOptions.of(info.options)
+    def _attach(self, info: Init) -> AttachedRank:
+        config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
         group = require_parts(config, "vllm_config", ("model_config", "parallel_config"), options)
-        minimum = minimum_over(group.cpu_group) if int(group.world_size) > 1 else None
         shape = shape_of(config)
         rank = rank_of(config, shape, group)
         self._attached = attach_together(
@@ -183,8 +212,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             os.kill(os.getpid(), signal.SIGKILL)
             raise
 
-    def _runner(self) -> Any:
-        """The model runner of the worker that has called.
+    def _worker(self) -> Any:
+        """The worker that has called.
 
         Raises:
           StateError: no caller is this engine's worker.
@@ -192,14 +221,15 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         frame = inspect.currentframe()
         for _ in range(_CALLERS_MAX):
             frame = frame.f_back if frame is not None else None
-            worker = frame.f_locals.get("self") if frame is not None else None
+            worker: Any = frame.f_locals.get("self") if frame is not None else None
             if getattr(worker, "weight_transfer_engine", None) is self:
-                runner = getattr(worker, "model_runner", None)
-                if runner is not None and hasattr(runner, "execute_model_state"):
-                    return runner
+                if not missing(worker, "worker", ("model_runner", "_weight_update_active")) and hasattr(
+                    worker.model_runner, "execute_model_state"
+                ):
+                    return worker
         raise StateError(
-            "this vLLM's worker has no model_runner.execute_model_state: whether a step is under way "
-            "cannot be told"
+            "this vLLM's worker has no model_runner.execute_model_state or no _weight_update_active: "
+            "whether a step is under way cannot be told"
         )
 
 

@@ -1,8 +1,9 @@
-"""The tensor-parallel group of this process; a test sets it."""
+"""The tensor-parallel group of this process, or of a thread that stands for one; a test sets it."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 
@@ -14,12 +15,17 @@ class GroupCoordinator:
 
 
 _TP: list[GroupCoordinator] = []
+_THREAD = threading.local()
 
 
 def set_tp_group(rank: int, size: int, cpu_group: Any) -> None:
     _TP[:] = [GroupCoordinator(rank, size, cpu_group)]
 
 
+def set_tp_group_of_thread(rank: int, size: int, cpu_group: Any) -> None:
+    _THREAD.group = GroupCoordinator(rank, size, cpu_group)
+
+
 def get_tp_group() -> GroupCoordinator:
     assert _TP, "tensor model parallel group is not initialized"
-    return _TP[0]
+    return getattr(_THREAD, "group", _TP[0])

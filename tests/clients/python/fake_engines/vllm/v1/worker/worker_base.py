@@ -11,8 +11,11 @@ class WorkerBase:
         self.vllm_config = vllm_config
         self.model_config = vllm_config.model_config
         self.parallel_config = vllm_config.parallel_config
-        self.rank = rank
+        self.rank = self.parallel_config.rank = rank
         self.model_runner: Any = None
+
+    def rank_of(self) -> int:
+        return self.rank
 
     def load_model(self) -> None:
         raise NotImplementedError
