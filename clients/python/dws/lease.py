@@ -31,6 +31,10 @@ class Grant:
     stream: Stream
     state_token: str
 
+    def reaches(self, version: int, stream: Optional[Stream]) -> bool:
+        """Whether it is `version` or a newer one of `stream`; None: of whatever stream it is of."""
+        return self.version >= version and stream in (None, self.stream)
+
 
 @dataclasses.dataclass(frozen=True)
 class LeaseStats:

@@ -111,9 +111,7 @@ class ReceiverLink:
             raise StateError("let_commit() waits for a commit: call it outside of running() blocks")
         self._set_request(version, stream)
         try:
-            grant = self._lease.wait_until(
-                lambda held: held.version >= version and stream in (None, held.stream), timeout
-            )
+            grant = self._lease.wait_until(lambda held: held.reaches(version, stream), timeout)
         finally:
             self._set_request(0, None)
         if grant is None:

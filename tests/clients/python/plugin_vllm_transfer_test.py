@@ -123,6 +123,34 @@ class VllmTransferTest(VllmCase):
         with self.assertRaisesRegex(dws.InvalidArgumentError, "'7' is no stream"):
             self.update(worker, version=1, stream="7").result(20)
 
+    def test_a_commit_that_had_begun_at_the_deadline_is_an_update(self) -> None:
+        for stream in (None, dws.Stream(1, 2)):
+            with self.subTest(stream=stream):
+                worker = self.initialised(step_timeout=20)
+                down, up = self.updated(worker)
+                named = None if stream is None else str(stream)
+                update = self.update(worker, version=2, timeout=0.5, stream=named)
+                self.assertEqual(self.asked(up), 2)
+                down.put(pause(1))
+                self.assertEqual(up.get(timeout=20).paused.pause_id, 1)
+                self.assertEqual(self.asked(up), 0)  # the deadline
+                self.write_norm(4.0)
+                down.put(resume(2, 1))
+                update.result(20)
+                self.assertEqual(step(worker).logits, (4.0, 4.0))
+
+    def test_a_commit_of_another_version_at_the_deadline_is_none(self) -> None:
+        worker = self.initialised(step_timeout=20)
+        down, up = self.updated(worker)
+        update = self.update(worker, version=3, timeout=0.5)
+        self.assertEqual(self.asked(up), 3)
+        down.put(pause(1))
+        self.assertEqual(up.get(timeout=20).paused.pause_id, 1)
+        self.assertEqual(self.asked(up), 0)
+        down.put(resume(2, 1))
+        with self.assertRaisesRegex(dws.DeadlineError, "version 3 was not committed"):
+            update.result(20)
+
     def test_a_worker_whose_memory_has_no_whole_version_ends(self) -> None:
         worker = self.initialised()
         with mock.patch("dws.plugins.vllm_transfer.os.kill") as killed:

@@ -39,7 +39,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from dws.deadline import Deadline
-from dws.errors import EnginePaused, StateError
+from dws.errors import DeadlineError, EnginePaused, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
@@ -167,10 +167,16 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         deadline = Deadline(update.timeout)
         attached = self._attached or self._attach(self._info)
         self._inside.close()
+        failed: Optional[BaseException] = None
         try:
-            grant = attached.engine.let_commit(update.version, deadline.left, stream)
-        finally:
-            self._go_on(attached)
+            attached.engine.let_commit(update.version, deadline.left, stream)
+        except BaseException as error:
+            failed = error
+        grant = self._go_on(attached)
+        # A commit that had begun at the deadline may have ended since.
+        late = isinstance(failed, DeadlineError) and grant.reaches(update.version, stream)
+        if failed is not None and not late:
+            raise failed
         if grant.version != update.version and not update.newer:
             raise StateError(
                 f"version {update.version} was asked for, and {grant.version} is in memory, which "
@@ -201,12 +207,12 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         )
         return self._attached
 
-    def _go_on(self, attached: AttachedRank) -> None:
-        """Goes inside the lease. Memory of no whole version must not be computed with, and nothing
+    def _go_on(self, attached: AttachedRank) -> Grant:
+        """Goes inside the lease: with the version that is in memory then. Memory of no whole version must not be computed with, and nothing
         here could stop vLLM's steps: without the lease the worker ends."""
         timeout = AttachOptions.of(self._info.options).step_timeout if self._info else 0.0
         try:
-            self._inside.enter_context(attached.engine.running(timeout))
+            return self._inside.enter_context(attached.engine.running(timeout))
         except EnginePaused as paused:
             _LOG.critical("dws: memory has no whole version, this worker ends: %s", paused)
             os.kill(os.getpid(), signal.SIGKILL)
