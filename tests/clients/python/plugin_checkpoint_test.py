@@ -14,6 +14,7 @@ import torch
 import dws
 from dws.plugins.canonical import ModelShape, Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
+from dws.plugins.fingerprint import fingerprint
 from dws.plugins.mapping import rank_mapping
 from dws.torch_module import named_tensors
 from tests.clients.python.engine_models import Checkpoint, Config, RankModel, checkpoint
@@ -100,6 +101,25 @@ class CheckpointTest(unittest.TestCase):
                 file.write(content)
             with self.assertRaisesRegex(dws.InvalidArgumentError, "model.safetensors' is no"):
                 CheckpointFiles(self.folder)
+
+
+class FingerprintTest(unittest.TestCase):
+    def test_it_changes_with_each_bit_and_with_the_places_of_equal_weights(self) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.BatchNorm1d(200)).bfloat16()
+        seen = {fingerprint(model)}
+        self.assertIn(fingerprint(model), seen)
+        bits = model[0].weight.data.view(torch.int16)
+        with torch.no_grad():
+            for change in (
+                lambda: bits[0, 0].bitwise_xor_(1),
+                lambda: bits[199, 299].bitwise_xor_(-(1 << 15)),
+                lambda: bits.__setitem__([7, 150], bits[[150, 7]]),
+                lambda: bits.copy_(bits.roll(1)),
+                lambda: model[1].num_batches_tracked.add_(1),
+            ):
+                change()
+                self.assertNotIn(now := fingerprint(model), seen)
+                seen.add(now)
 
 
 if __name__ == "__main__":

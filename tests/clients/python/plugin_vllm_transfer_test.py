@@ -3,8 +3,10 @@ ranks, also of the worker extension: an error of a rank is one error of its RPC,
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 import types
 import unittest
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -153,10 +155,62 @@ class VllmTransferTest(VllmCase):
 
     def test_a_worker_whose_memory_has_no_whole_version_ends(self) -> None:
         worker = self.initialised()
-        with mock.patch("dws.plugins.vllm_transfer.os.kill") as killed:
-            with self.assertRaisesRegex(dws.EnginePaused, "attached"):
-                self.update(worker, version=1, timeout=0.05).result(20)
-        self.assertEqual(killed.call_args.args[1], signal.SIGKILL)
+        update = self.update(worker, version=1, timeout=2)
+        self.opened()
+        self.write_norm(2.0)  # a commit that does not end
+        with mock.patch("dws.plugins.vllm_transfer.multiprocessing.parent_process"):
+            with mock.patch("dws.plugins.vllm_transfer.os.kill") as killed:
+                with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
+                    update.result(20)
+        self.assertEqual(killed.call_args.args, (os.getpid(), signal.SIGKILL))
+
+    def test_in_a_process_of_the_users_own_no_step_runs_until_a_version_is_in_memory(self) -> None:
+        worker = self.initialised()
+        update = self.update(worker, version=1, timeout=2)
+        down, _ = self.opened()
+        self.write_norm(2.0)
+        with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
+            update.result(20)
+        with self.assertRaisesRegex(dws.StateError, "no step runs until an update_weights"):
+            step(worker)
+        down.put(resume(1))
+        self.update(worker, version=1).result(20)
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+
+    def test_without_any_version_an_update_fails_and_the_engine_keeps_its_own_weights(self) -> None:
+        worker = self.initialised(step_timeout=60)
+        own = step(worker).logits
+        update = self.update(worker, version=1, timeout=0.5)
+        self.opened()
+        with self.assertRaisesRegex(dws.DeadlineError, "1 was not committed.*nothing was written"):
+            update.result(20)
+        self.assertEqual(step(worker).logits, own)
+        self.updated(worker)  # it attaches again
+        self.assertEqual(self.receiver.generation, 2)
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+
+    def test_a_receiver_that_comes_back_without_the_version_leaves_it_in_memory(self) -> None:
+        worker = self.initialised(step_timeout=60)
+        down, _ = self.updated(worker)
+        down.put(None)
+        engine = worker.weight_transfer_engine._attached.engine
+        while engine.stats().connected:
+            time.sleep(0.01)
+        update = self.update(worker, version=2, timeout=1)
+        self.opened()
+        with self.assertRaisesRegex(dws.DeadlineError, "nothing was written"):
+            update.result(20)
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+
+    def test_a_receiver_that_may_still_write_ends_the_worker(self) -> None:
+        worker = self.initialised()
+        self.receiver.handles.lets_go = False
+        update = self.update(worker, version=1, timeout=0.2)
+        self.opened()
+        with mock.patch("dws.engine.ReceiverLink.suspend", side_effect=dws.DeadlineError("used")):
+            with mock.patch("dws.engine.Engine.close"):
+                with self.assertRaisesRegex(dws.StateError, "a commit had begun"):
+                    update.result(20)
 
     def test_after_a_shutdown_the_version_stays_and_it_can_be_initialised_again(self) -> None:
         worker = self.initialised()
@@ -312,6 +366,22 @@ class RanksTest(VllmCase):
                 self.update(version=1, newer=True).result(20)
                 self.rpc("finish_weight_update")
                 self.rpc("shutdown_weight_transfer_engine")
+
+    def test_ranks_go_on_with_their_own_weights_together_or_end_together(self) -> None:
+        self.initialise()
+        update = self.update(version=1, timeout=0.5)
+        self.leases()
+        with self.assertRaisesRegex(RuntimeError, "nothing was written"):
+            update.result(20)
+        update = self.update(version=1, timeout=2)
+        leases = self.leases()
+        self.write_norm(2.0)  # of the rank that attached last
+        with self.assertLogs("dws", "ERROR"), self.assertRaisesRegex(RuntimeError, "no whole version"):
+            update.result(20)
+        for down, _ in leases:
+            down.put(resume(1))
+        self.update(version=1).result(20)
+        self.assertEqual(self.grants(), [1, 1])
 
     def test_refusals_of_the_backend_are_one_error_each(self) -> None:
         self.rpc("start_weight_update")

@@ -3,6 +3,7 @@ these modules imports one.
 
 canonical, mapping: which part of a checkpoint's tensors is where in a rank's parameters.
 checkpoint: whether live parameters have the values that the mapping says.
+fingerprint: whether live parameters were written.
 layers: what else must be known of a model before its parameters are written in place.
 step_gate, agreement: forward passes inside the lease, on all ranks or on none.
 attach: all of this for one rank.

@@ -25,9 +25,10 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import multiprocessing
 import os
 import signal
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 # The classes below are made by vLLM, which has loaded these already.
 from vllm.distributed.weight_transfer.base import (
@@ -43,6 +44,7 @@ from dws.errors import DeadlineError, EnginePaused, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
+from dws.plugins.fingerprint import fingerprint
 from dws.plugins.step_gate import Minimum
 from dws.plugins.vllm_config import (
     rank_of,
@@ -55,6 +57,11 @@ from dws.stream import Stream
 
 _LOG = logging.getLogger(__name__)
 _UPDATE_SECONDS = 600.0
+_DETACHED = (
+    "nothing was written: this engine is detached and goes on with the weights it had, and the next "
+    "update_weights attaches it again"
+)
+_NO_VERSION = "memory has no whole version: no step runs until an update_weights succeeds"
 _CALLERS_MAX = 12  # frames between the worker's method and this one
 
 
@@ -165,6 +172,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             )
         stream = Stream.parse(update.stream) if update.stream is not None else None
         deadline = Deadline(update.timeout)
+        known = self._attached is not None and self._attached.engine.stats().connected
+        before = None if known else fingerprint(self.model)
         attached = self._attached or self._attach(self._info)
         self._inside.close()
         failed: Optional[BaseException] = None
@@ -172,6 +181,9 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             attached.engine.let_commit(update.version, deadline.left, stream)
         except BaseException as error:
             failed = error
+        if self._all(_untouched(attached, self.model, before)):
+            self._leave_untouched(attached, before)
+            raise DeadlineError(f"{failed or 'the receiver is gone'}; {_DETACHED}") from failed
         grant = self._go_on(attached)
         # A commit that had begun at the deadline may have ended since.
         late = isinstance(failed, DeadlineError) and grant.reaches(update.version, stream)
@@ -207,16 +219,47 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         )
         return self._attached
 
+    def _all(self, here: bool) -> bool:
+        """Whether `here` is true on all ranks."""
+        return here if self._minimum is None else bool(self._minimum([int(here)])[0])
+
+    def _leave_untouched(self, attached: AttachedRank, before: Optional[int]) -> None:
+        """Detaches weights that no commit has written: no version was granted, and they are as they
+        were. On return none can be written any more; a commit that has just begun ends the worker."""
+        try:
+            attached.engine.suspend()
+            released = True
+        except DeadlineError:
+            released = False
+        attached.close()
+        self._attached = None
+        if not self._all(released and _untouched(attached, self.model, before)):
+            self._end("a commit had begun when the update ended")
+
     def _go_on(self, attached: AttachedRank) -> Grant:
-        """Goes inside the lease: with the version that is in memory then. Memory of no whole version must not be computed with, and nothing
-        here could stop vLLM's steps: without the lease the worker ends."""
+        """Goes inside the lease: with the version that is in memory then. Memory of no whole version
+        must not be computed with."""
         timeout = AttachOptions.of(self._info.options).step_timeout if self._info else 0.0
         try:
-            return self._inside.enter_context(attached.engine.running(timeout))
+            grant = self._inside.enter_context(attached.engine.running(timeout))
         except EnginePaused as paused:
-            _LOG.critical("dws: memory has no whole version, this worker ends: %s", paused)
+            self._end(str(paused))
+        runner = self._worker().model_runner
+        if vars(runner).get("execute_model") is _refuse:
+            del runner.execute_model
+        return grant
+
+    def _end(self, why: str) -> NoReturn:
+        """Of a worker whose memory has no whole version.
+
+        Raises:
+          StateError: the process is the user's own, not one of vLLM's: steps fail from now on.
+        """
+        if multiprocessing.parent_process() is not None:
+            _LOG.critical("dws: memory has no whole version, this worker ends: %s", why)
             os.kill(os.getpid(), signal.SIGKILL)
-            raise
+        self._worker().model_runner.execute_model = _refuse
+        raise StateError(f"{_NO_VERSION}: {why}")
 
     def _worker(self) -> Any:
         """The worker that has called.
@@ -237,6 +280,22 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             "this vLLM's worker has no model_runner.execute_model_state or no _weight_update_active: "
             "whether a step is under way cannot be told"
         )
+
+
+def _untouched(attached: AttachedRank, model: Any, before: Optional[int]) -> bool:
+    """Whether the weights, which are granted no version, are known to be what they were.
+
+    Args:
+      before: the fingerprint of what they were; None: not taken.
+    """
+    if before is None or attached.engine.grant is not None:
+        return False
+    return fingerprint(model) == before
+
+
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    """In place of execute_model."""
+    raise StateError(_NO_VERSION)
 
 
 @dataclasses.dataclass
