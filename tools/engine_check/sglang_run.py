@@ -1,5 +1,5 @@
 """One way to run SGLang, in a process of its own: a server, and requests one after the other while versions
-alternate. /model_info must name each version.
+alternate. /model_info must name each version, and meta_info.weight_versions those that the log probabilities prove.
 
 Its last line on stdout is a JSON object: steps, commits, torn, versions."""
 
@@ -47,8 +47,13 @@ def start_server(options: argparse.Namespace) -> Server:
     return Server(command, {dws.sglang.SOCKET_VARIABLE: options.receiver}, "/model_info")
 
 
-def request(server: Server) -> list[Step]:
-    """What each of the steps of one request computed."""
+def request(server: Server, named: dict[tuple[int, Step], set[int]], overlaps: bool) -> list[Step]:
+    """What each of the steps of one request computed.
+
+    Args:
+      named: is added, for what a step computed: which of the two weights SGLang says it was computed with.
+      overlaps: SGLang names the newer version for the token of the pass in flight, too.
+    """
     answer = server.post(
         "/generate",
         {
@@ -63,7 +68,11 @@ def request(server: Server) -> list[Step]:
     if [entry[1] for entry in sampled] != [NEXT_TOKEN] * TOKENS:
         raise RuntimeError(f"sampled {sampled}: the sequence is not the expected one")
     prompt = [float(entry[0]) for entry in found["input_token_logprobs"][1:]]
-    return [(*prompt, float(sampled[0][0])), *((float(entry[0]),) for entry in sampled[1:])]
+    steps = [(*prompt, float(sampled[0][0])), *((float(entry[0]),) for entry in sampled[1:])]
+    for span in found["weight_versions"]:
+        for number in range(span["start"] + overlaps, span["end"]):
+            named.setdefault((number, steps[number]), set()).add(int(span["version"]) % 2)
+    return steps
 
 
 def require_told(server: Server, version: int) -> None:
@@ -80,14 +89,18 @@ def main() -> int:
     # A server that starts waits for the trainer's layout.
     publisher = Publisher(options.sender, options.job_id, options.kind, options.tp)
     server = start_server(options)
+    named: dict[tuple[int, Step], set[int]] = {}
+    overlaps = "--disable-overlap-schedule" not in options.engine
     result = alternation(
         publisher,
-        lambda: request(server),
+        lambda: request(server, named, overlaps),
         options.seconds,
         lambda version: require_told(server, version),
     )
     require_told(server, publisher.version)
     server.end()
+    if wrong := [step for step, versions in named.items() if len(versions) > 1]:
+        raise RuntimeError(f"SGLang named both versions for the same log probabilities: {wrong}")
     print_result(result)
     return 0
 

@@ -121,6 +121,16 @@ class SglangTest(unittest.TestCase):
         self.assertEqual(told, ("/update_weight_version", body, "Bearer secret"))
         self.assertEqual(scheduler.versions, ["7"])
 
+    def test_a_scheduler_that_the_server_sets_back_has_the_version_of_the_next_pass(self) -> None:
+        self.load_plugins()
+        scheduler = self.scheduler()
+        runner = self.granted(scheduler, 6)
+        runner.forward("batch")
+        # The server was told 5 before, and passes it on to its scheduler only now.
+        scheduler.record_weight_version_change("5")
+        runner.forward("batch")
+        self.assertEqual(scheduler.versions, ["6", "5", "6"])
+
     def test_a_server_of_other_processes_is_not_told_a_version(self) -> None:
         server = http.server.HTTPServer(("127.0.0.1", 0), _Server)
         self.addCleanup(server.server_close)

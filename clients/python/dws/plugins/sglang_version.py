@@ -45,12 +45,12 @@ class VersionTeller:
             threading.Thread(target=self._run, args=arguments, name="dws-version", daemon=True).start()
 
     def weights_are(self, version: int) -> None:
-        """A pass with `version` begins. Cheap if it is that of the pass before."""
-        if version == self._version:
-            return
-        self._version = version
+        """A pass with `version` begins. SGLang compares it with what it has, which may be older than
+        what the pass before told it: what the server is told comes to the scheduler too, later."""
         self._scheduler.record_weight_version_change(new_version=str(version))
-        self._changed.set()
+        if version != self._version:
+            self._version = version
+            self._changed.set()
 
     def _run(self, grant: Callable[[], Optional[Grant]]) -> None:
         told: Optional[int] = None

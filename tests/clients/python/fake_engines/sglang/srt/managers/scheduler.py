@@ -11,7 +11,8 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 class Scheduler:
     def __init__(self, model: Any) -> None:
         self.tp_worker = types.SimpleNamespace(model_runner=ModelRunner(model))
-        self.versions: list[Optional[str]] = []
+        self.versions: list[Optional[str]] = []  # one after the other
 
     def record_weight_version_change(self, new_version: Optional[str]) -> None:
-        self.versions.append(new_version)
+        if new_version not in (None, *self.versions[-1:]):
+            self.versions.append(new_version)
