@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import unittest
 from typing import Any
 from unittest import mock
@@ -130,6 +132,40 @@ class SglangTest(unittest.TestCase):
         scheduler.record_weight_version_change("5")
         runner.forward("batch")
         self.assertEqual(scheduler.versions, ["6", "5", "6"])
+
+    def teller(self, listens: Any, tells: Any) -> list[float]:
+        """Runs a VersionTeller until it has told the version; returns how long it waited in between."""
+        waits: list[float] = []
+        done = threading.Event()
+
+        def tell(version: str) -> None:
+            error = next(tells, None)
+            if error is not None:
+                raise error
+            done.set()
+
+        teller = dws.plugins.sglang_version
+        with (
+            mock.patch.object(teller, "time", types.SimpleNamespace(sleep=waits.append)),
+            mock.patch.object(teller, "_LOOK_SECONDS", 0.0),
+            mock.patch.object(teller, "_server_listens", side_effect=listens),
+            mock.patch.object(teller.VersionTeller, "_tell", side_effect=tell),
+        ):
+            grant = dws.Grant(7, dws.Stream(1, 2), "0")
+            teller.VersionTeller(mock.Mock(), {"port": 1}.__getitem__, lambda: grant)
+            self.assertTrue(done.wait(20))
+        return waits
+
+    def test_whatever_fails_when_the_server_is_told_it_is_told_again(self) -> None:
+        errors = [http.client.BadStatusLine("?"), RuntimeError("other"), *[OSError("busy")] * 8]
+        with self.assertLogs("dws.plugins.sglang_version", "WARNING") as logged:
+            waits = self.teller(iter([KeyError("pid"), *[True] * 99]), iter(errors))
+        self.assertIn("version 7: OSError('busy')", logged.output[-1])
+        self.assertEqual((waits[0], waits[-1]), (0.2, 30.0))
+
+    def test_a_server_that_starts_is_told_within_two_seconds_of_listening(self) -> None:
+        waits = self.teller(iter([False] * 20 + [True] * 9), iter(()))
+        self.assertEqual((waits[0], waits[-1]), (0.2, 2.0))
 
     def test_a_server_of_other_processes_is_not_told_a_version(self) -> None:
         server = http.server.HTTPServer(("127.0.0.1", 0), _Server)

@@ -19,6 +19,7 @@ _TIMEOUT_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 _RETRY_SECONDS = 0.2
 _RETRY_SECONDS_MAX = 30.0
+_LISTEN_SECONDS_MAX = 2.0  # the longest wait for a server that starts
 
 
 class VersionTeller:
@@ -62,16 +63,18 @@ class VersionTeller:
             now = grant()
             if now is None or now.version == told:
                 continue
+            longest = _LISTEN_SECONDS_MAX
             try:
                 if _server_listens(int(self._setting("port"))):
+                    longest = _RETRY_SECONDS_MAX
                     self._tell(str(now.version))
                     told, wait = now.version, _RETRY_SECONDS
                     continue
-            except (OSError, ValueError) as error:
-                if wait >= _RETRY_SECONDS_MAX:
-                    _LOG.warning("dws: SGLang's server was not told version %d: %s", now.version, error)
-            time.sleep(wait)
-            wait = min(2 * wait, _RETRY_SECONDS_MAX)
+            except Exception as error:  # whatever it is must not end the thread
+                if wait >= longest:
+                    _LOG.warning("dws: SGLang's server was not told version %d: %r", now.version, error)
+            time.sleep(min(wait, longest))
+            wait = min(2 * wait, longest)
 
     def _tell(self, version: str) -> None:
         """Raises OSError: not told."""
