@@ -109,8 +109,8 @@ class ReceiverLink:
         """As Engine.let_commit."""
         if self._lease.inside:
             raise StateError("let_commit() waits for a commit: call it outside of running() blocks")
-        self._set_request(version, stream)
         try:
+            self._set_request(version, stream)
             grant = self._lease.wait_until(lambda held: held.reaches(version, stream), timeout)
         finally:
             self._set_request(0, None)

@@ -75,6 +75,16 @@ class RequestTest(unittest.TestCase):
         thread.join(20)
         self.assertEqual([grant.version for grant in found], [2])
 
+    def test_a_version_of_the_wrong_type_leaves_no_request_behind(self) -> None:
+        with self.assertRaises(TypeError):
+            self.engine.let_commit("7", 20)  # type: ignore[arg-type]
+        self.assertEqual(self.asked(self.up), 0)
+        self.down.put(None)
+        down, up = self.opened()  # it attaches again
+        down.put(resume(1))
+        self.assertEqual(self.engine.let_commit(1, 20).version, 1)
+        self.assertEqual(self.asked(up), 1)
+
     def test_inside_running_it_is_refused(self) -> None:
         with self.engine.running(20):
             with self.assertRaisesRegex(dws.StateError, "outside of running"):

@@ -101,6 +101,24 @@ class VllmTransferTest(VllmCase):
             self.update(worker, version=2).result(20)
         self.assertEqual(worker.sample_tokens(None).logits, (2.0, 2.0))
 
+    def test_an_update_of_wrong_types_is_refused_by_name_and_changes_nothing(self) -> None:
+        worker = self.initialised()
+        _, up = self.updated(worker)
+        for wrong in (
+            {"version": "2"},
+            {"version": True},
+            {"version": 0},
+            {"version": 1 << 64},
+            {"version": 2, "timeout": "1"},
+            {"version": 2, "timeout": float("nan")},
+            {"version": 2, "stream": 7},
+            {"version": 2, "newer": 1},
+        ):
+            with self.assertRaisesRegex(dws.InvalidArgumentError, f"has {list(wrong)[-1]}="):
+                self.update(worker, **wrong).result(20)
+        self.assertTrue(up.empty())
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+
     def test_a_newer_version_has_to_be_named_or_allowed(self) -> None:
         worker = self.initialised()
         down, up = self.updated(worker)

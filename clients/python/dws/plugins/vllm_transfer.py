@@ -28,6 +28,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from typing import Any, Callable, NoReturn, Optional
 
 # The classes below are made by vLLM, which has loaded these already.
@@ -40,7 +41,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from dws.deadline import Deadline
-from dws.errors import DeadlineError, EnginePaused, StateError
+from dws.errors import DeadlineError, EnginePaused, InvalidArgumentError, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
@@ -84,16 +85,42 @@ class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     Attributes:
       version: to be committed.
-      stream: str(Stream) of the trainer: the version is of this one. By default of any: after a
-        restart of the trainer, name it.
+      stream: str(Stream) of the trainer: the version is of this one. By default of any, also of the
+        trainer before a restart, whose numbers may be the same: name it.
       timeout: seconds until the version is in memory.
       newer: whether a newer version that the trainer has published meanwhile will do.
+
+    Raises:
+      InvalidArgumentError: on construction, a field of the wrong type, by name.
     """
 
     version: int
     stream: Optional[str] = None
     timeout: float = _UPDATE_SECONDS
     newer: bool = False
+
+    def __post_init__(self) -> None:
+        def is_number(value: Any, kinds: Any) -> bool:
+            return isinstance(value, kinds) and not isinstance(value, bool)
+
+        for name, fine, expected in (
+            (
+                "version",
+                is_number(self.version, int) and 0 < self.version < 1 << 64,
+                "a number from 1 to 2**64 - 1",
+            ),
+            ("stream", isinstance(self.stream, (str, type(None))), "str(trainer.stream), or none"),
+            (
+                "timeout",
+                is_number(self.timeout, (int, float)) and 0 <= self.timeout <= threading.TIMEOUT_MAX,
+                "seconds",
+            ),
+            ("newer", isinstance(self.newer, bool), "true or false"),
+        ):
+            if not fine:
+                raise InvalidArgumentError(
+                    f"update_info has {name}={getattr(self, name)!r}, expected {expected}"
+                )
 
 
 class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
