@@ -19,6 +19,7 @@ from typing import Any, Optional
 import grpc
 import numpy as np
 
+import dws
 from dws._proto import delta_pb2, engine_pb2, engine_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
 
@@ -239,13 +240,13 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
         return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 
-def resume(version: int, pause_id: int = 0) -> Any:
+def resume(version: int, pause_id: int = 0, stream: dws.Stream = dws.Stream(1, 2)) -> Any:
     """A LeaseDown that releases the engine."""
     return engine_pb2.LeaseDown(
         resume=engine_pb2.Resume(
             pause_id=pause_id,
             version=version,
-            stream=delta_pb2.StreamId(incarnation=1, id_lo=2),
+            stream=stream.to_proto(),
             state_token=delta_pb2.Digest(lane0=0xAB, lane1=0xCD),
         )
     )

@@ -101,6 +101,23 @@ class VllmTransferTest(VllmCase):
             self.update(worker, version=2).result(20)
         self.assertEqual(worker.sample_tokens(None).logits, (2.0, 2.0))
 
+    def test_a_number_that_memory_has_of_an_unnamed_stream_is_logged_with_its_stream(self) -> None:
+        worker = self.initialised()
+        down, up = self.updated(worker)
+        with self.assertLogs("dws", "WARNING") as logged:
+            self.update(worker, version=1).result(20)
+        self.assertIn(f"memory has 1 of stream {dws.Stream(1, 2)}", logged.output[0])
+        self.assertEqual([self.asked(up), self.asked(up)], [1, 0])
+        # A trainer that has restarted names its own.
+        update = self.update(worker, version=1, stream=str(dws.Stream(2, 3)))
+        self.assertEqual(self.asked(up), 1)
+        down.put(pause(1))
+        up.get(timeout=20)
+        self.write_norm(4.0)
+        down.put(resume(1, 1, dws.Stream(2, 3)))
+        update.result(20)
+        self.assertEqual(step(worker).logits, (4.0, 4.0))
+
     def test_an_update_of_wrong_types_is_refused_by_name_and_changes_nothing(self) -> None:
         worker = self.initialised()
         _, up = self.updated(worker)
@@ -127,7 +144,8 @@ class VllmTransferTest(VllmCase):
         down.put(pause(1))
         up.get(timeout=20)
         down.put(resume(3, 1))
-        with self.assertRaisesRegex(dws.StateError, "2 was asked for, and 3 is in memory.*ask for 3"):
+        message = "2 was asked for, and 3 of stream 1:.*2 is in memory: ask for 3"
+        with self.assertRaisesRegex(dws.StateError, message):
             update.result(20)
         self.update(worker, version=3).result(20)
         self.update(worker, version=2, newer=True).result(20)

@@ -202,6 +202,15 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         known = self._attached is not None and self._attached.engine.stats().connected
         before = None if known else fingerprint(self.model)
         attached = self._attached or self._attach(self._info)
+        held = attached.engine.grant
+        if stream is None and held is not None and held.reaches(update.version, None):
+            _LOG.warning(
+                "dws: nothing is committed for version %d: memory has %d of stream %s, and update_info "
+                "names no stream. Name str(trainer.stream): a trainer that restarted counts anew",
+                update.version,
+                held.version,
+                held.stream,
+            )
         self._inside.close()
         failed: Optional[BaseException] = None
         try:
@@ -218,8 +227,9 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             raise failed
         if grant.version != update.version and not update.newer:
             raise StateError(
-                f"version {update.version} was asked for, and {grant.version} is in memory, which "
-                f"was published after it: ask for {grant.version}, or set newer"
+                f"version {update.version} was asked for, and {grant.version} of stream "
+                f"{grant.stream} is in memory: ask for {grant.version}, or set newer; name the stream of "
+                "a trainer that restarted"
             )
         return grant
 
