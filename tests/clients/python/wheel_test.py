@@ -37,6 +37,11 @@ class WheelTest(unittest.TestCase):
         about = self.wheel.read(f"dws-{version[1]}.dist-info/METADATA").decode()
         self.assertIn(f"Version: {version[1]}\n", about)
 
+    def test_it_names_the_oldest_python_that_has_what_the_package_calls(self) -> None:
+        about = next(name for name in self.wheel.namelist() if name.endswith("/METADATA"))
+        # bisect_right with a key.
+        self.assertIn("Requires-Python: >=3.10\n", self.wheel.read(about).decode())
+
     def test_engines_find_functions_by_its_entry_points(self) -> None:
         sys.path.insert(0, os.path.abspath(WHEEL))
         self.addCleanup(sys.path.remove, os.path.abspath(WHEEL))
