@@ -266,6 +266,11 @@ class VllmTransferTest(VllmCase):
         worker = self.worker(transferring(lora_config=object()))
         with self.assertRaisesRegex(dws.LayoutError, "LoRA"):
             self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+        sleeping = transferring()
+        sleeping.model_config.enable_sleep_mode = True
+        with self.assertRaisesRegex(dws.LayoutError, "enable_sleep_mode.*WorkerExtension"):
+            worker = self.worker(sleeping)
+            self.call(worker, "init_weight_transfer_engine", init_info).result(20)
         worker = self.worker(transferring())
         with self.assertRaisesRegex(ValueError, "port"):
             self.call(worker, "init_weight_transfer_engine", {**init_info, "port": 1}).result(20)

@@ -41,7 +41,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from dws.deadline import Deadline
-from dws.errors import DeadlineError, EnginePaused, InvalidArgumentError, StateError
+from dws.errors import DeadlineError, EnginePaused, InvalidArgumentError, LayoutError, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
@@ -158,6 +158,11 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             self.vllm_config, "vllm_config", ("model_config", "parallel_config"), options
         )
         refuse_unsupported(self.vllm_config)
+        if getattr(self.vllm_config.model_config, "enable_sleep_mode", False):
+            raise LayoutError(
+                "this engine runs with sleep mode (enable_sleep_mode), which takes weights away that "
+                "this backend has attached: turn it off, or use dws.vllm.WorkerExtension"
+            )
         self._worker()
         # Refusals up to here are the same on all ranks.
         if self._minimum is None and int(group.world_size) > 1:
