@@ -197,7 +197,8 @@ class TrainerSideTest(unittest.TestCase):
         from dws.plugins.vllm_transfer import DwsTrainerInit
 
         dws.vllm.register()
-        self.trainer = mock.Mock(last_version=6, stream=dws.Stream(1, 2))
+        self.trainer = mock.create_autospec(dws.Trainer, instance=True)
+        self.trainer.last_version, self.trainer.stream = 6, dws.Stream(1, 2)
         self.client = mock.Mock()
         info = DwsTrainerInit(rank=rank, trainer=self.trainer, socket="/run/r", timeout=9.0)
         return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=source)
