@@ -108,7 +108,13 @@ class ExecutionLease:
             return self._grant if self._grant is not None and wanted(self._grant) else None
 
     def leave(self) -> None:
-        """Undoes one enter of this thread."""
+        """Undoes one enter of this thread.
+
+        Raises:
+          StateError: this thread is not inside.
+        """
+        if not self.inside:
+            raise StateError("left on another thread than entered: running() blocks end where they begin")
         self._nested.depth -= 1
         if self._nested.depth:
             return

@@ -261,6 +261,21 @@ class VllmTransferTest(VllmCase):
         self.call(worker, "init_weight_transfer_engine", init_info).result(20)
         self.updated(worker)
 
+    def test_a_shutdown_on_another_thread_detaches_too(self) -> None:
+        worker = self.initialised()
+        self.updated(worker)
+        worker.shutdown_weight_transfer_engine()
+        self.assertEqual(step(worker).logits, (2.0, 2.0))
+        init_info = {"socket": self.receiver.socket}
+        self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+        self.updated(worker)
+
+    def test_an_update_takes_less_time_than_vllms_client_waits(self) -> None:
+        from dws.plugins.vllm_transfer import DwsTrainerInit, Update
+
+        self.assertEqual(Update(1).timeout, 240)
+        self.assertEqual(DwsTrainerInit(rank=0, trainer=None, socket="/run/r").timeout, 240)
+
     def test_what_is_not_supported_is_refused_at_the_start(self) -> None:
         init_info = {"socket": self.receiver.socket}
         worker = self.worker(transferring(lora_config=object()))

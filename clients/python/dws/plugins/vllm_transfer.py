@@ -57,7 +57,8 @@ from dws.plugins.vllm_config import (
 from dws.stream import Stream
 
 _LOG = logging.getLogger(__name__)
-_UPDATE_SECONDS = 600.0
+# Less than vLLM's HTTP client waits (300 s).
+_UPDATE_SECONDS = 240.0
 _DETACHED = (
     "nothing was written: this engine is detached and goes on with the weights it had, and the next "
     "update_weights attaches it again"
@@ -242,10 +243,12 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return reply_together(call, replies_last(self.vllm_config), lambda: self._minimum)
 
     def shutdown(self) -> None:
-        """Detaches: the engine goes on with the version it has, and nobody updates it."""
+        """Detaches: the engine goes on with the version it has, and nobody updates it. Threads: any."""
         if self._attached is not None:
             self._attached.close()
-            self._inside.close()
+            # On another thread than the worker's the lease, which has ended, cannot be left.
+            with contextlib.suppress(StateError):
+                self._inside.close()
         self._attached = self._info = None
 
     def _attach(self, info: Init) -> AttachedRank:
