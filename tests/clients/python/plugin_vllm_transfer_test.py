@@ -15,6 +15,7 @@ from unittest import mock
 
 import dws
 import dws.vllm
+from dws.plugins.fingerprint import fingerprint
 from tests.clients.python.fake_daemons import pause, resume
 from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
@@ -434,6 +435,25 @@ class RanksTest(VllmCase):
         self.write_norm(2.0)  # of the rank that attached last
         with self.assertLogs("dws", "ERROR"), self.assertRaisesRegex(RuntimeError, "no whole version"):
             update.result(20)
+        for down, _ in leases:
+            down.put(resume(1))
+        self.update(version=1).result(20)
+        self.assertEqual(self.grants(), [1, 1])
+
+    def test_a_rank_that_cannot_read_its_weights_keeps_up_with_the_others(self) -> None:
+        self.initialise()
+
+        def failing(model: Any) -> int:
+            if model is self.workers[0].model_runner.get_model():
+                raise MemoryError("the device is full")
+            return fingerprint(model)
+
+        with mock.patch("dws.plugins.vllm_transfer.fingerprint", failing):
+            with self.assertLogs("dws", "WARNING"):
+                update = self.update(version=1, timeout=0.5)
+                leases = self.leases()
+                with self.assertRaisesRegex(RuntimeError, "no whole version"):
+                    update.result(20)
         for down, _ in leases:
             down.put(resume(1))
         self.update(version=1).result(20)

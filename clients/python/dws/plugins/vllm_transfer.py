@@ -7,14 +7,15 @@ and from the trainer, in Python or by the HTTP requests of the same names:
     llm.init_weight_transfer_engine({"init_info": {"socket": "/run/dws/receiver-rollout-0.sock"}})
     trainer.publish(7)
     llm.start_weight_update()
-    llm.update_weights({"update_info": {"version": 7}})
+    llm.update_weights({"update_info": {"version": 7, "stream": str(trainer.stream)}})
     llm.finish_weight_update(weight_version="7")
 
 Nothing of vLLM is patched. The lease is held all the time, but for update_weights: it lets the
 receiver commit the version, which was fetched and staged before, and returns when it is in memory on
 this rank. Workers run calls one after the other, so no step is in between; vLLM asks its callers to
 pause generation for an update (pause_generation, POST /pause), and a step that is between its two
-calls makes update_weights fail. The first update_weights attaches the weights.
+calls makes update_weights fail. The first update_weights attaches the weights; if it fails before
+anything was written, it detaches them again.
 
 It relies on what vLLM 0.32 gives such backends: the module's `vllm.distributed.weight_transfer`.
 """
@@ -125,7 +126,8 @@ class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
 
 
 class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
-    """One rank. Lifecycle: as the worker's; threads: the worker's."""
+    """One rank. Lifecycle: as the worker's; threads: the worker's. What a rank finds out alone must not
+    keep it from the calls of `_minimum` that the others make."""
 
     init_info_cls = Init
     update_info_cls = Update
@@ -181,7 +183,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         raises, its own error or that another rank failed, and the others log.
 
         Raises:
-          DeadlineError: it did not come in time; the engine goes on with the version it had.
+          DeadlineError: it did not come in time; the engine goes on with the version it had, or
+            detached with its own weights.
           StateError: init_weight_transfer_engine was not called, a step is under way, or a newer
             version came instead.
           LayoutError, and as Engine.attach: the first time.
@@ -206,7 +209,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         stream = Stream.parse(update.stream) if update.stream is not None else None
         deadline = Deadline(update.timeout)
         known = self._attached is not None and self._attached.engine.stats().connected
-        before = None if known else fingerprint(self.model)
+        before = None if known else _fingerprint(self.model)
         attached = self._attached or self._attach(self._info)
         held = attached.engine.grant
         if stream is None and held is not None and held.reaches(update.version, None):
@@ -333,9 +336,18 @@ def _untouched(attached: AttachedRank, model: Any, before: Optional[int]) -> boo
     Args:
       before: the fingerprint of what they were; None: not taken.
     """
-    if before is None or attached.engine.grant is not None:
-        return False
-    return fingerprint(model) == before
+    return (
+        before is not None and attached.engine.grant is None and _fingerprint(model) == before
+    )
+
+
+def _fingerprint(model: Any) -> Optional[int]:
+    """None: it cannot be taken. Does not raise, because ranks take it separately."""
+    try:
+        return fingerprint(model)
+    except Exception as error:
+        _LOG.warning("dws: whether weights are written cannot be told: %r", error)
+        return None
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
