@@ -105,16 +105,33 @@ def request(server: Server) -> list[Step]:
     return [(*prompt, sampled[0]), *((value,) for value in sampled[1:])]
 
 
+def fail(server: Server) -> None:
+    """An update that fails, because nobody publishes its version: the weights stay what they are."""
+    before = request(server)
+    server.post("/start_weight_update", {})
+    update = {"update_info": {"version": 1 << 40, "timeout": 0.5}}
+    try:
+        server.post("/update_weights", update)
+    except RuntimeError as error:
+        print(f"as expected: {error}", flush=True)
+    else:
+        raise RuntimeError(f"{update} succeeded")
+    if request(server) != before:
+        raise RuntimeError("an update that failed changed the weights")
+
+
 def main() -> int:
     options = arguments()
     server = start_server(options)
     trainer = Trainer(options, server)
+    fail(server)  # nothing is published yet
     references = []
     for which in (0, 1):
         trainer.send(which)
         references.append(request(server))
         if request(server) != references[which]:
             raise RuntimeError("the same weights gave other numbers: steps cannot be compared")
+    fail(server)
     tally = Tally(references)
     thread = threading.Thread(target=trainer.alternate, daemon=True)
     thread.start()
