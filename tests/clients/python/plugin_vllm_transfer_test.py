@@ -21,6 +21,7 @@ from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 RANKS = 2
+ANSWERED = 4.0  # seconds for an update during which the test does something, on a busy machine
 
 
 def transferring(ranks: int = 1, **settings: Any) -> Any:
@@ -45,15 +46,15 @@ class VllmTransferTest(VllmCase):
     def initialised(self, **options: Any) -> Any:
         worker = self.worker(transferring())
         init_info = {"socket": self.receiver.socket, "options": {"step_timeout": 0.05, **options}}
-        self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+        self.call(worker, "init_weight_transfer_engine", init_info).result(60)
         self.addCleanup(self.close, worker)
         return worker
 
     def close(self, worker: Any) -> None:
-        self.call(worker, "shutdown_weight_transfer_engine").result(20)
+        self.call(worker, "shutdown_weight_transfer_engine").result(60)
 
     def update(self, worker: Any, **update_info: Any) -> Future[Any]:
-        self.call(worker, "start_weight_update").result(20)
+        self.call(worker, "start_weight_update").result(60)
         return self.call(worker, "update_weights", update_info)
 
     def opened(self) -> tuple[Any, Any]:
@@ -71,9 +72,9 @@ class VllmTransferTest(VllmCase):
         self.assertEqual(self.asked(up), 1)
         self.write_norm(2.0)
         down.put(resume(1))
-        update.result(20)
+        update.result(60)
         self.assertEqual(self.asked(up), 0)
-        self.call(worker, "finish_weight_update").result(20)
+        self.call(worker, "finish_weight_update").result(60)
         return down, up
 
     def test_commits_fall_into_update_weights_alone(self) -> None:
@@ -90,8 +91,8 @@ class VllmTransferTest(VllmCase):
         self.assertEqual(up.get(timeout=20).paused.pause_id, 1)
         self.write_norm(4.0)
         down.put(resume(2, 1))
-        update.result(20)
-        self.call(worker, "finish_weight_update").result(20)
+        update.result(60)
+        self.call(worker, "finish_weight_update").result(60)
         self.assertEqual(step(worker).logits, (4.0, 4.0))
 
     def test_a_step_between_its_two_calls_is_refused(self) -> None:
@@ -99,14 +100,14 @@ class VllmTransferTest(VllmCase):
         self.updated(worker)
         self.assertIsNone(worker.execute_model(SCHEDULED))
         with self.assertRaisesRegex(dws.StateError, "pause generation"):
-            self.update(worker, version=2).result(20)
+            self.update(worker, version=2).result(60)
         self.assertEqual(worker.sample_tokens(None).logits, (2.0, 2.0))
 
     def test_a_number_that_memory_has_of_an_unnamed_stream_is_logged_with_its_stream(self) -> None:
         worker = self.initialised()
         down, up = self.updated(worker)
         with self.assertLogs("dws", "WARNING") as logged:
-            self.update(worker, version=1).result(20)
+            self.update(worker, version=1).result(60)
         self.assertIn(f"memory has 1 of stream {dws.Stream(1, 2)}", logged.output[0])
         self.assertEqual([self.asked(up), self.asked(up)], [1, 0])
         # A trainer that has restarted names its own.
@@ -116,7 +117,7 @@ class VllmTransferTest(VllmCase):
         up.get(timeout=20)
         self.write_norm(4.0)
         down.put(resume(1, 1, dws.Stream(2, 3)))
-        update.result(20)
+        update.result(60)
         self.assertEqual(step(worker).logits, (4.0, 4.0))
 
     def test_an_update_of_wrong_types_is_refused_by_name_and_changes_nothing(self) -> None:
@@ -133,7 +134,7 @@ class VllmTransferTest(VllmCase):
             {"version": 2, "newer": 1},
         ):
             with self.assertRaisesRegex(dws.InvalidArgumentError, f"has {list(wrong)[-1]}="):
-                self.update(worker, **wrong).result(20)
+                self.update(worker, **wrong).result(60)
         self.assertTrue(up.empty())
         self.assertEqual(step(worker).logits, (2.0, 2.0))
 
@@ -147,20 +148,20 @@ class VllmTransferTest(VllmCase):
         down.put(resume(3, 1))
         message = "2 was asked for, and 3 of stream 1:.*2 is in memory: ask for 3"
         with self.assertRaisesRegex(dws.StateError, message):
-            update.result(20)
-        self.update(worker, version=3).result(20)
-        self.update(worker, version=2, newer=True).result(20)
+            update.result(60)
+        self.update(worker, version=3).result(60)
+        self.update(worker, version=2, newer=True).result(60)
 
     def test_a_version_that_does_not_come_leaves_the_one_that_is_there(self) -> None:
         worker = self.initialised()
         self.updated(worker)
         with self.assertRaisesRegex(dws.DeadlineError, "version 2 was not committed within 0.0"):
-            self.update(worker, version=2, timeout=0.05).result(20)
+            self.update(worker, version=2, timeout=0.05).result(60)
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         with self.assertRaisesRegex(dws.DeadlineError, "of stream 1:"):
-            self.update(worker, version=1, timeout=0.05, stream=str(dws.Stream(7, 7))).result(20)
+            self.update(worker, version=1, timeout=0.05, stream=str(dws.Stream(7, 7))).result(60)
         with self.assertRaisesRegex(dws.InvalidArgumentError, "'7' is no stream"):
-            self.update(worker, version=1, stream="7").result(20)
+            self.update(worker, version=1, stream="7").result(60)
 
     def test_a_commit_that_had_begun_at_the_deadline_is_an_update(self) -> None:
         for stream in (None, dws.Stream(1, 2)):
@@ -168,50 +169,50 @@ class VllmTransferTest(VllmCase):
                 worker = self.initialised(step_timeout=20)
                 down, up = self.updated(worker)
                 named = None if stream is None else str(stream)
-                update = self.update(worker, version=2, timeout=0.5, stream=named)
+                update = self.update(worker, version=2, timeout=ANSWERED, stream=named)
                 self.assertEqual(self.asked(up), 2)
                 down.put(pause(1))
                 self.assertEqual(up.get(timeout=20).paused.pause_id, 1)
                 self.assertEqual(self.asked(up), 0)  # the deadline
                 self.write_norm(4.0)
                 down.put(resume(2, 1))
-                update.result(20)
+                update.result(60)
                 self.assertEqual(step(worker).logits, (4.0, 4.0))
 
     def test_a_commit_of_another_version_at_the_deadline_is_none(self) -> None:
         worker = self.initialised(step_timeout=20)
         down, up = self.updated(worker)
-        update = self.update(worker, version=3, timeout=0.5)
+        update = self.update(worker, version=3, timeout=ANSWERED)
         self.assertEqual(self.asked(up), 3)
         down.put(pause(1))
         self.assertEqual(up.get(timeout=20).paused.pause_id, 1)
         self.assertEqual(self.asked(up), 0)
         down.put(resume(2, 1))
         with self.assertRaisesRegex(dws.DeadlineError, "version 3 was not committed"):
-            update.result(20)
+            update.result(60)
 
     def test_a_worker_whose_memory_has_no_whole_version_ends(self) -> None:
         worker = self.initialised()
-        update = self.update(worker, version=1, timeout=2)
+        update = self.update(worker, version=1, timeout=ANSWERED)
         self.opened()
         self.write_norm(2.0)  # a commit that does not end
         with mock.patch("dws.plugins.vllm_transfer.multiprocessing.parent_process"):
             with mock.patch("dws.plugins.vllm_transfer.os.kill") as killed:
                 with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
-                    update.result(20)
+                    update.result(60)
         self.assertEqual(killed.call_args.args, (os.getpid(), signal.SIGKILL))
 
     def test_in_a_process_of_the_users_own_no_step_runs_until_a_version_is_in_memory(self) -> None:
         worker = self.initialised()
-        update = self.update(worker, version=1, timeout=2)
+        update = self.update(worker, version=1, timeout=ANSWERED)
         down, _ = self.opened()
         self.write_norm(2.0)
         with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
-            update.result(20)
+            update.result(60)
         with self.assertRaisesRegex(dws.StateError, "no step runs until an update_weights"):
             step(worker)
         down.put(resume(1))
-        self.update(worker, version=1).result(20)
+        self.update(worker, version=1).result(60)
         self.assertEqual(step(worker).logits, (2.0, 2.0))
 
     def test_without_any_version_an_update_fails_and_the_engine_keeps_its_own_weights(self) -> None:
@@ -220,7 +221,7 @@ class VllmTransferTest(VllmCase):
         update = self.update(worker, version=1, timeout=0.5)
         self.opened()
         with self.assertRaisesRegex(dws.DeadlineError, "1 was not committed.*nothing was written"):
-            update.result(20)
+            update.result(60)
         self.assertEqual(step(worker).logits, own)
         self.updated(worker)  # it attaches again
         self.assertEqual(self.receiver.generation, 2)
@@ -236,7 +237,7 @@ class VllmTransferTest(VllmCase):
         update = self.update(worker, version=2, timeout=1)
         self.opened()
         with self.assertRaisesRegex(dws.DeadlineError, "nothing was written"):
-            update.result(20)
+            update.result(60)
         self.assertEqual(step(worker).logits, (2.0, 2.0))
 
     def test_a_receiver_that_may_still_write_ends_the_worker(self) -> None:
@@ -247,19 +248,19 @@ class VllmTransferTest(VllmCase):
         with mock.patch("dws.engine.ReceiverLink.suspend", side_effect=dws.DeadlineError("used")):
             with mock.patch("dws.engine.Engine.close"):
                 with self.assertRaisesRegex(dws.StateError, "a commit had begun"):
-                    update.result(20)
+                    update.result(60)
 
     def test_after_a_shutdown_the_version_stays_and_it_can_be_initialised_again(self) -> None:
         worker = self.initialised()
         self.updated(worker)
         init_info = {"socket": self.receiver.socket}
         with self.assertRaisesRegex(dws.StateError, "initialised already"):
-            self.call(worker, "init_weight_transfer_engine", init_info).result(20)
-        self.call(worker, "shutdown_weight_transfer_engine").result(20)
+            self.call(worker, "init_weight_transfer_engine", init_info).result(60)
+        self.call(worker, "shutdown_weight_transfer_engine").result(60)
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         with self.assertRaisesRegex(dws.StateError, "init_weight_transfer_engine first"):
-            self.update(worker, version=1).result(20)
-        self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+            self.update(worker, version=1).result(60)
+        self.call(worker, "init_weight_transfer_engine", init_info).result(60)
         self.updated(worker)
 
     def test_a_shutdown_on_another_thread_detaches_too(self) -> None:
@@ -268,7 +269,7 @@ class VllmTransferTest(VllmCase):
         worker.shutdown_weight_transfer_engine()
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         init_info = {"socket": self.receiver.socket}
-        self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+        self.call(worker, "init_weight_transfer_engine", init_info).result(60)
         self.updated(worker)
 
     def test_an_update_takes_less_time_than_vllms_client_waits(self) -> None:
@@ -281,21 +282,21 @@ class VllmTransferTest(VllmCase):
         init_info = {"socket": self.receiver.socket}
         worker = self.worker(transferring(lora_config=object()))
         with self.assertRaisesRegex(dws.LayoutError, "LoRA"):
-            self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+            self.call(worker, "init_weight_transfer_engine", init_info).result(60)
         sleeping = transferring()
         sleeping.model_config.enable_sleep_mode = True
         with self.assertRaisesRegex(dws.LayoutError, "enable_sleep_mode.*WorkerExtension"):
             worker = self.worker(sleeping)
-            self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+            self.call(worker, "init_weight_transfer_engine", init_info).result(60)
         worker = self.worker(transferring())
         with self.assertRaisesRegex(ValueError, "port"):
-            self.call(worker, "init_weight_transfer_engine", {**init_info, "port": 1}).result(20)
+            self.call(worker, "init_weight_transfer_engine", {**init_info, "port": 1}).result(60)
         with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options"):
             wrong = {**init_info, "options": {"nothing": 1}}
-            self.call(worker, "init_weight_transfer_engine", wrong).result(20)
+            self.call(worker, "init_weight_transfer_engine", wrong).result(60)
         del worker.model_runner.execute_model_state
         with self.assertRaisesRegex(dws.StateError, "execute_model_state"):
-            self.call(worker, "init_weight_transfer_engine", init_info).result(20)
+            self.call(worker, "init_weight_transfer_engine", init_info).result(60)
 
 
 class Ranks:
@@ -378,7 +379,7 @@ class RanksTest(VllmCase):
         for down, up in leases:
             self.assertEqual(up.get(timeout=20).commit_request.version, 1)
             down.put(resume(1))
-        update.result(20)
+        update.result(60)
         self.rpc("finish_weight_update")
         for _, up in leases:
             self.assertEqual(up.get(timeout=20).commit_request.version, 0)
@@ -399,7 +400,7 @@ class RanksTest(VllmCase):
             self.assertEqual(up.get(timeout=20).paused.pause_id, number)
         for number, (down, _) in enumerate(leases, 1):
             down.put(resume(2, number))
-        update.result(20)
+        update.result(60)
         self.assertEqual(self.grants(), [2, 2])
         self.assertEqual(self.ranks.groups, RANKS)
 
@@ -408,7 +409,7 @@ class RanksTest(VllmCase):
             with self.subTest(failing=failing):
                 self.initialise()
                 one, two = self.updated()
-                update = self.update(version=2, timeout=0.5)
+                update = self.update(version=2, timeout=ANSWERED)
                 for number, (down, up) in enumerate((one, two), 1):
                     self.assertEqual(up.get(timeout=20).commit_request.version, 2)
                     if number - 1 != failing:
@@ -417,10 +418,10 @@ class RanksTest(VllmCase):
                         down.put(resume(2, 1))
                 message = "another rank of the engine failed" if failing == 0 else "2 was not committed"
                 with self.assertRaisesRegex(RuntimeError, message):
-                    update.result(20)
+                    update.result(60)
                 self.assertEqual(self.rpc("rank_of"), [0, 1])
                 self.assertEqual(self.grants(), [1, 2] if failing == 0 else [2, 1])
-                self.update(version=1, newer=True).result(20)
+                self.update(version=1, newer=True).result(60)
                 self.rpc("finish_weight_update")
                 self.rpc("shutdown_weight_transfer_engine")
 
@@ -429,15 +430,15 @@ class RanksTest(VllmCase):
         update = self.update(version=1, timeout=0.5)
         self.leases()
         with self.assertRaisesRegex(RuntimeError, "nothing was written"):
-            update.result(20)
-        update = self.update(version=1, timeout=2)
+            update.result(60)
+        update = self.update(version=1, timeout=ANSWERED)
         leases = self.leases()
         self.write_norm(2.0)  # of the rank that attached last
         with self.assertLogs("dws", "ERROR"), self.assertRaisesRegex(RuntimeError, "no whole version"):
-            update.result(20)
+            update.result(60)
         for down, _ in leases:
             down.put(resume(1))
-        self.update(version=1).result(20)
+        self.update(version=1).result(60)
         self.assertEqual(self.grants(), [1, 1])
 
     def test_a_rank_that_cannot_read_its_weights_keeps_up_with_the_others(self) -> None:
@@ -453,10 +454,10 @@ class RanksTest(VllmCase):
                 update = self.update(version=1, timeout=0.5)
                 leases = self.leases()
                 with self.assertRaisesRegex(RuntimeError, "no whole version"):
-                    update.result(20)
+                    update.result(60)
         for down, _ in leases:
             down.put(resume(1))
-        self.update(version=1).result(20)
+        self.update(version=1).result(60)
         self.assertEqual(self.grants(), [1, 1])
 
     def test_refusals_of_the_backend_are_one_error_each(self) -> None:
