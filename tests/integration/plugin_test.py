@@ -135,6 +135,39 @@ class PluginTest(IntegrationCase):
             publishing.result()
         self.assertGreater(len(self.assert_whole(steps, self.references(published))), 1)
 
+    def test_updates_of_the_weight_transfer_backend_fall_where_they_are_asked_for(self) -> None:
+        self.start()
+        trainer, views = self.start_trainer(checkpoint(CONFIG, seed=7, dtype=DTYPE))
+        self.start_engine()
+        init_info = {"socket": self.cluster.receivers[0].socket}
+        self.rpc("init_weight_transfer_engine", init_info=init_info)
+        own = self.step()
+
+        def update(version: int, timeout: float) -> None:
+            self.rpc("start_weight_update")
+            update_info = {"version": version, "stream": str(trainer.stream), "timeout": timeout}
+            self.rpc("update_weights", update_info=update_info)
+            self.rpc("finish_weight_update")
+
+        for _ in range(2):
+            with self.assertRaisesRegex(RuntimeError, "1 was not committed.*nothing was written"):
+                update(1, 1.0)
+            self.assertTrue(np.array_equal(self.step(), own))
+        published: dict[int, Checkpoint] = {}
+        for version in (1, 2, 3):
+            for view in views.values():
+                view.view(-1)[version::7] *= 1.5
+            published[version] = {name: view.clone() for name, view in views.items()}
+            trainer.publish(version)
+            before = self.step()
+            update(version, WAIT_SECONDS)
+            if version > 1:
+                with self.assertRaisesRegex(RuntimeError, "9 was not committed"):
+                    update(9, 0.2)
+            steps = [self.step(), self.step()]
+            self.assertEqual(self.assert_whole(steps, self.references(published)), {version})
+            self.assertFalse(np.array_equal(before, steps[0]))
+
     def test_if_one_rank_cannot_attach_no_rank_is_attached(self) -> None:
         self.start()
         self.start_trainer(checkpoint(CONFIG, seed=5, dtype=DTYPE))

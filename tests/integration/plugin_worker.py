@@ -1,5 +1,5 @@
-"""One rank of an engine in its own process: a worker of the stand-in for vLLM with dws.vllm's extension,
-driven over a pipe as vLLM's executor drives its workers: the two calls of a step arrive one by one."""
+"""One rank of an engine in its own process: a worker of the stand-in for vLLM with dws.vllm's extension and
+the weight transfer backend "dws", driven over a pipe as vLLM's executor drives its workers: the two calls of a step arrive one by one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+import dws.vllm
 from tests.clients.python import engine_models
 from tests.clients.python.engine_models import Checkpoint, Config, RankModel
 
@@ -27,6 +28,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
+    dws.vllm.register()
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size
@@ -54,6 +56,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
             hidden_states=lambda model, batch: engine_models.hidden_states(model, TOKENS, reduce),
             compute_logits=lambda model, hidden: engine_models.logits(model, hidden, reduce),
             use_v2_model_runner=v2,
+            weight_transfer_config=types.SimpleNamespace(backend="dws"),
         ),
         rank,
     )
@@ -72,6 +75,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
         except Exception as error:  # like an executor: the driver raises it
             pipe.send((False, f"{type(error).__name__}: {error}"))
     worker.execute_method("dws_detach")
+    worker.execute_method("shutdown_weight_transfer_engine")
     torch.distributed.destroy_process_group()
 
 
