@@ -10,10 +10,10 @@ import math
 import sys
 from typing import Any
 
-from tools.engine_check.alternation import alternation, print_result
-from tools.engine_check.model import NEXT_TOKEN, token_text, write_config, write_tokenizer
-from tools.engine_check.publisher import Publisher
-from tools.engine_check.steps import Step, steps_of
+from tools.real_engines.alternation import alternation, print_result
+from tools.real_engines.model import NEXT_TOKEN, token_text, write_config, write_tokenizer
+from tools.real_engines.publisher import Publisher
+from tools.real_engines.steps import Step, steps_of
 
 PROMPT = [3, 77, 130, 5, 9, 212, 41]
 TOKENS = 4
@@ -48,7 +48,7 @@ def start_engine(options: argparse.Namespace) -> Any:
         kv_cache_memory_bytes=32 << 20,
         max_model_len=256,
         tensor_parallel_size=options.tp,
-        worker_extension_cls="tools.engine_check.worker.WorkerExtension",
+        worker_extension_cls="tools.real_engines.worker.WorkerExtension",
         **options.engine,
     )
 

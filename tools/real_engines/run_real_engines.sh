@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the check from its runfiles: run_engine_check.sh PYTHON [OPTION...], PYTHON with vLLM or SGLang in it.
+# Runs the check from its runfiles: run_real_engines.sh PYTHON [OPTION...], PYTHON with vLLM or SGLang in it.
 # The client is that of the wheel, with its entry points.
 set -euo pipefail
 python="$1"
@@ -9,4 +9,4 @@ installed="$(mktemp -d)"
 trap 'rm -rf "$installed"' EXIT
 /usr/bin/python3 -m zipfile -e clients/python/dws.whl "$installed"
 export PYTHONPATH="$installed:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
-"$python" tools/engine_check/check.py "$@"
+"$python" tools/real_engines/check.py "$@"

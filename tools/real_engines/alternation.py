@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any, Callable
 
-from tools.engine_check.publisher import Publisher
-from tools.engine_check.steps import Step, Tally
+from tools.real_engines.publisher import Publisher
+from tools.real_engines.steps import Step, Tally
 
 
 def alternation(

@@ -11,11 +11,11 @@ import sys
 import time
 
 import dws.sglang
-from tools.engine_check.alternation import alternation, print_result
-from tools.engine_check.model import NEXT_TOKEN, write_config
-from tools.engine_check.publisher import Publisher
-from tools.engine_check.server import Server
-from tools.engine_check.steps import Step
+from tools.real_engines.alternation import alternation, print_result
+from tools.real_engines.model import NEXT_TOKEN, write_config
+from tools.real_engines.publisher import Publisher
+from tools.real_engines.server import Server
+from tools.real_engines.steps import Step
 
 PROMPT = [3, 77, 130, 5, 9, 212, 41]
 TOKENS = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import dws
 from dws.plugins.canonical import ModelShape, slice_grid
-from tools.engine_check.model import CONFIGS, version_weights
+from tools.real_engines.model import CONFIGS, version_weights
 
 WAIT_SECONDS = 60.0
 

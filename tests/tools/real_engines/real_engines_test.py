@@ -1,4 +1,4 @@
-"""tools/engine_check.sh without an engine: which steps count as torn, when a mode passes, and the skip message."""
+"""tools/real_engines.sh without an engine: which steps count as torn, when a mode passes, and the skip message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import types
 import unittest
 from typing import Any, Optional
 
-from tools.engine_check.check import VLLM_MODES, verdict
-from tools.engine_check.steps import Tally, steps_of
+from tools.real_engines.check import VLLM_MODES, verdict
+from tools.real_engines.steps import Tally, steps_of
 
 # Two versions, a request of two steps.
 OLD = [(-1.0, -2.0, -3.0), (-4.0,)]
@@ -77,7 +77,7 @@ class CheckTest(unittest.TestCase):
             (["--python", "no/such/python"], "does not exist"),
             (["--python=/usr/bin/python3", "--modes=v1"], "/usr/bin/python3 has neither vLLM nor SGLang"),
         ):
-            command = ["tools/engine_check.sh", *arguments]
+            command = ["tools/real_engines.sh", *arguments]
             ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
             self.assertEqual(ended.returncode, 0, ended.stderr)
             self.assertRegex(ended.stdout, f"^skipped: .*{why}")

@@ -1,14 +1,14 @@
 #!/bin/bash
 # Runs real vLLM or SGLang, on the CPU, beside real daemons, and looks for passes that a commit has torn:
 #
-#   tools/engine_check.sh --python PYTHON     PYTHON: of an environment with vLLM or SGLang, numpy, grpcio and
+#   tools/real_engines.sh --python PYTHON     PYTHON: of an environment with vLLM or SGLang, numpy, grpcio and
 #                                             protobuf; by default $DWS_ENGINE_PYTHON
-#   tools/engine_check.sh --modes=v1,v2-tp2   some ways to run it. vLLM: model runner V1 or V2, asynchronous
+#   tools/real_engines.sh --modes=v1,v2-tp2   some ways to run it. vLLM: model runner V1 or V2, asynchronous
 #                                             scheduling (-async), weight transfer (-native);
 #                                             SGLang: models, without overlap (-serial);
 #                                             both: two tensor-parallel ranks (-tp2)
-#   tools/engine_check.sh --seconds=60        of requests in each mode, 20 by default; starts come on top
-#   tools/engine_check.sh --logs=FOLDER       keeps the engines' logs
+#   tools/real_engines.sh --seconds=60        of requests in each mode, 20 by default; starts come on top
+#   tools/real_engines.sh --logs=FOLDER       keeps the engines' logs
 #
 # Without an engine it is skipped with a message. Otherwise a line for each mode; the exit status is 0 when no pass
 # was torn in any. LD_LIBRARY_PATH and PYTHONPATH are for the engine alone. docs/engines.md says what is checked.
@@ -23,7 +23,7 @@ while [[ $# -gt 0 ]]; do
     --logs=*) options+=("--logs=$(realpath -m "${1#*=}")"); shift ;;
     --modes=* | --seconds=*) options+=("$1"); shift ;;
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "engine_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
+    *) echo "real_engines.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done
 
@@ -44,8 +44,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 libraries="${LD_LIBRARY_PATH:-}"
 modules="${PYTHONPATH:-}"
 unset LD_LIBRARY_PATH PYTHONPATH
-tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/engine_check
+tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/real_engines
 binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
 if [[ -n "$libraries" ]]; then export LD_LIBRARY_PATH="$libraries"; fi
 if [[ -n "$modules" ]]; then export PYTHONPATH="$modules"; fi
-exec "$binaries/tools/engine_check/engine_check" "$python" ${options[@]+"${options[@]}"}
+exec "$binaries/tools/real_engines/real_engines" "$python" ${options[@]+"${options[@]}"}

@@ -17,11 +17,11 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 import dws
 import dws.vllm
 from dws.plugins.canonical import ModelShape, slice_grid
-from tools.engine_check.alternation import print_result
-from tools.engine_check.model import CONFIGS, NEXT_TOKEN, version_weights, write_config, write_tokenizer
-from tools.engine_check.server import Server
-from tools.engine_check.steps import Step, Tally
-from tools.engine_check.vllm_run import PROMPT, TOKENS, arguments
+from tools.real_engines.alternation import print_result
+from tools.real_engines.model import CONFIGS, NEXT_TOKEN, version_weights, write_config, write_tokenizer
+from tools.real_engines.server import Server
+from tools.real_engines.steps import Step, Tally
+from tools.real_engines.vllm_run import PROMPT, TOKENS, arguments
 
 REQUEST = {
     "prompt": PROMPT,
@@ -45,7 +45,7 @@ def start_server(options: argparse.Namespace) -> Server:
         *("--tensor-parallel-size", str(options.tp)),
         *("--weight-transfer-config", json.dumps({"backend": "dws"})),
         # Only for what importing it does.
-        *("--worker-extension-cls", "tools.engine_check.worker.WorkerExtension"),
+        *("--worker-extension-cls", "tools.real_engines.worker.WorkerExtension"),
     ]
     return Server(command, {"VLLM_SERVER_DEV_MODE": "1"}, "/weight_info")
 

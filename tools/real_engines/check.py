@@ -1,4 +1,4 @@
-"""Runs real vLLM or SGLang beside real daemons and looks for steps that a commit has torn: tools/engine_check.sh.
+"""Runs real vLLM or SGLang beside real daemons and looks for steps that a commit has torn: tools/real_engines.sh.
 
 A trainer publishes two versions in turns, as fast as they are committed, while requests run. Every step's
 log probabilities, of prompt tokens and of the sampled one, must be those of one version alone, to the bit.
@@ -122,7 +122,7 @@ MODES = {"vllm": VLLM_MODES, "sglang": SGLANG_MODES}
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tools/engine_check.sh", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tools/real_engines.sh", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of requests, for each mode")
     parser.add_argument("--modes", help="some of the engine's")
     parser.add_argument("--logs", help="a folder for the engines' logs, which then stay")
