@@ -9,17 +9,21 @@
 #                                             both: two tensor-parallel ranks (-tp2)
 #   tools/real_engines.sh --seconds=60        of requests in each mode, 20 by default; starts come on top
 #   tools/real_engines.sh --logs=FOLDER       keeps the engines' logs
+#   tools/real_engines.sh --install FOLDER    makes environments with the engines there: with pip, 3.5 GB each
 #
 # Without an engine it is skipped with a message. Otherwise a line for each mode; the exit status is 0 when no pass
 # was torn in any. LD_LIBRARY_PATH and PYTHONPATH are for the engine alone. docs/engines.md says what is checked.
 set -euo pipefail
 
 python="${DWS_ENGINE_PYTHON:-}"
+install=""
 options=()
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --python=*) python="${1#*=}"; shift ;;
     --python) python="${2:?--python: expected the path of the engine\'s Python}"; shift 2 ;;
+    --install) install="$(realpath -m "${2:?--install: expected a folder}")"; shift 2 ;;
+    --install=*) install="$(realpath -m "${1#*=}")"; shift ;;
     --logs=*) options+=("--logs=$(realpath -m "${1#*=}")"); shift ;;
     --modes=* | --seconds=*) options+=("$1"); shift ;;
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
@@ -27,6 +31,10 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
+if [[ -n "$install" ]]; then
+  cd "$(dirname "${BASH_SOURCE[0]}")/.."
+  exec env PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m tools.real_engines.install.install "$install"
+fi
 if [[ -z "$python" ]]; then
   echo "skipped: no Python with vLLM or SGLang is named (--python or DWS_ENGINE_PYTHON)"
   exit 0
