@@ -1,20 +1,25 @@
-"""The models of the check: their configs, and the weights of their two versions.
+"""The models of the check: their configs, and the weights of their versions.
 
-Versions differ behind the last layer's attention only, in every weight there. What an earlier token left in
-the KV cache is then the same in both, and the logits of every step are those of one version, exactly, whatever
-the steps before ran with. Greedy sampling always takes NEXT_TOKEN, so that every request is the same sequence,
-whichever version samples: one element of the hidden state is large, and only that token's logit looks at it.
+`trained_weights` are for comparisons with fresh engines: every tensor changes.
+
+`version_weights` are for the search for torn passes in requests of several tokens. The two versions differ behind
+the last layer's attention only, in every weight there. What an earlier token left in the KV cache is then the same
+in both, and the logits of every step are those of one version, exactly, whatever the steps before ran with. Greedy
+sampling always takes NEXT_TOKEN, so that every request is the same sequence, whichever version samples: one element
+of the hidden state is large, and only that token's logit looks at it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 from typing import Any, Iterator
 
 import torch
 
 NEXT_TOKEN = 17
+CHANGED_SHARE = 0.05  # from one step of training to the next
 _LARGE = 200.0  # element 0 of each embedding
 _LIKING = 1.0  # of NEXT_TOKEN for it: a logit of about 10, no other has more than 6
 
@@ -74,12 +79,20 @@ def write_config(folder: str, kind: str) -> None:
 
 def write_tokenizer(folder: str) -> None:
     """One word for each token."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     words = {token_text(token): token for token in range(int(_COMMON["vocab_size"]))}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token=token_text(0)))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    tokenizer: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": token_text(0)},
+    }
+    with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+        json.dump(tokenizer, file)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": token_text(2)}
     with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
         json.dump(settings, file)
@@ -110,6 +123,40 @@ def version_weights(kind: str, version: int) -> dict[str, torch.Tensor]:
             value[NEXT_TOKEN, 0] = _LIKING
         weights[name] = value.to(torch.bfloat16)
     return weights
+
+
+def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
+    """Of the step 0, and of later ones, each with CHANGED_SHARE of the elements of every tensor changed, at
+    least one."""
+    weights = {}
+    for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
+        random = torch.Generator().manual_seed(number)
+        noise = torch.randn(shape, generator=random)
+        value = noise / 4 + 1 if len(shape) == 1 else noise * (2 / shape[1] ** 0.5)
+        for place in range(step):
+            changed = torch.rand(shape, generator=random) < CHANGED_SHARE
+            changed.view(-1)[place] = True  # of small tensors, too
+            value = torch.where(changed, -value, value)
+        weights[name] = value.to(torch.bfloat16)
+    return weights
+
+
+def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -> None:
+    """A model folder with its weights, as engines load it from disk."""
+    write_config(folder, kind)
+    write_tokenizer(folder)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in weights.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in weights.values():
+            file.write(tensor.contiguous().view(torch.int16).numpy().tobytes())
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,16 +1,43 @@
 """dws.vllm's extension, in worker processes of vLLM on the CPU. Importing it, which happens before the model is
-built, keeps vLLM's linear weights where builds for GPUs have them: as parameters."""
+built, keeps vLLM's weights where builds for GPUs have them: as parameters."""
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import torch
 import vllm._custom_ops
+from vllm.model_executor.layers.fused_moe.experts import cpu_moe
 
 from dws.vllm import WorkerExtension
 
 __all__ = ["WorkerExtension"]
 
+
+def _keep_experts() -> None:
+    """The kernel of experts takes their weights packed, in the place of the parameters. Here it gets them packed in every
+    call."""
+    experts = cpu_moe.CPUUnquantizedExperts
+    compute, signature = experts.apply, inspect.signature(experts.apply)
+
+    def loaded(self: Any, layer: torch.nn.Module) -> None:
+        self._use_zentorch = False
+        self._pad_moe_intermediate(layer)
+
+    def computed(self: Any, *arguments: Any, **named: Any) -> None:
+        bound = signature.bind(self, *arguments, **named)
+        for name in ("w1", "w2"):
+            packed = cpu_moe.cpu_prepack_moe_weight(bound.arguments[name], self.isa)
+            bound.arguments[name] = packed
+        compute(*bound.args, **bound.kwargs)
+
+    experts.process_weights_after_loading = loaded
+    experts.apply = computed
+
+
 # oneDNN would pack them into its own memory.
 vllm._custom_ops._supports_onednn = False
 # A virtual machine may report the tile instructions and still not let a process use them.
 torch.cpu._is_amx_tile_supported = lambda: False
+_keep_experts()
