@@ -12,7 +12,7 @@ from tools.real_engines.engine_server import EngineServer
 from tools.real_engines.scene import CheckFailed, Scene
 from tools.real_engines.trainer import STEPS, WAIT_SECONDS, Publishing, StepTrainer
 from tools.real_engines.traffic import Traffic
-from tools.real_engines.vllm_server import VllmServer
+from tools.real_engines.vllm_server import ATTACH_OPTIONS, VllmServer
 
 KILL_COUNT = 3
 # A version takes about a tenth of a second: a kill after a random part of these falls anywhere in one.
@@ -80,7 +80,8 @@ class LiveEngine:
             name, self._model, receiver=self._receiver.socket
         )
         if isinstance(self._server, VllmServer):
-            self._server.call_workers("dws_attach", socket=self._receiver.socket)
+            options = ATTACH_OPTIONS.get(self._scene.configuration.kind, {})
+            self._server.call_workers("dws_attach", socket=self._receiver.socket, **options)
 
     def publish(self, step: int) -> None:
         """Returns when the engine has it."""
@@ -149,7 +150,9 @@ def check_transfer(scene: Scene) -> str:
         scene.write_base(model)
         server = scene.start("transfer", model, transfer=True)
         try:
-            server.post("/init_weight_transfer_engine", {"init_info": {"socket": receiver.socket}})
+            options = ATTACH_OPTIONS.get(scene.configuration.kind, {})
+            init = {"socket": receiver.socket, "options": options}
+            server.post("/init_weight_transfer_engine", {"init_info": init})
             for step in (*STEPS, STEPS[0]):
                 version = trainer.publish(step)
                 server.post("/pause?mode=keep", {})

@@ -108,7 +108,7 @@ class Server:
             return None
 
     def post(self, path: str, body: Mapping[str, Any], timeout: float = REQUEST_SECONDS) -> Any:
-        """None: an answer without a body.
+        """None: an answer that is empty, or text.
 
         Raises:
           RuntimeError: it answered with an error, which the message has.
@@ -119,9 +119,10 @@ class Server:
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 content = answer.read()
+                is_json = "json" in (answer.headers["Content-Type"] or "")
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"POST {path}: {error.code}: {error.read()[:500]!r}") from error
-        return json.loads(content) if content else None
+        return json.loads(content) if content and is_json else None
 
     def end(self) -> None:
         """By SIGTERM, then as `kill`."""

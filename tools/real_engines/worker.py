@@ -41,3 +41,8 @@ vllm._custom_ops._supports_onednn = False
 # A virtual machine may report the tile instructions and still not let a process use them.
 torch.cpu._is_amx_tile_supported = lambda: False
 _keep_experts()
+
+
+def experts_as_loaded(model: torch.nn.Module) -> None:
+    """The hook after a commit (AttachOptions.hooks) of a model with experts, which the client refuses on the CPU because
+    it does not know that they are kept: nothing has to be made anew."""

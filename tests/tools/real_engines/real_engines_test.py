@@ -68,7 +68,7 @@ SEEN = Observation(
     plain=Sample((7,), (-4.0,)),
     parameters={"tp0:a": "1f", "tp0:b": "2e"},
 )
-# A server as an engine's: answers any GET with {}.
+# A server as an engine's: answers any GET with {}, and any POST with text that is not JSON.
 SERVER = """
 import http.server, sys
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -76,6 +76,11 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"{}")
+    def do_POST(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        self.wfile.write(b"Cache flushed.")
 port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()
 """
@@ -210,6 +215,7 @@ class ServerTest(unittest.TestCase):
             log = os.path.join(folder, "log")
             server = Server(["-c", SERVER], {}, "/ready", log=log)
             self.assertEqual(server.get("/ready"), {})
+            self.assertIsNone(server.post("/flush_cache", {}))
             server.end()
             self.assertIsNone(server.get("/ready"))
             with self.assertRaises(ProcessLookupError):
