@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Callable, Optional
+from typing import Callable, Collection, Mapping, Optional
 
 from tools.real_engines import torn
 from tools.real_engines.cells import CONFIGURATIONS, PAUSE_MODES, Configuration, chosen
@@ -67,57 +67,75 @@ class Run:
     def configuration(
         self, one: Configuration, environment: Environment, checks: list[str]
     ) -> None:
-        """Each check that cannot begin fails."""
+        """Its checks in groups, each with an engine of its own. Those that cannot begin fail."""
         if time.monotonic() > self._deadline:
+            print(f"{one.name}: not run, the time is over", flush=True)
             return
+        followed = [check for check in checks if check.startswith("follow-")]
+        transfer = [check for check in checks if check == "transfer"]
+        live = [check for check in checks if check not in (*followed, *transfer)]
         scene = Scene(one, environment, self._logs, self._module_paths)
-        started = time.monotonic()
-        left = list(checks)
         try:
-            self._live(scene, left)
-            if "transfer" in left:
-                left.remove("transfer")
-                self._cell(f"{one.name}/transfer", lambda: check_transfer(scene), str)
-            self._followed(scene, left)
-        except Exception as error:
-            traceback.print_exc()
-            for check in left:
-                self._keep(f"{one.name}/{check}", Result(False, f"not begun: {error}"), started)
+            for group, run in (
+                (live, self._live),
+                (transfer, self._transfer),
+                (followed, self._followed),
+            ):
+                self._group(scene, group, run)
         finally:
             scene.close()
 
-    def _live(self, scene: Scene, left: list[str]) -> None:
-        one = scene.configuration
-        checks = [check for check in left if check == one.checks[0] or check.startswith("kill-")]
+    def _group(
+        self, scene: Scene, checks: list[str], run: Callable[[Scene, list[str]], None]
+    ) -> None:
+        """Args:
+        run: takes the checks that it has begun from the list.
+        """
         if not checks:
             return
-        with LiveEngine(scene) as engine:
+        started = time.monotonic()
+        try:
+            run(scene, checks)
+        except Exception as error:
+            traceback.print_exc()
             for check in checks:
-                left.remove(check)
-                act = engine.check_versions if check == one.checks[0] else None
-                self._cell(
-                    f"{one.name}/{check}",
-                    act or (lambda: engine.check_kill(check)),
-                    engine.logs,
-                )
+                name = f"{scene.configuration.name}/{check}"
+                self._keep(name, Result(False, f"not begun: {error}"), started)
 
-    def _followed(self, scene: Scene, left: list[str]) -> None:
-        one = scene.configuration
-        checks = [check for check in left if check.startswith("follow-")]
-        if not checks:
-            return
-        modes = PAUSE_MODES[one.package]
+    def _live(self, scene: Scene, checks: list[str]) -> None:
+        with LiveEngine(scene) as engine:
+            while checks:
+                check = checks.pop(0)
+                kills = check.startswith("kill-")
+                act = (lambda: engine.check_kill(check)) if kills else engine.check_versions
+                self._cell(f"{scene.configuration.name}/{check}", act, engine.logs)
+
+    def _transfer(self, scene: Scene, checks: list[str]) -> None:
+        name = f"{scene.configuration.name}/{checks.pop()}"
+        self._cell(name, lambda: check_transfer(scene), str)
+
+    def _followed(self, scene: Scene, checks: list[str]) -> None:
+        modes = PAUSE_MODES[scene.configuration.package]
         with FollowedEngine(scene) as engine:
-            for check in checks:
-                left.remove(check)
+            while checks:
+                check = checks.pop(0)
                 mode = check.removeprefix("follow-")
-                self._cell(
-                    f"{one.name}/{check}",
+                act = (
                     (lambda: engine.check_mode(mode))
                     if mode in modes
-                    else (lambda: engine.check_kill(check, modes[0])),
-                    engine.logs,
+                    else (lambda: engine.check_kill(check, modes[0]))
                 )
+                self._cell(f"{scene.configuration.name}/{check}", act, engine.logs)
+
+    def cells(self, wanted: Collection[str], environments: Mapping[str, Environment]) -> None:
+        for package, environment in environments.items():
+            for one in CONFIGURATIONS:
+                checks = [check for check in one.checks if f"{one.name}/{check}" in wanted]
+                if one.package == package and checks:
+                    self.configuration(one, environment, checks)
+            for mode in torn.MODES[package]:
+                if f"{package}/torn/{mode}" in wanted:
+                    self.torn(mode, environment)
 
     def torn(self, mode: str, environment: Environment) -> None:
         name = f"{environment.engine}/torn/{mode}"
@@ -152,7 +170,8 @@ def main() -> int:
     # The processes that were started are ended on the way out.
     signal.signal(signal.SIGTERM, _terminated)
     found = {name: Environment(options.engines, name) for name in ENGINES}
-    versions = {name: one.version() or "" for name, one in found.items() if one.version()}
+    found = {name: one for name, one in found.items() if one.version() is not None}
+    versions = {name: one.version() or "" for name, one in found.items()}
     if not versions:
         print(f"skipped: {options.engines} has neither vLLM nor SGLang; --install makes it")
         return 0
@@ -170,19 +189,15 @@ def main() -> int:
         os.makedirs(logs, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dws-") as folder:
         run = Run(options.modules.split(os.pathsep), logs or folder, options.seconds, options.minutes)
-        for name in versions:
-            for one in CONFIGURATIONS:
-                checks = [c for c in one.checks if one.package == name and f"{one.name}/{c}" in wanted]
-                if checks:
-                    run.configuration(one, found[name], checks)
-            for mode in torn.MODES[name]:
-                if f"{name}/torn/{mode}" in wanted:
-                    run.torn(mode, found[name])
-    known = dict(run.results)
-    if options.results:
-        known = {**read_results(options.results, versions), **known}
-        write_results(options.results, known, versions)
-    print("\n" + table(known, names, versions, datetime.date.today().isoformat()), flush=True)
+        try:
+            run.cells(wanted, found)
+        finally:
+            known = dict(run.results)
+            if options.results:
+                known = {**read_results(options.results, versions), **known}
+                write_results(options.results, known, versions)
+            day = datetime.date.today().isoformat()
+            print("\n" + table(known, names, versions, day), flush=True)
     # A cell that was wanted and has no result was not reached in time.
     return 0 if all(one.good for one in run.results.values()) and len(run.results) == len(wanted) else 1
 

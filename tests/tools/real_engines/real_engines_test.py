@@ -3,7 +3,9 @@ cells run, the table, and the skip message."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import struct
@@ -12,15 +14,18 @@ import tempfile
 import types
 import unittest
 from typing import Any
+from unittest import mock
 
 import torch
 
-from tools.real_engines import torn
-from tools.real_engines.cells import CONFIGURATIONS, chosen
+from tools.real_engines import check, torn
+from tools.real_engines.cells import CONFIGURATIONS, Configuration, chosen
 from tools.real_engines.check import cell_names
+from tools.real_engines.install.environment import Environment
 from tools.real_engines.model import CHANGED_SHARE, trained_weights, write_checkpoint
 from tools.real_engines.observation import Observation, Sample, difference
 from tools.real_engines.results import Result, read_results, table, write_results
+from tools.real_engines.scene import CheckFailed
 from tools.real_engines.server import Server
 from tools.real_engines.steps import Tally, steps_of
 from tools.real_engines.traffic import Traffic
@@ -152,6 +157,43 @@ class CellsTest(unittest.TestCase):
         self.assertEqual(chosen(NAMES, ["sglang/qwen2/tp1/pl*"], False), ["sglang/qwen2/tp1/plugin"])
         with self.assertRaisesRegex(ValueError, "'sglang/gpt2/.' matches no cell"):
             chosen(NAMES, ["sglang/gpt2/*"], False)
+
+
+class RunTest(unittest.TestCase):
+    ONE = Configuration("vllm-v1", "qwen3", 1)
+    CHECKS = ["extension", "kill-sender", "transfer", "follow-keep", "follow-kill-receiver"]
+
+    def run_checks(self, minutes: float) -> check.Run:
+        followed = mock.MagicMock()
+        followed.__enter__.return_value.check_mode = lambda mode: f"paused by {mode}"
+        followed.__enter__.return_value.check_kill.side_effect = CheckFailed("2 wrong")
+        followed.__enter__.return_value.logs = str
+        run = check.Run([], "/nowhere", 1.0, minutes)
+        with mock.patch.multiple(
+            check,
+            Scene=mock.Mock(return_value=mock.Mock(configuration=self.ONE)),
+            LiveEngine=mock.Mock(side_effect=RuntimeError("no engine")),
+            check_transfer=lambda scene: "moved",
+            FollowedEngine=mock.Mock(return_value=followed),
+        ), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            run.configuration(self.ONE, Environment("/nowhere", "vllm"), list(self.CHECKS))
+        return run
+
+    def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(self) -> None:
+        found = self.run_checks(minutes=1.0).results
+        self.assertEqual(
+            {name.rpartition("/")[2]: result for name, result in found.items()},
+            {
+                "extension": Result(False, "not begun: no engine"),
+                "kill-sender": Result(False, "not begun: no engine"),
+                "transfer": Result(True, "moved"),
+                "follow-keep": Result(True, "paused by keep"),
+                "follow-kill-receiver": Result(False, "CheckFailed: 2 wrong"),
+            },
+        )
+
+    def test_no_check_begins_after_the_time_is_over(self) -> None:
+        self.assertEqual(self.run_checks(minutes=-1.0).results, {})
 
 
 class TableTest(unittest.TestCase):
