@@ -3,7 +3,7 @@
 # each version's checkpoint:
 #
 #   tools/real_engines.sh --install FOLDER    makes the engines' environments there: with pip, 3.5 GB each
-#   tools/real_engines.sh --engines=FOLDER    runs what is checked by default, about 30 minutes;
+#   tools/real_engines.sh --engines=FOLDER    runs what is checked by default: 60 starts of engines;
 #                                             the folder is $DWS_ENGINES by default
 #   tools/real_engines.sh --only='sglang/*/tp1/plugin,vllm/torn/v2'
 #                                             some cells: ENGINE/MODEL/tpN/CHECK, ENGINE/torn/MODE
