@@ -31,7 +31,6 @@ void DriftWatch::TakeVerifies() {
 }
 
 void DriftWatch::VerifyNext() {
-  const bool had = !verifies_.empty();
   TakeVerifies();
   // Without a version memory is being repaired; it will have one again. Between the write of a
   // commit group and its release, reading would prolong the pause of all members.
@@ -40,7 +39,7 @@ void DriftWatch::VerifyNext() {
     for (ActiveVerify& active : verifies_) VerifyBatch(active);
     std::erase_if(verifies_, [](const ActiveVerify& active) { return active.reading.done(); });
   }
-  if (had && verifies_.empty()) board_.EndReading();
+  if (verifies_.empty()) board_.EndReading();
   busy_ = !waits && !verifies_.empty();
 }
 

@@ -166,6 +166,23 @@ TEST_CASE("a verification needs a committed version and ends when the engine det
   CHECK_FALSE(it.daemon.worker.busy());
 }
 
+TEST_CASE("a verification that ends in its first batch is not shown any more", "[verify]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  Client client(*trainer.layouts(), daemon.registry);
+  client.views.pop_back();
+  client.excluded = {"x"};
+  daemon.Connect();
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  const auto task = daemon.desk.Verify();
+  REQUIRE(task.ok());
+  REQUIRE(daemon.worker.Step().ok());
+  REQUIRE(Outcome(**task) == OkStatus());
+  CHECK(daemon.worker.status().stage == "idle");
+}
+
 TEST_CASE("a verification that is cancelled is not shown any more", "[verify]") {
   Running it;
   const OperatorTaskPtr task = it.Verify();
