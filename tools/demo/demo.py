@@ -27,7 +27,7 @@ from tools.demo.policy import Policy, PolicyConfig
 from tools.demo.publisher import Publisher
 from tools.demo.rollout_engine import EngineOptions, run_engine
 from tools.demo.table import Table
-from tools.demo.verdict import Findings, judge
+from tools.demo.verdict import Findings, judge, report
 
 JOB = "demo"
 PROMPTS = 8
@@ -175,10 +175,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
     finally:
         if demo is not None:
             demo.finish()
-    outcomes = judge(findings)
-    for outcome in outcomes:
-        print(f"{'ok  ' if outcome.holds else 'FAIL'} {outcome.text}")
-    return all(outcome.holds for outcome in outcomes)
+    return report(judge(findings))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -45,10 +45,10 @@ def judge(findings: Findings) -> list[Outcome]:
     """All claims; the demo succeeds when all hold."""
     return [
         _weights_equal(findings),
-        _reward_rises(findings),
+        reward_rises(findings.rewards, REWARD_GAIN_MIN),
         _generating(findings),
         _receivers(findings),
-        _rollouts(findings),
+        rollouts_accepted(findings.accepted, findings.rejected),
     ]
 
 
@@ -77,15 +77,19 @@ def _weights_equal(findings: Findings) -> Outcome:
     return Outcome(enough, f"SHA-256 of all weights equals the trainer's own cast: {seen_text}")
 
 
-def _reward_rises(findings: Findings) -> Outcome:
-    window = min(WINDOW, len(findings.rewards) // 2)
-    first = mean_reward(findings.rewards[:window])
-    last = mean_reward(findings.rewards[-window:])
+def reward_rises(rewards: Sequence[float], gain_min: float) -> Outcome:
+    """Args:
+    rewards: of each version.
+    gain_min: of the last WINDOW versions over the first.
+    """
+    window = min(WINDOW, len(rewards) // 2)
+    first = mean_reward(rewards[:window])
+    last = mean_reward(rewards[-window:])
     gain = last - first
     return Outcome(
-        gain >= REWARD_GAIN_MIN,
+        gain >= gain_min,
         f"mean reward of the last {window} versions {last:.3f}, of the first {window} {first:.3f}: "
-        f"{gain:+.3f}, at least {REWARD_GAIN_MIN:+.3f} expected",
+        f"{gain:+.3f}, at least {gain_min:+.3f} expected",
     )
 
 
@@ -108,9 +112,16 @@ def _receivers(findings: Findings) -> Outcome:
     )
 
 
-def _rollouts(findings: Findings) -> Outcome:
+def rollouts_accepted(accepted: int, rejected: int) -> Outcome:
     return Outcome(
-        findings.rejected == 0 and findings.accepted > 0,
-        f"{findings.accepted} rollouts named a published pair of version and digest, "
-        f"{findings.rejected} did not and were rejected",
+        rejected == 0 and accepted > 0,
+        f"{accepted} rollouts named a published pair of version and digest, "
+        f"{rejected} did not and were rejected",
     )
+
+
+def report(outcomes: Sequence[Outcome]) -> bool:
+    """Prints each claim. Whether all hold."""
+    for outcome in outcomes:
+        print(f"{'ok  ' if outcome.holds else 'FAIL'} {outcome.text}")
+    return all(outcome.holds for outcome in outcomes)

@@ -26,6 +26,7 @@ from tools.demo.inbox import Inbox, as_batch
 from tools.demo.learner import Learner
 from tools.demo.publisher import Publisher
 from tools.demo.table import Table
+from tools.demo.verdict import report
 from tools.demo_vllm.answers import Answers
 from tools.demo_vllm.engine import VllmOptions, answer_from_checkpoint, run_engine
 from tools.demo_vllm.policy import Policy, write_config
@@ -228,10 +229,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
     finally:
         if demo is not None:
             demo.finish()
-    outcomes = judge(findings)
-    for outcome in outcomes:
-        print(f"{'ok  ' if outcome.holds else 'FAIL'} {outcome.text}")
-    return all(outcome.holds for outcome in outcomes)
+    return report(judge(findings))
 
 
 def set_environment(folder: str, libraries: str) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Mapping, Sequence
 
-from tools.demo.verdict import Outcome, mean_reward
+from tools.demo.verdict import Outcome, reward_rises, rollouts_accepted
 from tools.demo_vllm.answers import Answers
 
 REWARD_GAIN_MIN = 0.2
-WINDOW = 10
 # Of the log probabilities with the first version's weights, how many may equal those with the last one's.
 UNCHANGED_SHARE_MAX = 0.1
 
@@ -38,9 +37,9 @@ def judge(findings: Findings) -> list[Outcome]:
     return [
         _as_the_checkpoint(findings),
         _not_as_the_first(findings),
-        _reward_rises(findings),
+        reward_rises(findings.rewards, REWARD_GAIN_MIN),
         _receivers(findings),
-        _rollouts(findings),
+        rollouts_accepted(findings.accepted, findings.rejected),
     ]
 
 
@@ -79,30 +78,10 @@ def _not_as_the_first(findings: Findings) -> Outcome:
     )
 
 
-def _reward_rises(findings: Findings) -> Outcome:
-    window = min(WINDOW, len(findings.rewards) // 2)
-    first = mean_reward(findings.rewards[:window])
-    last = mean_reward(findings.rewards[-window:])
-    gain = last - first
-    return Outcome(
-        gain >= REWARD_GAIN_MIN,
-        f"mean reward of the last {window} versions {last:.3f}, of the first {window} {first:.3f}: "
-        f"{gain:+.3f}, at least {REWARD_GAIN_MIN:+.3f} expected",
-    )
-
-
 def _receivers(findings: Findings) -> Outcome:
     versions = findings.receiver_versions
     text = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return Outcome(
         set(versions.values()) == {findings.last_version},
         f"the receiver is on the last version {findings.last_version}: {text or 'none'}",
-    )
-
-
-def _rollouts(findings: Findings) -> Outcome:
-    return Outcome(
-        findings.rejected == 0 and findings.accepted > 0,
-        f"{findings.accepted} rollouts named a published pair of version and digest, "
-        f"{findings.rejected} did not and were rejected",
     )

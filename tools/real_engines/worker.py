@@ -45,4 +45,4 @@ _keep_experts()
 
 def experts_as_loaded(model: torch.nn.Module) -> None:
     """The hook after a commit (AttachOptions.hooks) of a model with experts, which the client refuses on the CPU because
-    it does not know that they are kept: nothing has to be made anew."""
+    it does not know that they are kept: nothing has to be made again."""

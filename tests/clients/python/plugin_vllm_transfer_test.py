@@ -404,7 +404,7 @@ class RanksTest(VllmCase):
         self.assertEqual(self.grants(), [2, 2])
         self.assertEqual(self.ranks.groups, RANKS)
 
-    def test_an_update_that_fails_on_one_rank_is_one_error_and_the_next_begins_anew(self) -> None:
+    def test_an_update_that_fails_on_one_rank_is_one_error_and_the_next_begins_again(self) -> None:
         for failing in range(RANKS):
             with self.subTest(failing=failing):
                 self.initialise()

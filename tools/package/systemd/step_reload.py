@@ -83,14 +83,14 @@ def check_reload(report: Report, job: Job, sender: Unit, receiver: Unit) -> None
                  f"new connections get the renewed certificate ({before[1]} -> {after[1]})", after)
     report.equal((sender.pid, receiver.pid), pids, "the processes are the same")
     job.sync(report, "over the connection that was there before the reload")
-    report.check(not _connected_anew(receiver, since), "that connection was not made again")
+    report.check(not _connected_again(receiver, since), "that connection was not made again")
     receiver.order("restart")
     job.sync(report, "over a connection with the renewed certificates")
     _refuse_a_mistake(report, sender)
     job.sync(report, "after a reload that was refused")
 
 
-def _connected_anew(receiver: Unit, since: float) -> bool:
+def _connected_again(receiver: Unit, since: float) -> bool:
     return receiver.logged("sender_connected", since, 1.0)
 
 

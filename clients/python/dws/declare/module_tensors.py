@@ -15,7 +15,7 @@ from dws.torch_module import bind, holders, is_module, named_tensors
 class ModuleTensors(Mapping[str, Any]):
     """Canonical name -> tensor: a view of each part of a stacked tensor, every other tensor itself.
 
-    Nothing is copied. Views are made anew when a parameter has moved (`.to()`, `.data =`).
+    Nothing is copied. Views are made again when a parameter has moved (`.to()`, `.data =`).
 
     Lifecycle: as the module's, which keeps its names and shapes. One thread at a time.
     """

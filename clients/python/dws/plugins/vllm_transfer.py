@@ -215,7 +215,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         if stream is None and held is not None and held.reaches(update.version, None):
             _LOG.warning(
                 "dws: nothing is committed for version %d: memory has %d of stream %s, and update_info "
-                "names no stream. Name str(trainer.stream): a trainer that restarted counts anew",
+                "names no stream. Name str(trainer.stream): a trainer that restarted counts from 1 again",
                 update.version,
                 held.version,
                 held.stream,
