@@ -7,6 +7,8 @@
 # It also runs the test of dws.declare with that torch. Without such an environment it is skipped with a message.
 # LD_LIBRARY_PATH is for that Python alone.
 set -euo pipefail
+# shellcheck source=tools/optional_python.sh
+source "$(dirname "${BASH_SOURCE[0]}")/optional_python.sh"
 
 python="${DWS_ENGINE_PYTHON:-}"
 while [[ $# -gt 0 ]]; do
@@ -18,28 +20,13 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
-if [[ -z "$python" ]]; then
-  echo "skipped: no Python with transformers is named (--python or DWS_ENGINE_PYTHON)"
-  exit 0
-fi
-if ! python="$(realpath -se "$(command -v "$python")" 2>/dev/null)"; then
-  echo "skipped: the Python that is named does not exist"
-  exit 0
-fi
-if ! "$python" -c 'from importlib.metadata import version as v; assert int(v("transformers").split(".")[0]) >= 5' 2>/dev/null; then
-  echo "skipped: $python has no transformers 5 or newer"
-  exit 0
-fi
-
+require_python "$python" "transformers 5 or newer" DWS_ENGINE_PYTHON \
+  'from importlib.metadata import version as v; assert int(v("transformers").split(".")[0]) >= 5'
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-libraries="${LD_LIBRARY_PATH:-}"
-unset LD_LIBRARY_PATH PYTHONPATH
-tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //clients/python:wheel
-binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
+build_beside //clients/python:wheel
 installed="$(mktemp -d)"
 trap 'rm -rf "$installed"' EXIT
 /usr/bin/python3 -m zipfile -e "$binaries/clients/python/dws.whl" "$installed"
-if [[ -n "$libraries" ]]; then export LD_LIBRARY_PATH="$libraries"; fi
 export PYTHONPATH="$installed:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 HF_HUB_OFFLINE=1
 "$python" tools/declare_check/check.py
 "$python" tests/clients/python/declare/declare_test.py

@@ -8,6 +8,8 @@
 # Ends with a verdict, within five minutes on two processors that do nothing else; the exit status is 0 only when every
 # claim holds. Without vLLM it is skipped with a message. LD_LIBRARY_PATH is for the trainer and vLLM alone.
 set -euo pipefail
+# shellcheck source=tools/optional_python.sh
+source "$(dirname "${BASH_SOURCE[0]}")/optional_python.sh"
 
 python="${DWS_ENGINE_PYTHON:-}"
 options=()
@@ -19,23 +21,8 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
-if [[ -z "$python" ]]; then
-  echo "skipped: no Python with vLLM is named (--python or DWS_ENGINE_PYTHON)"
-  exit 0
-fi
-if ! python="$(realpath -se "$(command -v "$python")" 2>/dev/null)"; then
-  echo "skipped: the Python that is named does not exist"
-  exit 0
-fi
-if ! "$python" -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec("vllm") and u.find_spec("transformers")))'; then
-  echo "skipped: $python has no vLLM with transformers"
-  exit 0
-fi
-
+require_python "$python" "vLLM and transformers" DWS_ENGINE_PYTHON \
+  'import importlib.util as u, sys; sys.exit(not (u.find_spec("vllm") and u.find_spec("transformers")))'
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-libraries="${LD_LIBRARY_PATH:-}"
-unset LD_LIBRARY_PATH PYTHONPATH
-tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/demo_vllm
-binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
-if [[ -n "$libraries" ]]; then export LD_LIBRARY_PATH="$libraries"; fi
+build_beside //tools/demo_vllm
 exec "$binaries/tools/demo_vllm/demo_vllm" "$python" ${options[@]+"${options[@]}"}

@@ -12,6 +12,8 @@
 # each ends within ten minutes. LD_LIBRARY_PATH and PYTHONPATH are for that Python alone. docs/trainers.md says what
 # is checked.
 set -euo pipefail
+# shellcheck source=tools/optional_python.sh
+source "$(dirname "${BASH_SOURCE[0]}")/optional_python.sh"
 
 python="${DWS_TRAINERS_PYTHON:-}"
 options=()
@@ -26,25 +28,8 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
-if [[ -z "$python" ]]; then
-  echo "skipped: no Python with torch is named (--python or DWS_TRAINERS_PYTHON)"
-  exit 0
-fi
-if ! python="$(realpath -se "$(command -v "$python")" 2>/dev/null)"; then
-  echo "skipped: the Python that is named does not exist"
-  exit 0
-fi
-if ! "$python" -c 'from torch.distributed.fsdp import fully_shard' 2>/dev/null; then
-  echo "skipped: $python has no torch with fully_shard (2.6 or newer)"
-  exit 0
-fi
-
+require_python "$python" "torch with fully_shard (2.6 or newer)" DWS_TRAINERS_PYTHON \
+  'from torch.distributed.fsdp import fully_shard'
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-libraries="${LD_LIBRARY_PATH:-}"
-modules="${PYTHONPATH:-}"
-unset LD_LIBRARY_PATH PYTHONPATH
-tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/trainers_check
-binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
-if [[ -n "$libraries" ]]; then export LD_LIBRARY_PATH="$libraries"; fi
-if [[ -n "$modules" ]]; then export PYTHONPATH="$modules"; fi
+build_beside //tools/trainers_check
 exec "$binaries/tools/trainers_check/trainers_check" "$python" ${options[@]+"${options[@]}"}

@@ -15,7 +15,7 @@ class DeclareCheckTest(unittest.TestCase):
 
     def test_without_transformers_it_skips_and_says_so(self) -> None:
         for arguments, why in (
-            ([], "no Python with transformers is named"),
+            ([], "no Python with transformers 5 or newer is named"),
             (["--python", "no/such/python"], "does not exist"),
             (["--python=/usr/bin/python3"], "/usr/bin/python3 has no transformers 5"),
         ):

@@ -82,7 +82,7 @@ class SkipTest(unittest.TestCase):
     def test_without_vllm_it_skips_and_says_so(self) -> None:
         environ = {k: v for k, v in os.environ.items() if k != "DWS_ENGINE_PYTHON"}
         for arguments, why in (
-            ([], "no Python with vLLM is named"),
+            ([], "no Python with vLLM and transformers is named"),
             (["--python", "no/such/python"], "does not exist"),
             (["--python=/usr/bin/python3", "--steps=9"], "/usr/bin/python3 has no vLLM"),
         ):

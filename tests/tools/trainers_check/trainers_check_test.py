@@ -73,7 +73,7 @@ class CasesTest(unittest.TestCase):
     def test_without_the_packages_it_skips_and_says_so(self) -> None:
         environ = {k: v for k, v in os.environ.items() if k != "DWS_TRAINERS_PYTHON"}
         for arguments, why in (
-            ([], "no Python with torch is named"),
+            ([], "no Python with torch with fully_shard"),
             (["--python", "no/such/python"], "does not exist"),
             (["--python=/usr/bin/python3", "--cases=hf"], "/usr/bin/python3 has no torch with"),
         ):

@@ -1,0 +1,28 @@
+# shellcheck shell=bash disable=SC2034  # sets variables of the script that sources it
+# Sourced by the checks that need packages which Debian does not have: which Python has them, and the programs that
+# run beside it.
+
+# require_python PYTHON WHAT VARIABLE TEST: sets $python to the absolute path of PYTHON, which may be empty. Ends the
+# script with a message and status 0 if it is not there or `PYTHON -c TEST` fails: the check is skipped.
+require_python() {
+  local named="$1" what="$2" variable="$3" test="$4"
+  if [[ -z "$named" ]]; then
+    echo "skipped: no Python with $what is named (--python or $variable)"
+    exit 0
+  fi
+  if ! python="$(realpath -se "$(command -v "$named")" 2>/dev/null)"; then
+    echo "skipped: the Python that is named does not exist"
+    exit 0
+  fi
+  if ! "$python" -c "$test" 2>/dev/null; then
+    echo "skipped: $python has no $what"
+    exit 0
+  fi
+}
+
+# build_beside TARGET: builds it and sets $binaries to Bazel's output folder. LD_LIBRARY_PATH and PYTHONPATH are the
+# caller's, for the named Python: Bazel runs without them.
+build_beside() {
+  env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress "$1"
+  binaries="$(env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
+}
