@@ -18,6 +18,10 @@ Status Changed(const std::string& what) {
                           what);
 }
 
+Status TooLarge(const std::string& path, uint64_t size_bytes_max) {
+  return ResourceExhaustedError("{} is larger than the {} bytes allowed", path, size_bytes_max);
+}
+
 // Reads until the end of the file instead of the size from fstat, because the file may grow.
 Result<std::vector<std::byte>> ReadToEnd(int fd, const std::string& path, uint64_t size_bytes_max) {
   constexpr size_t kStepBytes = 64 << 10;
@@ -31,9 +35,7 @@ Result<std::vector<std::byte>> ReadToEnd(int fd, const std::string& path, uint64
     if (count < 0 && read_errno == EINTR) continue;
     if (count < 0) return ErrnoError(read_errno, fmt::format("cannot read {}", path));
     if (count == 0) return bytes;
-    if (bytes.size() > size_bytes_max) {
-      return ResourceExhaustedError("{} is larger than the {} bytes allowed", path, size_bytes_max);
-    }
+    if (bytes.size() > size_bytes_max) return TooLarge(path, size_bytes_max);
   }
 }
 
@@ -104,6 +106,7 @@ Result<std::vector<std::byte>> HeldFolder::ReadFile(const std::string& name,
   if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", place.path));
   DWS_ASSIGN_OR_RETURN(const FileStamp stamp, StampOfFile(fd.get(), place.path));
   DWS_RETURN_IF_ERROR(Note(name, stamp));
+  if (stamp.size_bytes > size_bytes_max) return TooLarge(place.path, size_bytes_max);
   DWS_ASSIGN_OR_RETURN(std::vector<std::byte> bytes,
                        ReadToEnd(fd.get(), place.path, size_bytes_max));
   held_.push_back(std::move(fd));
@@ -113,8 +116,7 @@ Result<std::vector<std::byte>> HeldFolder::ReadFile(const std::string& name,
 Result<MappedFile> HeldFolder::OpenFile(const std::string& name, FileAccess access) {
   const FilePlace place = PlaceOf(name);
   Access(place.path);
-  DWS_ASSIGN_OR_RETURN(MappedFile file,
-                       MappedFile::OpenAt(place, access, [&] { Access(place.path); }));
+  DWS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::OpenAt(place, access));
   DWS_RETURN_IF_ERROR(Note(name, file.stamp()));
   return file;
 }

@@ -25,8 +25,8 @@ namespace dws {
 // An open folder. Lifecycle: open until destroyed. Threads: one at a time.
 class HeldFolder {
  public:
-  // Called with the path before each access and during long ones. Tests change the folder in it;
-  // the daemon reports progress to its watchdog.
+  // Called with the path before each access and during long ones, then from any thread. Tests change
+  // the folder in it; the daemon reports progress to its watchdog.
   using OnAccess = std::function<void(const std::string& path)>;
 
   // Errors of open(2): NOT_FOUND, FAILED_PRECONDITION (not a folder), ...
@@ -47,6 +47,9 @@ class HeldFolder {
   Result<std::optional<FileStamp>> Stamp(const std::string& name) const;
   // The stamp that a file had when it was read.
   const FileStamp& StampRead(const std::string& name) const { return read_.at(name); }
+
+  // Tells OnAccess that reading one of the files goes on.
+  void Progress() const { Access(path()); }
 
   // UNAVAILABLE: another folder is at the path, or a file that was read has been changed, replaced
   // or removed.

@@ -5,22 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/unique_fd.h"
 
 namespace dws {
 namespace {
 
 Result<MutableByteSpan> Map(int fd, uint64_t size_bytes, FileAccess access,
                             const std::string& path) {
-  const bool copied = access == FileAccess::kCopied;
   const int protection = access == FileAccess::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
-  const int flags = copied ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  void* const at = ::mmap(nullptr, size_bytes, protection, flags, copied ? -1 : fd, 0);
+  void* const at = ::mmap(nullptr, size_bytes, protection, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
     const int map_errno = errno;
     if (map_errno == ENOMEM) {
@@ -40,24 +36,6 @@ FileStamp StampOf(const struct stat& found) {
           .size_bytes = static_cast<uint64_t>(found.st_size),
           .modified_ns = nanoseconds(found.st_mtim),
           .changed_ns = nanoseconds(found.st_ctim)};
-}
-
-Status ReadAll(int fd, MutableByteSpan to, const std::string& path,
-               const std::function<void()>& on_piece) {
-  size_t done = 0;
-  while (done < to.size()) {
-    const size_t piece = std::min(to.size() - done, MappedFile::kCopyPieceBytes);
-    const ssize_t count = ::pread(fd, to.data() + done, piece, static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return ErrnoError(errno, fmt::format("cannot read {}", path));
-    if (count == 0) {
-      return UnavailableError("{}: had {} bytes, ended after {} when it was read", path, to.size(),
-                              done);
-    }
-    done += static_cast<size_t>(count);
-    if (on_piece != nullptr && done < to.size()) on_piece();
-  }
-  return OkStatus();
 }
 
 }  // namespace
@@ -83,23 +61,21 @@ Result<MappedFile> MappedFile::Open(const std::string& path, FileAccess access) 
   return OpenAt({.folder_fd = AT_FDCWD, .name = path, .path = path}, access);
 }
 
-Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access,
-                                      const std::function<void()>& on_piece) {
+Result<MappedFile> MappedFile::OpenAt(const FilePlace& place, FileAccess access) {
   // Without O_NONBLOCK, opening a pipe would wait for its writer.
   const int flags = (access == FileAccess::kWritable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK;
-  const UniqueFd fd(::openat(place.folder_fd, place.name.c_str(), flags));
-  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", place.path));
   MappedFile file(place.path, access);
-  DWS_ASSIGN_OR_RETURN(file.opened_, StampOfFile(fd.get(), place.path));
+  file.fd_.reset(::openat(place.folder_fd, place.name.c_str(), flags));
+  if (!file.fd_.valid()) return ErrnoError(errno, fmt::format("cannot open {}", place.path));
+  DWS_ASSIGN_OR_RETURN(file.opened_, StampOfFile(file.fd_.get(), place.path));
   const uint64_t size_bytes = file.opened_.size_bytes;
-  if (size_bytes == 0) return file;
-  DWS_ASSIGN_OR_RETURN(file.bytes_, Map(fd.get(), size_bytes, access, place.path));
-  if (access == FileAccess::kCopied) {
-    DWS_RETURN_IF_ERROR(ReadAll(fd.get(), file.bytes_, place.path, on_piece));
-  } else {
+  if (access == FileAccess::kUnmapped) return file;
+  if (size_bytes > 0) {
+    DWS_ASSIGN_OR_RETURN(file.bytes_, Map(file.fd_.get(), size_bytes, access, place.path));
     file.guard_ = std::make_unique<MappingGuard>(file.bytes_, place.path,
                                                  /*owner_looks=*/access == FileAccess::kWritable);
   }
+  if (access == FileAccess::kReadOnly) file.fd_.reset();
   return file;
 }
 
@@ -107,6 +83,7 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       access_(other.access_),
       opened_(other.opened_),
+      fd_(std::move(other.fd_)),
       bytes_(std::exchange(other.bytes_, MutableByteSpan())),
       guard_(std::move(other.guard_)) {}
 
@@ -114,6 +91,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(access_, other.access_);
   std::swap(opened_, other.opened_);
+  std::swap(fd_, other.fd_);
   std::swap(bytes_, other.bytes_);
   std::swap(guard_, other.guard_);
   return *this;
@@ -127,6 +105,35 @@ MappedFile::~MappedFile() {
 MutableByteSpan MappedFile::writable() const {
   DWS_CHECK(access_ == FileAccess::kWritable);
   return bytes_;
+}
+
+Status MappedFile::ReadAt(uint64_t offset, MutableByteSpan to) const {
+  DWS_CHECK(access_ == FileAccess::kUnmapped && offset + to.size() <= opened_.size_bytes);
+  for (size_t done = 0; done < to.size();) {
+    const ssize_t count =
+        ::pread(fd_.get(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoError(errno, fmt::format("cannot read {}", path_));
+    if (count == 0) {
+      return UnavailableError("{}: had {} bytes, ended after {} when it was read", path_,
+                              opened_.size_bytes, offset + done);
+    }
+    done += static_cast<size_t>(count);
+  }
+  return OkStatus();
+}
+
+void MappedFile::Release(uint64_t offset, uint64_t size_bytes) const {
+  static const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t begin = offset / page_bytes * page_bytes;
+  const MutableByteSpan bytes = bytes_.subspan(begin, offset + size_bytes - begin);
+  if (!bytes.empty()) static_cast<void>(::madvise(bytes.data(), bytes.size(), MADV_DONTNEED));
+}
+
+void MappedFile::StartWriteback(uint64_t offset, uint64_t size_bytes) const {
+  DWS_CHECK(access_ == FileAccess::kWritable);
+  static_cast<void>(::sync_file_range(fd_.get(), static_cast<off_t>(offset),
+                                      static_cast<off_t>(size_bytes), SYNC_FILE_RANGE_WRITE));
 }
 
 Status MappedFile::CheckIntact() const {
@@ -151,7 +158,8 @@ Status MappedFile::Sync() const {
 
 bool MappedFile::in_place() const {
   const auto found = StampAt({.folder_fd = AT_FDCWD, .name = path_, .path = path_});
-  return found.ok() && found->device == opened_.device && found->inode == opened_.inode;
+  return found.ok() && found->device == opened_.device && found->inode == opened_.inode &&
+         found->size_bytes == opened_.size_bytes;
 }
 
 Status MappedFile::CheckUnchanged() const {

@@ -1,10 +1,12 @@
-// One file's bytes in memory: mapped for reading or for patching in place, or copied.
+// One file's bytes: mapped for reading or for patching in place, or only open for ReadAt.
 //
 // If another process truncates the file while it is mapped, or a write to it finds the disk full,
 // bytes are missing. A kWritable file has zeros there and after them then, and CheckIntact and Sync
-// fail; call one of them before anything that was read is recorded. With kReadOnly the process ends, with a line
-// that names the file (mapping_guard.h). Use kCopied for files that another machine may remove at
-// any time, as on a shared file system.
+// fail; call one of them before anything that was read is recorded. With kReadOnly the process
+// ends, with a line that names the file (mapping_guard.h). ReadAt returns an error: use kUnmapped
+// for files that another machine may cut at any time, as on a shared file system.
+//
+// Pages of a mapping that were touched count as memory of the process until they are released.
 //
 // If another process writes the file meanwhile, a reader sees a mixture of old and new bytes. To
 // detect that, call CheckUnchanged after the last read. It notices a writer through a MappedFile
@@ -13,12 +15,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 #include "common/formats/mapping_guard.h"
 
 namespace dws {
@@ -26,7 +28,7 @@ namespace dws {
 enum class FileAccess : uint8_t {
   kReadOnly,  // mapped; pages are read on first access
   kWritable,  // mapped and shared: a write to the bytes is a write to the file
-  kCopied,    // read as a whole into private memory
+  kUnmapped,  // open for ReadAt; bytes() is empty
 };
 
 // Identifies a file, and shows whether it has changed.
@@ -57,14 +59,10 @@ Result<FileStamp> StampOfFile(int fd, const std::string& path);
 // another writes them.
 class MappedFile {
  public:
-  // NOT_FOUND, PERMISSION_DENIED, ... from the system; FAILED_PRECONDITION: not a regular file;
-  // RESOURCE_EXHAUSTED: no memory for a copy; UNAVAILABLE: it shrank while it was copied.
+  // NOT_FOUND, PERMISSION_DENIED, ... from the system; FAILED_PRECONDITION: not a regular file.
   static Result<MappedFile> Open(const std::string& path, FileAccess access);
-  // The same for a file in an open folder. During a copy `on_piece` is called after each
-  // kCopyPieceBytes, as a sign of progress.
-  static constexpr size_t kCopyPieceBytes = size_t{64} << 20;
-  static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access,
-                                   const std::function<void()>& on_piece = {});
+  // The same for a file in an open folder.
+  static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -73,14 +71,25 @@ class MappedFile {
   const std::string& path() const { return path_; }
   ByteSpan bytes() const { return bytes_; }
   const FileStamp& stamp() const { return opened_; }  // as of Open
+  uint64_t size_bytes() const { return opened_.size_bytes; }
+  // Only for a kUnmapped file: fills `to` with the bytes from `offset` on. UNAVAILABLE: the file has
+  // become shorter.
+  Status ReadAt(uint64_t offset, MutableByteSpan to) const;
   // Only for a file opened as kWritable.
   MutableByteSpan writable() const;
+  // Releases the mapped pages of these bytes from this process's memory; what was written to them
+  // stays in the file. They are read again on the next access. A write to a page that is not mapped
+  // is also much cheaper than one to a page that was only read before.
+  void Release(uint64_t offset, uint64_t size_bytes) const;
+  // Only for a kWritable file: begins to write these bytes to the disk, so that a later Sync has
+  // less to wait for. A hint: errors are found by Sync.
+  void StartWriteback(uint64_t offset, uint64_t size_bytes) const;
   // DATA_LOSS: bytes of it were missing when they were read or written.
   Status CheckIntact() const;
   // As CheckIntact. After OK all writes are on the disk and the file's time is updated. (A store to
   // a mapping alone does not always update the time.)
   Status Sync() const;
-  // False: the path now leads to another file, or to none.
+  // False: the path now leads to another file, to none, or to one of another size.
   bool in_place() const;
   // ABORTED: the file is not in place, or has changed since it was opened.
   Status CheckUnchanged() const;
@@ -91,6 +100,7 @@ class MappedFile {
   std::string path_;
   FileAccess access_;
   FileStamp opened_;
+  UniqueFd fd_;  // of a kWritable or kUnmapped file
   MutableByteSpan bytes_;
   std::unique_ptr<MappingGuard> guard_;  // null: nothing is mapped
 };

@@ -8,7 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 
 namespace dws {
 namespace {

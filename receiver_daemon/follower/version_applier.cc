@@ -9,6 +9,7 @@
 #include "common/base/log/log.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/fit.h"
 #include "common/formats/slime_delta/version_folder.h"
 
 namespace dws {
@@ -94,11 +95,13 @@ Result<bool> VersionApplier::Settled(uint64_t version) {
   return now - unindexed_->since >= kSettledMin;
 }
 
-std::optional<uint64_t> VersionApplier::NewestFull(const std::vector<uint64_t>& versions,
+std::optional<uint64_t> VersionApplier::NewestFull(const slime::LocalCheckpoint& checkpoint,
+                                                   const std::vector<uint64_t>& versions,
                                                    uint64_t after) const {
+  const auto claims = slime::IndexLimits(checkpoint.checkpoint());
   for (auto version = versions.rbegin(); version != versions.rend() && *version > after;
        ++version) {
-    const auto index = slime::ReadVersionIndex(files_, PathOf(*version));
+    const auto index = slime::ReadVersionIndex(files_, PathOf(*version), claims);
     if (index.ok() && !index->delta.has_value()) return *version;
   }
   return std::nullopt;
@@ -119,7 +122,8 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
     refused = applied.status();
   }
   DWS_CHECK(!refused.ok());
-  const std::optional<uint64_t> full = NewestFull(versions, other_run ? local : local + 1);
+  const std::optional<uint64_t> full =
+      NewestFull(checkpoint, versions, other_run ? local : local + 1);
   if (!full.has_value()) return refused;
   // The folder of a new run may still have later versions of the run before it. Those are older
   // than the first version that shows the new run.

@@ -46,8 +46,9 @@ class VersionApplier {
   std::string PathOf(uint64_t version) const;
   // When the file that publishes `version` was written; nullopt: there is none.
   Time IndexTime(uint64_t version) const;
-  // The newest full checkpoint of `versions` after `after`, if any.
-  std::optional<uint64_t> NewestFull(const std::vector<uint64_t>& versions, uint64_t after) const;
+  // The newest full checkpoint of `versions` after `after` whose index fits `local`, if any.
+  std::optional<uint64_t> NewestFull(const slime::LocalCheckpoint& local,
+                                     const std::vector<uint64_t>& versions, uint64_t after) const;
   Result<Applied> ApplyFollowing(slime::LocalCheckpoint& local,
                                  const std::vector<uint64_t>& versions);
   Result<Applied> Apply(slime::LocalCheckpoint& local, uint64_t version);

@@ -13,7 +13,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 #include "common/formats/slime_delta/full_version.h"
 #include "common/formats/slime_delta/payload.h"
 #include "sender_daemon/publish/rank_state.h"

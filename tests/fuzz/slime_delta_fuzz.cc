@@ -48,7 +48,7 @@ Bytes TakeTensor(FuzzInput& input) {
 }
 
 // The size of the longest payload, which changes every byte.
-uint64_t PayloadBytesMax(Encoding encoding, uint64_t tensor_bytes) {
+uint64_t LongestPayload(Encoding encoding, uint64_t tensor_bytes) {
   switch (encoding) {
     case Encoding::kXor:
       return tensor_bytes;
@@ -84,7 +84,7 @@ void DecodeAnything(Encoding encoding, const Bytes& before, ByteSpan entry) {
     DWS_CHECK(absl::IsDataLoss(payload.status()));
     return;
   }
-  DWS_CHECK(payload->size() <= PayloadBytesMax(encoding, before.size()));
+  DWS_CHECK(payload->size() <= LongestPayload(encoding, before.size()));
   ApplyAnything(encoding, before, *payload);
 }
 

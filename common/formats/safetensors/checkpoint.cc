@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/model/limits.h"
 
@@ -71,10 +72,28 @@ Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
   return OkStatus();
 }
 
-Result<CheckpointIndex> ReadIndexFile(HeldFolder& folder) {
+Result<CheckpointIndex> ReadIndexFile(HeldFolder& folder, const ClaimLimits& claims) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text,
-                       folder.ReadFile(kIndexFile, limits::kCheckpointIndexBytesMax));
-  return ParseIndex(AsText(text), folder.path() + "/" + kIndexFile);
+                       folder.ReadFile(kIndexFile, claims.index_bytes_max));
+  return ParseIndex(AsText(text), folder.path() + "/" + kIndexFile, claims);
+}
+
+// The header of a file, read through its mapping or, without one, into memory.
+Result<Header> ReadHeader(const MappedFile& file, const ClaimLimits& claims) {
+  std::vector<std::byte> read;
+  const auto start = [&](uint64_t size_bytes) -> Result<ByteSpan> {
+    size_bytes = std::min(size_bytes, file.size_bytes());
+    if (size_bytes == 0 || !file.bytes().empty()) return file.bytes().first(size_bytes);
+    read.resize(size_bytes);
+    DWS_RETURN_IF_ERROR(file.ReadAt(0, read));
+    return ByteSpan(read);
+  };
+  DWS_ASSIGN_OR_RETURN(const ByteSpan first, start(kHeaderLengthBytes));
+  DWS_ASSIGN_OR_RETURN(const uint64_t length, HeaderLength(first, file.size_bytes(),
+                                                           claims.header_bytes_max, file.path()));
+  DWS_ASSIGN_OR_RETURN(const ByteSpan header, start(kHeaderLengthBytes + length));
+  return ParseHeaderText(AsText(header.subspan(kHeaderLengthBytes)), file.size_bytes(),
+                         claims.check_tensor, file.path());
 }
 
 }  // namespace
@@ -88,12 +107,13 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path, FileAccess access) 
   Checkpoint checkpoint;
   checkpoint.path_ = path;
   DWS_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(path, access));
-  DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), LastPart(path)));
+  DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), LastPart(path), {}));
   DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
   return checkpoint;
 }
 
-Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access) {
+Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access,
+                                    const ClaimLimits& claims) {
   Checkpoint checkpoint;
   checkpoint.path_ = folder.path();
   const std::string& path = checkpoint.path_;
@@ -102,7 +122,7 @@ Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access) {
   CheckpointIndex index;
   std::vector<std::string> names;
   if (indexed) {
-    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(folder));
+    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(folder, claims));
     std::set<std::string> named;
     for (const auto& [tensor, file] : index.weight_map) named.insert(file);
     names.assign(named.begin(), named.end());
@@ -115,20 +135,21 @@ Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access) {
   }
   for (const std::string& name : names) {
     DWS_ASSIGN_OR_RETURN(MappedFile mapping, folder.OpenFile(name, access));
-    DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), name));
+    DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), name, claims));
   }
   DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
   if (indexed) DWS_RETURN_IF_ERROR(CheckIndex(index, checkpoint, path));
   return checkpoint;
 }
 
-Status Checkpoint::AddFile(MappedFile mapping, const std::string& name) {
+Status Checkpoint::AddFile(MappedFile mapping, const std::string& name, const ClaimLimits& claims) {
   const std::string& path = mapping.path();
-  DWS_ASSIGN_OR_RETURN(Header header, ParseHeader(mapping.bytes(), path));
-  if (tensors_.size() + header.tensors.size() > limits::kTensorsMax) {
+  DWS_ASSIGN_OR_RETURN(Header header, ReadHeader(mapping, claims));
+  const bool mapped = !mapping.bytes().empty();
+  if (tensors_.size() + header.tensors.size() > claims.tensors_max) {
     return ResourceExhaustedError(
         "{}: with it the checkpoint has {} tensors, at most {} are allowed", path,
-        tensors_.size() + header.tensors.size(), limits::kTensorsMax);
+        tensors_.size() + header.tensors.size(), claims.tensors_max);
   }
   for (HeaderTensor& tensor : header.tensors) {
     tensors_.push_back({.name = std::move(tensor.name),
@@ -136,7 +157,8 @@ Status Checkpoint::AddFile(MappedFile mapping, const std::string& name) {
                         .shape = std::move(tensor.shape),
                         .file = static_cast<uint32_t>(files_.size()),
                         .offset = header.content_offset + tensor.begin,
-                        .bytes = header.BytesOf(tensor, mapping.bytes())});
+                        .size_bytes = tensor.size_bytes(),
+                        .bytes = mapped ? header.BytesOf(tensor, mapping.bytes()) : ByteSpan()});
   }
   files_.push_back(
       {.name = name, .metadata = std::move(header.metadata), .mapping = std::move(mapping)});
@@ -159,7 +181,7 @@ Status Checkpoint::SortTensors() {
 
 uint64_t Checkpoint::tensor_bytes() const {
   uint64_t bytes = 0;
-  for (const CheckpointTensor& tensor : tensors_) bytes += tensor.bytes.size();
+  for (const CheckpointTensor& tensor : tensors_) bytes += tensor.size_bytes;
   return bytes;
 }
 
@@ -168,6 +190,21 @@ const CheckpointTensor* Checkpoint::Find(std::string_view name) const {
       tensors_.begin(), tensors_.end(), name,
       [](const CheckpointTensor& tensor, std::string_view wanted) { return tensor.name < wanted; });
   return found != tensors_.end() && found->name == name ? &*found : nullptr;
+}
+
+Status Checkpoint::Read(const CheckpointTensor& tensor, uint64_t offset, MutableByteSpan to) const {
+  DWS_CHECK(offset + to.size() <= tensor.size_bytes);
+  return files_[tensor.file].mapping.ReadAt(tensor.offset + offset, to);
+}
+
+void Checkpoint::Release(const CheckpointTensor& tensor, uint64_t offset,
+                         uint64_t size_bytes) const {
+  files_[tensor.file].mapping.Release(tensor.offset + offset, size_bytes);
+}
+
+void Checkpoint::StartWriteback(const CheckpointTensor& tensor, uint64_t offset,
+                                uint64_t size_bytes) const {
+  files_[tensor.file].mapping.StartWriteback(tensor.offset + offset, size_bytes);
 }
 
 MutableByteSpan Checkpoint::Writable(const CheckpointTensor& tensor) const {

@@ -23,6 +23,7 @@
 #include "common/base/status.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/mapped_file.h"
+#include "common/formats/safetensors/claim_limits.h"
 #include "common/formats/safetensors/header.h"
 
 namespace dws::safetensors {
@@ -34,13 +35,15 @@ struct CheckpointFile {
   MappedFile mapping;
 };
 
-// One tensor of a checkpoint. `bytes` is valid as long as the Checkpoint.
+// One tensor of a checkpoint. `bytes` is valid as long as the Checkpoint; empty for one that is open
+// as kUnmapped.
 struct CheckpointTensor {
   std::string name;
   FileDType dtype = FileDType::kU8;
   std::vector<uint64_t> shape;
   uint32_t file = 0;    // of Checkpoint::files()
   uint64_t offset = 0;  // of its bytes in that file
+  uint64_t size_bytes = 0;
   ByteSpan bytes;
 };
 
@@ -55,7 +58,9 @@ class Checkpoint {
                                  FileAccess access = FileAccess::kReadOnly);
   // The same for a folder that others may change meanwhile. The caller calls the folder's
   // CheckUnchanged to find out.
-  static Result<Checkpoint> Open(HeldFolder& folder, FileAccess access);
+  // The headers are checked against `claims` before anything else is read.
+  static Result<Checkpoint> Open(HeldFolder& folder, FileAccess access,
+                                 const ClaimLimits& claims = {});
 
   Checkpoint(Checkpoint&&) = default;
   Checkpoint& operator=(Checkpoint&&) = default;
@@ -68,6 +73,10 @@ class Checkpoint {
   // nullptr when there is none.
   const CheckpointTensor* Find(std::string_view name) const;
 
+  // MappedFile::ReadAt, Release and StartWriteback of bytes of one of tensors(), from `offset` on.
+  Status Read(const CheckpointTensor& tensor, uint64_t offset, MutableByteSpan to) const;
+  void Release(const CheckpointTensor& tensor, uint64_t offset, uint64_t size_bytes) const;
+  void StartWriteback(const CheckpointTensor& tensor, uint64_t offset, uint64_t size_bytes) const;
   // Only for a checkpoint opened as kWritable: the bytes of one of tensors(), mapped from the file.
   MutableByteSpan Writable(const CheckpointTensor& tensor) const;
   // MappedFile::CheckIntact of all files.
@@ -80,7 +89,7 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  Status AddFile(MappedFile mapping, const std::string& name);
+  Status AddFile(MappedFile mapping, const std::string& name, const ClaimLimits& claims);
   Status SortTensors();
 
   std::string path_;

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kOf = "-of-";
+constexpr std::string_view kWeightMap = "weight_map";
+constexpr std::string_view kMetadata = "metadata";
 constexpr size_t kNumberDigits = 5;
 
 // Removes the digits at the end of `text` and returns their number; nullopt for fewer than five
@@ -25,6 +27,24 @@ std::optional<uint64_t> TakeNumber(std::string_view& text) {
   if (digits.size() < kNumberDigits || error != std::errc()) return std::nullopt;
   text.remove_suffix(digits.size());
   return number;
+}
+
+// Adds a member of the weight_map.
+Status AddTensor(CheckpointIndex& index, const std::string& name, const nlohmann::json& value,
+                 const std::string& what, const ClaimLimits& claims) {
+  if (index.weight_map.size() >= claims.tensors_max) {
+    return ResourceExhaustedError("{}: more than the {} tensors allowed", what, claims.tensors_max);
+  }
+  if (name.size() > limits::kTensorNameBytesMax) {
+    return ResourceExhaustedError("{}: a tensor's name has {} bytes, at most {} are allowed", what,
+                                  name.size(), limits::kTensorNameBytesMax);
+  }
+  DWS_RETURN_IF_ERROR(AddString(index.weight_map, name, value, what + ", weight_map"));
+  const std::string& file = index.weight_map[name];
+  if (IsShardName(file)) return OkStatus();
+  return DataLossError(
+      "{}: tensor '{}' is listed in '{}', expected a .safetensors file in the same folder", what,
+      name, file);
 }
 
 }  // namespace
@@ -49,38 +69,39 @@ std::string MakeShardName(ShardNumber shard) {
   return fmt::format("model-{:05d}-of-{:05d}.safetensors", shard.number, shard.total);
 }
 
-Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& what) {
-  DWS_ASSIGN_OR_RETURN(const nlohmann::json root, ParseStrictJson(text, what));
-  if (!root.is_object() || !root.contains("weight_map")) {
-    return DataLossError("{}: expected an object with a weight_map", what);
-  }
+Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& what,
+                                   const ClaimLimits& claims) {
   CheckpointIndex index;
-  DWS_ASSIGN_OR_RETURN(index.weight_map, StringMembers(root["weight_map"], what + ", weight_map"));
-  if (index.weight_map.size() > limits::kTensorsMax) {
-    return ResourceExhaustedError("{}: {} tensors, at most {} are allowed", what,
-                                  index.weight_map.size(), limits::kTensorsMax);
-  }
-  for (const auto& [name, file] : index.weight_map) {
-    if (name.size() > limits::kTensorNameBytesMax) {
-      return ResourceExhaustedError("{}: a tensor's name has {} bytes, at most {} are allowed",
-                                    what, name.size(), limits::kTensorNameBytesMax);
+  bool has_map = false;
+  bool map_is_object = true;
+  bool metadata_is_object = true;
+  const auto on_member = [&](const std::string& parent, const std::string& key,
+                             nlohmann::json value) -> Status {
+    if (parent == kWeightMap) return AddTensor(index, key, value, what, claims);
+    if (parent == kMetadata) {
+      if (index.metadata.size() + index.other_metadata.size() >= limits::kTensorsMax) {
+        return ResourceExhaustedError("{}: more than the {} members of metadata allowed", what,
+                                      limits::kTensorsMax);
+      }
+      if (value.is_string()) {
+        index.metadata.emplace(key, value.get<std::string>());
+      } else {
+        index.other_metadata.insert(key);
+      }
+      return OkStatus();
     }
-    if (!IsShardName(file)) {
-      return DataLossError(
-          "{}: tensor '{}' is listed in '{}', expected a .safetensors file in the same folder",
-          what, name, file);
-    }
-  }
-  const auto metadata = root.find("metadata");
-  if (metadata == root.end()) return index;
-  if (!metadata->is_object()) return DataLossError("{}: its metadata is not an object", what);
-  for (const auto& [key, value] : metadata->items()) {
-    if (value.is_string()) {
-      index.metadata.emplace(key, value.get<std::string>());
-    } else {
-      index.other_metadata.insert(key);
-    }
-  }
+    if (key == kWeightMap) has_map = true, map_is_object = value.is_object();
+    if (key == kMetadata) metadata_is_object = value.is_object();
+    return OkStatus();
+  };
+  const Status read = ReadStrictMembers(
+      text, what,
+      {.opens = [](const std::string& key) { return key == kWeightMap || key == kMetadata; },
+       .on_member = on_member});
+  DWS_RETURN_IF_ERROR(read);
+  if (!has_map) return DataLossError("{}: expected an object with a weight_map", what);
+  if (!map_is_object) return DataLossError("{}, weight_map: expected an object of strings", what);
+  if (!metadata_is_object) return DataLossError("{}: its metadata is not an object", what);
   return index;
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/formats/safetensors/claim_limits.h"
 
 namespace dws::safetensors {
 
@@ -25,8 +26,10 @@ struct CheckpointIndex {
 };
 
 // DATA_LOSS: not such JSON, or a file name that leads out of the folder. RESOURCE_EXHAUSTED: more
-// tensors or longer names than limits.h allows. `what` names the index in messages.
-Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& what);
+// tensors or longer names than limits.h allows. `what` names the index in messages. Others: of
+// `claims`.
+Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& what,
+                                   const ClaimLimits& claims = {});
 
 // The text of an index; metadata is written as strings. INVALID_ARGUMENT: a text that is not UTF-8.
 Result<std::string> MakeIndex(const CheckpointIndex& index);

@@ -11,7 +11,6 @@
 namespace dws::safetensors {
 namespace {
 
-constexpr uint64_t kLengthBytes = 8;
 constexpr const char* kMetadataKey = "__metadata__";
 
 Result<std::vector<uint64_t>> WholeNumbers(const nlohmann::json& array, const std::string& what) {
@@ -106,25 +105,6 @@ Status CheckOffsets(std::vector<HeaderTensor>& tensors, uint64_t content_bytes,
   return OkStatus();
 }
 
-Result<std::string_view> HeaderText(ByteSpan file, const std::string& what) {
-  if (file.size() < kLengthBytes) {
-    return DataLossError("{}: expected a safetensors file, found {} bytes", what, file.size());
-  }
-  const auto length = LoadLe<uint64_t>(file.data());
-  if (length > limits::kSafetensorsHeaderBytesMax) {
-    return DataLossError("{}: a header of {} bytes, at most {} are allowed", what, length,
-                         limits::kSafetensorsHeaderBytesMax);
-  }
-  if (length > file.size() - kLengthBytes) {
-    return DataLossError("{}: a header of {} bytes in a file of {}", what, length, file.size());
-  }
-  const std::string_view text = AsText(file.subspan(kLengthBytes, length));
-  if (text.empty() || text.front() != '{') {
-    return DataLossError("{}: its header does not begin with '{{'", what);
-  }
-  return text;
-}
-
 // Checks the tensors, sorts them into the file's order, and sets their offsets.
 Status PlaceTensors(std::vector<HeaderTensor>& tensors) {
   if (tensors.size() > limits::kTensorsMax) {
@@ -155,25 +135,66 @@ Status PlaceTensors(std::vector<HeaderTensor>& tensors) {
 
 }  // namespace
 
-Result<Header> ParseHeader(ByteSpan file, const std::string& what) {
-  DWS_ASSIGN_OR_RETURN(const std::string_view text, HeaderText(file, what));
-  DWS_ASSIGN_OR_RETURN(const nlohmann::json root, ParseStrictJson(text, what + ", header"));
-  if (root.size() > limits::kTensorsMax + 1) {
-    return ResourceExhaustedError("{}: {} tensors, at most {} are allowed", what, root.size(),
-                                  limits::kTensorsMax);
+Result<uint64_t> HeaderLength(ByteSpan start, uint64_t file_bytes, uint64_t header_bytes_max,
+                              const std::string& what) {
+  if (start.size() < kHeaderLengthBytes) {
+    return DataLossError("{}: expected a safetensors file, found {} bytes", what, file_bytes);
+  }
+  const auto length = LoadLe<uint64_t>(start.data());
+  if (length > limits::kSafetensorsHeaderBytesMax) {
+    return DataLossError("{}: a header of {} bytes, at most {} are allowed", what, length,
+                         limits::kSafetensorsHeaderBytesMax);
+  }
+  if (length > file_bytes - kHeaderLengthBytes) {
+    return DataLossError("{}: a header of {} bytes in a file of {}", what, length, file_bytes);
+  }
+  if (length > header_bytes_max) {
+    return ResourceExhaustedError(
+        "{}: a header of {} bytes; the checkpoint that it is for needs at most {}", what, length,
+        header_bytes_max);
+  }
+  return length;
+}
+
+Result<Header> ParseHeaderText(std::string_view text, uint64_t file_bytes,
+                               const std::function<Status(const HeaderTensor&)>& check_tensor,
+                               const std::string& what) {
+  if (text.empty() || text.front() != '{') {
+    return DataLossError("{}: its header does not begin with '{{'", what);
   }
   Header header;
-  header.content_offset = kLengthBytes + text.size();
-  for (const auto& [name, entry] : root.items()) {
-    if (name == kMetadataKey) {
-      DWS_ASSIGN_OR_RETURN(header.metadata, StringMembers(entry, what + ", __metadata__"));
-      continue;
+  header.content_offset = kHeaderLengthBytes + text.size();
+  const auto on_member = [&](const std::string& parent, const std::string& key,
+                             nlohmann::json value) -> Status {
+    const size_t count = parent.empty() ? header.tensors.size() : header.metadata.size();
+    if (count >= limits::kTensorsMax && key != kMetadataKey) {
+      return ResourceExhaustedError("{}: more than the {} tensors or members of metadata allowed",
+                                    what, limits::kTensorsMax);
     }
-    DWS_ASSIGN_OR_RETURN(HeaderTensor tensor, ParseTensor(name, entry, what));
+    if (!parent.empty()) return AddString(header.metadata, key, value, what + ", __metadata__");
+    if (key == kMetadataKey) {
+      if (value.is_object()) return OkStatus();  // its members have been added
+      return DataLossError("{}, __metadata__: expected an object of strings", what);
+    }
+    DWS_ASSIGN_OR_RETURN(HeaderTensor tensor, ParseTensor(key, value, what));
+    if (check_tensor != nullptr) DWS_RETURN_IF_ERROR(check_tensor(tensor));
     header.tensors.push_back(std::move(tensor));
-  }
-  DWS_RETURN_IF_ERROR(CheckOffsets(header.tensors, file.size() - header.content_offset, what));
+    return OkStatus();
+  };
+  DWS_RETURN_IF_ERROR(
+      ReadStrictMembers(text, what + ", header",
+                        {.opens = [](const std::string& key) { return key == kMetadataKey; },
+                         .on_member = on_member}));
+  DWS_RETURN_IF_ERROR(CheckOffsets(header.tensors, file_bytes - header.content_offset, what));
   return header;
+}
+
+Result<Header> ParseHeader(ByteSpan file, const std::string& what) {
+  DWS_ASSIGN_OR_RETURN(const uint64_t length,
+                       HeaderLength(file.first(std::min<size_t>(file.size(), kHeaderLengthBytes)),
+                                    file.size(), limits::kSafetensorsHeaderBytesMax, what));
+  return ParseHeaderText(AsText(file.subspan(kHeaderLengthBytes, length)), file.size(), nullptr,
+                         what);
 }
 
 Result<NewHeader> MakeHeader(const Metadata& metadata, std::vector<HeaderTensor> tensors) {
@@ -205,10 +226,10 @@ Result<NewHeader> MakeHeader(const Metadata& metadata, std::vector<HeaderTensor>
   NewHeader made;
   made.header = {.metadata = metadata,
                  .tensors = std::move(tensors),
-                 .content_offset = kLengthBytes + text.size()};
+                 .content_offset = kHeaderLengthBytes + text.size()};
   made.bytes.resize(made.header.content_offset);
   StoreLe<uint64_t>(made.bytes.data(), text.size());
-  std::memcpy(made.bytes.data() + kLengthBytes, text.data(), text.size());
+  std::memcpy(made.bytes.data() + kHeaderLengthBytes, text.data(), text.size());
   return made;
 }
 

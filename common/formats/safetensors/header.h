@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -47,6 +49,18 @@ struct Header {
 // Parses the header of `file`, which holds the whole file; `what` names it in messages. DATA_LOSS:
 // it breaks the format; the message says where. RESOURCE_EXHAUSTED: more than limits.h allows.
 Result<Header> ParseHeader(ByteSpan file, const std::string& what);
+
+// The same in two steps, for a file of `file_bytes` that is not in memory.
+//
+// The size of the header's JSON, from the first kHeaderLengthBytes of the file, or all of a smaller
+// one. RESOURCE_EXHAUSTED: above `header_bytes_max`.
+inline constexpr uint64_t kHeaderLengthBytes = 8;
+Result<uint64_t> HeaderLength(ByteSpan start, uint64_t file_bytes, uint64_t header_bytes_max,
+                              const std::string& what);
+// Parses that JSON. `check_tensor`: as in ClaimLimits.
+Result<Header> ParseHeaderText(std::string_view text, uint64_t file_bytes,
+                               const std::function<Status(const HeaderTensor&)>& check_tensor,
+                               const std::string& what);
 
 // The header of a new file, and its bytes. Tensors are in the official library's order: those with
 // the greatest dtype first, then by name. The JSON is padded with spaces to 8 bytes.

@@ -32,9 +32,18 @@ std::string_view NameOf(Encoding encoding);
 // above 4 GiB as overwrite (use xor), or xor_sparse.
 Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before, ByteSpan after);
 
-// One zstd frame of level 1 that states its content size, as Python's zstandard.compress() writes
-// it.
-std::vector<std::byte> CompressEntry(ByteSpan payload);
+// One zstd frame that states its content size, as Python's zstandard.compress() writes it. slime's
+// level is 1; a negative one is faster.
+inline constexpr int kEntryLevel = 1;
+std::vector<std::byte> CompressEntry(ByteSpan payload, int level = kEntryLevel);
+
+// The size of the payload in an entry for a tensor of `tensor_bytes`; `start` is the beginning of the
+// entry, at least kFrameStartBytes or all of it. Errors as DecodeEntry.
+inline constexpr size_t kFrameStartBytes = 18;  // zstd's longest frame header
+Result<uint64_t> PayloadBytes(Encoding encoding, ByteSpan start, uint64_t tensor_bytes);
+// The largest payload for a tensor of `tensor_bytes`, and the largest entry.
+uint64_t PayloadBytesMax(Encoding encoding, uint64_t tensor_bytes);
+uint64_t EntryBytesMax(Encoding encoding, uint64_t tensor_bytes);
 
 // The payload in `entry`, for a tensor of `tensor_bytes`. DATA_LOSS: not exactly one valid frame, a
 // frame that does not state its size, or a size that no payload of such a tensor has.

@@ -1,9 +1,7 @@
 #include "common/formats/slime_delta/runs.h"
 
+#include <bit>
 #include <cstring>
-#include <optional>
-
-#include "common/base/failpoint.h"
 
 namespace dws::slime {
 namespace {
@@ -18,40 +16,28 @@ size_t NextDifference(ByteSpan before, ByteSpan after, size_t at) {
   return at;
 }
 
-void AppendNumber(uint64_t number, std::vector<std::byte>& to) {
-  for (; number >= 0x80; number >>= 7) to.push_back(std::byte((number & 0x7F) | 0x80));
-  to.push_back(std::byte(number));
+constexpr size_t kNumberBytesMax = 10;
+
+// Returns the end of what it has written.
+std::byte* StoreNumber(uint64_t number, std::byte* to) {
+  for (; number >= 0x80; number >>= 7) *to++ = std::byte((number & 0x7F) | 0x80);
+  *to++ = std::byte(number);
+  return to;
 }
 
-// nullopt: cut off, or more than 63 bits.
-std::optional<uint64_t> TakeNumber(ByteSpan& rest) {
-  uint64_t number = 0;
-  for (uint32_t shift = 0; shift < 63 && !rest.empty(); shift += 7) {
-    const auto byte = std::to_integer<uint64_t>(rest.front());
-    rest = rest.subspan(1);
+// Reads a number at `at` and returns its end; nullptr: cut off, or more than 63 bits.
+inline const std::byte* LoadNumber(const std::byte* at, const std::byte* end, uint64_t& number) {
+  if (at != end && *at < std::byte{0x80}) {  // nearly always
+    number = std::to_integer<uint64_t>(*at);
+    return at + 1;
+  }
+  number = 0;
+  for (uint32_t shift = 0; shift < 63 && at != end; shift += 7) {
+    const auto byte = std::to_integer<uint64_t>(*at++);
     number |= (byte & 0x7F) << shift;
-    if (byte < 0x80) return number;
+    if (byte < 0x80) return at;
   }
-  return std::nullopt;
-}
-
-// DATA_LOSS: cut off, or a run outside the tensor.
-Status CheckRuns(ByteSpan payload, uint64_t tensor_bytes) {
-  uint64_t end = 0;
-  while (!payload.empty()) {
-    const std::optional<uint64_t> gap = TakeNumber(payload);
-    const std::optional<uint64_t> size = gap.has_value() ? TakeNumber(payload) : std::nullopt;
-    if (!size.has_value() || *size == 0 || *size > payload.size()) {
-      return DataLossError("a run after byte {} of a tensor is cut off", end);
-    }
-    if (*gap > tensor_bytes - end || *size > tensor_bytes - end - *gap) {
-      return DataLossError("a run of {} bytes, {} after byte {} of a tensor of {}", *size, *gap,
-                           end, tensor_bytes);
-    }
-    end += *gap + *size;
-    payload = payload.subspan(*size);
-  }
-  return OkStatus();
+  return nullptr;
 }
 
 }  // namespace
@@ -71,28 +57,94 @@ std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_
   return runs;
 }
 
-std::vector<std::byte> EncodeRuns(ByteSpan after, std::span<const ByteRun> runs) {
-  std::vector<std::byte> payload;
-  uint64_t end = 0;
-  for (const ByteRun& run : runs) {
-    AppendNumber(run.offset - end, payload);
-    AppendNumber(run.size_bytes, payload);
-    const ByteSpan bytes = after.subspan(run.offset, run.size_bytes);
-    payload.insert(payload.end(), bytes.begin(), bytes.end());
-    end = run.offset + run.size_bytes;
+void Xor(MutableByteSpan to, ByteSpan with) {
+  size_t at = 0;
+  for (; at + 32 <= to.size(); at += 32) {
+    for (size_t i = at; i < at + 32; i += 8) {
+      StoreLe(to.data() + i, LoadLe<uint64_t>(to.data() + i) ^ LoadLe<uint64_t>(with.data() + i));
+    }
   }
-  return payload;
+  for (; at < to.size(); ++at) to[at] ^= with[at];
 }
 
-Status ApplyRuns(ByteSpan payload, MutableByteSpan tensor) {
-  DWS_RETURN_IF_ERROR(CheckRuns(payload, tensor.size()));
-  for (uint64_t end = 0; !payload.empty();) {
-    const uint64_t offset = end + *TakeNumber(payload);
-    const uint64_t size = *TakeNumber(payload);
-    std::memcpy(tensor.data() + offset, payload.data(), size);
-    payload = payload.subspan(size);
-    end = offset + size;
-    DWS_KILLPOINT("slime.apply.inside_tensor");
+void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>& runs) {
+  constexpr size_t kLineBytes = 64;
+  size_t line = 0;
+  for (; line + kLineBytes <= difference.size(); line += kLineBytes) {
+    uint64_t any = 0;
+    for (size_t i = 0; i < kLineBytes; i += 8) {
+      any |= LoadLe<uint64_t>(difference.data() + line + i);
+    }
+    if (any == 0) continue;
+    for (size_t at = line; at < line + kLineBytes; at += 8) {
+      uint64_t changed = LoadLe<uint64_t>(difference.data() + at);
+      while (changed != 0) {
+        const int byte = std::countr_zero(changed) / 8;
+        AddChange(at + static_cast<size_t>(byte), runs);
+        changed &= ~(uint64_t{0xFF} << (8 * byte));
+      }
+    }
+  }
+  for (size_t at = line; at < difference.size(); ++at) {
+    if (difference[at] != std::byte{0}) AddChange(at, runs);
+  }
+  Xor(difference, before);
+}
+
+void RunsWriter::Add(uint64_t offset, ByteSpan bytes) {
+  const size_t needed = used_ + 2 * kNumberBytesMax + bytes.size();
+  if (payload_.size() < needed) payload_.resize(2 * needed);
+  std::byte* at = StoreNumber(offset - end_, payload_.data() + used_);
+  at = StoreNumber(bytes.size(), at);
+  std::memcpy(at, bytes.data(), bytes.size());
+  used_ = static_cast<size_t>(at - payload_.data()) + bytes.size();
+  end_ = offset + bytes.size();
+}
+
+std::vector<std::byte> RunsWriter::Take() {
+  payload_.resize(used_);
+  return std::move(payload_);
+}
+
+std::vector<std::byte> EncodeRuns(ByteSpan after, std::span<const ByteRun> runs) {
+  RunsWriter writer;
+  for (const ByteRun& run : runs) {
+    writer.Add(run.offset, after.subspan(run.offset, run.size_bytes));
+  }
+  return writer.Take();
+}
+
+RunsReader::Run RunsReader::Next() {
+  Run run;
+  uint64_t gap = 0;
+  uint64_t size = 0;
+  at_ = LoadNumber(at_, payload_end_, gap);
+  at_ = LoadNumber(at_, payload_end_, size);
+  run.offset = run_end_ + gap;
+  run.bytes = ByteSpan(at_, size);
+  at_ += size;
+  run_end_ = run.offset + size;
+  return run;
+}
+
+Status CheckRuns(ByteSpan payload, uint64_t tensor_bytes) {
+  const std::byte* at = payload.data();
+  const std::byte* const payload_end = at + payload.size();
+  uint64_t end = 0;  // of the last run
+  while (at != payload_end) {
+    uint64_t gap = 0;
+    uint64_t size = 0;
+    at = LoadNumber(at, payload_end, gap);
+    if (at != nullptr) at = LoadNumber(at, payload_end, size);
+    if (at == nullptr || size == 0 || size > static_cast<uint64_t>(payload_end - at)) {
+      return DataLossError("a run after byte {} of a tensor is cut off", end);
+    }
+    if (gap > tensor_bytes - end || size > tensor_bytes - end - gap) {
+      return DataLossError("a run of {} bytes, {} after byte {} of a tensor of {}", size, gap, end,
+                           tensor_bytes);
+    }
+    end += gap + size;
+    at += size;
   }
   return OkStatus();
 }

@@ -4,11 +4,16 @@
 #include <set>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/fit.h"
+#include "common/formats/slime_delta/windows.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
 namespace {
+
+constexpr uint64_t kProgressBytes = uint64_t{64} << 20;  // read between two signs of progress
 
 std::string LastPart(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -66,7 +71,8 @@ bool IsSingle(const std::vector<std::string>& listed) {
 
 // `text` is the index as it was read.
 Result<VersionIndex> IndexOf(const std::string& version_folder,
-                             const Result<std::vector<std::byte>>& text) {
+                             const Result<std::vector<std::byte>>& text,
+                             const safetensors::ClaimLimits& claims) {
   const std::optional<uint64_t> version = ParseVersionFolderName(LastPart(version_folder));
   if (!version.has_value()) {
     return InvalidArgumentError("expected a version folder, as weight_v000001, found {}",
@@ -76,7 +82,8 @@ Result<VersionIndex> IndexOf(const std::string& version_folder,
     return UnavailableError("{} has no index: it is not published yet", version_folder);
   }
   DWS_RETURN_IF_ERROR(text.status());
-  return ParseVersionIndex(AsText(*text), *version, version_folder + "/" + safetensors::kIndexFile);
+  return ParseVersionIndex(AsText(*text), *version, version_folder + "/" + safetensors::kIndexFile,
+                           claims);
 }
 
 }  // namespace
@@ -99,33 +106,38 @@ Result<std::optional<FileStamp>> StampOfVersion(const HeldFolder& versions, uint
   return versions.Stamp(folder + safetensors::kSingleFile);
 }
 
-Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder) {
+Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder,
+                                      const safetensors::ClaimLimits& claims) {
   const auto listed = files.List(version_folder);
   const auto version = ParseVersionFolderName(LastPart(version_folder));
   if (version.has_value() && listed.ok() && IsSingle(*listed)) {
     return VersionIndex{.version = *version};
   }
-  return IndexOf(version_folder, files.ReadFile(version_folder + "/" + safetensors::kIndexFile,
-                                                limits::kCheckpointIndexBytesMax));
+  return IndexOf(
+      version_folder,
+      files.ReadFile(version_folder + "/" + safetensors::kIndexFile, claims.index_bytes_max),
+      claims);
 }
 
-Result<VersionFolder> VersionFolder::Open(const std::string& version_folder, FileAccess access) {
+Result<VersionFolder> VersionFolder::Open(const std::string& version_folder) {
   Result<HeldFolder> folder = HeldFolder::Open(version_folder);
   if (absl::IsNotFound(folder.status())) {
     return UnavailableError("{}: it is not published yet", Message(folder.status()));
   }
   DWS_RETURN_IF_ERROR(folder.status());
-  return OpenHeld(*std::move(folder), access);
+  return OpenHeld(*std::move(folder), nullptr);
 }
 
-Result<VersionFolder> VersionFolder::Open(const HeldFolder& versions, uint64_t version) {
+Result<VersionFolder> VersionFolder::Open(const HeldFolder& versions, uint64_t version,
+                                          const safetensors::Checkpoint& local) {
   DWS_ASSIGN_OR_RETURN(HeldFolder folder, versions.OpenFolder(VersionFolderName(version)));
-  return OpenHeld(std::move(folder), FileAccess::kCopied);
+  return OpenHeld(std::move(folder), &local);
 }
 
-Result<VersionFolder> VersionFolder::OpenHeld(HeldFolder folder, FileAccess access) {
+Result<VersionFolder> VersionFolder::OpenHeld(HeldFolder folder,
+                                              const safetensors::Checkpoint* local) {
   VersionFolder opened(std::move(folder));
-  const Status read = opened.Read(access);
+  const Status read = opened.Read(local);
   // Check this first: an error that comes from a mixture of two folders must not be reported.
   DWS_RETURN_IF_ERROR(opened.folder_.CheckUnchanged());
   DWS_RETURN_IF_ERROR(read);
@@ -136,17 +148,21 @@ const FileStamp& VersionFolder::index_stamp() const {
   return folder_.StampRead(single_ ? safetensors::kSingleFile : safetensors::kIndexFile);
 }
 
-Status VersionFolder::Read(FileAccess access) {
-  const auto text = folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax);
+Status VersionFolder::Read(const safetensors::Checkpoint* local) {
+  const safetensors::ClaimLimits claims =
+      local != nullptr ? IndexLimits(*local) : safetensors::ClaimLimits();
+  const auto text = folder_.ReadFile(safetensors::kIndexFile, claims.index_bytes_max);
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, folder_.List());
   if (absl::IsNotFound(text.status()) && IsSingle(listed)) {
-    DWS_RETURN_IF_ERROR(ReadSingle(access));
+    DWS_RETURN_IF_ERROR(ReadSingle(local != nullptr ? ShardLimits(*local, index_) : claims));
     return CheckSame(listed, std::nullopt);
   }
-  DWS_ASSIGN_OR_RETURN(index_, IndexOf(folder_.path(), text));
+  DWS_ASSIGN_OR_RETURN(index_, IndexOf(folder_.path(), text, claims));
+  if (local != nullptr) DWS_RETURN_IF_ERROR(CheckNames(*local, index_));
   DWS_RETURN_IF_ERROR(CheckShards(listed, index_, folder_.path()));
   if (!index_.weight_map.empty()) {
-    Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(folder_, access);
+    Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(
+        folder_, FileAccess::kUnmapped, local != nullptr ? ShardLimits(*local, index_) : claims);
     if (absl::IsNotFound(checkpoint.status())) {  // removed since the folder was listed
       return UnavailableError("{}: {}", folder_.path(), Message(checkpoint.status()));
     }
@@ -159,14 +175,15 @@ Status VersionFolder::Read(FileAccess access) {
   return CheckSame(listed, *text);
 }
 
-Status VersionFolder::ReadSingle(FileAccess access) {
+Status VersionFolder::ReadSingle(const safetensors::ClaimLimits& claims) {
   single_ = true;
   const std::string& path = folder_.path();
   const std::optional<uint64_t> version = ParseVersionFolderName(LastPart(path));
   if (!version.has_value()) {
     return InvalidArgumentError("expected a version folder, as weight_v000001, found {}", path);
   }
-  Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::Open(folder_, access);
+  Result<safetensors::Checkpoint> checkpoint =
+      safetensors::Checkpoint::Open(folder_, FileAccess::kUnmapped, claims);
   if (absl::IsDataLoss(checkpoint.status()) || absl::IsNotFound(checkpoint.status())) {
     return UnavailableError("{}: has no index, and its {} is not complete (yet): {}", path,
                             safetensors::kSingleFile, Message(checkpoint.status()));
@@ -186,43 +203,64 @@ Status VersionFolder::CheckSame(const std::vector<std::string>& listed,
   bool same = listed_again == listed;
   if (same && text.has_value()) {
     // Files written within one tick of the clock have the same time, so compare contents too.
-    DWS_ASSIGN_OR_RETURN(
-        const std::vector<std::byte> text_again,
-        folder_.ReadFile(safetensors::kIndexFile, limits::kCheckpointIndexBytesMax));
-    same = text_again == *text;
+    const auto text_again = folder_.ReadFile(safetensors::kIndexFile, text->size());
+    if (!absl::IsResourceExhausted(text_again.status())) DWS_RETURN_IF_ERROR(text_again.status());
+    same = text_again.ok() && *text_again == *text;
   }
   if (same) return OkStatus();
   return UnavailableError("{} was changed while it was read: read it again", folder_.path());
 }
 
 Status VersionFolder::ReadEntries() {
-  const std::string& folder = folder_.path();
   DWS_ASSIGN_OR_RETURN(std::string all, MakeVersionIndex(index_));
-  if (index_.delta.has_value() && checkpoint_.has_value()) {
+  if (checkpoint_.has_value()) {
     for (const safetensors::CheckpointTensor& tensor : checkpoint_->tensors()) {
-      const std::string what = fmt::format("{}: tensor '{}'", folder, tensor.name);
-      if (tensor.dtype != safetensors::FileDType::kU8 || tensor.shape.size() != 1) {
-        return DataLossError("{}: expected a list of U8, found {} [{}]", what,
-                             safetensors::NameOf(tensor.dtype), fmt::join(tensor.shape, ", "));
-      }
-      const safetensors::Metadata& digests = checkpoint_->files()[tensor.file].metadata;
-      const auto digest = digests.find(tensor.name);
-      if (digest == digests.end()) return DataLossError("{}: its shard has no digest of it", what);
-      if (!IsChecksumText(index_.delta->checksum, digest->second)) {
-        return DataLossError("{}: its digest '{}' is not a valid {} digest", what, digest->second,
-                             NameOf(index_.delta->checksum));
-      }
-      all += fmt::format("\n{} {}", digest->second, tensor.name);
-      entries_.push_back({.name = tensor.name, .digest = digest->second, .bytes = tensor.bytes});
-    }
-  }
-  if (!index_.delta.has_value()) {
-    for (const safetensors::CheckpointTensor& tensor : checkpoint_->tensors()) {
-      all += fmt::format("\n{} {}", ChecksumText(ChecksumFormat::kXxh3, tensor.bytes), tensor.name);
+      DWS_ASSIGN_OR_RETURN(std::string digest, DigestOf(tensor));
+      all += fmt::format("\n{} {}", digest, tensor.name);
+      entries_.push_back({.name = tensor.name, .digest = std::move(digest)});
     }
   }
   identity_ = ChecksumText(ChecksumFormat::kXxh3, AsBytes(all));
   return OkStatus();
+}
+
+Result<std::string> VersionFolder::DigestOf(const safetensors::CheckpointTensor& tensor) const {
+  if (!index_.delta.has_value()) {
+    Checksum checksum(ChecksumFormat::kXxh3);
+    const auto add = [&](uint64_t offset, MutableByteSpan window) -> Status {
+      DWS_RETURN_IF_ERROR(ReadOf(tensor, offset, window));
+      checksum.Update(window);
+      return OkStatus();
+    };
+    DWS_RETURN_IF_ERROR(ForEachWindow(tensor.size_bytes, add));
+    return checksum.Text();
+  }
+  const std::string what = fmt::format("{}: tensor '{}'", folder_.path(), tensor.name);
+  if (tensor.dtype != safetensors::FileDType::kU8 || tensor.shape.size() != 1) {
+    return DataLossError("{}: expected a list of U8, found {} [{}]", what,
+                         safetensors::NameOf(tensor.dtype), fmt::join(tensor.shape, ", "));
+  }
+  const safetensors::Metadata& digests = checkpoint_->files()[tensor.file].metadata;
+  const auto digest = digests.find(tensor.name);
+  if (digest == digests.end()) return DataLossError("{}: its shard has no digest of it", what);
+  if (IsChecksumText(index_.delta->checksum, digest->second)) return digest->second;
+  return DataLossError("{}: its digest '{}' is not a valid {} digest", what, digest->second,
+                       NameOf(index_.delta->checksum));
+}
+
+Status VersionFolder::ReadOf(const safetensors::CheckpointTensor& tensor, uint64_t offset,
+                             MutableByteSpan to) const {
+  if (offset / kProgressBytes != (offset + to.size()) / kProgressBytes) folder_.Progress();
+  return checkpoint_->Read(tensor, offset, to);
+}
+
+EntrySource VersionFolder::SourceOf(const VersionEntry& entry) const {
+  const safetensors::CheckpointTensor* const tensor = checkpoint_->Find(entry.name);
+  DWS_CHECK(tensor != nullptr);
+  return {.size_bytes = tensor->size_bytes,
+          .read = [this, tensor](uint64_t offset, MutableByteSpan to) {
+            return ReadOf(*tensor, offset, to);
+          }};
 }
 
 }  // namespace dws::slime

@@ -1,4 +1,5 @@
-// A published version folder, read and checked as a whole before any of it is used.
+// A published version folder: its index and headers, read and checked as a whole before anything else is
+// read. The tensors are read later, piece by piece.
 //
 // A reader can see a folder that is only partly written. A folder without an index is not published
 // yet, whatever shards it has, except a full checkpoint whose only file of weights is
@@ -22,15 +23,17 @@
 #include "common/base/status.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/slime_delta/entry_stream.h"
 #include "common/formats/slime_delta/version_index.h"
 
 namespace dws::slime {
 
-// A changed tensor.
+// A tensor of a version.
 struct VersionEntry {
   std::string name;
-  std::string digest;  // of the tensor's new bytes, in the version's checksum format
-  ByteSpan bytes;      // one compressed payload: DecodeEntry
+  // Of the tensor's new bytes: in a delta in the version's checksum format, in a full checkpoint
+  // xxh3-128.
+  std::string digest;
 };
 
 // The versions with a folder in `folder`, published or not, ascending. Errors of the file system.
@@ -45,7 +48,8 @@ Result<std::optional<FileStamp>> StampOfVersion(const HeldFolder& versions, uint
 
 // Reads the index of a version folder; of a full checkpoint without one, an index without tensors.
 // UNAVAILABLE: not published yet. Others: as ParseVersionIndex.
-Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder);
+Result<VersionIndex> ReadVersionIndex(FileSystem& files, const std::string& version_folder,
+                                      const safetensors::ClaimLimits& claims = {});
 
 // An open version folder. Lifecycle: open until destroyed; spans become invalid then, but stay
 // valid when it is moved. Threads: safe from any.
@@ -54,19 +58,23 @@ class VersionFolder {
   // UNAVAILABLE: not published yet, a shard is missing (the message names it), or the folder was
   // changed while it was read. DATA_LOSS: an index that does not match the shards, a tensor in two
   // shards, a shard that the index does not name, a missing or malformed digest, an entry that is
-  // not a list of U8. Others: as ParseVersionIndex and Checkpoint::Open. The default is kCopied
-  // because the writer may remove the folder at any time.
-  static Result<VersionFolder> Open(const std::string& version_folder,
-                                    FileAccess access = FileAccess::kCopied);
-  // Opens one of the versions in a folder. NOT_FOUND: there is no such version.
-  static Result<VersionFolder> Open(const HeldFolder& versions, uint64_t version);
+  // not a list of U8. Others: as ParseVersionIndex and Checkpoint::Open.
+  static Result<VersionFolder> Open(const std::string& version_folder);
+  // Opens one of the versions in a folder, which must be a version of `local` (fit.h).
+  // FAILED_PRECONDITION: it is of another model. NOT_FOUND: there is no such version.
+  static Result<VersionFolder> Open(const HeldFolder& versions, uint64_t version,
+                                    const safetensors::Checkpoint& local);
 
-  // Repeats the check at the end of Open. UNAVAILABLE: the folder has changed since.
+  // Repeats the check at the end of Open, after tensors have been read. UNAVAILABLE: the folder has
+  // changed since.
   Status CheckUnchanged() const { return folder_.CheckUnchanged(); }
 
   const VersionIndex& index() const { return index_; }
-  // The entries of a delta, by name; empty for a full checkpoint.
+  // By name; of a delta the changed tensors.
   const std::vector<VersionEntry>& entries() const { return entries_; }
+  // The bytes of one of entries(): for a delta its compressed payload (payload.h), else the tensor.
+  // It refers to this object.
+  EntrySource SourceOf(const VersionEntry& entry) const;
   // The shards; for a full checkpoint these are the weights. Null for a delta without changes.
   const safetensors::Checkpoint* checkpoint() const {
     return checkpoint_ ? &*checkpoint_ : nullptr;
@@ -81,14 +89,17 @@ class VersionFolder {
 
  private:
   explicit VersionFolder(HeldFolder folder) : folder_(std::move(folder)) {}
-  static Result<VersionFolder> OpenHeld(HeldFolder folder, FileAccess access);
-  Status Read(FileAccess access);
+  static Result<VersionFolder> OpenHeld(HeldFolder folder, const safetensors::Checkpoint* local);
+  Status Read(const safetensors::Checkpoint* local);
   // For a full checkpoint without an index.
-  Status ReadSingle(FileAccess access);
+  Status ReadSingle(const safetensors::ClaimLimits& claims);
   // UNAVAILABLE: the folder no longer has the files `listed`, or the index `text`.
   Status CheckSame(const std::vector<std::string>& listed,
                    const std::optional<std::vector<std::byte>>& text);
   Status ReadEntries();
+  Status ReadOf(const safetensors::CheckpointTensor& tensor, uint64_t offset,
+                MutableByteSpan to) const;
+  Result<std::string> DigestOf(const safetensors::CheckpointTensor& tensor) const;
 
   HeldFolder folder_;
   VersionIndex index_;

@@ -118,8 +118,10 @@ std::optional<uint64_t> ParseVersionFolderName(std::string_view name) {
 }
 
 Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_version,
-                                       const std::string& what) {
-  DWS_ASSIGN_OR_RETURN(safetensors::CheckpointIndex parsed, safetensors::ParseIndex(text, what));
+                                       const std::string& what,
+                                       const safetensors::ClaimLimits& claims) {
+  DWS_ASSIGN_OR_RETURN(safetensors::CheckpointIndex parsed,
+                       safetensors::ParseIndex(text, what, claims));
   for (const char* const key : kKeys) {
     if (parsed.other_metadata.contains(key)) {
       return DataLossError("{}: its {} is not a string", what, key);

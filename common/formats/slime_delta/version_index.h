@@ -19,7 +19,8 @@
 #include <string_view>
 
 #include "common/base/status.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/safetensors/claim_limits.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 #include "common/formats/slime_delta/payload.h"
 
 namespace dws::slime {
@@ -56,9 +57,10 @@ std::optional<uint64_t> ParseVersionFolderName(std::string_view name);
 
 // DATA_LOSS: not such an index, a version that differs from the folder's, a delta whose base is not
 // the version before, or an incomplete description. UNIMPLEMENTED: an unknown encoding, compression
-// or checksum. `what` names the index in messages.
+// or checksum. Others: of `claims`. `what` names the index in messages.
 Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_version,
-                                       const std::string& what);
+                                       const std::string& what,
+                                       const safetensors::ClaimLimits& claims = {});
 // INVALID_ARGUMENT: names that are not UTF-8, or extra metadata with keys that the format defines.
 Result<std::string> MakeVersionIndex(const VersionIndex& index);
 

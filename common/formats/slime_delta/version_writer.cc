@@ -4,13 +4,18 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/safetensors/header.h"
+#include "common/formats/slime_delta/entry_compressor.h"
+#include "common/formats/slime_delta/windows.h"
 
 namespace dws::slime {
 
 namespace {
+
+constexpr int kRunsLevel = -5;  // a redo record is read once, by us
 
 Status CheckNumber(uint64_t version) {
   if (version > 0 && version <= limits::kSlimeVersionMax) return OkStatus();
@@ -80,19 +85,50 @@ Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan aft
       (after.empty() || std::memcmp(before.data(), after.data(), after.size()) == 0)) {
     return OkStatus();
   }
+  if (options_.encoding == Encoding::kXor && before.size() == after.size()) {
+    return AddXor(name, before, after);
+  }
   Result<std::vector<std::byte>> payload = EncodePayload(options_.encoding, before, after);
   if (!payload.ok()) return Keep(Annotate(payload.status(), "tensor '" + name + "'"));
   Entry entry{.name = name,
               .digest = ChecksumText(options_.checksum, after),
               .bytes = CompressEntry(*payload)};
   *payload = {};
+  return AddEntry(std::move(entry));
+}
+
+// Window by window: the payload is as large as the tensor, and need not be in memory.
+Status VersionWriter::AddXor(const std::string& name, ByteSpan before, ByteSpan after) {
+  Checksum digest(options_.checksum);
+  EntryCompressor entry(after.size(), kEntryLevel);
+  const auto add = [&](uint64_t offset, MutableByteSpan window) {
+    const ByteSpan now = after.subspan(offset, window.size());
+    std::memcpy(window.data(), now.data(), now.size());
+    Xor(window, before.subspan(offset, window.size()));
+    entry.Add(window);
+    digest.Update(now);
+    return OkStatus();
+  };
+  DWS_RETURN_IF_ERROR(ForEachWindow(after.size(), add));
+  return AddEntry({.name = name, .digest = digest.Text(), .bytes = entry.Finish()});
+}
+
+Status VersionWriter::AddRuns(const std::string& name, std::string digest,
+                              std::vector<std::byte> payload) {
+  DWS_CHECK(options_.encoding == Encoding::kRuns);
+  if (payload.empty()) return OkStatus();
+  return AddEntry(
+      {.name = name, .digest = std::move(digest), .bytes = CompressEntry(payload, kRunsLevel)});
+}
+
+Status VersionWriter::AddEntry(Entry entry) {
   std::vector<Entry> shard;
   size_t number = 0;
   {
     MutexLock lock(mutex_);
     DWS_RETURN_IF_ERROR(error_);
-    if (!shard_of_.emplace(name, shard_count_).second) {
-      error_ = InvalidArgumentError("tensor '{}' was added twice", name);
+    if (!shard_of_.emplace(entry.name, shard_count_).second) {
+      error_ = InvalidArgumentError("tensor '{}' was added twice", entry.name);
       return error_;
     }
     waiting_bytes_ += entry.bytes.size();

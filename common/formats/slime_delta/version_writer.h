@@ -78,6 +78,10 @@ class VersionWriter {
   // that was added before.
   Status Add(const std::string& name, ByteSpan before, ByteSpan after);
 
+  // For a version of encoding dws_runs: adds a tensor by the payload of its runs, and the digest of its
+  // new bytes. A payload without runs is left out.
+  Status AddRuns(const std::string& name, std::string digest, std::vector<std::byte> payload);
+
   // Completes and publishes the version.
   Result<VersionSummary> Finish();
 
@@ -94,6 +98,8 @@ class VersionWriter {
         folder_(std::move(folder)),
         options_(std::move(options)) {}
 
+  Status AddXor(const std::string& name, ByteSpan before, ByteSpan after);
+  Status AddEntry(Entry entry);
   Status WriteShard(size_t number, const std::vector<Entry>& entries);
   Status Keep(Status status);
   std::string TemporaryPath(size_t number) const;

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "common/formats/safetensors/header.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 #include "common/formats/slime_delta/payload.h"
 #include "common/formats/slime_delta/version_index.h"
 #include "tools/bench/peers/peer.h"

@@ -13,6 +13,7 @@
 #include "common/base/failpoint.h"
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/fit.h"
 #include "common/formats/slime_delta/local/redo.h"
 #include "common/formats/slime_delta/local/write_down.h"
 #include "common/model/limits.h"
@@ -28,7 +29,8 @@ struct OpenedVersion {
   VersionFolder version;
 };
 
-Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnAccess& on_access) {
+Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnAccess& on_access,
+                                  const safetensors::Checkpoint& local) {
   const size_t slash = path.rfind('/');
   const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   const std::optional<uint64_t> number = ParseVersionFolderName(name);
@@ -38,7 +40,7 @@ Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnA
   DWS_ASSIGN_OR_RETURN(
       HeldFolder versions,
       HeldFolder::Open(slash == std::string::npos ? "." : path.substr(0, slash), on_access));
-  Result<VersionFolder> version = VersionFolder::Open(versions, *number);
+  Result<VersionFolder> version = VersionFolder::Open(versions, *number, local);
   if (absl::IsNotFound(version.status())) {
     return UnavailableError("{}: it is not published yet", Message(version.status()));
   }
@@ -83,7 +85,7 @@ LocalCheckpoint::LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::strin
       options_(std::move(options)),
       locks_(std::move(locks)),
       checkpoint_(std::move(checkpoint)),
-      run_check_(folder_) {}
+      run_check_(checkpoint_) {}
 
 std::string LocalCheckpoint::contents() const {
   std::string hash;
@@ -186,7 +188,7 @@ LocalDigests LocalCheckpoint::ComputeDigests(uint64_t version) const {
   const std::vector<CheckpointTensor>& tensors = checkpoint_.tensors();
   std::vector<std::string> texts(tensors.size());
   pool_.ParallelFor(tensors.size(), [&](size_t index, size_t) {
-    texts[index] = ChecksumText(ChecksumFormat::kXxh3, tensors[index].bytes);
+    texts[index] = ChecksumOf(checkpoint_, tensors[index], ChecksumFormat::kXxh3);
   });
   LocalDigests digests{.version = version};
   if (version == 0) digests.lineage.since = 0;
@@ -206,9 +208,7 @@ Status LocalCheckpoint::Verify() const {
   for (const auto& [name, digest] : digests_.tensors) {
     if (!found.tensors.contains(name)) damaged.push_back(name);
   }
-  if (damaged.empty()) return OkStatus();
-  return DataLossError("{}: these tensors have changed since version {} was applied: {}", folder_,
-                       VersionText(digests_.version), ShortList(damaged));
+  return CheckNoneDamaged(checkpoint_, digests_.version, std::move(damaged));
 }
 
 Status LocalCheckpoint::Refuse(const std::string& why, std::optional<int64_t> other_ns) {
@@ -238,7 +238,8 @@ Status LocalCheckpoint::CheckBase(const VersionFolder& version, const HeldFolder
   std::string here = digests_.lineage.name;
   if (here.empty()) {
     const auto there =
-        ReadVersionIndex(files_, versions.path() + "/" + VersionFolderName(digests_.version));
+        ReadVersionIndex(files_, versions.path() + "/" + VersionFolderName(digests_.version),
+                         IndexLimits(checkpoint_));
     if (there.ok()) here = there->name;
   }
   // Where the name is not known, as of a base, the tensors' digests decide.
@@ -258,15 +259,7 @@ Status LocalCheckpoint::CheckRun(const std::string& versions_folder) {
 Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
   Lineage& lineage = digests_.lineage;
   if (!lineage.refused.empty()) return FailedPreconditionError("{}", lineage.refused);
-  DWS_ASSIGN_OR_RETURN(
-      RunFinding finding,
-      run_check_.Look(
-          versions, digests_,
-          [&](const std::string& name, ChecksumFormat format) -> std::optional<std::string> {
-            const safetensors::CheckpointTensor* const tensor = checkpoint_.Find(name);
-            if (tensor == nullptr) return std::nullopt;
-            return ChecksumText(format, tensor->bytes);
-          }));
+  DWS_ASSIGN_OR_RETURN(RunFinding finding, run_check_.Look(versions, digests_));
   // Bytes that are missing were read as zeros, and a refusal is recorded.
   DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
   std::optional<int64_t> other_ns;
@@ -311,7 +304,8 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (!in_place()) {
     return FailedPreconditionError("{}: other files are in its place: open it again", folder_);
   }
-  DWS_ASSIGN_OR_RETURN(const OpenedVersion opened, OpenVersion(version_folder, options_.on_access));
+  DWS_ASSIGN_OR_RETURN(const OpenedVersion opened,
+                       OpenVersion(version_folder, options_.on_access, checkpoint_));
   const VersionFolder& version = opened.version;
   DWS_ASSIGN_OR_RETURN(const ChainStep step, NextStep(digests_.version, version.index()));  // 1
   if (step != ChainStep::kReset) {                                                          // 2
@@ -324,7 +318,6 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   DWS_RETURN_IF_ERROR(version.CheckUnchanged());
   DWS_RETURN_IF_ERROR(opened.versions.CheckUnchanged());
   if (step == ChainStep::kApplied) return ApplyReport{.version = digests_.version};
-  if (step == ChainStep::kApply && options_.verify_all) DWS_RETURN_IF_ERROR(Verify());  // 3
 
   if (step == ChainStep::kReset) {
     DWS_ASSIGN_OR_RETURN(TensorChange change, CompareTensors(version, checkpoint_));
@@ -332,8 +325,13 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   }
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<VersionWriter> redo,
                        BeginRedo(files_, folder_, StepOf(version, step == ChainStep::kReset)));
-  const Status written = WriteDown(version, checkpoint_, pool_, *redo);  // 4
-  DWS_RETURN_IF_ERROR(checkpoint_.CheckIntact());
+  const bool verify = step == ChainStep::kApply && options_.verify_all;
+  const Status written = WriteDown({.version = version,
+                                    .checkpoint = checkpoint_,
+                                    .digests = verify ? &digests_.tensors : nullptr},
+                                   pool_, *redo);  // 3, 4
+  // Check this first: an error that comes from a mixture of two folders must not be reported.
+  DWS_RETURN_IF_ERROR(version.CheckUnchanged());
   DWS_RETURN_IF_ERROR(written);
   DWS_FAILPOINT("slime.apply.before_intent");
   halfway_ = true;
@@ -348,20 +346,15 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
 }
 
 Result<ApplyReport> LocalCheckpoint::Replace(const VersionFolder& version, TensorChange change) {
-  const std::vector<CheckpointTensor>& tensors = version.checkpoint()->tensors();
-  std::vector<std::string> texts(tensors.size());
-  pool_.ParallelFor(tensors.size(), [&](size_t index, size_t) {
-    texts[index] = ChecksumText(ChecksumFormat::kXxh3, tensors[index].bytes);
-  });
   LocalDigests after{.version = version.index().version,
                      .lineage = After(digests_.lineage, StepOf(version, true))};
   ApplyReport report{.version = after.version, .applied = true, .change = std::move(change)};
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto before = digests_.tensors.find(tensors[i].name);
-    if (before == digests_.tensors.end() || before->second != texts[i]) ++report.tensor_count;
-    after.tensors[tensors[i].name] = texts[i];
+  for (const VersionEntry& entry : version.entries()) {
+    const auto before = digests_.tensors.find(entry.name);
+    if (before == digests_.tensors.end() || before->second != entry.digest) ++report.tensor_count;
+    after.tensors[entry.name] = entry.digest;
   }
-  DWS_RETURN_IF_ERROR(StageReplacement(files_, folder_, *version.checkpoint()));
+  DWS_RETURN_IF_ERROR(StageReplacement(files_, folder_, version));
   halfway_ = true;
   DWS_RETURN_IF_ERROR(RecordReplacement(files_, folder_, *version.checkpoint(), after));
   DWS_RETURN_IF_ERROR(MoveIn(files_, folder_, after.version));

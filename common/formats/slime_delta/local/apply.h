@@ -8,10 +8,11 @@
 //    only a full checkpoint is accepted, whatever the folder has later; digests.json records that.
 //    What was read in step 1 must still be unchanged.
 // 3. The whole checkpoint must have the digests that it had after the last version. No other step
-//    finds a damaged byte in a tensor that no delta touches.
-// 4. The new bytes of every changed tensor are computed in separate memory and must have the digest
-//    that the version states. A tensor that already has it needs nothing. Until here the checkpoint
-//    is unchanged.
+//    finds a damaged byte in a tensor that no delta touches. A tensor that step 4 brings to the
+//    digest that the version states had the right bytes, so its old ones are not hashed.
+// 4. The new bytes of every changed tensor are computed in separate memory, window by window, and
+//    must have the digest that the version states. A tensor that already has it needs nothing. The
+//    version's folder must still be unchanged. Until here the checkpoint is unchanged.
 // 5. The redo record with all new bytes is completed (redo.h). From here on, any process that opens
 //    the checkpoint completes the change.
 //    A full checkpoint that has other tensors than the local one replaces its files instead; steps 4

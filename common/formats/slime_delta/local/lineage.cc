@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/formats/checkpoint/settled.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 #include "common/formats/slime_delta/version_index.h"
 #include "common/formats/strict_json.h"
 #include "common/model/limits.h"

@@ -10,11 +10,15 @@
 #include "common/base/failpoint.h"
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
+#include "common/formats/slime_delta/change_list.h"
+#include "common/formats/slime_delta/windows.h"
 
 namespace dws::slime {
 namespace {
 
 constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
+// The disk begins to write when so much of a tensor has been changed, while the rest is computed.
+constexpr uint64_t kWritebackBytes = uint64_t{4} << 20;
 constexpr const char* kIdentity = "dws_identity";  // written by releases before chains
 constexpr const char* kApplied = "dws_applied";
 constexpr const char* kStep = "dws_step";
@@ -30,15 +34,36 @@ Status ClearFolder(FileSystem& files, const std::string& folder) {
   return OkStatus();
 }
 
-Status ReplayTensor(const VersionEntry& entry, const safetensors::Checkpoint& checkpoint) {
+// Writes the tensor's windows through the mapping. A page's first access is mostly a write, because
+// nothing of it is mapped before (MappedFile::Release).
+Status ReplayTensor(const VersionFolder& redo, const VersionEntry& entry,
+                    const safetensors::Checkpoint& checkpoint) {
   const safetensors::CheckpointTensor* const tensor = checkpoint.Find(entry.name);
   if (tensor == nullptr) return DataLossError("'{}' is not in the checkpoint", entry.name);
+  DWS_ASSIGN_OR_RETURN(EntryStream stream, EntryStream::Open(Encoding::kRuns, redo.SourceOf(entry),
+                                                             tensor->size_bytes));
+  std::vector<std::byte> payload(stream.payload_bytes());
+  DWS_RETURN_IF_ERROR(stream.Read(payload));
+  DWS_RETURN_IF_ERROR(stream.Finish());
+  DWS_ASSIGN_OR_RETURN(ChangeList changes,
+                       ChangeList::Make(Encoding::kRuns, std::move(payload), tensor->size_bytes));
   const MutableByteSpan bytes = checkpoint.Writable(*tensor);
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload,
-                       DecodeEntry(Encoding::kRuns, entry.bytes, bytes.size()));
-  DWS_RETURN_IF_ERROR(ApplyRuns(payload, bytes));
-  const std::string digest = ChecksumText(ChecksumFormat::kXxh3, bytes);
-  if (digest != entry.digest) {
+  Checksum checksum(ChecksumFormat::kXxh3);
+  std::vector<ByteRun> runs;
+  uint64_t written_from = 0;
+  for (uint64_t offset = 0; offset < bytes.size(); offset += kWindowBytes) {
+    const MutableByteSpan window =
+        bytes.subspan(offset, std::min(kWindowBytes, bytes.size() - offset));
+    changes.Apply(window, runs);
+    checksum.Update(window);
+    checkpoint.Release(*tensor, offset, window.size());
+    const uint64_t end = offset + window.size();
+    if (end - written_from < kWritebackBytes && end < bytes.size()) continue;
+    if (!runs.empty()) checkpoint.StartWriteback(*tensor, written_from, end - written_from);
+    written_from = end;
+    runs.clear();
+  }
+  if (const std::string digest = checksum.Text(); digest != entry.digest) {
     return DataLossError("'{}' has the digest {} after it was written, expected {}", entry.name,
                          digest, entry.digest);
   }
@@ -81,7 +106,7 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
       return DataLossError("{}: two changes are marked as begun, {} and {}", redo_folder,
                            redo->index().version, version);
     }
-    Result<VersionFolder> opened = VersionFolder::Open(folder, FileAccess::kReadOnly);
+    Result<VersionFolder> opened = VersionFolder::Open(folder);
     if (absl::IsUnavailable(opened.status())) {
       return DataLossError("{}: {}", folder, Message(opened.status()));
     }
@@ -122,12 +147,17 @@ Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoi
               ThreadPool& pool) {
   std::vector<Status> results(redo.entries().size());
   pool.ParallelFor(results.size(), [&](size_t index, size_t) {
-    results[index] = ReplayTensor(redo.entries()[index], checkpoint);
+    results[index] = ReplayTensor(redo, redo.entries()[index], checkpoint);
   });
   DWS_RETURN_IF_ERROR(checkpoint.CheckIntact());
   for (const Status& result : results) DWS_RETURN_IF_ERROR(result);
   DWS_FAILPOINT("slime.apply.after_write");
-  DWS_RETURN_IF_ERROR(checkpoint.Sync());
+  // Together, so that the disk can take them in any order.
+  std::vector<Status> synced(checkpoint.files().size());
+  pool.ParallelFor(synced.size(), [&](size_t index, size_t) {
+    synced[index] = checkpoint.files()[index].mapping.Sync();
+  });
+  for (const Status& result : synced) DWS_RETURN_IF_ERROR(result);
   DWS_FAILPOINT("slime.apply.after_sync");
   return OkStatus();
 }

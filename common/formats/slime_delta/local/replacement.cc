@@ -10,6 +10,7 @@
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/local/write_down.h"
+#include "common/formats/slime_delta/windows.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
@@ -25,9 +26,39 @@ std::string RecordedDigests(const std::string& record) { return record + "/diges
 
 Status CopyFile(FileSystem& files, const MappedFile& from, const std::string& to) {
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(to));
-  DWS_RETURN_IF_ERROR(file->Append(from.bytes()));
-  DWS_RETURN_IF_ERROR(from.CheckIntact());
+  const auto copy = [&](uint64_t offset, MutableByteSpan window) -> Status {
+    DWS_RETURN_IF_ERROR(from.ReadAt(offset, window));
+    return file->Append(window);
+  };
+  DWS_RETURN_IF_ERROR(ForEachWindow(from.size_bytes(), copy));
   return file->Sync();
+}
+
+// Whether the copy of a file has the bytes whose digests were read before.
+Status CheckCopy(const std::string& path, const VersionFolder& full) {
+  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint copy, safetensors::Checkpoint::Open(path));
+  for (const safetensors::CheckpointTensor& tensor : copy.tensors()) {
+    const auto entry = std::lower_bound(
+        full.entries().begin(), full.entries().end(), tensor.name,
+        [](const VersionEntry& one, const std::string& name) { return one.name < name; });
+    if (entry == full.entries().end() || entry->name != tensor.name ||
+        entry->digest != ChecksumOf(copy, tensor, ChecksumFormat::kXxh3)) {
+      return UnavailableError(
+          "version {}, tensor '{}': was changed while it was read: read it again",
+          VersionText(full.index().version), tensor.name);
+    }
+  }
+  return OkStatus();
+}
+
+Status CopyFiles(FileSystem& files, const std::string& checkpoint_folder,
+                 const VersionFolder& full) {
+  for (const safetensors::CheckpointFile& file : full.checkpoint()->files()) {
+    const std::string to = fmt::format("{}/{}{}", checkpoint_folder, file.name, kStagedEnding);
+    DWS_RETURN_IF_ERROR(CopyFile(files, file.mapping, to));
+    DWS_RETURN_IF_ERROR(CheckCopy(to, full));
+  }
+  return OkStatus();
 }
 
 // The index of a record, if it is that of a replacement.
@@ -72,15 +103,14 @@ Result<TensorChange> CompareTensors(const VersionFolder& full,
 }
 
 Status StageReplacement(FileSystem& files, const std::string& checkpoint_folder,
-                        const safetensors::Checkpoint& full) {
-  for (const safetensors::CheckpointFile& file : full.files()) {
-    const Status copied = CopyFile(
-        files, file.mapping, fmt::format("{}/{}{}", checkpoint_folder, file.name, kStagedEnding));
-    if (copied.ok()) continue;
-    (void)RemoveStaged(files, checkpoint_folder);  // the disk may be full, and must not stay so
-    return copied;
-  }
-  return OkStatus();
+                        const VersionFolder& full) {
+  const Status copied = CopyFiles(files, checkpoint_folder, full);
+  // Check this first: an error that comes from a mixture of two folders must not be reported.
+  Status staged = full.CheckUnchanged();
+  if (staged.ok()) staged = copied;
+  // The disk may be full, and must not stay so.
+  if (!staged.ok()) (void)RemoveStaged(files, checkpoint_folder);
+  return staged;
 }
 
 Status RecordReplacement(FileSystem& files, const std::string& checkpoint_folder,

@@ -40,9 +40,10 @@ struct TensorChange {
 Result<TensorChange> CompareTensors(const VersionFolder& full,
                                     const safetensors::Checkpoint& checkpoint);
 
-// Step 1. Errors of the file system; nothing has changed then.
+// Step 1. UNAVAILABLE: the version has changed since it was opened. Others: errors of the file
+// system. Nothing has changed then.
 Status StageReplacement(FileSystem& files, const std::string& checkpoint_folder,
-                        const safetensors::Checkpoint& full);
+                        const VersionFolder& full);
 // Step 2. `after`: what digests.json says after the change. After an error of the file system the
 // marker may be set or not.
 Status RecordReplacement(FileSystem& files, const std::string& checkpoint_folder,

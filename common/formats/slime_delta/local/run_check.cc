@@ -2,8 +2,8 @@
 #include "common/formats/slime_delta/local/run_check.h"
 
 #include <algorithm>
-#include <set>
 
+#include "common/formats/slime_delta/local/write_down.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
@@ -14,9 +14,11 @@ bool SameTime(const FileStamp& a, const FileStamp& b) {
   return a.modified_ns == b.modified_ns && a.size_bytes == b.size_bytes;
 }
 
-// nullopt: the version is no longer there.
-Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions, uint64_t version) {
-  Result<VersionFolder> opened = VersionFolder::Open(versions, version);
+}  // namespace
+
+Result<std::optional<VersionFolder>> RunCheck::OpenIfThere(const HeldFolder& versions,
+                                                           uint64_t version) const {
+  Result<VersionFolder> opened = VersionFolder::Open(versions, version, checkpoint_);
   if (absl::IsNotFound(opened.status())) return std::optional<VersionFolder>();
   if (!opened.ok()) {
     return Annotate(opened.status(), "checking whether it is the version that was applied here");
@@ -24,27 +26,19 @@ Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions, uin
   return std::optional<VersionFolder>(*std::move(opened));
 }
 
-// The name of a tensor for which `version` states another digest than the local tensor has. Skips
-// tensors in `seen`, which later versions may have changed, and adds its own tensors to it.
-std::optional<std::string> Differing(const VersionFolder& version, std::set<std::string>& seen,
-                                     const RunCheck::ChecksumOf& checksum_of) {
-  if (version.index().delta.has_value()) {
-    const ChecksumFormat format = version.index().delta->checksum;
-    for (const VersionEntry& entry : version.entries()) {
-      if (!seen.insert(entry.name).second) continue;
-      if (checksum_of(entry.name, format) != entry.digest) return entry.name;
+std::optional<std::string> RunCheck::Differing(const VersionFolder& version,
+                                               std::set<std::string>& seen) const {
+  const auto& delta = version.index().delta;
+  const ChecksumFormat format = delta.has_value() ? delta->checksum : ChecksumFormat::kXxh3;
+  for (const VersionEntry& entry : version.entries()) {
+    if (!seen.insert(entry.name).second) continue;
+    const safetensors::CheckpointTensor* const tensor = checkpoint_.Find(entry.name);
+    if (tensor == nullptr || ChecksumOf(checkpoint_, *tensor, format) != entry.digest) {
+      return entry.name;
     }
-    return std::nullopt;
-  }
-  for (const safetensors::CheckpointTensor& tensor : version.checkpoint()->tensors()) {
-    if (!seen.insert(tensor.name).second) continue;
-    const std::string digest = ChecksumText(ChecksumFormat::kXxh3, tensor.bytes);
-    if (checksum_of(tensor.name, ChecksumFormat::kXxh3) != digest) return tensor.name;
   }
   return std::nullopt;
 }
-
-}  // namespace
 
 void RunCheck::Forget() {
   compared_.clear();
@@ -57,7 +51,12 @@ RunFinding RunCheck::Other(const std::string& what) const {
               "{}: the trainer has begun another run; nothing is applied until it publishes a full "
               "checkpoint of a later version, or its base is put in the place of {}, without "
               ".weight_sync",
-              what, checkpoint_)};
+              what, checkpoint_.path())};
+}
+
+RunFinding RunCheck::NotTheApplied(const HeldFolder& versions, uint64_t version) const {
+  return Other(fmt::format("{}: version {} there is not the one that was applied here",
+                           versions.path(), VersionText(version)));
 }
 
 RunFinding RunCheck::Unproved(const std::string& what) const {
@@ -66,7 +65,7 @@ RunFinding RunCheck::Unproved(const std::string& what) const {
               "{}: the trainer may have begun another run; nothing is applied until the versions "
               "that were applied are there again, a full checkpoint of a later version is "
               "published, or the run's base is put in the place of {}, without .weight_sync",
-              what, checkpoint_)};
+              what, checkpoint_.path())};
 }
 
 Result<std::optional<int64_t>> RunCheck::NewestOther(const HeldFolder& versions,
@@ -102,8 +101,7 @@ Result<bool> RunCheck::SomeWrittenAgain(const HeldFolder& versions, const Lineag
   return false;
 }
 
-Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests& local,
-                                  const ChecksumOf& checksum_of) {
+Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests& local) {
   if (local.version == 0) return RunFinding();  // a base fits any run
   const Lineage& lineage = local.lineage;
   const auto record = lineage.applied.find(local.version);
@@ -117,8 +115,8 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
     DWS_ASSIGN_OR_RETURN(const bool written_again, SomeWrittenAgain(versions, lineage, there));
     if (!written_again) return RunFinding();
   }
-  DWS_ASSIGN_OR_RETURN(RunFinding finding, remembered ? Compare(versions, local, there)
-                                                      : Adopt(versions, local, checksum_of));
+  DWS_ASSIGN_OR_RETURN(RunFinding finding,
+                       remembered ? Compare(versions, local, there) : Adopt(versions, local));
   if (finding.verdict != RunVerdict::kSilent) return finding;
   if (!there.empty() && there.back() < local.version) {
     return Unproved(
@@ -149,12 +147,12 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
     const bool untouched = was.index == stamp;
     bool changes = false;
     if (!untouched && !IsCompared(*at, *stamp)) {
-      DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> opened, OpenIfThere(versions, *at));
+      const auto found = OpenIfThere(versions, *at);
+      if (absl::IsFailedPrecondition(found.status())) return NotTheApplied(versions, *at);
+      DWS_RETURN_IF_ERROR(found.status());
+      const std::optional<VersionFolder>& opened = *found;
       if (!opened.has_value()) continue;
-      if (opened->identity() != was.identity) {
-        return Other(fmt::format("{}: version {} there is not the one that was applied here",
-                                 versions.path(), VersionText(*at)));
-      }
+      if (opened->identity() != was.identity) return NotTheApplied(versions, *at);
       stamp = opened->index_stamp();
       compared_[*at] = *stamp;
       changes = opened->changes();
@@ -195,32 +193,35 @@ Result<bool> RunCheck::ChainsUp(const HeldFolder& versions, const LocalDigests& 
       ExtendChain(chain, record->second.identity);
       continue;
     }
-    DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> opened, OpenIfThere(versions, version));
-    if (!opened.has_value()) return false;
-    ExtendChain(chain, opened->identity());
+    const auto opened = OpenIfThere(versions, version);
+    if (absl::IsFailedPrecondition(opened.status())) return false;
+    DWS_RETURN_IF_ERROR(opened.status());
+    if (!opened->has_value()) return false;
+    ExtendChain(chain, (*opened)->identity());
   }
   return chain == lineage.chain;
 }
 
-Result<RunFinding> RunCheck::Adopt(const HeldFolder& versions, const LocalDigests& local,
-                                   const ChecksumOf& checksum_of) const {
+Result<RunFinding> RunCheck::Adopt(const HeldFolder& versions, const LocalDigests& local) const {
   RunFinding finding;
   std::set<std::string> seen;  // tensors that a later version has changed
   uint64_t version = local.version;
   for (size_t i = 0; i < limits::kSlimeAdoptedVersionsMax && version > 0; ++i, --version) {
     DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, StampOfVersion(versions, version));
     if (!stamp.has_value()) break;
-    DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> opened, OpenIfThere(versions, version));
+    const auto found = OpenIfThere(versions, version);
+    if (absl::IsFailedPrecondition(found.status())) return NotTheApplied(versions, version);
+    DWS_RETURN_IF_ERROR(found.status());
+    const std::optional<VersionFolder>& opened = *found;
     if (!opened.has_value()) break;
     if (version == local.version) {
       const auto known = local.lineage.applied.find(version);
       if (known != local.lineage.applied.end() && known->second.identity != opened->identity()) {
-        return Other(fmt::format("{}: version {} there is not the one that was applied here",
-                                 versions.path(), VersionText(version)));
+        return NotTheApplied(versions, version);
       }
       finding.adopted = {.identity = opened->identity(), .index = opened->index_stamp()};
     }
-    if (const auto tensor = Differing(*opened, seen, checksum_of)) {
+    if (const auto tensor = Differing(*opened, seen)) {
       return Other(
           fmt::format("{}: after version {} tensor '{}' has another digest there than "
                       "here",

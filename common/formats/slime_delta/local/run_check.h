@@ -21,16 +21,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/formats/held_folder.h"
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/local/local_state.h"
 #include "common/formats/slime_delta/version_folder.h"
 
@@ -53,18 +53,13 @@ struct RunFinding {
 // Compares folders with one local checkpoint, and keeps what it has compared. Threads: one.
 class RunCheck {
  public:
-  // The checksum of a tensor of the checkpoint; nullopt: there is no such tensor.
-  using ChecksumOf =
-      std::function<std::optional<std::string>(const std::string& tensor, ChecksumFormat format)>;
-
-  // `checkpoint` is the checkpoint's folder, for messages.
-  explicit RunCheck(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  // `checkpoint` outlives it.
+  explicit RunCheck(const safetensors::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   // Reads as little as possible: if nothing has changed, only the times of the remembered versions'
   // indices. UNAVAILABLE: the folder changed meanwhile, or a version is not complete; look again
   // later. DATA_LOSS: a version that was applied is damaged in the folder. Others: of files.
-  Result<RunFinding> Look(const HeldFolder& versions, const LocalDigests& local,
-                          const ChecksumOf& checksum_of);
+  Result<RunFinding> Look(const HeldFolder& versions, const LocalDigests& local);
   // The time of the newest version up to the local one whose file is not the one that was applied;
   // nullopt: there is none. Errors: of files.
   static Result<std::optional<int64_t>> NewestOther(const HeldFolder& versions,
@@ -81,16 +76,24 @@ class RunCheck {
   Result<RunFinding> Compare(const HeldFolder& versions, const LocalDigests& local,
                              const std::vector<uint64_t>& there);
   // For a local version that is not remembered.
-  Result<RunFinding> Adopt(const HeldFolder& versions, const LocalDigests& local,
-                           const ChecksumOf& checksum_of) const;
+  Result<RunFinding> Adopt(const HeldFolder& versions, const LocalDigests& local) const;
+  // Opens one of the versions that were compared. nullopt: it is no longer there.
+  // FAILED_PRECONDITION: it is of another model, so of another run.
+  Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions,
+                                                   uint64_t version) const;
+  // The name of a tensor for which `version` states another digest than the local tensor has. Skips
+  // tensors in `seen`, which later versions may have changed, and adds its own tensors to it.
+  std::optional<std::string> Differing(const VersionFolder& version,
+                                       std::set<std::string>& seen) const;
   // Number 3 of the list above.
   Result<bool> ChainsUp(const HeldFolder& versions, const LocalDigests& local,
                         const std::vector<uint64_t>& there) const;
   bool IsCompared(uint64_t version, const FileStamp& stamp) const;
   RunFinding Unproved(const std::string& what) const;
   RunFinding Other(const std::string& what) const;
+  RunFinding NotTheApplied(const HeldFolder& versions, uint64_t version) const;
 
-  const std::string checkpoint_;
+  const safetensors::Checkpoint& checkpoint_;
   // Files that are not those that were applied, but have the same identity.
   std::map<uint64_t, FileStamp> compared_;
   std::optional<std::pair<uint64_t, FileStamp>> proved_;  // the local version's file that proved it

@@ -1,73 +1,163 @@
 #include "common/formats/slime_delta/local/write_down.h"
 
+#include <algorithm>
+#include <numeric>
+#include <optional>
 #include <utility>
 
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/local/changed_tensor.h"
 #include "common/formats/slime_delta/payload.h"
+#include "common/formats/slime_delta/windows.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
 namespace {
 
+using safetensors::Checkpoint;
 using safetensors::CheckpointTensor;
 
-// What is wrong with one tensor of a version. Workers return it instead of stopping at the first
-// problem, so that one message can name all tensors.
-enum class Verdict : uint8_t { kGood, kMissing, kOtherBase };
+// What is wrong with one tensor. Workers return it instead of stopping at the first problem, so that
+// one message can name all tensors.
+enum class Verdict : uint8_t { kGood, kMissing, kOtherBase, kDamaged };
 
 struct Outcome {
   Verdict verdict = Verdict::kGood;
-  Status status;
+  Status status = {};
 };
 
-// For a changed tensor of a delta.
-Outcome WriteDownEntry(const VersionEntry& entry, const DeltaDescription& delta,
-                       const CheckpointTensor* tensor, VersionWriter& redo) {
-  if (tensor == nullptr) return {.verdict = Verdict::kMissing};
-  Result<std::vector<std::byte>> payload =
-      DecodeEntry(delta.encoding, entry.bytes, tensor->bytes.size());
-  if (!payload.ok()) return {.status = payload.status()};
-  std::vector<std::byte> after(tensor->bytes.begin(), tensor->bytes.end());
-  const Status applied = ApplyPayload(delta.encoding, *payload, after);
-  if (!applied.ok()) return {.status = applied};
-  if (ChecksumText(delta.checksum, after) == entry.digest) {
-    return {.status = redo.Add(entry.name, tensor->bytes, after)};
+// One tensor to look at: an entry of the version, or a tensor that the version does not change.
+struct Item {
+  const VersionEntry* entry = nullptr;
+  const CheckpointTensor* tensor = nullptr;
+
+  const std::string& name() const { return entry != nullptr ? entry->name : tensor->name; }
+  uint64_t size_bytes() const { return tensor != nullptr ? tensor->size_bytes : 0; }
+};
+
+// The largest first, so that no thread begins one when the others are done.
+std::vector<Item> ItemsOf(const WriteDownFrom& from) {
+  std::vector<Item> items;
+  for (const VersionEntry& entry : from.version.entries()) {
+    items.push_back({.entry = &entry, .tensor = from.checkpoint.Find(entry.name)});
   }
-  const bool done = ChecksumText(delta.checksum, tensor->bytes) == entry.digest;
-  return {.verdict = done ? Verdict::kGood : Verdict::kOtherBase};
+  if (from.digests != nullptr) {
+    const auto by_name = [](const Item& item, const std::string& name) {
+      return item.name() < name;
+    };
+    const size_t entries = items.size();
+    for (const CheckpointTensor& tensor : from.checkpoint.tensors()) {
+      const auto end = items.begin() + static_cast<std::ptrdiff_t>(entries);
+      const auto found = std::lower_bound(items.begin(), end, tensor.name, by_name);
+      if (found == end || found->name() != tensor.name) items.push_back({.tensor = &tensor});
+    }
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [](const Item& a, const Item& b) { return a.size_bytes() > b.size_bytes(); });
+  return items;
 }
 
-// For a tensor of a full checkpoint.
-Outcome WriteDownFull(const CheckpointTensor& after, const CheckpointTensor* tensor,
-                      VersionWriter& redo) {
-  if (tensor == nullptr || tensor->dtype != after.dtype || tensor->shape != after.shape) {
-    return {.verdict = Verdict::kMissing};
+// Computes the tensors of one version, on several threads.
+class Worker {
+ public:
+  Worker(const WriteDownFrom& from, VersionWriter& redo) : from_(from), redo_(redo) {}
+
+  Outcome Do(const Item& item) const {
+    if (item.tensor == nullptr) return {.verdict = Verdict::kMissing};
+    if (item.entry == nullptr) {
+      return {.verdict = Damaged(*item.tensor) ? Verdict::kDamaged : Verdict::kGood};
+    }
+    return Change(*item.entry, *item.tensor);
   }
-  return {.status = redo.Add(after.name, tensor->bytes, after.bytes)};
+
+ private:
+  // The checksums of a tensor after the version.
+  struct Digests {
+    std::string stated;  // in the format of the entry's digest
+    std::string xxh3;
+  };
+
+  ChecksumFormat format() const {
+    const auto& delta = from_.version.index().delta;
+    return delta.has_value() ? delta->checksum : ChecksumFormat::kXxh3;
+  }
+
+  bool Damaged(const CheckpointTensor& tensor) const {
+    if (from_.digests == nullptr) return false;
+    const auto known = from_.digests->find(tensor.name);
+    return known == from_.digests->end() ||
+           known->second != ChecksumOf(from_.checkpoint, tensor, ChecksumFormat::kXxh3);
+  }
+
+  Result<Digests> Read(const VersionEntry& entry, const CheckpointTensor& tensor,
+                       RunsWriter& runs) const {
+    Checksum stated(format());
+    std::optional<Checksum> xxh3;
+    if (format() != ChecksumFormat::kXxh3) xxh3.emplace(ChecksumFormat::kXxh3);
+    DWS_RETURN_IF_ERROR(ForEachChangedWindow(
+        from_.version, entry, from_.checkpoint, tensor, [&](const ChangedWindow& window) {
+          stated.Update(window.after);
+          if (xxh3.has_value()) xxh3->Update(window.after);
+          for (const ByteRun& run : window.runs) {
+            runs.Add(window.offset + run.offset, window.after.subspan(run.offset, run.size_bytes));
+          }
+        }));
+    std::string text = stated.Text();
+    std::string redo_text = xxh3.has_value() ? xxh3->Text() : text;
+    return Digests{.stated = std::move(text), .xxh3 = std::move(redo_text)};
+  }
+
+  Outcome Change(const VersionEntry& entry, const CheckpointTensor& tensor) const {
+    RunsWriter runs;
+    const Result<Digests> after = Read(entry, tensor, runs);
+    if (!after.ok()) return {.status = after.status()};
+    if (after->stated == entry.digest) {
+      const bool weak = format() == ChecksumFormat::kAdler32;
+      if (weak && Damaged(tensor)) return {.verdict = Verdict::kDamaged};
+      return {.status = redo_.AddRuns(entry.name, after->xxh3, runs.Take())};
+    }
+    if (!from_.version.index().delta.has_value()) {
+      return {.status = UnavailableError("was changed while it was read: read it again")};
+    }
+    if (Damaged(tensor)) return {.verdict = Verdict::kDamaged};
+    const bool done = ChecksumOf(from_.checkpoint, tensor, format()) == entry.digest;
+    return {.verdict = done ? Verdict::kGood : Verdict::kOtherBase};
+  }
+
+  const WriteDownFrom& from_;
+  VersionWriter& redo_;
+};
+
+std::vector<std::string> NamesOf(const std::vector<Item>& items,
+                                 const std::vector<Outcome>& outcomes, Verdict verdict) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (outcomes[i].verdict == verdict) names.push_back(items[i].name());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
-Status Judge(const std::vector<Outcome>& outcomes, const std::vector<std::string>& names,
-             const std::string& version) {
-  std::vector<std::string> missing;
-  std::vector<std::string> other_base;
+Status Judge(const WriteDownFrom& from, const std::vector<Item>& items,
+             const std::vector<Outcome>& outcomes) {
+  const VersionIndex& index = from.version.index();
+  const std::string version = VersionText(index.version);
+  DWS_RETURN_IF_ERROR(CheckNoneDamaged(from.checkpoint, index.version - 1,
+                                       NamesOf(items, outcomes, Verdict::kDamaged)));
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (!outcomes[i].status.ok()) {
       return Annotate(outcomes[i].status,
-                      fmt::format("version {}, tensor '{}'", version, names[i]));
+                      fmt::format("version {}, tensor '{}'", version, items[i].name()));
     }
-    if (outcomes[i].verdict == Verdict::kMissing) missing.push_back(names[i]);
-    if (outcomes[i].verdict == Verdict::kOtherBase) other_base.push_back(names[i]);
   }
-  if (!missing.empty()) {
-    return FailedPreconditionError(
-        "version {}: the local checkpoint lacks these tensors, or has them with another shape: {}",
-        version, ShortList(missing));
+  if (auto missing = NamesOf(items, outcomes, Verdict::kMissing); !missing.empty()) {
+    return FailedPreconditionError("version {}: the local checkpoint lacks these tensors: {}",
+                                   version, ShortList(std::move(missing)));
   }
-  if (!other_base.empty()) {
+  if (auto other_base = NamesOf(items, outcomes, Verdict::kOtherBase); !other_base.empty()) {
     return FailedPreconditionError(
         "version {}: not a delta of what is here: these tensors would not get the digests it "
         "states: {}",
-        version, ShortList(other_base));
+        version, ShortList(std::move(other_base)));
   }
   return OkStatus();
 }
@@ -82,30 +172,38 @@ std::string ShortList(std::vector<std::string> names) {
   return text;
 }
 
-Status WriteDown(const VersionFolder& version, const safetensors::Checkpoint& checkpoint,
-                 ThreadPool& pool, VersionWriter& redo) {
-  const bool full = !version.index().delta.has_value();
-  std::vector<std::string> names;
-  if (full) {
-    for (const CheckpointTensor& tensor : version.checkpoint()->tensors()) {
-      names.push_back(tensor.name);
-    }
-  } else {
-    for (const VersionEntry& entry : version.entries()) names.push_back(entry.name);
+Status CheckNoneDamaged(const Checkpoint& checkpoint, uint64_t version,
+                        std::vector<std::string> damaged) {
+  if (damaged.empty()) return OkStatus();
+  return DataLossError("{}: these tensors have changed since version {} was applied: {}",
+                       checkpoint.path(), VersionText(version), ShortList(std::move(damaged)));
+}
+
+std::string ChecksumOf(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
+                       ChecksumFormat format) {
+  Checksum checksum(format);
+  for (uint64_t offset = 0; offset < tensor.size_bytes; offset += kWindowBytes) {
+    const uint64_t size = std::min(kWindowBytes, tensor.size_bytes - offset);
+    checksum.Update(tensor.bytes.subspan(offset, size));
+    checkpoint.Release(tensor, offset, size);
   }
-  std::vector<Outcome> outcomes(names.size());
-  pool.ParallelFor(names.size(), [&](size_t index, size_t) {
-    const CheckpointTensor* const tensor = checkpoint.Find(names[index]);
-    outcomes[index] =
-        full ? WriteDownFull(version.checkpoint()->tensors()[index], tensor, redo)
-             : WriteDownEntry(version.entries()[index], *version.index().delta, tensor, redo);
-  });
-  const std::string text = VersionText(version.index().version);
-  DWS_RETURN_IF_ERROR(Judge(outcomes, names, text));
-  if (!full || names.size() == checkpoint.tensors().size()) return OkStatus();
+  return checksum.Text();
+}
+
+Status WriteDown(const WriteDownFrom& from, ThreadPool& pool, VersionWriter& redo) {
+  const std::vector<Item> items = ItemsOf(from);
+  std::vector<Outcome> outcomes(items.size());
+  const Worker worker(from, redo);
+  pool.ParallelFor(items.size(),
+                   [&](size_t index, size_t) { outcomes[index] = worker.Do(items[index]); });
+  DWS_RETURN_IF_ERROR(from.checkpoint.CheckIntact());
+  DWS_RETURN_IF_ERROR(Judge(from, items, outcomes));
+  const size_t entries = from.version.entries().size();
+  const size_t tensors = from.checkpoint.tensors().size();
+  if (from.version.index().delta.has_value() || entries == tensors) return OkStatus();
   return FailedPreconditionError(
-      "version {}: a full checkpoint of {} tensors, the local checkpoint has {}", text,
-      names.size(), checkpoint.tensors().size());
+      "version {}: a full checkpoint of {} tensors, the local checkpoint has {}",
+      VersionText(from.version.index().version), entries, tensors);
 }
 
 }  // namespace dws::slime

@@ -145,6 +145,15 @@ TEST_CASE("a damaged file of a folder is refused and named", "[safetensors]") {
   CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") && Contains("two.safetensors"));
 }
 
+TEST_CASE("an empty file is refused however it is opened", "[safetensors]") {
+  const TempFolder folder;
+  WriteText(folder.File("model.safetensors"), "");
+  const FileAccess access =
+      GENERATE(FileAccess::kReadOnly, FileAccess::kWritable, FileAccess::kUnmapped);
+  CHECK_THAT(ToString(Checkpoint::Open(folder.File("model.safetensors"), access).status()),
+             Contains("DATA_LOSS") && Contains("expected a safetensors file, found 0 bytes"));
+}
+
 TEST_CASE("a missing path and a path that is not a regular file are refused", "[safetensors]") {
   const TempFolder folder;
   CHECK_THAT(Refusal(folder.File("none")), Contains("NOT_FOUND"));
@@ -203,14 +212,22 @@ TEST_CASE("an open checkpoint reports that its files were changed since", "[safe
   CHECK(ToString(changed).find(path + " was changed") != std::string::npos);
 }
 
-TEST_CASE("a copied checkpoint does not follow its file", "[safetensors]") {
+TEST_CASE("an unmapped checkpoint is read on request and finds that its file was cut",
+          "[safetensors]") {
   const TempFolder folder;
   const std::string path = folder.File("one.safetensors");
   WriteFile(path, FileOf({"a"}));
-  const Result<Checkpoint> checkpoint = Checkpoint::Open(path, FileAccess::kCopied);
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(path, FileAccess::kUnmapped);
   REQUIRE(checkpoint.ok());
-  std::filesystem::resize_file(path, 0);
-  CHECK(checkpoint->Find("a")->bytes[2] == std::byte{2});
+  const CheckpointTensor& tensor = *checkpoint->Find("a");
+  CHECK(tensor.bytes.empty());
+  std::vector<std::byte> read(tensor.size_bytes - 1);
+  REQUIRE(checkpoint->Read(tensor, 1, read).ok());
+  CHECK(read[1] == std::byte{2});
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  const Status cut = checkpoint->Read(tensor, 1, read);
+  CHECK(absl::IsUnavailable(cut));
+  CHECK(ToString(cut).find(path) != std::string::npos);
 }
 
 TEST_CASE("names of numbered files are parsed and written the same", "[safetensors]") {

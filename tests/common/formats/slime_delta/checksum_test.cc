@@ -1,6 +1,8 @@
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +54,32 @@ TEST_CASE("xxh3-128 is in canonical form and adler32 has eight digits", "[slime]
   CHECK(ChecksumText(ChecksumFormat::kXxh3, AsBytes("abc")) == "06b05ab6733a618578af5f94892f3950");
   CHECK(ChecksumText(ChecksumFormat::kAdler32, {}) == "00000001");
   CHECK(ChecksumText(ChecksumFormat::kAdler32, AsBytes("Wikipedia")) == "11e60398");
+}
+
+TEST_CASE("a checksum in pieces is that of the whole, with every instruction set", "[slime]") {
+  std::mt19937_64 random(5);
+  std::vector<std::byte> input(70'001);
+  for (std::byte& byte : input) byte = std::byte(random() & 0xFF);
+  for (const size_t size :
+       {size_t{0}, size_t{1}, size_t{240}, size_t{241}, size_t{1024}, size_t{5000}, input.size()}) {
+    INFO(size << " bytes");
+    const ByteSpan bytes = ByteSpan(input).first(size);
+    for (const auto format :
+         {ChecksumFormat::kXxh3, ChecksumFormat::kBlake3, ChecksumFormat::kAdler32}) {
+      Checksum pieces(format);
+      for (size_t at = 0; at < size;) {
+        const size_t piece = std::min<size_t>(1 + random() % 3000, size - at);
+        pieces.Update(bytes.subspan(at, piece));
+        at += piece;
+      }
+      CHECK(pieces.Text() == ChecksumText(format, bytes));
+    }
+    Xxh3 portable(InstructionSet::kPortable);
+    Xxh3 fastest(MachineInstructionSet());
+    portable.Update(bytes);
+    fastest.Update(bytes);
+    CHECK(portable.Digest() == fastest.Digest());
+  }
 }
 
 TEST_CASE("checksum formats are found by name and texts are checked for their form", "[slime]") {

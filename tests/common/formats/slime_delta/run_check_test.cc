@@ -290,14 +290,17 @@ TEST_CASE("a checkpoint that is cut while it is compared is not taken for anothe
   scene.ForgetChain();
   PosixFileSystem files;
   ThreadPool pool(2);
-  auto opened = LocalCheckpoint::Open(files, pool, scene.local, {});
-  REQUIRE(opened.ok());
   std::map<std::string, dws::testing::Bytes> whole;
   for (const auto& item : fs::directory_iterator(scene.local)) {
     if (item.path().extension() != ".safetensors") continue;
     whole[item.path()] = dws::testing::ReadFile(item.path());
-    fs::resize_file(item.path(), 0);
   }
+  // When the version is opened: a file that was cut before has not the size that it had.
+  const auto cut_all = [&](const std::string&) {
+    for (const auto& [path, bytes] : whole) fs::resize_file(path, 0);
+  };
+  auto opened = LocalCheckpoint::Open(files, pool, scene.local, {.on_access = cut_all});
+  REQUIRE(opened.ok());
   const Status cut = (*opened)->Apply(Scene::PathOf(scene.ours, 4)).status();
   CHECK(absl::IsDataLoss(cut));
   CHECK_THAT(ToString(cut), Contains("bytes are missing"));

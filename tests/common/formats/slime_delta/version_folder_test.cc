@@ -33,9 +33,12 @@ Weights After(const std::string& folder, const Weights& before) {
   const DeltaDescription& delta = *opened->index().delta;
   for (const VersionEntry& entry : opened->entries()) {
     Bytes& tensor = after.at(entry.name);
-    const auto payload = DecodeEntry(delta.encoding, entry.bytes, tensor.size());
-    REQUIRE(payload.ok());
-    REQUIRE(ApplyPayload(delta.encoding, *payload, tensor).ok());
+    auto stream = EntryStream::Open(delta.encoding, opened->SourceOf(entry), tensor.size());
+    REQUIRE(stream.ok());
+    Bytes payload(stream->payload_bytes());
+    REQUIRE(stream->Read(payload).ok());
+    REQUIRE(stream->Finish().ok());
+    REQUIRE(ApplyPayload(delta.encoding, payload, tensor).ok());
     CHECK(ChecksumText(delta.checksum, tensor) == entry.digest);
   }
   return after;
@@ -70,7 +73,7 @@ TEST_CASE(
                                           .checksum = checksum,
                                           .shard_bytes_max = shard_bytes});
         CHECK(After(path, before) == after);
-        const auto opened = VersionFolder::Open(path, FileAccess::kReadOnly);
+        const auto opened = VersionFolder::Open(path);
         REQUIRE(opened.ok());
         CHECK(opened->entries().size() == before.size() - 1);  // without the unchanged one
         CHECK(opened->checkpoint()->files().size() > 1);

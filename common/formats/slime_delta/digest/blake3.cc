@@ -1,7 +1,7 @@
 // The tree: the leaves are chunks of 1024 bytes. The left side of a node has the largest power of
 // two of chunks that leaves at least one byte for the right side. Each chunk is a chain of
 // compressions of 64-byte blocks.
-#include "common/formats/slime_delta/blake3.h"
+#include "common/formats/slime_delta/digest/blake3.h"
 
 #include <algorithm>
 #include <bit>
@@ -102,12 +102,8 @@ ChainingValue HashChunk(ByteSpan bytes, uint64_t chunk, uint32_t root) {
   }
 }
 
-ChainingValue HashTree(ByteSpan bytes, uint64_t first_chunk, uint32_t root) {
-  if (bytes.size() <= kChunkBytes) return HashChunk(bytes, first_chunk, root);
-  const uint64_t left_chunks = std::bit_floor(uint64_t{(bytes.size() - 1) / kChunkBytes});
-  const size_t left_bytes = left_chunks * kChunkBytes;
-  const ChainingValue left = HashTree(bytes.first(left_bytes), first_chunk, 0);
-  const ChainingValue right = HashTree(bytes.subspan(left_bytes), first_chunk + left_chunks, 0);
+// The parent of two subtrees.
+ChainingValue Parent(const ChainingValue& left, const ChainingValue& right, uint32_t root) {
   Block message;
   std::copy(left.begin(), left.end(), message.begin());
   std::copy(right.begin(), right.end(), message.begin() + 8);
@@ -116,10 +112,31 @@ ChainingValue HashTree(ByteSpan bytes, uint64_t first_chunk, uint32_t root) {
 
 }  // namespace
 
-std::array<uint8_t, 32> Blake3(ByteSpan bytes) {
-  const ChainingValue words = HashTree(bytes, 0, kRoot);
+void Blake3::Update(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    if (chunk_.size() == kChunkBytes) {  // and more follows, so it is not the last one
+      ChainingValue value = HashChunk(chunk_, chunks_++, 0);
+      chunk_.clear();
+      // Each zero bit at the end of the number of chunks is a subtree that is whole now.
+      for (uint64_t count = chunks_; count % 2 == 0; count /= 2) {
+        value = Parent(stack_.back(), value, 0);
+        stack_.pop_back();
+      }
+      stack_.push_back(value);
+    }
+    const size_t take = std::min(bytes.size(), kChunkBytes - chunk_.size());
+    chunk_.insert(chunk_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(take));
+    bytes = bytes.subspan(take);
+  }
+}
+
+std::array<uint8_t, 32> Blake3::Digest() const {
+  ChainingValue value = HashChunk(chunk_, chunks_, stack_.empty() ? kRoot : 0);
+  for (size_t left = stack_.size(); left > 0; --left) {
+    value = Parent(stack_[left - 1], value, left == 1 ? kRoot : 0);
+  }
   std::array<uint8_t, 32> digest;
-  std::memcpy(digest.data(), words.data(), digest.size());
+  std::memcpy(digest.data(), value.data(), digest.size());
   return digest;
 }
 

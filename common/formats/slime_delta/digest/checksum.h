@@ -5,8 +5,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "common/base/bytes.h"
+#include "common/formats/slime_delta/digest/blake3.h"
+#include "common/formats/slime_delta/digest/xxh3.h"
 
 namespace dws::slime {
 
@@ -20,6 +23,19 @@ std::optional<ChecksumFormat> ChecksumFormatNamed(std::string_view name);
 std::string_view NameOf(ChecksumFormat format);
 
 std::string ChecksumText(ChecksumFormat format, ByteSpan bytes);
+
+// The checksum of bytes that come in pieces. Lifecycle: Update any number of times, then Text.
+// Threads: one at a time.
+class Checksum {
+ public:
+  explicit Checksum(ChecksumFormat format);
+  void Update(ByteSpan bytes);
+  std::string Text() const;
+
+ private:
+  // Adler-32's is its value.
+  std::variant<Xxh3, Blake3, uint32_t> state_;
+};
 
 // Whether `text` has the form of such a checksum.
 bool IsChecksumText(ChecksumFormat format, std::string_view text);

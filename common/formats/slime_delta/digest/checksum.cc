@@ -1,13 +1,10 @@
-#include "common/formats/slime_delta/checksum.h"
+#include "common/formats/slime_delta/digest/checksum.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <span>
-
-#include "common/formats/slime_delta/blake3.h"
 
 namespace dws::slime {
 namespace {
@@ -16,21 +13,6 @@ std::string Hex(std::span<const uint8_t> bytes) {
   std::string text;
   for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
-}
-
-std::string Xxh3(ByteSpan bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  return Hex(canonical.digest);
-}
-
-std::string Adler32(ByteSpan bytes) {
-  // Adler-32 of no bytes is the start value. It is written here because, for a null pointer, zlib
-  // ignores the start value that it is given.
-  const uLong value =
-      bytes.empty() ? 1
-                    : ::adler32_z(1, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
-  return fmt::format("{:08x}", value);
 }
 
 size_t TextSize(ChecksumFormat format) {
@@ -67,16 +49,38 @@ std::string_view NameOf(ChecksumFormat format) {
   return "";
 }
 
-std::string ChecksumText(ChecksumFormat format, ByteSpan bytes) {
+Checksum::Checksum(ChecksumFormat format) {
   switch (format) {
     case ChecksumFormat::kXxh3:
-      return Xxh3(bytes);
+      break;
     case ChecksumFormat::kBlake3:
-      return Hex(Blake3(bytes));
+      state_.emplace<Blake3>();
+      break;
     case ChecksumFormat::kAdler32:
-      return Adler32(bytes);
+      state_.emplace<uint32_t>(1);
+      break;
   }
-  return "";
+}
+
+void Checksum::Update(ByteSpan bytes) {
+  if (bytes.empty()) return;  // for a null pointer zlib would begin again
+  if (auto* const xxh3 = std::get_if<Xxh3>(&state_)) return xxh3->Update(bytes);
+  if (auto* const blake3 = std::get_if<Blake3>(&state_)) return blake3->Update(bytes);
+  auto& value = std::get<uint32_t>(state_);
+  value = static_cast<uint32_t>(
+      ::adler32_z(value, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+std::string Checksum::Text() const {
+  if (const auto* const xxh3 = std::get_if<Xxh3>(&state_)) return Hex(xxh3->Digest());
+  if (const auto* const blake3 = std::get_if<Blake3>(&state_)) return Hex(blake3->Digest());
+  return fmt::format("{:08x}", std::get<uint32_t>(state_));
+}
+
+std::string ChecksumText(ChecksumFormat format, ByteSpan bytes) {
+  Checksum checksum(format);
+  checksum.Update(bytes);
+  return checksum.Text();
 }
 
 bool IsChecksumText(ChecksumFormat format, std::string_view text) {
