@@ -341,13 +341,15 @@ Status SenderApp::OpenSinks() {
                             [this](const RankStatePtr& state, std::vector<RankSlice> slices) {
                               recheck_->Ask(state, std::move(slices));
                             }}));
-  DWS_ASSIGN_OR_RETURN(
-      sinks_.emplace_back(),
-      SlimeSink::Open(options_.slime_dir, files_, [this](const RankStatePtr& state) {
-        std::vector<RankSlice> all;
-        for (uint32_t i = 0; i < state->layout().slice_count(); ++i) all.emplace_back(i);
-        recheck_->Ask(state, std::move(all));
-      }));
+  SlimeDirOptions slime_dir = options_.slime_dir;
+  slime_dir.threads = options_.threads;
+  DWS_ASSIGN_OR_RETURN(sinks_.emplace_back(),
+                       SlimeSink::Open(slime_dir, files_, [this](const RankStatePtr& state) {
+                         std::vector<RankSlice> all;
+                         for (uint32_t i = 0; i < state->layout().slice_count(); ++i)
+                           all.emplace_back(i);
+                         recheck_->Ask(state, std::move(all));
+                       }));
   return OkStatus();
 }
 

@@ -12,6 +12,7 @@ namespace dws {
 SlimePublisher::SlimePublisher(Options options, FileSystem& files)
     : options_(std::move(options)),
       files_(files),
+      pool_(std::max<size_t>(options_.dir.threads, 1) - 1),  // the caller takes part
       view_{.folder = options_.dir.root},
       loop_({.failed_event = "slime_publish_failed", .retry_delay = options_.retry_delay},
             [this](const RankStatePtr& offered) { return Work(offered); }) {}
@@ -83,6 +84,7 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
                                            {.root = options_.dir.root,
                                             .encoding = options_.dir.encoding,
                                             .checksum = options_.dir.checksum,
+                                            .pool = &pool_,
                                             .side_files = options_.base.side_files},
                                            state, [this] { return loop_.wanted(); }));
   DWS_RETURN_IF_ERROR(CheckTensors(state->layout()));

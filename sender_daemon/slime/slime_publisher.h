@@ -30,6 +30,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/slime/base_checkpoint.h"
@@ -47,6 +48,7 @@ struct SlimeDirOptions {
   std::string checkpoint;   // that readers start from
   std::string after_write;  // a command; empty: none
   bool after_write_required = false;
+  size_t threads = 1;  // that encode deltas
 };
 
 // What status and metrics show.
@@ -125,6 +127,8 @@ class SlimePublisher {
 
   const Options options_;
   FileSystem& files_;
+  // Not the one that captures weights: a capture would wait for a version's loop.
+  ThreadPool pool_;
   // Used by the thread only.
   std::unique_ptr<Progress> progress_;
   struct Lost {

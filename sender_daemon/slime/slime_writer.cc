@@ -1,5 +1,6 @@
 #include "sender_daemon/slime/slime_writer.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/formats/slime_delta/version_writer.h"
 #include "sender_daemon/slime/slime_folder.h"
 #include "sender_daemon/slime/tensor_reader.h"
 
@@ -45,6 +45,22 @@ std::vector<uint32_t> TouchedShards(const RankLayout& layout, const DeltaManifes
     if (shards.empty() || shards.back() != shard) shards.push_back(shard);
   }
   return shards;
+}
+
+// The shards divided into `count` shares of about the same size.
+std::vector<std::vector<uint32_t>> Shares(const RankLayout& layout, std::vector<uint32_t> shards,
+                                          size_t count) {
+  const auto size_of = [&](uint32_t shard) { return layout.shards()[shard].tensor.SizeBytes(); };
+  std::stable_sort(shards.begin(), shards.end(),
+                   [&](uint32_t a, uint32_t b) { return size_of(a) > size_of(b); });
+  std::vector<std::vector<uint32_t>> shares(std::clamp<size_t>(count, 1, shards.size() + 1));
+  std::vector<uint64_t> filled(shares.size());
+  for (const uint32_t shard : shards) {
+    const auto least = std::min_element(filled.begin(), filled.end());
+    shares[static_cast<size_t>(least - filled.begin())].push_back(shard);
+    *least += size_of(shard);
+  }
+  return shares;
 }
 
 // The shards in the order in which their tensors are written.
@@ -97,11 +113,6 @@ std::map<std::string, std::string> SlimeWriter::Extra() const {
   return {{slime::kStreamKey, ToString(state_->stream)}};
 }
 
-Result<ByteSpan> SlimeWriter::Read(Result<ByteSpan> bytes) {
-  damaged_ = absl::IsDataLoss(bytes.status());
-  return bytes;
-}
-
 Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
                                          std::function<Status()> may_publish) {
   damaged_ = false;
@@ -118,29 +129,53 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
                                     .extra = Extra(),
                                     .may_publish = std::move(may_publish)}));
   const RankLayout& layout = state_->layout();
-  const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
-  TensorReader reader(state_, version, touched, wanted_);
-  for (const uint32_t shard : touched) {
-    DWS_ASSIGN_OR_RETURN(const ByteSpan after, Read(reader.Next()));
-    DWS_ASSIGN_OR_RETURN(const ByteSpan before, Read(reader.Before()));
-    DWS_RETURN_IF_ERROR(writer->Add(layout.shards()[shard].tensor.name, before, after));
+  const size_t workers = options_.pool == nullptr ? 1 : options_.pool->worker_count();
+  const auto shares = Shares(layout, TouchedShards(layout, version->manifest), workers);
+  std::vector<Status> results(shares.size());
+  const auto add = [&](size_t index, size_t) {
+    results[index] = AddTensors(version, shares[index], *writer);
+  };
+  if (options_.pool == nullptr) {
+    add(0, 0);
+  } else {
+    options_.pool->ParallelFor(shares.size(), add);
   }
+  for (const Status& result : results) damaged_ = damaged_ || absl::IsDataLoss(result);
+  for (const Status& result : results) DWS_RETURN_IF_ERROR(result);
   DWS_ASSIGN_OR_RETURN(const slime::VersionSummary summary, writer->Finish());
   return summary.entry_bytes;
+}
+
+Status SlimeWriter::AddTensors(const RetainedVersionPtr& version,
+                               const std::vector<uint32_t>& shards,
+                               slime::VersionWriter& writer) const {
+  TensorReader reader(state_, version, shards, wanted_);
+  for (const uint32_t shard : shards) {
+    DWS_ASSIGN_OR_RETURN(const ByteSpan after, reader.Next());
+    DWS_ASSIGN_OR_RETURN(const ByteSpan before, reader.Before());
+    const Status added = writer.Add(state_->layout().shards()[shard].tensor.name, before, after);
+    // A disk that loses data is not damage of our memory.
+    if (absl::IsDataLoss(added)) return UnavailableError("{}", Message(added));
+    DWS_RETURN_IF_ERROR(added);
+  }
+  return OkStatus();
 }
 
 Result<uint64_t> SlimeWriter::WriteFull(const RetainedVersionPtr& version,
                                         std::function<Status()> may_publish) {
   damaged_ = false;
   TensorReader reader(state_, version, PlannedShards(state_->layout(), plan_), wanted_);
-  return slime::WriteFullVersion(
-      files_, options_.root,
-      {.version = version->version.value(),
-       .writer = SlimeWriterName(*state_),
-       .extra = Extra(),
-       .side_files = options_.side_files,
-       .may_publish = std::move(may_publish)},
-      plan_, [&](const safetensors::HeaderTensor&) { return Read(reader.Next()); });
+  return slime::WriteFullVersion(files_, options_.root,
+                                 {.version = version->version.value(),
+                                  .writer = SlimeWriterName(*state_),
+                                  .extra = Extra(),
+                                  .side_files = options_.side_files,
+                                  .may_publish = std::move(may_publish)},
+                                 plan_, [&](const safetensors::HeaderTensor&) {
+                                   Result<ByteSpan> bytes = reader.Next();
+                                   damaged_ = absl::IsDataLoss(bytes.status());
+                                   return bytes;
+                                 });
 }
 
 }  // namespace dws

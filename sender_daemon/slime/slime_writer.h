@@ -1,8 +1,8 @@
 // Writes one version of a rank state into a folder of slime's versions, as a delta of the previous
 // version or as a full checkpoint. slime_publisher.h decides which.
 //
-// A delta's tensors are read at exactly that version, one by one. Their values before it are
-// computed from them by undoing the retained steps.
+// A delta's tensors are read at exactly that version, each by one of several threads. Their values before
+// it are computed from them by undoing the retained steps.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,11 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/formats/slime_delta/digest/checksum.h"
 #include "common/formats/slime_delta/full_version.h"
 #include "common/formats/slime_delta/payload.h"
+#include "common/formats/slime_delta/version_writer.h"
 #include "sender_daemon/publish/rank_state.h"
 
 namespace dws {
@@ -30,6 +32,7 @@ class SlimeWriter {
     slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
     uint64_t full_shard_bytes_max = limits::kSlimeShardBytesDefault;
     uint64_t delta_shard_bytes_max = limits::kSlimePublishShardBytes;
+    ThreadPool* pool = nullptr;  // whose threads encode deltas too; null: none
     // Written beside the weights of a full checkpoint (FullVersionOptions).
     std::map<std::string, std::vector<std::byte>> side_files = {};
   };
@@ -59,7 +62,9 @@ class SlimeWriter {
   const RankStatePtr& state() const { return state_; }
 
  private:
-  Result<ByteSpan> Read(Result<ByteSpan> bytes);
+  // Reads tensors and adds them to `writer`. DATA_LOSS: what it read from our own memory is damaged.
+  Status AddTensors(const RetainedVersionPtr& version, const std::vector<uint32_t>& shards,
+                    slime::VersionWriter& writer) const;
   SlimeWriter(FileSystem& files, Options options, RankStatePtr state, slime::ShardPlan plan,
               std::function<bool()> wanted);
   std::map<std::string, std::string> Extra() const;

@@ -28,7 +28,8 @@ TEST_CASE("versions applied by a reader equal the trainer's weights bit for bit"
   const auto encoding = GENERATE(slime::Encoding::kXor, slime::Encoding::kOverwrite);
   const auto checksum = GENERATE(slime::ChecksumFormat::kXxh3, slime::ChecksumFormat::kBlake3,
                                  slime::ChecksumFormat::kAdler32);
-  Publishing rank({.encoding = encoding, .checksum = checksum});
+  const size_t threads = GENERATE(1, 3);
+  Publishing rank({.encoding = encoding, .checksum = checksum, .threads = threads});
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
   CHECK(rank.IsFull(1));
@@ -81,7 +82,8 @@ TEST_CASE("a broken chain starts again with a full checkpoint", "[slime]") {
 }
 
 TEST_CASE("damage in the sender's memory is never published", "[slime]") {
-  Publishing rank;
+  const size_t threads = GENERATE(1, 3);
+  Publishing rank({.threads = threads});
   const std::string base = rank.CopyBase("base");
   REQUIRE(rank.Publish(1).ok());
   rank.Capture(2);
