@@ -195,7 +195,7 @@ class FollowTest(unittest.TestCase):
         engine.fake({"fault": "/pause_generation"})
         engine.fake({"fault": "/continue_generation"})
         self.await_version(daemon, 1, "loaded_version")
-        self.assertEqual(daemon.page("/readyz"), "ready\n")
+        eventually(lambda: self.is_ready(daemon), daemon.log_tail)  # told at the end of the look
         self.assertFalse(engine.fake()["paused"])
 
     def test_a_stopped_receiver_finishes_its_load_and_leaves_the_engine_running(self) -> None:
@@ -221,7 +221,7 @@ class FollowTest(unittest.TestCase):
         engine.start()
         eventually(lambda: engine.fake()["weight_version"] == "1", daemon.log_tail)
         self.await_version(daemon, 1, "loaded_version")
-        self.assertEqual(daemon.page("/readyz"), "ready\n")
+        eventually(lambda: self.is_ready(daemon), daemon.log_tail)  # told at the end of the look
 
     def test_a_receiver_killed_at_any_point_completes_the_version_after_its_restart(self) -> None:
         engine = FakeEngine("vllm", self.local)
