@@ -1,3 +1,4 @@
+// A step out of order could let an engine run with a mixture, so it ends the process.
 #include "common/sync_state/commit_state.h"
 
 #include "common/base/check.h"

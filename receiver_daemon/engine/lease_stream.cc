@@ -1,3 +1,4 @@
+// gRPC's reactions must not block: commands wait in a bounded queue, with one write in flight.
 #include "receiver_daemon/engine/lease_stream.h"
 
 #include <utility>

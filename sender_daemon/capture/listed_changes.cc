@@ -1,3 +1,4 @@
+// The lists come from a device, so each entry is compared with the block before it is used.
 #include "sender_daemon/capture/listed_changes.h"
 
 #include <algorithm>

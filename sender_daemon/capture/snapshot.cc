@@ -1,3 +1,4 @@
+// Slices begin at cache lines, because captures compare whole lines.
 #include "sender_daemon/capture/snapshot.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,5 @@
+// Receivers that fell behind together ask for the same delta, so composed ones are kept for a
+// while.
 #include "sender_daemon/publish/delta_log.h"
 
 #include <algorithm>

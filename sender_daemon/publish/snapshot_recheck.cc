@@ -1,3 +1,5 @@
+// On a thread of its own: reading a snapshot takes long, and the stream that reported a refusal
+// must not wait for it.
 #include "sender_daemon/publish/snapshot_recheck.h"
 
 #include <algorithm>

@@ -61,12 +61,15 @@ def check_calls(file: SourceFile) -> Iterator[Violation]:
 
 
 def check_top(file: SourceFile) -> Iterator[Violation]:
-    """A contract on top of each header, each .proto and each Python module."""
+    """A contract on top of each header, each .proto and each Python module; in each .cc a comment that says why."""
     if file.suffix in (".h", ".proto"):
         if not file.text.startswith("// "):
             yield Violation("file-comment", file.path, 1, "starts with a comment: what this is, who uses it")
         if file.suffix == ".h" and "\n#pragma once\n" not in file.text:
             yield Violation("file-comment", file.path, 1, "has no #pragma once")
+    elif file.suffix == ".cc":
+        if not any(line.lstrip().startswith("//") for line in file.lines):
+            yield Violation("file-comment", file.path, 1, "has no comment: say why it is as it is, in a sentence")
     elif file.suffix == ".py" and file.text and ast.get_docstring(ast.parse(file.text)) is None:
         yield Violation("file-comment", file.path, 1, "starts with a docstring: what this is")
 
@@ -82,8 +85,9 @@ def check_words(file: SourceFile) -> Iterator[Violation]:
 def check(tree: SourceTree) -> Iterator[Violation]:
     for file in tree.files:
         yield from check_words(file)
-    for file in tree.ending(".h", ".proto", ".py"):
-        yield from check_top(file)
+    for file in tree.ending(".h", ".cc", ".proto", ".py"):
+        if file.suffix != ".cc" or not file.is_test:
+            yield from check_top(file)
     for file in tree.cpp():
         yield from check_calls(file)
     for file in tree.ending(".h", ".cc", ".cu", ".py"):

@@ -148,6 +148,8 @@ class TextTest(unittest.TestCase):
                          ["file-comment", "file-comment"])
         self.assertEqual(rules(text_rules.check_top(SourceFile("a.h", "// What it is.\n"))), ["file-comment"])
         self.assertEqual(rules(text_rules.check_top(SourceFile("a.py", "x = 1\n"))), ["file-comment"])
+        self.assertEqual(rules(text_rules.check_top(SourceFile("a.cc", "int x;  // of all\n"))), ["file-comment"])
+        self.assertEqual(rules(text_rules.check_top(SourceFile("a.cc", "int y;\n// Why.\nint x;\n"))), [])
 
     def test_words(self) -> None:
         for text in ("see /wo" + "rk/main", "fixes iss" + "ue 12", "from py" + "pi.org"):

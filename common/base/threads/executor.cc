@@ -1,3 +1,4 @@
+// Tasks run outside the lock: they may post others, and Post does not wait for a long one.
 #include "common/base/threads/executor.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// The codec's only use of xxHash, so that no header needs it.
 #include "common/delta/bits/checksum.h"
 
 #include <xxhash.h>

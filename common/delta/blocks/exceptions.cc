@@ -1,3 +1,5 @@
+// The planes follow each other without sizes, so a reader computes where each begins, and checks
+// that it begins inside the payload before it reads it.
 #include "common/delta/blocks/exceptions.h"
 
 #include <optional>

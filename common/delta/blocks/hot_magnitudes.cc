@@ -1,3 +1,5 @@
+// Remainders come first: their widths follow from the old elements, so a reader knows where the
+// quotients begin.
 #include "common/delta/blocks/hot_magnitudes.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What runs on other processors, and what the vector versions are compared with in tests.
 #include <cstring>
 
 #include "common/delta/kernels/diff_line_words.h"

@@ -1,3 +1,4 @@
+// A file gets its name only when it is complete and on disk, so a reader never finds half of one.
 #include "common/formats/safetensors/writer.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// All series exist from the start, so that a first rejection is an increase that alerts can see.
 #include "common/service/metrics/reason_counters.h"
 
 #include <cctype>

@@ -1,3 +1,4 @@
+// Who waits is bounded, and the process with most of it gives way: a flood cannot keep others out.
 #include "common/service/sockets/handle_registry.h"
 
 #include <sys/random.h>

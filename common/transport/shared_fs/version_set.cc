@@ -1,3 +1,4 @@
+// Any file may be missing or of a replaced sender, so each chain is followed version by version.
 #include "common/transport/shared_fs/version_set.h"
 
 #include <algorithm>

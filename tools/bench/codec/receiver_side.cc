@@ -1,3 +1,4 @@
+// The product's own staging and commit on memory of this process, without daemons around it.
 #include "tools/bench/codec/receiver_side.h"
 
 #include <algorithm>

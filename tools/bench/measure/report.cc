@@ -1,3 +1,4 @@
+// Each line is flushed when it is known, so that a run that is ended keeps what it has measured.
 #include "tools/bench/measure/report.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// In the order of the table.
 #include "tools/bench/peers/peer.h"
 
 namespace dws::bench {

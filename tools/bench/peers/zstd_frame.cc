@@ -1,3 +1,4 @@
+// One call a frame, as the formats that are compared with have it.
 #include "tools/bench/peers/zstd_frame.h"
 
 #include <zstd.h>

@@ -1,3 +1,5 @@
+// A sample of the blocks is enough, because a table holds frequencies; reading all of them costs
+// about as much as packing them.
 #include "tools/checkpoint/parts/class_tables.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Each line is flushed at once: the process may die by the next check.
 #include "tools/gpu_check/report/results.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// One thread less than processors, because the caller works as well.
 #include "tools/gpu_check/sections/bench_device.h"
 
 #include <algorithm>

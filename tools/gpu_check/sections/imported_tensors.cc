@@ -1,3 +1,4 @@
+// Each tensor has a pattern of its own, so that an exchanged or shifted mapping is noticed.
 #include "tools/gpu_check/sections/imported_tensors.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// In the order in which they run: a section relies on nothing that a later one checks.
 #include "tools/gpu_check/sections/sections.h"
 
 namespace dws::gpu_check {

@@ -1,3 +1,4 @@
+// One warp does the work of a whole launch: the kernels have no order between warps to keep.
 #include "common/memory/cuda/kernels/host_kernels.h"
 
 #include "common/memory/cuda/kernels/commit_blocks.h"
