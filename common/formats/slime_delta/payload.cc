@@ -1,3 +1,5 @@
+// Sizes are checked in 64 bits before anything is written: a count or position that wraps around
+// in 32 bits would be read as another change.
 #include "common/formats/slime_delta/payload.h"
 
 #include <zstd.h>

@@ -1,3 +1,4 @@
+// Digests are compared as texts, because slime writes and reads them so.
 #include "common/formats/slime_delta/digest/checksum.h"
 
 #include <fmt/format.h>
