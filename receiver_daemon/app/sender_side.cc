@@ -46,11 +46,8 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
   if (!dir.key_file.empty()) {
     DWS_ASSIGN_OR_RETURN(key, shared::LoadKey(parts.files, dir.key_file));
   }
-  shared::VisibilityHook before_read;
-  if (!dir.before_read.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(dir.before_read));
-    before_read = shared::VisibilityHook(std::move(words), dir.root);
-  }
+  DWS_ASSIGN_OR_RETURN(shared::VisibilityHook before_read,
+                       shared::VisibilityHook::Make(dir.before_read, dir.root));
   if (!options.senders.empty()) {
     beside_ = std::make_unique<SharedBeside>(
         SharedBeside::Options{.root = dir.root,

@@ -64,8 +64,9 @@ class EngineLease {
   bool has_hook() const { return needs_.post_commit; }
   State state() const;
 
-  // Called by the stream. The lease opens paused, or running (see Needs::request). FAILED_PRECONDITION: it is already open, or the
-  // rank's devices have not drained as Needs demands. After End: its reason.
+  // Called by the stream. The lease opens paused, or running (see Needs::request).
+  // FAILED_PRECONDITION: it is already open, or the rank's devices have not drained as Needs
+  // demands. After End: its reason.
   Status Open(Stream stream, bool devices_drained = false);
   struct PauseAnswer {
     uint64_t pause_id = 0;

@@ -55,11 +55,8 @@ class FollowerApp final : public Daemon {
 
 Status FollowerApp::MakeFollower() {
   const FollowOptions& follow = options_.follow;
-  shared::VisibilityHook before_read;
-  if (!follow.before_read.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(follow.before_read));
-    before_read = shared::VisibilityHook(std::move(words), follow.slime_dir);
-  }
+  DWS_ASSIGN_OR_RETURN(shared::VisibilityHook before_read,
+                       shared::VisibilityHook::Make(follow.before_read, follow.slime_dir));
   EngineLoader::MakeControl make_control;
   if (!follow.engine_url.empty()) {
     make_control = [this]() -> Result<std::unique_ptr<EngineControl>> {

@@ -55,10 +55,6 @@ void AddGroupFlags(CLI::App& app, GroupPlace& group) {
       ->check(CLI::Validator(CheckLeader, "", "leader"));
 }
 
-std::string CheckCommand(const std::string& text) {
-  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
-}
-
 void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
   app.add_option("--slime-dir", follow.slime_dir,
                  "Follow this folder of slime's versions (weight_vNNNNNN) instead of senders")
@@ -73,7 +69,7 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
                  "Command to run before each look at --slime-dir (DWS_SHARED_DIR and DWS_VERSION "
                  "are set)")
       ->type_name("COMMAND")
-      ->check(CLI::Validator(CheckCommand, "", "command"));
+      ->check(CLI::Validator(shared::WhyNoCommand, "", "command"));
   app.add_flag("--slime-before-read-required", follow.before_read_required,
                "While that command fails, take no version");
   app.add_option("--engine-url", follow.engine_url,
@@ -125,7 +121,7 @@ void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
                  "Command to run before each look at --shared-dir (DWS_SHARED_DIR and DWS_VERSION "
                  "are set)")
       ->type_name("COMMAND")
-      ->check(CLI::Validator(CheckCommand, "", "command"));
+      ->check(CLI::Validator(shared::WhyNoCommand, "", "command"));
   app.add_flag("--shared-before-read-required", dir.before_read_required,
                "While that command fails, read nothing from --shared-dir");
 }

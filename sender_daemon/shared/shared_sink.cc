@@ -8,13 +8,6 @@
 #include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
-namespace {
-
-std::string CheckCommand(const std::string& text) {
-  return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
-}
-
-}  // namespace
 
 void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
   app.add_option(
@@ -32,7 +25,7 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
   app.add_option("--shared-after-write", dir.after_write,
                  "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
       ->type_name("COMMAND")
-      ->check(CLI::Validator(CheckCommand, "", "command"));
+      ->check(CLI::Validator(shared::WhyNoCommand, "", "command"));
   app.add_flag("--shared-after-write-required", dir.after_write_required,
                "A version counts as published there only when that command has succeeded");
 }
@@ -57,10 +50,8 @@ Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts par
   if (!options.dir.key_file.empty()) {
     DWS_ASSIGN_OR_RETURN(publisher.key, shared::LoadKey(files, options.dir.key_file));
   }
-  if (!options.dir.after_write.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(options.dir.after_write));
-    publisher.after_write = shared::VisibilityHook(std::move(words), options.dir.root);
-  }
+  DWS_ASSIGN_OR_RETURN(publisher.after_write,
+                       shared::VisibilityHook::Make(options.dir.after_write, options.dir.root));
   // Checked now, although the folder is made later: a bad id is a mistake of the configuration.
   DWS_RETURN_IF_ERROR(
       SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());

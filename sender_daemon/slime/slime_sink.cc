@@ -41,11 +41,7 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
                  "With --slime-dir: command to run after each version there (DWS_SHARED_DIR and "
                  "DWS_VERSION are set)")
       ->type_name("COMMAND")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return text.empty() ? "" : std::string(Message(shared::SplitCommand(text).status()));
-          },
-          "", "command"));
+      ->check(CLI::Validator(shared::WhyNoCommand, "", "command"));
   app.add_flag("--slime-after-write-required", dir.after_write_required,
                "A version counts as published there only when that command has succeeded");
 }
@@ -72,11 +68,8 @@ Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
         "full version as a whole checkpoint, with config.json and tokenizer");
   }
   DWS_ASSIGN_OR_RETURN(BaseCheckpoint base, ReadBaseCheckpoint(files, dir.checkpoint));
-  shared::VisibilityHook after_write;
-  if (!dir.after_write.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto words, shared::SplitCommand(dir.after_write));
-    after_write = shared::VisibilityHook(std::move(words), dir.root);
-  }
+  DWS_ASSIGN_OR_RETURN(shared::VisibilityHook after_write,
+                       shared::VisibilityHook::Make(dir.after_write, dir.root));
   sink->publisher_ = std::make_unique<SlimePublisher>(
       SlimePublisher::Options{.dir = dir,
                               .base = std::move(base),

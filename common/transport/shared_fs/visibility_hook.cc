@@ -162,6 +162,16 @@ Result<std::vector<std::string>> SplitCommand(std::string_view command) {
   return words;
 }
 
+std::string WhyNoCommand(const std::string& text) {
+  return text.empty() ? "" : std::string(Message(SplitCommand(text).status()));
+}
+
+Result<VisibilityHook> VisibilityHook::Make(std::string_view command, std::string shared_dir) {
+  if (command.empty()) return VisibilityHook();
+  DWS_ASSIGN_OR_RETURN(std::vector<std::string> words, SplitCommand(command));
+  return VisibilityHook(std::move(words), std::move(shared_dir));
+}
+
 Status VisibilityHook::Run(std::string_view version, std::chrono::milliseconds deadline,
                            const std::function<bool()>& wanted) const {
   if (!given()) return OkStatus();

@@ -15,6 +15,8 @@ namespace dws::shared {
 // Splits a command into words as a shell does: blanks, quotes of both kinds, backslashes. Nothing
 // is expanded. INVALID_ARGUMENT: a quote is not closed, or there is no word.
 Result<std::vector<std::string>> SplitCommand(std::string_view command);
+// For the check of a flag: why SplitCommand refuses its text; "": it does not, or the text is empty.
+std::string WhyNoCommand(const std::string& text);
 
 // Lifecycle: made once, run often. Threads: Run by one at a time.
 class VisibilityHook {
@@ -23,6 +25,9 @@ class VisibilityHook {
   VisibilityHook() = default;
   VisibilityHook(std::vector<std::string> words, std::string shared_dir)
       : words_(std::move(words)), shared_dir_(std::move(shared_dir)) {}
+
+  // The hook of a flag's text; without a command if that is empty. Errors of SplitCommand.
+  static Result<VisibilityHook> Make(std::string_view command, std::string shared_dir);
 
   bool given() const { return !words_.empty(); }
   // Runs it until it ends, with DWS_SHARED_DIR and DWS_VERSION in its environment (empty: none).
