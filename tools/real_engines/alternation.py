@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from typing import Any, Callable
 
 from tools.real_engines.publisher import Publisher
 from tools.real_engines.steps import Step, Tally
+
+
+def parser_of_run(description: str | None) -> argparse.ArgumentParser:
+    """The options that a run has with every engine, as check.py gives them."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--sender", required=True, help="the sender's unix socket")
+    parser.add_argument("--receiver", required=True, help="the receiver's unix socket")
+    parser.add_argument("--job-id", required=True)
+    parser.add_argument("--model", required=True, help="a folder to write the model's files to")
+    parser.add_argument("--kind", default="qwen3", help="of the model: of CONFIGS")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    return parser
 
 
 def alternation(

@@ -11,7 +11,7 @@ import sys
 import time
 
 import dws.sglang
-from tools.real_engines.alternation import alternation, print_result
+from tools.real_engines.alternation import alternation, parser_of_run, print_result
 from tools.real_engines.model import NEXT_TOKEN, write_config
 from tools.real_engines.publisher import Publisher
 from tools.real_engines.server import Server
@@ -23,14 +23,7 @@ TOLD_SECONDS = 30.0
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sender", required=True, help="the sender's unix socket")
-    parser.add_argument("--receiver", required=True, help="the receiver's unix socket")
-    parser.add_argument("--job-id", required=True)
-    parser.add_argument("--model", required=True, help="a folder to write the model's files to")
-    parser.add_argument("--kind", default="qwen3", help="of the model: of CONFIGS")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser = parser_of_run(__doc__)
     parser.add_argument("--engine", type=json.loads, default=[], help="more arguments of the server")
     return parser.parse_args()
 

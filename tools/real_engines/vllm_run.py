@@ -10,7 +10,7 @@ import math
 import sys
 from typing import Any
 
-from tools.real_engines.alternation import alternation, print_result
+from tools.real_engines.alternation import alternation, parser_of_run, print_result
 from tools.real_engines.model import NEXT_TOKEN, token_text, write_config, write_tokenizer
 from tools.real_engines.publisher import Publisher
 from tools.real_engines.steps import Step, steps_of
@@ -20,14 +20,7 @@ TOKENS = 4
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sender", required=True, help="the sender's unix socket")
-    parser.add_argument("--receiver", required=True, help="the receiver's unix socket")
-    parser.add_argument("--job-id", required=True)
-    parser.add_argument("--model", required=True, help="a folder to write the model's files to")
-    parser.add_argument("--kind", default="qwen3", help="of the model: of CONFIGS")
-    parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser = parser_of_run(__doc__)
     parser.add_argument("--request", choices=("tokens", "grammar", "embedding"), default="tokens")
     parser.add_argument("--engine", type=json.loads, default={}, help="more arguments of vllm.LLM")
     return parser.parse_args()
