@@ -12,6 +12,8 @@
 namespace dws::slime {
 namespace {
 
+constexpr uint64_t kShortRun = 4;  // bytes
+
 size_t NumberBytes(Encoding encoding) { return encoding == Encoding::kOverwrite ? 4 : 8; }
 
 uint64_t LoadNumber(const std::byte* from, size_t number_bytes) {
@@ -96,16 +98,24 @@ void ChangeList::Sort() {
   values_ = values;
 }
 
-void ChangeList::Apply(MutableByteSpan window, std::vector<ByteRun>& runs) {
-  if (encoding_ == Encoding::kRuns) {
-    ApplyRuns(window, runs);
-  } else {
-    ApplySparse(window, runs);
+void ChangeList::Apply(MutableByteSpan window, std::vector<ByteRun>* runs) {
+  switch (encoding_) {
+    case Encoding::kOverwrite:
+      ApplySparse<uint32_t, false>(window, runs);
+      break;
+    case Encoding::kXorSparse:
+      ApplySparse<uint64_t, true>(window, runs);
+      break;
+    case Encoding::kRuns:
+      ApplyRuns(window, runs);
+      break;
+    case Encoding::kXor:
+      DWS_CHECK(false);
   }
   window_begin_ += window.size();
 }
 
-void ChangeList::ApplyRuns(MutableByteSpan window, std::vector<ByteRun>& runs) {
+void ChangeList::ApplyRuns(MutableByteSpan window, std::vector<ByteRun>* runs) {
   const uint64_t window_end = window_begin_ + window.size();
   while (true) {
     if (run_.bytes.empty()) {
@@ -115,21 +125,25 @@ void ChangeList::ApplyRuns(MutableByteSpan window, std::vector<ByteRun>& runs) {
     if (run_.offset >= window_end) return;
     const uint64_t size = std::min<uint64_t>(run_.bytes.size(), window_end - run_.offset);
     const uint64_t at = run_.offset - window_begin_;
-    std::memcpy(window.data() + at, run_.bytes.data(), size);
-    runs.push_back({.offset = at, .size_bytes = size});
+    // Mostly one or two bytes, for which a call of memcpy costs more than the copy.
+    for (uint64_t i = 0; i < std::min<uint64_t>(size, kShortRun); ++i) window[at + i] = run_.bytes[i];
+    if (size > kShortRun) std::memcpy(window.data() + at, run_.bytes.data(), size);
+    if (runs != nullptr) runs->push_back({.offset = at, .size_bytes = size});
     run_ = {.offset = run_.offset + size, .bytes = run_.bytes.subspan(size)};
     DWS_KILLPOINT("slime.apply.inside_tensor");
   }
 }
 
-void ChangeList::ApplySparse(MutableByteSpan window, std::vector<ByteRun>& runs) {
+template <typename Number, bool exclusive_or>
+void ChangeList::ApplySparse(MutableByteSpan window, std::vector<ByteRun>* runs) {
   const uint64_t window_end = window_begin_ + window.size();
   for (; next_ < count_; ++next_) {
-    const uint64_t position = PositionAt(next_);
-    if (position >= window_end) return;
+    const uint64_t position = LoadLe<Number>(positions_ + next_ * sizeof(Number));
+    if (position >= window_end) break;
     const uint64_t at = position - window_begin_;
-    window[at] = encoding_ == Encoding::kOverwrite ? values_[next_] : window[at] ^ values_[next_];
-    AddChange(at, runs);
+    window[at] = exclusive_or ? window[at] ^ values_[next_] : values_[next_];
+    if (runs != nullptr) AddChange(at, *runs);
+    DWS_KILLPOINT("slime.apply.inside_tensor");
   }
 }
 

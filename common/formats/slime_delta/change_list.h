@@ -21,16 +21,17 @@ class ChangeList {
                                  uint64_t tensor_bytes);
 
   // Changes `window`, the tensor's bytes after the last window; appends the runs of changed bytes, with
-  // offsets in the window, in order.
-  void Apply(MutableByteSpan window, std::vector<ByteRun>& runs);
+  // offsets in the window, in order. Null: they are not wanted.
+  void Apply(MutableByteSpan window, std::vector<ByteRun>* runs);
 
  private:
   ChangeList(Encoding encoding, std::vector<std::byte> payload);
 
   uint64_t PositionAt(uint64_t index) const;
   void Sort();
-  void ApplyRuns(MutableByteSpan window, std::vector<ByteRun>& runs);
-  void ApplySparse(MutableByteSpan window, std::vector<ByteRun>& runs);
+  void ApplyRuns(MutableByteSpan window, std::vector<ByteRun>* runs);
+  template <typename Number, bool exclusive_or>
+  void ApplySparse(MutableByteSpan window, std::vector<ByteRun>* runs);
 
   Encoding encoding_;
   std::vector<std::byte> payload_;

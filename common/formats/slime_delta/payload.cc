@@ -162,8 +162,7 @@ Status ApplyPayload(Encoding encoding, ByteSpan payload, MutableByteSpan tensor)
   }
   DWS_ASSIGN_OR_RETURN(ChangeList changes,
                        ChangeList::Make(encoding, {payload.begin(), payload.end()}, tensor.size()));
-  std::vector<ByteRun> runs;
-  changes.Apply(tensor, runs);
+  changes.Apply(tensor, nullptr);
   return OkStatus();
 }
 

@@ -121,6 +121,11 @@ Status VersionWriter::AddRuns(const std::string& name, std::string digest,
       {.name = name, .digest = std::move(digest), .bytes = CompressEntry(payload, kRunsLevel)});
 }
 
+Status VersionWriter::AddCompressed(const std::string& name, std::string digest,
+                                    std::vector<std::byte> entry) {
+  return AddEntry({.name = name, .digest = std::move(digest), .bytes = std::move(entry)});
+}
+
 Status VersionWriter::AddEntry(Entry entry) {
   std::vector<Entry> shard;
   size_t number = 0;

@@ -82,6 +82,9 @@ class VersionWriter {
   // new bytes. A payload without runs is left out.
   Status AddRuns(const std::string& name, std::string digest, std::vector<std::byte> payload);
 
+  // Adds a tensor by its entry, compressed as it will be in the shard, and the digest of its new bytes.
+  Status AddCompressed(const std::string& name, std::string digest, std::vector<std::byte> entry);
+
   // Completes and publishes the version.
   Result<VersionSummary> Finish();
 

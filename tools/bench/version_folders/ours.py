@@ -44,7 +44,7 @@ class OurWriter:
         self._specs = specs
         self._folder = folder
         self._flags = [f"--slime-dir={folder}", f"--slime-encoding={encoding}"]
-        self._flags += [f"--threads={threads}", "--slime-keep=1"]
+        self._flags += [f"--threads={threads}", "--slime-keep=0"]
         self.views: dict[str, Any] = {}
 
     def __enter__(self) -> "OurWriter":

@@ -2,8 +2,8 @@
 weights, changes and number of threads. Both publish each version, one after the other, in turns first; both apply
 the folder that slime's way published.
 
-The reference is restated from the published format (restated.py), or with --slime-source slime's own code. Its
-reader does not sync the checkpoint; the bar is against it with an fsync of each file it has changed, because
+The reference is restated from the published format (restated.py), or with --slime-source slime's own code. Neither
+its writer nor its reader syncs; the bars are against them with an fsync of each file they have written, because
 ours is durable when it is done. CPU seconds are those of all threads.
 """
 
@@ -58,8 +58,8 @@ def _write_checkpoint(folder: str, tensors: dict[str, Any]) -> None:
     files.write_index(os.path.join(folder, INDEX), {"total_size": total}, weight_map)
 
 
-def _sync_files(folder: str) -> None:
-    for path in glob.glob(os.path.join(folder, "*.safetensors")):
+def _sync_files(folder: str, pattern: str = "*.safetensors") -> None:
+    for path in glob.glob(os.path.join(folder, pattern)):
         handle = os.open(path, os.O_RDWR)
         os.fsync(handle)
         os.close(handle)
@@ -72,7 +72,7 @@ class _Run:
         self._options = options
         self._encoding = encoding
         self._path = lambda name: os.path.join(folder, name)
-        self.published: list[tuple[Took, Took]] = []
+        self.published: list[tuple[Took, Took, Took]] = []  # ours, theirs, their fsync
         self.applied: list[tuple[Took, Took, Took]] = []  # ours, theirs, their fsync
 
     def run(self) -> None:
@@ -120,14 +120,16 @@ class _Run:
 
     def _publish(self, turn: int, ours: OurWriter, theirs: Any) -> None:
         gathered = _bytes_of(ours.views)
-        took: dict[bool, Took] = {}
+        version = os.path.join(self._path("theirs"), f"weight_v{turn + 1:06d}")
+        took: dict[str, Took] = {}
         for our_turn in (turn % 2 == 0, turn % 2 != 0):
             os.sync()
             if our_turn:
-                took[True] = ours.publish(turn + 2)  # version 1 was the whole model
+                took["ours"] = ours.publish(turn + 2)  # version 1 was the whole model
             else:
-                took[False] = cpu_time.timed(lambda: theirs.publish(turn + 1, gathered))
-        self.published.append((took[True], took[False]))
+                took["theirs"] = cpu_time.timed(lambda: theirs.publish(turn + 1, gathered))
+                took["sync"] = cpu_time.timed(lambda: _sync_files(version, "*"))
+        self.published.append((took["ours"], took["theirs"], took["sync"]))
 
     def _apply(self, turn: int, ours: OurReader, theirs: Any) -> None:
         version = os.path.join(self._path("theirs"), f"weight_v{turn + 1:06d}")
@@ -174,11 +176,11 @@ def bench(options: argparse.Namespace, encoding: str, folder: str, report: Repor
     for unit, of in (("s", lambda took: took.elapsed), ("CPU s", lambda took: took.cpu)):
         value: Callable[[Took], float] = of
         bar = _BAR if unit == "s" else None
-        add("publish", [value(a) for a, _ in published], [value(b) for _, b in published], unit, bar)
-        mine = [value(a) for a, _, _ in applied]
-        add("apply", mine, [value(b) for _, b, _ in applied], unit)
-        synced = [value(b) + value(c) for _, b, c in applied]
-        add("apply against apply and fsync", mine, synced, unit, bar)
+        for verb, rounds in (("publish", published), ("apply", applied)):
+            mine = [value(a) for a, _, _ in rounds]
+            add(verb, mine, [value(b) for _, b, _ in rounds], unit)
+            synced = [value(b) + value(c) for _, b, c in rounds]
+            add(f"{verb} against {verb} and fsync", mine, synced, unit, bar)
 
 
 def parse_options() -> argparse.Namespace:

@@ -14,7 +14,6 @@
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/fit.h"
-#include "common/formats/slime_delta/local/redo.h"
 #include "common/formats/slime_delta/local/write_down.h"
 #include "common/model/limits.h"
 
@@ -138,11 +137,16 @@ Status LocalCheckpoint::Retake() {
     return AbortedError("{}: other files are in its place: open it again", folder_);
   }
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> work, checkpoint::LockForWork(files_, folder_));
+  DWS_RETURN_IF_ERROR(CheckStamps(released_));
+  locks_.work = std::move(work);
+  return OkStatus();
+}
+
+Status LocalCheckpoint::CheckStamps(const Stamps& stamps) const {
   for (const auto& [path, stamp] : StampsNow()) {
-    if (released_.at(path) == stamp) continue;
+    if (stamps.at(path) == stamp) continue;
     return AbortedError("{}: another program has changed it ({}): open it again", folder_, path);
   }
-  locks_.work = std::move(work);
   return OkStatus();
 }
 
@@ -168,7 +172,7 @@ Status LocalCheckpoint::Recover() {
     return LoadDigests();
   }
   digests_ = *std::move(digests);
-  DWS_RETURN_IF_ERROR(Complete(*redo));
+  DWS_RETURN_IF_ERROR(Complete(*redo, ReplayCheck::kDigests));
   return options_.verify_all ? Verify() : OkStatus();
 }
 
@@ -324,7 +328,9 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
     if (change.any()) return Replace(version, std::move(change));
   }
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<VersionWriter> redo,
-                       BeginRedo(files_, folder_, StepOf(version, step == ChainStep::kReset)));
+                       BeginRedo(files_, folder_, StepOf(version, step == ChainStep::kReset),
+                                 EncodingOfRedo(version.index())));
+  const Stamps before = StampsNow();
   const bool verify = step == ChainStep::kApply && options_.verify_all;
   const Status written = WriteDown({.version = version,
                                     .checkpoint = checkpoint_,
@@ -333,13 +339,14 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   // Check this first: an error that comes from a mixture of two folders must not be reported.
   DWS_RETURN_IF_ERROR(version.CheckUnchanged());
   DWS_RETURN_IF_ERROR(written);
+  DWS_RETURN_IF_ERROR(CheckStamps(before));
   DWS_FAILPOINT("slime.apply.before_intent");
   halfway_ = true;
   DWS_ASSIGN_OR_RETURN(const VersionSummary summary, redo->Finish());  // 5
   DWS_FAILPOINT("slime.apply.after_intent");
   DWS_ASSIGN_OR_RETURN(const std::optional<VersionFolder> marked, OpenRedo(files_, folder_));
   if (!marked.has_value()) return InternalError("{}: the redo record is missing", folder_);
-  DWS_RETURN_IF_ERROR(Complete(*marked));  // 6
+  DWS_RETURN_IF_ERROR(Complete(*marked, ReplayCheck::kNone));  // 6
   halfway_ = false;
   return ApplyReport{
       .version = digests_.version, .applied = true, .tensor_count = summary.tensor_count};
@@ -373,10 +380,10 @@ Status LocalCheckpoint::FinishReplacement(LocalDigests after) {
   return RemoveRedo(files_, folder_, digests_.version);
 }
 
-Status LocalCheckpoint::Complete(const VersionFolder& redo) {
+Status LocalCheckpoint::Complete(const VersionFolder& redo, ReplayCheck check) {
   const uint64_t version = redo.index().version;
   DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
-  DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_));
+  DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_, check));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
   // A delta continues the chain, so the comparisons of run_check_ stay valid. Otherwise drop them.
   if (step.full != false) run_check_.Forget();

@@ -12,12 +12,13 @@
 //    digest that the version states had the right bytes, so its old ones are not hashed.
 // 4. The new bytes of every changed tensor are computed in separate memory, window by window, and
 //    must have the digest that the version states. A tensor that already has it needs nothing. The
-//    version's folder must still be unchanged. Until here the checkpoint is unchanged.
+//    version's folder must still be unchanged, and the checkpoint too.
 // 5. The redo record with all new bytes is completed (redo.h). From here on, any process that opens
 //    the checkpoint completes the change.
 //    A full checkpoint that has other tensors than the local one replaces its files instead; steps 4
 //    to 6 are then those of replacement.h.
-// 6. The bytes are written, checked and synced; then digests.json and state.json are written, and
+// 6. The bytes are written and synced. A process that completes the change of another one reads each tensor
+//    again after it was written, and compares its digest; this one has just computed them. Then digests.json and state.json are written, and
 //    the redo record is removed.
 #pragma once
 
@@ -35,6 +36,7 @@
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/local/local_state.h"
+#include "common/formats/slime_delta/local/redo.h"
 #include "common/formats/slime_delta/local/replacement.h"
 #include "common/formats/slime_delta/local/run_check.h"
 #include "common/formats/slime_delta/version_folder.h"
@@ -127,7 +129,9 @@ class LocalCheckpoint {
   Status CheckBase(const VersionFolder& version, const HeldFolder& versions) const;
   // Records the refusal. `other_ns` as in Lineage.
   Status Refuse(const std::string& why, std::optional<int64_t> other_ns);
-  Status Complete(const VersionFolder& redo);
+  // ABORTED: another program has changed the checkpoint since `stamps`.
+  Status CheckStamps(const Stamps& stamps) const;
+  Status Complete(const VersionFolder& redo, ReplayCheck check);
 
   FileSystem& files_;
   ThreadPool& pool_;

@@ -2,13 +2,14 @@
 // stays in the cache: an xor is decompressed into it, other changes are applied to a copy.
 #include "common/formats/slime_delta/local/changed_tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "common/formats/slime_delta/change_list.h"
 #include "common/formats/slime_delta/entry_stream.h"
-#include "common/formats/slime_delta/windows.h"
+#include "common/formats/slime_delta/local/mapped_windows.h"
 
 namespace dws::slime {
 namespace {
@@ -23,11 +24,12 @@ using MakeWindow = std::function<Status(uint64_t offset, ByteSpan before, Mutabl
 Status ForEach(const Checkpoint& checkpoint, const CheckpointTensor& tensor, const MakeWindow& make,
                const std::function<void(const ChangedWindow&)>& fn) {
   std::vector<ByteRun> runs;
-  return ForEachWindow(tensor.size_bytes, [&](uint64_t offset, MutableByteSpan after) -> Status {
+  std::vector<std::byte> buffer(std::min(tensor.size_bytes, kWindowBytes));
+  return ForEachMappedWindow(checkpoint, tensor, [&](uint64_t offset, uint64_t size) -> Status {
+    const MutableByteSpan after = MutableByteSpan(buffer).first(size);
     runs.clear();
-    DWS_RETURN_IF_ERROR(make(offset, tensor.bytes.subspan(offset, after.size()), after, runs));
+    DWS_RETURN_IF_ERROR(make(offset, tensor.bytes.subspan(offset, size), after, runs));
     fn({.offset = offset, .after = after, .runs = runs});
-    checkpoint.Release(tensor, offset, after.size());
     return OkStatus();
   });
 }
@@ -66,7 +68,7 @@ Status ForEachChangedWindow(const VersionFolder& version, const VersionEntry& en
                        ChangeList::Make(encoding, std::move(payload), before.size_bytes));
   const auto make = [&](uint64_t, ByteSpan old, MutableByteSpan after, auto& runs) {
     std::memcpy(after.data(), old.data(), after.size());
-    changes.Apply(after, runs);
+    changes.Apply(after, &runs);
     return OkStatus();
   };
   return ForEach(checkpoint, before, make, fn);

@@ -11,14 +11,12 @@
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/slime_delta/change_list.h"
-#include "common/formats/slime_delta/windows.h"
+#include "common/formats/slime_delta/local/mapped_windows.h"
 
 namespace dws::slime {
 namespace {
 
 constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
-// The disk begins to write when so much of a tensor has been changed, while the rest is computed.
-constexpr uint64_t kWritebackBytes = uint64_t{4} << 20;
 constexpr const char* kIdentity = "dws_identity";  // written by releases before chains
 constexpr const char* kApplied = "dws_applied";
 constexpr const char* kStep = "dws_step";
@@ -35,35 +33,34 @@ Status ClearFolder(FileSystem& files, const std::string& folder) {
 }
 
 // Writes the tensor's windows through the mapping. A page's first access is mostly a write, because
-// nothing of it is mapped before (MappedFile::Release).
+// nothing of it is mapped before (MappedFile::Release). The disk begins to write while the rest is computed.
 Status ReplayTensor(const VersionFolder& redo, const VersionEntry& entry,
-                    const safetensors::Checkpoint& checkpoint) {
+                    const safetensors::Checkpoint& checkpoint, ReplayCheck check) {
   const safetensors::CheckpointTensor* const tensor = checkpoint.Find(entry.name);
   if (tensor == nullptr) return DataLossError("'{}' is not in the checkpoint", entry.name);
-  DWS_ASSIGN_OR_RETURN(EntryStream stream, EntryStream::Open(Encoding::kRuns, redo.SourceOf(entry),
-                                                             tensor->size_bytes));
+  const Encoding encoding = redo.index().delta->encoding;
+  DWS_ASSIGN_OR_RETURN(EntryStream stream,
+                       EntryStream::Open(encoding, redo.SourceOf(entry), tensor->size_bytes));
   std::vector<std::byte> payload(stream.payload_bytes());
   DWS_RETURN_IF_ERROR(stream.Read(payload));
   DWS_RETURN_IF_ERROR(stream.Finish());
   DWS_ASSIGN_OR_RETURN(ChangeList changes,
-                       ChangeList::Make(Encoding::kRuns, std::move(payload), tensor->size_bytes));
+                       ChangeList::Make(encoding, std::move(payload), tensor->size_bytes));
   const MutableByteSpan bytes = checkpoint.Writable(*tensor);
   Checksum checksum(ChecksumFormat::kXxh3);
-  std::vector<ByteRun> runs;
-  uint64_t written_from = 0;
-  for (uint64_t offset = 0; offset < bytes.size(); offset += kWindowBytes) {
-    const MutableByteSpan window =
-        bytes.subspan(offset, std::min(kWindowBytes, bytes.size() - offset));
-    changes.Apply(window, runs);
-    checksum.Update(window);
-    checkpoint.Release(*tensor, offset, window.size());
-    const uint64_t end = offset + window.size();
-    if (end - written_from < kWritebackBytes && end < bytes.size()) continue;
-    if (!runs.empty()) checkpoint.StartWriteback(*tensor, written_from, end - written_from);
-    written_from = end;
-    runs.clear();
-  }
-  if (const std::string digest = checksum.Text(); digest != entry.digest) {
+  DWS_RETURN_IF_ERROR(ForEachMappedWindow(
+      checkpoint, *tensor,
+      [&](uint64_t offset, uint64_t size_bytes) {
+        const MutableByteSpan window = bytes.subspan(offset, size_bytes);
+        changes.Apply(window, nullptr);
+        if (check == ReplayCheck::kDigests) checksum.Update(window);
+        return OkStatus();
+      },
+      [&](uint64_t offset, uint64_t size_bytes) {
+        checkpoint.StartWriteback(*tensor, offset, size_bytes);
+      }));
+  if (const std::string digest = checksum.Text();
+      check == ReplayCheck::kDigests && digest != entry.digest) {
     return DataLossError("'{}' has the digest {} after it was written, expected {}", entry.name,
                          digest, entry.digest);
   }
@@ -75,11 +72,11 @@ Status ReplayTensor(const VersionFolder& redo, const VersionEntry& entry,
 
 Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
-                                                 const LineageStep& step) {
+                                                 const LineageStep& step, Encoding encoding) {
   DWS_CHECK(step.full.has_value());
   return VersionWriter::Create(files, checkpoint::RedoFolder(checkpoint_folder),
                                {.version = step.version,
-                                .encoding = Encoding::kRuns,
+                                .encoding = encoding,
                                 .checksum = ChecksumFormat::kXxh3,
                                 .shard_bytes_max = kRedoShardBytes,
                                 .extra = {{kApplied, AppliedText(step.applied)},
@@ -111,8 +108,9 @@ Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
       return DataLossError("{}: {}", folder, Message(opened.status()));
     }
     DWS_RETURN_IF_ERROR(opened.status());
-    if (!opened->index().delta.has_value() || opened->index().delta->encoding != Encoding::kRuns ||
-        opened->index().delta->checksum != ChecksumFormat::kXxh3) {
+    const auto& delta = opened->index().delta;
+    if (!delta.has_value() || delta->checksum != ChecksumFormat::kXxh3 ||
+        (delta->encoding != Encoding::kRuns && delta->encoding != Encoding::kOverwrite)) {
       return DataLossError("{}: is not a redo record", folder);
     }
     redo = *std::move(opened);
@@ -144,10 +142,10 @@ Result<LineageStep> RedoStep(const VersionFolder& redo) {
 }
 
 Status Replay(const VersionFolder& redo, const safetensors::Checkpoint& checkpoint,
-              ThreadPool& pool) {
+              ThreadPool& pool, ReplayCheck check) {
   std::vector<Status> results(redo.entries().size());
   pool.ParallelFor(results.size(), [&](size_t index, size_t) {
-    results[index] = ReplayTensor(redo, redo.entries()[index], checkpoint);
+    results[index] = ReplayTensor(redo, redo.entries()[index], checkpoint, check);
   });
   DWS_RETURN_IF_ERROR(checkpoint.CheckIntact());
   for (const Status& result : results) DWS_RETURN_IF_ERROR(result);

@@ -5,9 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/formats/slime_delta/local/changed_tensor.h"
+#include "common/formats/slime_delta/local/mapped_windows.h"
 #include "common/formats/slime_delta/payload.h"
-#include "common/formats/slime_delta/windows.h"
 #include "common/model/limits.h"
 
 namespace dws::slime {
@@ -88,8 +89,9 @@ class Worker {
            known->second != ChecksumOf(from_.checkpoint, tensor, ChecksumFormat::kXxh3);
   }
 
+  // `runs` is null where the redo record takes the entry as it is.
   Result<Digests> Read(const VersionEntry& entry, const CheckpointTensor& tensor,
-                       RunsWriter& runs) const {
+                       RunsWriter* runs) const {
     Checksum stated(format());
     std::optional<Checksum> xxh3;
     if (format() != ChecksumFormat::kXxh3) xxh3.emplace(ChecksumFormat::kXxh3);
@@ -97,8 +99,9 @@ class Worker {
         from_.version, entry, from_.checkpoint, tensor, [&](const ChangedWindow& window) {
           stated.Update(window.after);
           if (xxh3.has_value()) xxh3->Update(window.after);
+          if (runs == nullptr) return;
           for (const ByteRun& run : window.runs) {
-            runs.Add(window.offset + run.offset, window.after.subspan(run.offset, run.size_bytes));
+            runs->Add(window.offset + run.offset, window.after.subspan(run.offset, run.size_bytes));
           }
         }));
     std::string text = stated.Text();
@@ -107,12 +110,14 @@ class Worker {
   }
 
   Outcome Change(const VersionEntry& entry, const CheckpointTensor& tensor) const {
+    const bool as_it_is = EncodingOfRedo(from_.version.index()) != Encoding::kRuns;
     RunsWriter runs;
-    const Result<Digests> after = Read(entry, tensor, runs);
+    const Result<Digests> after = Read(entry, tensor, as_it_is ? nullptr : &runs);
     if (!after.ok()) return {.status = after.status()};
     if (after->stated == entry.digest) {
       const bool weak = format() == ChecksumFormat::kAdler32;
       if (weak && Damaged(tensor)) return {.verdict = Verdict::kDamaged};
+      if (as_it_is) return {.status = AddAsItIs(entry, after->xxh3)};
       return {.status = redo_.AddRuns(entry.name, after->xxh3, runs.Take())};
     }
     if (!from_.version.index().delta.has_value()) {
@@ -121,6 +126,13 @@ class Worker {
     if (Damaged(tensor)) return {.verdict = Verdict::kDamaged};
     const bool done = ChecksumOf(from_.checkpoint, tensor, format()) == entry.digest;
     return {.verdict = done ? Verdict::kGood : Verdict::kOtherBase};
+  }
+
+  Status AddAsItIs(const VersionEntry& entry, const std::string& digest) const {
+    const EntrySource source = from_.version.SourceOf(entry);
+    std::vector<std::byte> bytes(source.size_bytes);
+    DWS_RETURN_IF_ERROR(source.read(0, bytes));
+    return redo_.AddCompressed(entry.name, digest, std::move(bytes));
   }
 
   const WriteDownFrom& from_;
@@ -164,6 +176,12 @@ Status Judge(const WriteDownFrom& from, const std::vector<Item>& items,
 
 }  // namespace
 
+Encoding EncodingOfRedo(const VersionIndex& version) {
+  const bool overwrite =
+      version.delta.has_value() && version.delta->encoding == Encoding::kOverwrite;
+  return overwrite ? Encoding::kOverwrite : Encoding::kRuns;
+}
+
 std::string ShortList(std::vector<std::string> names) {
   const size_t count = names.size();
   if (count > limits::kTensorsNamedMax) names.resize(limits::kTensorsNamedMax);
@@ -182,11 +200,12 @@ Status CheckNoneDamaged(const Checkpoint& checkpoint, uint64_t version,
 std::string ChecksumOf(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
                        ChecksumFormat format) {
   Checksum checksum(format);
-  for (uint64_t offset = 0; offset < tensor.size_bytes; offset += kWindowBytes) {
-    const uint64_t size = std::min(kWindowBytes, tensor.size_bytes - offset);
-    checksum.Update(tensor.bytes.subspan(offset, size));
-    checkpoint.Release(tensor, offset, size);
-  }
+  const Status done =
+      ForEachMappedWindow(checkpoint, tensor, [&](uint64_t offset, uint64_t size_bytes) {
+        checksum.Update(tensor.bytes.subspan(offset, size_bytes));
+        return OkStatus();
+      });
+  DWS_CHECK(done.ok());
   return checksum.Text();
 }
 

@@ -36,6 +36,10 @@ struct WriteDownFrom {
 // as well, unless the version has a weak checksum.
 Status WriteDown(const WriteDownFrom& from, ThreadPool& pool, VersionWriter& redo);
 
+// The encoding of the redo record of a version. An entry of encoding overwrite can be written any number of
+// times, so the record takes it as it is; others become runs.
+Encoding EncodingOfRedo(const VersionIndex& version);
+
 // The checksum of a mapped tensor, without keeping its pages.
 std::string ChecksumOf(const safetensors::Checkpoint& checkpoint,
                        const safetensors::CheckpointTensor& tensor, ChecksumFormat format);
