@@ -52,7 +52,7 @@ build() {
   local folder="$1" binaries program
   shift
   tools/bazel.sh build --config=opt "$@" --embed_label="$commit" \
-    //sender_daemon:dws-sender //receiver_daemon:dws-receiver //tools/dwsctl //clients/python:{dws,wheel}
+    //sender_daemon:dws-sender //receiver_daemon:dws-receiver //tools/dwsctl //clients/python:wheel
   binaries="$(tools/bazel.sh info --noshow_progress --config=opt "$@" bazel-bin)"
   mkdir -p "$folder"
   for program in sender_daemon/dws-sender receiver_daemon/dws-receiver tools/dwsctl/dwsctl; do
@@ -60,12 +60,10 @@ build() {
       -o "$folder/${program##*/}" "$binaries/$program"
     chmod 755 "$folder/${program##*/}"
   done
-  mkdir -p "$work/python/dws/_proto" "$work/python/dws/plugins" "$work/python/dws/trainers"
-  install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$work/python/dws"
-  install -m 644 clients/python/dws/plugins/*.py "$work/python/dws/plugins"
-  install -m 644 clients/python/dws/trainers/*.py "$work/python/dws/trainers"
-  install -m 644 "$binaries"/clients/python/dws/_proto/*.py "$work/python/dws/_proto"
   install -m 644 "$binaries/clients/python/dws.whl" "$work/dws.whl"
+  rm -rf "$work/python"
+  /usr/bin/python3 -m zipfile -e "$work/dws.whl" "$work/python"
+  rm -r "$work/python"/dws-*.dist-info
 }
 
 build "$work/dynamic"

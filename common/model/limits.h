@@ -32,6 +32,8 @@ inline constexpr size_t kJsonValuesMax = 16 * kTensorsMax;
 inline constexpr uint64_t kSlimeVersionMax = 999'999'999;
 inline constexpr uint64_t kSlimeShardBytesDefault = uint64_t{1} << 30;
 inline constexpr uint64_t kSlimePublishShardBytes = uint64_t{256} << 20;  // in memory until written
+// Memory for tensors that are published whole at a time; one larger one may have more.
+inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4} << 30;
 inline constexpr uint64_t kSlimeOwnerBytesMax = 256;  // of the file that names a folder's owner
 inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
 inline constexpr size_t kSlimeAppliedMax = 4096;        // versions a local checkpoint remembers

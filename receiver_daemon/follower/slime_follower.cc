@@ -226,6 +226,8 @@ Status SlimeFollower::Load() {
   if (loop_.stopping()) return OkStatus();
   const uint64_t version = local_->version();
   if (engine_->holds() == version) return engine_->Check();
+  // Another program may have got the lock while the command before the look ran.
+  DWS_RETURN_IF_ERROR(local_->Retake());
   SetStage("loading");
   DWS_ASSIGN_OR_RETURN(const std::optional<Duration> paused,
                        engine_->Load({.version = version, .contents = local_->contents()}));

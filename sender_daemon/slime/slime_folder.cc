@@ -142,10 +142,16 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
   const auto there = [&](uint64_t number) {
     return std::binary_search(versions.begin(), versions.end(), number);
   };
-  if (newest() > 0 && !there(newest())) {
-    return FailedPreconditionError(
-        "{} is missing, the newest of this stream: versions start again with a full one",
-        PathOf(newest()));
+  // From the full version that the next delta needs.
+  for (auto kept = published_.rbegin(); kept != published_.rend(); ++kept) {
+    if (!there(kept->first)) {
+      return FailedPreconditionError(
+          "{} is missing, and the newest version of this stream needs it: versions start again "
+          "with a "
+          "full one",
+          PathOf(kept->first));
+    }
+    if (kept->second) break;
   }
   if (begun_.has_value() && there(*begun_)) {
     // A failed attempt had renamed it, and then could not sync the folder.

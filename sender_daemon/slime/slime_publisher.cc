@@ -90,6 +90,10 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   DWS_RETURN_IF_ERROR(CheckTensors(state->layout()));
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take(lost_.to));
+  // Here too: the first version is a full one, and what is kept no longer may fill the disk.
+  if (const Status retired = folder.Retire(options_.dir.keep); !retired.ok()) {
+    LogWarning("slime_not_retired", {{"reason", Message(retired)}});
+  }
   LogDebug("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
   if (const WeightVersion newest(folder.newest()); newest > WeightVersion(0)) {
     if (options_.dir.after_write_required) DWS_RETURN_IF_ERROR(RunAfterWrite(newest));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/model/limits.h"
 #include "sender_daemon/slime/slime_folder.h"
 #include "sender_daemon/slime/tensor_reader.h"
 
@@ -45,6 +46,16 @@ std::vector<uint32_t> TouchedShards(const RankLayout& layout, const DeltaManifes
     if (shards.empty() || shards.back() != shard) shards.push_back(shard);
   }
   return shards;
+}
+
+// How many may work at a time. A tensor whose slices are not whole rows is in memory four times.
+size_t WorkersFor(const RankLayout& layout, const std::vector<uint32_t>& shards) {
+  uint64_t largest = 1;
+  for (const uint32_t shard : shards) {
+    const TensorSpec& tensor = layout.shards()[shard].tensor;
+    if (!SlicesAreRows(tensor)) largest = std::max(largest, tensor.SizeBytes());
+  }
+  return std::max<uint64_t>(limits::kSlimeWholeBytesMax / (4 * largest), 1);
 }
 
 // The shards divided into `count` shares of about the same size.
@@ -129,8 +140,9 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
                                     .extra = Extra(),
                                     .may_publish = std::move(may_publish)}));
   const RankLayout& layout = state_->layout();
+  std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
   const size_t workers = options_.pool == nullptr ? 1 : options_.pool->worker_count();
-  const auto shares = Shares(layout, TouchedShards(layout, version->manifest), workers);
+  const auto shares = Shares(layout, touched, std::min(workers, WorkersFor(layout, touched)));
   std::vector<Status> results(shares.size());
   const auto add = [&](size_t index, size_t) {
     results[index] = AddTensors(version, shares[index], *writer);
@@ -151,9 +163,12 @@ Status SlimeWriter::AddTensors(const RetainedVersionPtr& version,
                                slime::VersionWriter& writer) const {
   TensorReader reader(state_, version, shards, wanted_);
   for (const uint32_t shard : shards) {
-    DWS_ASSIGN_OR_RETURN(const ByteSpan after, reader.Next());
-    DWS_ASSIGN_OR_RETURN(const ByteSpan before, reader.Before());
-    const Status added = writer.Add(state_->layout().shards()[shard].tensor.name, before, after);
+    const TensorSpec& tensor = state_->layout().shards()[shard].tensor;
+    DWS_ASSIGN_OR_RETURN(slime::EntryBuilder entry,
+                         writer.NewEntry(tensor.name, tensor.SizeBytes()));
+    DWS_RETURN_IF_ERROR(
+        reader.NextChange([&entry](ByteSpan before, ByteSpan after) { entry.Add(before, after); }));
+    const Status added = writer.Add(tensor.name, std::move(entry));
     // A disk that loses data is not damage of our memory.
     if (absl::IsDataLoss(added)) return UnavailableError("{}", Message(added));
     DWS_RETURN_IF_ERROR(added);

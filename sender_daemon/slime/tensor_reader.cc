@@ -33,81 +33,111 @@ TensorReader::TensorReader(RankStatePtr state, RetainedVersionPtr version,
               SlicesOf(state_->layout(), shards_)) {}
 
 // Relies on the reader's order: frames by slice, and in each slice from its first block on.
-Result<ByteSpan> TensorReader::Next() {
+template <typename Fn>
+Status TensorReader::ReadFrames(Fn&& fn) {
   DWS_CHECK(next_ < shards_.size());
   ++next_;
-  after_.resize(shard().tensor.SizeBytes());
-  size_t filled = 0;
-  while (filled < after_.size()) {
+  const RankLayout& layout = state_->layout();
+  Digest digest;
+  for (uint64_t left = shard().tensor.SizeBytes(); left > 0;) {
     if (next_frame_ == frames_.size()) {
       DWS_ASSIGN_OR_RETURN(frames_, reader_.NextWhile(wanted_));
       next_frame_ = 0;
       DWS_CHECK(!frames_.empty());
     }
-    DWS_CHECK(state_->layout().slice(frames_[next_frame_].slice).shard == shards_[next_ - 1]);
-    const ByteSpan content = frames_[next_frame_++].content;
-    DWS_CHECK(content.size() <= after_.size() - filled);
-    std::memcpy(after_.data() + filled, content.data(), content.size());
-    filled += content.size();
+    const FullFrame& frame = frames_[next_frame_++];
+    const RankLayout::SliceEntry& slice = layout.slice(frame.slice);
+    DWS_CHECK(slice.shard == shards_[next_ - 1] && frame.content.size() <= left);
+    left -= frame.content.size();
+    digest += DigestBytes(frame.content, slice.BlockFirstWord(frame.entry.first_block));
+    DWS_RETURN_IF_ERROR(fn(frame));
+    if (frame.entry.first_block + frame.entry.block_count < slice.blocks) continue;
+    DWS_RETURN_IF_ERROR(CheckDigest(frame.slice, digest, version_->after[frame.slice.value()]));
+    digest = {};
   }
-  DWS_RETURN_IF_ERROR(ForEachSlice([&](RankSlice slice, size_t offset, size_t size_bytes) {
-    return Check(slice, ByteSpan(after_).subspan(offset, size_bytes),
-                 version_->after[slice.value()]);
+  return OkStatus();
+}
+
+Result<ByteSpan> TensorReader::Next() {
+  DWS_CHECK(next_ < shards_.size());
+  after_.resize(state_->layout().shards()[shards_[next_]].tensor.SizeBytes());
+  size_t filled = 0;
+  DWS_RETURN_IF_ERROR(ReadFrames([&](const FullFrame& frame) {
+    std::memcpy(after_.data() + filled, frame.content.data(), frame.content.size());
+    filled += frame.content.size();
+    return OkStatus();
   }));
   return RowMajor(shard().tensor, after_, row_major_);
 }
 
-Result<ByteSpan> TensorReader::Before() {
-  DWS_CHECK(next_ > 0 && version_->base.has_value());
-  DWS_CHECK(after_.size() == shard().tensor.SizeBytes());
-  const RankLayout& layout = state_->layout();
-  before_ = after_;
-  const Status undone =
-      ForEachSlice([&](RankSlice slice, size_t offset, size_t size_bytes) -> Status {
-        const auto& touched = version_->manifest.slices;
-        const auto delta = std::lower_bound(
-            touched.begin(), touched.end(), slice,
-            [](const SliceDelta& entry, RankSlice wanted) { return entry.slice < wanted; });
-        if (delta == touched.end() || delta->slice != slice) return OkStatus();
-        const MutableByteSpan bytes = MutableByteSpan(before_).subspan(offset, size_bytes);
-        DWS_RETURN_IF_ERROR(
-            UndoBlocks(*version_, layout, slice, 0, layout.slice(slice).blocks, bytes, undo_));
-        return Check(slice, bytes, delta->before);
-      });
-  DWS_RETURN_IF_ERROR(undone);
-  return RowMajor(shard().tensor, before_, row_major_before_);
+Status TensorReader::NextChange(const OnPiece& fn) {
+  DWS_CHECK(next_ < shards_.size() && version_->base.has_value());
+  const TensorSpec& tensor = state_->layout().shards()[shards_[next_]].tensor;
+  const bool whole = !SlicesAreRows(tensor);
+  if (whole) {
+    after_.resize(tensor.SizeBytes());
+    before_.resize(tensor.SizeBytes());
+  }
+  size_t filled = 0;
+  const auto take = [&](const FullFrame& frame) -> Status {
+    const size_t size = frame.content.size();
+    before_.resize(std::max(before_.size(), size));
+    const MutableByteSpan before = MutableByteSpan(before_).subspan(filled, size);
+    DWS_RETURN_IF_ERROR(Undo(frame, before));
+    if (whole) {
+      std::memcpy(after_.data() + filled, frame.content.data(), size);
+      filled += size;
+    } else {
+      fn(before, frame.content);
+    }
+    return OkStatus();
+  };
+  DWS_RETURN_IF_ERROR(ReadFrames(take));
+  if (whole) {
+    fn(RowMajor(tensor, before_, row_major_before_), RowMajor(tensor, after_, row_major_));
+  }
+  return OkStatus();
 }
 
-Status TensorReader::Check(RankSlice slice, ByteSpan bytes, const Digest& expected) const {
+Status TensorReader::Undo(const FullFrame& frame, MutableByteSpan before) {
+  const FrameEntry& at = frame.entry;
+  if (at.first_block == 0) before_digest_ = {};
+  std::memcpy(before.data(), frame.content.data(), before.size());
+  const auto& touched = version_->manifest.slices;
+  const auto delta =
+      std::lower_bound(touched.begin(), touched.end(), frame.slice,
+                       [](const SliceDelta& one, RankSlice wanted) { return one.slice < wanted; });
+  if (delta == touched.end() || delta->slice != frame.slice) return OkStatus();
+  const RankLayout& layout = state_->layout();
+  DWS_RETURN_IF_ERROR(
+      UndoBlocks(*version_, layout, frame.slice, at.first_block, at.block_count, before, undo_));
+  const RankLayout::SliceEntry& slice = layout.slice(frame.slice);
+  before_digest_ += DigestBytes(before, slice.BlockFirstWord(at.first_block));
+  if (at.first_block + at.block_count < slice.blocks) return OkStatus();
+  return CheckDigest(frame.slice, before_digest_, delta->before);
+}
+
+Status TensorReader::CheckDigest(RankSlice slice, const Digest& found,
+                                 const Digest& expected) const {
+  if (found == expected) return OkStatus();
   const RankLayout::SliceEntry& entry = state_->layout().slice(slice);
-  if (DigestBytes(bytes, entry.first_word) == expected) return OkStatus();
   return DataLossError(
       "slice {} of tensor '{}' is not what it was when version {} was published: the sender's "
-      "memory "
-      "is damaged; `dwsctl verify` compares all of it",
+      "memory is damaged; `dwsctl verify` compares all of it",
       entry.slice, shard().tensor.name, version_->version.value());
 }
 
-template <typename Fn>
-Status TensorReader::ForEachSlice(Fn&& fn) const {
-  const RankSlice first = *state_->layout().Find(shard().tensor.name, 0);
-  size_t offset = 0;
-  for (uint32_t s = 0; s < shard().slice_count; ++s) {
-    const RankSlice slice(first.value() + s);
-    const size_t size_bytes = state_->layout().slice(slice).size_bytes();
-    DWS_RETURN_IF_ERROR(fn(slice, offset, size_bytes));
-    offset += size_bytes;
-  }
-  DWS_CHECK(offset == after_.size());
-  return OkStatus();
+bool SlicesAreRows(const TensorSpec& tensor) {
+  uint64_t rows = 1;  // over the dimensions before the cut one
+  for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
+  return rows == 1 || tensor.SliceCount() == 1;
 }
 
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer) {
   DWS_CHECK(slices.size() == tensor.SizeBytes());
-  if (tensor.SliceCount() == 1) return slices;
+  if (SlicesAreRows(tensor)) return slices;
   uint64_t rows = 1;  // over the dimensions before the cut one
   for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
-  if (rows == 1) return slices;
   uint64_t inner = ElementBytes(tensor.dtype);
   for (size_t dim = tensor.cut_dim + 1; dim < tensor.shape.size(); ++dim) {
     inner *= tensor.shape[dim];

@@ -3,8 +3,7 @@
 // version.
 //
 // What is read is compared with the published digests, since readers of other formats only have
-// checksums that are computed from it. Used by slime_writer.h. One tensor is in memory at a time,
-// twice if Before is called.
+// checksums that are computed from it. Used by slime_writer.h.
 #pragma once
 
 #include <cstddef>
@@ -34,18 +33,22 @@ class TensorReader {
   // our own memory is damaged.
   Result<ByteSpan> Next();
 
-  // The bytes that the tensor of the last Next had before the version, which must have a base.
-  // Valid until the next call of either. DATA_LOSS: our own memory is damaged.
-  Result<ByteSpan> Before();
+  // Calls fn(before, after) for consecutive pieces of the next tensor, which must have a base version: a few
+  // MiB each, or all of a tensor whose slices are not whole rows. Errors as Next, perhaps after `fn` was
+  // called with damaged bytes.
+  using OnPiece = std::function<void(ByteSpan before, ByteSpan after)>;
+  Status NextChange(const OnPiece& fn);
 
  private:
   const Shard& shard() const { return state_->layout().shards()[shards_[next_ - 1]]; }
 
-  // DATA_LOSS: the bytes of one slice do not have the expected digest.
-  Status Check(RankSlice slice, ByteSpan bytes, const Digest& expected) const;
-  // Calls `fn` for each slice of the tensor, with its offset in the bytes of all slices.
+  // Calls fn(frame) for each frame of the next tensor, in order, then compares the digest of each slice.
   template <typename Fn>
-  Status ForEachSlice(Fn&& fn) const;
+  Status ReadFrames(Fn&& fn);
+  // The frame's bytes before the version, in `before`.
+  Status Undo(const FullFrame& frame, MutableByteSpan before);
+  // DATA_LOSS: a slice does not have the digest that was published.
+  Status CheckDigest(RankSlice slice, const Digest& found, const Digest& expected) const;
 
   const RankStatePtr state_;
   const RetainedVersionPtr version_;
@@ -55,12 +58,16 @@ class TensorReader {
   size_t next_ = 0;                // in shards_
   std::vector<FullFrame> frames_;  // of reader_, which owns their memory
   size_t next_frame_ = 0;
-  std::vector<std::byte> after_;  // slice by slice
-  std::vector<std::byte> before_;
+  std::vector<std::byte> after_;      // slice by slice
+  std::vector<std::byte> before_;     // the same, or of one frame
   std::vector<std::byte> row_major_;  // of a tensor whose slices are not whole rows
   std::vector<std::byte> row_major_before_;
+  Digest before_digest_;  // of the current slice, as far as it was undone
   UndoScratch undo_;
 };
+
+// Whether the slices' bytes one after the other are the tensor's, row-major. Pure.
+bool SlicesAreRows(const TensorSpec& tensor);
 
 // The bytes of a tensor as one array, from its slices' bytes one after the other: returns `slices`
 // or `buffer`. Pure.

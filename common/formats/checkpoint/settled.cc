@@ -175,7 +175,9 @@ Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& checkpoi
 Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder) {
   // Check first, so that no .weight_sync is created in a folder that is not a checkpoint or must
   // not be changed.
-  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked, safetensors::Checkpoint::Open(folder));
+  // Not mapped: another program may cut the files until the lock is here.
+  DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked,
+                       safetensors::Checkpoint::Open(folder, FileAccess::kUnmapped));
   DWS_RETURN_IF_ERROR(CheckNotLinked(looked));
   DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(KeptLocks locks, LockKept(files, folder));

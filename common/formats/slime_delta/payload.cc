@@ -25,17 +25,6 @@ struct Sparse {
 constexpr Sparse kOverwrite{.number_bytes = 4};
 constexpr Sparse kXorSparse{.number_bytes = 8};
 
-Status CheckEncodable(Encoding encoding, uint64_t tensor_bytes) {
-  if (encoding == Encoding::kXorSparse) {
-    return InvalidArgumentError("xor_sparse is read, not written: use xor");
-  }
-  if (encoding == Encoding::kOverwrite && tensor_bytes > kOverwriteTensorBytesMax) {
-    return InvalidArgumentError(
-        "overwrite counts in 32 bits and cannot carry a tensor of {} bytes: use xor", tensor_bytes);
-  }
-  return OkStatus();
-}
-
 Result<std::vector<std::byte>> EncodeOverwrite(ByteSpan after, std::span<const ByteRun> runs) {
   uint64_t count = 0;
   for (const ByteRun& run : runs) count += run.size_bytes;
@@ -78,6 +67,17 @@ std::string_view NameOf(Encoding encoding) {
       return "dws_runs";
   }
   return "";
+}
+
+Status CheckEncodable(Encoding encoding, uint64_t tensor_bytes) {
+  if (encoding == Encoding::kXorSparse) {
+    return InvalidArgumentError("xor_sparse is read, not written: use xor");
+  }
+  if (encoding == Encoding::kOverwrite && tensor_bytes > kOverwriteTensorBytesMax) {
+    return InvalidArgumentError(
+        "overwrite counts in 32 bits and cannot carry a tensor of {} bytes: use xor", tensor_bytes);
+  }
+  return OkStatus();
 }
 
 Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before, ByteSpan after) {

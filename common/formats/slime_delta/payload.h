@@ -28,6 +28,9 @@ enum class Encoding : uint8_t { kXor, kOverwrite, kXorSparse, kRuns };
 std::optional<Encoding> EncodingNamed(std::string_view name);
 std::string_view NameOf(Encoding encoding);
 
+// INVALID_ARGUMENT: the encoding cannot carry a tensor of this size (use xor), or is not written.
+Status CheckEncodable(Encoding encoding, uint64_t tensor_bytes);
+
 // The payload that changes `before` into `after`. INVALID_ARGUMENT: their sizes differ, a tensor
 // above 4 GiB as overwrite (use xor), or xor_sparse.
 Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before, ByteSpan after);

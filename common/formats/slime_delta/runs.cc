@@ -67,6 +67,24 @@ void Xor(MutableByteSpan to, ByteSpan with) {
   for (; at < to.size(); ++at) to[at] ^= with[at];
 }
 
+bool XorOf(ByteSpan before, ByteSpan after, MutableByteSpan difference) {
+  uint64_t any = 0;
+  size_t at = 0;
+  for (; at + 32 <= after.size(); at += 32) {
+    for (size_t i = at; i < at + 32; i += 8) {
+      const uint64_t word =
+          LoadLe<uint64_t>(before.data() + i) ^ LoadLe<uint64_t>(after.data() + i);
+      StoreLe(difference.data() + i, word);
+      any |= word;
+    }
+  }
+  for (; at < after.size(); ++at) {
+    difference[at] = before[at] ^ after[at];
+    any |= std::to_integer<uint64_t>(difference[at]);
+  }
+  return any != 0;
+}
+
 void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>& runs) {
   constexpr size_t kLineBytes = 64;
   size_t line = 0;
@@ -93,7 +111,7 @@ void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>
 
 void RunsWriter::Add(uint64_t offset, ByteSpan bytes) {
   const size_t needed = used_ + 2 * kNumberBytesMax + bytes.size();
-  if (payload_.size() < needed) payload_.resize(2 * needed);
+  if (payload_.size() < needed) payload_.resize(needed + needed / 2);
   std::byte* at = StoreNumber(offset - end_, payload_.data() + used_);
   at = StoreNumber(bytes.size(), at);
   std::memcpy(at, bytes.data(), bytes.size());

@@ -41,6 +41,9 @@ inline void AddChange(uint64_t at, std::vector<ByteRun>& runs) {
 // Replaces the bytes of `to` by their exclusive or with as many of `with`.
 void Xor(MutableByteSpan to, ByteSpan with);
 
+// Sets `difference` to before ^ after, of the same size; returns whether they differ.
+bool XorOf(ByteSpan before, ByteSpan after, MutableByteSpan difference);
+
 // Replaces `difference`, which is before ^ after, by `after`. Appends the runs that differ as AddChange
 // does.
 void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>& runs);

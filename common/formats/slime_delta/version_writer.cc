@@ -8,8 +8,7 @@
 #include "common/base/failpoint.h"
 #include "common/formats/safetensors/checkpoint_index.h"
 #include "common/formats/safetensors/header.h"
-#include "common/formats/slime_delta/entry_compressor.h"
-#include "common/formats/slime_delta/windows.h"
+#include "common/formats/slime_delta/payload.h"
 
 namespace dws::slime {
 
@@ -80,37 +79,33 @@ Result<std::unique_ptr<VersionWriter>> VersionWriter::Create(FileSystem& files,
   return std::unique_ptr<VersionWriter>(new VersionWriter(files, folder, std::move(path), options));
 }
 
-Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan after) {
-  if (before.size() == after.size() &&
-      (after.empty() || std::memcmp(before.data(), after.data(), after.size()) == 0)) {
-    return OkStatus();
-  }
-  if (options_.encoding == Encoding::kXor && before.size() == after.size()) {
-    return AddXor(name, before, after);
-  }
-  Result<std::vector<std::byte>> payload = EncodePayload(options_.encoding, before, after);
-  if (!payload.ok()) return Keep(Annotate(payload.status(), "tensor '" + name + "'"));
-  Entry entry{.name = name,
-              .digest = ChecksumText(options_.checksum, after),
-              .bytes = CompressEntry(*payload)};
-  *payload = {};
-  return AddEntry(std::move(entry));
+Result<EntryBuilder> VersionWriter::NewEntry(const std::string& name, uint64_t tensor_bytes) {
+  Result<EntryBuilder> entry =
+      EntryBuilder::Create(options_.encoding, options_.checksum, tensor_bytes);
+  if (!entry.ok()) return Keep(Annotate(entry.status(), "tensor '" + name + "'"));
+  return entry;
 }
 
-// Window by window: the payload is as large as the tensor, and need not be in memory.
-Status VersionWriter::AddXor(const std::string& name, ByteSpan before, ByteSpan after) {
-  Checksum digest(options_.checksum);
-  EntryCompressor entry(after.size(), kEntryLevel);
-  const auto add = [&](uint64_t offset, MutableByteSpan window) {
-    const ByteSpan now = after.subspan(offset, window.size());
-    std::memcpy(window.data(), now.data(), now.size());
-    Xor(window, before.subspan(offset, window.size()));
-    entry.Add(window);
-    digest.Update(now);
+Status VersionWriter::Add(const std::string& name, EntryBuilder builder) {
+  Result<std::optional<EntryBuilder::Entry>> made = builder.Finish();
+  if (!made.ok()) return Keep(Annotate(made.status(), "tensor '" + name + "'"));
+  if (!made->has_value()) return OkStatus();
+  return AddEntry(
+      {.name = name, .digest = std::move((*made)->digest), .bytes = std::move((*made)->bytes)});
+}
+
+Status VersionWriter::Add(const std::string& name, ByteSpan before, ByteSpan after) {
+  if (before.size() != after.size()) {
+    return Keep(InvalidArgumentError(
+        "tensor '{}': {} bytes before and {} after: a delta keeps a tensor's size", name,
+        before.size(), after.size()));
+  }
+  if (after.empty() || std::memcmp(before.data(), after.data(), after.size()) == 0) {
     return OkStatus();
-  };
-  DWS_RETURN_IF_ERROR(ForEachWindow(after.size(), add));
-  return AddEntry({.name = name, .digest = digest.Text(), .bytes = entry.Finish()});
+  }
+  DWS_ASSIGN_OR_RETURN(EntryBuilder entry, NewEntry(name, after.size()));
+  entry.Add(before, after);
+  return Add(name, std::move(entry));
 }
 
 Status VersionWriter::AddRuns(const std::string& name, std::string digest,

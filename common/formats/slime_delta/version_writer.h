@@ -22,6 +22,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
+#include "common/formats/slime_delta/entry_builder.h"
 #include "common/formats/slime_delta/version_index.h"
 #include "common/model/limits.h"
 
@@ -74,8 +75,12 @@ class VersionWriter {
   static Result<std::unique_ptr<VersionWriter>> Create(FileSystem& files, const std::string& folder,
                                                        const VersionWriteOptions& options);
 
-  // Adds a tensor; an unchanged one is left out. INVALID_ARGUMENT: as EncodePayload, and a name
+  // For the entry of a tensor; then Add. INVALID_ARGUMENT: as EntryBuilder::Create.
+  Result<EntryBuilder> NewEntry(const std::string& name, uint64_t tensor_bytes);
+  // Adds a tensor; an unchanged one is left out. INVALID_ARGUMENT: as EntryBuilder::Finish, and a name
   // that was added before.
+  Status Add(const std::string& name, EntryBuilder builder);
+  // The same for a tensor that is in memory. INVALID_ARGUMENT also: the sizes differ.
   Status Add(const std::string& name, ByteSpan before, ByteSpan after);
 
   // For a version of encoding dws_runs: adds a tensor by the payload of its runs, and the digest of its
@@ -101,7 +106,6 @@ class VersionWriter {
         folder_(std::move(folder)),
         options_(std::move(options)) {}
 
-  Status AddXor(const std::string& name, ByteSpan before, ByteSpan after);
   Status AddEntry(Entry entry);
   Status WriteShard(size_t number, const std::vector<Entry>& entries);
   Status Keep(Status status);

@@ -1,5 +1,6 @@
 // A follower beside another program of slime's format that pulls versions into the same checkpoint.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -63,6 +64,45 @@ TEST_CASE("what another program pulled is loaded and followed from there", "[fol
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 3);
   CHECK(slime::Load(job.local) == job.weights);
+}
+
+TEST_CASE("an engine loads nothing while another program has the lock", "[follower]") {
+  Job job;
+  const std::string flag = job.folder.File("running");
+  const std::string go = job.folder.File("go");
+  job.before_read =
+      shared::VisibilityHook({"/bin/sh", "-c",
+                              "test -e " + go + " || { touch " + flag + "; until test -e " + go +
+                                  "; do sleep 0.01; done; }"},
+                             job.versions);
+  dws::testing::WriteText(go, "");
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.Publish(1);
+  job.engine.answers["pause"] = DeadlineExceededError("requests are pending");
+  CHECK_FALSE(follower->Step().ok());
+  CHECK(follower->view().version == 1);
+  job.engine.answers.clear();
+  job.engine.Look();
+
+  // The other program takes the lock while the command before the look runs.
+  std::filesystem::remove(go);
+  std::unique_ptr<FileLock> lock;
+  auto other = std::async(std::launch::async, [&] {
+    const bool running = Eventually([&] { return std::filesystem::exists(flag); });
+    auto taken = job.files.Lock(job.local + "/.weight_sync/lock");
+    if (taken.ok()) lock = *std::move(taken);
+    dws::testing::WriteText(go, "");
+    return running;
+  });
+  const Status locked = follower->Step();
+  REQUIRE(other.get());
+  REQUIRE(lock != nullptr);
+  CHECK_THAT(Text(locked), Contains("is locked by process"));
+  CHECK(job.engine.Look().empty());
+  lock.reset();
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 1);
 }
 
 TEST_CASE("a verify takes the lock and says who has it", "[follower]") {

@@ -104,7 +104,12 @@ TEST_CASE("a folder that was emptied or lost files is taken over again with a fu
   SECTION("its versions are gone") {
     std::filesystem::remove_all(rank.Folder(1));
     std::filesystem::remove_all(rank.Folder(2));
-    CHECK_THAT(ToString(rank.Publish(3)), Contains("the newest of this stream"));
+    CHECK_THAT(ToString(rank.Publish(3)), Contains("the newest version of this stream needs it"));
+  }
+  SECTION("the version that the chain begins with is gone") {
+    std::filesystem::remove_all(rank.Folder(1));
+    CHECK_THAT(ToString(rank.Publish(3)), Contains("weight_v000001 is missing"));
+    std::filesystem::remove_all(rank.Folder(2));  // nobody can apply it
   }
   SECTION("the whole folder is gone") {
     std::filesystem::remove_all(rank.dir.root);
@@ -258,6 +263,15 @@ TEST_CASE("a broken chain and a restart leave no reader without a full checkpoin
   REQUIRE(rank.Publish(12).ok());
   CHECK(rank.IsFull(12));
   rank.Follow(rank.CopyBase("late"));
+}
+
+TEST_CASE("what is kept no longer is removed before the first version of a process", "[slime]") {
+  Publishing rank;
+  for (const uint64_t version : {10, 20, 30, 40}) REQUIRE(rank.Publish(version).ok());
+  rank.dir.keep = 2;
+  rank.Restart();
+  CHECK_FALSE(rank.Write().ok());  // there is nothing newer to publish
+  CHECK(rank.Versions() == std::vector<uint64_t>{30, 40});
 }
 
 TEST_CASE("with full checkpoints only the newest of them are kept", "[slime]") {

@@ -361,7 +361,7 @@ Result<ApplyReport> LocalCheckpoint::Replace(const VersionFolder& version, Tenso
     if (before == digests_.tensors.end() || before->second != entry.digest) ++report.tensor_count;
     after.tensors[entry.name] = entry.digest;
   }
-  DWS_RETURN_IF_ERROR(StageReplacement(files_, folder_, version));
+  DWS_RETURN_IF_ERROR(StageReplacement(files_, folder_, version, checkpoint_));
   halfway_ = true;
   DWS_RETURN_IF_ERROR(RecordReplacement(files_, folder_, *version.checkpoint(), after));
   DWS_RETURN_IF_ERROR(MoveIn(files_, folder_, after.version));

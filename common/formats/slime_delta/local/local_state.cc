@@ -42,6 +42,10 @@ Result<uint64_t> VersionOf(const nlohmann::json& object, const std::string& path
   if (found != object.end() && found->is_string()) {
     if (const auto version = ParseVersionText(found->get<std::string>())) return *version;
   }
+  if (found != object.end() && found->is_number_unsigned() &&
+      found->get<uint64_t>() <= limits::kSlimeVersionMax) {
+    return found->get<uint64_t>();  // some writers state a number
+  }
   return DataLossError("{}: expected a version at '{}', as \"000002\"", path, key);
 }
 
@@ -118,9 +122,9 @@ Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_fold
   DWS_ASSIGN_OR_RETURN(const std::optional<nlohmann::json> state,
                        ReadObject(files, path, limits::kSyncStateBytesMax));
   if (!state.has_value()) return 0;
-  if (state->value(kValid, nlohmann::json(true)) == false) {
+  if (state->value(kValid, nlohmann::json(true)) != true) {
     return DataLossError(
-        "{}: \"valid\" is false: another program began to change this checkpoint and has not "
+        "{}: \"valid\" is not true: another program began to change this checkpoint and has not "
         "finished, so its files may be of two versions. Copy a checkpoint there again, without "
         ".weight_sync",
         path);

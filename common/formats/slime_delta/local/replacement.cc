@@ -1,6 +1,9 @@
 // The numbers refer to the steps in replacement.h.
 #include "common/formats/slime_delta/local/replacement.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -23,6 +26,14 @@ std::string RecordFolder(const std::string& checkpoint_folder, uint64_t version)
 }
 
 std::string RecordedDigests(const std::string& record) { return record + "/digests.json"; }
+
+// Gives a file the mode of `like`, and its owner where that is allowed: engines may run as another user.
+void TakeAccess(const std::string& like, const std::string& path) {
+  struct stat found = {};
+  if (::stat(like.c_str(), &found) != 0) return;
+  (void)!::chown(path.c_str(), found.st_uid, found.st_gid);  // first: it can clear bits of the mode
+  (void)::chmod(path.c_str(), found.st_mode & 07777);
+}
 
 Status CopyFile(FileSystem& files, const MappedFile& from, const std::string& to) {
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, files.Create(to));
@@ -51,14 +62,33 @@ Status CheckCopy(const std::string& path, const VersionFolder& full) {
   return OkStatus();
 }
 
-Status CopyFiles(FileSystem& files, const std::string& checkpoint_folder,
-                 const VersionFolder& full) {
+Status CopyFiles(FileSystem& files, const std::string& checkpoint_folder, const VersionFolder& full,
+                 const std::string& like) {
   for (const safetensors::CheckpointFile& file : full.checkpoint()->files()) {
     const std::string to = fmt::format("{}/{}{}", checkpoint_folder, file.name, kStagedEnding);
     DWS_RETURN_IF_ERROR(CopyFile(files, file.mapping, to));
+    TakeAccess(like, to);
     DWS_RETURN_IF_ERROR(CheckCopy(to, full));
   }
   return OkStatus();
+}
+
+// The last change of a replacement, which also makes those before it durable.
+Status MoveIndex(FileSystem& files, const std::string& checkpoint_folder,
+                 const VersionIndex& marker, const std::set<std::string>& named) {
+  const std::string path = checkpoint_folder + "/" + safetensors::kIndexFile;
+  if (named.size() != 1 || *named.begin() != safetensors::kSingleFile) {
+    DWS_ASSIGN_OR_RETURN(const std::string text,
+                         safetensors::MakeIndex({.weight_map = marker.weight_map}));
+    DWS_RETURN_IF_ERROR(files.ReplaceFile(path, AsBytes(text)));
+    TakeAccess(checkpoint_folder + "/" + *named.begin(), path);
+    return OkStatus();
+  }
+  const std::string gone = path + std::string(kStagedEnding);
+  const Status renamed = files.Rename(path, gone);
+  if (absl::IsNotFound(renamed)) return OkStatus();  // there was none, or it went before
+  DWS_RETURN_IF_ERROR(renamed);
+  return files.Remove(gone);
 }
 
 // The index of a record, if it is that of a replacement.
@@ -103,8 +133,9 @@ Result<TensorChange> CompareTensors(const VersionFolder& full,
 }
 
 Status StageReplacement(FileSystem& files, const std::string& checkpoint_folder,
-                        const VersionFolder& full) {
-  const Status copied = CopyFiles(files, checkpoint_folder, full);
+                        const VersionFolder& full, const safetensors::Checkpoint& local) {
+  const Status copied =
+      CopyFiles(files, checkpoint_folder, full, local.files().front().mapping.path());
   // Check this first: an error that comes from a mixture of two folders must not be reported.
   Status staged = full.CheckUnchanged();
   if (staged.ok()) staged = copied;
@@ -154,6 +185,11 @@ Status MoveIn(FileSystem& files, const std::string& checkpoint_folder, uint64_t 
   std::set<std::string> named;
   for (const auto& [tensor, file] : marker->weight_map) named.insert(file);
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> there, files.List(checkpoint_folder));
+  // Before the renames, which sync the folder: a shard that comes back would be read again.
+  for (const std::string& name : there) {
+    if (!safetensors::IsShardName(name) || named.contains(name)) continue;
+    DWS_RETURN_IF_ERROR(files.Remove(checkpoint_folder + "/" + name));
+  }
   for (const std::string& name : named) {
     const std::string staged = name + std::string(kStagedEnding);
     if (!std::binary_search(there.begin(), there.end(), staged)) continue;
@@ -161,20 +197,8 @@ Status MoveIn(FileSystem& files, const std::string& checkpoint_folder, uint64_t 
         files.Rename(checkpoint_folder + "/" + staged, checkpoint_folder + "/" + name));
     DWS_FAILPOINT("slime.apply.after_tensor");
   }
-  const std::string index_path = checkpoint_folder + "/" + safetensors::kIndexFile;
-  if (named.size() == 1 && *named.begin() == safetensors::kSingleFile) {
-    const Status removed = files.Remove(index_path);
-    if (!absl::IsNotFound(removed)) DWS_RETURN_IF_ERROR(removed);
-  } else {
-    DWS_ASSIGN_OR_RETURN(const std::string text,
-                         safetensors::MakeIndex({.weight_map = marker->weight_map}));
-    DWS_RETURN_IF_ERROR(files.ReplaceFile(index_path, AsBytes(text)));
-  }
+  DWS_RETURN_IF_ERROR(MoveIndex(files, checkpoint_folder, *marker, named));
   DWS_FAILPOINT("slime.apply.after_write");
-  for (const std::string& name : there) {
-    if (!safetensors::IsShardName(name) || named.contains(name)) continue;
-    DWS_RETURN_IF_ERROR(files.Remove(checkpoint_folder + "/" + name));
-  }
   return OkStatus();
 }
 

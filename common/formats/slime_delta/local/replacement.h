@@ -40,10 +40,11 @@ struct TensorChange {
 Result<TensorChange> CompareTensors(const VersionFolder& full,
                                     const safetensors::Checkpoint& checkpoint);
 
-// Step 1. UNAVAILABLE: the version has changed since it was opened. Others: errors of the file
-// system. Nothing has changed then.
+// Step 1. The copies get the mode and, where that is allowed, the owner of the files of `local`.
+// UNAVAILABLE: the version has changed since it was opened. Others: errors of the file system. Nothing has
+// changed then.
 Status StageReplacement(FileSystem& files, const std::string& checkpoint_folder,
-                        const VersionFolder& full);
+                        const VersionFolder& full, const safetensors::Checkpoint& local);
 // Step 2. `after`: what digests.json says after the change. After an error of the file system the
 // marker may be set or not.
 Status RecordReplacement(FileSystem& files, const std::string& checkpoint_folder,

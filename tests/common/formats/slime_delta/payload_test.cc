@@ -2,10 +2,12 @@
 
 #include <zstd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <string>
 
+#include "common/formats/slime_delta/entry_builder.h"
 #include "tests/common/formats/raw_file.h"
 
 namespace dws::slime {
@@ -47,6 +49,36 @@ Bytes Sparse(Number count, const std::vector<Number>& positions, size_t values) 
     StoreLe(payload.data() + sizeof(Number) * (1 + i), positions[i]);
   }
   return payload;
+}
+
+TEST_CASE("an entry built of pieces brings the tensor from before to after", "[slime]") {
+  std::mt19937_64 random(7);
+  for (const size_t size : {1, 300, 70'001, 600'000}) {
+    for (const double density : {0.0, 0.01, 1.0}) {
+      const Bytes before = RandomBytes(random, size);
+      const Bytes after = Change(random, before, density);
+      for (const Encoding encoding : kAll) {
+        INFO(NameOf(encoding) << " of " << size << " bytes, density " << density);
+        auto builder = EntryBuilder::Create(encoding, ChecksumFormat::kXxh3, size);
+        REQUIRE(builder.ok());
+        for (size_t at = 0; at < size;) {
+          const size_t piece = std::min(size - at, 1 + random() % (size / 2 + 1));
+          builder->Add(ByteSpan(before).subspan(at, piece), ByteSpan(after).subspan(at, piece));
+          at += piece;
+        }
+        const auto entry = builder->Finish();
+        REQUIRE(entry.ok());
+        REQUIRE(entry->has_value() == (before != after));
+        if (!entry->has_value()) continue;
+        CHECK((*entry)->digest == ChecksumText(ChecksumFormat::kXxh3, after));
+        const auto payload = DecodeEntry(encoding, (*entry)->bytes, size);
+        REQUIRE(payload.ok());
+        Bytes tensor = before;
+        REQUIRE(ApplyPayload(encoding, *payload, tensor).ok());
+        CHECK(tensor == after);
+      }
+    }
+  }
 }
 
 TEST_CASE("every encoding brings any tensor from before to after", "[slime]") {

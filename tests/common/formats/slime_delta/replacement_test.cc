@@ -69,6 +69,8 @@ TEST_CASE("a full version with one tensor more and one fewer replaces the files"
     WriteBase(scene.Folder(2), scene.other);
   }
   dws::testing::WriteText(scene.local + "/config.json", "{}");
+  constexpr auto kMode = fs::perms::owner_read | fs::perms::owner_write | fs::perms::others_read;
+  for (const std::string& name : scene.Files()) fs::permissions(scene.local + "/" + name, kMode);
   ThreadPool pool(1);
   auto opened = LocalCheckpoint::Open(scene.files, pool, scene.local, {});
   REQUIRE(opened.ok());
@@ -82,6 +84,10 @@ TEST_CASE("a full version with one tensor more and one fewer replaces the files"
   CHECK(Load(scene.local) == scene.other);
   CHECK((*opened)->Verify().ok());
   CHECK(fs::exists(scene.local + "/config.json"));
+  for (const std::string& name : scene.Files()) {
+    CAPTURE(name);
+    CHECK(fs::status(scene.local + "/" + name).permissions() == kMode);
+  }
   if (single) {
     CHECK(scene.Files() == std::vector<std::string>{"config.json", "model.safetensors"});
   } else {

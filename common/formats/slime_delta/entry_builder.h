@@ -1,0 +1,54 @@
+// Makes the entry of one tensor in a version folder (payload.h) from its bytes before and after, piece by
+// piece, so that the tensor need not be in memory. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/formats/slime_delta/digest/checksum.h"
+#include "common/formats/slime_delta/entry_compressor.h"
+#include "common/formats/slime_delta/payload.h"
+#include "common/formats/slime_delta/runs.h"
+
+namespace dws::slime {
+
+// Lifecycle: Create, Add for each piece from the tensor's first byte to its last, then Finish once. Threads:
+// one at a time. Memory: the entry, and of another encoding than xor five bytes a changed byte at most.
+class EntryBuilder {
+ public:
+  struct Entry {
+    std::string digest;            // of the bytes after
+    std::vector<std::byte> bytes;  // compressed
+  };
+
+  // INVALID_ARGUMENT: the encoding cannot carry such a tensor, or is not written.
+  static Result<EntryBuilder> Create(Encoding encoding, ChecksumFormat checksum,
+                                     uint64_t tensor_bytes);
+
+  // The next bytes, before and after.
+  void Add(ByteSpan before, ByteSpan after);
+  // nullopt: no byte has changed. INVALID_ARGUMENT: overwrite cannot count so many changes.
+  Result<std::optional<Entry>> Finish();
+
+ private:
+  EntryBuilder(Encoding encoding, ChecksumFormat checksum, uint64_t tensor_bytes);
+  void AddWindow(ByteSpan before, ByteSpan after);
+  Result<std::vector<std::byte>> FinishOverwrite();
+
+  Encoding encoding_;
+  uint64_t tensor_bytes_;
+  uint64_t added_ = 0;  // bytes
+  bool changed_ = false;
+  Checksum digest_;
+  std::optional<EntryCompressor> xor_;
+  std::vector<std::byte> difference_;  // of xor: a window
+  std::vector<std::byte> positions_;   // of overwrite: four bytes each
+  std::vector<std::byte> values_;      // of overwrite
+  RunsWriter runs_;                    // of dws_runs
+};
+
+}  // namespace dws::slime
