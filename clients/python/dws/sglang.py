@@ -24,8 +24,8 @@ it with the same weights (dws.plugins.step_gate), and blocks until then. CUDA gr
 inside. With the overlap schedule, the receiver writes only after work that is in progress on the
 device is done. A pass that is not let in within step_timeout fails, and with it the server. The
 first pass with other weights tells SGLang the version (dws.plugins.sglang_version). The radix cache is not
-changed: flush it (POST /flush_cache) or turn it off. Do not release memory while attached
-(/release_memory_occupation): the next pause would find the weights gone, and would not end.
+changed: flush it (POST /flush_cache) or turn it off. Do not call /release_memory_occupation while
+attached; a server that could give memory back (enable_memory_saver) is refused.
 """
 
 from __future__ import annotations
@@ -204,6 +204,15 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
         "startup_weight_load_mode": (
             "weights that load after the start (startup_weight_load_mode)",
             lambda value: value != "serial",
+        ),
+        "enable_memory_saver": (
+            "memory that it may give back while attached (enable_memory_saver)",
+            bool,
+        ),
+        # For the CPU SGLang compiles with inductor's freezing: weights become constants.
+        "enable_torch_compile": (
+            "weights compiled into its code on the CPU (enable_torch_compile)",
+            lambda value: value and setting("device") == "cpu",
         ),
     }
     names = []

@@ -63,7 +63,12 @@ class LayersTest(unittest.TestCase):
             moe(unquantized_backend=Backend.TRITON, load_up_proj_weight_first=False),
             FusedMoEModularMethod(moe()),
         ):
-            model = Model(quant_method=method, w_kc=None, cpu_linear=lambda x: torch.relu(x))
+            model = Model(
+                quant_method=method,
+                w_kc=None,
+                cpu_linear=lambda x: torch.relu(x),
+                use_intel_amx_backend=False,
+            )
             self.assertEqual(what_needs_a_hook(model), [])
             self.assertIsNone(post_commit_hook(model, None))
 
@@ -81,6 +86,8 @@ class LayersTest(unittest.TestCase):
             ({"w_kc": torch.zeros(1)}, "'layer' keeps w_kc"),
             ({"impl": inner}, "'layer' keeps W_UK_T"),
             ({"cpu_linear": lambda: inner}, "'layer' keeps its weight packed for the CPU"),
+            ({"use_intel_amx_backend": True}, "packed for the CPU .use_intel_amx_backend"),
+            ({"quant_method": moe(w13_swiglu_interleaved=True)}, "w13_swiglu_interleaved"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, f"model Model: .*{message}.*hooks="):
                 post_commit_hook(Model(**attributes), {"OtherModel": rebuild})

@@ -194,9 +194,15 @@ class SglangTest(unittest.TestCase):
             ({"weight_cache_mode": "client"}, "weight_cache_mode"),
             ({"offload_group_size": 2}, "offload_group_size"),
             ({"startup_weight_load_mode": "overlap"}, "startup_weight_load_mode"),
+            ({"enable_memory_saver": True}, "enable_memory_saver"),
+            ({"enable_torch_compile": True, "device": "cpu"}, "enable_torch_compile"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, f"{message}.*turn it off"):
                 self.scheduler(**settings)
+
+    def test_compilation_for_a_gpu_is_not_refused(self) -> None:
+        self.load_plugins()
+        self.scheduler(enable_torch_compile=True, device="cuda")
 
     def test_models_whose_derived_weights_sglang_names_are_refused_with_its_words(self) -> None:
         self.load_plugins()

@@ -29,6 +29,14 @@ def _with(**settings: Any) -> Any:
     return changed
 
 
+def _inductor(device: str, **options: Any) -> Any:
+    """A config of vLLM with options for torch.compile."""
+    return _with(
+        compilation_config=types.SimpleNamespace(inductor_compile_config=options),
+        device_config=types.SimpleNamespace(device_type=device),
+    )
+
+
 class VllmTest(VllmCase):
     def test_parameters_are_attached_and_passes_run_only_with_the_lease(self) -> None:
         worker, down, up = self.attached(step_timeout=0.01)
@@ -144,10 +152,13 @@ class VllmTest(VllmCase):
             (_with(offload_config=offload), "cpu_offload_gb.*offload_group_size"),
             (_with(speculative_config=Namespace(method="eagle3")), "draft model"),
             (_with(lora_config=object()), "LoRA"),
+            (_inductor("cpu", max_autotune=True), "compiled into its code.*max_autotune"),
+            (_inductor("cuda", freezing=True), "compiled into its code.*freezing"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, f"{message}.*turn it off"):
                 self.worker(changed).execute_method("dws_attach", socket=self.receiver.socket)
         self.attached(_with(speculative_config=Namespace(method="ngram")))
+        self.attached(_inductor("cuda", max_autotune=True))
         with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options \\['sockets'\\]"):
             self.worker().execute_method("dws_attach", socket=self.receiver.socket, sockets=1)
 

@@ -32,6 +32,7 @@ _REORDERING = (
     "use_flashinfer_trtllm_moe",
     "use_flashinfer_cutlass",
     "use_triton_kernels",
+    "w13_swiglu_interleaved",
 )
 _PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
 # Tensors that engines derive from weights after loading them.
@@ -64,6 +65,9 @@ def _reasons(layer: Any) -> Iterator[str]:
     # where the weight itself is still there.
     if getattr(getattr(layer, "cpu_linear", None), "__closure__", None):
         yield "keeps its weight packed for the CPU (cpu_linear)"
+    # SGLang puts the packed form in the place of the parameter, also of models without quant_method.
+    if getattr(layer, "use_intel_amx_backend", False):
+        yield "keeps its weight packed for the CPU (use_intel_amx_backend)"
     method = getattr(layer, "quant_method", None)
     method = getattr(method, "old_quant_method", method)  # vLLM's modular kernels wrap it
     kind = type(method).__name__

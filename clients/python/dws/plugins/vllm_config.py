@@ -79,6 +79,9 @@ def refuse_unsupported(config: Any) -> None:
     offload = getattr(config, "offload_config", None)
     uva, prefetch = getattr(offload, "uva", None), getattr(offload, "prefetch", None)
     speculation = getattr(config, "speculative_config", None)
+    compilation = getattr(config, "compilation_config", None)
+    inductor = getattr(compilation, "inductor_compile_config", None) or {}
+    device = getattr(getattr(config, "device_config", None), "device_type", None)
     found = {
         "pipeline parallelism": getattr(parallel, "pipeline_parallel_size", 1) > 1,
         "data parallelism (start an engine for each replica)": (
@@ -99,6 +102,11 @@ def refuse_unsupported(config: Any) -> None:
         "weights offloaded to the host (cpu_offload_gb)": getattr(uva, "cpu_offload_gb", 0) > 0,
         "weights offloaded to the host (offload_group_size)": (
             getattr(prefetch, "offload_group_size", 0) > 0
+        ),
+        # For the CPU, vLLM freezes weights if max_autotune is set.
+        "weights compiled into its code (inductor_compile_config: freezing, or max_autotune on the CPU)": (
+            bool(inductor.get("freezing"))
+            or (device == "cpu" and bool(inductor.get("max_autotune")))
         ),
     }
     names = [name for name, is_so in found.items() if is_so]
