@@ -1,20 +1,21 @@
 """A module's weights as this process registers and publishes them.
 
-If all of them are whole and keep their element type, the module and the sender share memory: those of
-the host become views of shared memory, by `param.data = view`, so the optimizer keeps its parameters;
-those of CUDA devices stay where they are. Otherwise they are copied into shared memory before each
-version: the parts of sharded tensors, which the framework has in buffers of its own, and casts.
+If all of them are whole, keep their element type and have memory of their own, the module and the sender
+share memory: those of the host become views of shared memory, by `param.data = view`, so the optimizer
+keeps its parameters; those of CUDA devices stay where they are. Otherwise they are copied into shared
+memory before each version: the parts of sharded tensors, which the framework has in buffers of its own,
+views of larger memory, which an optimizer may update as a whole, and casts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DTypeError, LayoutError, StateError
 from dws.layout import Cut, TensorSpec
-from dws.torch_module import Holder, bind, holders, is_module
+from dws.torch_module import bind, is_module, named_tensors
 from dws.trainer import Trainer
 from dws.trainers.placement import (
     Placement,
@@ -37,12 +38,6 @@ class _Weight:
     spec: TensorSpec
     placement: Optional[Placement]
     own_name: str
-    holder: Holder
-
-    @property
-    def tensor(self) -> Any:
-        held, key = self.holder
-        return held[key]
 
     @property
     def cut(self) -> Cut:
@@ -57,13 +52,15 @@ class _Weight:
             return None
         return owned_slices(self.placement, self.cut, self.spec.shape[self.placement.dim])
 
-    def part(self) -> Any:
+    def part(self, tensor: Any) -> Any:
         """The elements that this process has now.
+
+        Args:
+          tensor: the module's, now.
 
         Raises:
           StateError: the framework has gathered or replaced the weight.
         """
-        tensor = self.tensor
         if self.placement is not None and not hasattr(tensor, "placements"):
             raise StateError(
                 f"{self.spec} was sharded when it was registered, and is not now: publish after the "
@@ -88,17 +85,19 @@ class ModuleWeights:
           dtype: which floating-point weights have where they are published; None: the module's own.
 
         Raises:
-          LayoutError, DTypeError: a weight that a layout cannot express, by name.
+          LayoutError, DTypeError: a weight that a layout cannot express, by name; or this process owns
+            nothing.
         """
         self._module = _plain(module)
         wanted = cuts_by_name(cuts)
         self._weights: dict[str, _Weight] = {}
         self._copied = False
-        for own_name, holder in holders(self._module).items():
+        tensors = named_tensors(self._module)
+        for own_name, tensor in tensors.items():
             if "_fsdp_wrapped_module" in own_name.split("."):
                 raise LayoutError(f"'{own_name}' is in a wrapper of FSDP1: use FSDP2 (fully_shard)")
             name = ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
-            self._weights[name] = self._declared(name, own_name, holder, wanted.get(name), dtype)
+            self._weights[name] = self._declared(name, own_name, tensor, wanted.get(name), dtype)
         unknown = sorted(set(wanted) - set(self._weights))
         if unknown:
             raise LayoutError(f"cuts= names tensors that the module does not have: {unknown}")
@@ -111,12 +110,17 @@ class ModuleWeights:
                 "(rank, ranks) of them; use one group"
             )
         self.rank, self.ranks = placed.pop() if placed else (0, 1)
+        if not self._owned():
+            raise LayoutError(
+                f"rank {self.rank} of {self.ranks} has no element of any weight: shard over fewer "
+                "processes"
+            )
+        self._copied = self._copied or _share_memory(tensors.values())
         self._views: dict[str, Any] = {}
 
     def _declared(
-        self, name: str, own_name: str, holder: Holder, wanted: Optional[Cut], dtype: Any
+        self, name: str, own_name: str, tensor: Any, wanted: Optional[Cut], dtype: Any
     ) -> _Weight:
-        tensor = holder[0][holder[1]]
         placement = placement_of(name, tensor)
         try:
             own = published = DType.of(tensor.dtype)
@@ -128,30 +132,29 @@ class ModuleWeights:
             self._copied = True
         cut = merged_cut(name, placement, wanted) or Cut(())
         spec = TensorSpec(name, published, tuple(tensor.shape), cut.dim, cut.boundaries)
-        return _Weight(spec, placement, own_name, holder)
+        return _Weight(spec, placement, own_name)
 
     def register(self, trainer: Trainer, timeout: float) -> None:
         """Registers what the trainer's rank owns.
 
         Raises:
-          LayoutError: it owns nothing.
           As Trainer.register.
         """
-        owned = {name: weight.slices_of(trainer.rank) for name, weight in self._weights.items()}
-        shards = {name: slices for name, slices in owned.items() if slices is not None}
-        if not shards:
-            raise LayoutError(
-                f"rank {self.rank} of {self.ranks} has no element of any weight: shard over fewer "
-                "processes"
-            )
+        shards = self._owned()
         if self._copied:
             specs = [self._weights[name].spec for name in shards]
             self._views = trainer.register(specs, shards=shards, views="torch", timeout=timeout)
             return
-        tensors = {name: weight.tensor for name, weight in self._weights.items()}
+        held = named_tensors(self._module)
+        tensors = {name: held[weight.own_name] for name, weight in self._weights.items()}
         cuts = {name: weight.cut for name, weight in self._weights.items()}
         self._views = trainer.register(tensors, cuts=cuts, views="torch", timeout=timeout)
         bind(self._module, {self._weights[k].own_name: view for k, view in self._views.items()})
+
+    def _owned(self) -> dict[str, tuple[int, int]]:
+        """Of this rank, by name: (first slice, slice count)."""
+        owned = {name: weight.slices_of(self.rank) for name, weight in self._weights.items()}
+        return {name: slices for name, slices in owned.items() if slices is not None}
 
     def refresh(self) -> None:
         """Puts the current weights where the sender reads them. Call it before each version.
@@ -161,10 +164,18 @@ class ModuleWeights:
         """
         torch = loaded_torch()
         assert torch is not None
+        tensors = named_tensors(self._module)
+        changed = sorted(set(tensors) ^ {weight.own_name for weight in self._weights.values()})
+        if changed:
+            raise StateError(
+                f"the module has other weights than when it was registered, such as '{changed[0]}': do "
+                "not add, remove or tie weights during the training"
+            )
         with torch.no_grad():
             for name, view in self._views.items():
                 weight = self._weights[name]
-                part = weight.part()
+                tensor = tensors[weight.own_name]
+                part = weight.part(tensor)
                 if part.shape != view.shape:
                     raise StateError(
                         f"{weight.spec}: this process registered {list(view.shape)} of it, and has "
@@ -172,17 +183,27 @@ class ModuleWeights:
                     )
                 if self._copied:
                     view.copy_(part)
+                elif tensor is view:
+                    continue  # of a device: if it has moved, the next publish registers its new place
                 elif part.device != view.device or part.data_ptr() != view.data_ptr():
-                    self._refuse_moved(weight)
+                    raise StateError(
+                        f"{weight.spec} has moved to other memory since it was registered: do not "
+                        "convert, move or replace weights during the training"
+                    )
 
-    @staticmethod
-    def _refuse_moved(weight: _Weight) -> None:
-        if weight.tensor.is_cuda:
-            return  # registered at its new place by the next publish
-        raise StateError(
-            f"{weight.spec} has moved to other memory since it was registered: do not convert, move or "
-            "replace weights during the training"
-        )
+
+def _share_memory(tensors: Iterable[Any]) -> bool:
+    """Whether a tensor of the host is only a part of its memory, or two of them have the same."""
+    seen = set()
+    for tensor in tensors:
+        if hasattr(tensor, "placements") or tensor.device.type != "cpu" or not tensor.numel():
+            continue
+        # untyped_storage: since torch 2.
+        storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+        if storage.nbytes() != tensor.numel() * tensor.element_size() or storage.data_ptr() in seen:
+            return True
+        seen.add(storage.data_ptr())
+    return False
 
 
 def _plain(module: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 import dws
 from dws.trainers import publisher as publisher_module
+from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.placement import Placement, merged_cut, owned_slices
 from dws.trainers.publisher import Publisher
 from tests.clients.python.trainers.sender_case import Replicate, SenderCase, Shard, ShardedTensor
@@ -193,6 +194,61 @@ class PublisherTest(SenderCase):
             with self.assertRaisesRegex(dws.StateError, why):
                 publisher.publish(1)
         self.assertEqual(self.sender.published, [])
+
+    def test_a_weight_that_is_replaced_on_its_device_is_not_published(self) -> None:
+        # Tensors of a device are their own views: here those of the host stand for them.
+        class OnDevice(torch.nn.Parameter):
+            is_cuda = True  # type: ignore[assignment]
+
+        module = linear()
+        module.weight = OnDevice(module.weight.detach())
+        weights = ModuleWeights(module)
+        trainer = mock.Mock(rank=0, register=lambda tensors, **given: dict(tensors))
+        weights.register(trainer, 1)
+        module.weight.data = module.weight.data.clone()
+        weights.refresh()
+        module.weight = OnDevice(module.weight.detach().clone())
+        with self.assertRaisesRegex(dws.StateError, "'weight'.*has moved"):
+            weights.refresh()
+
+    def test_weights_of_a_replaced_submodule_are_not_published(self) -> None:
+        inner, added = torch.nn.Sequential(linear()), torch.nn.Sequential(linear())
+        publishers = [self.of_rank(0, 1, module) for module in (inner, added)]
+        inner[0] = linear()
+        added.append(linear())
+        for publisher, why in zip(publishers, ("'0.bias'.*has moved", "other weights.*'1.bias'")):
+            with self.assertRaisesRegex(dws.StateError, why):
+                publisher.publish(1)
+
+    def test_weights_that_an_optimizer_updates_in_one_buffer_are_copied(self) -> None:
+        module = linear(3)
+        flat = torch.zeros(12)
+        module.weight.data, module.bias.data = flat[:9].view(3, 3), flat[9:]
+        publisher = self.publisher()
+        publisher.register(module)
+        flat.fill_(5)
+        publisher.publish(1)
+        self.assertEqual(self.published("weight").tolist(), [5.0] * 9)
+        self.assertEqual(module.bias.tolist(), [5.0] * 3)
+
+    def test_parameters_with_the_same_memory_keep_it(self) -> None:
+        module = torch.nn.Module()
+        module.a = torch.nn.Parameter(torch.zeros(4))
+        module.b = torch.nn.Parameter(module.a.data.view(2, 2))
+        publisher = self.publisher()
+        publisher.register(module)
+        with torch.no_grad():
+            module.a.fill_(3)
+        publisher.publish(1)
+        self.assertEqual(self.published("b").tolist(), [3.0] * 4)
+
+    def test_a_module_that_is_registered_again_still_shares_its_memory(self) -> None:
+        module = linear()
+        self.publisher().register(module)
+        self.publisher().register(module)
+        with torch.no_grad():
+            module.weight.fill_(2)
+        self.assertEqual(self.published("weight").tolist(), [2.0] * 15)
 
     def test_a_sender_that_has_restarted_gets_the_version(self) -> None:
         publisher = self.publisher(reconnect_timeout=20)
