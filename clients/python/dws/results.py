@@ -121,6 +121,26 @@ class NotCommittedError(DeadlineError):
         self.left_out = tuple(map(ReceiverBehind.from_proto, reply.left_out))
 
 
+def require_all(version: int, policy: Union[str, int], result: WaitResult) -> None:
+    """For a caller that goes on with the new weights everywhere: "all" is not met while a receiver
+    that is connected was left out.
+
+    Raises:
+      NotCommittedError: "all" left receivers out; it names them.
+    """
+    if policy != "all" or not result.left_out:
+        return
+    behind = ", ".join(f"{r.receiver_id} (has {r.committed_version})" for r in result.left_out)
+    error = NotCommittedError(
+        f"version {version}: 'all' of {result.present} receivers was not met: left out are {behind}, "
+        "which have committed nothing for the sender's --laggard-after. Mend or stop them, or wait for "
+        "a number of receivers"
+    )
+    error.committed_count, error.present = len(result.committed), result.present
+    error.missing, error.left_out = result.missing, result.left_out
+    raise error
+
+
 def wait_policy(policy: Union[str, int]) -> tuple[int, int]:
     """The protocol's (policy, quorum) for "all", "any" or a number of receivers.
 

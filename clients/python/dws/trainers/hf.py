@@ -4,7 +4,8 @@ publishes the model's weights.
 trainer = transformers.Trainer(..., callbacks=[PublishCallback("/run/dws/sender-{rank}.sock", "run7")])
 trainer.train()
 
-Version n + 1 has the weights after n optimizer steps: version 1 those before the first.
+Version n + 1 has the weights after n optimizer steps: version 1 those before the first. With
+load_best_model_at_end the training ends with one more, which has the weights of the best checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Mapping, Optional, Union
 from transformers import TrainerCallback
 
 from dws.errors import InvalidArgumentError, StateError
-from dws.results import WaitResult
+from dws.results import WaitResult, require_all
 from dws.trainers.publisher import Publisher
 
 
@@ -40,7 +41,8 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             the model are published in any case.
           wait: "all", "any" or a number of receivers that must have committed each version before
             the training goes on (Trainer.wait); None: it does not wait.
-          wait_timeout: seconds; then the training ends with NotCommittedError.
+          wait_timeout: seconds; then the training ends with NotCommittedError. So it does at once if
+            "all" has left out a receiver that is connected (WaitResult).
 
         Raises:
           InvalidArgumentError: every_steps is below 1.
@@ -70,6 +72,9 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             self._publish()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        # By now transformers has put the best checkpoint's weights in the place of the last step's.
+        if getattr(args, "load_best_model_at_end", False) and state.best_model_checkpoint:
+            self._now += 1
         self._publish()
         self.close()
 
@@ -82,6 +87,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
 
         Raises:
           StateError: no training is under way.
+          NotCommittedError: also if "all" has left out a receiver that is connected.
           As Publisher.publish and Publisher.wait.
         """
         if self._publisher is None:
@@ -92,7 +98,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         if self._published != self._now:
             self._publisher.publish(self._now)
             self._published = self._now
-        return self._publisher.wait(self._now, policy, timeout)
+        return self._wait_for(self._publisher, policy, timeout)
 
     def _publish(self) -> None:
         if self._publisher is None or self._published == self._now:
@@ -100,7 +106,15 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._publisher.publish(self._now)
         self._published = self._now
         if self._wait is not None:
-            self._publisher.wait(self._now, self._wait, self._wait_timeout)
+            self._wait_for(self._publisher, self._wait, self._wait_timeout)
+
+    def _wait_for(
+        self, publisher: Publisher, policy: Union[str, int], timeout: float
+    ) -> Optional[WaitResult]:
+        result = publisher.wait(self._now, policy, timeout)
+        if result is not None:
+            require_all(self._now, policy, result)
+        return result
 
     def close(self) -> None:
         """Ends the registration. Idempotent."""

@@ -15,6 +15,7 @@ from typing import Any, Iterator, Mapping, Optional, Union
 from dws.arrays import spec_of
 from dws.errors import StateError
 from dws.layout import TensorSpec
+from dws.results import require_all
 from dws.stream import Stream
 from dws.trainer import Trainer
 
@@ -45,7 +46,8 @@ class WeightTransfer:
         socket, job_id: of the sender.
         policy: receivers that must have committed a version before `send_weights` returns; see
           Trainer.wait.
-        timeout: seconds for that; then it raises NotCommittedError.
+        timeout: seconds for that; then it raises NotCommittedError. So it does at once if "all" has
+          left out a receiver that is connected (WaitResult).
         cuts: for engines that hold slices; see Trainer.register.
         rank, world_size, stream: of this process among those that publish; see Trainer. Each has
           a sender and streams whole tensors that no other one streams, such as its pipeline stage.
@@ -78,9 +80,9 @@ class WeightTransfer:
         tensors: Any = iterator
         if self._specs is None:
             tensors = [(name, tensor.detach().to("cpu", copy=True)) for name, tensor in iterator]
-            self._specs = {name: spec_of(name, tensor) for name, tensor in tensors}
-            specs = list(self._specs.values())
-            self._trainer.register_ring(specs, cuts=self._cuts)
+            specs = {name: spec_of(name, tensor) for name, tensor in tensors}
+            self._trainer.register_ring(list(specs.values()), cuts=self._cuts)
+            self._specs = specs
         number = self._trainer.last_version + 1
         left = dict(self._specs)
         with self._trainer.version(number) as version:
@@ -92,7 +94,9 @@ class WeightTransfer:
                 raise StateError(
                     f"version {number} lacks {len(left)} weights, such as '{min(left)}'"
                 )
-        self._trainer.wait(number, self._policy, self._timeout)
+        require_all(
+            number, self._policy, self._trainer.wait(number, self._policy, self._timeout)
+        )
 
     def destroy(self) -> None:
         """Ends the registration."""

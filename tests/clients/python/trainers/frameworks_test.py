@@ -116,6 +116,37 @@ class PublishCallbackTest(CallbackCase):
         self.assertEqual(wait.call_args.args, (2, 2, 1))
         self.assertEqual(self.sender.published, [1, 2])
 
+    def test_the_weights_of_the_best_checkpoint_are_the_last_version(self) -> None:
+        for best, published in (("checkpoint-1", [1, 2, 3]), (None, [1, 2])):
+            self.state = types.SimpleNamespace(global_step=0, best_model_checkpoint=best)
+            callback = self.callback()
+            self.begin(callback)
+            self.step(callback)
+            with torch.no_grad():
+                self.model.weight.fill_(7 if best else 8)
+            args = types.SimpleNamespace(load_best_model_at_end=True)
+            callback.on_train_end(args, self.state, None)
+            self.assertEqual(self.sender.published, published)
+            self.sender.published.clear()
+
+    def test_all_is_not_met_while_a_receiver_is_left_out(self) -> None:
+        behind = dws.results.ReceiverBehind("r1", 4, 0, 301.0, "")
+        result = dws.WaitResult(("r0",), 0, 0.1, left_out=(behind,), present=2)
+        callback = self.callback(wait=1)
+        transfer = WeightTransfer(self.sender.socket, "job")
+        self.addCleanup(transfer.destroy)
+        with mock.patch.object(dws.Trainer, "wait", return_value=result):
+            self.begin(callback)
+            self.assertIs(callback.bring("any", 1), result)
+            for go_on in (
+                lambda: callback.bring("all", 1),
+                lambda: self.begin(self.callback(wait="all")),
+                lambda: transfer.send_weights(iter([("w", torch.zeros(2))])),
+            ):
+                with self.assertRaisesRegex(dws.NotCommittedError, r"left out are r1 \(has 4\)") as e:
+                    go_on()
+                self.assertEqual(e.exception.left_out, (behind,))
+
     def test_misuse_is_refused(self) -> None:
         with self.assertRaisesRegex(dws.InvalidArgumentError, "every_steps 0: expected at least 1"):
             self.callback(every_steps=0)
@@ -184,6 +215,16 @@ class WeightTransferTest(SenderCase):
             self.assertEqual(self.sender.published, list(range(1, version + 1)))
             values = [float(self.sender.slices[i].view("f4")[-1]) for i in range(2)]
             self.assertEqual(values, [10 * version + 1, 10 * version])
+
+    def test_a_registration_that_failed_is_tried_again(self) -> None:
+        transfer = self.transfer()
+        with mock.patch.object(
+            dws.Trainer, "register_ring", side_effect=dws.DaemonUnavailableError("no sender")
+        ):
+            with self.assertRaises(dws.DaemonUnavailableError):
+                transfer.send_weights(self.weights(1))
+        transfer.send_weights(self.weights(1))
+        self.assertEqual(self.sender.published, [1])
 
     def test_other_weights_than_the_first_time_are_refused(self) -> None:
         transfer = self.transfer()
