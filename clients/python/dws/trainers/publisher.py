@@ -13,7 +13,7 @@ for step in range(1, steps + 1):
 from __future__ import annotations
 
 import logging
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, TypeVar, Union, cast
 
 from dws.dtypes import loaded_torch
 from dws.errors import (
@@ -30,6 +30,7 @@ from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
 from dws.trainers.module_weights import ModuleWeights
 
 _LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 class Publisher:
@@ -68,36 +69,41 @@ class Publisher:
         self._trainer: Optional[Trainer] = None
 
     def register(self, module: Any, timeout: float = REGISTER_TIMEOUT_SECONDS) -> None:
-        """Registers the module's weights. Whole ones of the host move into shared memory here.
+        """Registers the module's weights. Whole ones of the host move into shared memory here. A collective
+        call: if it fails on one process, it raises on all, and none stays registered.
 
         Raises:
           LayoutError, DTypeError: a weight that a layout cannot express, by name; before anything is
-            registered, on the processes that have it.
-          StateError: registered already.
+            registered.
+          StateError: registered already; or another process failed, by its number.
           As Trainer.register.
         """
         if self._weights is not None:
             raise StateError("this Publisher is registered: make another one for another module")
-        weights = ModuleWeights(module, self._cuts, self._dtype)
         process, processes = _process()
+        weights = _on_all(lambda: self._declared(module, process, processes))
+        stream = _same_stream() if weights.ranks > 1 else Stream.new()
+        trainer = None
+        if process < weights.ranks:
+            socket = self._socket.replace("{rank}", str(weights.rank))
+            trainer = Trainer(socket, self._job_id, weights.rank, weights.ranks, stream)
+        try:
+            _on_all(lambda: None if trainer is None else weights.register(trainer, timeout))
+        except BaseException:
+            if trainer is not None:
+                trainer.close()
+            raise
+        self._weights, self._trainer = weights, trainer
+
+    def _declared(self, module: Any, process: int, processes: int) -> ModuleWeights:
+        weights = ModuleWeights(module, self._cuts, self._dtype)
         if weights.ranks > 1 and (weights.rank, weights.ranks) != (process, processes):
             raise LayoutError(
                 f"weights are sharded over {weights.ranks} of {processes} processes, and this one, "
                 f"{process}, is rank {weights.rank} of them: supported is fully_shard over all "
                 "processes, in their order"
             )
-        stream = _same_stream() if weights.ranks > 1 else Stream.new()
-        self._weights = weights
-        if process >= weights.ranks:
-            return
-        socket = self._socket.replace("{rank}", str(weights.rank))
-        trainer = Trainer(socket, self._job_id, weights.rank, weights.ranks, stream)
-        try:
-            weights.register(trainer, timeout)
-        except BaseException:
-            trainer.close()
-            raise
-        self._trainer = trainer
+        return weights
 
     def publish(
         self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
@@ -163,6 +169,36 @@ def _process() -> tuple[int, int]:
     """The number of this process, and how many there are."""
     group = _distributed()
     return (0, 1) if group is None else (int(group.get_rank()), int(group.get_world_size()))
+
+
+def _on_all(what: Callable[[], _Result]) -> _Result:
+    """Calls `what` on all processes. A collective call.
+
+    Raises:
+      As `what`; StateError: it failed on another process.
+    """
+    failure, result = None, None
+    try:
+        result = what()
+    except Exception as error:
+        failure = error
+    failures = _gathered(None if failure is None else str(failure))
+    if failure is not None:
+        raise failure
+    for process, text in enumerate(failures):
+        if text is not None:
+            raise StateError(f"process {process} cannot register: {text}")
+    return cast(_Result, result)
+
+
+def _gathered(mine: Optional[str]) -> list[Optional[str]]:
+    """What each process passes, in their order. A collective call."""
+    group = _distributed()
+    if group is None:
+        return [mine]
+    found: list[Optional[str]] = [None] * int(group.get_world_size())
+    group.all_gather_object(found, mine)
+    return found
 
 
 def _same_stream() -> Stream:

@@ -151,6 +151,35 @@ class PublisherTest(SenderCase):
         self.assertIsNone(publisher.wait(1))
         self.assertIsNone(self.sender.register)
 
+    def test_no_process_is_registered_unless_all_are(self) -> None:
+        for gathered, why in (  # of two processes: before and after registering
+            ([[None, "'weight' is meta"]], "process 1 cannot register: 'weight' is meta"),
+            ([[None, None], [None, "no sender"]], "process 1 cannot register: no sender"),
+        ):
+            module = linear()
+            publisher = self.publisher()
+            with mock.patch.object(publisher_module, "_process", lambda: (0, 2)):
+                with mock.patch.object(publisher_module, "_gathered", side_effect=gathered):
+                    with self.assertRaisesRegex(dws.StateError, why):
+                        publisher.register(module)
+            self.assertIsNone(publisher.trainer)
+            publisher.register(module)
+            self.assertIsNotNone(publisher.trainer)
+
+    def test_what_a_process_refuses_is_told_to_the_others(self) -> None:
+        told: list[Any] = []
+        few = sharded(linear(1), 1, 2)
+
+        def gathered(mine: Any) -> list[Any]:
+            told.append(mine)
+            return [None, mine]
+
+        with mock.patch.object(publisher_module, "_process", lambda: (1, 2)):
+            with mock.patch.object(publisher_module, "_gathered", gathered):
+                with self.assertRaisesRegex(dws.LayoutError, "has no element of any weight"):
+                    self.publisher().register(few)
+        self.assertRegex(told[0], "rank 1 of 2 has no element of any weight")
+
     def test_what_a_layout_cannot_express_is_refused_by_name(self) -> None:
         full = linear(5)
         mesh = sharded(full, 0, 2)
