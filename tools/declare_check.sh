@@ -4,7 +4,7 @@
 #   tools/declare_check.sh --python PYTHON    PYTHON: of an environment with torch, transformers 5 or newer, safetensors,
 #                                             numpy, grpcio and protobuf; by default $DWS_ENGINE_PYTHON
 #
-# It also runs the test of dws.declare with that torch. Without such an environment it is skipped with a message.
+# It also runs the test of dws.declare with that torch. If no Python is named it is skipped with a message.
 # LD_LIBRARY_PATH is for that Python alone.
 set -euo pipefail
 # shellcheck source=tools/optional_python.sh

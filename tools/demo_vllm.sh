@@ -6,7 +6,7 @@
 #   tools/demo_vllm.sh --python PYTHON --help         lists the options
 #
 # Ends with a verdict, within five minutes on two processors that do nothing else; the exit status is 0 only when every
-# claim holds. Without vLLM it is skipped with a message. LD_LIBRARY_PATH is for the trainer and vLLM alone.
+# claim holds. If no Python is named it is skipped with a message. LD_LIBRARY_PATH is for the trainer and vLLM alone.
 set -euo pipefail
 # shellcheck source=tools/optional_python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/optional_python.sh"
@@ -22,7 +22,7 @@ while [[ $# -gt 0 ]]; do
 done
 
 require_python "$python" "vLLM and transformers" DWS_ENGINE_PYTHON \
-  'import importlib.util as u, sys; sys.exit(not (u.find_spec("vllm") and u.find_spec("transformers")))'
+  'import importlib.util as u; lacks = [n for n in ("vllm", "transformers") if not u.find_spec(n)]; assert not lacks, lacks'
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build_beside //tools/demo_vllm
 exec "$binaries/tools/demo_vllm/demo_vllm" "$python" ${options[@]+"${options[@]}"}

@@ -2,8 +2,9 @@
 # Sourced by the checks that need packages which Debian does not have: which Python has them, and the programs that
 # run beside it.
 
-# require_python PYTHON WHAT VARIABLE TEST: sets $python to the absolute path of PYTHON, which may be empty. Ends the
-# script with a message and status 0 if it is not there or `PYTHON -c TEST` fails: the check is skipped.
+# require_python PYTHON WHAT VARIABLE TEST: sets $python to the absolute path of PYTHON. Ends the script with a message:
+# with status 0 if PYTHON is empty, for the check is skipped; with status 1 if it is not there or `PYTHON -c TEST` fails,
+# for it was asked for.
 require_python() {
   local named="$1" what="$2" variable="$3" test="$4"
   if [[ -z "$named" ]]; then
@@ -11,12 +12,12 @@ require_python() {
     exit 0
   fi
   if ! python="$(realpath -se "$(command -v "$named")" 2>/dev/null)"; then
-    echo "skipped: the Python that is named does not exist"
-    exit 0
+    echo "$named (--python or $variable): there is no such Python; expected one with $what" >&2
+    exit 1
   fi
-  if ! "$python" -c "$test" 2>/dev/null; then
-    echo "skipped: $python has no $what"
-    exit 0
+  if ! "$python" -c "$test"; then
+    echo "$python (--python or $variable) has no $what that works: see the error above" >&2
+    exit 1
   fi
 }
 

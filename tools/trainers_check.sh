@@ -8,8 +8,8 @@
 #   tools/trainers_check.sh --cases=hf,fsdp2     some of the cases
 #   tools/trainers_check.sh --logs=FOLDER        keeps the logs of trainers and engines
 #
-# Without such a Python it is skipped with a message, and so is each case that lacks a package. A line for each case;
-# each ends within ten minutes. LD_LIBRARY_PATH and PYTHONPATH are for that Python alone. docs/trainers.md says what
+# If no Python is named it is skipped with a message, and so is each case that lacks a package, unless --cases names it.
+# A line for each case; each ends within ten minutes. LD_LIBRARY_PATH and PYTHONPATH are for that Python alone. docs/trainers.md says what
 # is checked.
 set -euo pipefail
 # shellcheck source=tools/optional_python.sh

@@ -128,19 +128,21 @@ def run(case: Case, log_folder: Optional[str]) -> tuple[Optional[str], str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/trainers_check.sh", description=__doc__)
-    parser.add_argument("--cases", default=",".join(CASES), help="some of the cases")
+    parser.add_argument("--cases", help="some of the cases; none of them may be skipped")
     parser.add_argument(
         "--logs", help="a folder in which each case's logs stay, in one of its name"
     )
     options = parser.parse_args()
-    names = options.cases.split(",")
+    names = list(CASES) if options.cases is None else options.cases.split(",")
     if unknown := sorted(set(names) - set(CASES)):
         parser.error(f"--cases: {', '.join(unknown)}: expected some of {', '.join(CASES)}")
     failed = 0
     for name in names:
         lacks = missing(CASES[name])
         if lacks:
-            print(f"{name}: skipped: {', '.join(lacks)} missing", flush=True)
+            result = "skipped" if options.cases is None else "FAILED"
+            failed += options.cases is not None
+            print(f"{name}: {result}: {', '.join(lacks)} missing", flush=True)
             continue
         log_folder = os.path.join(options.logs, name) if options.logs else None
         if log_folder:

@@ -13,15 +13,22 @@ class DeclareCheckTest(unittest.TestCase):
         command = ["tools/declare_check.sh", *arguments]
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
 
-    def test_without_transformers_it_skips_and_says_so(self) -> None:
+    def test_without_a_python_it_skips_and_says_so(self) -> None:
+        ended = self.run_it()
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertRegex(ended.stdout, "^skipped: no Python with transformers 5 or newer is named")
+
+    def test_a_python_that_is_named_and_does_not_do_is_an_error_with_its_cause(self) -> None:
         for arguments, why in (
-            ([], "no Python with transformers 5 or newer is named"),
-            (["--python", "no/such/python"], "does not exist"),
-            (["--python=/usr/bin/python3"], "/usr/bin/python3 has no transformers 5"),
+            (["--python", "no/such/python"], "no/such/python .*: there is no such Python"),
+            (
+                ["--python=/usr/bin/python3"],
+                "(?s)PackageNotFoundError.*/usr/bin/python3 .* has no transformers 5",
+            ),
         ):
             ended = self.run_it(*arguments)
-            self.assertEqual(ended.returncode, 0, ended.stderr)
-            self.assertRegex(ended.stdout, f"^skipped: .*{why}")
+            self.assertEqual((ended.returncode, ended.stdout), (1, ""))
+            self.assertRegex(ended.stderr, why)
 
     def test_an_unknown_argument_is_refused(self) -> None:
         ended = self.run_it("--pyton=x")

@@ -79,17 +79,27 @@ class AnswersTest(unittest.TestCase):
 
 
 class SkipTest(unittest.TestCase):
-    def test_without_vllm_it_skips_and_says_so(self) -> None:
+    def run_it(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environ = {k: v for k, v in os.environ.items() if k != "DWS_ENGINE_PYTHON"}
+        command = ["tools/demo_vllm.sh", *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+
+    def test_without_a_python_it_skips_and_says_so(self) -> None:
+        ended = self.run_it()
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertRegex(ended.stdout, "^skipped: no Python with vLLM and transformers is named")
+
+    def test_a_python_that_is_named_and_does_not_do_is_an_error_with_its_cause(self) -> None:
         for arguments, why in (
-            ([], "no Python with vLLM and transformers is named"),
-            (["--python", "no/such/python"], "does not exist"),
-            (["--python=/usr/bin/python3", "--steps=9"], "/usr/bin/python3 has no vLLM"),
+            (["--python", "no/such/python"], "no/such/python .*: there is no such Python"),
+            (
+                ["--python=/usr/bin/python3", "--steps=9"],
+                "(?s)AssertionError.*/usr/bin/python3 .* has no vLLM and transformers",
+            ),
         ):
-            command = ["tools/demo_vllm.sh", *arguments]
-            ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-            self.assertEqual(ended.returncode, 0, ended.stderr)
-            self.assertRegex(ended.stdout, f"^skipped: .*{why}")
+            ended = self.run_it(*arguments)
+            self.assertEqual((ended.returncode, ended.stdout), (1, ""))
+            self.assertRegex(ended.stderr, why)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@ message."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from unittest import mock
@@ -66,21 +69,44 @@ class CasesTest(unittest.TestCase):
         case = check.Case("hf_run.py", needs=("torch", "no_such_package"))
         self.assertEqual(check.missing(case), ["no_such_package"])
 
+    def test_a_case_that_is_named_fails_without_its_packages(self) -> None:
+        lacking = {"a": check.Case("hf_run.py", needs=("no_such_package",))}
+        for arguments, status, line in (
+            ([], 0, "a: skipped: no_such_package missing"),
+            (["--cases=a"], 1, "a: FAILED: no_such_package missing"),
+        ):
+            with (
+                mock.patch.object(check, "CASES", lacking),
+                mock.patch.object(sys, "argv", ["check", *arguments]),
+                contextlib.redirect_stdout(io.StringIO()) as said,
+            ):
+                self.assertEqual((check.main(), said.getvalue()), (status, line + "\n"))
+
     def test_every_case_has_its_program(self) -> None:
         for name, case in check.CASES.items():
             self.assertTrue(os.path.exists(case.command()[-1]), name)
 
-    def test_without_the_packages_it_skips_and_says_so(self) -> None:
+    def run_it(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environ = {k: v for k, v in os.environ.items() if k != "DWS_TRAINERS_PYTHON"}
+        command = ["tools/trainers_check.sh", *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+
+    def test_without_a_python_it_skips_and_says_so(self) -> None:
+        ended = self.run_it()
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertRegex(ended.stdout, "^skipped: no Python with torch with fully_shard .* is named")
+
+    def test_a_python_that_is_named_and_does_not_do_is_an_error_with_its_cause(self) -> None:
         for arguments, why in (
-            ([], "no Python with torch with fully_shard"),
-            (["--python", "no/such/python"], "does not exist"),
-            (["--python=/usr/bin/python3", "--cases=hf"], "/usr/bin/python3 has no torch with"),
+            (["--python", "no/such/python"], "no/such/python .*: there is no such Python"),
+            (
+                ["--python=/usr/bin/python3", "--cases=hf"],
+                "(?s)Traceback.*/usr/bin/python3 .* has no torch with",
+            ),
         ):
-            command = ["tools/trainers_check.sh", *arguments]
-            ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-            self.assertEqual(ended.returncode, 0, ended.stderr)
-            self.assertRegex(ended.stdout, f"^skipped: .*{why}")
+            ended = self.run_it(*arguments)
+            self.assertEqual((ended.returncode, ended.stdout), (1, ""))
+            self.assertRegex(ended.stderr, why)
 
 
 if __name__ == "__main__":
