@@ -31,16 +31,18 @@ class EngineControl {
   virtual Status Pause(Duration timeout) = 0;
 
   // All ranks with a hook rebuild their derived tensors. Call it only while they are paused.
-  // FAILED_PRECONDITION: a hook failed; the message has its error. UNAVAILABLE, DEADLINE_EXCEEDED:
-  // as above.
+  // FAILED_PRECONDITION: a hook failed; the message has its error. ABORTED: it failed, ranks may
+  // still be at it, and the next answers of this engine may be those of this call: it has to be
+  // restarted. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
   virtual Status PostCommit(WeightVersion version, Duration timeout) = 0;
 
   // Lets all attached ranks execute with `version`. After an error some may still be paused: the
   // caller has to try again, beginning with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
   virtual Status Resume(const EngineVersion& version) = 0;
 
-  // Tells a running engine the number of a version that changes none of its weights. UNAVAILABLE,
-  // DEADLINE_EXCEEDED: as above. OK where engines are not told.
+  // Tells the engine the number of the version that its weights are: it has just loaded them, or
+  // runs and the version changes none of them. FAILED_PRECONDITION: it refuses, or reports another
+  // one after that. UNAVAILABLE, DEADLINE_EXCEEDED: as above. OK where engines are not told.
   virtual Status Tell(WeightVersion, Duration /*timeout*/) { return OkStatus(); }
 
   // OK: the engine says by itself that it has `version`, and runs. UNIMPLEMENTED: it does not say.

@@ -123,9 +123,11 @@ Status HttpControl::Pause(Duration timeout) {
 }
 
 Status HttpControl::PostCommit(WeightVersion version, Duration timeout) {
-  const TimePoint deadline = After(timeout);
-  DWS_RETURN_IF_ERROR(Run("reloading", ReloadCalls(setup_, version), deadline, true));
-  return Run("telling the version to", TellCalls(setup_, version), deadline, true);
+  const Status loaded = Run("reloading", ReloadCalls(setup_, version), After(timeout), true);
+  if (setup_.kind != EngineKind::kVllm || !absl::IsFailedPrecondition(loaded)) return loaded;
+  // With several workers vLLM stops at the first that fails, and takes the replies that the others
+  // still give for those of its next call.
+  return AbortedError("{}", Message(loaded));
 }
 
 Status HttpControl::Tell(WeightVersion version, Duration timeout) {

@@ -9,12 +9,15 @@
 //                                                       engine continues with the old version
 //   Pause         unknown: no load of    paused or not  Resume is not called; the next load pauses
 //                 this process finished                 the engine again
-//   PostCommit,   old, new, or a mix;    paused         the engine stays paused, and the reason is
-//   the reload    it may still load                     reported. The checkpoint is complete, so
+//   PostCommit    old, new, or a mix;    paused         the engine stays paused, and the reason is
+//                 it may still load                     reported. The checkpoint is complete, so
 //                                                       the next load pauses again, loads all of
 //                                                       it and resumes
-//   PostCommit,   new                    paused         as above; loading again does no harm
-//   the version
+//   PostCommit,   old, new, or a mix;    paused         the engine stays paused until it is
+//   refused by    workers may still                     restarted: the answer to a second load may
+//   vLLM          load                                  be what is left of the first one's
+//   Tell          new                    paused         as of PostCommit; loading again does no
+//                                                       harm
 //   Resume        new; old if this is    paused or not  repeated until Options::resume_timeout,
 //                 after a failed Pause                  then as above. If the reply is lost the
 //                                                       engine may be running
@@ -56,7 +59,8 @@ class HttpControl final : public EngineControl {
   HttpControl(std::unique_ptr<HttpClient> client, const EngineProbe& probe, Options options);
 
   // Messages name the engine, the URL and the endpoint. In addition to the codes of EngineControl:
-  // FAILED_PRECONDITION: the engine refuses; the message has the engine's.
+  // FAILED_PRECONDITION: the engine refuses; the message has the engine's. ABORTED: vLLM refuses a
+  // load.
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
   Status Resume(const EngineVersion& version) override;

@@ -52,7 +52,7 @@ std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup) {
                {"kwargs", {{"weights_path", setup.checkpoint}, {"is_checkpoint_format", true}}}},
        .form = ReplyForm::kAny,
        .repeat = Repeat::kUnsent,
-       .advice = "the engine stays paused until a reload succeeds"}};
+       .advice = "the engine stays paused until it is restarted"}};
 }
 
 std::vector<EngineCall> VllmTellCalls(const EngineSetup& setup, WeightVersion version) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
@@ -18,12 +19,16 @@ constexpr std::chrono::minutes kCheckIntervalMax{10};
 constexpr std::chrono::seconds kCheckDeadline{2};
 // A model that an engine has half loaded may refuse every load after that.
 constexpr uint32_t kRefusalsMax = 3;
+// In the record, in place of the contents: of an engine that has to be restarted.
+constexpr std::string_view kNeedsRestart = "restart";
 
 }  // namespace
 
 EngineLoader::EngineLoader(Parts parts, Duration timeout)
     : parts_(std::move(parts)), timeout_(timeout), check_interval_(kCheckInterval) {
   DWS_CHECK(parts_.make_control != nullptr && parts_.on_holds != nullptr);
+  const std::optional<CheckpointVersion> record = parts_.record.Read();
+  needs_restart_ = record.has_value() && record->contents == kNeedsRestart;
 }
 
 std::optional<uint64_t> EngineLoader::holds() const {
@@ -46,12 +51,7 @@ void EngineLoader::Forget() {
 
 Result<std::optional<Duration>> EngineLoader::Load(const CheckpointVersion& version) {
   if (!holds_.has_value()) may_read_ = true;  // it may have restarted meanwhile
-  if (control_ == nullptr) {
-    Result<std::unique_ptr<EngineControl>> made = parts_.make_control();
-    // It is gone: the next one has refused nothing.
-    if (absl::IsUnavailable(made.status())) refusals_ = 0;
-    DWS_ASSIGN_OR_RETURN(control_, std::move(made));
-  }
+  DWS_RETURN_IF_ERROR(Connect());
   const TimePoint begin = parts_.clock.Now();
   Result<bool> already = HoldsAlready(version);
   Status status = already.status();
@@ -69,6 +69,25 @@ Result<std::optional<Duration>> EngineLoader::Load(const CheckpointVersion& vers
   return std::optional<Duration>(end - begin);
 }
 
+Status EngineLoader::Connect() {
+  if (control_ != nullptr) return OkStatus();
+  Result<std::unique_ptr<EngineControl>> made = parts_.make_control();
+  if (absl::IsUnavailable(made.status())) {  // it is gone: the next one has refused nothing
+    refusals_ = 0;
+    if (needs_restart_) DWS_RETURN_IF_ERROR(parts_.record.Remove());
+    needs_restart_ = false;
+  }
+  DWS_RETURN_IF_ERROR(made.status());
+  if (needs_restart_) {
+    return FailedPreconditionError(
+        "restart the engine: it has refused a load, and the replies of workers that are left of "
+        "that may be taken for those of the next one. It stays paused, and no load is tried until "
+        "the receiver has seen that it is gone");
+  }
+  control_ = *std::move(made);
+  return OkStatus();
+}
+
 Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
   DWS_CHECK(control_ != nullptr);
   const bool known = holds_.has_value();
@@ -84,7 +103,10 @@ Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
   }
   if (!known) LogInfo("engine_holds_version", {{"version", held->version}});
   if (held->version == version.version) return true;
-  DWS_RETURN_IF_ERROR(control_->Tell(WeightVersion(version.version), timeout_));
+  const Status told = control_->Tell(WeightVersion(version.version), timeout_);
+  // One that cannot be told a version without loading it reports the old one.
+  if (absl::IsFailedPrecondition(told)) return false;
+  DWS_RETURN_IF_ERROR(told);
   return true;
 }
 
@@ -111,8 +133,15 @@ Status EngineLoader::LoadPaused(const CheckpointVersion& version) {
   Forget();
   const Status loaded = control_->PostCommit(WeightVersion(version.version), timeout_);
   // An engine that refuses the load is not reading. After any other error it may be.
-  if (absl::IsFailedPrecondition(loaded)) may_read_ = false;
+  if (loaded.ok() || absl::IsFailedPrecondition(loaded)) may_read_ = false;
+  if (absl::IsAborted(loaded)) {
+    needs_restart_ = true;
+    parts_.record.Write({.version = version.version, .contents = std::string(kNeedsRestart)});
+    LogError("engine_needs_restart", {{"refusals", 1}, {"reason", Message(loaded)}});
+    return Annotate(loaded, "restart the engine");
+  }
   DWS_RETURN_IF_ERROR(CountRefusal(loaded));
+  DWS_RETURN_IF_ERROR(control_->Tell(WeightVersion(version.version), timeout_));
   DWS_KILLPOINT("follow.after_load");
   return resume(version.version);
 }

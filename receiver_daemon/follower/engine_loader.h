@@ -45,7 +45,8 @@ class EngineLoader {
   // nullopt: it holds these weights already and was not paused. If the pause fails the engine continues
   // with the version it held, if that is known. After any other error it stays as it is, paused or
   // not, until a later load succeeds. After several refusals the message says to restart the
-  // engine.
+  // engine. After a load that ends with ABORTED no other is tried, also by a later process, until
+  // the engine was seen to be gone.
   Result<std::optional<Duration>> Load(const CheckpointVersion& version);
 
   // Checks, at most every few seconds, that the engine still holds what it loaded. UNAVAILABLE,
@@ -62,6 +63,8 @@ class EngineLoader {
   Result<bool> HoldsAlready(const CheckpointVersion& version);
   Status LoadPaused(const CheckpointVersion& version);
   Status CountRefusal(const Status& loaded);
+  // Makes the control, unless there is one. FAILED_PRECONDITION: the engine has to be restarted.
+  Status Connect();
   void SetHolds(std::optional<CheckpointVersion> version);
 
   Parts parts_;
@@ -70,7 +73,8 @@ class EngineLoader {
   std::optional<CheckpointVersion> holds_;
   std::optional<std::string> checksum_;  // of what it holds, as it first said it
   bool may_read_ = true;
-  uint32_t refusals_ = 0;  // loads in a row that the engine refused
+  uint32_t refusals_ = 0;       // loads in a row that the engine refused
+  bool needs_restart_ = false;  // what this engine answers to a load proves nothing
   Duration check_interval_;
   TimePoint check_at_;  // of the next check
 };

@@ -9,6 +9,7 @@ counts. The test controls and inspects it through /fake, which is not part of an
     POST /fake {"running": 3}                                        it has running requests
     POST /fake {"finish": true}                                      and they are finished
     POST /fake {"ignores_clear_cache": true}                         its pause keeps the caches with mode keep
+    POST /fake {"failing": [0, 1]}                                   vLLM's next loads fail in these workers, one each
     POST /fake {"token": "t2"}                                       uses another API key from now on
     POST /fake {"fault": "/resume", "do": "hang", "times": 1}        misbehaves there; times 0: permanently
     GET  /fake                                                       the state, and the calls in order
@@ -157,11 +158,8 @@ class Engine:
         if body.get("abort_all_requests", self.aborts_by_default):
             self.abort_all()
         self.weight_version = version
-        return {
-            "success": True,
-            "message": f"Weight version updated to {self.weight_version}",
-            "new_version": self.weight_version,
-        }
+        message = f"Weight version updated to {self.weight_version}"
+        return {"success": True, "message": message, "new_version": self.weight_version}
 
     def health(self, _query: dict[str, str], _body: dict[str, Any]) -> Any:
         return ""
@@ -182,9 +180,7 @@ class Sglang(Engine):
     def pause_generation(self, _query: dict[str, str], body: dict[str, Any]) -> Any:
         mode = body.get("mode", "abort")
         if mode not in ("abort", "retract", "in_place"):
-            raise Refused(
-                400, wrong(f"{{'type': 'literal_error', 'loc': ('body', 'mode'), 'input': '{mode}'}}")
-            )
+            raise Refused(400, wrong(f"{{'type': 'literal_error', 'loc': ('body', 'mode'), 'input': '{mode}'}}"))
         self.paused = True
         if mode == "abort":
             self.abort_all()
@@ -209,9 +205,7 @@ class Sglang(Engine):
     def flush_cache(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
         """With a timeout it waits for an empty queue, also in a pause, in which it stays as it is."""
         seconds = float(query.get("timeout", "0"))
-        if seconds and not self.lock.wait_for(
-            lambda: not self.running and not self.waiting, seconds
-        ):
+        if seconds and not self.lock.wait_for(lambda: not self.running and not self.waiting, seconds):
             raise Refused(400, "Timed out waiting for idle state.")
         if self.flush():
             return "Cache flushed.\nPlease check backend logs for more details.\n"
@@ -221,24 +215,13 @@ class Sglang(Engine):
         try:
             self.load(need(body, "model_path"))
         except (OSError, ValueError, KeyError, struct.error) as error:
-            raise Refused(
-                400,
-                {
-                    "success": False,
-                    "message": f"Failed to update weights: {error}",
-                    "num_paused_requests": 0,
-                },
-            ) from error
+            message = f"Failed to update weights: {error}"
+            body = {"success": False, "message": message, "num_paused_requests": 0}
+            raise Refused(400, body) from error
         self.weight_version = body.get("weight_version") or self.weight_version
         if body.get("flush_cache", True) and not self.flush():
-            raise Refused(
-                400,
-                {
-                    "success": False,
-                    "message": "Weights were updated, but the cache was not flushed because requests "
-                    "are still running or queued.",
-                },
-            )
+            message = "Weights were updated, but the cache was not flushed because requests are still running or queued."
+            raise Refused(400, {"success": False, "message": message})
         return {
             "success": True,
             "message": f"Succeeded to update model weights. Weight version updated to {self.weight_version}.",
@@ -263,6 +246,17 @@ class Sglang(Engine):
 
 
 class Vllm(Engine):
+    """With two workers that load the same weights; those of the state are the first one's."""
+
+    def __init__(self, model: str):
+        super().__init__(model)
+        self.replies: list[list[str]] = [[], []]  # of each worker, not read yet; "": it did it
+        self.failing: list[int] = []
+        self.worker_loads = [0, 0]
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "worker_loads": self.worker_loads}
+
     def pause(self, query: dict[str, str], _body: dict[str, Any]) -> Any:
         mode = query.get("mode", "abort")
         if mode not in ("abort", "wait", "keep"):
@@ -307,11 +301,21 @@ class Vllm(Engine):
             if method is None:
                 raise Refused(400, wrong("Missing 'method' in request body"))
             raise self.failed(f"'CPUWorker' object has no attribute '{method}'")
+        failing = self.failing.pop(0) if self.failing else None
+        why = ""
         try:
-            self.load(body["kwargs"]["weights_path"])
+            if failing != 0:
+                self.load(body["kwargs"]["weights_path"])
         except (OSError, ValueError, KeyError, struct.error) as error:
-            raise self.failed(str(error)) from error
-        return {"results": [None]}
+            why = str(error)
+        for worker, replies in enumerate(self.replies):
+            said = "no memory" if worker == failing else why
+            self.worker_loads[worker] += said == ""
+            replies.append(said)
+        for replies in self.replies:  # stops at the first error: what the others said stays
+            if said := replies.pop(0):
+                raise self.failed(said)
+        return {"results": [None for _ in self.replies]}
 
     def failed(self, why: str) -> Refused:
         message = f"Call to collective_rpc method failed: Worker failed with error '{why}'"
@@ -327,11 +331,8 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", args.port), Connection)
         self.kind = args.kind
         self.engine = {"sglang": Sglang, "vllm": Vllm}[args.kind](args.model)
-        self.endpoints = {
-            path: method
-            for path, method in ENDPOINTS[args.kind].items()
-            if path not in args.without
-        }
+        known = ENDPOINTS[args.kind].items()
+        self.endpoints = {path: method for path, method in known if path not in args.without}
         if "/openapi.json" not in args.without:
             self.endpoints["/openapi.json"] = "get"
         self.token = args.token
@@ -339,9 +340,7 @@ class Server(http.server.ThreadingHTTPServer):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(args.pem)
             # The handshake in the connection's thread: a failed handshake blocks no other connection.
-            self.socket = context.wrap_socket(
-                self.socket, server_side=True, do_handshake_on_connect=False
-            )
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.faults: dict[str, dict[str, Any]] = {}
         self.calls: list[dict[str, Any]] = []
         self.never = threading.Event()
@@ -413,6 +412,8 @@ class Connection(http.server.BaseHTTPRequestHandler):
                 engine.ignores_clear_cache |= "ignores_clear_cache" in body
                 if body.get("finish"):
                     engine.running = engine.waiting = 0
+                if "failing" in body:
+                    engine.failing = body["failing"]
                 if "fault" in body:
                     self.server.faults[body["fault"]] = body
                 self.server.token = body.get("token", self.server.token)
@@ -420,9 +421,7 @@ class Connection(http.server.BaseHTTPRequestHandler):
             state = {**engine.state(), "calls": self.server.calls}
         self.reply(200, state)
 
-    def engine_call(
-        self, method: str, path: str, query: dict[str, str], body: dict[str, Any]
-    ) -> None:
+    def engine_call(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> None:
         server = self.server
         if server.token and self.headers.get("Authorization") != f"Bearer {server.token}":
             raise Refused(401, {"error": "Unauthorized"})
@@ -438,9 +437,7 @@ class Connection(http.server.BaseHTTPRequestHandler):
             return
         if path == "/openapi.json":
             paths = {name: {verb: {}} for name, verb in server.endpoints.items()}
-            return self.reply(
-                200, {"openapi": "3.1.0", "info": {"title": "FastAPI"}, "paths": paths}
-            )
+            return self.reply(200, {"openapi": "3.1.0", "info": {"title": "FastAPI"}, "paths": paths})
         with server.engine.lock:
             answer = getattr(server.engine, path[1:])(query, body)
         if what == "die_after":

@@ -55,8 +55,9 @@ struct HttpFixture {
     server = std::make_unique<EngineServer>(wish);
     return *server;
   }
-  HttpControlOptions ControlOptions() const {
-    return {.client = {.url = server->url()},
+  HttpControlOptions ControlOptions() const { return ControlOptions(server->url()); }
+  HttpControlOptions ControlOptions(const std::string& url) const {
+    return {.client = {.url = url},
             .kind = "",
             .mode = mode,
             .checkpoint = checkpoint(),
@@ -76,6 +77,7 @@ struct HttpFixture {
     PatchCheckpoint(version);
     const WeightVersion weight_version(static_cast<uint64_t>(version));
     DWS_RETURN_IF_ERROR(control.PostCommit(weight_version, timeout));
+    DWS_RETURN_IF_ERROR(control.Tell(weight_version, timeout));
     return control.Resume({.stream = {}, .version = weight_version, .state_token = {}});
   }
 

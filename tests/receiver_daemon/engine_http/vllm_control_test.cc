@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "receiver_daemon/follower/engine_loader.h"
 #include "tests/receiver_daemon/engine_http/http_fixture.h"
 
 namespace dws {
@@ -96,16 +97,55 @@ TEST_CASE("a vLLM worker that cannot load leaves the engine paused and gives the
   REQUIRE(control->Pause(kAmple).ok());
   std::filesystem::remove(job.checkpoint() + "/model.safetensors");
   const Status failed = control->PostCommit(WeightVersion(2), kAmple);
-  CHECK(absl::IsFailedPrecondition(failed));
+  CHECK(absl::IsAborted(failed));
   CHECK(Says(failed,
              "/collective_rpc: expected status 200, found 500: Call to collective_rpc method "
              "failed: Worker failed with error 'Cannot find any model"));
-  CHECK(Says(failed, "the engine stays paused until a reload succeeds"));
+  CHECK(Says(failed, "the engine stays paused until it is restarted"));
   CHECK(server.State()["paused"] == true);
+}
 
-  REQUIRE(job.Commit(*control, 2).ok());
-  CHECK(server.State()["paused"] == false);
-  CHECK(server.State()["tensors"] == HttpFixture::Tensors(2));
+TEST_CASE("a vLLM that refused a load is asked for no other before it was seen to be gone",
+          "[engine_http]") {
+  HttpFixture job("vllm");
+  job.Serve();
+  // The first load fails in one worker, the next would fail in the other, whose reply is old then.
+  job.server->Tell({{"failing", {0, 1}}});
+  const std::string url = job.server->url();
+  PosixFileSystem files;
+  const CheckpointVersion version{.version = 2, .contents = "two"};
+  std::filesystem::create_directory(job.checkpoint() + "/.weight_sync");
+  const auto make = [&] {
+    return EngineLoader({.make_control = [&]() -> Result<std::unique_ptr<EngineControl>> {
+                           HttpControlOptions options = job.ControlOptions(url);
+                           options.probe_timeout = kBrief;
+                           return MakeHttpControl(std::move(options), job.clock);
+                         },
+                         .on_holds = [](std::optional<uint64_t>) {},
+                         .record = LoadedRecord(files, job.checkpoint(), url),
+                         .clock = job.clock},
+                        kAmple);
+  };
+  EngineLoader loader = make();
+  job.PatchCheckpoint(2);
+  CHECK_THAT(ToString(loader.Load(version).status()), Catch::Contains("restart the engine"));
+  CHECK(loader.may_read());
+  CHECK_THAT(ToString(loader.Load(version).status()), Catch::Contains("restart the engine"));
+  EngineLoader later = make();  // the receiver was restarted, the engine was not
+  CHECK_THAT(ToString(later.Load(version).status()), Catch::Contains("restart the engine"));
+  CHECK_FALSE(later.holds().has_value());
+  CHECK(job.server->CallsOf("/collective_rpc").size() == 1);
+  CHECK(job.server->State()["paused"] == true);
+
+  const uint16_t port = job.server->port();
+  job.server.reset();
+  CHECK(absl::IsUnavailable(later.Load(version).status()));
+  const EngineServer& again = job.Serve({.port = port});
+  REQUIRE(later.Load(version).ok());
+  CHECK(later.holds() == 2);
+  CHECK(again.State()["paused"] == false);
+  CHECK(again.State()["worker_loads"] == nlohmann::json{1, 1});
+  CHECK(again.State()["tensors"] == HttpFixture::Tensors(2));
 }
 
 TEST_CASE("a cache that vLLM does not reset is asked for until it does", "[engine_http]") {

@@ -25,13 +25,14 @@ TEST_CASE("a receiver that starts again does not pause an engine that has its we
     CHECK(job.ready);
     job.Publish(2);
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"pause", "load 2", "resume 2"});
+    CHECK(job.engine.Look() == Calls{"pause", "load 2", "tell 2", "resume 2"});
   }
   SECTION("it was restarted meanwhile") {
     job.engine.answers["reports 1"] = FailedPreconditionError("it says default");
     const auto follower = job.Follow();
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"connect", "reports 1", "pause", "load 1", "resume 1"});
+    CHECK(job.engine.Look() ==
+          Calls{"connect", "reports 1", "pause", "load 1", "tell 1", "resume 1"});
   }
   SECTION("another checkpoint has its number") {
     const auto record = dws::testing::ReadFile(job.RecordPath());
@@ -43,13 +44,13 @@ TEST_CASE("a receiver that starts again does not pause an engine that has its we
     dws::testing::WriteFile(job.StatePath(), state);
     const auto follower = job.Follow();
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "resume 1"});
+    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "tell 1", "resume 1"});
   }
   SECTION("another engine is used") {
     job.url = "http://engine2";
     const auto follower = job.Follow();
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "resume 1"});
+    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "tell 1", "resume 1"});
   }
   SECTION("the record was cut") {
     const std::string text(AsText(dws::testing::ReadFile(job.RecordPath())));
@@ -61,7 +62,7 @@ TEST_CASE("a receiver that starts again does not pause an engine that has its we
     dws::testing::WriteText(job.RecordPath(), text.substr(0, bytes));
     const auto follower = job.Follow();
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "resume 1"});
+    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "tell 1", "resume 1"});
   }
   SECTION("the receiver died while the engine was paused") {
     job.Publish(2);
@@ -74,7 +75,7 @@ TEST_CASE("a receiver that starts again does not pause an engine that has its we
     job.engine.answers.clear();
     const auto follower = job.Follow();
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 2", "resume 2"});
+    CHECK(job.engine.Look() == Calls{"connect", "pause", "load 2", "tell 2", "resume 2"});
   }
 }
 
@@ -101,7 +102,7 @@ TEST_CASE("an engine that was restarted loads a version that changes no tensor",
   SECTION("it says that it has no version") {
     job.engine.answers["reports 1"] = FailedPreconditionError("it says default");
     REQUIRE(follower->Step().ok());
-    CHECK(job.engine.Look() == Calls{"reports 1", "pause", "load 2", "resume 2"});
+    CHECK(job.engine.Look() == Calls{"reports 1", "pause", "load 2", "tell 2", "resume 2"});
     CHECK(follower->view().loads == 3);
   }
   SECTION("it cannot be paused yet") {
@@ -111,6 +112,14 @@ TEST_CASE("an engine that was restarted loads a version that changes no tensor",
     CHECK(job.engine.Look() == Calls{"reports 1", "pause"});
     CHECK_FALSE(follower->view().loaded.has_value());
     CHECK_FALSE(job.ready);
+  }
+  SECTION("it cannot be told a version without loading it") {
+    job.engine.answers["tell 2"] = FailedPreconditionError("it says 1");
+    job.engine.on_load = [&job] { job.engine.answers.erase("tell 2"); };
+    REQUIRE(follower->Step().ok());
+    CHECK(job.engine.Look() ==
+          Calls{"reports 1", "tell 2", "pause", "load 2", "tell 2", "resume 2"});
+    CHECK(follower->view().loaded == 2);
   }
   SECTION("engines of its kind do not say their version") {
     job.engine.answers["reports 1"] = UnimplementedError("it does not say");
@@ -154,6 +163,20 @@ TEST_CASE("an engine that refuses several loads in a row is to be restarted", "[
     job.engine.answers.erase("connect");
     CHECK(Message(follower->Step()).find("restart") == std::string::npos);
   }
+}
+
+TEST_CASE("a version that an engine does not report is no refused load", "[follower]") {
+  Job job;
+  job.engine.answers["tell 0"] = FailedPreconditionError("it says default");
+  const auto follower = job.Follow();
+  for (int i = 0; i < 4; ++i) {
+    const Status failed = follower->Step();
+    CHECK_THAT(Text(failed), Contains("it says default") && !Contains("restart the engine"));
+  }
+  CHECK_FALSE(follower->view().loaded.has_value());
+  CHECK(job.engine.paused);
+  job.engine.answers.clear();
+  CHECK(follower->Step().ok());
 }
 
 TEST_CASE("a verification compares the engine's checksum with the one before", "[follower]") {
@@ -200,7 +223,7 @@ TEST_CASE("an engine is watched while the command before each look fails", "[fol
   job.before_read = shared::VisibilityHook({"/usr/bin/test", "-e", flag}, job.versions);
   const auto follower = job.Follow();
   CHECK_THAT(Text(follower->Step()), Contains("before the look at the folder"));
-  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "tell 0", "resume 0"});
   CHECK(job.ready);
   job.engine.answers["check"] = UnavailableError("connection refused");
   job.clock.now += std::chrono::minutes(1);

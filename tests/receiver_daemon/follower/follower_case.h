@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,7 @@ struct Engine {
   std::vector<std::string> calls;         // since the last Look()
   bool paused = false;
   std::string checksum = "{}";
+  std::function<void()> on_load = [] {};
 
   Status Call(const std::string& name) {
     calls.push_back(name);
@@ -50,6 +52,7 @@ class Control final : public EngineControl {
     return engine_.Call("pause");
   }
   Status PostCommit(WeightVersion version, Duration) override {
+    engine_.on_load();
     return engine_.Call("load " + std::to_string(version.value()));
   }
   Status Resume(const EngineVersion& version) override {

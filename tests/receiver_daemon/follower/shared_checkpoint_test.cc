@@ -59,7 +59,7 @@ TEST_CASE("what another program pulled is loaded and followed from there", "[fol
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().version == 2);
   CHECK(follower->view().applied == 1);
-  CHECK(job.engine.Look() == Calls{"pause", "load 2", "resume 2"});
+  CHECK(job.engine.Look() == Calls{"pause", "load 2", "tell 2", "resume 2"});
   job.Publish(3);
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 3);

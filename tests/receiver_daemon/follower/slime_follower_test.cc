@@ -12,7 +12,7 @@ TEST_CASE("an engine that may hold parts of two versions is not resumed", "[foll
   Job job;
   const auto follower = job.Follow();
   REQUIRE(follower->Step().ok());
-  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "tell 0", "resume 0"});
   CHECK(job.ready);
   job.Publish(1);
   job.engine.answers["load 1"] = UnavailableError("a worker died");
@@ -24,7 +24,7 @@ TEST_CASE("an engine that may hold parts of two versions is not resumed", "[foll
   CHECK_FALSE(job.ready);
   job.engine.answers.clear();
   REQUIRE(follower->Step().ok());
-  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "resume 1"});
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 1", "tell 1", "resume 1"});
   CHECK(job.ready);
 }
 
@@ -293,7 +293,8 @@ TEST_CASE("a checkpoint that replaces the local one is loaded and followed", "[f
   job.engine.Look();
   REQUIRE(follower->Step().ok());
   CHECK(slime::Load(job.local) == job.weights);
-  CHECK(job.engine.Look() == Calls{"pause", "load 0", "resume 0", "pause", "load 2", "resume 2"});
+  CHECK(job.engine.Look() ==
+        Calls{"pause", "load 0", "tell 0", "resume 0", "pause", "load 2", "tell 2", "resume 2"});
 }
 
 TEST_CASE("later versions that the previous run left are not applied to the new run",
@@ -377,7 +378,7 @@ TEST_CASE("an engine that was restarted loads again", "[follower]") {
   job.engine.answers.clear();
   job.engine.Look();
   REQUIRE(follower->Step().ok());
-  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "resume 0"});
+  CHECK(job.engine.Look() == Calls{"connect", "pause", "load 0", "tell 0", "resume 0"});
 }
 
 TEST_CASE("an engine whose folder stays unreadable runs on but is not ready", "[follower]") {
