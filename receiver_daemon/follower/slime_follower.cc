@@ -225,7 +225,10 @@ Status SlimeFollower::Load() {
   if (engine_ == nullptr) return OkStatus();
   if (loop_.stopping()) return OkStatus();
   const uint64_t version = local_->version();
-  if (engine_->holds() == version) return engine_->Check();
+  // While drained an engine that runs is not paused either.
+  if (engine_->holds() == version || (engine_->holds().has_value() && view().drained)) {
+    return engine_->Check();
+  }
   // Another program may have got the lock while the command before the look ran.
   DWS_RETURN_IF_ERROR(local_->Retake());
   SetStage("loading");

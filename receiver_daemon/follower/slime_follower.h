@@ -92,7 +92,8 @@ class SlimeFollower {
   void ShowReadiness();
 
   FollowerView view() const;
-  // While drained, no version is applied. Work under way is finished first.
+  // While drained, no version is applied, and none is loaded by an engine that runs with one. The
+  // step under way is finished first.
   void SetDrained(bool drained);
   // Waits until the stage has changed, `timeout` at most.
   void AwaitChange(Duration timeout) const;

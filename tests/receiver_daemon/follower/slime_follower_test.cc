@@ -437,6 +437,25 @@ TEST_CASE("a drained receiver takes no version but completes the load that it be
   CHECK(follower->view().loaded == 2);
 }
 
+TEST_CASE("a drained receiver does not pause an engine that runs", "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  REQUIRE(follower->Step().ok());
+  job.Publish(1);
+  job.engine.answers["pause"] = UnavailableError("it is busy");
+  CHECK_FALSE(follower->Step().ok());
+  REQUIRE(follower->view().version == 1);
+  job.engine.answers.clear();
+  job.engine.Look();
+  follower->SetDrained(true);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 0);
+  CHECK_FALSE(job.engine.paused);
+  follower->SetDrained(false);
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().loaded == 1);
+}
+
 TEST_CASE("a checkpoint that is cut under the receiver is an error until it is restored",
           "[follower]") {
   Job job;
