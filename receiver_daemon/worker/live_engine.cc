@@ -32,7 +32,7 @@ bool LiveEngine::Attach() {
   }
   weights_ = *std::move(weights);
   engine_ = std::move(engine);
-  parts_.board.SetPaused(true);
+  parts_.board.SetPaused(!AllRun());
   return true;
 }
 
@@ -93,6 +93,17 @@ bool LiveEngine::MayCommit(const VersionAt& target) const {
   return std::ranges::all_of(engine_->leases, [&](const auto& lease) {
     return lease->MayCommit({.live = live_.at, .target = target});
   });
+}
+
+bool LiveEngine::AllRun() const {
+  DWS_CHECK(engine_.has_value());
+  return std::ranges::all_of(engine_->leases, [](const auto& lease) {
+    return lease->state() == EngineLease::State::kRunning;
+  });
+}
+
+std::string LiveEngine::Unproved() const {
+  return AllRun() ? "the engine runs with weights of its own" : "the engine is paused";
 }
 
 void LiveEngine::Show() const { parts_.board.ShowLive(live_, live_.proved() && runs()); }

@@ -70,6 +70,10 @@ class LiveEngine {
     return live_.at.has_value() && !paused_for_drift_ && (options_.runs_when_proved || released_);
   }
 
+  // "the engine is paused", or "the engine runs with weights of its own": of one whose memory is not
+  // proved to be a version. Requires that an engine is attached.
+  std::string Unproved() const;
+
   // Shows `live` to senders and operators.
   void Show() const;
   // Only where an engine does not run as soon as it is proved.
@@ -90,6 +94,8 @@ class LiveEngine {
   void OnResumed();
 
  private:
+  bool AllRun() const;  // as their leases have it
+
   const Parts parts_;
   const Options options_;
   std::optional<AttachedEngine> engine_;

@@ -42,7 +42,7 @@ Status SoloDriver::FollowTarget() {
       parts_.board.SetTrouble("");
       parts_.board.SetReadiness(false, engine.live().proved()  ? ""
                                        : engine.live().drifted ? engine.DriftReason()
-                                                               : "the engine is paused");
+                                                               : engine.Unproved());
       return OkStatus();
     case ReceiverStep::kResync:
       return Resync(*resync, target);
@@ -54,9 +54,8 @@ Status SoloDriver::FollowTarget() {
     case ReceiverStep::kAwait:
       return Await();
     case ReceiverStep::kAdopt:
-      parts_.board.SetReadiness(false, fmt::format("the engine is paused: version {} is being "
-                                                   "fetched",
-                                                   target->version.value()));
+      parts_.board.SetReadiness(false, fmt::format("{}: version {} is being fetched",
+                                                   engine.Unproved(), target->version.value()));
       DWS_RETURN_IF_ERROR(Adopt(*target));
       return Advance(*target, Way::kDelta);
     case ReceiverStep::kAdvance:
@@ -68,7 +67,7 @@ Status SoloDriver::FollowTarget() {
 Status SoloDriver::Await() {
   const std::string missing = parts_.subscription.MissingTarget();
   if (parts_.engine.live().drifted) return UnavailableError("{}", missing);
-  parts_.board.SetReadiness(false, "the engine is paused: " + missing);
+  parts_.board.SetReadiness(false, parts_.engine.Unproved() + ": " + missing);
   return OkStatus();
 }
 
@@ -133,7 +132,7 @@ Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   if (engine.live().proved()) {
     parts_.board.SetReadiness(true, "");
   } else if (!engine.live().drifted) {
-    parts_.board.SetReadiness(false, fmt::format("the engine is paused: version {}: {}",
+    parts_.board.SetReadiness(false, fmt::format("{}: version {}: {}", engine.Unproved(),
                                                  target.version.value(), Message(status)));
   }
   return status;
