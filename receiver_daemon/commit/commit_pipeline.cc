@@ -79,6 +79,7 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   DWS_KILLPOINT("receiver.commit.after_pause");
 
   commit.OnWriteBegin();
+  engine.control.OnWriteBegin();
   Status written = Write(engine.weights, prepared, scatter);  // 4
   if (written.ok()) written = CheckWritten(engine.weights, prepared);
   DWS_KILLPOINT("receiver.commit.after_scatter");

@@ -47,9 +47,10 @@ class CommitPipeline {
 
   // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; returns for how
   // long the engine was paused by this (zero when it was paused before); Acknowledge is next. After
-  // an error either nothing was written, the engine runs on with what it had, and `live` is
-  // unchanged; or `live` is forgotten, the engine stays paused and its memory has to be read and
-  // repaired before it runs again. That is so, too, when the engine could not be resumed.
+  // an error either nothing was written and `live` is unchanged: an engine that is proved to have a
+  // version runs on with it, another one stays as the pause has left it. Or `live` is forgotten, the
+  // engine stays paused and its memory has to be read and repaired before it runs again. That is so,
+  // too, when the engine could not be resumed.
   Result<Duration> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
                           Release release = Release::kAtOnce);
 

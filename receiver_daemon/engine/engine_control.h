@@ -30,6 +30,9 @@ class EngineControl {
   // ranks may or may not be paused.
   virtual Status Pause(Duration timeout) = 0;
 
+  // Memory is about to be written, and is no whole version until the next Resume.
+  virtual void OnWriteBegin() {}
+
   // All ranks with a hook rebuild their derived tensors. Call it only while they are paused.
   // FAILED_PRECONDITION: a hook failed; the message has its error. ABORTED: it failed, ranks may
   // still be at it, and the next answers of this engine may be those of this call: it has to be

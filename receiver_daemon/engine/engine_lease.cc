@@ -65,12 +65,18 @@ void EngineLease::OnCommitRequest(const CommitRequest& request) {
 
 bool EngineLease::MayCommit(const Commit& commit) const {
   MutexLock lock(mutex_);
-  if (!needs_.request || state_ != State::kRunning) return true;
+  // A rank that is paused because a commit gave up before it wrote has its own weights still.
+  if (!needs_.request || writing_) return true;
   if (!request_.has_value()) return false;
   const std::optional<VersionAt>& live = commit.live;
   const bool reached = live.has_value() && live->version >= request_->version &&
                        live->stream == request_->stream.value_or(commit.target.stream);
   return !reached;
+}
+
+void EngineLease::OnWriteBegin() {
+  MutexLock lock(mutex_);
+  writing_ = true;
 }
 
 void EngineLease::End(const Status& reason) {
@@ -154,6 +160,7 @@ void EngineLease::Resume(const EngineVersion& version) {
     MutexLock lock(mutex_);
     if (state_ == State::kEnded || state_ == State::kUnopened) return;
     state_ = State::kRunning;
+    writing_ = false;
     command.pause_id = pause_id_;
     send = stream_.send;
   }

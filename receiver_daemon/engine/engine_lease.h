@@ -96,6 +96,8 @@ class EngineLease {
   // target's stream: in another stream the same number names other weights.
   bool MayCommit(const Commit& commit) const;
 
+  // Called by the worker when a commit begins to write: from then until Resume no request is needed.
+  void OnWriteBegin();
   // Called by the worker. Each Request is followed by its Await. UNAVAILABLE: the lease has ended.
   // DEADLINE_EXCEEDED: no answer in time. FAILED_PRECONDITION: the hook failed.
   void RequestPause();
@@ -121,6 +123,7 @@ class EngineLease {
   uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last pause or hook; 0: none yet
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
   std::optional<CommitRequest> request_ GUARDED_BY(mutex_);
+  bool writing_ GUARDED_BY(mutex_) = false;  // since OnWriteBegin
 };
 
 }  // namespace dws

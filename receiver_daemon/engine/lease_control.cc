@@ -35,6 +35,10 @@ Status LeaseControl::Pause(Duration timeout) {
   return AwaitAll(timeout, &EngineLease::AwaitPaused);
 }
 
+void LeaseControl::OnWriteBegin() {
+  for (const auto& lease : leases_) lease->OnWriteBegin();
+}
+
 Status LeaseControl::PostCommit(WeightVersion version, Duration timeout) {
   const PulseWait wait(pulse_);
   for (const auto& lease : leases_) {

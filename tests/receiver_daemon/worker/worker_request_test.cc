@@ -124,9 +124,39 @@ TEST_CASE("an engine's own weights are not written before it asks", "[request]")
   daemon.Offer({trainer.Publish()});
   for (int i = 0; i < 3; ++i) REQUIRE(daemon.worker.Step().ok());
   CHECK(daemon.worker.status().stage == "staged");
+  CHECK_FALSE(daemon.worker.status().paused_since.has_value());
+  CHECK_THAT(daemon.worker.status().reason, Catch::Contains("runs with weights of its own"));
   CHECK(client.pauses == 0);
   CHECK_FALSE(client.Holds(trainer, 1));
   client.lease->OnCommitRequest({.version = WeightVersion(1), .stream = std::nullopt});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(client.running == 1);
+  CHECK(client.Holds(trainer, 1));
+}
+
+TEST_CASE("a pause that timed out lets no commit happen after the request is taken back",
+          "[request]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  Client client(*trainer.layouts(), daemon.registry);
+  client.on_request = true;
+  client.hangs = true;
+  daemon.Connect();
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  const auto ask = [&client](uint64_t version) {
+    client.lease->OnCommitRequest({.version = WeightVersion(version), .stream = std::nullopt});
+  };
+  ask(1);
+  CHECK(absl::IsDeadlineExceeded(daemon.worker.Step()));
+  REQUIRE(client.pauses == 1);
+  ask(0);
+  client.lease->OnPaused({.pause_id = 1, .generation = client.generation});  // late
+  for (int i = 0; i < 3; ++i) REQUIRE(daemon.worker.Step().ok());
+  CHECK_FALSE(client.Holds(trainer, 1));
+  CHECK(daemon.worker.status().stage == "staged");
+  ask(1);
   REQUIRE(daemon.worker.Step().ok());
   CHECK(client.running == 1);
   CHECK(client.Holds(trainer, 1));
