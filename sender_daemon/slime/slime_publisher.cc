@@ -8,6 +8,13 @@
 #include "common/base/log/log.h"
 
 namespace dws {
+namespace {
+
+void LogAfterWriteFailed(WeightVersion version, const Status& why) {
+  LogWarning("slime_after_write_failed", {{"version", version.value()}, {"reason", Message(why)}});
+}
+
+}  // namespace
 
 SlimePublisher::SlimePublisher(Options options, FileSystem& files)
     : options_(std::move(options)),
@@ -96,7 +103,10 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   }
   LogDebug("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
   if (const WeightVersion newest(folder.newest()); newest > WeightVersion(0)) {
-    if (options_.dir.after_write_required) DWS_RETURN_IF_ERROR(RunAfterWrite(newest));
+    // It may have been written by a sender that was stopped before the command had ended.
+    const Status told = RunAfterWrite(newest);
+    if (options_.dir.after_write_required || !loop_.wanted()) DWS_RETURN_IF_ERROR(told);
+    if (!told.ok()) LogAfterWriteFailed(newest, told);
     MutexLock lock(mutex_);
     view_.newest = newest;
   }
@@ -185,11 +195,9 @@ Status SlimePublisher::Tell() {
   if (!progress_->untold.has_value()) return OkStatus();
   const Untold& one = *progress_->untold;
   const Status told = RunAfterWrite(one.version);
-  if (options_.dir.after_write_required) DWS_RETURN_IF_ERROR(told);
-  if (!told.ok()) {
-    LogWarning("slime_after_write_failed",
-               {{"version", one.version.value()}, {"reason", Message(told)}});
-  }
+  // A command that was ended because the sender stops has not failed: it runs after the next start.
+  if (options_.dir.after_write_required || !loop_.wanted()) DWS_RETURN_IF_ERROR(told);
+  if (!told.ok()) LogAfterWriteFailed(one.version, told);
   LogInfo("slime_published",
           {{"version", one.version.value()}, {"full", one.full}, {"bytes", one.bytes}});
   {

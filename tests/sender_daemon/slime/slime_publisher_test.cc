@@ -157,6 +157,23 @@ TEST_CASE("a full disk leaves no partial version and the failed version is retri
   CHECK(operation > 5);
 }
 
+TEST_CASE("a command that is not required runs again for the newest version after a restart",
+          "[slime]") {
+  Publishing rank;
+  const std::string base = rank.CopyBase("base");
+  REQUIRE(rank.Publish(1).ok());
+  // The sender that wrote it was stopped, and its command with it.
+  const std::string visible = rank.temporary.File("visible");
+  rank.Register(1, 2);
+  rank.publisher = std::make_unique<SlimePublisher>(
+      SlimePublisher::Options{
+          .dir = rank.dir,
+          .after_write = shared::VisibilityHook({"/usr/bin/touch", visible}, rank.dir.root)},
+      rank.files);
+  REQUIRE(rank.Write().ok());
+  CHECK(std::filesystem::exists(visible));
+}
+
 TEST_CASE("a version counts as published only when the required command has succeeded", "[slime]") {
   const bool required = GENERATE(true, false);
   Publishing rank({.keep = 1, .after_write_required = required});
