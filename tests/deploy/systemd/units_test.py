@@ -70,6 +70,11 @@ class UnitsTest(unittest.TestCase):
             assert level is not None
             self.assertLessEqual(float(level[1]), EXPOSURE_MAX, name)
 
+    def test_a_core_dump_does_not_leak_and_a_stop_ends_no_command_behind_the_daemon(self) -> None:
+        for name in PROGRAMS:
+            self.assertEqual(self.values(name, "LimitCORE"), ["0"])
+            self.assertEqual(self.values(name, "KillMode"), ["mixed"])
+
     def test_devices_are_not_hidden_and_memory_may_be_locked(self) -> None:
         for name in PROGRAMS:
             self.assertEqual(self.values(name, "DeviceAllow"), ["char-nvidia* rw"])
