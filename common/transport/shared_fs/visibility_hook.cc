@@ -22,8 +22,9 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): only GNU's
 namespace dws::shared {
 namespace {
 
-constexpr int kLookMilliseconds = 20;  // how often the end is checked
-constexpr size_t kLineBytesMax = 500;  // of the last line, in a message
+constexpr int kLookMilliseconds = 20;        // how often the end is checked
+constexpr std::chrono::seconds kReapMax{2};  // for a command that was killed
+constexpr size_t kLineBytesMax = 500;        // of the last line, in a message
 
 std::vector<char*> PointersTo(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -95,15 +96,21 @@ std::string LastLine(std::string_view output) {
   return std::string(Utf8Prefix(output, kLineBytesMax));
 }
 
-void Kill(pid_t pid) {
+// Whether it has ended. Not waited for without end: a hung mount may keep it in the kernel.
+bool Kill(pid_t pid) {
   ::kill(-pid, SIGKILL);
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  const auto until = std::chrono::steady_clock::now() + kReapMax;
+  while (::waitpid(pid, nullptr, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    (void)::poll(nullptr, 0, kLookMilliseconds);
   }
+  return true;
 }
 
-// How it ended. DEADLINE_EXCEEDED, CANCELLED: it was killed.
-Result<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseconds deadline,
-                  const std::function<bool()>& wanted, std::string& output) {
+// How it ended. DEADLINE_EXCEEDED, CANCELLED: it was killed, and is `killed` if it has not ended.
+Result<int> Await(pid_t pid, pid_t& killed, const UniqueFd& from,
+                  std::chrono::milliseconds deadline, const std::function<bool()>& wanted,
+                  std::string& output) {
   const auto until = std::chrono::steady_clock::now() + deadline;
   int status = 0;
   bool closed = false;  // by all who had it; it may still run
@@ -120,7 +127,7 @@ Result<int> Await(pid_t pid, const UniqueFd& from, std::chrono::milliseconds dea
     closed = closed || (waiting.revents & POLLHUP) != 0;
     const bool late = std::chrono::steady_clock::now() >= until;
     if (!late && (!wanted || wanted())) continue;
-    Kill(pid);
+    if (!Kill(pid)) killed = pid;
     if (!late) return CancelledError("it was no longer needed and was killed");
     return DeadlineExceededError("it did not end within {} s and was killed", ToSeconds(deadline));
   }
@@ -175,6 +182,11 @@ Result<VisibilityHook> VisibilityHook::Make(std::string_view command, std::strin
 Status VisibilityHook::Run(std::string_view version, std::chrono::milliseconds deadline,
                            const std::function<bool()>& wanted) const {
   if (!given()) return OkStatus();
+  if (killed_ > 0 && ::waitpid(killed_, nullptr, WNOHANG) == 0) {
+    return UnavailableError("'{}' was killed and has not ended (process {}): does a mount hang?",
+                            words_.front(), killed_);
+  }
+  killed_ = -1;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "cannot make a pipe");
   const UniqueFd from(ends[0]);
@@ -186,7 +198,7 @@ Status VisibilityHook::Run(std::string_view version, std::chrono::milliseconds d
   DWS_ASSIGN_OR_RETURN(const pid_t pid, Spawn(words_, std::move(environment), to));
   to.reset();
   std::string output;
-  const Result<int> ended = Await(pid, from, deadline, wanted, output);
+  const Result<int> ended = Await(pid, killed_, from, deadline, wanted, output);
   const std::string& name = words_.front();
   if (!ended.ok()) {
     return absl::Status(

@@ -2,6 +2,8 @@
 // mounts of object stores that need a refresh.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <functional>
 #include <string>
@@ -33,13 +35,15 @@ class VisibilityHook {
   // Runs it until it ends, with DWS_SHARED_DIR and DWS_VERSION in its environment (empty: none).
   // UNAVAILABLE: it could not be started, or failed; the message has its status and its last line.
   // DEADLINE_EXCEEDED: it took longer and was killed with all its children. CANCELLED: it was
-  // killed because `wanted`, which is called often, returned false.
+  // killed because `wanted`, which is called often, returned false. One that a hung mount keeps from
+  // ending is waited for only briefly; until it has ended Run returns UNAVAILABLE.
   Status Run(std::string_view version, std::chrono::milliseconds deadline,
              const std::function<bool()>& wanted = {}) const;
 
  private:
   std::vector<std::string> words_;
   std::string shared_dir_;
+  mutable pid_t killed_ = -1;  // was killed and has not ended; -1: none
 };
 
 }  // namespace dws::shared
