@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-VERBS = ["publish", "apply", "apply against apply and fsync"]
+VERBS = ["publish", "publish against publish and fsync", "apply", "apply against apply and fsync"]
 
 
 def run_slime(*options: str) -> subprocess.CompletedProcess[str]:

@@ -16,8 +16,7 @@ class Took(NamedTuple):
 
 
 def of_this_process() -> float:
-    times = os.times()
-    return times.user + times.system
+    return time.process_time()
 
 
 def of_process(pid: int) -> float:
