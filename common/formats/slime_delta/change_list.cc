@@ -135,9 +135,11 @@ void ChangeList::ApplyRuns(MutableByteSpan window, std::vector<ByteRun>* runs) {
     const uint64_t at = run_.offset - window_begin_;
     PrefetchAfter(window, at);
     // Mostly one or two bytes, for which a call of memcpy costs more than the copy.
-    for (uint64_t i = 0; i < std::min<uint64_t>(size, kShortRun); ++i)
-      window[at + i] = run_.bytes[i];
-    if (size > kShortRun) std::memcpy(window.data() + at, run_.bytes.data(), size);
+    if (size <= kShortRun) {
+      for (uint64_t i = 0; i < size; ++i) window[at + i] = run_.bytes[i];
+    } else {
+      std::memcpy(window.data() + at, run_.bytes.data(), size);
+    }
     if (runs != nullptr) runs->push_back({.offset = at, .size_bytes = size});
     run_ = {.offset = run_.offset + size, .bytes = run_.bytes.subspan(size)};
     DWS_KILLPOINT("slime.apply.inside_tensor");

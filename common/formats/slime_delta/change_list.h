@@ -21,7 +21,7 @@ class ChangeList {
                                  uint64_t tensor_bytes);
 
   // Changes `window`, the tensor's bytes after the last window; appends the runs of changed bytes, with
-  // offsets in the window, in order. Null: they are not wanted.
+  // offsets in the window, in order. Null where the window is the tensor itself: they are not wanted.
   void Apply(MutableByteSpan window, std::vector<ByteRun>* runs);
 
  private:

@@ -2,22 +2,12 @@
 #include "common/formats/slime_delta/entry_builder.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/formats/slime_delta/windows.h"
 
 namespace dws::slime {
-namespace {
-
-void AppendLe32(uint64_t number, std::vector<std::byte>& to) {
-  const size_t end = to.size();
-  to.resize(end + sizeof(uint32_t));
-  StoreLe(to.data() + end, static_cast<uint32_t>(number));
-}
-
-}  // namespace
 
 Result<EntryBuilder> EntryBuilder::Create(Encoding encoding, ChecksumFormat checksum,
                                           uint64_t tensor_bytes) {
@@ -44,7 +34,7 @@ void EntryBuilder::AddWindow(ByteSpan before, ByteSpan after) {
   if (encoding_ == Encoding::kXor) {
     difference_.resize(std::max<size_t>(difference_.size(), after.size()));
     const MutableByteSpan window = MutableByteSpan(difference_).first(after.size());
-    changed_ |= XorOf(before, after, window);
+    changed_ |= Xor(before, after, window);
     xor_->Add(window);
     return;
   }
@@ -54,10 +44,9 @@ void EntryBuilder::AddWindow(ByteSpan before, ByteSpan after) {
     const ByteSpan bytes = after.subspan(run.offset, run.size_bytes);
     if (joined) {
       runs_.Add(added_ + run.offset, bytes);
-      continue;
+    } else {
+      overwrite_.Add(added_ + run.offset, bytes);
     }
-    for (uint64_t i = 0; i < bytes.size(); ++i) AppendLe32(added_ + run.offset + i, positions_);
-    values_.insert(values_.end(), bytes.begin(), bytes.end());
   }
 }
 
@@ -70,22 +59,10 @@ Result<std::optional<EntryBuilder::Entry>> EntryBuilder::Finish() {
   } else if (encoding_ == Encoding::kRuns) {
     entry.bytes = CompressEntry(runs_.Take());
   } else {
-    DWS_ASSIGN_OR_RETURN(entry.bytes, FinishOverwrite());
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> payload, overwrite_.Take());
+    entry.bytes = CompressEntry(payload);
   }
   return std::optional<Entry>(std::move(entry));
-}
-
-Result<std::vector<std::byte>> EntryBuilder::FinishOverwrite() {
-  if (values_.size() > std::numeric_limits<uint32_t>::max()) {
-    return InvalidArgumentError("overwrite cannot carry {} changed bytes: use xor", values_.size());
-  }
-  std::vector<std::byte> count;
-  AppendLe32(values_.size(), count);
-  EntryCompressor compressor(count.size() + positions_.size() + values_.size(), kEntryLevel);
-  compressor.Add(count);
-  compressor.Add(positions_);
-  compressor.Add(values_);
-  return compressor.Finish();
 }
 
 }  // namespace dws::slime

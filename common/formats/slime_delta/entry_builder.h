@@ -17,7 +17,7 @@
 namespace dws::slime {
 
 // Lifecycle: Create, Add for each piece from the tensor's first byte to its last, then Finish once. Threads:
-// one at a time. Memory: the entry, and of another encoding than xor five bytes a changed byte at most.
+// one at a time. Memory: the entry, and of another encoding than xor the payload, twice for a moment at Finish.
 class EntryBuilder {
  public:
   struct Entry {
@@ -37,7 +37,6 @@ class EntryBuilder {
  private:
   EntryBuilder(Encoding encoding, ChecksumFormat checksum, uint64_t tensor_bytes);
   void AddWindow(ByteSpan before, ByteSpan after);
-  Result<std::vector<std::byte>> FinishOverwrite();
 
   Encoding encoding_;
   uint64_t tensor_bytes_;
@@ -46,9 +45,8 @@ class EntryBuilder {
   Checksum digest_;
   std::optional<EntryCompressor> xor_;
   std::vector<std::byte> difference_;  // of xor: a window
-  std::vector<std::byte> positions_;   // of overwrite: four bytes each
-  std::vector<std::byte> values_;      // of overwrite
-  RunsWriter runs_;                    // of dws_runs
+  OverwriteWriter overwrite_;
+  RunsWriter runs_;  // of dws_runs
 };
 
 }  // namespace dws::slime

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
@@ -16,6 +17,13 @@ constexpr int kWindowLogMin = 27;  // what zstd reads by default
 constexpr int kWindowLogMax = 31;
 
 }  // namespace
+
+EntrySource MemorySource(ByteSpan entry) {
+  return {.size_bytes = entry.size(), .read = [entry](uint64_t offset, MutableByteSpan to) {
+            if (!to.empty()) std::memcpy(to.data(), entry.data() + offset, to.size());
+            return OkStatus();
+          }};
+}
 
 EntryStream::EntryStream(EntrySource source)
     : source_(std::move(source)), context_(ZSTD_createDCtx()) {

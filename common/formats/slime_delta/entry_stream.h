@@ -22,6 +22,9 @@ struct EntrySource {
   std::function<Status(uint64_t offset, MutableByteSpan to)> read;
 };
 
+// An entry in memory that outlives the source.
+EntrySource MemorySource(ByteSpan entry);
+
 // Lifecycle: Read until all of the payload is read, then Finish. Threads: one at a time. Memory: the
 // window of the zstd frame, at most the payload, and a buffer.
 class EntryStream {

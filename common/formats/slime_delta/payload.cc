@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "common/base/check.h"
 #include "common/formats/slime_delta/change_list.h"
@@ -24,26 +23,6 @@ struct Sparse {
 };
 constexpr Sparse kOverwrite{.number_bytes = 4};
 constexpr Sparse kXorSparse{.number_bytes = 8};
-
-Result<std::vector<std::byte>> EncodeOverwrite(ByteSpan after, std::span<const ByteRun> runs) {
-  uint64_t count = 0;
-  for (const ByteRun& run : runs) count += run.size_bytes;
-  if (count > std::numeric_limits<uint32_t>::max()) {
-    return InvalidArgumentError("overwrite cannot carry {} changed bytes: use xor", count);
-  }
-  std::vector<std::byte> payload(kOverwrite.OfCount(count));
-  StoreLe(payload.data(), static_cast<uint32_t>(count));
-  std::byte* position = payload.data() + 4;
-  std::byte* value = position + 4 * count;
-  for (const ByteRun& run : runs) {
-    for (uint64_t i = 0; i < run.size_bytes; ++i, position += 4) {
-      StoreLe(position, static_cast<uint32_t>(run.offset + i));
-    }
-    std::memcpy(value, after.data() + run.offset, run.size_bytes);
-    value += run.size_bytes;
-  }
-  return payload;
-}
 
 }  // namespace
 
@@ -87,12 +66,17 @@ Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before,
   }
   DWS_RETURN_IF_ERROR(CheckEncodable(encoding, after.size()));
   if (encoding == Encoding::kXor) {
-    std::vector<std::byte> payload(after.begin(), after.end());
-    Xor(payload, before);
+    std::vector<std::byte> payload(after.size());
+    Xor(before, after, payload);
     return payload;
   }
-  if (encoding == Encoding::kOverwrite)
-    return EncodeOverwrite(after, ChangedRuns(before, after, 0));
+  if (encoding == Encoding::kOverwrite) {
+    OverwriteWriter writer;
+    for (const ByteRun& run : ChangedRuns(before, after, 0)) {
+      writer.Add(run.offset, after.subspan(run.offset, run.size_bytes));
+    }
+    return writer.Take();
+  }
   return EncodeRuns(after, ChangedRuns(before, after, kRunJoinBytes));
 }
 
@@ -139,13 +123,8 @@ Result<uint64_t> PayloadBytes(Encoding encoding, ByteSpan start, uint64_t tensor
 
 Result<std::vector<std::byte>> DecodeEntry(Encoding encoding, ByteSpan entry,
                                            uint64_t tensor_bytes) {
-  const auto read = [&](uint64_t offset, MutableByteSpan to) {
-    if (!to.empty()) std::memcpy(to.data(), entry.data() + offset, to.size());
-    return OkStatus();
-  };
-  DWS_ASSIGN_OR_RETURN(
-      EntryStream stream,
-      EntryStream::Open(encoding, {.size_bytes = entry.size(), .read = read}, tensor_bytes));
+  DWS_ASSIGN_OR_RETURN(EntryStream stream,
+                       EntryStream::Open(encoding, MemorySource(entry), tensor_bytes));
   std::vector<std::byte> payload(stream.payload_bytes());
   DWS_RETURN_IF_ERROR(stream.Read(payload));
   DWS_RETURN_IF_ERROR(stream.Finish());
@@ -157,7 +136,7 @@ Status ApplyPayload(Encoding encoding, ByteSpan payload, MutableByteSpan tensor)
     return DataLossError("an xor of {} bytes for a tensor of {}", payload.size(), tensor.size());
   }
   if (encoding == Encoding::kXor) {
-    Xor(tensor, payload);
+    Xor(tensor, payload, tensor);
     return OkStatus();
   }
   DWS_ASSIGN_OR_RETURN(ChangeList changes,

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <limits>
 
 namespace dws::slime {
 namespace {
@@ -57,30 +58,19 @@ std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_
   return runs;
 }
 
-void Xor(MutableByteSpan to, ByteSpan with) {
+bool Xor(ByteSpan a, ByteSpan b, MutableByteSpan to) {
+  uint64_t any = 0;
   size_t at = 0;
   for (; at + 32 <= to.size(); at += 32) {
     for (size_t i = at; i < at + 32; i += 8) {
-      StoreLe(to.data() + i, LoadLe<uint64_t>(to.data() + i) ^ LoadLe<uint64_t>(with.data() + i));
-    }
-  }
-  for (; at < to.size(); ++at) to[at] ^= with[at];
-}
-
-bool XorOf(ByteSpan before, ByteSpan after, MutableByteSpan difference) {
-  uint64_t any = 0;
-  size_t at = 0;
-  for (; at + 32 <= after.size(); at += 32) {
-    for (size_t i = at; i < at + 32; i += 8) {
-      const uint64_t word =
-          LoadLe<uint64_t>(before.data() + i) ^ LoadLe<uint64_t>(after.data() + i);
-      StoreLe(difference.data() + i, word);
+      const uint64_t word = LoadLe<uint64_t>(a.data() + i) ^ LoadLe<uint64_t>(b.data() + i);
+      StoreLe(to.data() + i, word);
       any |= word;
     }
   }
-  for (; at < after.size(); ++at) {
-    difference[at] = before[at] ^ after[at];
-    any |= std::to_integer<uint64_t>(difference[at]);
+  for (; at < to.size(); ++at) {
+    to[at] = a[at] ^ b[at];
+    any |= std::to_integer<uint64_t>(to[at]);
   }
   return any != 0;
 }
@@ -106,7 +96,28 @@ void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>
   for (size_t at = line; at < difference.size(); ++at) {
     if (difference[at] != std::byte{0}) AddChange(at, runs);
   }
-  Xor(difference, before);
+  Xor(difference, before, difference);
+}
+
+void OverwriteWriter::Add(uint64_t offset, ByteSpan bytes) {
+  const size_t used = positions_.size();
+  positions_.resize(used + sizeof(uint32_t) * bytes.size());
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    StoreLe(positions_.data() + used + sizeof(uint32_t) * i, static_cast<uint32_t>(offset + i));
+  }
+  values_.insert(values_.end(), bytes.begin(), bytes.end());
+}
+
+Result<std::vector<std::byte>> OverwriteWriter::Take() {
+  if (values_.size() > std::numeric_limits<uint32_t>::max()) {
+    return InvalidArgumentError("overwrite cannot carry {} changed bytes: use xor", values_.size());
+  }
+  std::vector<std::byte> payload(sizeof(uint32_t));
+  StoreLe(payload.data(), static_cast<uint32_t>(values_.size()));
+  payload.reserve(payload.size() + positions_.size() + values_.size());
+  payload.insert(payload.end(), positions_.begin(), positions_.end());
+  payload.insert(payload.end(), values_.begin(), values_.end());
+  return payload;
 }
 
 void RunsWriter::Add(uint64_t offset, ByteSpan bytes) {

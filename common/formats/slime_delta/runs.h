@@ -38,11 +38,8 @@ inline void AddChange(uint64_t at, std::vector<ByteRun>& runs) {
   runs.push_back({.offset = at, .size_bytes = 1});
 }
 
-// Replaces the bytes of `to` by their exclusive or with as many of `with`.
-void Xor(MutableByteSpan to, ByteSpan with);
-
-// Sets `difference` to before ^ after, of the same size; returns whether they differ.
-bool XorOf(ByteSpan before, ByteSpan after, MutableByteSpan difference);
+// Sets `to`, which may be one of the others, to a ^ b, all of the same size; returns whether they differ.
+bool Xor(ByteSpan a, ByteSpan b, MutableByteSpan to);
 
 // Replaces `difference`, which is before ^ after, by `after`. Appends the runs that differ as AddChange
 // does.
@@ -52,7 +49,20 @@ void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>
 // one. `before` and `after` have the same size.
 std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_bytes);
 
-// Makes a payload run by run. Lifecycle: Add any number of times, then Take once.
+// Makes a payload of encoding overwrite (payload.h) run by run. Lifecycle: Add any number of times, then Take
+// once.
+class OverwriteWriter {
+ public:
+  void Add(uint64_t offset, ByteSpan bytes);
+  // INVALID_ARGUMENT: more bytes than 32 bits can count.
+  Result<std::vector<std::byte>> Take();
+
+ private:
+  std::vector<std::byte> positions_;
+  std::vector<std::byte> values_;
+};
+
+// The same for dws_runs.
 class RunsWriter {
  public:
   // A run at `offset`, which is not before the end of the run before.

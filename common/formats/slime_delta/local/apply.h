@@ -17,9 +17,9 @@
 //    the checkpoint completes the change.
 //    A full checkpoint that has other tensors than the local one replaces its files instead; steps 4
 //    to 6 are then those of replacement.h.
-// 6. The bytes are written and synced. A process that completes the change of another one reads each tensor
-//    again after it was written, and compares its digest; this one has just computed them. Then digests.json and state.json are written, and
-//    the redo record is removed.
+// 6. The bytes are written and synced; then digests.json and state.json are written, and the redo
+//    record is removed. A process that completes the change of another one also reads each tensor
+//    again and compares its digest, which this one has just computed.
 #pragma once
 
 #include <cstdint>

@@ -36,22 +36,21 @@ Status ForEach(const Checkpoint& checkpoint, const CheckpointTensor& tensor, con
 
 }  // namespace
 
-Status ForEachChangedWindow(const VersionFolder& version, const VersionEntry& entry,
+Status ForEachChangedWindow(const VersionIndex& version, const EntrySource& entry,
                             const Checkpoint& checkpoint, const CheckpointTensor& before,
                             const std::function<void(const ChangedWindow&)>& fn) {
-  const EntrySource source = version.SourceOf(entry);
-  if (!version.index().delta.has_value()) {
+  if (!version.delta.has_value()) {
     return ForEach(
         checkpoint, before,
         [&](uint64_t offset, ByteSpan old, MutableByteSpan after, auto& runs) -> Status {
-          DWS_RETURN_IF_ERROR(source.read(offset, after));
+          DWS_RETURN_IF_ERROR(entry.read(offset, after));
           runs = ChangedRuns(old, after, kRunJoinBytes);
           return OkStatus();
         },
         fn);
   }
-  const Encoding encoding = version.index().delta->encoding;
-  DWS_ASSIGN_OR_RETURN(EntryStream stream, EntryStream::Open(encoding, source, before.size_bytes));
+  const Encoding encoding = version.delta->encoding;
+  DWS_ASSIGN_OR_RETURN(EntryStream stream, EntryStream::Open(encoding, entry, before.size_bytes));
   if (encoding == Encoding::kXor) {
     const auto make = [&](uint64_t, ByteSpan old, MutableByteSpan after, auto& runs) -> Status {
       DWS_RETURN_IF_ERROR(stream.Read(after));

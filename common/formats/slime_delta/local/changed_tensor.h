@@ -21,9 +21,9 @@ struct ChangedWindow {
   std::span<const ByteRun> runs;
 };
 
-// Calls `fn` for each window of `before`, in order. `entry` is of `version`, and the tensor's.
+// Calls `fn` for each window of `before`, in order. `entry` has the bytes of the tensor's entry of `version`.
 // DATA_LOSS: the entry is malformed. UNAVAILABLE: it cannot be read any more. Others: of `fn`.
-Status ForEachChangedWindow(const VersionFolder& version, const VersionEntry& entry,
+Status ForEachChangedWindow(const VersionIndex& version, const EntrySource& entry,
                             const safetensors::Checkpoint& checkpoint,
                             const safetensors::CheckpointTensor& before,
                             const std::function<void(const ChangedWindow&)>& fn);

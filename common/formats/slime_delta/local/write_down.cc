@@ -90,13 +90,13 @@ class Worker {
   }
 
   // `runs` is null where the redo record takes the entry as it is.
-  Result<Digests> Read(const VersionEntry& entry, const CheckpointTensor& tensor,
+  Result<Digests> Read(const EntrySource& entry, const CheckpointTensor& tensor,
                        RunsWriter* runs) const {
     Checksum stated(format());
     std::optional<Checksum> xxh3;
     if (format() != ChecksumFormat::kXxh3) xxh3.emplace(ChecksumFormat::kXxh3);
     DWS_RETURN_IF_ERROR(ForEachChangedWindow(
-        from_.version, entry, from_.checkpoint, tensor, [&](const ChangedWindow& window) {
+        from_.version.index(), entry, from_.checkpoint, tensor, [&](const ChangedWindow& window) {
           stated.Update(window.after);
           if (xxh3.has_value()) xxh3->Update(window.after);
           if (runs == nullptr) return;
@@ -111,13 +111,22 @@ class Worker {
 
   Outcome Change(const VersionEntry& entry, const CheckpointTensor& tensor) const {
     const bool as_it_is = EncodingOfRedo(from_.version.index()) != Encoding::kRuns;
+    EntrySource source = from_.version.SourceOf(entry);
+    // The record gets the very bytes whose digest is compared: they are read once.
+    std::vector<std::byte> bytes(as_it_is ? source.size_bytes : 0);
+    if (as_it_is) {
+      if (const Status read = source.read(0, bytes); !read.ok()) return {.status = read};
+      source = MemorySource(bytes);
+    }
     RunsWriter runs;
-    const Result<Digests> after = Read(entry, tensor, as_it_is ? nullptr : &runs);
+    const Result<Digests> after = Read(source, tensor, as_it_is ? nullptr : &runs);
     if (!after.ok()) return {.status = after.status()};
     if (after->stated == entry.digest) {
       const bool weak = format() == ChecksumFormat::kAdler32;
       if (weak && Damaged(tensor)) return {.verdict = Verdict::kDamaged};
-      if (as_it_is) return {.status = AddAsItIs(entry, after->xxh3)};
+      if (as_it_is) {
+        return {.status = redo_.AddCompressed(entry.name, after->xxh3, std::move(bytes))};
+      }
       return {.status = redo_.AddRuns(entry.name, after->xxh3, runs.Take())};
     }
     if (!from_.version.index().delta.has_value()) {
@@ -126,13 +135,6 @@ class Worker {
     if (Damaged(tensor)) return {.verdict = Verdict::kDamaged};
     const bool done = ChecksumOf(from_.checkpoint, tensor, format()) == entry.digest;
     return {.verdict = done ? Verdict::kGood : Verdict::kOtherBase};
-  }
-
-  Status AddAsItIs(const VersionEntry& entry, const std::string& digest) const {
-    const EntrySource source = from_.version.SourceOf(entry);
-    std::vector<std::byte> bytes(source.size_bytes);
-    DWS_RETURN_IF_ERROR(source.read(0, bytes));
-    return redo_.AddCompressed(entry.name, digest, std::move(bytes));
   }
 
   const WriteDownFrom& from_;
