@@ -147,8 +147,7 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
     if (!there(kept->first)) {
       return FailedPreconditionError(
           "{} is missing, and the newest version of this stream needs it: versions start again "
-          "with a "
-          "full one",
+          "with a full one",
           PathOf(kept->first));
     }
     if (kept->second) break;

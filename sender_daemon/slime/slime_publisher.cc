@@ -8,13 +8,6 @@
 #include "common/base/log/log.h"
 
 namespace dws {
-namespace {
-
-void LogAfterWriteFailed(WeightVersion version, const Status& why) {
-  LogWarning("slime_after_write_failed", {{"version", version.value()}, {"reason", Message(why)}});
-}
-
-}  // namespace
 
 SlimePublisher::SlimePublisher(Options options, FileSystem& files)
     : options_(std::move(options)),
@@ -98,15 +91,11 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take(lost_.to));
   // Here too: the first version is a full one, and what is kept no longer may fill the disk.
-  if (const Status retired = folder.Retire(options_.dir.keep); !retired.ok()) {
-    LogWarning("slime_not_retired", {{"reason", Message(retired)}});
-  }
+  Retire(folder);
   LogDebug("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
   if (const WeightVersion newest(folder.newest()); newest > WeightVersion(0)) {
     // It may have been written by a sender that was stopped before the command had ended.
-    const Status told = RunAfterWrite(newest);
-    if (options_.dir.after_write_required || !loop_.wanted()) DWS_RETURN_IF_ERROR(told);
-    if (!told.ok()) LogAfterWriteFailed(newest, told);
+    DWS_RETURN_IF_ERROR(RunAfterWrite(newest));
     MutexLock lock(mutex_);
     view_.newest = newest;
   }
@@ -185,19 +174,25 @@ void SlimePublisher::NoteWritten(WeightVersion version, bool full, uint64_t byte
 }
 
 Status SlimePublisher::RunAfterWrite(WeightVersion version) const {
-  const Status told =
+  const Status told = Annotate(
       options_.after_write.Run(fmt::to_string(version.value()), limits::kSharedHookDeadline,
-                               [this] { return loop_.wanted(); });
-  return Annotate(told, fmt::format("after version {}", version.value()));
+                               [this] { return loop_.wanted(); }),
+      fmt::format("after version {}", version.value()));
+  // A command that was ended because the sender stops has not failed: it runs after the next start.
+  if (told.ok() || options_.dir.after_write_required || !loop_.wanted()) return told;
+  LogWarning("slime_after_write_failed", {{"version", version.value()}, {"reason", Message(told)}});
+  return OkStatus();
+}
+
+void SlimePublisher::Retire(SlimeFolder& folder) const {
+  const Status retired = folder.Retire(options_.dir.keep);
+  if (!retired.ok()) LogWarning("slime_not_retired", {{"reason", Message(retired)}});
 }
 
 Status SlimePublisher::Tell() {
   if (!progress_->untold.has_value()) return OkStatus();
   const Untold& one = *progress_->untold;
-  const Status told = RunAfterWrite(one.version);
-  // A command that was ended because the sender stops has not failed: it runs after the next start.
-  if (options_.dir.after_write_required || !loop_.wanted()) DWS_RETURN_IF_ERROR(told);
-  if (!told.ok()) LogAfterWriteFailed(one.version, told);
+  DWS_RETURN_IF_ERROR(RunAfterWrite(one.version));
   LogInfo("slime_published",
           {{"version", one.version.value()}, {"full", one.full}, {"bytes", one.bytes}});
   {
@@ -208,8 +203,7 @@ Status SlimePublisher::Tell() {
     view_.bytes += one.bytes;
   }
   progress_->untold.reset();
-  const Status retired = progress_->folder.Retire(options_.dir.keep);
-  if (!retired.ok()) LogWarning("slime_not_retired", {{"reason", Message(retired)}});
+  Retire(progress_->folder);
   return OkStatus();
 }
 

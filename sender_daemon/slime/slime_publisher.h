@@ -123,7 +123,10 @@ class SlimePublisher {
   // Rule 5: reports what is `untold`, and removes what is no longer needed. An error is of the
   // command, if that is required.
   Status Tell();
+  // An error is of the command, if that is required, or of one that a stop has ended; another is logged.
   Status RunAfterWrite(WeightVersion version) const;
+  // Removes what the folder need not keep; a failure is logged.
+  void Retire(SlimeFolder& folder) const;
 
   const Options options_;
   FileSystem& files_;

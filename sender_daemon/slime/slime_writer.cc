@@ -140,7 +140,7 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
                                     .extra = Extra(),
                                     .may_publish = std::move(may_publish)}));
   const RankLayout& layout = state_->layout();
-  std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
+  const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
   const size_t workers = options_.pool == nullptr ? 1 : options_.pool->worker_count();
   const auto shares = Shares(layout, touched, std::min(workers, WorkersFor(layout, touched)));
   std::vector<Status> results(shares.size());

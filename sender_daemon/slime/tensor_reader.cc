@@ -21,6 +21,13 @@ std::vector<RankSlice> SlicesOf(const RankLayout& layout, const std::vector<uint
   return slices;
 }
 
+// How often each slice is interrupted by the others: over the dimensions before the cut one.
+uint64_t RowsOf(const TensorSpec& tensor) {
+  uint64_t rows = 1;
+  for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
+  return rows;
+}
+
 }  // namespace
 
 TensorReader::TensorReader(RankStatePtr state, RetainedVersionPtr version,
@@ -128,16 +135,13 @@ Status TensorReader::CheckDigest(RankSlice slice, const Digest& found,
 }
 
 bool SlicesAreRows(const TensorSpec& tensor) {
-  uint64_t rows = 1;  // over the dimensions before the cut one
-  for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
-  return rows == 1 || tensor.SliceCount() == 1;
+  return tensor.SliceCount() == 1 || RowsOf(tensor) == 1;
 }
 
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer) {
   DWS_CHECK(slices.size() == tensor.SizeBytes());
   if (SlicesAreRows(tensor)) return slices;
-  uint64_t rows = 1;  // over the dimensions before the cut one
-  for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
+  const uint64_t rows = RowsOf(tensor);
   uint64_t inner = ElementBytes(tensor.dtype);
   for (size_t dim = tensor.cut_dim + 1; dim < tensor.shape.size(); ++dim) {
     inner *= tensor.shape[dim];
