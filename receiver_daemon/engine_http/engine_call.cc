@@ -134,8 +134,10 @@ Result<json> RunCall(HttpClient& client, const EngineCall& call, TimePoint deadl
       .repeat = call.repeat, .deadline = deadline, .may_give_up = may_give_up};
   const HttpCall http = call.ToHttp();
   const auto failed = [&](const Status& status) {
-    if (call.advice.empty()) return status;
-    return MakeStatus(status.code(), fmt::format("{}; {}", Message(status), call.advice));
+    const bool is_final = call.refusal_is_final && absl::IsFailedPrecondition(status);
+    const std::string advice = call.advice.empty() ? "" : "; " + call.advice;
+    return MakeStatus(is_final ? absl::StatusCode::kAborted : status.code(),
+                      fmt::format("{}{}", Message(status), advice));
   };
   Duration delay = limits::kReconnectDelayMin;
   std::optional<std::string> pending;

@@ -37,6 +37,8 @@ struct EngineCall {
   Repeat repeat = Repeat::kLost;
   // 400, or "success": false, means "not yet": ask again until the deadline.
   bool may_be_pending = false;
+  // Later answers of an engine that refuses prove nothing: ABORTED in place of FAILED_PRECONDITION.
+  bool refusal_is_final = false;
   std::string advice = "";  // what to do when the call fails; ends the message
 
   HttpCall ToHttp() const;
@@ -49,8 +51,8 @@ struct EngineCall {
 Result<nlohmann::json> CheckReply(const EngineCall& call, const HttpAnswer& answer);
 
 // Sends the call and checks the reply. Errors of CheckReply and HttpClient::Send. DEADLINE_EXCEEDED
-// also if the call was pending until the deadline; the message has the engine's. Messages name the
-// URL and end with the call's advice.
+// also if the call was pending until the deadline; the message has the engine's. ABORTED: a refusal
+// that is final. Messages name the URL and end with the call's advice.
 Result<nlohmann::json> RunCall(HttpClient& client, const EngineCall& call, TimePoint deadline,
                                bool may_give_up = true);
 

@@ -123,11 +123,7 @@ Status HttpControl::Pause(Duration timeout) {
 }
 
 Status HttpControl::PostCommit(WeightVersion version, Duration timeout) {
-  const Status loaded = Run("reloading", ReloadCalls(setup_, version), After(timeout), true);
-  if (setup_.kind != EngineKind::kVllm || !absl::IsFailedPrecondition(loaded)) return loaded;
-  // With several workers vLLM stops at the first that fails, and takes the replies that the others
-  // still give for those of its next call.
-  return AbortedError("{}", Message(loaded));
+  return Run("reloading", ReloadCalls(setup_, version), After(timeout), true);
 }
 
 Status HttpControl::Tell(WeightVersion version, Duration timeout) {

@@ -44,6 +44,8 @@ std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup) {
 }
 
 std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup) {
+  // With several workers vLLM stops at the first that fails, and takes the replies that the others
+  // still give for those of its next call.
   return {
       {.endpoint = "/collective_rpc",
        .body =
@@ -52,6 +54,7 @@ std::vector<EngineCall> VllmReloadCalls(const EngineSetup& setup) {
                {"kwargs", {{"weights_path", setup.checkpoint}, {"is_checkpoint_format", true}}}},
        .form = ReplyForm::kAny,
        .repeat = Repeat::kUnsent,
+       .refusal_is_final = true,
        .advice = "the engine stays paused until it is restarted"}};
 }
 
