@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
 import types
 import unittest
 from typing import Any
 
+from tests.tools import optional_python_case
 from tools.demo_vllm.answers import Answers, answers_of
 from tools.demo_vllm.verdict import Findings, judge
 
@@ -78,28 +77,12 @@ class AnswersTest(unittest.TestCase):
         self.assertEqual(answers_of(3, outputs), Answers(3, [[7], [7]], [-1.5, -0.5] * 2))
 
 
-class SkipTest(unittest.TestCase):
-    def run_it(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = {k: v for k, v in os.environ.items() if k != "DWS_ENGINE_PYTHON"}
-        command = ["tools/demo_vllm.sh", *arguments]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-
-    def test_without_a_python_it_skips_and_says_so(self) -> None:
-        ended = self.run_it()
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertRegex(ended.stdout, "^skipped: no Python with vLLM and transformers is named")
-
-    def test_a_python_that_is_named_and_does_not_do_is_an_error_with_its_cause(self) -> None:
-        for arguments, why in (
-            (["--python", "no/such/python"], "no/such/python .*: there is no such Python"),
-            (
-                ["--python=/usr/bin/python3", "--steps=9"],
-                "(?s)AssertionError.*/usr/bin/python3 .* has no vLLM and transformers",
-            ),
-        ):
-            ended = self.run_it(*arguments)
-            self.assertEqual((ended.returncode, ended.stdout), (1, ""))
-            self.assertRegex(ended.stderr, why)
+class SkipTest(optional_python_case.OptionalPythonCase):
+    SCRIPT = "tools/demo_vllm.sh"
+    VARIABLE = "DWS_ENGINE_PYTHON"
+    WHAT = "vLLM and transformers"
+    CAUSE = "AssertionError"
+    OPTIONS = ("--steps=9",)
 
 
 if __name__ == "__main__":

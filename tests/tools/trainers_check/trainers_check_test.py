@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,6 +13,7 @@ from unittest import mock
 
 import torch
 
+from tests.tools import optional_python_case
 from tools.trainers_check import check, comparison, models
 from tools.trainers_check.comparison import Comparison
 
@@ -86,27 +86,13 @@ class CasesTest(unittest.TestCase):
         for name, case in check.CASES.items():
             self.assertTrue(os.path.exists(case.command()[-1]), name)
 
-    def run_it(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = {k: v for k, v in os.environ.items() if k != "DWS_TRAINERS_PYTHON"}
-        command = ["tools/trainers_check.sh", *arguments]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
 
-    def test_without_a_python_it_skips_and_says_so(self) -> None:
-        ended = self.run_it()
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertRegex(ended.stdout, "^skipped: no Python with torch with fully_shard .* is named")
-
-    def test_a_python_that_is_named_and_does_not_do_is_an_error_with_its_cause(self) -> None:
-        for arguments, why in (
-            (["--python", "no/such/python"], "no/such/python .*: there is no such Python"),
-            (
-                ["--python=/usr/bin/python3", "--cases=hf"],
-                "(?s)Traceback.*/usr/bin/python3 .* has no torch with",
-            ),
-        ):
-            ended = self.run_it(*arguments)
-            self.assertEqual((ended.returncode, ended.stdout), (1, ""))
-            self.assertRegex(ended.stderr, why)
+class SkipTest(optional_python_case.OptionalPythonCase):
+    SCRIPT = "tools/trainers_check.sh"
+    VARIABLE = "DWS_TRAINERS_PYTHON"
+    WHAT = r"torch with fully_shard \(2\.6 or newer\)"
+    CAUSE = "Traceback"
+    OPTIONS = ("--cases=hf",)
 
 
 if __name__ == "__main__":
