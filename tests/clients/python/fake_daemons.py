@@ -71,9 +71,10 @@ class HandleSocket:
                 self.received.append(descriptors)
                 self.connections.append(connection)
                 self.answers.wait()
+                lets_go = self.lets_go  # the client goes on with the answer, and the test with it
                 with contextlib.suppress(OSError):  # the test has closed it
                     connection.send(b"ok")
-                if self.lets_go:
+                if lets_go:
                     threading.Thread(target=_let_go, args=(connection,), daemon=True).start()
             else:
                 connection.send(b"error: the token is unknown, used or expired; register again")
