@@ -148,11 +148,12 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
 
 Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const TimePoint begin = clock_.Now();
-  DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, base,
+  const SliceSelection slices = job.weights.Held(job.rank);
+  DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, base, slices,
                                                          SpoolOptions(job, RankBytesMax(job))));
   const Duration fetch = clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch");
-  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout()));
+  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout(), slices));
   DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, job.target.at(), job.rank, base));
 
   PreparedRank prepared;

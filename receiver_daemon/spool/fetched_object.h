@@ -1,9 +1,10 @@
-// A delta object in a spool: its manifest, and where its frames are.
+// A delta object, or a part of one, in a spool: its manifest, and where its frames are.
 #pragma once
 
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/delta/objects/object_part.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
 #include "receiver_daemon/spool/spool.h"
@@ -14,12 +15,13 @@ namespace dws {
 // A plain value; its frames refer to bytes of the spool by offset.
 struct FetchedObject {
   DeltaManifest manifest;
-  std::vector<SpooledFrame> frames;  // all of them, in the manifest's order
+  std::vector<SpooledFrame> frames;  // of the selected slices, in the manifest's order
 };
 
-// Does not check the frames' content. DATA_LOSS: not a delta object, or damaged.
+// The spool has the object, or its part with the frames of `slices`. Does not check the frames' content. DATA_LOSS: not a delta object, or damaged.
 // FAILED_PRECONDITION: made for another layout. UNIMPLEMENTED: a format that is not supported.
 // Others: Spool::Read's.
-Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout);
+Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
+                                  const SliceSelection& slices = std::nullopt);
 
 }  // namespace dws

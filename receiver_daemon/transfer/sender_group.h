@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/delta/objects/object_part.h"
 #include "common/model/digest.h"
 #include "common/sync_state/receiver_plan.h"
 #include "common/sync_state/subscription_state.h"
@@ -47,9 +48,9 @@ class SenderGroup {
   // longer, available. CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: what
   // arrived is damaged. `spool`: folder and memory cap.
 
-  // The whole delta object base -> target.version.
+  // The delta object base -> target.version, or the part of it with the frames of `slices`.
   virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                    Spool::Options spool) = 0;
+                                    const SliceSelection& slices, Spool::Options spool) = 0;
   virtual Result<Description> Describe(const SyncTarget& target, TrainerRank rank) = 0;
   // Full tensors of `slices`, ascending, not empty. Frames belong to these slices; their content is
   // not checked.

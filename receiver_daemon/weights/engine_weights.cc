@@ -105,6 +105,16 @@ size_t EngineWeights::PlaceCount(TrainerRank rank, RankSlice slice) const {
   return count;
 }
 
+SliceSelection EngineWeights::Held(TrainerRank rank) const {
+  const uint32_t slices = layouts_->rank(rank).slice_count();
+  std::vector<RankSlice> held;
+  for (uint32_t s = 0; s < slices; ++s) {
+    if (Holds(rank, RankSlice(s))) held.emplace_back(s);
+  }
+  if (held.size() == slices) return std::nullopt;
+  return held;
+}
+
 bool EngineWeights::empty() const {
   for (uint32_t r = 0; r < layouts_->world_size(); ++r) {
     const uint32_t slices = layouts_->rank(TrainerRank(r)).slice_count();

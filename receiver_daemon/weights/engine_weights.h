@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/delta/objects/object_part.h"
 #include "common/memory/segment_map.h"
 #include "common/model/digest.h"
 #include "common/sync_state/engine_share.h"
@@ -49,6 +50,8 @@ class EngineWeights {
   // Whether no rank holds anything: every tensor is excluded.
   bool empty() const;
   bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }
+  // The slices of one trainer rank that are held; nullopt: all of them.
+  SliceSelection Held(TrainerRank rank) const;
 
   // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`.
   // Meaningful only if nobody writes there meanwhile. INTERNAL: a device fails.

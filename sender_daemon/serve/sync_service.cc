@@ -7,6 +7,8 @@
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
+#include "common/delta/objects/object.h"
+#include "common/delta/objects/object_part.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
@@ -32,11 +34,28 @@ Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message
 
 // What a Fetch has still to send.
 struct FetchRange {
-  ObjectPtr object;  // keeps the object alive
-  uint64_t offset = 0;
-  uint64_t length = 0;
+  ObjectPtr object;                 // keeps the object alive
+  std::vector<ObjectRange> ranges;  // what is left of them, the next one last
+  uint64_t total_bytes = 0;         // of the object or part
+  uint64_t offset = 0;              // of the next byte in it
   ServedKind kind = ServedKind::kDelta;
 };
+
+// The ranges of [offset, offset + length) of what `ranges` make together.
+std::vector<ObjectRange> Within(const std::vector<ObjectRange>& ranges, uint64_t offset,
+                                uint64_t length) {
+  std::vector<ObjectRange> within;
+  uint64_t begin = 0;
+  for (const ObjectRange& range : ranges) {
+    const uint64_t from = std::max(begin, offset);
+    const uint64_t to = std::min(begin + range.size_bytes, offset + length);
+    if (from < to) {
+      within.push_back({.offset = range.offset + (from - begin), .size_bytes = to - from});
+    }
+    begin += range.size_bytes;
+  }
+  return within;
+}
 
 // Sends one object, or a range of it, in chunks. Owns itself until OnDone.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
@@ -57,16 +76,23 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
 
  private:
   void Next() {
-    if (range_.length == 0) return Finish(grpc::Status::OK);
-    DWS_CHECK(range_.offset <= range_.object->size() &&
-              range_.length <= range_.object->size() - range_.offset);
-    const uint64_t size = std::min(limits::kFetchChunkBytesMax, range_.length);
-    chunk_.set_object_bytes(range_.object->size());
+    if (range_.ranges.empty()) return Finish(grpc::Status::OK);
+    chunk_.set_object_bytes(range_.total_bytes);
     chunk_.set_offset(range_.offset);
-    chunk_.set_data(range_.object->data() + range_.offset, size);
-    range_.offset += size;
-    range_.length -= size;
-    metrics_.OnServed(range_.kind, size);
+    std::string& data = *chunk_.mutable_data();
+    data.clear();
+    while (!range_.ranges.empty() && data.size() < limits::kFetchChunkBytesMax) {
+      ObjectRange& next = range_.ranges.back();
+      DWS_CHECK(next.offset <= range_.object->size() &&
+                next.size_bytes <= range_.object->size() - next.offset);
+      const uint64_t size = std::min(limits::kFetchChunkBytesMax - data.size(), next.size_bytes);
+      data.append(reinterpret_cast<const char*>(range_.object->data()) + next.offset, size);
+      next.offset += size;
+      next.size_bytes -= size;
+      if (next.size_bytes == 0) range_.ranges.pop_back();
+    }
+    range_.offset += data.size();
+    metrics_.OnServed(range_.kind, data.size());
     StartWrite(&chunk_);
   }
 
@@ -123,10 +149,10 @@ class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
   v1::FullFrame message_;
 };
 
-Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
+Result<std::vector<RankSlice>> ParseSlices(const google::protobuf::RepeatedField<uint32_t>& numbers,
                                            const RankLayout& layout) {
   std::vector<RankSlice> slices;
-  for (const uint32_t slice : request.rank_slices()) {
+  for (const uint32_t slice : numbers) {
     if (slice >= layout.slice_count() || (!slices.empty() && slices.back().value() >= slice)) {
       return InvalidArgumentError("rank slice {} is out of order or not among the {} of the layout",
                                   slice, layout.slice_count());
@@ -134,6 +160,18 @@ Result<std::vector<RankSlice>> ParseSlices(const v1::FetchFullRequest& request,
     slices.push_back(RankSlice(slice));
   }
   return slices;
+}
+
+Result<std::vector<ObjectRange>> RangesOf(ByteSpan object, const v1::FetchRequest& request,
+                                          const RankLayout& layout) {
+  SliceSelection only;
+  if (request.has_only()) {
+    DWS_ASSIGN_OR_RETURN(only, ParseSlices(request.only().rank_slices(), layout));
+  }
+  DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(object));
+  if (!only.has_value()) return PartRanges(header, {}, only);
+  DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(object, layout));
+  return PartRanges(header, manifest, only);
 }
 
 Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
@@ -144,25 +182,30 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
   DWS_ASSIGN_OR_RETURN(ObjectPtr object,
                        state->log->Object(WeightVersion(request.base_version()),
                                           WeightVersion(request.version()), profile));
-  const uint64_t size = object->size();
+  DWS_ASSIGN_OR_RETURN(std::vector<ObjectRange> ranges,
+                       RangesOf(*object, request, state->layout()));
+  const uint64_t size = SizeOf(ranges);
   if (request.offset() > size || request.length() > size - request.offset()) {
-    return InvalidArgumentError("bytes {} + {} are outside the object of {} bytes",
+    return InvalidArgumentError("bytes {} + {} are outside the {} bytes of the object or part",
                                 request.offset(), request.length(), size);
   }
   const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
   const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
   const bool retained = version != nullptr && (&version->object == object.get() ||
                                                &version->other_object == object.get());
+  ranges = Within(ranges, request.offset(), length);
+  std::reverse(ranges.begin(), ranges.end());
   return FetchRange{.object = std::move(object),
+                    .ranges = std::move(ranges),
+                    .total_bytes = size,
                     .offset = request.offset(),
-                    .length = length,
                     .kind = retained ? ServedKind::kDelta : ServedKind::kSquash};
 }
 
 Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
                                              const v1::FetchFullRequest& request) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
-  DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request, state->layout()));
+  DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request.rank_slices(), state->layout()));
   const WeightVersion version(request.version());
   if (state->log->Find(version) == nullptr) {
     return AbortedError("version {} is no longer retained; take a newer one", version.value());

@@ -63,8 +63,8 @@ class Follower {
 
  private:
   Status TakeDelta(SenderGroup& group, const SyncTarget& target) {
-    DWS_ASSIGN_OR_RETURN(Spool spool,
-                         group.FetchObject(target, TrainerRank(0), at_->version, SpoolOptions()));
+    DWS_ASSIGN_OR_RETURN(Spool spool, group.FetchObject(target, TrainerRank(0), at_->version,
+                                                        std::nullopt, SpoolOptions()));
     DWS_ASSIGN_OR_RETURN(const FetchedObject object, ParseObject(spool, layout_));
     DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, target.at(), TrainerRank(0), at_->version));
     Weights next = weights_;

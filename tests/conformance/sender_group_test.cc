@@ -145,6 +145,57 @@ TEST_CASE("a new stream takes over although its version numbers are lower", "[co
   CHECK(follower.weights() == rank.At(1));
 }
 
+TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank;
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  // Two versions later: a delta of one may come with its announcement, whole.
+  Publish(rank, *transport, 2);
+  Publish(rank, *transport, 3);
+  const SyncTarget target = Follower::Await(transport->subscription(), 3);
+  const RankLayout& layout = rank.layout();
+  const auto fetch = [&](const SliceSelection& slices) {
+    auto spool = transport->group().FetchObject(target, TrainerRank(0), WeightVersion(1), slices,
+                                                Follower::SpoolOptions());
+    REQUIRE(spool.ok());
+    return *std::move(spool);
+  };
+  const Spool whole = fetch(std::nullopt);
+  const auto all = ParseObject(whole, layout);
+  REQUIRE(all.ok());
+  REQUIRE(all->manifest.slices.size() == layout.slice_count());
+  for (const size_t every : {1, 2, 1000}) {
+    CAPTURE(every);
+    std::vector<RankSlice> asked;
+    for (size_t s = every - 1; s < layout.slice_count(); s += every) asked.emplace_back(s);
+    const Spool part = fetch(asked);
+    const auto object = ParseObject(part, layout, asked);
+    REQUIRE(object.ok());
+    CHECK(object->manifest.slices.size() == all->manifest.slices.size());
+    uint64_t left_out = 0;
+    size_t next = 0;
+    for (const SpooledFrame& frame : all->frames) {
+      if (!Selects(asked, frame.slice)) {
+        left_out += frame.entry.size_bytes;
+        continue;
+      }
+      const SpooledFrame& found = object->frames.at(next++);
+      CHECK(found.slice == frame.slice);
+      std::vector<std::byte> buffer;
+      const auto bytes = part.Read(found.spool_offset, found.entry.size_bytes, buffer);
+      REQUIRE(bytes.ok());
+      CHECK(ParseFrame(*bytes, found.entry).ok());
+    }
+    CHECK(next == object->frames.size());
+    const bool in_part = kind == TransportKind::kGrpcStream;
+    CHECK(part.size_bytes() == whole.size_bytes() - (in_part ? left_out : 0));
+  }
+}
+
 TEST_CASE("a version whose delta is no longer retained is fetched in full", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);
@@ -157,10 +208,10 @@ TEST_CASE("a version whose delta is no longer retained is fetched in full", "[co
   CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
   for (uint64_t version = 2; version <= 7; ++version) Publish(rank, *transport, version);
   const SyncTarget target = Follower::Await(transport->subscription(), 7);
-  CHECK(absl::IsAborted(
-      transport->group()
-          .FetchObject(target, TrainerRank(0), WeightVersion(1), Follower::SpoolOptions())
-          .status()));
+  CHECK(absl::IsAborted(transport->group()
+                            .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt,
+                                         Follower::SpoolOptions())
+                            .status()));
   CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
   CHECK(follower.weights() == rank.At(7));
 }
@@ -221,15 +272,18 @@ TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
   Spool::Options options = Follower::SpoolOptions();
   options.wanted = [] { return false; };
   CHECK(absl::IsCancelled(
-      transport->group().FetchObject(target, TrainerRank(0), WeightVersion(1), options).status()));
+      transport->group()
+          .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt, options)
+          .status()));
   CHECK(transport->group()
-            .FetchObject(target, TrainerRank(0), WeightVersion(1), Follower::SpoolOptions())
+            .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt,
+                         Follower::SpoolOptions())
             .ok());
   transport->CancelFetches();
-  CHECK(absl::IsCancelled(
-      transport->group()
-          .FetchObject(target, TrainerRank(0), WeightVersion(1), Follower::SpoolOptions())
-          .status()));
+  CHECK(absl::IsCancelled(transport->group()
+                              .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt,
+                                           Follower::SpoolOptions())
+                              .status()));
 }
 
 }  // namespace dws

@@ -65,6 +65,35 @@ class ResidentTest(IntegrationCase):
             self.assert_token(grant, [trainer], [source])
             self.assertEqual(grant.stream, trainer.stream)
 
+    def test_a_receiver_takes_the_bytes_of_the_slices_it_holds_and_no_others(self) -> None:
+        self.start(receivers=3)
+        random = np.random.default_rng(5)
+        parts = {name: random.standard_normal((500, 1000), np.float32) for name in "abcd"}
+        trainer = self.trainer()
+        source = trainer.register(parts)
+        fetched = []
+        for receiver, held in zip(self.cluster.receivers, ("abcd", "ac", "bd")):
+            engine = self.engine(receiver)
+            live = engine.attach(
+                {name: np.zeros_like(parts[name]) for name in held},
+                excluded=[name for name in parts if name not in held],
+            )
+            fetched.append((receiver, engine, live))
+        for version in range(1, 5):
+            for array in source.values():
+                change(array, random, 0.05)  # more than an announcement can carry
+            trainer.publish(version)
+            for _, engine, live in fetched:
+                self.await_version(engine, version)
+                self.assert_same_weights(engine, live, {name: source[name] for name in live})
+        whole, one, other = (
+            receiver.metric("dws_receiver_fetched_bytes_total", 'kind="delta"')
+            for receiver, _, _ in fetched
+        )
+        # Every part also has the manifest, with the digests of all slices.
+        self.assertLess(max(one, other), 0.51 * whole)
+        self.assertGreater(one + other, whole)
+
     def test_a_bf16_module_is_patched_in_place(self) -> None:
         self.start()
         ours, theirs = tiny_module(1), tiny_module(2)

@@ -137,12 +137,13 @@ class FakeTrainer final : public SenderGroup {
   std::function<void(std::vector<std::byte>&)> damage_full_frame = [](auto&) {};
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            Spool::Options options) override {
+                            const SliceSelection& slices, Spool::Options options) override {
     Note(fmt::format("object {}->{}", base.value(), target.version.value()));
     DWS_RETURN_IF_ERROR(fail_objects);
     if (!published_.contains(base.value())) return AbortedError("version {} is gone", base.value());
     std::vector<std::byte> object = Object(rank.value(), base.value(), target.version.value());
     damage_object(object);
+    object = samples::PartOf(object, *ranks_[rank.value()], slices);
     options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));

@@ -105,7 +105,8 @@ Status TakeFrame(const v1::FullFrame& message, const RankLayout& layout,
 }  // namespace
 
 Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                              DeltaProfile profile, Spool::Options options) {
+                              DeltaProfile profile, const SliceSelection& slices,
+                              Spool::Options options) {
   std::optional<Spool> spool;
   uint64_t object_bytes = 0;
   Attempts attempts(calls_);
@@ -119,6 +120,10 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     request.set_offset(had);
     request.set_class_split(profile == DeltaProfile::kWan);
     request.set_dense_raw(profile == DeltaProfile::kDirect);
+    if (slices.has_value()) {
+      v1::SliceSelection& only = *request.mutable_only();
+      for (const RankSlice slice : *slices) only.add_rank_slices(slice.value());
+    }
     ActiveCalls::Call call(calls_, TransferTimeout(object_bytes - had));
     const auto reader = stub_->Fetch(call.context(), request);
     v1::FetchChunk chunk;

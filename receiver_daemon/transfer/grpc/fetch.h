@@ -25,7 +25,7 @@ class Fetcher {
       : stub_(std::move(stub)), calls_(calls), check_peer_(std::move(check_peer)) {}
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                       DeltaProfile profile, Spool::Options options);
+                       DeltaProfile profile, const SliceSelection& slices, Spool::Options options);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
   Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
                            std::span<const RankSlice> slices, Spool::Options options);

@@ -78,7 +78,7 @@ SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
 }
 
 Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                     Spool::Options spool) {
+                                     const SliceSelection& slices, Spool::Options spool) {
   const PulseWait wait(pulse_);
   SyncLink& link = Link(target, rank);
   if (const auto here = link.Inline(target.stream, base, target.version)) {
@@ -92,8 +92,8 @@ Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
   }
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();
-  auto object =
-      link.fetcher(rank).Object(target.stream, base, target.version, profile, std::move(spool));
+  auto object = link.fetcher(rank).Object(target.stream, base, target.version, profile, slices,
+                                          std::move(spool));
   if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
   return object;
 }

@@ -57,7 +57,7 @@ class SyncLinks final : public SenderGroup {
   Broadcasts BroadcastTotals() const;
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            Spool::Options spool) override;
+                            const SliceSelection& slices, Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
                                 const RankLayout& layout, std::span<const RankSlice> slices,

@@ -92,7 +92,8 @@ bool SharedBeside::FallsBack(const SyncTarget& target, TrainerRank rank,
 }
 
 Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                        WeightVersion base, Spool::Options spool) {
+                                        WeightVersion base, const SliceSelection& slices,
+                                        Spool::Options spool) {
   {
     const PulseWait wait(options_.pulse);
     if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
@@ -101,7 +102,7 @@ Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank ra
       if (!FallsBack(target, rank, object.status())) return object;
     }
   }
-  return senders_.FetchObject(target, rank, base, std::move(spool));
+  return senders_.FetchObject(target, rank, base, slices, std::move(spool));
 }
 
 Result<FetchedFull> SharedBeside::FetchFull(const SyncTarget& target, TrainerRank rank,

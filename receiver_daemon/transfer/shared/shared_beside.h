@@ -38,7 +38,7 @@ class SharedBeside final : public SenderGroup {
   void CancelFetches();
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            Spool::Options spool) override;
+                            const SliceSelection& slices, Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
     return senders_.Describe(target, rank);
   }

@@ -146,7 +146,8 @@ void SharedLinks::NoteDamage(const SyncTarget& target, TrainerRank rank, const S
 }
 
 Result<Spool> SharedLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                       WeightVersion base, Spool::Options spool) {
+                                       WeightVersion base, const SliceSelection&,
+                                       Spool::Options spool) {
   const PulseWait wait(options_.pulse);
   return Source(rank).Object(target.stream, base, target.version,
                              *target.ranks[rank.value()].layout, spool);

@@ -49,7 +49,7 @@ class SharedLinks final : public SenderGroup {
   void Stop();
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            Spool::Options spool) override;
+                            const SliceSelection& slices, Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
                                 const RankLayout& layout, std::span<const RankSlice> slices,

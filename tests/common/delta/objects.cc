@@ -173,6 +173,18 @@ Bytes SealObject(const Encoding& encoding, DeltaManifest identity) {
   return writer.Finish(std::move(identity));
 }
 
+Bytes PartOf(const Bytes& object, const RankLayout& layout, const SliceSelection& slices) {
+  const Result<ObjectHeader> header = ParseObjectHeader(object);
+  const Result<DeltaManifest> manifest = ParseObjectManifest(object, layout);
+  if (!header.ok() || !manifest.ok() || header->total_bytes() != object.size()) return object;
+  Bytes part;
+  for (const ObjectRange& range : PartRanges(*header, *manifest, slices)) {
+    const ByteSpan bytes = ByteSpan(object).subspan(range.offset, range.size_bytes);
+    part.insert(part.end(), bytes.begin(), bytes.end());
+  }
+  return part;
+}
+
 Status ApplyObject(ByteSpan object, const RankLayout& layout, bool compare_base, State& state) {
   DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(object));
   DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(object, layout));

@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/delta/objects/object.h"
+#include "common/delta/objects/object_part.h"
 #include "common/model/layout.h"
 #include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
@@ -47,6 +48,9 @@ DeltaManifest Identity(const RankLayout& layout, const Encoding& encoding, uint6
 
 Bytes SealObject(const RankLayout& layout, const Encoding& encoding, uint64_t base);
 Bytes SealObject(const Encoding& encoding, DeltaManifest identity);
+
+// The part of `object` with the frames of `slices`; the object itself if it is damaged.
+Bytes PartOf(const Bytes& object, const RankLayout& layout, const SliceSelection& slices);
 
 // Checks everything that can be checked and brings `state` to the object's version. Digests before
 // are compared when `compare_base`. DATA_LOSS also when a digest differs.

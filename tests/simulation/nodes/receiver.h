@@ -110,7 +110,7 @@ class Receiver final : public Process, private SenderGroup {
 
   // SenderGroup, for the worker.
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            Spool::Options options) override;
+                            const SliceSelection&, Spool::Options options) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
                                 const RankLayout& layout, std::span<const RankSlice> slices,

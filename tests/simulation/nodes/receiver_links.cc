@@ -4,6 +4,7 @@
 
 #include "common/delta/objects/frame.h"
 #include "common/model/limits.h"
+#include "tests/common/delta/objects.h"
 #include "tests/simulation/nodes/receiver_parts.h"
 #include "tests/simulation/nodes/sender.h"
 #include "tests/simulation/world.h"
@@ -169,7 +170,7 @@ Result<T> Receiver::Ask(const SyncTarget& target, TrainerRank rank, const Questi
 }
 
 Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                    Spool::Options options) {
+                                    const SliceSelection& slices, Spool::Options options) {
   fetched_ = true;
   if (rank.value() == 0) fetched_full_ = false;
   world().Trace("{} fetches {}:{} from {}", name(), target.stream.incarnation,
@@ -181,6 +182,7 @@ Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank, 
       },
       objects_);
   DWS_RETURN_IF_ERROR(object.status());
+  *object = samples::PartOf(*object, *target.ranks[rank.value()].layout, slices);
   Corrupt(world(), *object);
   options.size_bytes_expected = object->size();
   Spool spool(std::move(options));
