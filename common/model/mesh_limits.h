@@ -1,0 +1,20 @@
+// The maxima of meshes and of the plans between them, in addition to limits.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dws::limits {
+
+inline constexpr size_t kBoxDimsMax = 4;  // of a tensor that a mesh cuts
+inline constexpr size_t kMeshAxesMax = 8;
+inline constexpr size_t kHeldBoxesMax = 65'536;  // of one tensor, on all ranks
+inline constexpr size_t kPiecesMax = 65'536;     // of one tensor of a layout
+inline constexpr size_t kMeshTensorsMax = 200'000;
+inline constexpr size_t kPlanRegionsMax = 16'000'000;
+inline constexpr uint64_t kRegionRunsMax = 64;  // above, the region is staged as a whole
+// A tensor is divided into shares of at least so many bytes: smaller ones are more regions for the
+// same balance.
+inline constexpr uint64_t kShareBytesMin = uint64_t{256} << 10;
+
+}  // namespace dws::limits

@@ -1,0 +1,155 @@
+// What a plan refuses and by which names, when it is stale, and how policies divide bytes.
+#include "common/mesh/plan.h"
+
+#include <catch2/catch.hpp>
+#include <numeric>
+
+namespace dws::mesh {
+namespace {
+
+Mesh Line(uint32_t ranks) {
+  Mesh mesh{.axes = {{.name = "tp", .size = ranks}}, .ranks = {}};
+  for (uint32_t rank = 0; rank < ranks; ++rank) mesh.ranks.push_back(rank);
+  return mesh;
+}
+
+MeshLayout Layout(uint32_t ranks, const FusedTensor& content, const Placement& placement) {
+  return {.rank_count = ranks,
+          .meshes = {Line(ranks)},
+          .tensors = {{.name = "own", .content = content, .mesh = 0, .placements = {placement}}}};
+}
+
+const Catalogue kCatalogue{{.name = "w", .dtype = DType::kBF16, .shape = {1024, 256}},
+                           {.name = "u", .dtype = DType::kF32, .shape = {6}}};
+const std::vector<uint64_t> kShape = kCatalogue[0].shape;
+
+Status PlanStatus(const MeshLayout& source, const MeshLayout& destination) {
+  return MakePlan(kCatalogue, source, destination, {}).status();
+}
+
+void RequireRefused(const Status& status, std::vector<std::string_view> words) {
+  INFO(status.ToString());
+  REQUIRE_FALSE(status.ok());
+  for (const std::string_view word : words) {
+    INFO(word);
+    REQUIRE(Message(status).find(word) != std::string_view::npos);
+  }
+}
+
+std::vector<uint64_t> SentBytes(const Plan& plan, uint32_t ranks) {
+  std::vector<uint64_t> sent(ranks, 0);
+  for (const Region& region : plan.regions) {
+    if (region.hop == Hop::kNetwork) sent[region.source] += plan.BytesOf(region);
+  }
+  return sent;
+}
+
+}  // namespace
+
+TEST_CASE("what no source rank holds is named by tensor, rank and range", "[mesh]") {
+  MeshLayout source = Layout(4, Whole(0, kShape), Shard(0));
+  const MeshLayout destination = Layout(2, Whole(0, kShape), Shard(1));
+  REQUIRE(PlanStatus(source, destination).ok());
+  source.tensors[0].flat = {{.rank = 0, .begin = 0, .end = 256 * 10},
+                            {.rank = 1, .begin = 256 * 12, .end = 256 * 1024}};
+  RequireRefused(PlanStatus(source, destination), {"'own'", "rank 0", "[10:12, 0:128]", "'w'"});
+  source.tensors[0].flat[0].end = 256 * 12;
+  REQUIRE(PlanStatus(source, destination).ok());
+}
+
+TEST_CASE("layouts that are not valid are refused by side, tensor and range", "[mesh]") {
+  const MeshLayout good = Layout(2, Whole(0, kShape), Shard(0));
+  MeshLayout bad = good;
+  bad.tensors[0].dtype = DType::kF16;
+  RequireRefused(PlanStatus(bad, good), {"source", "'own'", "F16", "BF16"});
+  bad = good;
+  bad.tensors[0].content = Whole(0, {1024, 257});
+  RequireRefused(PlanStatus(good, bad), {"destination", "'own'", "257", "'w'"});
+  bad = good;
+  bad.tensors[0].content.pieces.push_back(bad.tensors[0].content.pieces[0]);
+  bad.tensors[0].content.pieces[1].own.box = {.lo = {7}, .extent = {1, 256, 1, 1}};
+  RequireRefused(PlanStatus(good, bad), {"destination", "'own'", "two pieces", "[7:8, 0:256]"});
+  bad = good;
+  bad.tensors[0].content.pieces[0].own.box.extent[0] = 1000;
+  RequireRefused(PlanStatus(good, bad), {"'own'", "hole", "[1000:1024, 0:256]"});
+  bad = good;
+  bad.tensors[0].content.pieces[0].canonical = 2;
+  RequireRefused(PlanStatus(bad, good), {"'own'", "canonical tensor 2"});
+  bad = good;
+  bad.tensors[0].content.pieces[0].own.box.lo[0] = ~uint64_t{0} - 5;
+  RequireRefused(PlanStatus(bad, good), {"'own'"});
+  bad = good;
+  bad.tensors[0].content.pieces[0].axis[1] = 0;
+  RequireRefused(PlanStatus(bad, good), {"'own'"});
+  bad = good;
+  bad.tensors[0].flat = {{.rank = 1, .begin = 0, .end = 4}, {.rank = 1, .begin = 2, .end = 8}};
+  RequireRefused(PlanStatus(bad, good), {"'own'", "2 to 8", "rank 1"});
+  bad = good;
+  bad.tensors[0].mesh = 1;
+  RequireRefused(PlanStatus(bad, good), {"'own'", "mesh 1"});
+  bad = good;
+  bad.tensors[0].content.shape = {1, 1, 1, 1, 1};
+  RequireRefused(PlanStatus(bad, good), {"'own'", "5 dimensions"});
+  bad = good;
+  bad.generations = {1};
+  RequireRefused(PlanStatus(bad, good), {"source", "it has 2"});
+}
+
+TEST_CASE("a plan is stale as soon as one rank has registered again", "[mesh]") {
+  MeshLayout source = Layout(2, Whole(0, kShape), Shard(0));
+  MeshLayout destination = source;
+  source.generations = {3, 4};
+  destination.generations = {5, 6};
+  const Result<Plan> plan = MakePlan(kCatalogue, source, destination, {});
+  REQUIRE(plan.ok());
+  REQUIRE_FALSE(plan->IsStale(source.generations, destination.generations));
+  for (size_t rank : {0, 1}) {
+    ++source.generations[rank];
+    REQUIRE(plan->IsStale(source.generations, destination.generations));
+    --source.generations[rank];
+    ++destination.generations[rank];
+    REQUIRE(plan->IsStale(source.generations, destination.generations));
+    --destination.generations[rank];
+  }
+  REQUIRE(plan->IsStale({}, destination.generations));
+  // The digest is of layouts, not of registrations.
+  ++source.generations[0];
+  REQUIRE(MakePlan(kCatalogue, source, destination, {})->digest == plan->digest);
+  source.tensors[0].placements[0] = Shard(1);
+  REQUIRE_FALSE(MakePlan(kCatalogue, source, destination, {})->digest == plan->digest);
+}
+
+TEST_CASE("replicas share a tensor to the row, and other policies do not", "[mesh]") {
+  const MeshLayout source = Layout(4, Whole(0, kShape), Replicate());
+  const MeshLayout destination = Layout(2, Whole(0, kShape), Shard(0));
+  const uint64_t bytes = kCatalogue[0].SizeBytes();
+  PlanOptions options{.share_bytes_min = 1024};
+  REQUIRE(SentBytes(*MakePlan(kCatalogue, source, destination, options), 4) ==
+          std::vector<uint64_t>(4, bytes / 4));
+  options.policy = SharePolicy::kLeastLoaded;
+  REQUIRE(SentBytes(*MakePlan(kCatalogue, source, destination, options), 4) ==
+          std::vector<uint64_t>{bytes, 0, 0, 0});
+  options.policy = SharePolicy::kRoundRobin;
+  REQUIRE(SentBytes(*MakePlan(kCatalogue, source, destination, options), 4) ==
+          std::vector<uint64_t>{bytes / 2, bytes / 2, 0, 0});
+}
+
+TEST_CASE("ranks of a host take what they share once", "[mesh]") {
+  const MeshLayout source = Layout(2, Whole(0, kShape), Shard(0));
+  MeshLayout destination = Layout(4, Whole(0, kShape), Replicate());
+  destination.hosts = {0, 0, 1, 1};
+  const uint64_t bytes = kCatalogue[0].SizeBytes();
+  const Result<Plan> plan = MakePlan(kCatalogue, source, destination, {.once_per_host = true});
+  REQUIRE(plan.ok());
+  REQUIRE(SentBytes(*plan, 2) == std::vector<uint64_t>(2, bytes));
+  uint64_t in_host = 0;
+  for (const Region& region : plan->regions) {
+    if (region.hop != Hop::kHost) continue;
+    REQUIRE(destination.hosts[region.source] == destination.hosts[region.destination]);
+    in_host += plan->BytesOf(region);
+  }
+  REQUIRE(in_host == 2 * bytes);
+  REQUIRE(plan->covered_bytes == 4 * bytes);
+}
+
+}  // namespace dws::mesh
