@@ -126,6 +126,7 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddOperationCommands(app, context);
   AddInspectCommand(app, context);
   AddEstimateCommand(app, context);
+  AddPlanCommand(app, context);
   AddPackCommand(app, context);
   AddApplyCommand(app, context);
   AddMaterializeCommand(app, context);

@@ -80,6 +80,7 @@ void AddMaterializeCommand(CLI::App& app, Context& context);
 void AddOperationCommands(CLI::App& app,
                           Context& context);  // verify, resync, drain, evict, forget-stream
 void AddPackCommand(CLI::App& app, Context& context);
+void AddPlanCommand(CLI::App& app, Context& context);
 void AddReceiversCommand(CLI::App& app, Context& context);
 void AddSquashCommand(CLI::App& app, Context& context);
 void AddStatusCommand(CLI::App& app, Context& context);
