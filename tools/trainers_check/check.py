@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`run`: the trainer's program; `kind`: of models.py; `dtype`: of the engine; `ranks`: by torchrun if
-    there are several; `senders`: one for each rank that publishes; `engine`: whether there is one of plain torch; `needs`: packages.
+    there are several; `senders`: one for each rank that publishes; `options`: of the program; `engine`: whether there is one of plain torch; `needs`: packages.
     """
 
     run: str
@@ -42,6 +42,7 @@ class Case:
     dtype: str = "float32"
     ranks: int = 1
     senders: int = 1
+    options: tuple[str, ...] = ()
     engine: bool = True
     needs: tuple[str, ...] = ("torch", "transformers", "accelerate")
 
@@ -54,15 +55,33 @@ class Case:
 
 
 _FSDP = ("torch",)
+
+
+def _mesh(layout: str, ranks: int) -> Case:
+    return Case(
+        "mesh_run.py",
+        kind="wide",
+        ranks=ranks,
+        senders=ranks,
+        options=(f"--layout={layout}",),
+        needs=_FSDP,
+    )
+
+
 _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 CASES = {
     "hf": Case("hf_run.py"),
     "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
-    "hf-ddp": Case("hf_run.py", ranks=2),
+    "hf-ddp": Case("hf_run.py", ranks=2, senders=2),
     "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, senders=2, needs=_FSDP),
     "fsdp2-bfloat16": Case(
         "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP
     ),
+    "ddp": _mesh("ddp", 2),
+    "hsdp": _mesh("hsdp", 4),
+    "tp": _mesh("tp", 2),
+    "fsdp2-tp": _mesh("fsdp2-tp", 4),
+    "experts": _mesh("experts", 4),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
     "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),
@@ -108,7 +127,12 @@ def run(case: Case, log_folder: Optional[str]) -> tuple[Optional[str], str]:
         engine += [f"--kind={case.kind}", f"--dtype={case.dtype}", f"--seen={seen}"]
         if case.engine:
             stack.callback(_end, _start(engine, files["engine"]))
-        command = [*case.command(), f"--sender={folder}/sender-{{rank}}/d.sock", f"--seen={seen}"]
+        command = [
+            *case.command(),
+            *case.options,
+            f"--sender={folder}/sender-{{rank}}/d.sock",
+            f"--seen={seen}",
+        ]
         command += [f"--receiver={receiver.socket}", f"--job-id={cluster.job_id}"]
         command += [f"--dtype={case.dtype}"]
         trainer = _start(command, files["trainer"])

@@ -1,5 +1,5 @@
 """FSDP2 by torchrun: every rank publishes its own parts through its own sender. The engine has to have what
-full_tensor() gathers. A module on a mesh of two dimensions is refused by the name of a weight.
+full_tensor() gathers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from dws.errors import LayoutError
 from dws.trainers.publisher import Publisher
 from tools.trainers_check import models
 from tools.trainers_check.comparison import Comparison
@@ -41,21 +40,6 @@ def sharded(dtype: str) -> Any:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
-def refuse_two_dimensions(options: argparse.Namespace) -> None:
-    """Replicas of shards (HSDP): a layout cannot say yet who owns them."""
-    names = ("replicas", "shards")
-    mesh = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=names)
-    model = models.make("uneven", seed=0)
-    fully_shard(model, mesh=mesh)
-    try:
-        Publisher(options.sender, options.job_id).register(model)
-    except LayoutError as error:
-        assert "'embedding.weight' [67, 24] is placed as" in str(error), error
-        assert str(list(names)) in str(error), error
-    else:
-        raise AssertionError("a mesh of two dimensions was not refused")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("sender", "receiver", "job-id", "seen", "dtype"):
@@ -64,7 +48,6 @@ def main() -> None:
     dist.init_process_group("gloo")
     model, optimizer = sharded(options.dtype)
     dtype = None if options.dtype == "float32" else options.dtype
-    refuse_two_dimensions(options)
     publisher = Publisher(options.sender, options.job_id, dtype=dtype)
     publisher.register(model)
     comparison = Comparison(options.seen, options.dtype)

@@ -28,11 +28,32 @@ class Uneven(torch.nn.Module):
         return self.last(torch.tanh(self.second(hidden))).mean() * self.scale.sum()
 
 
+class Wide(torch.nn.Module):
+    """Weights of several blocks, which replicas divide; tied ones; and a buffer that each process changes by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(VOCABULARY, 256)
+        self.norm = torch.nn.LayerNorm(256)
+        self.first = torch.nn.Linear(256, 1032)
+        self.second = torch.nn.Linear(1032, 256)
+        self.head = torch.nn.Linear(256, VOCABULARY, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("steps", torch.zeros(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.embedding(tokens))
+        logits = self.head(hidden + self.second(torch.tanh(self.first(hidden))))
+        return torch.nn.functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+        )
+
+
 def make(kind: str, seed: int, dtype: str = "float32") -> torch.nn.Module:
-    """kind: "uneven", or "qwen3": a causal language model of transformers with tied embeddings."""
+    """kind: "uneven", "wide", or "qwen3": a causal language model of transformers with tied embeddings."""
     torch.manual_seed(seed)
-    if kind == "uneven":
-        return Uneven().to(getattr(torch, dtype))
+    if kind in ("uneven", "wide"):
+        return (Uneven() if kind == "uneven" else Wide()).to(getattr(torch, dtype))
     import transformers
 
     config = transformers.Qwen3Config(

@@ -2,6 +2,7 @@
 is imported itself.
 
 placement: which part of a tensor this process has; refuses what a layout cannot express.
+shares: who publishes what of the parts that several processes have.
 module_weights: a module's tensors, as they are registered and published.
 publisher: publishes them, with a sender for each process that owns some.
 hf: a callback for Hugging Face's transformers.Trainer and everything made from it.

@@ -1,10 +1,11 @@
 """A module's weights as this process registers and publishes them.
 
-If all of them are whole, keep their element type and have memory of their own, the module and the sender
-share memory: those of the host become views of shared memory, by `param.data = view`, so the optimizer
-keeps its parameters; those of CUDA devices stay where they are. Otherwise they are copied into shared
-memory before each version: the parts of sharded tensors, which the framework has in buffers of its own,
-views of larger memory, which an optimizer may update as a whole, and casts.
+If this process publishes all of them whole, and they keep their element type and have memory of their own,
+the module and the sender share memory: those of the host become views of shared memory, by
+`param.data = view`, so the optimizer keeps its parameters; those of CUDA devices stay where they are.
+Otherwise what it publishes is copied into shared memory before each version: the parts of sharded tensors,
+which the framework has in buffers of its own, shares of whole ones, views of larger memory, which an
+optimizer may update as a whole, and casts.
 """
 
 from __future__ import annotations
@@ -14,16 +15,11 @@ from typing import Any, Iterable, Mapping, Optional
 
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DTypeError, LayoutError, StateError
-from dws.layout import Cut, TensorSpec
+from dws.layout import Cut, TensorSpec, with_cuts
 from dws.torch_module import bind, is_module, named_tensors
 from dws.trainer import Trainer
-from dws.trainers.placement import (
-    Placement,
-    cuts_by_name,
-    merged_cut,
-    owned_slices,
-    placement_of,
-)
+from dws.trainers.placement import part_of
+from dws.trainers.shares import Declared, Share
 
 # What wrappers add to names; checkpoints and engines do not have it.
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
@@ -33,27 +29,17 @@ _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 class _Weight:
     """Attributes:
     own_name: the module's, wrappers included.
+    sharded: whether it is a DTensor.
+    local_shape: of what this process has.
     """
 
-    spec: TensorSpec
-    placement: Optional[Placement]
+    declared: Declared
     own_name: str
+    sharded: bool
+    local_shape: tuple[int, ...]
 
-    @property
-    def cut(self) -> Cut:
-        return Cut(self.spec.cuts, self.spec.cut_dim)
-
-    def slices_of(self, rank: int) -> Optional[tuple[int, int]]:
-        """(first slice, slice count) that the rank owns: of a sharded weight its part, and on rank 0 of
-        a whole one all; None for nothing."""
-        if self.placement is None:
-            return (0, self.spec.slice_count) if rank == 0 else None
-        if self.placement.begin == self.placement.end:
-            return None
-        return owned_slices(self.placement, self.cut, self.spec.shape[self.placement.dim])
-
-    def part(self, tensor: Any) -> Any:
-        """The elements that this process has now.
+    def share(self, tensor: Any, share: Share) -> Any:
+        """The elements that this process publishes, now.
 
         Args:
           tensor: the module's, now.
@@ -61,19 +47,28 @@ class _Weight:
         Raises:
           StateError: the framework has gathered or replaced the weight.
         """
-        if self.placement is not None and not hasattr(tensor, "placements"):
+        if self.sharded and not hasattr(tensor, "placements"):
             raise StateError(
-                f"{self.spec} was sharded when it was registered, and is not now: publish after the "
+                f"{share.spec} was sharded when it was registered, and is not now: publish after the "
                 "optimizer step, while the framework has no gathered weights"
             )
-        return tensor.to_local() if hasattr(tensor, "placements") else tensor
+        local = tensor.to_local() if self.sharded else tensor
+        if tuple(local.shape) != self.local_shape:
+            raise StateError(
+                f"{share.spec}: this process had {list(self.local_shape)} of it when it was registered, and "
+                f"has {list(local.shape)} now"
+            )
+        if not self.local_shape or share.whole:
+            return local
+        first = self.declared.part.begin
+        return local.narrow(share.dim, share.begin - first, share.end - share.begin)
 
 
 class ModuleWeights:
     """Lifecycle: made from a module whose devices and sharding are final; register once.
 
     Attributes:
-      rank, ranks: of the processes over which weights are sharded; 0 of 1 if none is sharded.
+      declared: what this process has, by name.
     """
 
     def __init__(
@@ -85,76 +80,69 @@ class ModuleWeights:
           dtype: which floating-point weights have where they are published; None: the module's own.
 
         Raises:
-          LayoutError, DTypeError: a weight that a layout cannot express, by name; or this process owns
-            nothing.
+          LayoutError, DTypeError: a weight that a layout cannot express, by name.
         """
         self._module = _plain(module)
-        wanted = cuts_by_name(cuts)
         self._weights: dict[str, _Weight] = {}
-        self._copied = False
+        self._cuts = dict(cuts or {})
         tensors = named_tensors(self._module)
+        parameters = {name for name, _ in self._module.named_parameters()}
         for own_name, tensor in tensors.items():
             if "_fsdp_wrapped_module" in own_name.split("."):
                 raise LayoutError(f"'{own_name}' is in a wrapper of FSDP1: use FSDP2 (fully_shard)")
             name = ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
-            self._weights[name] = self._declared(name, own_name, tensor, wanted.get(name), dtype)
-        unknown = sorted(set(wanted) - set(self._weights))
+            self._weights[name] = self._declared(
+                name, own_name, tensor, dtype, own_name in parameters
+            )
+        unknown = sorted(set(self._cuts) - set(self._weights))
         if unknown:
             raise LayoutError(f"cuts= names tensors that the module does not have: {unknown}")
-        placed = {
-            (w.placement.rank, w.placement.ranks) for w in self._weights.values() if w.placement
-        }
-        if len(placed) > 1:
-            raise LayoutError(
-                f"weights are sharded over different groups of processes: this one is {sorted(placed)} "
-                "(rank, ranks) of them; use one group"
-            )
-        self.rank, self.ranks = placed.pop() if placed else (0, 1)
-        if not self._owned():
-            raise LayoutError(
-                f"rank {self.rank} of {self.ranks} has no element of any weight: shard over fewer "
-                "processes"
-            )
-        self._copied = self._copied or _share_memory(tensors.values())
+        self.declared = {name: weight.declared for name, weight in self._weights.items()}
+        self._copied = _share_memory(tensors.values()) or any(
+            weight.sharded
+            or weight.declared.spec.dtype is not DType.of(tensors[weight.own_name].dtype)
+            for weight in self._weights.values()
+        )
+        self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}
 
     def _declared(
-        self, name: str, own_name: str, tensor: Any, wanted: Optional[Cut], dtype: Any
+        self, name: str, own_name: str, tensor: Any, dtype: Any, divisible: bool
     ) -> _Weight:
-        placement = placement_of(name, tensor)
+        part = part_of(name, tensor)
+        sharded = hasattr(tensor, "placements")
         try:
-            own = published = DType.of(tensor.dtype)
+            published = DType.of(tensor.dtype)
         except DTypeError as error:
             raise DTypeError(f"tensor '{name}': {error}") from None
         if dtype is not None and tensor.is_floating_point():
             published = DType.of(dtype)
-        if hasattr(tensor, "placements") or published is not own:
-            self._copied = True
-        cut = merged_cut(name, placement, wanted) or Cut(())
-        spec = TensorSpec(name, published, tuple(tensor.shape), cut.dim, cut.boundaries)
-        return _Weight(spec, placement, own_name)
+        spec = with_cuts(TensorSpec(name, published, tuple(tensor.shape)), self._cuts)
+        local = tensor.to_local() if sharded else tensor
+        return _Weight(Declared(spec, part, divisible), own_name, sharded, tuple(local.shape))
 
-    def register(self, trainer: Trainer, timeout: float) -> None:
-        """Registers what the trainer's rank owns.
+    def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
+        """Registers what this process publishes.
+
+        Args:
+          shares: of this process, by name.
 
         Raises:
           As Trainer.register.
         """
-        shards = self._owned()
+        self._shares = shares
+        whole = set(shares) == set(self._weights) and all(s.whole for s in shares.values())
+        self._copied = self._copied or not whole
         if self._copied:
-            specs = [self._weights[name].spec for name in shards]
-            self._views = trainer.register(specs, shards=shards, views="torch", timeout=timeout)
+            specs = [share.spec for share in shares.values()]
+            slices = {name: share.slices for name, share in shares.items()}
+            self._views = trainer.register(specs, shards=slices, views="torch", timeout=timeout)
             return
         held = named_tensors(self._module)
         tensors = {name: held[weight.own_name] for name, weight in self._weights.items()}
-        cuts = {name: weight.cut for name, weight in self._weights.items()}
+        cuts = {name: Cut(share.spec.cuts, share.spec.cut_dim) for name, share in shares.items()}
         self._views = trainer.register(tensors, cuts=cuts, views="torch", timeout=timeout)
         bind(self._module, {self._weights[k].own_name: view for k, view in self._views.items()})
-
-    def _owned(self) -> dict[str, tuple[int, int]]:
-        """Of this rank, by name: (first slice, slice count)."""
-        owned = {name: weight.slices_of(self.rank) for name, weight in self._weights.items()}
-        return {name: slices for name, slices in owned.items() if slices is not None}
 
     def refresh(self) -> None:
         """Puts the current weights where the sender reads them. Call it before each version.
@@ -173,21 +161,15 @@ class ModuleWeights:
             )
         with torch.no_grad():
             for name, view in self._views.items():
-                weight = self._weights[name]
-                tensor = tensors[weight.own_name]
-                part = weight.part(tensor)
-                if part.shape != view.shape:
-                    raise StateError(
-                        f"{weight.spec}: this process registered {list(view.shape)} of it, and has "
-                        f"{list(part.shape)} now"
-                    )
+                tensor = tensors[self._weights[name].own_name]
+                mine = self._weights[name].share(tensor, self._shares[name])
                 if self._copied:
-                    view.copy_(part)
+                    view.copy_(mine)
                 elif tensor is view:
                     continue  # of a device: if it has moved, the next publish registers its new place
-                elif part.device != view.device or part.data_ptr() != view.data_ptr():
+                elif mine.device != view.device or mine.data_ptr() != view.data_ptr():
                     raise StateError(
-                        f"{weight.spec} has moved to other memory since it was registered: do not "
+                        f"{self._shares[name].spec} has moved to other memory since it was registered: do not "
                         "convert, move or replace weights during the training"
                     )
 
@@ -199,7 +181,9 @@ def _share_memory(tensors: Iterable[Any]) -> bool:
         if hasattr(tensor, "placements") or tensor.device.type != "cpu" or not tensor.numel():
             continue
         # untyped_storage: since torch 2.
-        storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+        storage = (
+            tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+        )
         if storage.nbytes() != tensor.numel() * tensor.element_size() or storage.data_ptr() in seen:
             return True
         seen.add(storage.data_ptr())

@@ -1,72 +1,150 @@
 """Which part of a tensor this process has, read from the tensor itself.
 
-A tensor that is no DTensor is replicated: every process has all of it, and rank 0 owns it. A DTensor
-of fully_shard is cut on one dimension into parts of ceil(extent / ranks) elements; the last ones are
-smaller, or empty.
+A tensor that is no DTensor is whole, the same on every process that has it. A DTensor may be cut on one dimension, by
+any axes of its device mesh, and replicated over the others. Axis after axis, Shard cuts what is there into parts of
+ceil(rows / ranks) rows; the last ones are smaller, or empty. _StridedShard, which fully_shard makes of a tensor that
+tensor parallelism has cut on the same dimension, stands left of that cut and comes after it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Optional
+from typing import Any, Optional, Sequence
 
 from dws.errors import LayoutError
-from dws.layout import Cut
 
-_SUPPORTED = "supported are tensors that fully_shard cut over all processes, and replicated ones"
+# [begin, end).
+Range = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Placement:
-    """The part [begin, end) on dimension `dim` of an extent.
+class Axis:
+    """An axis of a device mesh that cuts a dimension.
 
     Attributes:
-      boundaries: between the parts of all ranks: strictly increasing, inside the extent.
-      rank, ranks: whose part it is, of how many; some may have empty ones.
+      split_factor: of a _StridedShard: the number of parts that the axes right of it make; else None.
     """
 
-    dim: int
+    ranks: int
+    coordinate: int
+    split_factor: Optional[int] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The rows [begin, end) of dimension `dim`; the whole tensor if `dim` is None."""
+
+    dim: Optional[int]
     begin: int
     end: int
-    boundaries: tuple[int, ...]
-    rank: int
-    ranks: int
-
-    @classmethod
-    def chunk(cls, dim: int, extent: int, rank: int, ranks: int) -> "Placement":
-        """Part `rank` of `extent` elements in `ranks` parts, as torch.chunk cuts."""
-        size = max(-(-extent // ranks), 1)
-        bounds = sorted({min(size * i, extent) for i in range(ranks + 1)})
-        begin, end = min(size * rank, extent), min(size * (rank + 1), extent)
-        return cls(dim, begin, end, tuple(bounds[1:-1]), rank, ranks)
 
 
-def placement_of(name: str, tensor: Any) -> Optional[Placement]:
-    """None for a tensor that every process has whole.
+def rows_of(rows: int, axes: Sequence[Axis]) -> Optional[Range]:
+    """The consecutive rows that a process has of a dimension that `axes`, from left to right, cut; (0, 0) for none.
 
-    Raises:
-      LayoutError: a layout cannot express where its elements are, or they are not in the tensor.
+    None if they are not consecutive, or if DTensor's order of the cuts gives others than that in which
+    fully_shard makes them: then the tensor's own full_tensor() is not what was sharded.
+    """
+    by_dtensor, by_fully_shard = [(0, rows)], [(0, rows)]
+    for axis in axes:
+        pieces = [
+            _chunk(by_dtensor, axis.split_factor or 1, i) for i in range(axis.split_factor or 1)
+        ]
+        by_dtensor = [run for piece in pieces for run in _chunk(piece, axis.ranks, axis.coordinate)]
+    plain = [axis for axis in axes if axis.split_factor is None]
+    for axis in plain + [axis for axis in reversed(axes) if axis.split_factor is not None]:
+        by_fully_shard = _chunk(by_fully_shard, axis.ranks, axis.coordinate)
+    found = _joined(by_dtensor)
+    if len(found) > 1 or found != _joined(by_fully_shard):
+        return None
+    return found[0] if found else (0, 0)
+
+
+def _chunk(runs: Sequence[Range], parts: int, index: int) -> list[Range]:
+    """Part `index` of the runs' rows, as torch.chunk cuts them."""
+    rows = sum(end - begin for begin, end in runs)
+    size = max(-(-rows // parts), 1)
+    found, at = [], 0
+    for begin, end in runs:
+        low, high = max(size * index - at, 0), min(size * (index + 1) - at, end - begin)
+        if low < high:
+            found.append((begin + low, begin + high))
+        at += end - begin
+    return found
+
+
+def _joined(runs: Sequence[Range]) -> list[Range]:
+    """The runs, adjacent ones as one."""
+    found: list[Range] = []
+    for begin, end in runs:
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, end))
+    return found
+
+
+def part_of(name: str, tensor: Any) -> Part:
+    """Raises:
+    LayoutError: a layout cannot express where its elements are, or they are not in the tensor.
     """
     _refuse_foreign(name, tensor)
+    shape = tuple(int(extent) for extent in tensor.shape)
+    whole = Part(None, 0, shape[0] if shape else 1)
     if not hasattr(tensor, "placements"):
-        return None
-    mesh, kinds = tensor.device_mesh, [type(kind).__name__ for kind in tensor.placements]
-    if kinds == ["Replicate"]:
-        return None
-    if kinds != ["Shard"]:
-        axes = f", {list(mesh.mesh_dim_names)}" if mesh.mesh_dim_names else ""
+        return whole
+    mesh = tensor.device_mesh
+    sizes = " x ".join(str(mesh.size(i)) for i in range(mesh.ndim))
+    axes_names = f" {list(mesh.mesh_dim_names)}" if mesh.mesh_dim_names else ""
+    placements = list(tensor.placements)
+    where = (
+        f"'{name}' {list(shape)} is placed as {placements} on a device mesh of {sizes}{axes_names}"
+    )
+    axes = _cutting_axes(where, tensor)
+    if len(axes) > 1:
         raise LayoutError(
-            f"'{name}' {list(tensor.shape)} is placed as {list(tensor.placements)} on a device mesh "
-            f"of {mesh.ndim} dimensions{axes}: {_SUPPORTED}"
+            f"{where}: cut on dimensions {sorted(axes)}, and a tensor can be cut on one. Shard it on the "
+            "dimension of its tensor parallelism (shard_placement_fn= of fully_shard), or leave it out of one "
+            "of the two"
         )
-    dim = int(tensor.placements[0].dim)
-    found = Placement.chunk(dim, int(tensor.shape[dim]), mesh.get_local_rank(), mesh.size())
-    local = int(tensor.to_local().shape[dim])
-    if local != found.end - found.begin:
+    if not axes:
+        return whole
+    dim, cutting = axes.popitem()
+    found = rows_of(shape[dim], cutting)
+    if found is None:
         raise LayoutError(
-            f"'{name}' {list(tensor.shape)}: this rank has {local} elements of dimension {dim}, "
-            f"expected {found.end - found.begin}, those from {found.begin} on: {_SUPPORTED}"
+            f"{where}: what this process has of dimension {dim} is not one range of it. Use an extent that the "
+            "mesh divides, and shard with fully_shard after tensor parallelism"
         )
+    wanted = (*shape[:dim], found[1] - found[0], *shape[dim + 1 :])
+    local = tuple(tensor.to_local().shape)
+    if local != wanted:
+        raise LayoutError(f"{where}: this process has {list(local)} of it, expected {list(wanted)}")
+    return whole if local == shape else Part(dim, *found)
+
+
+def _cutting_axes(where: str, tensor: Any) -> dict[int, list[Axis]]:
+    """By dimension, the axes that cut it, from left to right.
+
+    Args:
+      where: for errors.
+
+    Raises:
+      LayoutError: this process is not in the mesh, or its elements are not those of the tensor.
+    """
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        raise LayoutError(
+            f"{where}, which this process is not in: give it only modules that it has a part of"
+        )
+    found: dict[int, list[Axis]] = {}
+    for i, placement in enumerate(tensor.placements):
+        kind = type(placement).__name__
+        if kind not in ("Replicate", "Shard", "_StridedShard"):
+            raise LayoutError(f"{where}: expected Replicate and Shard; redistribute it first")
+        if kind != "Replicate" and mesh.size(i) > 1:
+            factor = int(placement.split_factor) if kind == "_StridedShard" else None
+            axis = Axis(int(mesh.size(i)), int(coordinate[i]), factor)
+            found.setdefault(int(placement.dim) % len(tensor.shape), []).append(axis)
     return found
 
 
@@ -83,34 +161,3 @@ def _refuse_foreign(name: str, tensor: Any) -> None:
         why = "is on the meta device, without values: load the weights first"
     if why is not None:
         raise LayoutError(f"'{name}' {why}")
-
-
-def merged_cut(name: str, placement: Optional[Placement], wanted: Optional[Cut]) -> Optional[Cut]:
-    """The tensor's cut for its ranks and for its engines: the boundaries of both.
-
-    Raises:
-      LayoutError: they are on different dimensions.
-    """
-    if placement is None or not placement.boundaries:
-        return wanted
-    if wanted is None or not wanted.boundaries:
-        return Cut(placement.boundaries, placement.dim)
-    if wanted.dim != placement.dim:
-        raise LayoutError(
-            f"'{name}' is sharded on dimension {placement.dim}, and an engine needs it cut on dimension "
-            f"{wanted.dim}: a tensor can be cut on one dimension. Use an engine that holds it whole, or "
-            "shard it on that dimension (shard_placement_fn= of fully_shard)"
-        )
-    return Cut(tuple(sorted({*placement.boundaries, *wanted.boundaries})), placement.dim)
-
-
-def owned_slices(placement: Placement, cut: Cut, extent: int) -> tuple[int, int]:
-    """(first slice, slice count) of the part, which is not empty, in a cut with its boundaries."""
-    bounds = [0, *cut.boundaries, extent]
-    first = bounds.index(placement.begin)
-    return first, bounds.index(placement.end) - first
-
-
-def cuts_by_name(cuts: Optional[Mapping[str, Any]]) -> dict[str, Cut]:
-    """`cuts` as Trainer.register takes them; plain boundaries are on dimension 0."""
-    return {k: c if isinstance(c, Cut) else Cut(tuple(c)) for k, c in (cuts or {}).items()}

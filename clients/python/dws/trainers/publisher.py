@@ -18,7 +18,6 @@ from typing import Any, Callable, Mapping, Optional, TypeVar, Union, cast
 from dws.dtypes import loaded_torch
 from dws.errors import (
     DaemonUnavailableError,
-    LayoutError,
     RegistrationLostError,
     SenderStalledError,
     StateError,
@@ -28,6 +27,7 @@ from dws.stream import Stream
 from dws.trainer import PUBLISH_TIMEOUT_SECONDS, Trainer
 from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
 from dws.trainers.module_weights import ModuleWeights
+from dws.trainers.shares import Declared, shares_of
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -36,9 +36,9 @@ _Result = TypeVar("_Result")
 class Publisher:
     """One for each process of the trainer; all of them make the same calls.
 
-    A module without sharded weights is published by process 0 alone, as rank 0 of 1. One that
-    fully_shard has cut over all processes is published by all of them, each through its own sender.
-    Calls of a process that publishes nothing return at once.
+    All processes publish, each its part through its own sender, as the rank of its number; those that have
+    the same part divide it (dws.trainers.shares). But if no weight of process 0 is cut, and all would have the
+    same socket, without "{rank}", process 0 publishes alone, as rank 0 of 1: calls of the others return at once.
 
     Lifecycle: make, register once, publish any number of versions, close. Threads: one at a time;
     `wait` from any.
@@ -53,7 +53,7 @@ class Publisher:
         reconnect_timeout: float = 60.0,
     ) -> None:
         """Args:
-        socket: the sender's --socket; "{rank}" in it is replaced by the process's rank.
+        socket: the sender's --socket; "{rank}" in it is replaced by the number of the process.
         job_id: the sender's --job-id.
         cuts: for engines that hold slices; see Trainer.register.
         dtype: of floating-point weights where they are published, such as torch.bfloat16 for engines
@@ -80,30 +80,34 @@ class Publisher:
         """
         if self._weights is not None:
             raise StateError("this Publisher is registered: make another one for another module")
-        process, processes = _process()
-        weights = _on_all(lambda: self._declared(module, process, processes))
-        stream = _same_stream() if weights.ranks > 1 else Stream.new()
-        trainer = None
-        if process < weights.ranks:
-            socket = self._socket.replace("{rank}", str(weights.rank))
-            trainer = Trainer(socket, self._job_id, weights.rank, weights.ranks, stream)
+        weights: list[ModuleWeights] = []  # of this process
+
+        def declare() -> dict[str, Declared]:
+            weights.append(ModuleWeights(module, self._cuts, self._dtype))
+            return weights[0].declared
+
+        declared = _on_all(declare)
+        if "{rank}" not in self._socket and all(
+            one.part.dim is None for one in declared[0].values()
+        ):
+            declared = declared[:1]
+        shares = shares_of(declared)
+        stream = _same_stream() if len(shares) > 1 else Stream.new()
+        process, trainer = _process(), None
+        if process < len(shares):
+            socket = self._socket.replace("{rank}", str(process))
+            trainer = Trainer(socket, self._job_id, process, len(shares), stream)
         try:
-            _on_all(lambda: None if trainer is None else weights.register(trainer, timeout))
+            _on_all(
+                lambda: None
+                if trainer is None
+                else weights[0].register(trainer, shares[process], timeout)
+            )
         except BaseException:
             if trainer is not None:
                 trainer.close()
             raise
-        self._weights, self._trainer = weights, trainer
-
-    def _declared(self, module: Any, process: int, processes: int) -> ModuleWeights:
-        weights = ModuleWeights(module, self._cuts, self._dtype)
-        if weights.ranks > 1 and (weights.rank, weights.ranks) != (process, processes):
-            raise LayoutError(
-                f"weights are sharded over {weights.ranks} of {processes} processes, and this one, "
-                f"{process}, is rank {weights.rank} of them: supported is fully_shard over all "
-                "processes, in their order"
-            )
-        return weights
+        self._weights, self._trainer = weights[0], trainer
 
     def publish(
         self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
@@ -165,14 +169,14 @@ def _distributed() -> Any:
     return found
 
 
-def _process() -> tuple[int, int]:
-    """The number of this process, and how many there are."""
+def _process() -> int:
+    """The number of this process."""
     group = _distributed()
-    return (0, 1) if group is None else (int(group.get_rank()), int(group.get_world_size()))
+    return 0 if group is None else int(group.get_rank())
 
 
-def _on_all(what: Callable[[], _Result]) -> _Result:
-    """Calls `what` on all processes. A collective call.
+def _on_all(what: Callable[[], _Result]) -> list[_Result]:
+    """Calls `what` on all processes, and returns their results in their order. A collective call.
 
     Raises:
       As `what`; StateError: it failed on another process.
@@ -182,21 +186,21 @@ def _on_all(what: Callable[[], _Result]) -> _Result:
         result = what()
     except Exception as error:
         failure = error
-    failures = _gathered(None if failure is None else str(failure))
+    found = _gathered((None if failure is None else str(failure), result))
     if failure is not None:
         raise failure
-    for process, text in enumerate(failures):
+    for process, (text, _) in enumerate(found):
         if text is not None:
             raise StateError(f"process {process} cannot register: {text}")
-    return cast(_Result, result)
+    return [cast(_Result, each) for _, each in found]
 
 
-def _gathered(mine: Optional[str]) -> list[Optional[str]]:
+def _gathered(mine: Any) -> list[Any]:
     """What each process passes, in their order. A collective call."""
     group = _distributed()
     if group is None:
         return [mine]
-    found: list[Optional[str]] = [None] * int(group.get_world_size())
+    found: list[Any] = [None] * int(group.get_world_size())
     group.all_gather_object(found, mine)
     return found
 

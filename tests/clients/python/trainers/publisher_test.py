@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import unittest
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 from unittest import mock
 
 import torch
@@ -11,9 +13,15 @@ import torch
 import dws
 from dws.trainers import publisher as publisher_module
 from dws.trainers.module_weights import ModuleWeights
-from dws.trainers.placement import Placement, merged_cut, owned_slices
 from dws.trainers.publisher import Publisher
-from tests.clients.python.trainers.sender_case import Replicate, SenderCase, Shard, ShardedTensor
+from dws.trainers.shares import shares_of
+from tests.clients.python.trainers.sender_case import (
+    Mesh,
+    Replicate,
+    SenderCase,
+    Shard,
+    ShardedTensor,
+)
 
 
 def linear(rows: int = 5, columns: int = 3) -> torch.nn.Linear:
@@ -31,44 +39,48 @@ def sharded(full: torch.nn.Linear, rank: int, ranks: int, dim: int = 0) -> torch
     return module
 
 
-class PlacementTest(unittest.TestCase):
-    def test_parts_are_those_of_torch_chunk(self) -> None:
-        for extent in range(1, 12):
-            for ranks in range(1, 6):
-                chunks = list(torch.arange(extent).chunk(ranks)) + [torch.tensor([])] * ranks
-                for rank in range(ranks):
-                    part = Placement.chunk(0, extent, rank, ranks)
-                    wanted = chunks[rank].tolist()
-                    self.assertEqual(
-                        list(range(part.begin, part.end)), wanted, (extent, ranks, rank)
-                    )
-
-    def test_boundaries_of_ranks_and_engines_are_merged_on_one_dimension(self) -> None:
-        part = Placement.chunk(0, 10, 1, 3)  # 4, 4, 2
-        cut = merged_cut("w", part, dws.Cut((5,)))
-        self.assertEqual(cut, dws.Cut((4, 5, 8)))
-        assert cut is not None
-        self.assertEqual(owned_slices(part, cut, 10), (1, 2))
-        with self.assertRaisesRegex(
-            dws.LayoutError, "'w' is sharded on dimension 0.*on dimension 1"
-        ):
-            merged_cut("w", part, dws.Cut((2,), 1))
-
-
 class PublisherTest(SenderCase):
     def publisher(self, **options: Any) -> Publisher:
-        made = Publisher(self.sender.socket, "job", **options)
+        socket = options.pop("socket", self.sender.socket)
+        made = Publisher(socket, "job", **options)
         self.addCleanup(made.close)
         return made
 
-    def of_rank(self, rank: int, ranks: int, module: Any, **options: Any) -> Publisher:
-        """Registered in a process of that number."""
+    def of_rank(self, rank: int, modules: Sequence[Any], **options: Any) -> Publisher:
+        """Registered in the process of that number, of several with a module each."""
         publisher = self.publisher(**options)
-        stream = dws.Stream.new(5)
-        with mock.patch.object(publisher_module, "_process", lambda: (rank, ranks)):
-            with mock.patch.object(publisher_module, "_same_stream", lambda: stream):
-                publisher.register(module)
+        declared = [
+            ModuleWeights(m, options.get("cuts"), options.get("dtype")).declared for m in modules
+        ]
+        gathered = [[(None, each) for each in declared], [(None, None)] * len(modules)]
+        with mock.patch.object(publisher_module, "_process", lambda: rank):
+            with mock.patch.object(publisher_module, "_same_stream", lambda: dws.Stream.new(5)):
+                with mock.patch.object(publisher_module, "_gathered", side_effect=gathered):
+                    publisher.register(modules[rank])
         return publisher
+
+    def socket_of_ranks(self) -> str:
+        """The sender's, by a name for each rank."""
+        for rank in range(3):
+            with contextlib.suppress(FileExistsError):
+                os.symlink(self.folder, os.path.join(self.folder, f"rank-{rank}"))
+        folder, name = os.path.split(self.sender.socket)
+        return os.path.join(folder, "rank-{rank}", name)
+
+    def of_all(
+        self, modules: Sequence[Any], **options: Any
+    ) -> dict[str, list[tuple[int, torch.Tensor]]]:
+        """What each process publishes, by name: (first slice, values), in their order."""
+        found: dict[str, list[tuple[int, torch.Tensor]]] = {}
+        for rank in range(len(modules)):
+            publisher = self.of_rank(rank, modules, **options)
+            publisher.publish(1)
+            self.assertEqual(self.sender.register.trainer_rank, rank)
+            for shard in self.sender.register.layout.shards:
+                name = shard.tensor.name
+                found.setdefault(name, []).append((shard.first_slice, self.published(name)))
+            publisher.close()
+        return found
 
     def test_an_optimizer_made_before_changes_what_the_sender_reads(self) -> None:
         module = linear()
@@ -110,14 +122,14 @@ class PublisherTest(SenderCase):
         self.assertEqual(self.published("weight").tolist(), [1.0] * 15)
         self.assertEqual(self.registered("steps")[0].tensor.dtype, dws.DType.I64.value)
 
-    def test_each_rank_publishes_its_part_and_rank_0_what_is_replicated(self) -> None:
+    def test_each_rank_publishes_its_part_and_the_lighter_one_what_is_small(self) -> None:
         full = linear(5)
+        modules = [sharded(full, rank, 2) for rank in range(2)]
         for rank, rows, names in (
-            (0, slice(0, 3), ["bias", "weight"]),
-            (1, slice(3, 5), ["weight"]),
+            (0, slice(0, 3), ["weight"]),
+            (1, slice(3, 5), ["bias", "weight"]),  # which has fewer bytes
         ):
-            module = sharded(full, rank, 2)
-            publisher = self.of_rank(rank, 2, module)
+            publisher = self.of_rank(rank, modules)
             shards = self.sender.register.layout.shards
             self.assertEqual([shard.tensor.name for shard in shards], names)
             request = self.sender.register
@@ -132,62 +144,89 @@ class PublisherTest(SenderCase):
 
     def test_a_part_of_columns_keeps_its_order(self) -> None:
         full = linear(2, 5)
-        self.of_rank(1, 2, sharded(full, 1, 2, dim=1)).publish(1)
+        modules = [sharded(full, rank, 2, dim=1) for rank in range(2)]
+        self.of_rank(1, modules).publish(1)
         shard = self.registered("weight")[0]
         self.assertEqual((shard.tensor.cut_dim, list(shard.tensor.cuts)), (1, [3]))
         wanted = full.weight.detach()[:, 3:].reshape(-1)
         self.assertTrue(torch.equal(self.published("weight"), wanted))
 
     def test_engines_may_need_more_cuts(self) -> None:
-        module = sharded(linear(6), 1, 2)
-        self.of_rank(1, 2, module, cuts={"weight": [2, 4]})
+        modules = [sharded(linear(6), rank, 2) for rank in range(2)]
+        self.of_rank(1, modules, cuts={"weight": [2, 4]})
         shard = self.registered("weight")[0]
         found = (list(shard.tensor.cuts), shard.first_slice, shard.slice_count)
         self.assertEqual(found, ([2, 3, 4], 2, 2))
 
+    def test_replicas_divide_what_they_have(self) -> None:
+        torch.manual_seed(4)
+        full = torch.nn.Linear(70_000, 5)
+        full.register_buffer("steps", torch.full((2,), 7.0))
+        for cuts in ({}, {"weight": [2]}):
+            found = self.of_all([full] * 3, cuts=cuts, socket=self.socket_of_ranks())
+            weight = torch.cat([part for _, part in found["weight"]])
+            self.assertTrue(torch.equal(weight, full.weight.detach().reshape(-1)))
+            rows = [part.numel() // 70_000 for _, part in found["weight"]]
+            self.assertEqual(rows, [1, 2, 2])  # process 0 has the buffer, too
+            # Of the buffer each process may have another one; the bias goes to the fewest bytes.
+            self.assertEqual([len(found["steps"]), len(found["bias"])], [1, 1])
+
+    def test_replicas_of_shards_divide_them(self) -> None:
+        torch.manual_seed(5)
+        full = torch.nn.Linear(70_000, 7, bias=False)
+        modules = []
+        for at in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            module = torch.nn.Module()
+            weight = ShardedTensor(
+                full.weight.detach(), 0, 4, [Replicate(), Shard(0)], Mesh([2, 2], at)
+            )
+            module._parameters["weight"] = weight  # type: ignore[assignment]
+            modules.append(module)
+        found = sorted(self.of_all(modules)["weight"], key=lambda each: each[0])
+        self.assertEqual([part.numel() // 70_000 for _, part in found], [2, 2, 2, 1])
+        weight = torch.cat([part for _, part in found])
+        self.assertTrue(torch.equal(weight, full.weight.detach().reshape(-1)))
+
     def test_other_processes_of_a_replicated_module_publish_nothing(self) -> None:
-        publisher = self.of_rank(1, 2, linear())
+        publisher = self.of_rank(1, [linear()] * 2)
         self.assertIsNone(publisher.publish(1))
         self.assertIsNone(publisher.wait(1))
         self.assertIsNone(self.sender.register)
 
     def test_no_process_is_registered_unless_all_are(self) -> None:
+        good = (None, ModuleWeights(linear()).declared)
         for gathered, why in (  # of two processes: before and after registering
-            ([[None, "'weight' is meta"]], "process 1 cannot register: 'weight' is meta"),
-            ([[None, None], [None, "no sender"]], "process 1 cannot register: no sender"),
+            ([[good, ("'weight' is meta", None)]], "process 1 cannot register: 'weight' is meta"),
+            ([[good] * 2, [good, ("no sender", None)]], "process 1 cannot register: no sender"),
         ):
             module = linear()
             publisher = self.publisher()
-            with mock.patch.object(publisher_module, "_process", lambda: (0, 2)):
-                with mock.patch.object(publisher_module, "_gathered", side_effect=gathered):
-                    with self.assertRaisesRegex(dws.StateError, why):
-                        publisher.register(module)
+            with mock.patch.object(publisher_module, "_gathered", side_effect=gathered):
+                with self.assertRaisesRegex(dws.StateError, why):
+                    publisher.register(module)
             self.assertIsNone(publisher.trainer)
             publisher.register(module)
             self.assertIsNotNone(publisher.trainer)
 
     def test_what_a_process_refuses_is_told_to_the_others(self) -> None:
         told: list[Any] = []
-        few = sharded(linear(1), 1, 2)
 
         def gathered(mine: Any) -> list[Any]:
             told.append(mine)
-            return [None, mine]
+            return [mine]
 
-        with mock.patch.object(publisher_module, "_process", lambda: (1, 2)):
-            with mock.patch.object(publisher_module, "_gathered", gathered):
-                with self.assertRaisesRegex(dws.LayoutError, "has no element of any weight"):
-                    self.publisher().register(few)
-        self.assertRegex(told[0], "rank 1 of 2 has no element of any weight")
+        with mock.patch.object(publisher_module, "_gathered", gathered):
+            with self.assertRaisesRegex(dws.LayoutError, "meta"):
+                self.publisher().register(torch.nn.Linear(2, 2, device="meta"))
+        self.assertRegex(told[0][0], "'weight' is on the meta device")
 
     def test_what_a_layout_cannot_express_is_refused_by_name(self) -> None:
         full = linear(5)
-        mesh = sharded(full, 0, 2)
-        two = ShardedTensor(full.weight.detach(), 0, 2, [Replicate(), Shard(0)])
-        mesh._parameters["weight"] = two  # type: ignore[assignment]
+        grid = sharded(full, 0, 2)
+        two = ShardedTensor(full.weight.detach(), 0, 2, [Shard(0), Shard(1)], Mesh([2, 2], [0, 1]))
+        grid._parameters["weight"] = two  # type: ignore[assignment]
         uneven = sharded(full, 0, 2)
         uneven._parameters["weight"].local = full.weight.detach()[:1]  # type: ignore[union-attr]
-        few = sharded(linear(1), 1, 2)
         adapters = linear()
         adapters.peft_config = {}  # type: ignore[assignment]
         wrapper = torch.nn.Module()
@@ -195,9 +234,11 @@ class PublisherTest(SenderCase):
         partitioned = linear()
         partitioned.weight.ds_id = 7  # type: ignore[attr-defined]
         for module, why in (
-            (mesh, r"'weight' \[5, 3\] is placed as .*2 dimensions, \['axis0', 'axis1'\]"),
-            (uneven, "'weight'.*this rank has 1 elements of dimension 0, expected 3"),
-            (few, "rank 1 of 2 has no element of any weight"),
+            (
+                grid,
+                r"'weight' \[5, 3\] is placed as .*2 x 2 \['axis0', 'axis1'\]: cut on dimensions \[0, 1\]",
+            ),
+            (uneven, r"'weight'.*this process has \[1, 3\] of it, expected \[3, 3\]"),
             (adapters, "peft_config"),
             (wrapper, "'_fsdp_wrapped_module.weight' is in a wrapper of FSDP1"),
             (partitioned, "'weight' is partitioned by DeepSpeed ZeRO-3"),
@@ -205,18 +246,28 @@ class PublisherTest(SenderCase):
             (full.weight, "expected a torch module"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, why):
-                self.of_rank(1 if module is few else 0, 2, module)
+                self.of_rank(0, [module])
         with self.assertRaisesRegex(dws.LayoutError, r"does not have: \['other'\]"):
-            self.of_rank(0, 1, linear(), cuts={"other": [1]})
-        with self.assertRaisesRegex(dws.LayoutError, "over 2 of 4 processes"):
-            self.of_rank(0, 4, sharded(full, 0, 2))
+            self.of_rank(0, [linear()], cuts={"other": [1]})
+        few = [sharded(linear(1), rank, 4) for rank in range(4)]
+        for modules, why in (
+            ([sharded(full, 0, 2)], r"'weight'.*have the ranges \[\(0, 3\)\] of dimension 0"),
+            ([sharded(full, 0, 2), full], r"'weight'.*have the ranges \[\(0, 3\), \(0, 5\)\]"),
+            (
+                [linear(5), linear(6)],
+                r"process 0 has 'bias' F32 \[5\], and process 1 'bias' F32 \[6\]",
+            ),
+            (few, "process 2 of 4 has no element of any weight"),
+        ):
+            with self.assertRaisesRegex(dws.LayoutError, why):
+                self.of_rank(0, modules, socket="{rank}")
         self.assertIsNone(self.sender.register)
 
     def test_a_weight_that_is_not_as_it_was_registered_is_not_published(self) -> None:
         moved, gathered = linear(), sharded(linear(), 0, 2)
-        publishers: list[Optional[Publisher]] = [self.of_rank(0, 1, moved)]
+        publishers: list[Optional[Publisher]] = [self.of_rank(0, [moved])]
         moved.weight.data = moved.weight.data.clone()
-        publishers.append(self.of_rank(0, 2, gathered))
+        publishers.append(self.of_rank(0, [gathered, sharded(linear(), 1, 2)]))
         gathered._parameters["weight"] = torch.nn.Parameter(torch.zeros(5, 3))
         for publisher, why in zip(publishers, ("'weight'.*has moved", "'weight'.*is not now")):
             assert publisher is not None
@@ -233,7 +284,7 @@ class PublisherTest(SenderCase):
         module.weight = OnDevice(module.weight.detach())
         weights = ModuleWeights(module)
         trainer = mock.Mock(rank=0, register=lambda tensors, **given: dict(tensors))
-        weights.register(trainer, 1)
+        weights.register(trainer, shares_of([weights.declared])[0], 1)
         module.weight.data = module.weight.data.clone()
         weights.refresh()
         module.weight = OnDevice(module.weight.detach().clone())
@@ -242,7 +293,7 @@ class PublisherTest(SenderCase):
 
     def test_weights_of_a_replaced_submodule_are_not_published(self) -> None:
         inner, added = torch.nn.Sequential(linear()), torch.nn.Sequential(linear())
-        publishers = [self.of_rank(0, 1, module) for module in (inner, added)]
+        publishers = [self.of_rank(0, [module]) for module in (inner, added)]
         inner[0] = linear()
         added.append(linear())
         for publisher, why in zip(publishers, ("'0.bias'.*has moved", "other weights.*'1.bias'")):

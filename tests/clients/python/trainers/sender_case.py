@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import types
 import unittest
 from typing import Any, Optional, Sequence
 
@@ -27,24 +26,39 @@ class Replicate:
     """As torch.distributed.tensor.Replicate."""
 
 
+class Mesh:
+    """As torch.distributed.device_mesh.DeviceMesh, of the process at a coordinate."""
+
+    def __init__(self, shape: Sequence[int], coordinate: Sequence[int]) -> None:
+        self.shape, self.ndim = tuple(shape), len(shape)
+        self.mesh_dim_names = tuple(f"axis{i}" for i in range(self.ndim))
+        self.size = self.shape.__getitem__
+        self.get_coordinate = lambda: tuple(coordinate)
+
+
 class ShardedTensor:
-    """Of a DTensor what dws.trainers reads: the rank's part of `full`, cut as torch.chunk does."""
+    """Of a DTensor what dws.trainers reads. One axis, unless a mesh is given: the rank's part of `full`, cut as
+    torch.chunk does."""
 
     def __init__(
-        self, full: torch.Tensor, rank: int, ranks: int, placements: Optional[Sequence[Any]] = None
+        self,
+        full: torch.Tensor,
+        rank: int,
+        ranks: int,
+        placements: Optional[Sequence[Any]] = None,
+        mesh: Optional[Mesh] = None,
     ) -> None:
         self.placements = placements or [Shard(0)]
-        names = tuple(f"axis{i}" for i in range(len(self.placements)))
-        self.device_mesh = types.SimpleNamespace(
-            ndim=len(names), mesh_dim_names=names, size=lambda: ranks, get_local_rank=lambda: rank
-        )
+        self.device_mesh = mesh or Mesh([ranks], [rank])
         self.shape, self.dtype = full.shape, full.dtype
         self.is_floating_point = full.is_floating_point
         self.local = full
-        if isinstance(self.placements[0], Shard):
-            dim = self.placements[0].dim
-            parts = full.chunk(ranks, dim)
-            self.local = parts[rank] if rank < len(parts) else full.narrow(dim, 0, 0)
+        for i, placement in enumerate(self.placements):
+            if isinstance(placement, Shard):
+                dim, at = placement.dim, self.device_mesh.get_coordinate()[i]
+                parts = self.local.chunk(self.device_mesh.size(i), dim)
+                empty = self.local.narrow(dim, 0, 0)
+                self.local = parts[at] if at < len(parts) else empty
 
     def to_local(self) -> torch.Tensor:
         return self.local
