@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,13 +37,12 @@ from tools.trainers_check.fsdp_run import gathered
 STEPS = 5
 
 
-def by_second_dimension(parameter: torch.nn.Parameter) -> Optional[Shard]:
-    """For `second`, which tensor parallelism cuts there."""
-    return Shard(1) if parameter.shape == (256, 1032) else None
+def parallel(model: torch.nn.Module, layout: str, follow_parallelism: bool = True) -> Any:
+    """The model, distributed.
 
-
-def parallel(model: torch.nn.Module, layout: str, by_dimension: Any = by_second_dimension) -> Any:
-    """The model, distributed, and the processes that get the same data."""
+    Args:
+      follow_parallelism: whether fully_shard cuts weights on the dimension of their tensor parallelism.
+    """
     plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
     if layout == "ddp":
         return torch.nn.parallel.DistributedDataParallel(model)
@@ -56,11 +55,14 @@ def parallel(model: torch.nn.Module, layout: str, by_dimension: Any = by_second_
         fully_shard(model.first, mesh=mesh)
         return fully_shard(model, mesh=init_device_mesh("cpu", (4,)))
     parallelize_module(model, mesh["b"], plan)
-    return fully_shard(model, mesh=mesh["a"], shard_placement_fn=by_dimension)
+    by_rows = {model.second.weight} if follow_parallelism else set()
+    return fully_shard(
+        model, mesh=mesh["a"], shard_placement_fn=lambda p: Shard(1) if p in by_rows else None
+    )
 
 
 def refuse_two_dimensions(options: argparse.Namespace) -> None:
-    model = parallel(models.make("wide", seed=0), options.layout, by_dimension=None)
+    model = parallel(models.make("wide", seed=0), options.layout, follow_parallelism=False)
     try:
         Publisher(options.sender, options.job_id).register(model)
     except LayoutError as error:

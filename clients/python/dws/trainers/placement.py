@@ -152,7 +152,7 @@ def _refuse_foreign(name: str, tensor: Any) -> None:
     """Raises LayoutError for tensors that do not hold the weight's elements as they are."""
     why = None
     if hasattr(tensor, "ds_id"):
-        why = "is partitioned by DeepSpeed ZeRO-3: use its stage 2, or FSDP2"
+        why = "is partitioned by DeepSpeed ZeRO-3: use FSDP2 (fully_shard)"
     elif type(tensor).__name__ == "FlatParameter" or getattr(tensor, "_is_flat_param", False):
         why = "is a flat parameter of FSDP1: use FSDP2 (fully_shard)"
     elif getattr(tensor, "quant_state", None) is not None:
