@@ -8,10 +8,33 @@
 namespace dws {
 namespace {
 
+constexpr uint64_t kGridMark = 256;
+static_assert(kGridMark > limits::kTensorRankMax);
+
 void AppendNumber(std::string& text, uint64_t number) {
   std::byte bytes[8];
   StoreLe(bytes, number);
   text.append(AsText(bytes));
+}
+
+// Up to one dimension that is cut is written as layout format 1 does. More begin with a number that
+// is no dimension.
+void AppendCells(std::string& text, const Shard& shard) {
+  const std::vector<Cuts>& cuts = shard.tensor.cuts;
+  if (cuts.size() > 1) AppendNumber(text, kGridMark + cuts.size());
+  if (cuts.empty()) {
+    AppendNumber(text, 0);
+    AppendNumber(text, 0);
+  }
+  for (const Cuts& along : cuts) {
+    AppendNumber(text, along.dim);
+    AppendNumber(text, along.at.size());
+    for (const uint64_t cut : along.at) AppendNumber(text, cut);
+  }
+  for (const CellRange& range : cuts.empty() ? CellBox{{}} : shard.cells) {
+    AppendNumber(text, range.first);
+    AppendNumber(text, range.count);
+  }
 }
 
 // Each field of variable length follows its length, so no two layouts have the same text.
@@ -24,16 +47,17 @@ std::string SignatureText(const std::vector<Shard>& shards) {
     AppendNumber(text, static_cast<uint64_t>(tensor.dtype));
     AppendNumber(text, tensor.shape.size());
     for (const uint64_t extent : tensor.shape) AppendNumber(text, extent);
-    AppendNumber(text, tensor.cut_dim);
-    AppendNumber(text, tensor.cuts.size());
-    for (const uint64_t cut : tensor.cuts) AppendNumber(text, cut);
-    AppendNumber(text, shard.first_slice);
-    AppendNumber(text, shard.slice_count);
+    AppendCells(text, shard);
   }
   return text;
 }
 
 }  // namespace
+
+Shard Shard::Whole(TensorSpec tensor) {
+  CellBox cells = AllCells(tensor);
+  return {.tensor = std::move(tensor), .cells = std::move(cells)};
+}
 
 Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
   if (shards.empty()) return InvalidArgumentError("a layout has no tensors, expected at least one");
@@ -42,6 +66,7 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
                                 limits::kTensorsMax);
   }
   RankLayout layout;
+  uint64_t tensor_slices = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const Shard& shard = shards[i];
     DWS_RETURN_IF_ERROR(Validate(shard.tensor));
@@ -49,36 +74,45 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
       return InvalidArgumentError("tensor '{}' follows '{}', expected names strictly ascending",
                                   shard.tensor.name, shards[i - 1].tensor.name);
     }
-    const uint32_t slice_count = shard.tensor.SliceCount();
-    if (shard.slice_count == 0 || shard.first_slice >= slice_count ||
-        shard.slice_count > slice_count - shard.first_slice) {
-      return InvalidArgumentError("tensor '{}': slices {} + {} are outside its {} slices",
-                                  shard.tensor.name, shard.first_slice, shard.slice_count,
-                                  slice_count);
+    DWS_RETURN_IF_ERROR(CheckCells(shard.tensor, shard.cells));
+    tensor_slices += shard.tensor.SliceCount();
+    if (layout.slices_.size() + CellCount(shard.cells) > limits::kSlicesMax) {
+      return InvalidArgumentError(
+          "a layout has more than {} slices of this rank, tensor '{}' among them ({}): declare "
+          "fewer cuts, or more trainer ranks",
+          limits::kSlicesMax, shard.tensor.name, ToString(shard.tensor));
     }
-    if (layout.slices_.size() + shard.slice_count > limits::kSlicesMax) {
-      return InvalidArgumentError("a layout has more than {} slices", limits::kSlicesMax);
+    if (tensor_slices > limits::kLayoutSlicesMax) {
+      return InvalidArgumentError(
+          "the tensors of a layout have more than {} slices on all ranks, tensor '{}' among them "
+          "({}): declare fewer cuts",
+          limits::kLayoutSlicesMax, shard.tensor.name, ToString(shard.tensor));
     }
-    layout.shard_first_.push_back(static_cast<uint32_t>(layout.slices_.size()));
-    uint64_t first_word = shard.tensor.SliceFirstWord(shard.first_slice);
-    for (uint32_t s = shard.first_slice; s < shard.first_slice + shard.slice_count; ++s) {
-      SliceEntry entry{.shard = static_cast<uint32_t>(i),
-                       .slice = s,
-                       .dtype = shard.tensor.dtype,
-                       .elements = shard.tensor.SliceElements(s),
-                       .blocks = shard.tensor.SliceBlocks(s),
-                       .first_word = first_word,
-                       .first_block = layout.block_count_};
-      first_word += CeilDiv(entry.size_bytes(), 8);
-      layout.element_count_ += entry.elements;
-      layout.size_bytes_ += entry.size_bytes();
-      layout.block_count_ += entry.blocks;
-      layout.slices_.push_back(entry);
-    }
+    layout.Append(static_cast<uint32_t>(i), shard);
   }
   layout.signature_ = DigestBytes(AsBytes(SignatureText(shards)), 0);
   layout.shards_ = std::move(shards);
   return layout;
+}
+
+void RankLayout::Append(uint32_t number, const Shard& shard) {
+  shard_first_.push_back(slice_count());
+  const std::vector<uint64_t> first_words = shard.tensor.SliceFirstWords();
+  for (const uint32_t s : SlicesIn(shard.tensor, shard.cells)) {
+    const uint64_t elements = shard.tensor.SliceElements(s);
+    const SliceEntry entry{
+        .shard = number,
+        .slice = s,
+        .dtype = shard.tensor.dtype,
+        .elements = elements,
+        .blocks = static_cast<uint32_t>(CeilDiv(elements, limits::kBlockElements)),
+        .first_word = first_words[s],
+        .first_block = block_count_};
+    element_count_ += entry.elements;
+    size_bytes_ += entry.size_bytes();
+    block_count_ += entry.blocks;
+    slices_.push_back(entry);
+  }
 }
 
 std::optional<RankSlice> RankLayout::Find(std::string_view name, uint32_t slice) const {
@@ -86,10 +120,9 @@ std::optional<RankSlice> RankLayout::Find(std::string_view name, uint32_t slice)
       shards_.begin(), shards_.end(), name,
       [](const Shard& shard, std::string_view wanted) { return shard.tensor.name < wanted; });
   if (found == shards_.end() || found->tensor.name != name) return std::nullopt;
-  if (slice < found->first_slice || slice - found->first_slice >= found->slice_count)
-    return std::nullopt;
-  return RankSlice(shard_first_[static_cast<size_t>(found - shards_.begin())] + slice -
-                   found->first_slice);
+  const std::optional<uint32_t> number = NumberIn(found->tensor, found->cells, slice);
+  if (!number.has_value()) return std::nullopt;
+  return RankSlice(shard_first_[static_cast<size_t>(found - shards_.begin())] + *number);
 }
 
 Digest StateToken(const std::vector<Digest>& slice_digests) {

@@ -1,5 +1,5 @@
-// What one trainer rank owns: shards (consecutive slices of tensors) ordered by tensor name, and
-// the flat numbering of their slices, *rank slices*, that manifests and messages use.
+// What one trainer rank owns: shards (boxes of slices of tensors) ordered by tensor name, and the
+// flat numbering of their slices, *rank slices*, that manifests and messages use.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
+#include "common/model/cells.h"
 #include "common/model/digest.h"
 #include "common/model/limits.h"
 #include "common/model/tensor_spec.h"
@@ -21,8 +22,10 @@ using RankSlice = StrongType<struct RankSliceTag, uint32_t>;
 // The slices of one tensor that a rank owns.
 struct Shard {
   TensorSpec tensor;
-  uint32_t first_slice = 0;
-  uint32_t slice_count = 1;
+  CellBox cells;  // by entry of tensor.cuts; none for a tensor without cuts, which is owned whole
+
+  static Shard Whole(TensorSpec tensor);
+  bool IsWhole() const { return CellCount(cells) == tensor.SliceCount(); }
 
   friend bool operator==(const Shard&, const Shard&) = default;
 };
@@ -75,6 +78,8 @@ class RankLayout {
   }
 
  private:
+  void Append(uint32_t number, const Shard& shard);
+
   std::vector<Shard> shards_;
   std::vector<SliceEntry> slices_;
   std::vector<uint32_t> shard_first_;  // rank slice of each shard's first slice

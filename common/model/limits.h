@@ -13,8 +13,10 @@ inline constexpr size_t kTensorsMax = 200'000;
 inline constexpr size_t kTensorNameBytesMax = 512;
 inline constexpr size_t kTensorRankMax = 8;
 inline constexpr uint64_t kTensorBytesMax = uint64_t{1} << 42;
-inline constexpr size_t kCutsMax = 4095;
-inline constexpr size_t kSlicesMax = 400'000;  // of one rank
+inline constexpr size_t kCutsMax = 4095;              // of one dimension
+inline constexpr size_t kTensorSlicesMax = 65'536;    // of one tensor, on all ranks
+inline constexpr size_t kLayoutSlicesMax = 64 << 20;  // of the tensors of a layout, on all ranks
+inline constexpr size_t kSlicesMax = 400'000;         // of one rank
 inline constexpr uint32_t kWorldSizeMax = 4096;
 
 // Delta objects.

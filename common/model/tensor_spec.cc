@@ -9,12 +9,40 @@
 namespace dws {
 namespace {
 
-// The product of `shape` with dimension `dim` replaced by `length`. A `dim` past the end replaces
-// nothing.
-uint64_t Product(const std::vector<uint64_t>& shape, size_t dim, uint64_t length) {
+uint64_t Product(const std::vector<uint64_t>& shape) {
   uint64_t product = 1;
-  for (size_t i = 0; i < shape.size(); ++i) product *= i == dim ? length : shape[i];
+  for (const uint64_t extent : shape) product *= extent;
   return product;
+}
+
+Status CheckCuts(const TensorSpec& spec, const Cuts& cuts) {
+  if (cuts.dim >= spec.shape.size()) {
+    return InvalidArgumentError("tensor '{}' is cut on dim {} but has {} dimensions", spec.name,
+                                cuts.dim, spec.shape.size());
+  }
+  if (cuts.at.empty()) {
+    return InvalidArgumentError("tensor '{}' names dim {} as cut, but no boundary on it", spec.name,
+                                cuts.dim);
+  }
+  uint64_t last = 0;
+  for (const uint64_t cut : cuts.at) {
+    if (cut <= last || cut >= spec.shape[cuts.dim]) {
+      return InvalidArgumentError("tensor '{}': cut {} on dim {} is not strictly between {} and {}",
+                                  spec.name, cut, cuts.dim, last, spec.shape[cuts.dim]);
+    }
+    last = cut;
+  }
+  return OkStatus();
+}
+
+// "cut on dim 0 at {1, 2}"; a grid may have thousands of cuts, a message may not.
+std::string ToString(const Cuts& cuts) {
+  constexpr size_t kShown = 16;
+  const size_t shown = std::min(kShown, cuts.at.size());
+  const auto end = cuts.at.begin() + static_cast<long>(shown);
+  std::string text = fmt::format("dim {} at {{{}", cuts.dim, fmt::join(cuts.at.begin(), end, ", "));
+  if (shown == cuts.at.size()) return text + "}";
+  return text + fmt::format(", ... {}}} ({} parts)", cuts.at.back(), cuts.at.size() + 1);
 }
 
 }  // namespace
@@ -112,29 +140,59 @@ Mapping MappingOf(DType dtype) {
   return Mapping::kInteger;
 }
 
-uint64_t TensorSpec::ElementCount() const { return Product(shape, shape.size(), 0); }
+uint64_t TensorSpec::ElementCount() const { return Product(shape); }
 
-SliceRange TensorSpec::Slice(uint32_t slice) const {
+uint32_t TensorSpec::SliceCount() const {
+  uint32_t count = 1;
+  for (const Cuts& along : cuts) count *= static_cast<uint32_t>(along.at.size()) + 1;
+  return count;
+}
+
+std::vector<DimRange> TensorSpec::Slice(uint32_t slice) const {
   DWS_CHECK(slice < SliceCount());
-  const uint64_t whole = shape.empty() ? 1 : shape[cut_dim];
-  return {.begin = slice == 0 ? 0 : cuts[slice - 1],
-          .end = slice == cuts.size() ? whole : cuts[slice]};
+  std::vector<DimRange> ranges;
+  ranges.reserve(shape.size());
+  for (const uint64_t whole : shape) ranges.push_back({.begin = 0, .end = whole});
+  for (size_t c = cuts.size(); c-- > 0;) {
+    const std::vector<uint64_t>& at = cuts[c].at;
+    const size_t cell = slice % (at.size() + 1);
+    slice /= static_cast<uint32_t>(at.size() + 1);
+    if (cell > 0) ranges[cuts[c].dim].begin = at[cell - 1];
+    if (cell < at.size()) ranges[cuts[c].dim].end = at[cell];
+  }
+  return ranges;
 }
 
 uint64_t TensorSpec::SliceElements(uint32_t slice) const {
-  const SliceRange range = Slice(slice);
-  return Product(shape, cut_dim, range.end - range.begin);
+  DWS_CHECK(slice < SliceCount());
+  uint64_t elements = 1;
+  size_t c = cuts.size();
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    if (c == 0 || cuts[c - 1].dim != dim) {
+      elements *= shape[dim];
+      continue;
+    }
+    const std::vector<uint64_t>& at = cuts[--c].at;
+    const size_t cell = slice % (at.size() + 1);
+    slice /= static_cast<uint32_t>(at.size() + 1);
+    elements *= (cell < at.size() ? at[cell] : shape[dim]) - (cell > 0 ? at[cell - 1] : 0);
+  }
+  return elements;
 }
 
 uint32_t TensorSpec::SliceBlocks(uint32_t slice) const {
   return static_cast<uint32_t>(CeilDiv(SliceElements(slice), limits::kBlockElements));
 }
 
-uint64_t TensorSpec::SliceFirstWord(uint32_t slice) const {
+std::vector<uint64_t> TensorSpec::SliceFirstWords() const {
   // A full block is a whole number of words, so only a slice's last block can have a padded tail.
+  std::vector<uint64_t> first_words(SliceCount());
   uint64_t words = 0;
-  for (uint32_t s = 0; s < slice; ++s) words += CeilDiv(SliceBytes(s), 8);
-  return words;
+  for (uint32_t s = 0; s < first_words.size(); ++s) {
+    first_words[s] = words;
+    words += CeilDiv(SliceBytes(s), 8);
+  }
+  return first_words;
 }
 
 uint32_t BlockElements(uint64_t slice_elements, uint32_t block) {
@@ -160,28 +218,25 @@ Status Validate(const TensorSpec& spec) {
     }
     bytes *= extent;
   }
-  if (spec.cuts.size() > limits::kCutsMax) {
-    return InvalidArgumentError("tensor '{}' has {} cuts, at most {} are supported", spec.name,
-                                spec.cuts.size(), limits::kCutsMax);
-  }
-  if (spec.cuts.empty()) {
-    if (spec.cut_dim != 0) {
-      return InvalidArgumentError("tensor '{}' has no cuts but cut_dim {}, expected 0", spec.name,
-                                  spec.cut_dim);
+  uint64_t slices = 1;
+  for (size_t c = 0; c < spec.cuts.size(); ++c) {
+    if (c > 0 && spec.cuts[c].dim <= spec.cuts[c - 1].dim) {
+      return InvalidArgumentError("tensor '{}': dim {} is cut after dim {}, expected ascending",
+                                  spec.name, spec.cuts[c].dim, spec.cuts[c - 1].dim);
     }
-    return OkStatus();
-  }
-  if (spec.cut_dim >= spec.shape.size()) {
-    return InvalidArgumentError("tensor '{}' is cut on dim {} but has {} dimensions", spec.name,
-                                spec.cut_dim, spec.shape.size());
-  }
-  uint64_t last = 0;
-  for (const uint64_t cut : spec.cuts) {
-    if (cut <= last || cut >= spec.shape[spec.cut_dim]) {
-      return InvalidArgumentError("tensor '{}': cut {} on dim {} is not strictly between {} and {}",
-                                  spec.name, cut, spec.cut_dim, last, spec.shape[spec.cut_dim]);
+    if (spec.cuts[c].at.size() > limits::kCutsMax) {
+      return InvalidArgumentError("tensor '{}' has {} cuts on dim {}, at most {} are supported",
+                                  spec.name, spec.cuts[c].at.size(), spec.cuts[c].dim,
+                                  limits::kCutsMax);
     }
-    last = cut;
+    DWS_RETURN_IF_ERROR(CheckCuts(spec, spec.cuts[c]));
+    slices *= spec.cuts[c].at.size() + 1;
+    if (slices > limits::kTensorSlicesMax) {
+      return InvalidArgumentError(
+          "tensor '{}' has more than {} slices (it is {}): declare it as several tensors, or with "
+          "fewer cuts",
+          spec.name, limits::kTensorSlicesMax, ToString(spec));
+    }
   }
   return OkStatus();
 }
@@ -189,13 +244,17 @@ Status Validate(const TensorSpec& spec) {
 std::string ToString(const TensorSpec& spec) {
   std::string text = fmt::format("{} [{}]", ToString(spec.dtype), fmt::join(spec.shape, ", "));
   if (spec.cuts.empty()) return text + " uncut";
-  constexpr size_t kShown = 16;  // a grid may have thousands of cuts, a message may not
-  const size_t shown = std::min(kShown, spec.cuts.size());
-  text +=
-      fmt::format(" cut on dim {} at {{{}", spec.cut_dim,
-                  fmt::join(spec.cuts.begin(), spec.cuts.begin() + static_cast<long>(shown), ", "));
-  if (shown == spec.cuts.size()) return text + "}";
-  return text + fmt::format(", ... {}}} ({} slices)", spec.cuts.back(), spec.SliceCount());
+  for (size_t c = 0; c < spec.cuts.size(); ++c) {
+    text += (c == 0 ? " cut on " : ", ") + ToString(spec.cuts[c]);
+  }
+  return text;
+}
+
+std::vector<uint64_t> ShapeOf(const std::vector<DimRange>& ranges) {
+  std::vector<uint64_t> shape;
+  shape.reserve(ranges.size());
+  for (const DimRange& range : ranges) shape.push_back(range.size());
+  return shape;
 }
 
 std::vector<uint64_t> RowMajorStrides(const std::vector<uint64_t>& shape) {

@@ -1,9 +1,10 @@
 // A canonical tensor as the trainer declares it: name, element type, shape, and how it is cut into
 // slices.
 //
-// Slices are the unit of ownership (a trainer rank owns consecutive slices), of attachment (an
-// engine holds unions of slices) and of digests. *Slice order* is row-major over one slice's
-// elements. Blocks are runs of limits::kBlockElements elements in slice order.
+// Slices are the cells of a grid, numbered in row-major order. They are the unit of ownership (a
+// trainer rank owns a box of them), of attachment (a view of an engine holds a box of them) and of
+// digests. *Slice order* is row-major over one slice's elements. Blocks are runs of
+// limits::kBlockElements elements in slice order.
 #pragma once
 
 #include <cstdint>
@@ -47,10 +48,22 @@ uint32_t ElementBytes(DType dtype);
 enum class Mapping : uint8_t { kInteger, kFloat };
 Mapping MappingOf(DType dtype);
 
-// [begin, end) of the dimension that is cut; [0, 1) for a scalar.
-struct SliceRange {
+// [begin, end) of one dimension.
+struct DimRange {
   uint64_t begin = 0;
   uint64_t end = 0;
+
+  uint64_t size() const { return end - begin; }
+
+  friend bool operator==(const DimRange&, const DimRange&) = default;
+};
+
+// Where one dimension is cut: interior boundaries, strictly increasing.
+struct Cuts {
+  uint32_t dim = 0;
+  std::vector<uint64_t> at;
+
+  friend bool operator==(const Cuts&, const Cuts&) = default;
 };
 
 // A tensor's name, dtype and shape, and the cuts that divide it into slices.
@@ -58,22 +71,22 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kBF16;
   std::vector<uint64_t> shape;  // row-major; empty = scalar
-  uint32_t cut_dim = 0;
-  std::vector<uint64_t> cuts;  // interior boundaries on cut_dim, strictly increasing
+  std::vector<Cuts> cuts;       // by ascending dimension, none empty; none at all = one slice
 
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 
   // The functions below need a spec that Validate accepted.
   uint64_t ElementCount() const;
   uint64_t SizeBytes() const { return ElementCount() * ElementBytes(dtype); }
-  uint32_t SliceCount() const { return static_cast<uint32_t>(cuts.size()) + 1; }
-  SliceRange Slice(uint32_t slice) const;
+  uint32_t SliceCount() const;
+  // What a slice has of each dimension.
+  std::vector<DimRange> Slice(uint32_t slice) const;
   uint64_t SliceElements(uint32_t slice) const;
   uint64_t SliceBytes(uint32_t slice) const { return SliceElements(slice) * ElementBytes(dtype); }
   // Blocks of one slice: ceil(elements / kBlockElements); 0 for an empty slice.
   uint32_t SliceBlocks(uint32_t slice) const;
-  // The digest's number of the first word of a slice (FORMAT.md, "Digest").
-  uint64_t SliceFirstWord(uint32_t slice) const;
+  // The digest's number of the first word of each slice (FORMAT.md, "Digest").
+  std::vector<uint64_t> SliceFirstWords() const;
 };
 
 // INVALID_ARGUMENT naming the tensor and what is wrong with it.
@@ -81,6 +94,9 @@ Status Validate(const TensorSpec& spec);
 
 // "BF16 [4096, 512] cut on dim 0 at {1024, 2048, 3072}", for messages.
 std::string ToString(const TensorSpec& spec);
+
+// Sizes by dimension.
+std::vector<uint64_t> ShapeOf(const std::vector<DimRange>& ranges);
 
 // Elements of block `block` of a slice with `slice_elements` elements.
 uint32_t BlockElements(uint64_t slice_elements, uint32_t block);

@@ -27,8 +27,16 @@ v1::TensorSpec ToProto(const TensorSpec& spec) {
   message.set_name(spec.name);
   message.set_dtype(static_cast<v1::DType>(spec.dtype));
   message.mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
-  message.set_cut_dim(spec.cut_dim);
-  message.mutable_cuts()->Add(spec.cuts.begin(), spec.cuts.end());
+  if (spec.cuts.size() == 1) {
+    message.set_cut_dim(spec.cuts[0].dim);
+    message.mutable_cuts()->Add(spec.cuts[0].at.begin(), spec.cuts[0].at.end());
+    return message;
+  }
+  for (const Cuts& cuts : spec.cuts) {
+    v1::Cuts* added = message.add_grid();
+    added->set_dim(cuts.dim);
+    added->mutable_at()->Add(cuts.at.begin(), cuts.at.end());
+  }
   return message;
 }
 
@@ -37,8 +45,17 @@ v1::RankLayout ToProto(const RankLayout& layout) {
   for (const Shard& shard : layout.shards()) {
     v1::Shard* added = message.add_shards();
     *added->mutable_tensor() = ToProto(shard.tensor);
-    added->set_first_slice(shard.first_slice);
-    added->set_slice_count(shard.slice_count);
+    if (shard.cells.size() < 2) {
+      const CellRange range = shard.cells.empty() ? CellRange{} : shard.cells[0];
+      added->set_first_slice(range.first);
+      added->set_slice_count(range.count);
+      continue;
+    }
+    for (const CellRange& range : shard.cells) {
+      v1::CellRange* cells = added->add_cells();
+      cells->set_first(range.first);
+      cells->set_count(range.count);
+    }
   }
   return message;
 }
@@ -79,6 +96,69 @@ Result<DType> FromProto(v1::DType message) {
   return *dtype;
 }
 
+namespace {
+
+Result<TensorSpec> SpecFromProto(const v1::TensorSpec& message) {
+  auto dtype = FromProto(message.dtype());
+  if (!dtype.ok()) return Annotate(dtype.status(), fmt::format("tensor '{}'", message.name()));
+  TensorSpec spec{.name = message.name(),
+                  .dtype = *dtype,
+                  .shape = {message.shape().begin(), message.shape().end()},
+                  .cuts = {}};
+  if (message.grid().empty()) {
+    if (!message.cuts().empty()) {
+      spec.cuts = {
+          {.dim = message.cut_dim(), .at = {message.cuts().begin(), message.cuts().end()}}};
+    } else if (message.cut_dim() != 0) {
+      return InvalidArgumentError("tensor '{}' has no cuts but cut_dim {}, expected 0",
+                                  message.name(), message.cut_dim());
+    }
+    return spec;
+  }
+  if (message.grid_size() < 2 || message.grid_size() > static_cast<int>(limits::kTensorRankMax) ||
+      message.cut_dim() != 0 || !message.cuts().empty()) {
+    return InvalidArgumentError(
+        "tensor '{}' has a grid of {} dimensions and {} cuts beside it, expected 2 to {} "
+        "dimensions and nothing beside it",
+        message.name(), message.grid_size(), message.cuts_size(), limits::kTensorRankMax);
+  }
+  for (const v1::Cuts& cuts : message.grid()) {
+    spec.cuts.push_back({.dim = cuts.dim(), .at = {cuts.at().begin(), cuts.at().end()}});
+  }
+  return spec;
+}
+
+Result<Shard> ShardFromProto(const v1::Shard& message) {
+  DWS_ASSIGN_OR_RETURN(TensorSpec spec, SpecFromProto(message.tensor()));
+  if (spec.cuts.size() >= 2) {
+    if (message.first_slice() != 0 || message.slice_count() != 0) {
+      return InvalidArgumentError(
+          "tensor '{}' is cut on {} dimensions and its shard names slices {} + {}, expected cells",
+          spec.name, spec.cuts.size(), message.first_slice(), message.slice_count());
+    }
+    Shard shard{.tensor = std::move(spec), .cells = {}};
+    if (message.cells_size() > static_cast<int>(limits::kTensorRankMax)) {
+      return InvalidArgumentError("tensor '{}': {} ranges of cells, at most {} are supported",
+                                  shard.tensor.name, message.cells_size(), limits::kTensorRankMax);
+    }
+    for (const v1::CellRange& range : message.cells()) {
+      shard.cells.push_back({.first = range.first(), .count = range.count()});
+    }
+    return shard;
+  }
+  const CellRange range{.first = message.first_slice(), .count = message.slice_count()};
+  if (!message.cells().empty() || (spec.cuts.empty() && range != CellRange{})) {
+    return InvalidArgumentError(
+        "tensor '{}': slices {} + {} and {} ranges of cells do not fit it: it is {}", spec.name,
+        range.first, range.count, message.cells_size(), ToString(spec));
+  }
+  CellBox cells;
+  if (!spec.cuts.empty()) cells.push_back(range);
+  return Shard{.tensor = std::move(spec), .cells = std::move(cells)};
+}
+
+}  // namespace
+
 Result<RankLayout> FromProto(const v1::RankLayout& message) {
   // Bounded before any of them is converted.
   if (static_cast<size_t>(message.shards_size()) > limits::kTensorsMax) {
@@ -88,16 +168,8 @@ Result<RankLayout> FromProto(const v1::RankLayout& message) {
   std::vector<Shard> shards;
   shards.reserve(static_cast<size_t>(message.shards_size()));
   for (const v1::Shard& from : message.shards()) {
-    const v1::TensorSpec& spec = from.tensor();
-    auto dtype = FromProto(spec.dtype());
-    if (!dtype.ok()) return Annotate(dtype.status(), fmt::format("tensor '{}'", spec.name()));
-    shards.push_back({.tensor = {.name = spec.name(),
-                                 .dtype = *dtype,
-                                 .shape = {spec.shape().begin(), spec.shape().end()},
-                                 .cut_dim = spec.cut_dim(),
-                                 .cuts = {spec.cuts().begin(), spec.cuts().end()}},
-                      .first_slice = from.first_slice(),
-                      .slice_count = from.slice_count()});
+    DWS_ASSIGN_OR_RETURN(Shard shard, ShardFromProto(from));
+    shards.push_back(std::move(shard));
   }
   return RankLayout::Create(std::move(shards));
 }

@@ -17,23 +17,34 @@ namespace {
 // We answer this long before the caller's deadline, so that it still receives the answer.
 constexpr std::chrono::milliseconds kAnswerMargin{200};
 
+std::vector<ViewRange> RangesOf(const v1::ParameterView& message) {
+  if (message.whole()) return {};
+  if (message.ranges().empty()) {
+    return {{.dim = message.dim(), .range = {.begin = message.begin(), .end = message.end()}}};
+  }
+  std::vector<ViewRange> ranges;
+  for (const v1::DimRange& range : message.ranges()) {
+    ranges.push_back({.dim = range.dim(), .range = {.begin = range.begin(), .end = range.end()}});
+  }
+  return ranges;
+}
+
 Result<EngineView> ParseView(const v1::ParameterView& message) {
   DWS_ASSIGN_OR_RETURN(const DType dtype, FromProto(message.dtype()));
   if (message.engine_name().size() > limits::kTensorNameBytesMax * 2) {
     return InvalidArgumentError("an engine name has {} bytes, at most {} are supported",
                                 message.engine_name().size(), limits::kTensorNameBytesMax * 2);
   }
-  if (message.shape_size() > static_cast<int>(limits::kTensorRankMax)) {
-    return InvalidArgumentError("view '{}' has {} dimensions, at most {} are supported",
-                                message.engine_name(), message.shape_size(),
-                                limits::kTensorRankMax);
+  if (message.shape_size() > static_cast<int>(limits::kTensorRankMax) ||
+      message.ranges_size() > static_cast<int>(limits::kTensorRankMax)) {
+    return InvalidArgumentError(
+        "view '{}' has {} dimensions and {} ranges, at most {} are supported",
+        message.engine_name(), message.shape_size(), message.ranges_size(), limits::kTensorRankMax);
   }
   return EngineView{.engine_name = message.engine_name(),
                     .tensor = message.tensor(),
                     .dtype = dtype,
-                    .whole = message.whole(),
-                    .dim = message.dim(),
-                    .range = {.begin = message.begin(), .end = message.end()},
+                    .ranges = RangesOf(message),
                     .shape = {message.shape().begin(), message.shape().end()},
                     .strides = {message.strides().begin(), message.strides().end()},
                     .region = message.region(),

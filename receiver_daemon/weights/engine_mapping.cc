@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -12,63 +13,84 @@
 namespace dws {
 namespace {
 
-struct SliceSpan {
-  uint32_t first = 0;
-  uint32_t count = 0;
-};
-
-// The declared slices that make up the view's range.
-Result<SliceSpan> FindSlices(const EngineView& view, const TensorSpec& spec) {
-  if (view.whole) return SliceSpan{.first = 0, .count = spec.SliceCount()};
-  if (view.dim >= spec.shape.size() || view.range.begin >= view.range.end ||
-      view.range.end > spec.shape[view.dim]) {
-    return InvalidArgumentError("view '{}' is [{}, {}) of dim {} of tensor '{}', which is {}",
-                                view.engine_name, view.range.begin, view.range.end, view.dim,
-                                spec.name, ToString(spec));
+// "[0, 4) of dim 1, [2, 8) of dim 2", for messages.
+std::string ToString(const std::vector<ViewRange>& ranges) {
+  std::string text;
+  for (const ViewRange& each : ranges) {
+    text += fmt::format("{}[{}, {}) of dim {}", text.empty() ? "" : ", ", each.range.begin,
+                        each.range.end, each.dim);
   }
-  if (view.range.begin == 0 && view.range.end == spec.shape[view.dim]) {
-    return SliceSpan{.first = 0, .count = spec.SliceCount()};
-  }
-  SliceSpan found;
-  bool begins = false;
-  bool ends = false;
-  if (view.dim == spec.cut_dim) {
-    for (uint32_t s = 0; s < spec.SliceCount(); ++s) {
-      const SliceRange slice = spec.Slice(s);
-      if (slice.begin == view.range.begin) {
-        begins = true;
-        found.first = s;
-      }
-      if (slice.end == view.range.end) {
-        ends = true;
-        found.count = s + 1 - found.first;
-      }
-    }
-  }
-  if (begins && ends) {
-    DWS_CHECK(found.count > 0 && found.count <= spec.SliceCount() - found.first);
-    return found;
-  }
-  return InvalidArgumentError(
-      "view '{}' is [{}, {}) of dim {} of tensor '{}', which is not a union of the slices the "
-      "trainer declared: {}. "
-      "Declare cuts at {} and {} on dim {} on the trainer's side, or attach a union of its slices",
-      view.engine_name, view.range.begin, view.range.end, view.dim, spec.name, ToString(spec),
-      view.range.begin, view.range.end, view.dim);
+  return text.empty() ? "all" : text;
 }
 
-Status CheckShape(const EngineView& view, const TensorSpec& spec) {
+// The elements that a view says it holds.
+Result<std::vector<DimRange>> FindRanges(const EngineView& view, const TensorSpec& spec) {
+  std::vector<DimRange> held;
+  for (const uint64_t extent : spec.shape) held.push_back({.begin = 0, .end = extent});
+  for (size_t i = 0; i < view.ranges.size(); ++i) {
+    const auto [dim, range] = view.ranges[i];
+    if (dim >= spec.shape.size() || range.begin >= range.end || range.end > spec.shape[dim] ||
+        (i > 0 && dim <= view.ranges[i - 1].dim)) {
+      return InvalidArgumentError(
+          "view '{}' is {} of tensor '{}', which is {}: expected ranges inside it, by ascending "
+          "dimension",
+          view.engine_name, ToString(view.ranges), spec.name, dws::ToString(spec));
+    }
+    held[dim] = range;
+  }
+  return held;
+}
+
+// The cells along one dimension that make up `range`; nullopt: some cell is only partly in it.
+std::optional<CellRange> FindCells(const Cuts& cuts, uint64_t whole, DimRange range) {
+  const auto boundary = [&](uint64_t at) -> std::optional<uint32_t> {  // cells before it
+    if (at == 0) return 0;
+    if (at == whole) return static_cast<uint32_t>(cuts.at.size()) + 1;
+    const auto found = std::lower_bound(cuts.at.begin(), cuts.at.end(), at);
+    if (found == cuts.at.end() || *found != at) return std::nullopt;
+    return static_cast<uint32_t>(found - cuts.at.begin()) + 1;
+  };
+  const std::optional<uint32_t> begin = boundary(range.begin);
+  const std::optional<uint32_t> end = boundary(range.end);
+  if (!begin.has_value() || !end.has_value()) return std::nullopt;
+  DWS_CHECK(*begin < *end);
+  return CellRange{.first = *begin, .count = *end - *begin};
+}
+
+// The declared slices that make up the view's ranges.
+Result<CellBox> FindSlices(const EngineView& view, const TensorSpec& spec,
+                           const std::vector<DimRange>& held) {
+  CellBox cells;
+  for (uint32_t dim = 0; dim < held.size(); ++dim) {
+    const bool is_cut = cells.size() < spec.cuts.size() && spec.cuts[cells.size()].dim == dim;
+    std::optional<CellRange> range;
+    if (is_cut) range = FindCells(spec.cuts[cells.size()], spec.shape[dim], held[dim]);
+    if (is_cut && range.has_value()) {
+      cells.push_back(*range);
+      continue;
+    }
+    if (!is_cut && held[dim] == DimRange{.begin = 0, .end = spec.shape[dim]}) continue;
+    return InvalidArgumentError(
+        "view '{}' is {} of tensor '{}', which is not a union of the slices the trainer declared: "
+        "{}. Declare cuts at {} and {} on dim {} on the trainer's side, or attach a union of its "
+        "slices",
+        view.engine_name, ToString(view.ranges), spec.name, dws::ToString(spec), held[dim].begin,
+        held[dim].end, dim);
+  }
+  DWS_CHECK(cells.size() == spec.cuts.size());
+  return cells;
+}
+
+Status CheckShape(const EngineView& view, const TensorSpec& spec,
+                  const std::vector<uint64_t>& expected) {
   if (view.dtype != spec.dtype) {
     return InvalidArgumentError(
         "view '{}' is {}, tensor '{}' is {}: only bit-exact copies can be attached",
         view.engine_name, ToString(view.dtype), spec.name, ToString(spec));
   }
-  DWS_CHECK(view.whole || view.dim < spec.shape.size());  // FindSlices refuses others
-  std::vector<uint64_t> expected = spec.shape;
-  if (!view.whole) expected[view.dim] = view.range.end - view.range.begin;
   if (view.shape != expected) {
     return InvalidArgumentError(
-        "view '{}' has shape [{}], expected [{}] for its range of tensor '{}', {}",
+        "view '{}' has shape [{}], expected [{}] for what it holds of tensor '{}', {}",
         view.engine_name, fmt::join(view.shape, ", "), fmt::join(expected, ", "), spec.name,
         ToString(spec));
   }
@@ -111,22 +133,20 @@ Status CheckBounds(const EngineView& view, std::span<const uint64_t> region_byte
   return OkStatus();
 }
 
-Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view, SliceSpan span,
-               uint32_t index, EngineMapping& mapping) {
+Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view,
+               const std::vector<DimRange>& held, const CellBox& cells, uint32_t index,
+               EngineMapping& mapping) {
   const TensorSpec& spec = tensor.spec;
-  DWS_CHECK(span.first + span.count <= tensor.owners.size());
-  const uint64_t view_begin = spec.Slice(span.first).begin;
   const uint64_t element_bytes = ElementBytes(spec.dtype);
-  for (uint32_t s = span.first; s < span.first + span.count; ++s) {
+  for (const uint32_t s : SlicesIn(spec, cells)) {
+    DWS_CHECK(s < tensor.owners.size());
     if (spec.SliceElements(s) == 0) continue;
-    const SliceRange slice = spec.Slice(s);
-    std::vector<uint64_t> shape = view.shape;
+    const std::vector<DimRange> slice = spec.Slice(s);
     uint64_t first_element = 0;
-    if (!shape.empty()) {
-      shape[spec.cut_dim] = slice.end - slice.begin;
-      first_element = (slice.begin - view_begin) * view.strides[spec.cut_dim];
+    for (size_t dim = 0; dim < slice.size(); ++dim) {
+      first_element += (slice[dim].begin - held[dim].begin) * view.strides[dim];
     }
-    const Result<StridedRuns> runs = CoalesceRuns(shape, view.strides);
+    const Result<StridedRuns> runs = CoalesceRuns(ShapeOf(slice), view.strides);
     if (!runs.ok()) {
       return Annotate(runs.status(),
                       fmt::format("view '{}' of tensor '{}'", view.engine_name, spec.name));
@@ -221,12 +241,12 @@ Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const Engine
           "view '{}' names tensor '{}', which the trainer's layout does not have", view.engine_name,
           view.tensor);
     }
-    DWS_ASSIGN_OR_RETURN(const SliceSpan span, FindSlices(view, tensor->spec));
-    DWS_RETURN_IF_ERROR(CheckShape(view, tensor->spec));
+    DWS_ASSIGN_OR_RETURN(const std::vector<DimRange> held, FindRanges(view, tensor->spec));
+    DWS_ASSIGN_OR_RETURN(CellBox cells, FindSlices(view, tensor->spec, held));
+    DWS_RETURN_IF_ERROR(CheckShape(view, tensor->spec, ShapeOf(held)));
     DWS_RETURN_IF_ERROR(CheckBounds(view, region_bytes));
-    DWS_RETURN_IF_ERROR(MapView(*tensor, view, span, i, mapping));
-    mapping.ranges.push_back(
-        {.tensor = view.tensor, .view = i, .first_slice = span.first, .slice_count = span.count});
+    DWS_RETURN_IF_ERROR(MapView(*tensor, view, held, cells, i, mapping));
+    mapping.ranges.push_back({.tensor = view.tensor, .view = i, .cells = std::move(cells)});
     mapping.view_names.push_back(view.engine_name);
   }
   for (const std::string& name : excluded) {
@@ -247,25 +267,22 @@ Status CheckCoverage(const LayoutSet& layouts, std::span<const EngineMapping* co
   };
   std::map<std::string_view, Held> held;
   for (const auto& [name, tensor] : layouts.tensors())
-    held[name].by_slice.resize(tensor.spec.SliceCount());
+    held[name].by_slice.resize(tensor.owners.size());
   for (const EngineMapping* mapping : engine_ranks) {
     for (const std::string& name : mapping->excluded) held.at(name).excluded = true;
     for (const MappedRange& range : mapping->ranges) {
       Held& tensor = held.at(range.tensor);
-      DWS_CHECK(range.first_slice + range.slice_count <= tensor.by_slice.size());
-      for (uint32_t s = range.first_slice; s < range.first_slice + range.slice_count; ++s) {
-        const MappedRange* other = tensor.by_slice[s];
+      const TensorSpec& spec = layouts.Find(range.tensor)->spec;
+      for (const uint32_t s : SlicesIn(spec, range.cells)) {
+        const MappedRange* other = tensor.by_slice.at(s);
         if (other == nullptr) {
           tensor.by_slice[s] = &range;
-        } else if (other->first_slice != range.first_slice ||
-                   other->slice_count != range.slice_count) {
+        } else if (other->cells != range.cells) {
           return InvalidArgumentError(
-              "view '{}' overlaps another view of tensor '{}' ({}): slices {} + {} and {} + {}; a "
-              "replica must "
-              "have the same range",
-              mapping->view_names[range.view], range.tensor,
-              ToString(layouts.Find(range.tensor)->spec), range.first_slice, range.slice_count,
-              other->first_slice, other->slice_count);
+              "view '{}' overlaps another view of tensor '{}' ({}): {} and {}; a replica must have "
+              "the same range",
+              mapping->view_names[range.view], range.tensor, ToString(spec),
+              ToString(spec, range.cells), ToString(spec, other->cells));
         }
       }
     }

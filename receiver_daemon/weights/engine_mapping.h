@@ -8,19 +8,24 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/model/cells.h"
 #include "common/model/tensor_spec.h"
 #include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
 
-// One view in engine memory that holds one range of a canonical tensor.
+// What a view holds of one dimension of a canonical tensor.
+struct ViewRange {
+  uint32_t dim = 0;
+  DimRange range;
+};
+
+// One view in engine memory that holds one box of a canonical tensor.
 struct EngineView {
   std::string engine_name;  // for messages
   std::string tensor;
   DType dtype = DType::kBF16;
-  bool whole = true;
-  uint32_t dim = 0;  // when not whole: [begin, end) of this dimension
-  SliceRange range = {};
+  std::vector<ViewRange> ranges;  // by ascending dimension; those not named are held whole
   std::vector<uint64_t> shape;
   std::vector<uint64_t> strides;  // elements
   uint32_t region = 0;
@@ -37,12 +42,11 @@ struct MappedSlice {
   uint32_t element_bytes = 1;
 };
 
-// The consecutive slices of a tensor that one view holds.
+// The slices of a tensor that one view holds.
 struct MappedRange {
   std::string tensor;
   uint32_t view = 0;
-  uint32_t first_slice = 0;
-  uint32_t slice_count = 0;
+  CellBox cells;
 };
 
 // Where the views of one engine rank hold which slices. A plain value.
@@ -53,7 +57,7 @@ struct EngineMapping {
   std::vector<std::string> excluded;    // tensors that this rank does not hold
 };
 
-// INVALID_ARGUMENT: an unknown name, a wrong dtype or shape, a range that is no union of declared
+// INVALID_ARGUMENT: an unknown name, a wrong dtype or shape, ranges that are no box of declared
 // slices, strides of two levels, bytes outside the region, or two views of the same bytes. The
 // message names the view, the tensor and the layout's grid.
 Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const EngineView> views,

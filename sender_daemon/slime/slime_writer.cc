@@ -17,12 +17,11 @@ namespace {
 
 Status CheckTensor(const Shard& shard, slime::Encoding encoding) {
   const TensorSpec& tensor = shard.tensor;
-  if (shard.first_slice != 0 || shard.slice_count != tensor.SliceCount()) {
+  if (!shard.IsWhole()) {
     return FailedPreconditionError(
-        "slime's versions hold whole tensors, and this rank has slices {} to {} of {} of tensor "
+        "slime's versions hold whole tensors, and this rank has {} of the {} slices of tensor "
         "'{}': publish from a trainer of one rank that has them whole, or without --slime-dir",
-        shard.first_slice, shard.first_slice + shard.slice_count - 1, tensor.SliceCount(),
-        tensor.name);
+        ToString(tensor, shard.cells), tensor.SliceCount(), tensor.name);
   }
   if (!safetensors::FileDTypeNamed(ToString(tensor.dtype)).has_value()) {
     return FailedPreconditionError("tensor '{}' is {}, for which safetensors has no name",

@@ -14,18 +14,28 @@ std::vector<RankSlice> SlicesOf(const RankLayout& layout, const std::vector<uint
   std::vector<RankSlice> slices;
   for (const uint32_t number : shards) {
     const Shard& shard = layout.shards()[number];
-    DWS_CHECK(shard.first_slice == 0 && shard.slice_count == shard.tensor.SliceCount());
+    DWS_CHECK(shard.IsWhole());
     const RankSlice first = *layout.Find(shard.tensor.name, 0);
-    for (uint32_t s = 0; s < shard.slice_count; ++s) slices.emplace_back(first.value() + s);
+    for (uint32_t s = 0; s < shard.tensor.SliceCount(); ++s) slices.emplace_back(first.value() + s);
   }
   return slices;
 }
 
-// How often each slice is interrupted by the others: over the dimensions before the cut one.
-uint64_t RowsOf(const TensorSpec& tensor) {
-  uint64_t rows = 1;
-  for (uint32_t dim = 0; dim < tensor.cut_dim; ++dim) rows *= tensor.shape[dim];
-  return rows;
+// Calls fn(first element, elements) for each run of the tensor's row-major order that a slice is,
+// in slice order.
+template <typename Fn>
+void ForEachRun(const TensorSpec& tensor, uint32_t slice, Fn&& fn) {
+  const std::vector<DimRange> ranges = tensor.Slice(slice);
+  const std::vector<uint64_t> strides = RowMajorStrides(tensor.shape);
+  const size_t inner = tensor.cuts.back().dim;  // from here on a run
+  const uint64_t run = ranges[inner].size() * strides[inner];
+  std::vector<uint64_t> at(inner);  // in the dimensions before, from the range's begin
+  for (uint64_t left = tensor.SliceElements(slice); left > 0; left -= run) {
+    uint64_t first = ranges[inner].begin * strides[inner];
+    for (size_t dim = 0; dim < inner; ++dim) first += (ranges[dim].begin + at[dim]) * strides[dim];
+    fn(first, run);
+    for (size_t dim = inner; dim-- > 0 && ++at[dim] == ranges[dim].size();) at[dim] = 0;
+  }
 }
 
 }  // namespace
@@ -135,26 +145,24 @@ Status TensorReader::CheckDigest(RankSlice slice, const Digest& found,
 }
 
 bool SlicesAreRows(const TensorSpec& tensor) {
-  return tensor.SliceCount() == 1 || RowsOf(tensor) == 1;
+  if (tensor.cuts.empty()) return true;
+  // Of the dimensions before the first that is cut there must be nothing to go through again.
+  const auto before = tensor.shape.begin() + tensor.cuts[0].dim;
+  return tensor.cuts.size() == 1 &&
+         std::all_of(tensor.shape.begin(), before, [](uint64_t extent) { return extent == 1; });
 }
 
 ByteSpan RowMajor(const TensorSpec& tensor, ByteSpan slices, std::vector<std::byte>& buffer) {
   DWS_CHECK(slices.size() == tensor.SizeBytes());
   if (SlicesAreRows(tensor)) return slices;
-  const uint64_t rows = RowsOf(tensor);
-  uint64_t inner = ElementBytes(tensor.dtype);
-  for (size_t dim = tensor.cut_dim + 1; dim < tensor.shape.size(); ++dim) {
-    inner *= tensor.shape[dim];
-  }
   buffer.resize(slices.size());
-  const uint64_t row_bytes = tensor.shape[tensor.cut_dim] * inner;
   const std::byte* from = slices.data();
   for (uint32_t s = 0; s < tensor.SliceCount(); ++s) {
-    const SliceRange range = tensor.Slice(s);
-    const uint64_t run = (range.end - range.begin) * inner;
-    for (uint64_t row = 0; row < rows; ++row, from += run) {
-      std::memcpy(buffer.data() + row * row_bytes + range.begin * inner, from, run);
-    }
+    ForEachRun(tensor, s, [&](uint64_t first_element, uint64_t elements) {
+      const size_t bytes = elements * ElementBytes(tensor.dtype);
+      std::memcpy(buffer.data() + first_element * ElementBytes(tensor.dtype), from, bytes);
+      from += bytes;
+    });
   }
   DWS_CHECK(from == slices.data() + slices.size());
   return buffer;

@@ -30,27 +30,23 @@ struct SliceMemory {
   uint32_t element_bytes = 1;
 };
 
-// The shard is an array; a slice of it is narrowed on the cut dimension.
+// The shard is an array; a slice of it is narrowed on the dimensions that are cut.
 Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceEntry& slice,
                               const ShardPlace& place) {
   const Shard& shard = layout.shards()[slice.shard];
-  const TensorSpec& tensor = shard.tensor;
-  std::vector<uint64_t> shard_shape = tensor.shape;
-  std::vector<uint64_t> slice_shape = tensor.shape;
-  SliceMemory memory{
-      .offset_bytes = place.offset_bytes, .runs = {}, .element_bytes = ElementBytes(tensor.dtype)};
-  if (!tensor.shape.empty()) {
-    const uint64_t shard_begin = tensor.Slice(shard.first_slice).begin;
-    const uint64_t shard_end = tensor.Slice(shard.first_slice + shard.slice_count - 1).end;
-    const SliceRange range = tensor.Slice(slice.slice);
-    DWS_CHECK(shard_begin <= range.begin && range.end <= shard_end);
-    shard_shape[tensor.cut_dim] = shard_end - shard_begin;
-    slice_shape[tensor.cut_dim] = range.end - range.begin;
-    memory.offset_bytes += (range.begin - shard_begin) *
-                           RowMajorStrides(shard_shape)[tensor.cut_dim] * memory.element_bytes;
+  const uint32_t element_bytes = ElementBytes(shard.tensor.dtype);
+  const std::vector<DimRange> owned = RangesOf(shard.tensor, shard.cells);
+  const std::vector<DimRange> wanted = shard.tensor.Slice(slice.slice);
+  const std::vector<uint64_t> strides = RowMajorStrides(ShapeOf(owned));
+  uint64_t first_element = 0;
+  for (size_t dim = 0; dim < owned.size(); ++dim) {
+    DWS_CHECK(owned[dim].begin <= wanted[dim].begin && wanted[dim].end <= owned[dim].end);
+    first_element += (wanted[dim].begin - owned[dim].begin) * strides[dim];
   }
-  DWS_ASSIGN_OR_RETURN(memory.runs, CoalesceRuns(slice_shape, RowMajorStrides(shard_shape)));
-  return memory;
+  DWS_ASSIGN_OR_RETURN(const StridedRuns runs, CoalesceRuns(ShapeOf(wanted), strides));
+  return SliceMemory{.offset_bytes = place.offset_bytes + first_element * element_bytes,
+                     .runs = runs,
+                     .element_bytes = element_bytes};
 }
 
 // Elements are read as words of their size. Host memory begins at a page; GPU memory may not.
@@ -105,7 +101,9 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout&
       return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered", name,
                                   place.region, source->regions_.size());
     }
-    DWS_ASSIGN_OR_RETURN(const SliceMemory memory, FindSlice(layout, slice, place));
+    const Result<SliceMemory> found = FindSlice(layout, slice, place);
+    if (!found.ok()) return Annotate(found.status(), fmt::format("tensor '{}'", name));
+    const SliceMemory& memory = *found;
     const MappedRegion& region = source->regions_[place.region];
     DWS_RETURN_IF_ERROR(CheckAligned(name, memory.offset_bytes, memory.element_bytes));
     if (const auto* host = std::get_if<HostRegion>(&region)) {

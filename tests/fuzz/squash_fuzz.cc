@@ -13,8 +13,8 @@ constexpr size_t kChangesMax = 24;  // of one slice in one version
 
 RankLayout Layout(uint64_t large_elements) {
   Result<RankLayout> layout = RankLayout::Create(
-      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {3, 100}, .cuts = {1}},
-        .slice_count = 2},
+      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {3, 100}, .cuts = {{0, {1}}}},
+        .cells = {{0, 2}}},
        {.tensor = {.name = "b", .dtype = DType::kF8E4M3, .shape = {large_elements}}},
        {.tensor = {.name = "c", .dtype = DType::kI64, .shape = {9}}}});
   DWS_CHECK(layout.ok());

@@ -73,17 +73,26 @@ void AddSparse(std::vector<GoldenCase>& cases) {
   cases.push_back(SoundNudged("tiny_tensors", tiny, 5, 1.0, 9, kRelative));
 
   TensorSpec columns = Tensor("columns", DType::kF32, {33, 50});
-  columns.cut_dim = 1;
-  columns.cuts = {16, 17, 40};
+  columns.cuts = {{1, {16, 17, 40}}};
   TensorSpec rows = Tensor("rows", DType::kU8, {30, 11});
-  rows.cuts = {10, 20};
-  const Result<RankLayout> sliced =
-      RankLayout::Create({{.tensor = columns, .first_slice = 1, .slice_count = 3},
-                          {.tensor = rows, .first_slice = 2}});
+  rows.cuts = {{0, {10, 20}}};
+  const Result<RankLayout> sliced = RankLayout::Create(
+      {{.tensor = columns, .cells = {{1, 3}}}, {.tensor = rows, .cells = {{2, 1}}}});
   DWS_CHECK(sliced.ok());
   State after = NudgeAll(*sliced, samples::RandomState(*sliced, 6), 0.05, 5);
   after[1] = samples::RandomState(*sliced, 6)[1];  // an unchanged slice in the middle
   cases.push_back(Sound("column_and_row_slices", *sliced, 6, after, kRelative));
+
+  // A box in the middle of a grid, and one of the corners of another that ends in odd words.
+  TensorSpec experts = Tensor("experts", DType::kBF16, {4, 9, 14});
+  experts.cuts = {{0, {1, 2}}, {2, {5, 7, 12}}};
+  TensorSpec grid = Tensor("grid", DType::kU8, {11, 13});
+  grid.cuts = {{0, {3, 4}}, {1, {6}}};
+  const Result<RankLayout> boxes =
+      RankLayout::Create({{.tensor = experts, .cells = {{1, 2}, {1, 2}}},
+                          {.tensor = grid, .cells = {{2, 1}, {0, 1}}}});
+  DWS_CHECK(boxes.ok());
+  cases.push_back(SoundNudged("slices_of_grids", *boxes, 8, 0.1, 5, kRelative));
 
   const RankLayout large = LayoutOf({Tensor("large", DType::kU8, {36 * 65'536 + 5})});
   after = samples::RandomState(large, 7);
@@ -179,8 +188,7 @@ TensorSpec Tensor(std::string name, DType dtype, std::vector<uint64_t> shape) {
 RankLayout LayoutOf(std::vector<TensorSpec> tensors) {
   std::vector<Shard> shards;
   for (TensorSpec& tensor : tensors) {
-    const uint32_t slice_count = tensor.SliceCount();
-    shards.push_back({.tensor = std::move(tensor), .first_slice = 0, .slice_count = slice_count});
+    shards.push_back(Shard::Whole(std::move(tensor)));
   }
   Result<RankLayout> layout = RankLayout::Create(std::move(shards));
   DWS_CHECK(layout.ok());

@@ -12,16 +12,33 @@
 namespace dws::golden {
 namespace {
 
+// With the names of the protocol's fields: those of layout format 1 for at most one dimension that
+// is cut, those of format 2 for more.
+void DescribeCells(const Shard& shard, nlohmann::json& described) {
+  const std::vector<Cuts>& cuts = shard.tensor.cuts;
+  if (cuts.size() < 2) {
+    const CellRange cells = cuts.empty() ? CellRange{} : shard.cells[0];
+    described["cut_dim"] = cuts.empty() ? 0 : cuts[0].dim;
+    described["cuts"] = cuts.empty() ? std::vector<uint64_t>{} : cuts[0].at;
+    described["first_slice"] = cells.first;
+    described["slice_count"] = cells.count;
+    return;
+  }
+  for (size_t c = 0; c < cuts.size(); ++c) {
+    described["grid"].push_back({{"dim", cuts[c].dim}, {"at", cuts[c].at}});
+    described["cells"].push_back(
+        {{"first", shard.cells[c].first}, {"count", shard.cells[c].count}});
+  }
+}
+
 nlohmann::json Describe(const GoldenCase& golden) {
   nlohmann::json shards = nlohmann::json::array();
   for (const Shard& shard : golden.layout.shards()) {
-    shards.push_back({{"name", shard.tensor.name},
-                      {"dtype", ToString(shard.tensor.dtype)},
-                      {"shape", shard.tensor.shape},
-                      {"cut_dim", shard.tensor.cut_dim},
-                      {"cuts", shard.tensor.cuts},
-                      {"first_slice", shard.first_slice},
-                      {"slice_count", shard.slice_count}});
+    nlohmann::json described = {{"name", shard.tensor.name},
+                                {"dtype", ToString(shard.tensor.dtype)},
+                                {"shape", shard.tensor.shape}};
+    DescribeCells(shard, described);
+    shards.push_back(std::move(described));
   }
   nlohmann::json after = nlohmann::json::array();
   for (const samples::Bytes& bytes : golden.after) {

@@ -4,6 +4,7 @@ Slow and simple on purpose: bits are characters, planes are read one number at a
 with the C++ decoder shows that the format page is complete.
 """
 
+import itertools
 import struct
 from typing import Any, Dict, List, NamedTuple, Tuple
 
@@ -60,15 +61,23 @@ def rank_slices(layout: List[Dict[str, Any]]) -> List[Slice]:
     """The slices of a layout (shards in the form of cases.json) in the order of their numbers."""
     slices = []
     for shard in layout:
-        shape, cuts, dim = shard["shape"], shard["cuts"], shard["cut_dim"]
-        whole = shape[dim] if shape else 1
-        bounds = [0] + cuts + [whole]
+        shape = shard["shape"]
+        bounds = [[0, extent] for extent in shape]
+        owned = [range(1) for _ in shape]
+        if "grid" in shard:
+            for cuts, cells in zip(shard["grid"], shard["cells"]):
+                bounds[cuts["dim"]][1:1] = cuts["at"]
+                owned[cuts["dim"]] = range(cells["first"], cells["first"] + cells["count"])
+        elif shard["cuts"]:
+            bounds[shard["cut_dim"]][1:1] = shard["cuts"]
+            first = shard["first_slice"]
+            owned[shard["cut_dim"]] = range(first, first + shard["slice_count"])
         first_word = 0
-        for number in range(len(bounds) - 1):
+        for cell in itertools.product(*(range(len(bound) - 1) for bound in bounds)):
             elements = 1
-            for i, extent in enumerate(shape):
-                elements *= bounds[number + 1] - bounds[number] if i == dim else extent
-            if shard["first_slice"] <= number < shard["first_slice"] + shard["slice_count"]:
+            for number, bound in zip(cell, bounds):
+                elements *= bound[number + 1] - bound[number]
+            if all(number in numbers for number, numbers in zip(cell, owned)):
                 slices.append(Slice(shard["dtype"], elements, first_word))
             for block in range(-(-elements // BLOCK_ELEMENTS)):
                 count = min(BLOCK_ELEMENTS, elements - block * BLOCK_ELEMENTS)
@@ -125,8 +134,16 @@ def layout_signature(layout: List[Dict[str, Any]]) -> Tuple[int, int]:
     text = b""
     for shard in layout:
         name = shard["name"].encode()
-        numbers = [DTYPES[shard["dtype"]][0], len(shard["shape"]), *shard["shape"], shard["cut_dim"]]
-        numbers += [len(shard["cuts"]), *shard["cuts"], shard["first_slice"], shard["slice_count"]]
+        numbers = [DTYPES[shard["dtype"]][0], len(shard["shape"]), *shard["shape"]]
+        if "grid" in shard:
+            numbers.append(256 + len(shard["grid"]))
+            for cuts in shard["grid"]:
+                numbers += [cuts["dim"], len(cuts["at"]), *cuts["at"]]
+            for cells in shard["cells"]:
+                numbers += [cells["first"], cells["count"]]
+        else:
+            numbers += [shard["cut_dim"], len(shard["cuts"]), *shard["cuts"]]
+            numbers += [shard["first_slice"], shard["slice_count"]]
         text += struct.pack("<Q", len(name)) + name + struct.pack(f"<{len(numbers)}Q", *numbers)
     return digest_words(words_of(text), 0)
 

@@ -18,11 +18,11 @@ using Log = std::vector<std::string>;
 
 std::vector<std::shared_ptr<const RankLayout>> Ranks() {
   const TensorSpec rows{
-      .name = "rows", .dtype = DType::kBF16, .shape = {200, 1000}, .cuts = {50, 100}};
+      .name = "rows", .dtype = DType::kBF16, .shape = {200, 1000}, .cuts = {{0, {50, 100}}}};
   return {MakeRankLayout(
               {{.tensor = {.name = "head", .dtype = DType::kBF16, .shape = {70'000}, .cuts = {}}},
-               {.tensor = rows, .first_slice = 0, .slice_count = 2}}),
-          MakeRankLayout({{.tensor = rows, .first_slice = 2}})};
+               {.tensor = rows, .cells = {{0, 2}}}}),
+          MakeRankLayout({{.tensor = rows, .cells = {{2, 1}}}})};
 }
 
 // An engine that runs version 1; version 2 is published.

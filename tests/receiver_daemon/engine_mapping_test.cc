@@ -19,8 +19,8 @@ TensorSpec Spec(std::string name, std::vector<uint64_t> shape, uint32_t cut_dim 
   return {.name = std::move(name),
           .dtype = DType::kBF16,
           .shape = std::move(shape),
-          .cut_dim = cut_dim,
-          .cuts = std::move(cuts)};
+          .cuts = cuts.empty() ? std::vector<Cuts>{}
+                               : std::vector<Cuts>{{.dim = cut_dim, .at = std::move(cuts)}}};
 }
 
 LayoutSetPtr MakeSet(std::vector<std::shared_ptr<const RankLayout>> ranks) {
@@ -31,7 +31,7 @@ LayoutSetPtr MakeSet(std::vector<std::shared_ptr<const RankLayout>> ranks) {
 
 // One rank: q and k [4, 6], down [4, 6] cut on dim 1 at {2, 4}.
 LayoutSetPtr Layouts() {
-  return MakeSet({MakeRank({{.tensor = Spec("down", {4, 6}, 1, {2, 4}), .slice_count = 3},
+  return MakeSet({MakeRank({{.tensor = Spec("down", {4, 6}, 1, {2, 4}), .cells = {{0, 3}}},
                             {.tensor = Spec("k", {4, 6})},
                             {.tensor = Spec("q", {4, 6})}})});
 }
@@ -48,9 +48,7 @@ EngineView Whole(std::string tensor, std::vector<uint64_t> shape, uint64_t offse
 
 EngineView Columns(uint64_t begin, uint64_t end, uint64_t offset_bytes) {
   EngineView view = Whole("down", {4, end - begin}, offset_bytes);
-  view.whole = false;
-  view.dim = 1;
-  view.range = {.begin = begin, .end = end};
+  view.ranges = {{.dim = 1, .range = {.begin = begin, .end = end}}};
   return view;
 }
 
@@ -89,8 +87,68 @@ TEST_CASE("a column-parallel engine holds a packed union of slices", "[mapping]"
   CHECK(mapping->slices[0].offset_bytes == 0);
   CHECK(mapping->slices[1].offset_bytes == 4);
   CHECK(mapping->slices[1].runs.stride_elements == 4);
-  CHECK(mapping->ranges[0].first_slice == 1);
-  CHECK(mapping->ranges[0].slice_count == 2);
+  CHECK(mapping->ranges[0].cells == CellBox{{1, 2}});
+}
+
+TEST_CASE("an engine with columns holds them of every trainer's rows", "[mapping]") {
+  // Two trainers with 3 and 5 rows; engines hold halves of the 6 columns.
+  TensorSpec spec = Spec("w", {8, 6}, 0, {3});
+  spec.cuts.push_back({.dim = 1, .at = {3}});
+  const auto set = MakeSet({MakeRank({{.tensor = spec, .cells = {{0, 1}, {0, 2}}}}),
+                            MakeRank({{.tensor = spec, .cells = {{1, 1}, {0, 2}}}})});
+  EngineView right = Whole("w", {8, 3}, 4);
+  right.ranges = {{.dim = 1, .range = {.begin = 3, .end = 6}}};
+  const std::vector<uint64_t> regions = {4 + 8 * 3 * 2};
+  const auto mapping = MapEngine(*set, std::vector<EngineView>{right}, regions, {});
+  REQUIRE(mapping.ok());
+  CHECK(mapping->ranges[0].cells == CellBox{{0, 2}, {1, 1}});
+  REQUIRE(mapping->slices.size() == 2);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    CHECK(mapping->slices[rank].slice == OwnedSlice{TrainerRank(rank), RankSlice(1)});
+    CHECK(mapping->slices[rank].offset_bytes == 4 + rank * 3 * 3 * 2);
+    CHECK(mapping->slices[rank].runs.run_elements == (rank == 0 ? 9 : 15));
+    CHECK(mapping->slices[rank].runs.run_count == 1);
+  }
+}
+
+TEST_CASE("a view may be a box of several dimensions, and nothing between the cuts", "[mapping]") {
+  TensorSpec spec = Spec("w", {4, 2, 6}, 0, {1, 3});
+  spec.cuts.push_back({.dim = 2, .at = {2}});
+  const auto set = MakeSet({MakeRank({Shard::Whole(spec)})});
+  const std::vector<uint64_t> regions = {1024};
+  const auto map = [&](std::vector<uint64_t> shape, std::vector<ViewRange> ranges) {
+    EngineView view = Whole("w", std::move(shape), 0);
+    view.ranges = std::move(ranges);
+    return MapEngine(*set, std::vector<EngineView>{view}, regions, {});
+  };
+  const auto box = map({3, 2, 4}, {{0, {1, 4}}, {2, {2, 6}}});
+  REQUIRE(box.ok());
+  REQUIRE(box->slices.size() == 2);
+  CHECK(box->slices[0].slice.slice == RankSlice(3));
+  CHECK(box->slices[1].slice.slice == RankSlice(5));
+  CHECK(box->slices[1].offset_bytes == 2 * 2 * 4 * 2);
+  CHECK(box->slices[1].runs.run_elements == 8);
+  CheckRefused(map({2, 2, 4}, {{0, {1, 3}}, {2, {1, 5}}}), "Declare cuts at 1 and 5 on dim 2");
+  CheckRefused(map({4, 1, 6}, {{1, {0, 1}}}), "Declare cuts at 0 and 1 on dim 1");
+  CheckRefused(map({2, 2, 6}, {{2, {0, 6}}, {0, {1, 3}}}), "by ascending dimension");
+  CheckRefused(map({3, 2, 4}, {{0, {1, 3}}, {2, {2, 6}}}), "expected [2, 2, 4]");
+}
+
+TEST_CASE("boxes of one tensor that overlap without being equal are refused", "[mapping]") {
+  TensorSpec spec = Spec("w", {4, 6}, 0, {2});
+  spec.cuts.push_back({.dim = 1, .at = {3}});
+  const auto set = MakeSet({MakeRank({Shard::Whole(spec)})});
+  const std::vector<uint64_t> regions = {1024};
+  EngineView rows = Whole("w", {2, 6}, 0);
+  rows.ranges = {{.dim = 0, .range = {.begin = 0, .end = 2}}};
+  EngineView columns = Whole("w", {4, 3}, 512);
+  columns.ranges = {{.dim = 1, .range = {.begin = 3, .end = 6}}};
+  const auto mapping = MapEngine(*set, std::vector<EngineView>{rows, columns}, regions, {});
+  REQUIRE(mapping.ok());
+  const EngineMapping* const held[] = {&*mapping};
+  const Status status = CheckCoverage(*set, held);
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(Message(status).find("cells 0 + 2 on dim 0, 1 + 1 on dim 1") != std::string_view::npos);
 }
 
 TEST_CASE("a fused projection is two views on one parameter, by rows or by columns", "[mapping]") {
@@ -103,8 +161,7 @@ TEST_CASE("a range that is not a union of slices is refused and the grid is name
   CheckRefused(Map({Columns(1, 4, 0)}), "BF16 [4, 6] cut on dim 1 at {2, 4}");
   CheckRefused(Map({Columns(2, 5, 0)}), "not a union of the slices");
   EngineView rows = Whole("down", {2, 6}, 0);
-  rows.whole = false;
-  rows.range = {.begin = 0, .end = 2};
+  rows.ranges = {{.dim = 0, .range = {.begin = 0, .end = 2}}};
   CheckRefused(Map({rows}), "not a union of the slices");
   CheckRefused(Map({Columns(4, 8, 0)}), "[4, 8) of dim 1");
 }
@@ -201,8 +258,8 @@ TEST_CASE("overlapping ranges of one tensor are refused unless they are equal", 
 
 TEST_CASE("trainer ranks that own rows of one tensor are joined into one tensor", "[layout]") {
   const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
-  const auto set = MakeSet({MakeRank({{.tensor = spec, .first_slice = 0}}),
-                            MakeRank({{.tensor = spec, .first_slice = 1}})});
+  const auto set = MakeSet({MakeRank({{.tensor = spec, .cells = {{0, 1}}}}),
+                            MakeRank({{.tensor = spec, .cells = {{1, 1}}}})});
   const LayoutSet::Tensor* tensor = set->Find("w");
   REQUIRE(tensor != nullptr);
   REQUIRE(tensor->owners.size() == 2);
@@ -213,14 +270,14 @@ TEST_CASE("trainer ranks that own rows of one tensor are joined into one tensor"
 TEST_CASE("trainer ranks with contradictory layouts are refused", "[layout]") {
   const TensorSpec spec = Spec("w", {8, 2}, 0, {4});
   CHECK(absl::IsFailedPrecondition(
-      LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 1}})}).status()));
-  CHECK(
-      absl::IsFailedPrecondition(LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
-                                                    MakeRank({{.tensor = spec, .first_slice = 0}})})
-                                     .status()));
+      LayoutSet::Create({MakeRank({{.tensor = spec, .cells = {{1, 1}}}})}).status()));
   CHECK(absl::IsFailedPrecondition(
-      LayoutSet::Create({MakeRank({{.tensor = spec, .first_slice = 0}}),
-                         MakeRank({{.tensor = Spec("w", {8, 3}, 0, {4}), .first_slice = 1}})})
+      LayoutSet::Create({MakeRank({{.tensor = spec, .cells = {{0, 1}}}}),
+                         MakeRank({{.tensor = spec, .cells = {{0, 1}}}})})
+          .status()));
+  CHECK(absl::IsFailedPrecondition(
+      LayoutSet::Create({MakeRank({{.tensor = spec, .cells = {{0, 1}}}}),
+                         MakeRank({{.tensor = Spec("w", {8, 3}, 0, {4}), .cells = {{1, 1}}}})})
           .status()));
 }
 

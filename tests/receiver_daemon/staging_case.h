@@ -17,16 +17,13 @@ inline constexpr uint64_t kPlenty = uint64_t{1} << 30;
 
 // Several blocks, an odd tail, columns of two trainer ranks, an FP32 tensor, a scalar.
 inline std::vector<std::shared_ptr<const RankLayout>> Ranks() {
-  const TensorSpec columns{.name = "columns",
-                           .dtype = DType::kBF16,
-                           .shape = {300, 501},
-                           .cut_dim = 1,
-                           .cuts = {100, 350}};
+  const TensorSpec columns{
+      .name = "columns", .dtype = DType::kBF16, .shape = {300, 501}, .cuts = {{1, {100, 350}}}};
   return {MakeRankLayout(
               {{.tensor = {.name = "big", .dtype = DType::kBF16, .shape = {150'001}, .cuts = {}}},
-               {.tensor = columns, .first_slice = 0, .slice_count = 2}}),
+               {.tensor = columns, .cells = {{0, 2}}}}),
           MakeRankLayout(
-              {{.tensor = columns, .first_slice = 2},
+              {{.tensor = columns, .cells = {{2, 1}}},
                {.tensor = {.name = "norm", .dtype = DType::kF32, .shape = {777}, .cuts = {}}},
                {.tensor = {.name = "scale", .dtype = DType::kF32, .shape = {}, .cuts = {}}}})};
 }

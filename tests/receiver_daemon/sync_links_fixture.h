@@ -28,8 +28,8 @@ inline constexpr StreamId kStream{.incarnation = 3, .id_hi = 1, .id_lo = 2};
 
 inline std::shared_ptr<const RankLayout> OneTensor() {
   return MakeRankLayout(
-      {{.tensor = {.name = "w", .dtype = DType::kBF16, .shape = {150'000}, .cuts = {70'000}},
-        .slice_count = 2}});
+      {{.tensor = {.name = "w", .dtype = DType::kBF16, .shape = {150'000}, .cuts = {{0, {70'000}}}},
+        .cells = {{0, 2}}}});
 }
 
 // Serves one Sync stream at a time, and an object filled with letters.

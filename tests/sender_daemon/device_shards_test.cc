@@ -17,8 +17,8 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // Elements of all widths, blocks with odd tails, an empty slice.
 RankLayout WideLayout() {
   return MakeLayout(
-      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {100}},
-        .slice_count = 2},
+      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {{0, {100}}}},
+        .cells = {{0, 2}}},
        {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}},
        {.tensor = {.name = "c", .dtype = DType::kF8E4M3, .shape = {131'075}}},
        {.tensor = {.name = "d", .dtype = DType::kF64, .shape = {33'333}}},

@@ -26,10 +26,8 @@ TEST_CASE("a resident shard cut by columns is read in slice order", "[handover]"
   // The rank owns columns 2..6 of 8, as slices [2, 3) and [3, 6); its shard is a 5 x 4 array at
   // byte 6.
   const RankLayout layout = MakeLayout(
-      {{.tensor =
-            {.name = "w", .dtype = DType::kU16, .shape = {5, 8}, .cut_dim = 1, .cuts = {2, 3, 6}},
-        .first_slice = 1,
-        .slice_count = 2}});
+      {{.tensor = {.name = "w", .dtype = DType::kU16, .shape = {5, 8}, .cuts = {{1, {2, 3, 6}}}},
+        .cells = {{1, 2}}}});
   const HostRegion expected = PatternRegion(64);
   const auto source =
       ResidentSource::Create(layout, OneRegion(64), std::vector<ShardPlace>{{.offset_bytes = 6}});
@@ -45,6 +43,31 @@ TEST_CASE("a resident shard cut by columns is read in slice order", "[handover]"
     CHECK(LoadLe<uint16_t>(&first[row * 2]) == element(row, 0));
     for (size_t column = 0; column < 3; ++column) {
       CHECK(LoadLe<uint16_t>(&second[(row * 3 + column) * 2]) == element(row, column + 1));
+    }
+  }
+}
+
+TEST_CASE("a resident box of a grid is read in slice order", "[handover]") {
+  // The rank owns rows 2..5 and columns 3..8 of [6, 9], a 3 x 5 array, as two rows of two slices.
+  const RankLayout layout = MakeLayout({{.tensor = {.name = "w",
+                                                    .dtype = DType::kU8,
+                                                    .shape = {6, 9},
+                                                    .cuts = {{0, {2, 3, 5}}, {1, {3, 4, 8}}}},
+                                         .cells = {{1, 2}, {1, 2}}}});
+  const HostRegion expected = PatternRegion(20);
+  const auto source =
+      ResidentSource::Create(layout, OneRegion(20), std::vector<ShardPlace>{{.offset_bytes = 5}});
+  REQUIRE(source.ok());
+  REQUIRE(layout.slice_count() == 4);
+  for (uint32_t s = 0; s < 4; ++s) {
+    const std::vector<DimRange> slice = layout.tensor(RankSlice(s)).Slice(layout.slices()[s].slice);
+    std::vector<std::byte> read(slice[0].size() * slice[1].size());
+    (*source)->Read({.slice = RankSlice(s), .block = 0}, read);
+    size_t i = 0;
+    for (uint64_t row = slice[0].begin - 2; row < slice[0].end - 2; ++row) {
+      for (uint64_t column = slice[1].begin - 3; column < slice[1].end - 3; ++column, ++i) {
+        CHECK(read[i] == expected.bytes()[5 + row * 5 + column]);
+      }
     }
   }
 }

@@ -17,9 +17,8 @@ RankLayout MixedLayout() {
   return MakeLayout({{.tensor = {.name = "a",
                                  .dtype = DType::kBF16,
                                  .shape = {300, 1001},
-                                 .cut_dim = 1,
-                                 .cuts = {100, 750}},
-                      .slice_count = 3},
+                                 .cuts = {{1, {100, 750}}}},
+                      .cells = {{0, 3}}},
                      {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}},
                      {.tensor = {.name = "c", .dtype = DType::kU8, .shape = {1000, 77}}}});
 }
@@ -60,7 +59,7 @@ struct MixedTrainer {
       const uint64_t bytes = ElementBytes(slice.dtype);
       const bool cut = tensor.name == "a";
       const uint64_t columns = cut ? 1001 : slice.elements;
-      const SliceRange range = cut ? tensor.Slice(slice.slice) : SliceRange{0, slice.elements};
+      const DimRange range = cut ? tensor.Slice(slice.slice)[1] : DimRange{0, slice.elements};
       const uint64_t width = range.end - range.begin;
       const ShardPlace& place = places[slice.shard];
       std::byte* const to =

@@ -51,8 +51,8 @@ inline RankLayout MakeLayout(std::vector<Shard> shards) {
 // Two tensors, three slices, blocks with odd tails.
 inline RankLayout SmallLayout() {
   return MakeLayout(
-      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {100}},
-        .slice_count = 2},
+      {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {{0, {100}}}},
+        .cells = {{0, 2}}},
        {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}}});
 }
 

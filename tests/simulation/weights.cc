@@ -42,9 +42,9 @@ std::shared_ptr<const RankLayout> LayoutOf(uint32_t trainer_rank) {
     TensorSpec tensor{.name = TensorName(trainer_rank),
                       .dtype = DType::kU64,
                       .shape = {kSlices * kWords},
-                      .cuts = {}};
-    for (uint32_t s = 1; s < kSlices; ++s) tensor.cuts.push_back(s * kWords);
-    auto made = RankLayout::Create({{.tensor = tensor, .slice_count = kSlices}});
+                      .cuts = {{.dim = 0, .at = {}}}};
+    for (uint32_t s = 1; s < kSlices; ++s) tensor.cuts[0].at.push_back(s * kWords);
+    auto made = RankLayout::Create({Shard::Whole(tensor)});
     DWS_CHECK(made.ok());
     layout = std::make_shared<const RankLayout>(*std::move(made));
   }

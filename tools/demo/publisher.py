@@ -118,4 +118,4 @@ class Publisher:
 
     def _part(self, rank: int, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         layout = self._trainers[rank].layout
-        return {name: weights[name][slice(*layout.shard(name).range)] for name in weights}
+        return {name: weights[name][layout.shard(name).index] for name in weights}

@@ -27,7 +27,7 @@ from dws.errors import (
 )
 from dws.layout import Cut, TensorSpec, even_cuts
 from dws.lease import Grant, LeaseStats
-from dws.mapping import Fused, Part, Parts, Slice
+from dws.mapping import Box, Fused, Part, Parts, Slice
 from dws.results import NotCommittedError, PublishStats, ReceiverBehind, WaitResult
 from dws.ring import VersionWriter
 from dws.stream import Stream
@@ -36,6 +36,7 @@ from dws.trainer import Trainer
 
 __all__ = [
     "CudaError",
+    "Box",
     "Cut",
     "DType",
     "DTypeError",

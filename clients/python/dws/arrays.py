@@ -112,19 +112,18 @@ def _torch_bits(tensor: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def slice_rows(bits: np.ndarray[Any, Any], shard: Shard) -> Iterator[np.ndarray[Any, Any]]:
-    """For each slice of the shard a 2-D view of `bits`: its rows, flattened, are the slice order.
+    """For each slice of the shard a 2-D view of `bits` (a copy where its strides need more dimensions): its rows, flattened, are the slice order.
 
     Args:
       bits: the shard's elements, C-contiguous, of the shard's shape.
     """
-    spec = shard.tensor
-    outer = math.prod(shard.shape[: spec.cut_dim]) if shard.shape else 1
-    table = bits.reshape(outer, -1) if bits.size else bits.reshape(0, 0)
-    inner = math.prod(shard.shape[spec.cut_dim + 1 :]) if shard.shape else 1
-    origin = shard.range[0]
-    for index in range(shard.first_slice, shard.first_slice + shard.slice_count):
-        begin, end = spec.slice_range(index)
-        yield table[:, (begin - origin) * inner : (end - origin) * inner]
+    last_cut = shard.tensor.cuts[-1].dim if shard.tensor.cuts else 0
+    origin = [begin for begin, _ in shard.ranges]
+    for ranges in shard.slices():
+        index = tuple(slice(low - o, high - o) for (low, high), o in zip(ranges, origin))
+        box = bits[index]  # from the last dimension that is cut on, its rows are contiguous
+        width = math.prod(box.shape[last_cut:])
+        yield box.reshape(-1, width) if box.size else box.reshape(0, 0)
 
 
 def copy_elements(target: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], first: int) -> None:

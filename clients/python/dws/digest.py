@@ -7,6 +7,7 @@ tensor has one. A rank's *state token* is a hash over the digests of its slices,
 
 from __future__ import annotations
 
+import math
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -89,13 +90,13 @@ def rank_state_token(layout: RankLayout, tensors: Mapping[str, Any]) -> Digest:
         if bits.shape != shard.shape:
             raise LayoutError(f"'{spec.name}' is {list(bits.shape)}, expected {list(shard.shape)}")
         # Words are numbered over the whole tensor; no word is shared by two slices.
-        elements = [
-            spec.elements // max(spec.shape[spec.cut_dim], 1) * (end - begin) if spec.shape else 1
-            for begin, end in map(spec.slice_range, range(spec.slice_count))
-        ]
-        words = [-(-count * spec.dtype.itemsize // 8) for count in elements]
-        for index, rows in enumerate(slice_rows(bits, shard), shard.first_slice):
-            digests.append(digest_bytes(np.ascontiguousarray(rows), sum(words[:index])))
+        first_words, words = {}, 0
+        for ranges in spec.slices():
+            first_words[ranges] = words
+            elements = math.prod(end - begin for begin, end in ranges)
+            words += -(-elements * spec.dtype.itemsize // 8)
+        for ranges, rows in zip(shard.slices(), slice_rows(bits, shard)):
+            digests.append(digest_bytes(np.ascontiguousarray(rows), first_words[ranges]))
     return combine(digests)
 
 

@@ -142,7 +142,7 @@ def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
     Raises:
       LayoutError: its elements are not row-major and contiguous, or the tensor is on the host.
     """
-    name, begin, shape = shard.tensor.name, shard.range[0], shard.shape
+    name, shape = shard.tensor.name, shard.shape
     full = device_tensor(name, tensor)
     if full is None or (full.dtype, full.shape) != (shard.tensor.dtype, shard.tensor.shape):
         raise LayoutError(
@@ -153,13 +153,15 @@ def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
     full.require_row_major()
     if shape == full.shape:
         return full
-    if math.prod(shape[: shard.tensor.cut_dim]) != 1:
+    narrowed = max(dim for dim, extent in enumerate(shape) if extent != full.shape[dim])
+    if math.prod(shape[:narrowed]) != 1:
         raise LayoutError(
             f"the rank's part of tensor {shard.tensor} is not contiguous on the device: cut it on "
             "dimension 0, or register it as a TensorSpec and copy the part into the view"
         )
-    skipped = begin * full.strides[shard.tensor.cut_dim] * full.dtype.itemsize
-    return DeviceTensor(name, full.dtype, shape, full.strides, full.address + skipped)
+    skipped = sum(begin * stride for (begin, _), stride in zip(shard.ranges, full.strides))
+    address = full.address + skipped * full.dtype.itemsize
+    return DeviceTensor(name, full.dtype, shape, full.strides, address)
 
 
 def resident_handover(

@@ -1,5 +1,8 @@
 """Layouts: which tensors there are, how they are cut into slices, and which slices a rank owns.
 
+A tensor may be cut on any of its dimensions. Its slices are the cells of that grid, numbered in
+row-major order; a rank owns a box of them.
+
 The rules are those of the daemons: the elements of a slice have their own order, *slice order*
 (row-major over the slice), and blocks are runs of BLOCK_ELEMENTS elements in that order.
 """
@@ -7,17 +10,22 @@ The rules are those of the daemons: the elements of a slice have their own order
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from dws._proto import delta_pb2
 from dws.dtypes import DType
 from dws.errors import LayoutError
 
+Range = tuple[int, int]  # [begin, end)
+Cells = tuple[tuple[int, int], ...]
+
 BLOCK_ELEMENTS = 65_536
 NAME_BYTES_MAX = 512
 RANK_MAX = 8
-CUTS_MAX = 4095
+CUTS_MAX = 4095  # of one dimension
+TENSOR_SLICES_MAX = 65_536
 
 
 def even_cuts(extent: int, parts: int) -> tuple[int, ...]:
@@ -39,6 +47,9 @@ class Cut:
     boundaries: tuple[int, ...]
     dim: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", tuple(int(at) for at in self.boundaries))
+
     @classmethod
     def even(cls, extent: int, parts: int, dim: int = 0) -> "Cut":
         """`parts` equal slices of a dimension of `extent` elements."""
@@ -53,8 +64,8 @@ class TensorSpec:
       name: unique in the job.
       dtype: a DType; the constructor accepts whatever DType.of does.
       shape: row-major; empty for a scalar.
-      cut_dim: the dimension of the cuts, 0 if there are none.
-      cuts: interior boundaries on cut_dim; there is one slice more than cuts.
+      cuts: by ascending dimension; () for one slice. The constructor accepts whatever
+        Trainer.register does for a tensor.
 
     Raises:
       DTypeError, LayoutError: on construction, naming the tensor and what is wrong.
@@ -63,13 +74,12 @@ class TensorSpec:
     name: str
     dtype: Any
     shape: tuple[int, ...]
-    cut_dim: int = 0
-    cuts: tuple[int, ...] = ()
+    cuts: tuple[Cut, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
         object.__setattr__(self, "shape", tuple(int(extent) for extent in self.shape))
-        object.__setattr__(self, "cuts", tuple(int(cut) for cut in self.cuts))
+        object.__setattr__(self, "cuts", _in_order(self.name, self.cuts))
         if not 1 <= len(self.name.encode()) <= NAME_BYTES_MAX:
             raise LayoutError(
                 f"tensor name '{self.name[:40]}': expected 1 to {NAME_BYTES_MAX} bytes"
@@ -82,21 +92,26 @@ class TensorSpec:
         self._check_cuts()
 
     def _check_cuts(self) -> None:
-        if not self.cuts:
-            if self.cut_dim != 0:
-                raise LayoutError(f"tensor '{self.name}': cut_dim {self.cut_dim} without cuts")
-            return
-        if not 0 <= self.cut_dim < len(self.shape):
+        for cut in self.cuts:
+            if not 0 <= cut.dim < len(self.shape):
+                raise LayoutError(
+                    f"tensor '{self.name}' {list(self.shape)} has no dimension {cut.dim} to cut"
+                )
+            if len(cut.boundaries) > CUTS_MAX:
+                raise LayoutError(
+                    f"tensor '{self.name}': {len(cut.boundaries)} cuts on dimension {cut.dim}, at "
+                    f"most {CUTS_MAX}"
+                )
+            bounds = (0, *cut.boundaries, self.shape[cut.dim])
+            if any(low >= high for low, high in zip(bounds, bounds[1:])):
+                raise LayoutError(
+                    f"tensor '{self.name}': cuts {list(cut.boundaries)} on dimension {cut.dim} are "
+                    f"not strictly increasing between 0 and {self.shape[cut.dim]}"
+                )
+        if self.slice_count > TENSOR_SLICES_MAX:
             raise LayoutError(
-                f"tensor '{self.name}' {list(self.shape)} has no dimension {self.cut_dim} to cut"
-            )
-        if len(self.cuts) > CUTS_MAX:
-            raise LayoutError(f"tensor '{self.name}': {len(self.cuts)} cuts, at most {CUTS_MAX}")
-        bounds = (0, *self.cuts, self.shape[self.cut_dim])
-        if any(low >= high for low, high in zip(bounds, bounds[1:])):
-            raise LayoutError(
-                f"tensor '{self.name}': cuts {list(self.cuts)} on dimension {self.cut_dim} are not "
-                f"strictly increasing between 0 and {self.shape[self.cut_dim]}"
+                f"tensor '{self.name}': its cuts make {self.slice_count} slices, at most "
+                f"{TENSOR_SLICES_MAX}: declare it as several tensors, or with fewer cuts"
             )
 
     @property
@@ -109,73 +124,109 @@ class TensorSpec:
 
     @property
     def slice_count(self) -> int:
-        return len(self.cuts) + 1
+        return math.prod(len(cut.boundaries) + 1 for cut in self.cuts)
 
-    def slice_range(self, index: int) -> tuple[int, int]:
-        """[begin, end) of slice `index` on cut_dim; (0, 1) for a scalar."""
-        whole = self.shape[self.cut_dim] if self.shape else 1
-        bounds = (0, *self.cuts, whole)
-        return bounds[index], bounds[index + 1]
+    def slices(self, cells: Optional[Cells] = None) -> Iterator[tuple[Range, ...]]:
+        """For each slice, in their order, what it has of each dimension.
+
+        Args:
+          cells: only those of this box.
+        """
+        ranges: list[list[Range]] = [[(0, extent)] for extent in self.shape]
+        for index, cut in enumerate(self.cuts):
+            bounds = (0, *cut.boundaries, self.shape[cut.dim])
+            first, count = (0, len(bounds) - 1) if cells is None else cells[index]
+            ranges[cut.dim] = list(zip(bounds, bounds[1:]))[first : first + count]
+        return itertools.product(*ranges)
 
     def to_proto(self) -> Any:
-        return delta_pb2.TensorSpec(
-            name=self.name,
-            dtype=self.dtype.value,
-            shape=self.shape,
-            cut_dim=self.cut_dim,
-            cuts=self.cuts,
-        )
+        message = delta_pb2.TensorSpec(name=self.name, dtype=self.dtype.value, shape=self.shape)
+        if len(self.cuts) == 1:
+            message.cut_dim = self.cuts[0].dim
+            message.cuts.extend(self.cuts[0].boundaries)
+        elif self.cuts:
+            for cut in self.cuts:
+                message.grid.add(dim=cut.dim, at=cut.boundaries)
+        return message
 
     def __str__(self) -> str:
-        cuts = f" cut on dim {self.cut_dim} at {list(self.cuts)}" if self.cuts else ""
-        return f"'{self.name}' {self.dtype.name} {list(self.shape)}{cuts}"
+        cuts = ", ".join(f"dim {cut.dim} at {list(cut.boundaries)}" for cut in self.cuts)
+        text = f"'{self.name}' {self.dtype.name} {list(self.shape)}"
+        return f"{text} cut on {cuts}" if cuts else text
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The consecutive slices of one tensor that a rank owns.
+    """The slices of one tensor that a rank owns: a box of them.
 
     Attributes:
+      cells: for each of the tensor's cuts the rank's (first cell, number of cells).
       rank_slice: the number of its first slice in the rank's flat numbering.
     """
 
     tensor: TensorSpec
-    first_slice: int
-    slice_count: int
+    cells: Cells
     rank_slice: int = 0
 
     def __post_init__(self) -> None:
-        last = self.first_slice + self.slice_count
-        if self.first_slice < 0 or self.slice_count < 1 or last > self.tensor.slice_count:
+        if len(self.cells) != len(self.tensor.cuts):
             raise LayoutError(
-                f"tensor {self.tensor}: slices {self.first_slice} to {last} are outside its "
-                f"{self.tensor.slice_count} slices; cut it with cuts="
+                f"tensor {self.tensor}: a shard of {list(self.cells)}, expected (first, count) for "
+                f"each of the {len(self.tensor.cuts)} dimensions that are cut; cut it with cuts="
             )
+        for cut, (first, count) in zip(self.tensor.cuts, self.cells):
+            if first < 0 or count < 1 or first + count > len(cut.boundaries) + 1:
+                raise LayoutError(
+                    f"tensor {self.tensor}: slices {first} to {first + count} are outside its "
+                    f"{len(cut.boundaries) + 1} slices on dimension {cut.dim}; cut it with cuts="
+                )
 
     @property
-    def range(self) -> tuple[int, int]:
-        """[begin, end) of the shard on the tensor's cut_dim."""
-        first = self.tensor.slice_range(self.first_slice)
-        last = self.tensor.slice_range(self.first_slice + self.slice_count - 1)
-        return first[0], last[1]
+    def slice_count(self) -> int:
+        return math.prod(count for _, count in self.cells)
+
+    def slices(self) -> Iterator[tuple[Range, ...]]:
+        """What its slices have of each dimension of the tensor, in their order."""
+        return self.tensor.slices(self.cells)
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """[begin, end) of the shard on each dimension of the tensor."""
+        found = [(0, extent) for extent in self.tensor.shape]
+        for cut, (first, count) in zip(self.tensor.cuts, self.cells):
+            bounds = (0, *cut.boundaries, self.tensor.shape[cut.dim])
+            found[cut.dim] = (bounds[first], bounds[first + count])
+        return tuple(found)
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The shard of the full tensor, as an index."""
+        return tuple(slice(begin, end) for begin, end in self.ranges)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the rank's part: the tensor's shape with cut_dim restricted."""
-        shape = list(self.tensor.shape)
-        if shape:
-            begin, end = self.range
-            shape[self.tensor.cut_dim] = end - begin
-        return tuple(shape)
+        """Shape of the rank's part."""
+        return tuple(end - begin for begin, end in self.ranges)
+
+    def to_proto(self) -> Any:
+        message = delta_pb2.Shard(tensor=self.tensor.to_proto())
+        if len(self.cells) > 1:
+            for first, count in self.cells:
+                message.cells.add(first=first, count=count)
+        else:
+            message.first_slice, message.slice_count = self.cells[0] if self.cells else (0, 1)
+        return message
 
     @property
     def size_bytes(self) -> int:
         return int(math.prod(self.shape) * self.tensor.dtype.itemsize)
 
 
-# For each name the rank's (first slice, slice count).
-ShardRanges = Mapping[str, tuple[int, int]]
-Cuts = Mapping[str, Union[Cut, Sequence[int]]]
+# For each name the rank's (first slice, slice count), or one for each dimension that is cut.
+ShardRanges = Mapping[str, Union[tuple[int, int], Sequence[tuple[int, int]]]]
+# Of one tensor: boundaries on dimension 0, a Cut, or one for each dimension that is cut.
+TensorCuts = Union[Cut, Sequence[int], Sequence[Cut]]
+Cuts = Mapping[str, TensorCuts]
 
 
 class RankLayout:
@@ -184,7 +235,8 @@ class RankLayout:
     def __init__(self, specs: Iterable[TensorSpec], shards: Optional[ShardRanges] = None) -> None:
         """Args:
           specs: the tensors of which this rank owns a part.
-          shards: name -> (first slice, slice count) of this rank; names not in it are owned whole.
+          shards: name -> (first slice, slice count) of this rank, or one such pair for each of
+            the tensor's cuts; names not in it are owned whole.
 
         Raises:
           LayoutError: no tensors, a name twice, a shard of an unknown tensor or outside its slices.
@@ -199,9 +251,8 @@ class RankLayout:
         for spec in ordered:
             if self.shards and self.shards[-1].tensor.name == spec.name:
                 raise LayoutError(f"tensor '{spec.name}' is declared twice")
-            first, count = shards.pop(spec.name, (0, spec.slice_count))
-            self.shards.append(Shard(spec, first, count, rank_slice))
-            rank_slice += count
+            self.shards.append(Shard(spec, _cells(spec, shards.pop(spec.name, None)), rank_slice))
+            rank_slice += self.shards[-1].slice_count
         if shards:
             raise LayoutError(f"shards= names tensors that are not declared: {sorted(shards)}")
         self._by_name = {shard.tensor.name: shard for shard in self.shards}
@@ -224,23 +275,34 @@ class RankLayout:
         return sum(shard.size_bytes for shard in self.shards)
 
     def to_proto(self) -> Any:
-        return delta_pb2.RankLayout(
-            shards=[
-                delta_pb2.Shard(
-                    tensor=shard.tensor.to_proto(),
-                    first_slice=shard.first_slice,
-                    slice_count=shard.slice_count,
-                )
-                for shard in self.shards
-            ]
-        )
+        return delta_pb2.RankLayout(shards=[shard.to_proto() for shard in self.shards])
+
+
+def _cells(spec: TensorSpec, owned: Any) -> Cells:
+    """The rank's cells, as Shard has them, of a value of ShardRanges; None: all."""
+    if owned is None:
+        return tuple((0, len(cut.boundaries) + 1) for cut in spec.cuts)
+    pairs = [owned] if owned and isinstance(owned[0], int) else owned
+    if not spec.cuts and list(pairs) == [(0, 1)]:
+        return ()
+    return tuple((int(first), int(count)) for first, count in pairs)
+
+
+def _in_order(name: str, cuts: TensorCuts) -> tuple[Cut, ...]:
+    """By ascending dimension, without those that have no boundaries."""
+    if isinstance(cuts, Cut):
+        cuts = [cuts]
+    elif not all(isinstance(cut, Cut) for cut in cuts):
+        cuts = [Cut(tuple(int(cut) for cut in cuts))]  # type: ignore[arg-type]
+    found = [cut for cut in cuts if isinstance(cut, Cut) and cut.boundaries]
+    found.sort(key=lambda cut: cut.dim)
+    if len({cut.dim for cut in found}) < len(found):
+        raise LayoutError(f"tensor '{name}': two cuts of one dimension in {found}: expected one")
+    return tuple(found)
 
 
 def with_cuts(spec: TensorSpec, cuts: Optional[Cuts]) -> TensorSpec:
-    """`spec` with the cuts that `cuts` has for its name; plain boundaries are on dimension 0."""
+    """`spec` with the cuts that `cuts` has for its name."""
     if not cuts or spec.name not in cuts:
         return spec
-    cut = cuts[spec.name]
-    if not isinstance(cut, Cut):
-        cut = Cut(tuple(cut))
-    return dataclasses.replace(spec, cut_dim=cut.dim if cut.boundaries else 0, cuts=cut.boundaries)
+    return dataclasses.replace(spec, cuts=cuts[spec.name])

@@ -40,18 +40,43 @@ class Slice:
                 "dimension counted from the front and 0 <= begin < end"
             )
 
+    @property
+    def ranges(self) -> Mapping[int, tuple[int, int]]:
+        return {self.dim: (self.begin, self.end)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Ranges [begin, end) of several dimensions of a canonical tensor, in canonical elements; those
+    not named are whole. As for Slice, it must be a union of slices that the trainer declared."""
+
+    tensor: str
+    ranges: Mapping[int, tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        bad = [dim for dim, (begin, end) in self.ranges.items() if dim < 0 or not 0 <= begin < end]
+        if bad or not self.ranges:
+            raise LayoutError(
+                f"box of '{self.tensor}': {dict(self.ranges)}; expected dimensions counted from the "
+                "front, each with 0 <= begin < end"
+            )
+
+
+# A canonical tensor, or a part of it.
+Canonical = Union[str, Slice, Box]
+
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
     """Several canonical tensors, or slices of them, joined along a dimension.
 
     Attributes:
-      parts: canonical names or Slices, in their order in the parameter.
+      parts: canonical names, Slices or Boxes, in their order in the parameter.
       dim: the dimension of the parameter on which they are joined.
-      sizes: extents of the parts on `dim`. Optional if all are Slices on `dim`, or all are equal.
+      sizes: extents of the parts on `dim`. Optional if all name a range of `dim`, or all are equal.
     """
 
-    parts: Sequence[Union[str, Slice]]
+    parts: Sequence[Canonical]
     dim: int = 0
     sizes: Optional[Sequence[int]] = None
 
@@ -61,8 +86,9 @@ class Fused:
             raise LayoutError(f"parameter '{name}': Fused has no parts")
         if self.sizes is not None:
             extents = [int(size) for size in self.sizes]
-        elif all(isinstance(part, Slice) and part.dim == self.dim for part in self.parts):
-            extents = [part.end - part.begin for part in self.parts if isinstance(part, Slice)]
+        elif all(self.dim in ranges_of(part) for part in self.parts):
+            ranges = [ranges_of(part)[self.dim] for part in self.parts]
+            extents = [end - begin for begin, end in ranges]
         else:
             extents = [total // len(self.parts)] * len(self.parts)
         if len(extents) != len(self.parts) or sum(extents) != total or min(extents) < 1:
@@ -78,12 +104,12 @@ class Part:
     """A box of a parameter, and its source.
 
     Attributes:
-      source: a canonical name, or a Slice.
+      source: a canonical name, a Slice or a Box.
       box: for each dimension of the parameter, from the first on, [begin, end) or an index, which
         drops the dimension. Dimensions that it leaves out are whole.
     """
 
-    source: Union[str, Slice]
+    source: Canonical
     box: Sequence[Union[int, tuple[int, int]]] = ()
 
 
@@ -95,7 +121,7 @@ class Parts:
     parts: Sequence[Part]
 
 
-Source = Union[str, Slice, Fused, Parts, None]
+Source = Union[str, Slice, Box, Fused, Parts, None]
 Mapped = Mapping[str, Source]
 
 
@@ -115,6 +141,11 @@ class Placed:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     place: Place
+
+
+def ranges_of(part: Canonical) -> Mapping[int, tuple[int, int]]:
+    """By dimension, what `part` names of its tensor; nothing: all."""
+    return {} if isinstance(part, str) else part.ranges
 
 
 def source_of(name: str, mapping: Optional[Mapped]) -> Source:
@@ -184,28 +215,31 @@ def _part_view(placed: Placed, part: Part) -> Any:
 
 def _view(
     placed: Placed,
-    source: Union[str, Slice],
+    source: Canonical,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     first_element: int,
     label: str,
 ) -> Any:
+    ranges = ranges_of(source)
     view = engine_pb2.ParameterView(
         engine_name=label,
-        tensor=source.tensor if isinstance(source, Slice) else source,
+        tensor=source if isinstance(source, str) else source.tensor,
         dtype=placed.dtype.value,
-        whole=not isinstance(source, Slice),
+        whole=not ranges,
         shape=shape,
         strides=strides,
         region=placed.place.region,
         offset_bytes=placed.place.offset_bytes + first_element * placed.dtype.itemsize,
     )
-    if isinstance(source, Slice):
-        if source.dim >= len(shape) or shape[source.dim] != source.end - source.begin:
+    for dim, (begin, end) in sorted(ranges.items()):
+        if dim >= len(shape) or shape[dim] != end - begin:
             raise LayoutError(
-                f"parameter '{label}' {list(shape)} cannot hold [{source.begin}, {source.end}) of "
-                f"dim {source.dim} of '{source.tensor}': its extent must be "
-                f"{source.end - source.begin}"
+                f"parameter '{label}' {list(shape)} cannot hold [{begin}, {end}) of dim {dim} of "
+                f"'{view.tensor}': its extent must be {end - begin}"
             )
-        view.dim, view.begin, view.end = source.dim, source.begin, source.end
+        if len(ranges) > 1:
+            view.ranges.add(dim=dim, begin=begin, end=end)
+        else:
+            view.dim, view.begin, view.end = dim, begin, end
     return view

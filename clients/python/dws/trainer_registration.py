@@ -80,12 +80,13 @@ class RegisteredTrainer:
             with stacked experts: what dws.declare.from_module gives for it.
           shards: name -> (first slice, slice count) that this rank owns; names not in it are owned
             whole. Omit from `tensors` those of which the rank owns nothing.
-          cuts: name -> Cut, or boundaries on dimension 0. Engines attach unions of these slices.
+          cuts: name -> Cut, several of them on different dimensions, or boundaries on dimension 0.
+            Engines attach boxes of these slices.
           views: "numpy" or "torch"; by default the kind of `tensors`, numpy for specs.
           timeout: seconds for the sender, in all.
 
         Returns:
-          name -> writable view of the rank's part: the tensor's shape, with cut_dim restricted.
+          name -> writable view of the rank's part: of the part's shape.
           Write to it between `publish` calls; `dws.bind(module, views)` makes a whole module use
           the views. For a tensor of a device, the tensor itself or its part.
 

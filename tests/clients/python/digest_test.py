@@ -44,7 +44,7 @@ class DigestTest(unittest.TestCase):
 
     def test_words_are_numbered_through_all_slices_of_a_tensor(self) -> None:
         array = np.arange(35, dtype=np.uint16).reshape(5, 7)
-        layout = RankLayout([TensorSpec("t", "U16", (5, 7), cut_dim=1, cuts=(3,))], {"t": (1, 1)})
+        layout = RankLayout([TensorSpec("t", "U16", (5, 7), cuts=dws.Cut((3,), 1))], {"t": (1, 1)})
         part = np.ascontiguousarray(array[:, 3:])
         # The first slice has 15 elements: 30 bytes, four words.
         wanted = combine([plain(part.tobytes(), 4)])

@@ -6,6 +6,7 @@ They follow the .proto files as simply as possible and let a test decide the res
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import queue
@@ -263,13 +264,17 @@ def slice_elements(layout: Any) -> list[tuple[int, int]]:
     found = []
     for shard in layout.shards:
         spec = shard.tensor
-        whole = spec.shape[spec.cut_dim] if spec.shape else 1
-        bounds = [0, *spec.cuts, whole]
-        others = int(np.prod(spec.shape, dtype=np.int64)) // max(whole, 1)
-        for index in range(shard.first_slice, shard.first_slice + shard.slice_count):
-            elements = (bounds[index + 1] - bounds[index]) * others
-            itemsize = sizes.get(spec.dtype, 8 if spec.dtype > 13 else 4)
-            found.append((elements, itemsize))
+        itemsize = sizes.get(spec.dtype, 8 if spec.dtype > 13 else 4)
+        extents = [[extent] for extent in spec.shape]
+        grid = [(cuts.dim, cuts.at) for cuts in spec.grid] or [(spec.cut_dim, spec.cuts)]
+        cells = [(c.first, c.count) for c in shard.cells]
+        cells = cells or [(shard.first_slice, shard.slice_count)]
+        for (dim, at), (first, count) in zip(grid, cells):
+            if spec.shape:
+                bounds = [0, *at, spec.shape[dim]]
+                extents[dim] = list(np.diff(bounds))[first : first + count]
+        for box in itertools.product(*extents):
+            found.append((int(np.prod(box, dtype=np.int64)), itemsize))
     return found
 
 

@@ -42,9 +42,37 @@ class TensorSpecTest(unittest.TestCase):
     def test_bad_cuts_are_refused_by_name(self) -> None:
         for cuts, dim in (((0,), 0), ((4,), 0), ((2, 2), 0), ((3, 1), 0), ((1,), 2)):
             with self.assertRaisesRegex(dws.LayoutError, "'a'"):
-                TensorSpec("a", "F32", (4, 6), cut_dim=dim, cuts=cuts)
-        with self.assertRaisesRegex(dws.LayoutError, "without cuts"):
-            TensorSpec("a", "F32", (4, 6), cut_dim=1)
+                TensorSpec("a", "F32", (4, 6), cuts=dws.Cut(cuts, dim))
+        with self.assertRaisesRegex(dws.LayoutError, "'a': two cuts of one dimension"):
+            TensorSpec("a", "F32", (4, 6), cuts=[dws.Cut((1,)), dws.Cut((2,))])
+
+    def test_too_many_slices_are_refused_with_their_number(self) -> None:
+        cuts = [dws.Cut.even(300, 300), dws.Cut.even(300, 300, dim=1)]
+        with self.assertRaisesRegex(dws.LayoutError, "'a': its cuts make 90000 slices, at most 65536"):
+            TensorSpec("a", "F32", (300, 300), cuts=cuts)
+        with self.assertRaisesRegex(dws.LayoutError, "'a': 4096 cuts on dimension 0, at most 4095"):
+            TensorSpec("a", "F32", (5000,), cuts=range(1, 4097))
+
+    def test_cuts_are_boundaries_on_the_first_dimension_or_of_any_by_name(self) -> None:
+        plain = TensorSpec("a", "F32", (4, 6), cuts=[1, 3])
+        self.assertEqual(plain.cuts, (dws.Cut((1, 3)),))
+        grid = TensorSpec("a", "F32", (4, 6), cuts=[dws.Cut((2,), 1), dws.Cut((1, 3)), dws.Cut(())])
+        self.assertEqual(grid.cuts, (dws.Cut((1, 3)), dws.Cut((2,), 1)))
+        self.assertEqual(grid.slice_count, 6)
+        self.assertEqual(str(grid), "'a' F32 [4, 6] cut on dim 0 at [1, 3], dim 1 at [2]")
+        self.assertEqual(
+            list(grid.slices())[:3], [((0, 1), (0, 2)), ((0, 1), (2, 6)), ((1, 3), (0, 2))]
+        )
+
+    def test_one_cut_dimension_is_sent_as_before_and_more_as_a_grid(self) -> None:
+        plain = TensorSpec("a", "F32", (4, 6), cuts=dws.Cut((2,), 1)).to_proto()
+        self.assertEqual((plain.cut_dim, list(plain.cuts), len(plain.grid)), (1, [2], 0))
+        spec = TensorSpec("a", "F32", (4, 6), cuts=[dws.Cut((1, 3)), dws.Cut((2,), 1)])
+        shard = RankLayout([spec], {"a": [(1, 2), (0, 1)]}).to_proto().shards[0]
+        self.assertEqual([(c.dim, list(c.at)) for c in shard.tensor.grid], [(0, [1, 3]), (1, [2])])
+        self.assertEqual((shard.tensor.cut_dim, list(shard.tensor.cuts)), (0, []))
+        self.assertEqual([(c.first, c.count) for c in shard.cells], [(1, 2), (0, 1)])
+        self.assertEqual((shard.first_slice, shard.slice_count), (0, 0))
 
     def test_even_cuts_give_the_first_parts_the_rest(self) -> None:
         self.assertEqual(dws.even_cuts(10, 3), (4, 7))
@@ -75,7 +103,19 @@ class RankLayoutTest(unittest.TestCase):
         layout = RankLayout(specs, shards={"b": (1, 2)})
         self.assertEqual([shard.rank_slice for shard in layout.shards], [0, 1, 3])
         self.assertEqual(layout.shard("b").shape, (4, 2))
-        self.assertEqual(layout.shard("b").range, (2, 6))
+        self.assertEqual(layout.shard("b").ranges, ((2, 6), (0, 2)))
+
+    def test_a_rank_owns_a_box_of_a_grid(self) -> None:
+        spec = TensorSpec("g", "F32", (9, 5, 6), cuts=[dws.Cut((2, 4, 7)), dws.Cut((1, 4), 2)])
+        layout = RankLayout([spec, TensorSpec("h", "F32", ())], {"g": [(1, 2), (1, 2)]})
+        shard = layout.shard("g")
+        self.assertEqual(shard.ranges, ((2, 7), (0, 5), (1, 6)))
+        self.assertEqual(shard.shape, (5, 5, 5))
+        self.assertEqual([s.rank_slice for s in layout.shards], [0, 4])
+        with self.assertRaisesRegex(dws.LayoutError, "slices 2 to 4 are outside its 3.*dimension 2"):
+            RankLayout([spec], {"g": [(1, 2), (2, 2)]})
+        with self.assertRaisesRegex(dws.LayoutError, "for each of the 2 dimensions"):
+            RankLayout([spec], {"g": (1, 2)})
 
     def test_bad_shards_are_refused(self) -> None:
         spec = TensorSpec("a", "F32", (4,), cuts=(2,))
@@ -93,12 +133,26 @@ class SliceOrderTest(unittest.TestCase):
     def test_rows_of_a_slice_flatten_to_its_row_major_order(self) -> None:
         array = np.arange(2 * 7 * 3, dtype=np.uint32).reshape(2, 7, 3)
         for dim, cuts in ((0, (1,)), (1, (2, 5)), (2, (1,))):
-            spec = TensorSpec("t", "U32", array.shape, cut_dim=dim, cuts=cuts)
+            spec = TensorSpec("t", "U32", array.shape, cuts=dws.Cut(cuts, dim))
             shard = RankLayout([spec]).shards[0]
             bounds = [0, *cuts, array.shape[dim]]
             for index, rows in enumerate(slice_rows(array, shard)):
                 wanted = np.take(array, range(bounds[index], bounds[index + 1]), axis=dim)
                 np.testing.assert_array_equal(rows.reshape(-1), wanted.reshape(-1))
+
+    def test_rows_of_a_box_of_a_grid_flatten_to_its_row_major_order(self) -> None:
+        array = np.arange(4 * 7 * 5, dtype=np.uint32).reshape(4, 7, 5)
+        for dims in ((0, 1), (0, 2), (1, 2), (0, 1, 2)):
+            cuts = [dws.Cut({0: (1, 3), 1: (2, 5), 2: (4,)}[dim], dim) for dim in dims]
+            spec = TensorSpec("t", "U32", array.shape, cuts=cuts)
+            shard = RankLayout([spec], {"t": [(1, 1)] * len(dims)}).shards[0]
+            whole = RankLayout([spec]).shards[0]
+            self.assertIn(shard.ranges, list(spec.slices()))
+            for owned in (shard, whole):
+                part = np.ascontiguousarray(array[owned.index])
+                for ranges, rows in zip(owned.slices(), slice_rows(part, owned)):
+                    wanted = array[tuple(slice(*r) for r in ranges)]
+                    np.testing.assert_array_equal(rows.reshape(-1), wanted.reshape(-1))
 
     def test_any_run_of_slice_order_is_copied_exactly(self) -> None:
         array = np.arange(13 * 50, dtype=np.uint16).reshape(13, 50)

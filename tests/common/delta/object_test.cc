@@ -22,14 +22,13 @@ RankLayout MixedLayout() {
   TensorSpec columns;
   columns.name = "columns";
   columns.shape = {64, 90};
-  columns.cut_dim = 1;
-  columns.cuts = {33};
+  columns.cuts = {{1, {33}}};
   TensorSpec masters;
   masters.name = "masters";
   masters.dtype = DType::kF32;
   masters.shape = {200'000};
-  const Result<RankLayout> layout = RankLayout::Create(
-      {{.tensor = columns, .first_slice = 0, .slice_count = 2}, {.tensor = masters}});
+  const Result<RankLayout> layout =
+      RankLayout::Create({{.tensor = columns, .cells = {{0, 2}}}, {.tensor = masters}});
   REQUIRE(layout.ok());
   return *layout;
 }

@@ -50,14 +50,14 @@ TEST_CASE("digests of blocks sum to slices and slices to the tensor", "[digest]"
   spec.name = "w";
   spec.dtype = DType::kU8;
   spec.shape = {301, 1003};
-  spec.cuts = {1, 100, 230};
+  spec.cuts = {{0, {1, 100, 230}}};
   const Bytes state = samples::RandomBytes(random, spec.SizeBytes());
   // Word by word from the definition: every block pads its own tail.
   Digest expected;
   Digest from_slices;
   uint64_t word = 0;
   for (uint32_t s = 0; s < spec.SliceCount(); ++s) {
-    REQUIRE(spec.SliceFirstWord(s) == word);
+    REQUIRE(spec.SliceFirstWords()[s] == word);
     const ByteSpan slice = SliceBytes(spec, state, s);
     from_slices += DigestBytes(slice, word);
     for (size_t begin = 0; begin < slice.size(); begin += limits::kBlockElements) {

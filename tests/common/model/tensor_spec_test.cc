@@ -1,7 +1,9 @@
 // Slices, blocks and words of tensors, and which memory layouts reduce to runs of one stride.
 #include "common/model/tensor_spec.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 
 #include "common/base/bytes.h"
 #include "common/model/limits.h"
@@ -15,8 +17,7 @@ TensorSpec Spec(std::vector<uint64_t> shape, uint32_t cut_dim = 0,
   spec.name = "w";
   spec.dtype = DType::kBF16;
   spec.shape = std::move(shape);
-  spec.cut_dim = cut_dim;
-  spec.cuts = std::move(cuts);
+  if (!cuts.empty()) spec.cuts = {{.dim = cut_dim, .at = std::move(cuts)}};
   return spec;
 }
 
@@ -45,19 +46,43 @@ TEST_CASE("the slices of a tensor are disjoint and cover it", "[model]") {
   const TensorSpec spec = Spec({6, 10, 3}, 1, {4, 5, 9});
   REQUIRE(Validate(spec).ok());
   REQUIRE(spec.SliceCount() == 4);
-  REQUIRE(spec.Slice(0).begin == 0);
+  REQUIRE(spec.Slice(0)[1].begin == 0);
   uint64_t elements = 0;
   for (uint32_t s = 0; s < spec.SliceCount(); ++s) {
-    if (s > 0) REQUIRE(spec.Slice(s).begin == spec.Slice(s - 1).end);
-    REQUIRE(spec.SliceElements(s) == 18 * (spec.Slice(s).end - spec.Slice(s).begin));
+    if (s > 0) REQUIRE(spec.Slice(s)[1].begin == spec.Slice(s - 1)[1].end);
+    REQUIRE(spec.SliceElements(s) == 18 * spec.Slice(s)[1].size());
     elements += spec.SliceElements(s);
   }
-  REQUIRE(spec.Slice(3).end == 10);
+  REQUIRE(spec.Slice(3)[1].end == 10);
   REQUIRE(elements == spec.ElementCount());
   REQUIRE(elements == 180);
   // 4 x 18 elements of 2 bytes are 18 words, 18 elements 4.5: 5 words.
-  REQUIRE(spec.SliceFirstWord(1) == 18);
-  REQUIRE(spec.SliceFirstWord(2) == 23);
+  REQUIRE(spec.SliceFirstWords() == std::vector<uint64_t>{0, 18, 23, 41});
+}
+
+TEST_CASE("the slices of a grid are its cells in row-major order, each element in one", "[model]") {
+  TensorSpec spec = Spec({6, 10, 3}, 0, {1, 4});
+  spec.cuts.push_back({.dim = 2, .at = {2}});
+  spec.cuts.insert(spec.cuts.begin() + 1, {.dim = 1, .at = {4, 5, 9}});
+  REQUIRE(Validate(spec).ok());
+  REQUIRE(spec.SliceCount() == 3 * 4 * 2);
+  REQUIRE(spec.Slice(1) == std::vector<DimRange>{{0, 1}, {0, 4}, {2, 3}});
+  REQUIRE(spec.Slice(2) == std::vector<DimRange>{{0, 1}, {4, 5}, {0, 2}});
+  REQUIRE(spec.Slice(8) == std::vector<DimRange>{{1, 4}, {0, 4}, {0, 2}});
+  std::vector<int> held(spec.ElementCount());
+  for (uint32_t s = 0; s < spec.SliceCount(); ++s) {
+    const std::vector<DimRange> slice = spec.Slice(s);
+    uint64_t elements = 0;
+    for (uint64_t i = slice[0].begin; i < slice[0].end; ++i) {
+      for (uint64_t j = slice[1].begin; j < slice[1].end; ++j) {
+        for (uint64_t k = slice[2].begin; k < slice[2].end; ++k, ++elements) {
+          ++held[(i * 10 + j) * 3 + k];
+        }
+      }
+    }
+    REQUIRE(spec.SliceElements(s) == elements);
+  }
+  REQUIRE(std::all_of(held.begin(), held.end(), [](int times) { return times == 1; }));
 }
 
 TEST_CASE("a scalar has one element and a tensor with an extent of 0 has no elements or blocks",
@@ -89,12 +114,25 @@ TEST_CASE("impossible specs are refused and the error names the tensor", "[model
   REQUIRE(Refused(Spec(std::vector<uint64_t>(9, 1)), "'w' has 9 dimensions") == kInvalid);
   REQUIRE(Refused(Spec({uint64_t{1} << 42}), "'w' is larger") == kInvalid);
   REQUIRE(Refused(Spec({uint64_t{1} << 63, uint64_t{1} << 63}), "'w' is larger") == kInvalid);
-  REQUIRE(Refused(Spec({4, 4}, 1), "cut_dim 1") == kInvalid);
   REQUIRE(Refused(Spec({4, 4}, 2, {1}), "cut on dim 2") == kInvalid);
   REQUIRE(Refused(Spec({4, 4}, 1, {0}), "cut 0") == kInvalid);
   REQUIRE(Refused(Spec({4, 4}, 1, {4}), "cut 4") == kInvalid);
   REQUIRE(Refused(Spec({4, 4}, 1, {2, 2}), "cut 2") == kInvalid);
   REQUIRE(Refused(Spec({}, 0, {1}), "0 dimensions") == kInvalid);
+  TensorSpec grid = Spec({4, 4}, 1, {2});
+  grid.cuts.push_back({.dim = 1, .at = {3}});
+  REQUIRE(Refused(grid, "dim 1 is cut after dim 1") == kInvalid);
+  grid.cuts[0] = {.dim = 0, .at = {}};
+  REQUIRE(Refused(grid, "no boundary") == kInvalid);
+  std::vector<uint64_t> many(limits::kCutsMax + 1);
+  std::iota(many.begin(), many.end(), 1);
+  REQUIRE(Refused(Spec({10'000}, 0, many), "4096 cuts on dim 0, at most 4095") == kInvalid);
+  many.resize(255);
+  TensorSpec fine = Spec({256, 257}, 0, many);
+  fine.cuts.push_back({.dim = 1, .at = many});
+  REQUIRE(Validate(fine).ok());
+  fine.cuts[1].at.push_back(256);
+  REQUIRE(Refused(fine, "more than 65536 slices") == kInvalid);
 }
 
 TEST_CASE("a strided view reduces to runs if one stride is enough", "[model]") {
@@ -119,6 +157,9 @@ TEST_CASE("a spec prints its name and dtype and shape and cuts", "[model]") {
   REQUIRE(ToString(Spec({4096, 512}, 0, {1024, 2048})) ==
           "BF16 [4096, 512] cut on dim 0 at {1024, 2048}");
   REQUIRE(ToString(Spec({})) == "BF16 [] uncut");
+  TensorSpec grid = Spec({4, 4}, 0, {1});
+  grid.cuts.push_back({.dim = 1, .at = {2, 3}});
+  REQUIRE(ToString(grid) == "BF16 [4, 4] cut on dim 0 at {1}, dim 1 at {2, 3}");
 }
 
 }  // namespace dws

@@ -12,15 +12,16 @@ namespace {
 
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
-// A layout with every form of shard: uncut, cut and owned in part, a scalar, an empty tensor.
+// A layout with every form of shard: uncut, cut and owned in part, a scalar, an empty tensor, a box
+// of a grid.
 std::vector<Shard> Shards() {
   return {
       {.tensor = {.name = "bias", .dtype = DType::kF32, .shape = {7}}},
-      {.tensor =
-           {.name = "embed", .dtype = DType::kBF16, .shape = {12, 5}, .cut_dim = 0, .cuts = {4, 8}},
-       .first_slice = 1,
-       .slice_count = 2},
+      {.tensor = {.name = "embed", .dtype = DType::kBF16, .shape = {12, 5}, .cuts = {{0, {4, 8}}}},
+       .cells = {{1, 2}}},
       {.tensor = {.name = "empty", .dtype = DType::kU8, .shape = {0, 3}}},
+      {.tensor = {.name = "grid", .shape = {6, 4, 5}, .cuts = {{0, {2, 3}}, {2, {1, 2}}}},
+       .cells = {{1, 1}, {0, 2}}},
       {.tensor = {.name = "scale", .dtype = DType::kF64, .shape = {}}},
   };
 }
@@ -173,6 +174,33 @@ TEST_CASE("a cut on a dimension the tensor does not have is refused by name", "[
   v1::RankLayout message = Sent();
   message.mutable_shards(1)->mutable_tensor()->set_cut_dim(2);
   CHECK(Contains(Refusal(message), "tensor 'embed'"));
+}
+
+TEST_CASE("a grid is refused beside cuts of format 1 or with one dimension", "[proto_convert]") {
+  v1::RankLayout beside = Sent();
+  beside.mutable_shards(3)->mutable_tensor()->add_cuts(1);
+  CHECK(Contains(Refusal(beside), "tensor 'grid' has a grid of 2 dimensions and 1 cuts beside it"));
+  v1::RankLayout one = Sent();
+  one.mutable_shards(3)->mutable_tensor()->mutable_grid()->RemoveLast();
+  CHECK(Contains(Refusal(one), "tensor 'grid' has a grid of 1 dimensions"));
+  v1::RankLayout many = Sent();
+  for (int i = 0; i < 9; ++i) many.mutable_shards(3)->mutable_tensor()->add_grid()->set_dim(1);
+  CHECK(Contains(Refusal(many), "tensor 'grid' has a grid of 11 dimensions"));
+}
+
+TEST_CASE("a shard of a grid must name cells, and only such a shard", "[proto_convert]") {
+  v1::RankLayout slices = Sent();
+  slices.mutable_shards(3)->set_slice_count(1);
+  CHECK(Contains(Refusal(slices), "tensor 'grid' is cut on 2 dimensions"));
+  v1::RankLayout outside = Sent();
+  outside.mutable_shards(3)->mutable_cells(1)->set_count(4);
+  CHECK(Contains(Refusal(outside), "'grid': slices 0 + 4 on dim 2 are outside its 3"));
+  v1::RankLayout none = Sent();
+  none.mutable_shards(3)->clear_cells();
+  CHECK(Contains(Refusal(none), "'grid': 0 ranges of cells, expected 2"));
+  v1::RankLayout added = Sent();
+  added.mutable_shards(1)->add_cells()->set_count(1);
+  CHECK(Contains(Refusal(added), "tensor 'embed'"));
 }
 
 TEST_CASE("a shape whose size overflows is refused by name", "[proto_convert]") {

@@ -14,14 +14,34 @@ using Catch::Matchers::Contains;
 }  // namespace
 
 TEST_CASE("a tensor's slices are joined in row-major order whichever dimension is cut", "[slime]") {
-  const TensorSpec tensor{
-      .name = "t", .dtype = DType::kU8, .shape = {2, 3, 2}, .cut_dim = 1, .cuts = {1}};
+  const TensorSpec tensor{.name = "t", .dtype = DType::kU8, .shape = {2, 3, 2}, .cuts = {{1, {1}}}};
   // The tensor's elements are numbered in row-major order; these are its slices.
   const std::string slices("\x00\x01\x06\x07\x02\x03\x04\x05\x08\x09\x0a\x0b", 12);
   std::vector<std::byte> buffer;
   const ByteSpan rows = RowMajor(tensor, AsBytes(slices), buffer);
   REQUIRE(rows.size() == 12);
   for (uint8_t i = 0; i < 12; ++i) CHECK(rows[i] == std::byte{i});
+}
+
+TEST_CASE("a tensor's slices are joined in row-major order when they are a grid", "[slime]") {
+  const TensorSpec tensor{
+      .name = "t", .dtype = DType::kU16, .shape = {3, 2, 5}, .cuts = {{0, {1}}, {2, {2, 3}}}};
+  std::string slices;
+  for (uint32_t s = 0; s < tensor.SliceCount(); ++s) {
+    const std::vector<DimRange> slice = tensor.Slice(s);
+    for (uint64_t i = slice[0].begin; i < slice[0].end; ++i) {
+      for (uint64_t j = 0; j < 2; ++j) {
+        for (uint64_t k = slice[2].begin; k < slice[2].end; ++k) {
+          slices.push_back(static_cast<char>((i * 2 + j) * 5 + k));
+          slices.push_back('\0');
+        }
+      }
+    }
+  }
+  std::vector<std::byte> buffer;
+  const ByteSpan rows = RowMajor(tensor, AsBytes(slices), buffer);
+  REQUIRE(rows.size() == 60);
+  for (uint8_t i = 0; i < 30; ++i) CHECK(rows[2 * i] == std::byte{i});
 }
 
 TEST_CASE("versions applied by a reader equal the trainer's weights bit for bit", "[slime]") {
@@ -104,8 +124,9 @@ TEST_CASE("only a trainer with one rank and whole tensors can be published", "[s
   const DeltaLogLimits limits{uint64_t{1} << 30, 64};
   SECTION("the rank owns part of a tensor") {
     publisher.Offer(MakeState(
-        MakeLayout({{.tensor = {.name = "a", .shape = {10}}},
-                    {.tensor = {.name = "b", .shape = {10}, .cuts = {5}}, .first_slice = 1}}),
+        MakeLayout(
+            {{.tensor = {.name = "a", .shape = {10}}},
+             {.tensor = {.name = "b", .shape = {10}, .cuts = {{0, {5}}}}, .cells = {{1, 1}}}}),
         limits));
     CHECK_THAT(ToString(publisher.Step().status()),
                Contains("FAILED_PRECONDITION") && Contains("slices 1 to 1 of 2 of tensor 'b'"));

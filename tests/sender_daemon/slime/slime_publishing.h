@@ -26,11 +26,11 @@ namespace dws {
 // Tensors that are whole, cut into rows, cut across rows, empty and scalar; two blocks and more.
 inline RankLayout WholeLayout() {
   return MakeLayout(
-      {{.tensor = {.name = "across", .shape = {3, 40, 1000}, .cut_dim = 1, .cuts = {7, 20}},
-        .slice_count = 3},
+      {{.tensor = {.name = "across", .shape = {3, 40, 1000}, .cuts = {{1, {7, 20}}}},
+        .cells = {{0, 3}}},
        {.tensor = {.name = "bytes", .dtype = DType::kF8E4M3, .shape = {70'001}}},
        {.tensor = {.name = "empty", .dtype = DType::kF32, .shape = {0, 5}}},
-       {.tensor = {.name = "rows", .shape = {300, 1001}, .cuts = {100}}, .slice_count = 2},
+       {.tensor = {.name = "rows", .shape = {300, 1001}, .cuts = {{0, {100}}}}, .cells = {{0, 2}}},
        {.tensor = {.name = "scalar", .dtype = DType::kF64, .shape = {}}}});
 }
 

@@ -56,16 +56,16 @@ std::vector<EngineView> Engine::Views() const {
     for (uint32_t s = 0; s < kSlices; ++s) {
       if (!Holds(r, s)) continue;
       const std::string tensor = TensorName(r);
-      views.push_back({.engine_name = fmt::format("{}.{}", tensor, s),
-                       .tensor = tensor,
-                       .dtype = DType::kU64,
-                       .whole = false,
-                       .dim = 0,
-                       .range = {.begin = uint64_t{s} * kWords, .end = uint64_t{s + 1} * kWords},
-                       .shape = {kWords},
-                       .strides = {1},
-                       .region = 0,
-                       .offset_bytes = WordOf(r, s) * 8});
+      views.push_back(
+          {.engine_name = fmt::format("{}.{}", tensor, s),
+           .tensor = tensor,
+           .dtype = DType::kU64,
+           .ranges = {{.dim = 0,
+                       .range = {.begin = uint64_t{s} * kWords, .end = uint64_t{s + 1} * kWords}}},
+           .shape = {kWords},
+           .strides = {1},
+           .region = 0,
+           .offset_bytes = WordOf(r, s) * 8});
     }
   }
   return views;

@@ -198,9 +198,10 @@ TEST_CASE("squashing deltas alone can be cancelled at any frame and leaves no fi
 }
 
 TEST_CASE("a tensor with several changed slices counts as one changed tensor", "[checkpoint]") {
-  const TensorSpec cut{.name = "cut", .dtype = DType::kBF16, .shape = {4, 8}, .cuts = {1, 2, 3}};
+  const TensorSpec cut{
+      .name = "cut", .dtype = DType::kBF16, .shape = {4, 8}, .cuts = {{0, {1, 2, 3}}}};
   const TensorSpec whole{.name = "whole", .dtype = DType::kBF16, .shape = {8}};
-  const auto layout = RankLayout::Create({{.tensor = cut, .slice_count = 4}, {.tensor = whole}});
+  const auto layout = RankLayout::Create({{.tensor = cut, .cells = {{0, 4}}}, {.tensor = whole}});
   INFO(layout.status().ToString());
   REQUIRE(layout.ok());
   REQUIRE(layout->slice_count() == 5);

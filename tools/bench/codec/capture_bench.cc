@@ -25,7 +25,7 @@ std::vector<StreamPair> Streams(const Placement& placement, SenderSide& sender) 
   for (size_t i = 0; i < placement.places.size(); ++i) {
     const Shard& shard = placement.layout.shards()[i];
     uint64_t offset = placement.places[i].offset_bytes;
-    for (uint32_t s = 0; s < shard.slice_count; ++s, ++slice) {
+    for (uint32_t s = 0; s < CellCount(shard.cells); ++s, ++slice) {
       const ByteSpan snapshot = sender.snapshot().SliceBytes(RankSlice(slice));
       AppendPieces(sender.source_bytes().subspan(offset, snapshot.size()), snapshot, pieces);
       offset += snapshot.size();

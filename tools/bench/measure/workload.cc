@@ -42,7 +42,7 @@ Result<Placement> PlaceTensors(const std::vector<TensorSpec>& specs) {
   Placement placement;
   std::vector<Shard> shards;
   for (const TensorSpec& spec : specs) {
-    shards.push_back({.tensor = spec, .first_slice = 0, .slice_count = spec.SliceCount()});
+    shards.push_back(Shard::Whole(spec));
     placement.places.push_back({.region = 0, .offset_bytes = placement.size_bytes});
     placement.size_bytes += CeilDiv(spec.SizeBytes(), kAlignmentBytes) * kAlignmentBytes;
   }

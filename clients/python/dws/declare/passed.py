@@ -39,7 +39,4 @@ def declared(tensors: Tensors, cuts: Optional[Cuts]) -> tuple[list[TensorSpec], 
 
 def owned_part(bits: Any, shard: Shard) -> Any:
     """The shard's part of the full tensor's `bits`."""
-    if not shard.tensor.shape:
-        return bits
-    begin, end = shard.range
-    return bits[(slice(None),) * shard.tensor.cut_dim + (slice(begin, end),)]
+    return bits[shard.index] if shard.tensor.shape else bits

@@ -11,14 +11,14 @@ import glob
 import json
 import os
 import struct
-from typing import Any, Iterator, Mapping, NamedTuple, Union
+from typing import Any, Iterator, Mapping, NamedTuple
 
 import numpy as np
 
 from dws.arrays import raw_bits
 from dws.dtypes import DType
 from dws.errors import InvalidArgumentError, LayoutError
-from dws.mapping import Fused, Mapped, Parts, Slice
+from dws.mapping import Canonical, Fused, Mapped, Parts, ranges_of
 
 # The files are the user's own; this detects a file that is not safetensors.
 _HEADER_BYTES_MAX = 100_000_000
@@ -101,7 +101,7 @@ def require_as_loaded(
         for part, picked in _boxes(name, source, live.shape):
             wanted = _range_of(part, checkpoint)
             if not np.array_equal(live[picked], wanted):
-                differ.append(f"'{name}' ({part.tensor if isinstance(part, Slice) else part})")
+                differ.append(f"'{name}' ({part if isinstance(part, str) else part.tensor})")
                 break
     if differ:
         raise LayoutError(
@@ -114,7 +114,7 @@ def require_as_loaded(
 
 def _boxes(
     name: str, source: Any, shape: tuple[int, ...]
-) -> Iterator[tuple[Union[str, Slice], tuple[Any, ...]]]:
+) -> Iterator[tuple[Canonical, tuple[Any, ...]]]:
     """The parts of a parameter, each with its index in the parameter."""
     if isinstance(source, Parts):
         for box in source.parts:
@@ -129,9 +129,10 @@ def _boxes(
         yield source, ()
 
 
-def _range_of(part: Union[str, Slice], checkpoint: CheckpointFiles) -> np.ndarray[Any, Any]:
-    if isinstance(part, str):
-        return checkpoint.bits(part)
-    whole = checkpoint.bits(part.tensor)
-    picked: np.ndarray[Any, Any] = whole[(slice(None),) * part.dim + (slice(part.begin, part.end),)]
+def _range_of(part: Canonical, checkpoint: CheckpointFiles) -> np.ndarray[Any, Any]:
+    whole = checkpoint.bits(part if isinstance(part, str) else part.tensor)
+    ranges = ranges_of(part)
+    picked: np.ndarray[Any, Any] = whole[
+        tuple(slice(*ranges.get(dim, (0, None))) for dim in range(whole.ndim))
+    ]
     return picked

@@ -1,0 +1,102 @@
+#include "common/model/cells.h"
+
+#include "common/base/check.h"
+
+namespace dws {
+namespace {
+
+// The cells of the grid along the dimension of the entry `c` of the cuts.
+uint32_t CellsAlong(const TensorSpec& spec, size_t c) {
+  return static_cast<uint32_t>(spec.cuts[c].at.size()) + 1;
+}
+
+}  // namespace
+
+CellBox AllCells(const TensorSpec& spec) {
+  CellBox cells;
+  for (size_t c = 0; c < spec.cuts.size(); ++c) {
+    cells.push_back({.first = 0, .count = CellsAlong(spec, c)});
+  }
+  return cells;
+}
+
+Status CheckCells(const TensorSpec& spec, const CellBox& cells) {
+  if (cells.size() != spec.cuts.size()) {
+    return InvalidArgumentError("tensor '{}': {} ranges of cells, expected {}: it is {}", spec.name,
+                                cells.size(), spec.cuts.size(), ToString(spec));
+  }
+  for (size_t c = 0; c < cells.size(); ++c) {
+    const uint32_t along = CellsAlong(spec, c);
+    const CellRange range = cells[c];
+    if (range.count == 0 || range.first >= along || range.count > along - range.first) {
+      return InvalidArgumentError("tensor '{}': slices {} + {} on dim {} are outside its {}: {}",
+                                  spec.name, range.first, range.count, spec.cuts[c].dim, along,
+                                  ToString(spec));
+    }
+  }
+  return OkStatus();
+}
+
+uint32_t CellCount(const CellBox& cells) {
+  uint32_t count = 1;
+  for (const CellRange& range : cells) count *= range.count;
+  return count;
+}
+
+std::vector<uint32_t> SlicesIn(const TensorSpec& spec, const CellBox& cells) {
+  DWS_CHECK(cells.size() == spec.cuts.size());
+  std::vector<uint32_t> slices = {0};
+  for (size_t c = 0; c < cells.size(); ++c) {
+    std::vector<uint32_t> finer;
+    finer.reserve(slices.size() * cells[c].count);
+    for (const uint32_t slice : slices) {
+      for (uint32_t cell = cells[c].first; cell < cells[c].end(); ++cell) {
+        finer.push_back(slice * CellsAlong(spec, c) + cell);
+      }
+    }
+    slices = std::move(finer);
+  }
+  return slices;
+}
+
+std::optional<uint32_t> NumberIn(const TensorSpec& spec, const CellBox& cells, uint32_t slice) {
+  DWS_CHECK(cells.size() == spec.cuts.size());
+  uint32_t number = 0;
+  uint32_t stride = 1;
+  for (size_t c = cells.size(); c-- > 0;) {
+    const uint32_t cell = slice % CellsAlong(spec, c);
+    slice /= CellsAlong(spec, c);
+    if (cell < cells[c].first || cell >= cells[c].end()) return std::nullopt;
+    number += (cell - cells[c].first) * stride;
+    stride *= cells[c].count;
+  }
+  if (slice != 0) return std::nullopt;  // beyond the last slice
+  return number;
+}
+
+std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells) {
+  DWS_CHECK(cells.size() == spec.cuts.size());
+  std::vector<DimRange> ranges;
+  for (const uint64_t whole : spec.shape) ranges.push_back({.begin = 0, .end = whole});
+  for (size_t c = 0; c < cells.size(); ++c) {
+    const std::vector<uint64_t>& at = spec.cuts[c].at;
+    DimRange& range = ranges[spec.cuts[c].dim];
+    if (cells[c].first > 0) range.begin = at[cells[c].first - 1];
+    if (cells[c].end() <= at.size()) range.end = at[cells[c].end() - 1];
+  }
+  return ranges;
+}
+
+std::string ToString(const TensorSpec& spec, const CellBox& cells) {
+  DWS_CHECK(cells.size() == spec.cuts.size());
+  if (cells.empty()) return "slices 0 + 1";
+  if (cells.size() == 1) return fmt::format("slices {} + {}", cells[0].first, cells[0].count);
+  std::string text = "cells";
+  for (size_t c = 0; c < cells.size(); ++c) {
+    text += fmt::format("{} {} + {} on dim {}", c == 0 ? "" : ",", cells[c].first, cells[c].count,
+                        spec.cuts[c].dim);
+  }
+  return text;
+}
+
+}  // namespace dws
