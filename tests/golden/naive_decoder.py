@@ -4,25 +4,16 @@ Slow and simple on purpose: bits are characters, planes are read one number at a
 with the C++ decoder shows that the format page is complete.
 """
 
-import itertools
 import struct
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 import xxhash
 import zstandard
 
-BLOCK_ELEMENTS = 65536
+from tests.golden.naive_layout import BLOCK_ELEMENTS, DTYPES, Slice, rank_slices, signature_text
+
 MAGIC = b"\x89DWS\r\n\x1a\n"
 MASK64 = (1 << 64) - 1
-
-# name: (number, bytes, is float)
-DTYPES = {
-    "BOOL": (1, 1, False), "U8": (2, 1, False), "I8": (3, 1, False), "F8_E4M3": (4, 1, True),
-    "F8_E5M2": (5, 1, True), "F8_E8M0": (6, 1, False), "U16": (7, 2, False), "I16": (8, 2, False),
-    "F16": (9, 2, True), "BF16": (10, 2, True), "U32": (11, 4, False), "I32": (12, 4, False),
-    "F32": (13, 4, True), "U64": (14, 8, False), "I64": (15, 8, False), "F64": (16, 8, True),
-}
-
 
 class FormatError(Exception):
     """An object is refused; `code` is the status code that FORMAT.md names."""
@@ -35,54 +26,6 @@ class FormatError(Exception):
 def must(condition: bool, message: str) -> None:
     if not condition:
         raise FormatError("DATA_LOSS", message)
-
-
-# --- Elements, slices and blocks -------------------------------------------------------------------
-
-
-class Slice(NamedTuple):
-    dtype: str
-    elements: int
-    first_word: int
-
-    @property
-    def element_bytes(self) -> int:
-        return DTYPES[self.dtype][1]
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.elements // BLOCK_ELEMENTS)
-
-    def block_elements(self, block: int) -> int:
-        return min(BLOCK_ELEMENTS, self.elements - block * BLOCK_ELEMENTS)
-
-
-def rank_slices(layout: List[Dict[str, Any]]) -> List[Slice]:
-    """The slices of a layout (shards in the form of cases.json) in the order of their numbers."""
-    slices = []
-    for shard in layout:
-        shape = shard["shape"]
-        bounds = [[0, extent] for extent in shape]
-        owned = [range(1) for _ in shape]
-        if "grid" in shard:
-            for cuts, cells in zip(shard["grid"], shard["cells"]):
-                bounds[cuts["dim"]][1:1] = cuts["at"]
-                owned[cuts["dim"]] = range(cells["first"], cells["first"] + cells["count"])
-        elif shard["cuts"]:
-            bounds[shard["cut_dim"]][1:1] = shard["cuts"]
-            first = shard["first_slice"]
-            owned[shard["cut_dim"]] = range(first, first + shard["slice_count"])
-        first_word = 0
-        for cell in itertools.product(*(range(len(bound) - 1) for bound in bounds)):
-            elements = 1
-            for number, bound in zip(cell, bounds):
-                elements *= bound[number + 1] - bound[number]
-            if all(number in numbers for number, numbers in zip(cell, owned)):
-                slices.append(Slice(shard["dtype"], elements, first_word))
-            for block in range(-(-elements // BLOCK_ELEMENTS)):
-                count = min(BLOCK_ELEMENTS, elements - block * BLOCK_ELEMENTS)
-                first_word += -(-count * DTYPES[shard["dtype"]][1] // 8)
-    return slices
 
 
 # --- Ordinals and digest ---------------------------------------------------------------------------
@@ -131,21 +74,7 @@ def slice_digest(part: Slice, data: bytes) -> Tuple[int, int]:
 
 
 def layout_signature(layout: List[Dict[str, Any]]) -> Tuple[int, int]:
-    text = b""
-    for shard in layout:
-        name = shard["name"].encode()
-        numbers = [DTYPES[shard["dtype"]][0], len(shard["shape"]), *shard["shape"]]
-        if "grid" in shard:
-            numbers.append(256 + len(shard["grid"]))
-            for cuts in shard["grid"]:
-                numbers += [cuts["dim"], len(cuts["at"]), *cuts["at"]]
-            for cells in shard["cells"]:
-                numbers += [cells["first"], cells["count"]]
-        else:
-            numbers += [shard["cut_dim"], len(shard["cuts"]), *shard["cuts"]]
-            numbers += [shard["first_slice"], shard["slice_count"]]
-        text += struct.pack("<Q", len(name)) + name + struct.pack(f"<{len(numbers)}Q", *numbers)
-    return digest_words(words_of(text), 0)
+    return digest_words(words_of(signature_text(layout)), 0)
 
 
 def state_token(digests: List[Tuple[int, int]]) -> Tuple[int, int]:

@@ -81,6 +81,7 @@ CASES = {
     "hsdp": _mesh("hsdp", 4),
     "tp": _mesh("tp", 2),
     "fsdp2-tp": _mesh("fsdp2-tp", 4),
+    "fsdp2-tp-by-rows": _mesh("fsdp2-tp-by-rows", 4),
     "experts": _mesh("experts", 4),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),

@@ -15,10 +15,10 @@ from typing import Any, Iterable, Mapping, Optional
 
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DTypeError, LayoutError, StateError
-from dws.layout import Cut, TensorSpec, with_cuts
+from dws.layout import TensorSpec, with_cuts
 from dws.torch_module import bind, is_module, named_tensors
 from dws.trainer import Trainer
-from dws.trainers.placement import part_of
+from dws.trainers.placement import ranges_of
 from dws.trainers.shares import Declared, Share
 
 # What wrappers add to names; checkpoints and engines do not have it.
@@ -58,10 +58,11 @@ class _Weight:
                 f"{share.spec}: this process had {list(self.local_shape)} of it when it was registered, and "
                 f"has {list(local.shape)} now"
             )
-        if not self.local_shape or share.whole:
+        if not self.local_shape:
             return local
-        first = self.declared.part.begin
-        return local.narrow(share.dim, share.begin - first, share.end - share.begin)
+        origins = [begin for begin, _ in self.declared.ranges]
+        ranges = [(begin - o, end - o) for (begin, end), o in zip(share.ranges, origins)]
+        return local[tuple(slice(*each) for each in ranges)]
 
 
 class ModuleWeights:
@@ -109,7 +110,7 @@ class ModuleWeights:
     def _declared(
         self, name: str, own_name: str, tensor: Any, dtype: Any, divisible: bool
     ) -> _Weight:
-        part = part_of(name, tensor)
+        ranges = ranges_of(name, tensor)
         sharded = hasattr(tensor, "placements")
         try:
             published = DType.of(tensor.dtype)
@@ -119,7 +120,7 @@ class ModuleWeights:
             published = DType.of(dtype)
         spec = with_cuts(TensorSpec(name, published, tuple(tensor.shape)), self._cuts)
         local = tensor.to_local() if sharded else tensor
-        return _Weight(Declared(spec, part, divisible), own_name, sharded, tuple(local.shape))
+        return _Weight(Declared(spec, ranges, divisible), own_name, sharded, tuple(local.shape))
 
     def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
         """Registers what this process publishes.
@@ -135,12 +136,12 @@ class ModuleWeights:
         self._copied = self._copied or not whole
         if self._copied:
             specs = [share.spec for share in shares.values()]
-            slices = {name: share.slices for name, share in shares.items()}
-            self._views = trainer.register(specs, shards=slices, views="torch", timeout=timeout)
+            cells = {name: share.cells for name, share in shares.items()}
+            self._views = trainer.register(specs, shards=cells, views="torch", timeout=timeout)
             return
         held = named_tensors(self._module)
         tensors = {name: held[weight.own_name] for name, weight in self._weights.items()}
-        cuts = {name: Cut(share.spec.cuts, share.spec.cut_dim) for name, share in shares.items()}
+        cuts = {name: share.spec.cuts for name, share in shares.items()}
         self._views = trainer.register(tensors, cuts=cuts, views="torch", timeout=timeout)
         bind(self._module, {self._weights[k].own_name: view for k, view in self._views.items()})
 

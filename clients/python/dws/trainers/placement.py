@@ -1,7 +1,7 @@
 """Which part of a tensor this process has, read from the tensor itself.
 
-A tensor that is no DTensor is whole, the same on every process that has it. A DTensor may be cut on one dimension, by
-any axes of its device mesh, and replicated over the others. Axis after axis, Shard cuts what is there into parts of
+A tensor that is no DTensor is whole, the same on every process that has it. A DTensor may be cut on any dimensions, each by
+any axes of its device mesh, and replicated over the other axes. Axis after axis, Shard cuts what is there into parts of
 ceil(rows / ranks) rows; the last ones are smaller, or empty. _StridedShard, which fully_shard makes of a tensor that
 tensor parallelism has cut on the same dimension, stands left of that cut and comes after it.
 """
@@ -12,9 +12,10 @@ import dataclasses
 from typing import Any, Optional, Sequence
 
 from dws.errors import LayoutError
+from dws.layout import Range
 
-# [begin, end).
-Range = tuple[int, int]
+# What a process has of each dimension of a tensor; nothing, if one of them is empty.
+Ranges = tuple[Range, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +29,6 @@ class Axis:
     ranks: int
     coordinate: int
     split_factor: Optional[int] = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The rows [begin, end) of dimension `dim`; the whole tensor if `dim` is None."""
-
-    dim: Optional[int]
-    begin: int
-    end: int
 
 
 def rows_of(rows: int, axes: Sequence[Axis]) -> Optional[Range]:
@@ -83,43 +75,35 @@ def _joined(runs: Sequence[Range]) -> list[Range]:
     return found
 
 
-def part_of(name: str, tensor: Any) -> Part:
+def ranges_of(name: str, tensor: Any) -> Ranges:
     """Raises:
     LayoutError: a layout cannot express where its elements are, or they are not in the tensor.
     """
     _refuse_foreign(name, tensor)
     shape = tuple(int(extent) for extent in tensor.shape)
-    whole = Part(None, 0, shape[0] if shape else 1)
+    found = [(0, extent) for extent in shape]
     if not hasattr(tensor, "placements"):
-        return whole
+        return tuple(found)
     mesh = tensor.device_mesh
     sizes = " x ".join(str(mesh.size(i)) for i in range(mesh.ndim))
     axes_names = f" {list(mesh.mesh_dim_names)}" if mesh.mesh_dim_names else ""
-    placements = list(tensor.placements)
     where = (
-        f"'{name}' {list(shape)} is placed as {placements} on a device mesh of {sizes}{axes_names}"
+        f"'{name}' {list(shape)} is placed as {list(tensor.placements)} on a device mesh of "
+        f"{sizes}{axes_names}"
     )
-    axes = _cutting_axes(where, tensor)
-    if len(axes) > 1:
-        raise LayoutError(
-            f"{where}: cut on dimensions {sorted(axes)}, and a tensor can be cut on one. Shard it on the "
-            "dimension of its tensor parallelism (shard_placement_fn= of fully_shard), or leave it out of one "
-            "of the two"
-        )
-    if not axes:
-        return whole
-    dim, cutting = axes.popitem()
-    found = rows_of(shape[dim], cutting)
-    if found is None:
-        raise LayoutError(
-            f"{where}: what this process has of dimension {dim} is not one range of it. Use an extent that the "
-            "mesh divides, and shard with fully_shard after tensor parallelism"
-        )
-    wanted = (*shape[:dim], found[1] - found[0], *shape[dim + 1 :])
+    for dim, cutting in _cutting_axes(where, tensor).items():
+        rows = rows_of(shape[dim], cutting)
+        if rows is None:
+            raise LayoutError(
+                f"{where}: what this process has of dimension {dim} is not one range of it. Use an extent that "
+                "the mesh divides, and shard with fully_shard after tensor parallelism"
+            )
+        found[dim] = rows
+    wanted = tuple(end - begin for begin, end in found)
     local = tuple(tensor.to_local().shape)
     if local != wanted:
         raise LayoutError(f"{where}: this process has {list(local)} of it, expected {list(wanted)}")
-    return whole if local == shape else Part(dim, *found)
+    return tuple(found)
 
 
 def _cutting_axes(where: str, tensor: Any) -> dict[int, list[Axis]]:

@@ -88,7 +88,7 @@ class Publisher:
 
         declared = _on_all(declare)
         if "{rank}" not in self._socket and all(
-            one.part.dim is None for one in declared[0].values()
+            one.whole for one in declared[0].values()
         ):
             declared = declared[:1]
         shares = shares_of(declared)

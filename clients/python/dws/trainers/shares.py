@@ -4,21 +4,24 @@ Every process declares what it has, all get all declarations, and each computes 
 
 1. Parts that one process has are its own. What follows goes from the largest part to the smallest.
 2. A part is cut into pieces of equal rows, one for each process that has it, but into none below BLOCK_ELEMENTS: a
-   smaller slice costs as much as one of that size.
+   smaller slice costs as much as one of that size. Rows are those of the first dimension that has enough of them.
 3. The pieces, and the rows that are left over, go to the processes that have the fewest bytes so far; of equal ones, to
    the first.
 
-Buffers are not divided: the first process that has one publishes it, because each may have updated its own. Pure.
+Then the tensor is cut along the edges of all shares, and as engines need it. Buffers are not divided: the first process
+that has one publishes it, because each may have updated its own. Pure.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterable, Mapping, Sequence
+import itertools
+import math
+from typing import Mapping, Sequence
 
 from dws.errors import LayoutError
-from dws.layout import BLOCK_ELEMENTS, Cut, TensorSpec
-from dws.trainers.placement import Part, Range
+from dws.layout import BLOCK_ELEMENTS, Cells, Cut, TensorSpec
+from dws.trainers.placement import Ranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,56 +30,60 @@ class Declared:
 
     Attributes:
       spec: cut as engines need it.
+      ranges: what the process has of it.
       divisible: whether processes with the same part may divide it.
     """
 
     spec: TensorSpec
-    part: Part
+    ranges: Ranges
     divisible: bool = True
+
+    @property
+    def whole(self) -> bool:
+        return self.ranges == _all_of(self.spec)
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What a process publishes of a tensor: rows [begin, end) of dimension `dim`.
+    """What a process publishes of a tensor.
 
     Attributes:
       spec: cut between all shares, and as engines need it.
     """
 
     spec: TensorSpec
-    dim: int
-    begin: int
-    end: int
+    ranges: Ranges
 
     @property
-    def slices(self) -> tuple[int, int]:
-        """(first slice, slice count)."""
-        bounds = [0, *self.spec.cuts, _rows(self.spec, self.dim)]
-        first = bounds.index(self.begin)
-        # An extent of 0 has one slice.
-        return first, max(bounds.index(self.end) - first, 1)
+    def cells(self) -> Cells:
+        """For each cut of `spec` (first cell, number of cells)."""
+        found = []
+        for cut in self.spec.cuts:
+            bounds = [0, *cut.boundaries, self.spec.shape[cut.dim]]
+            first, end = map(bounds.index, self.ranges[cut.dim])
+            found.append((first, end - first))
+        return tuple(found)
+
+    @property
+    def size_bytes(self) -> int:
+        return _elements(self.ranges) * int(self.spec.dtype.itemsize)
 
     @property
     def whole(self) -> bool:
-        return (self.begin, self.end) == (0, _rows(self.spec, self.dim))
+        return self.ranges == _all_of(self.spec)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """Processes that have the same rows of a tensor."""
+    """Processes that have the same part of a tensor."""
 
     spec: TensorSpec
-    dim: int
-    rows: Range
+    ranges: Ranges
     processes: tuple[int, ...]
 
     @property
-    def row_elements(self) -> int:
-        return self.spec.elements // max(_rows(self.spec, self.dim), 1)
-
-    @property
     def size_bytes(self) -> int:
-        return (self.rows[1] - self.rows[0]) * self.row_elements * int(self.spec.dtype.itemsize)
+        return _elements(self.ranges) * int(self.spec.dtype.itemsize)
 
 
 Declarations = Sequence[Mapping[str, Declared]]
@@ -89,27 +96,24 @@ def shares_of(declared: Declarations) -> list[dict[str, Share]]:
       declared: by process, then by name; not all need to have all tensors.
 
     Raises:
-      LayoutError: processes contradict each other, nobody has some rows of a tensor, an engine needs it cut on another
-        dimension than it is sharded on, or a process has nothing to publish.
+      LayoutError: processes contradict each other, an element of a tensor is in no part or in parts that are not equal,
+        or a process has nothing to publish.
     """
-    by_name = {
-        name: _groups(name, declared) for name in sorted({n for each in declared for n in each})
-    }
-    groups = [group for of_tensor in by_name.values() for group in of_tensor]
+    names = sorted({name for each in declared for name in each})
+    groups = [group for name in names for group in _groups(name, declared)]
     groups.sort(key=lambda group: (len(group.processes) > 1, -group.size_bytes))
     loads = [0] * len(declared)
-    found: dict[str, dict[int, Range]] = {name: {} for name in by_name}
+    found: dict[str, dict[int, Share]] = {name: {} for name in names}
     for group in groups:
-        row_bytes = group.row_elements * int(group.spec.dtype.itemsize)
-        for process, rows in _divided(group, loads).items():
-            loads[process] += (rows[1] - rows[0]) * row_bytes
-            found[group.spec.name][process] = rows
+        for process, ranges in _divided(group, loads).items():
+            share = Share(group.spec, ranges)
+            loads[process] += share.size_bytes
+            found[group.spec.name][process] = share
     result: list[dict[str, Share]] = [{} for _ in declared]
-    for name, ranges in found.items():
-        dim = by_name[name][0].dim
-        spec = _cut(by_name[name][0].spec, dim, ranges.values())
-        for process, rows in ranges.items():
-            result[process][name] = Share(spec, dim, *rows)
+    for name, shares in found.items():
+        spec = _cut(next(iter(shares.values())).spec, [share.ranges for share in shares.values()])
+        for process, share in shares.items():
+            result[process][name] = dataclasses.replace(share, spec=spec)
     for process, mine in enumerate(result):
         if not mine:
             raise LayoutError(
@@ -127,58 +131,77 @@ def _groups(name: str, declared: Declarations) -> list[_Group]:
             raise LayoutError(
                 f"process {first} has {one.spec}, and process {i} {other.spec}: expected the same module"
             )
-    parts = [each.part for each in held.values()]
-    parts = [part for part in parts if part.begin < part.end] or parts
-    dims = sorted({part.dim for part in parts if part.dim is not None})
-    wanted = one.spec.cut_dim if one.spec.cuts else None
-    if len(dims) > 1:
-        raise LayoutError(f"{one.spec} is sharded on dimensions {dims}: expected one")
-    dim = dims[0] if dims else wanted or 0
-    if wanted not in (None, dim):
-        raise LayoutError(
-            f"'{name}' is sharded on dimension {dim}, and an engine needs it cut on dimension "
-            f"{wanted}: a tensor can be cut on one dimension. Use an engine that holds it whole, or "
-            "shard it on that dimension (shard_placement_fn= of fully_shard)"
-        )
-    extent = _rows(one.spec, dim)
-    by_rows: dict[Range, list[int]] = {}
+    by_ranges: dict[Ranges, list[int]] = {}
     for i, each in held.items():
-        rows = (0, extent) if each.part.dim is None else (each.part.begin, each.part.end)
-        if rows[0] < rows[1] or not extent:
-            by_rows.setdefault(rows, []).append(i)
-    ranges = sorted(by_rows)
-    if [begin for begin, _ in ranges] + [extent] != [0] + [end for _, end in ranges]:
-        raise LayoutError(
-            f"{one.spec}: processes have the ranges {ranges} of dimension {dim}, expected each of its {extent} rows in "
-            "one of them"
-        )
+        if _elements(each.ranges) or not one.spec.elements:
+            by_ranges.setdefault(each.ranges, []).append(i)
+    if not one.spec.elements:  # nothing of nothing: the first process has it
+        by_ranges = {_all_of(one.spec): [first]}
+    _check_parts(one.spec, list(by_ranges))
     return [
-        _Group(one.spec, dim, rows, tuple(processes if one.divisible else processes[:1]))
-        for rows, processes in by_rows.items()
+        _Group(one.spec, ranges, tuple(processes if one.divisible else processes[:1]))
+        for ranges, processes in by_ranges.items()
     ]
 
 
-def _divided(group: _Group, loads: Sequence[int]) -> dict[int, Range]:
+def _check_parts(spec: TensorSpec, parts: Sequence[Ranges]) -> None:
+    """Raises LayoutError unless each element is in one of the parts."""
+    bounds = [sorted({at for part in parts for at in part[dim]}) for dim in range(len(spec.shape))]
+    numbers = [{at: i for i, at in enumerate(each)} for each in bounds]
+    seen: dict[tuple[int, ...], Ranges] = {}  # the part that has a cell between the bounds
+    for part in parts:
+        cells = [range(number[low], number[high]) for number, (low, high) in zip(numbers, part)]
+        for cell in itertools.product(*cells):
+            other = seen.setdefault(cell, part)
+            if other is not part:
+                raise LayoutError(
+                    f"{spec}: processes have the parts {list(other)} and {list(part)}, expected the same or nothing "
+                    "in common"
+                )
+    held = sum(map(_elements, parts))
+    if held != spec.elements:
+        raise LayoutError(
+            f"{spec}: processes have {held} of its {spec.elements} elements, expected each in one of the parts "
+            f"{[list(part) for part in sorted(parts)[:8]]}"
+        )
+
+
+def _divided(group: _Group, loads: Sequence[int]) -> dict[int, Ranges]:
     """By process."""
-    begin, end = group.rows
-    blocks = (end - begin) * group.row_elements // BLOCK_ELEMENTS  # of a scalar: 0
-    pieces = max(min(len(group.processes), end - begin, blocks), 1)
+    elements, replicas = _elements(group.ranges), len(group.processes)
+    if replicas == 1 or elements < 2 * BLOCK_ELEMENTS:
+        pieces, dim = 1, 0
+    else:
+        pieces = min(replicas, elements // BLOCK_ELEMENTS)
+        extents = [end - begin for begin, end in group.ranges]
+        dim = max(range(len(extents)), key=lambda dim: (min(extents[dim], pieces), -dim))
+        pieces = min(pieces, extents[dim])
     lightest = sorted(group.processes, key=lambda process: (loads[process], process))[:pieces]
+    if pieces == 1:
+        return {lightest[0]: group.ranges}
+    begin, end = group.ranges[dim]
     size, larger = divmod(end - begin, pieces)
     found = {}
     for process in sorted(lightest):
         rows = size + (process in lightest[:larger])
-        found[process] = (begin, begin + rows)
+        found[process] = (*group.ranges[:dim], (begin, begin + rows), *group.ranges[dim + 1 :])
         begin += rows
     return found
 
 
-def _cut(spec: TensorSpec, dim: int, shares: Iterable[Range]) -> TensorSpec:
-    """The tensor, cut between shares too."""
-    inner = {begin for begin, _ in shares} - {0}
-    cuts = tuple(sorted(inner | set(spec.cuts)))
-    return dataclasses.replace(spec, cut_dim=dim if cuts else 0, cuts=cuts)
+def _cut(spec: TensorSpec, parts: Sequence[Ranges]) -> TensorSpec:
+    """The tensor, cut along the edges of the parts too."""
+    wanted = {cut.dim: set(cut.boundaries) for cut in spec.cuts}
+    cuts = []
+    for dim in range(len(spec.shape)):
+        inner = {begin for part in parts for begin in part[dim]} - {0, spec.shape[dim]}
+        cuts.append(Cut(tuple(sorted(inner | wanted.get(dim, set()))), dim))
+    return dataclasses.replace(spec, cuts=tuple(cuts))
 
 
-def _rows(spec: TensorSpec, dim: int) -> int:
-    return spec.shape[dim] if spec.shape else 1
+def _all_of(spec: TensorSpec) -> Ranges:
+    return tuple((0, extent) for extent in spec.shape)
+
+
+def _elements(ranges: Ranges) -> int:
+    return math.prod(end - begin for begin, end in ranges)

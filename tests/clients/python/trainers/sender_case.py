@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import unittest
 from typing import Any, Optional, Sequence
@@ -81,8 +82,9 @@ class SenderCase(unittest.TestCase):
         sizes = slice_elements(request.layout)
         first = 0
         for shard, place in zip(request.layout.shards, request.resident.shards):
-            slices = sizes[first : first + shard.slice_count]
-            first += shard.slice_count
+            count = math.prod(cells.count for cells in shard.cells) if shard.cells else shard.slice_count
+            slices = sizes[first : first + count]
+            first += count
             if shard.tensor.name == name:
                 count = sum(elements * itemsize for elements, itemsize in slices)
                 region = np.frombuffer(self.sender.region(), np.uint8)

@@ -7,11 +7,12 @@ import math
 import os
 import random
 import unittest
+from collections import Counter
 from typing import Any, Optional, Sequence
 
 import dws
 from dws.layout import BLOCK_ELEMENTS, TensorSpec
-from dws.trainers.placement import Axis, Part, rows_of
+from dws.trainers.placement import Axis, Ranges, rows_of
 from dws.trainers.shares import Declared, Share, shares_of
 
 SEED = int(os.environ.get("DWS_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -94,7 +95,7 @@ class SharesTest(unittest.TestCase):
             for i in range(chance.randint(1, 6)):
                 self.declare(chance, f"t{i}", mesh, processes, declared)
             for i in range(len(processes)):  # so that none has nothing
-                declared[i][f"own{i}"] = Declared(TensorSpec(f"own{i}", "U8", ()), Part(None, 0, 1))
+                declared[i][f"own{i}"] = Declared(TensorSpec(f"own{i}", "U8", ()), ())
             shares = shares_of(declared)
             self.assertEqual(shares, shares_of(declared))
             for name in {name for each in declared for name in each}:
@@ -103,45 +104,42 @@ class SharesTest(unittest.TestCase):
     def declare(
         self, chance: random.Random, name: str, mesh: Any, processes: Any, declared: Any
     ) -> None:
-        dim = chance.randint(0, 1)
-        shape = [chance.randint(0, 9), chance.choice([0, 1, 3, BLOCK_ELEMENTS])]
-        if dim:
-            shape.reverse()
-        cutting = [i for i in range(2) if chance.random() < 0.6]
-        cuts = tuple(sorted(row for row in range(1, shape[dim]) if chance.random() < 0.2)[:5])
-        spec = TensorSpec(name, "BF16", tuple(shape), dim if cuts else 0, cuts)
+        shape = [chance.randint(0, 9), chance.choice([0, 1, 3, 8]), chance.choice([1, 2, BLOCK_ELEMENTS])]
+        chance.shuffle(shape)
+        # Which dimension each axis of the mesh cuts; None: replicas.
+        cutting = [chance.choice([None, 0, 1, 2]) for _ in mesh]
+        cuts = []
+        for dim in (0, 1, 2):
+            some = [row for row in range(1, min(shape[dim], 20)) if chance.random() < 0.2]
+            cuts.append(dws.Cut(tuple(some[:3]), dim))
+        spec = TensorSpec(name, "BF16", tuple(shape), cuts)
         divisible = chance.random() < 0.8
         for process, at in enumerate(processes):
-            part = Part(None, 0, shape[0])
-            if cutting:
-                rows = rows_of(shape[dim], [Axis(mesh[i], at[i]) for i in cutting])
+            ranges = []
+            for dim, extent in enumerate(shape):
+                axes = [Axis(mesh[i], at[i]) for i in range(2) if cutting[i] == dim]
+                rows = rows_of(extent, axes)
                 assert rows is not None
-                part = Part(dim, *rows)
-            declared[process][name] = Declared(spec, part, divisible)
+                ranges.append(rows)
+            declared[process][name] = Declared(spec, tuple(ranges), divisible)
 
     def check(self, name: str, declared: Sequence[Any], shares: Sequence[dict[str, Share]]) -> None:
-        seen: list[int] = []
+        seen: Counter[Ranges] = Counter()
         one = next(each[name] for each in declared if name in each)
         for process, mine in enumerate(shares):
             if name not in mine:
                 continue
-            share, part = mine[name], declared[process][name].part
-            rows = range(share.begin, share.end)
-            seen.extend(rows)
-            if part.dim is not None:
-                self.assertEqual(share.dim, part.dim)
-                self.assertTrue(set(rows) <= set(range(part.begin, part.end)))
-            first, count = share.slices
-            self.assertEqual(share.spec.slice_range(first)[0], share.begin)
-            if share.spec.cuts:
-                self.assertEqual(share.spec.slice_range(first + count - 1)[1], share.end)
-            else:
-                self.assertTrue(share.whole)
-            self.assertTrue(set(one.spec.cuts) <= set(share.spec.cuts))
-        self.assertEqual(len(set(seen)), len(seen))
-        owner = next(mine[name] for mine in shares if name in mine)
-        extent = one.spec.shape[owner.dim] if one.spec.shape else 1
-        self.assertEqual(sorted(seen), list(range(extent)))
+            share, part = mine[name], declared[process][name].ranges
+            for (low, high), (begin, end) in zip(share.ranges, part):
+                self.assertTrue(begin <= low <= high <= end)
+            layout = dws.layout.RankLayout([share.spec], {name: share.cells})
+            self.assertEqual(layout.shards[0].ranges, share.ranges)
+            seen.update(layout.shards[0].slices())
+            for cut in one.spec.cuts:  # as engines need it
+                found = {cut.dim: set(cut.boundaries) for cut in share.spec.cuts}
+                self.assertTrue(set(cut.boundaries) <= found[cut.dim])
+        spec = next(mine[name].spec for mine in shares if name in mine)
+        self.assertEqual(seen, Counter(spec.slices()))  # each slice once
 
     def test_replicas_of_a_model_hold_the_same_bytes(self) -> None:
         # Two layers' shapes of a small Qwen3 and its embedding, over shards of 2 with 4 replicas each.
@@ -154,7 +152,10 @@ class SharesTest(unittest.TestCase):
             shapes.update({f"{layer}.norm{i}": (1024,) for i in range(4)})
         declared = [
             {
-                name: Declared(TensorSpec(name, "BF16", shape), Part(0, *rows_of(shape[0], [Axis(2, at)])))  # type: ignore
+                name: Declared(
+                    TensorSpec(name, "BF16", shape),
+                    (rows_of(shape[0], [Axis(2, at)]), *((0, extent) for extent in shape[1:])),  # type: ignore
+                )
                 for name, shape in shapes.items()
             }
             for _ in range(4)
@@ -162,51 +163,47 @@ class SharesTest(unittest.TestCase):
         ]
         loads = []
         for mine in shares_of(declared):
-            sizes = [
-                (s.end - s.begin) * s.spec.size_bytes // s.spec.shape[0] for s in mine.values()
-            ]
-            loads.append(sum(sizes))
+            loads.append(sum(share.size_bytes for share in mine.values()))
         self.assertLess(max(loads) * len(loads) / sum(loads), 1.02)
 
     def test_pieces_are_not_smaller_than_a_block(self) -> None:
         for rows, pieces in ((1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 3), (100, 4)):
             spec = TensorSpec("w", "F32", (rows, BLOCK_ELEMENTS // 2))
             small = TensorSpec("b", "F32", (1,))
-            each = {"w": Declared(spec, Part(None, 0, rows))}
+            each = {"w": Declared(spec, ((0, rows), (0, spec.shape[1])))}
             for i in range(4):
                 name = f"b{i}"
-                each[name] = Declared(TensorSpec(name, "F32", small.shape), Part(None, 0, 1))
+                each[name] = Declared(TensorSpec(name, "F32", small.shape), ((0, 1),))
             shares = shares_of([each] * 4)
             self.assertEqual(sum("w" in mine for mine in shares), pieces)
 
     def test_what_processes_contradict_each_other_about_is_refused(self) -> None:
-        def of(part: Part, **spec: Any) -> dict[str, Declared]:
+        def of(rows: Any, columns: Any = (0, 6), **spec: Any) -> dict[str, Declared]:
             given = {"name": "w", "dtype": "F32", "shape": (4, 6), **spec}
-            return {"w": Declared(TensorSpec(**given), part)}
+            return {"w": Declared(TensorSpec(**given), (rows, columns))}
 
-        top, bottom, all_of_it = Part(0, 0, 2), Part(0, 2, 4), Part(None, 0, 4)
-        columns = {"cut_dim": 1, "cuts": (3,)}
+        top, bottom, whole = of((0, 2)), of((2, 4)), of((0, 4))
         for declared, why in (
-            ([of(top)], r"ranges \[\(0, 2\)\] of dimension 0, expected each of its 4 rows in one"),
-            ([of(bottom)], r"ranges \[\(2, 4\)\]"),
-            ([of(top), of(all_of_it)], r"ranges \[\(0, 2\), \(0, 4\)\]"),
-            ([of(all_of_it), of(Part(0, 1, 2))], r"ranges \[\(0, 4\), \(1, 2\)\]"),
-            ([of(top), of(Part(1, 0, 3))], r"sharded on dimensions \[0, 1\]"),
-            ([of(top), of(bottom, dtype="BF16")], "process 0 has 'w' F32.*process 1 'w' BF16"),
-            (
-                [of(top, **columns), of(bottom, **columns)],
-                "dimension 0.*on dimension 1.*shard_placement",
-            ),
-            ([of(top), of(bottom), of(Part(0, 0, 0))], "process 2 of 3 has no element"),
+            ([top], r"have 12 of its 24 elements.*\[\[\(0, 2\), \(0, 6\)\]\]"),
+            ([bottom], "have 12 of its 24 elements"),
+            ([top, whole], r"the parts \[\(0, 2\), \(0, 6\)\] and \[\(0, 4\), \(0, 6\)\], expected the same"),
+            ([whole, of((1, 2))], r"the parts \[\(0, 4\), \(0, 6\)\] and \[\(1, 2\), \(0, 6\)\]"),
+            ([top, of((0, 4), (0, 3))], "expected the same or nothing in common"),
+            ([top, of((2, 4), dtype="BF16")], "process 0 has 'w' F32.*process 1 'w' BF16"),
+            ([top, bottom, of((0, 0))], "process 2 of 3 has no element"),
         ):
             with self.assertRaisesRegex(dws.LayoutError, why):
                 shares_of(declared)
-        # What one process has whole is not sharded: engines may need it cut anywhere.
-        own = {"own": Declared(TensorSpec("own", "U8", ()), Part(None, 0, 1))}
-        empty = {**of(Part(0, 0, 0), **columns), **own}
-        self.assertEqual(shares_of([of(all_of_it, **columns), empty])[0]["w"].slices, (0, 2))
-        # Whole ones are divided where engines need them cut.
-        self.assertEqual(shares_of([of(all_of_it, **columns)])[0]["w"].slices, (0, 2))
+
+    def test_a_tensor_is_cut_along_shards_and_as_engines_need_it(self) -> None:
+        spec = TensorSpec("w", "F32", (4, 6), dws.Cut((3,), 1))
+        rows = [{"w": Declared(spec, ((at, at + 2), (0, 6)))} for at in (0, 2)]
+        top, bottom = (mine["w"] for mine in shares_of(rows))
+        self.assertEqual(top.spec.cuts, (dws.Cut((2,)), dws.Cut((3,), 1)))
+        self.assertEqual((top.cells, bottom.cells), (((0, 1), (0, 2)), ((1, 1), (0, 2))))
+        whole = shares_of([{"w": Declared(spec, ((0, 4), (0, 6)))}])[0]["w"]
+        self.assertTrue(whole.whole)
+        self.assertEqual((whole.spec, whole.cells), (spec, ((0, 2),)))
 
 
 if __name__ == "__main__":
