@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/mesh_limits.h"
+#include "common/mesh/mesh_limits.h"
 
 namespace dws::mesh {
 

@@ -34,8 +34,7 @@ inline constexpr size_t kJsonValuesMax = 16 * kTensorsMax;
 inline constexpr uint64_t kSlimeVersionMax = 999'999'999;
 inline constexpr uint64_t kSlimeShardBytesDefault = uint64_t{1} << 30;
 inline constexpr uint64_t kSlimePublishShardBytes = uint64_t{256} << 20;  // in memory until written
-// Memory for tensors that are published whole at a time; one larger one may have more.
-inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4} << 30;
+inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4} << 30;  // of tensors written at a time
 inline constexpr uint64_t kSlimeOwnerBytesMax = 256;  // of the file that names a folder's owner
 inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
 inline constexpr size_t kSlimeAppliedMax = 4096;        // versions a local checkpoint remembers
@@ -79,7 +78,6 @@ inline constexpr size_t kFullTransfersMax = 64;  // FetchFull streams at a time
 inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for other receivers
 // Must stay free for the trainer beside a snapshot on its GPU; else the snapshot is on the host.
 inline constexpr uint64_t kGpuSpareBytes = uint64_t{8} << 30;
-
 inline constexpr uint64_t kWanAskedVersions = 16;  // class-split so many versions after a request
 inline constexpr size_t kDenseGroupsShown = 8;     // of a version, in its status and the log
 

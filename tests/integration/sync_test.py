@@ -316,6 +316,34 @@ class RanksTest(IntegrationCase):
             self.assert_same_weights(engine, dws.named_tensors(theirs), whole)
             self.assert_token(grant, trainers, views)
 
+    def test_trainer_ranks_with_rows_serve_engines_with_columns(self) -> None:
+        self.start(ranks=2, receivers=2)
+        random = np.random.default_rng(11)
+        weights = random.integers(0, 1 << 16, (7, 600, 300), np.uint16)
+        cuts = {"w": [dws.Cut((3,)), dws.Cut((100,), dim=2)]}
+        stream = dws.Stream.new()
+        trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
+        views = [
+            trainer.register({"w": weights}, shards={"w": [(rank, 1), (0, 2)]}, cuts=cuts)["w"]
+            for rank, trainer in enumerate(trainers)
+        ]
+        engines, live = [], []
+        for index, (begin, end) in enumerate(((0, 100), (100, 300))):
+            engines.append(self.engine(self.cluster.receivers[index]))
+            held = np.zeros((7, 600, end - begin), np.uint16)
+            mapping = {"w": dws.Slice("w", 2, begin, end)}
+            live.append(engines[-1].attach({"w": held}, mapping)["w"])
+        for version in (1, 2, 3):
+            for view in views:
+                change(view, random, 0.01)
+            for trainer in trainers:
+                trainer.publish(version)
+            for trainer in trainers:
+                trainer.wait(version, policy="all", timeout=60)
+            for engine in engines:
+                self.await_version(engine, version)
+            np.testing.assert_array_equal(np.concatenate(live, 2), np.concatenate(views))
+
     def test_an_engine_waits_for_the_slower_rank(self) -> None:
         self.start(ranks=2)
         stream = dws.Stream.new()

@@ -34,7 +34,8 @@ _ENVIRONMENT = {
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`run`: the trainer's program; `kind`: of models.py; `dtype`: of the engine; `ranks`: by torchrun if
-    there are several; `senders`: one for each rank that publishes; `options`: of the program; `engine`: whether there is one of plain torch; `needs`: packages.
+    there are several; `senders`: one for each rank that publishes; `options`: of the program; `engine`: whether there is one of plain torch;
+    `engine_parts`: in how many tensors it holds a weight; `needs`: packages.
     """
 
     run: str
@@ -44,6 +45,7 @@ class Case:
     senders: int = 1
     options: tuple[str, ...] = ()
     engine: bool = True
+    engine_parts: int = 1
     needs: tuple[str, ...] = ("torch", "transformers", "accelerate")
 
     def command(self) -> list[str]:
@@ -57,13 +59,14 @@ class Case:
 _FSDP = ("torch",)
 
 
-def _mesh(layout: str, ranks: int) -> Case:
+def _mesh(layout: str, ranks: int, engine_parts: int = 1) -> Case:
     return Case(
         "mesh_run.py",
         kind="wide",
         ranks=ranks,
         senders=ranks,
-        options=(f"--layout={layout}",),
+        options=(f"--layout={layout}", f"--engine-parts={engine_parts}"),
+        engine_parts=engine_parts,
         needs=_FSDP,
     )
 
@@ -82,6 +85,7 @@ CASES = {
     "tp": _mesh("tp", 2),
     "fsdp2-tp": _mesh("fsdp2-tp", 4),
     "fsdp2-tp-by-rows": _mesh("fsdp2-tp-by-rows", 4),
+    "fsdp2-to-tp": _mesh("fsdp2", 4, engine_parts=3),
     "experts": _mesh("experts", 4),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
@@ -126,6 +130,7 @@ def run(case: Case, log_folder: Optional[str]) -> tuple[Optional[str], str]:
         files = {name: stack.enter_context(open(path, "w")) for name, path in logs.items()}
         engine = [sys.executable, os.path.join(HERE, "engine.py"), f"--receiver={receiver.socket}"]
         engine += [f"--kind={case.kind}", f"--dtype={case.dtype}", f"--seen={seen}"]
+        engine += [f"--parts={case.engine_parts}"]
         if case.engine:
             stack.callback(_end, _start(engine, files["engine"]))
         command = [

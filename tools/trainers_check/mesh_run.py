@@ -7,6 +7,7 @@ DTensors of many meshes is compared with what torch says of them.
     tp         parallelize_module: `first` by columns, `second` by rows
     fsdp2-tp   the same in a mesh of 2 x 2 with fully_shard, which cuts all on dimension 0: `second` on both dimensions
     fsdp2-tp-by-rows  the same, but fully_shard cuts `second` on the dimension of its tensor parallelism
+    fsdp2      fully_shard over four ranks, for an engine of three ranks with tensor parallelism, see engine.py
     experts    fully_shard of `first` over two of the ranks with two replicas, of the rest over all
 """
 
@@ -44,6 +45,8 @@ def parallel(model: torch.nn.Module, layout: str) -> Any:
         return torch.nn.parallel.DistributedDataParallel(model)
     if layout == "tp":
         return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    if layout == "fsdp2":
+        return fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     if layout == "hsdp":
         return fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
@@ -110,6 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("sender", "receiver", "job-id", "seen", "dtype", "layout"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--engine-parts", type=int, default=1)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     report = ""
@@ -117,7 +121,9 @@ def main() -> None:
         report = ", placements like torch's: %d, refused: %d" % compare_placements()
     model = parallel(models.make("wide", seed=3), options.layout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    publisher = Publisher(options.sender, options.job_id)
+    parts = options.engine_parts
+    cuts = models.engine_cuts(dict(model.named_parameters()), parts) if parts > 1 else None
+    publisher = Publisher(options.sender, options.job_id, cuts=cuts)
     publisher.register(model)
     assert publisher.trainer is not None
     sizes: list[Any] = [None] * dist.get_world_size()

@@ -23,13 +23,16 @@
 
 namespace dws {
 
-// Tensors that are whole, cut into rows, cut across rows, empty and scalar; two blocks and more.
+// Tensors that are whole, cut into rows, cut across rows, cut on two dimensions, empty and scalar;
+// two blocks and more.
 inline RankLayout WholeLayout() {
   return MakeLayout(
       {{.tensor = {.name = "across", .shape = {3, 40, 1000}, .cuts = {{1, {7, 20}}}},
         .cells = {{0, 3}}},
        {.tensor = {.name = "bytes", .dtype = DType::kF8E4M3, .shape = {70'001}}},
        {.tensor = {.name = "empty", .dtype = DType::kF32, .shape = {0, 5}}},
+       {.tensor = {.name = "grid", .shape = {50, 31, 90}, .cuts = {{0, {7, 20}}, {2, {31}}}},
+        .cells = {{0, 3}, {0, 2}}},
        {.tensor = {.name = "rows", .shape = {300, 1001}, .cuts = {{0, {100}}}}, .cells = {{0, 2}}},
        {.tensor = {.name = "scalar", .dtype = DType::kF64, .shape = {}}}});
 }
@@ -78,7 +81,7 @@ struct Publishing {
     uint32_t slice = 0;
     for (const Shard& shard : layout.shards()) {
       std::vector<std::byte> bytes;
-      for (uint32_t s = 0; s < shard.slice_count; ++s, ++slice) {
+      for (uint32_t s = 0; s < CellCount(shard.cells); ++s, ++slice) {
         bytes.insert(bytes.end(), weights[slice].begin(), weights[slice].end());
       }
       std::vector<std::byte> buffer;

@@ -14,7 +14,7 @@ EXCERPT = Path("tests/data/rl_trace_excerpt/excerpt.py")
 RUN = Path("tools/bench/run_codec.sh")
 IDS = {
     "P1a", "P1b", "P2a", "P2b", "P2c", "P2d", "P2e", "P2f", "P2g", "P2h",
-    "P3a", "P3b", "P4a", "P4b", "P4c", "dense",
+    "P25", "P3a", "P3b", "P4a", "P4b", "P4c", "dense",
 }  # fmt: skip
 PEERS = [
     "slime format B: xor", "slime format B: overwrite", "slime format A: indices",

@@ -47,6 +47,9 @@ Status Run(const Options& options) {
   if (!options.trace.empty() && (options.Wants("P1b") || options.Wants("P2"))) {
     DWS_RETURN_IF_ERROR(BenchTraceBytes(options, report));
   }
+  if (!options.trace.empty() && options.Wants("P25")) {
+    DWS_RETURN_IF_ERROR(BenchParts(options, report));
+  }
   if (options.Wants("P3") || options.Wants("P4")) {
     DWS_ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(options));
     if (options.Wants("P3")) DWS_RETURN_IF_ERROR(BenchCapture(options, workload, report));
@@ -75,11 +78,11 @@ int Main(int argc, char** argv) {
   app.add_option(
       "--trace", options.trace,
       "Folder of safetensors files: consecutive steps of one training run, by name. "
-      "Without one, P1b and P2 are left out and the speed figures use synthetic weights");
+      "Without one, P1b, P2 and P25 are left out and the speed figures use synthetic weights");
   app.add_option("--only", options.only,
-                 "Groups to run, with commas: P1a P1b P2 P3 P4 dense daemons")
+                 "Groups to run, with commas: P1a P1b P2 P25 P3 P4 dense daemons")
       ->delimiter(',')
-      ->check(CLI::IsMember({"P1a", "P1b", "P2", "P3", "P4", "dense", "daemons"}));
+      ->check(CLI::IsMember({"P1a", "P1b", "P2", "P25", "P3", "P4", "dense", "daemons"}));
   app.add_flag("--no-daemons", options.no_daemons, "Leave out P6, P7 and P13, which start daemons");
   app.add_flag("--probe", options.probe, "Answer requests for single measurements on stdin")
       ->group("");

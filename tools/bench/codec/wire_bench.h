@@ -1,4 +1,5 @@
-// P1 and P2: the bytes of whole delta objects, against entropy and against other formats.
+// P1, P2 and P25: the bytes of delta objects, against entropy and against other formats, and of
+// parts of them.
 #pragma once
 
 #include "common/base/status.h"
@@ -12,5 +13,9 @@ Status BenchSyntheticBytes(const Options& options, Report& report);
 
 // P1b and P2: the last two steps of the trace `options.trace`, after all before them.
 Status BenchTraceBytes(const Options& options, Report& report);
+
+// P25: what a receiver of an engine with halves takes, against an object of these halves alone, for
+// the last two steps of the trace.
+Status BenchParts(const Options& options, Report& report);
 
 }  // namespace dws::bench

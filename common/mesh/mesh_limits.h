@@ -1,4 +1,4 @@
-// The maxima of meshes and of the plans between them, in addition to limits.h.
+// The maxima of meshes and of the plans between them, in addition to common/model/limits.h.
 #pragma once
 
 #include <cstddef>
