@@ -66,7 +66,7 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
                                 limits::kTensorsMax);
   }
   RankLayout layout;
-  uint64_t tensor_slices = 0;
+  uint64_t numbered = 0;  // slices that FirstWords goes through
   for (size_t i = 0; i < shards.size(); ++i) {
     const Shard& shard = shards[i];
     DWS_RETURN_IF_ERROR(Validate(shard.tensor));
@@ -75,18 +75,20 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
                                   shard.tensor.name, shards[i - 1].tensor.name);
     }
     DWS_RETURN_IF_ERROR(CheckCells(shard.tensor, shard.cells));
-    tensor_slices += shard.tensor.SliceCount();
+    if (!shard.tensor.HasWholeWords()) numbered += shard.tensor.SliceCount();
     if (layout.slices_.size() + CellCount(shard.cells) > limits::kSlicesMax) {
       return InvalidArgumentError(
           "a layout has more than {} slices of this rank, tensor '{}' among them ({}): declare "
           "fewer cuts, or more trainer ranks",
           limits::kSlicesMax, shard.tensor.name, ToString(shard.tensor));
     }
-    if (tensor_slices > limits::kLayoutSlicesMax) {
+    if (numbered > limits::kNumberedSlicesMax) {
       return InvalidArgumentError(
-          "the tensors of a layout have more than {} slices on all ranks, tensor '{}' among them "
-          "({}): declare fewer cuts",
-          limits::kLayoutSlicesMax, shard.tensor.name, ToString(shard.tensor));
+          "the tensors of a layout whose slices are no multiples of 8 bytes have more than {} "
+          "slices "
+          "on all ranks, tensor '{}' among them ({}): cut them at multiples of 8 bytes, or declare "
+          "fewer cuts",
+          limits::kNumberedSlicesMax, shard.tensor.name, ToString(shard.tensor));
     }
     layout.Append(static_cast<uint32_t>(i), shard);
   }
@@ -97,8 +99,10 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
 
 void RankLayout::Append(uint32_t number, const Shard& shard) {
   shard_first_.push_back(slice_count());
-  const std::vector<uint64_t> first_words = shard.tensor.SliceFirstWords();
-  for (const uint32_t s : SlicesIn(shard.tensor, shard.cells)) {
+  const std::vector<uint32_t> slices = SlicesIn(shard.tensor, shard.cells);
+  const std::vector<uint64_t> first_words = shard.tensor.FirstWords(slices);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const uint32_t s = slices[i];
     const uint64_t elements = shard.tensor.SliceElements(s);
     const SliceEntry entry{
         .shard = number,
@@ -106,7 +110,7 @@ void RankLayout::Append(uint32_t number, const Shard& shard) {
         .dtype = shard.tensor.dtype,
         .elements = elements,
         .blocks = static_cast<uint32_t>(CeilDiv(elements, limits::kBlockElements)),
-        .first_word = first_words[s],
+        .first_word = first_words[i],
         .first_block = block_count_};
     element_count_ += entry.elements;
     size_bytes_ += entry.size_bytes();

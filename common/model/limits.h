@@ -1,5 +1,4 @@
-// Every maximum of DWS, by name. A size from outside is compared with one of these before it is
-// trusted or allocated.
+// Every maximum of DWS, by name. What comes from outside is compared with it before it is trusted.
 #pragma once
 
 #include <chrono>
@@ -13,10 +12,11 @@ inline constexpr size_t kTensorsMax = 200'000;
 inline constexpr size_t kTensorNameBytesMax = 512;
 inline constexpr size_t kTensorRankMax = 8;
 inline constexpr uint64_t kTensorBytesMax = uint64_t{1} << 42;
-inline constexpr size_t kCutsMax = 4095;              // of one dimension
-inline constexpr size_t kTensorSlicesMax = 65'536;    // of one tensor, on all ranks
-inline constexpr size_t kLayoutSlicesMax = 64 << 20;  // of the tensors of a layout, on all ranks
-inline constexpr size_t kSlicesMax = 400'000;         // of one rank
+inline constexpr size_t kCutsMax = 4095;                // of one dimension
+inline constexpr size_t kTensorSlicesMax = 65'536;      // of one tensor, on all ranks
+inline constexpr size_t kNumberedSlicesMax = 64 << 20;  // of tensors with slices of odd sizes
+inline constexpr size_t kMappedSlicesMax = 4 << 20;     // of one engine rank
+inline constexpr size_t kSlicesMax = 400'000;           // of one rank
 inline constexpr uint32_t kWorldSizeMax = 4096;
 
 // Delta objects.
@@ -34,8 +34,9 @@ inline constexpr size_t kJsonValuesMax = 16 * kTensorsMax;
 inline constexpr uint64_t kSlimeVersionMax = 999'999'999;
 inline constexpr uint64_t kSlimeShardBytesDefault = uint64_t{1} << 30;
 inline constexpr uint64_t kSlimePublishShardBytes = uint64_t{256} << 20;  // in memory until written
-inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4} << 30;  // of tensors written at a time
-inline constexpr uint64_t kSlimeOwnerBytesMax = 256;  // of the file that names a folder's owner
+inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4}
+                                                << 30;  // written at a time, or one tensor
+inline constexpr uint64_t kSlimeOwnerBytesMax = 256;    // of the file that names a folder's owner
 inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
 inline constexpr size_t kSlimeAppliedMax = 4096;        // versions a local checkpoint remembers
 inline constexpr size_t kSlimeAdoptedVersionsMax = 64;  // read to check one that remembers none
@@ -93,8 +94,7 @@ inline constexpr size_t kSyncQueueMax = 256;  // acknowledgements that wait for 
 inline constexpr size_t kLeaseQueueMax = 16;  // commands that wait to be written to one engine rank
 inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress
 inline constexpr uint64_t kFetchBytesPerSecondMin = 1 << 20;  // extends a transfer's deadline
-
-inline constexpr uint64_t kInlineObjectBytesMax = 65'536;  // sent inside its announcement
+inline constexpr uint64_t kInlineObjectBytesMax = 65'536;     // sent inside its announcement
 
 // Broadcasts.
 inline constexpr uint32_t kBroadcastMembersMax = 1024;  // of one epoch, the sender included

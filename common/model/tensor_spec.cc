@@ -1,6 +1,7 @@
 #include "common/model/tensor_spec.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
@@ -43,6 +44,26 @@ std::string ToString(const Cuts& cuts) {
   std::string text = fmt::format("dim {} at {{{}", cuts.dim, fmt::join(cuts.at.begin(), end, ", "));
   if (shown == cuts.at.size()) return text + "}";
   return text + fmt::format(", ... {}}} ({} parts)", cuts.at.back(), cuts.at.size() + 1);
+}
+
+// Before a cell in row-major order are, dimension by dimension, all cells with a smaller number on
+// it: as many elements as the ranges of the dimensions before, what is before the cell on this one,
+// and all of those after.
+uint64_t ElementsBefore(const TensorSpec& spec, uint32_t slice) {
+  const std::vector<DimRange> ranges = spec.Slice(slice);
+  uint64_t rest = spec.ElementCount();
+  if (rest == 0) return 0;
+  uint64_t before = 0;
+  uint64_t inside = 1;
+  // Dimensions that are not cut are part of every cell.
+  for (size_t dim = 0, c = 0; dim < spec.shape.size(); ++dim) {
+    if (c == spec.cuts.size() || spec.cuts[c].dim != dim) continue;
+    ++c;
+    rest /= spec.shape[dim];
+    before += inside * ranges[dim].begin * rest;
+    inside *= ranges[dim].size();
+  }
+  return before;
 }
 
 }  // namespace
@@ -184,13 +205,36 @@ uint32_t TensorSpec::SliceBlocks(uint32_t slice) const {
   return static_cast<uint32_t>(CeilDiv(SliceElements(slice), limits::kBlockElements));
 }
 
-std::vector<uint64_t> TensorSpec::SliceFirstWords() const {
+bool TensorSpec::HasWholeWords() const {
+  uint64_t divisor = ElementBytes(dtype);  // of the bytes of every slice
+  size_t c = 0;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    uint64_t extent = shape[dim];
+    if (c < cuts.size() && cuts[c].dim == dim) {
+      for (const uint64_t cut : cuts[c].at) extent = std::gcd(extent, cut);
+      ++c;
+    }
+    divisor = std::gcd(divisor * (extent % 8), uint64_t{8});
+  }
+  return divisor % 8 == 0;
+}
+
+std::vector<uint64_t> TensorSpec::FirstWords(std::span<const uint32_t> slices) const {
   // A full block is a whole number of words, so only a slice's last block can have a padded tail.
-  std::vector<uint64_t> first_words(SliceCount());
+  std::vector<uint64_t> first_words;
+  first_words.reserve(slices.size());
+  if (HasWholeWords()) {
+    for (const uint32_t slice : slices) {
+      first_words.push_back(ElementsBefore(*this, slice) * ElementBytes(dtype) / 8);
+    }
+    return first_words;
+  }
   uint64_t words = 0;
-  for (uint32_t s = 0; s < first_words.size(); ++s) {
-    first_words[s] = words;
-    words += CeilDiv(SliceBytes(s), 8);
+  uint32_t s = 0;
+  for (const uint32_t slice : slices) {
+    DWS_CHECK(s <= slice);
+    for (; s < slice; ++s) words += CeilDiv(SliceBytes(s), 8);
+    first_words.push_back(words);
   }
   return first_words;
 }
@@ -285,8 +329,8 @@ Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
     } else {
       return InvalidArgumentError(
           "shape [{}] with strides [{}] does not reduce to runs of one stride; hand over a "
-          "contiguous "
-          "tensor or a slice of one",
+          "contiguous tensor, and cut the dimensions before the last one that is cut into single "
+          "indices, or only one dimension",
           fmt::join(shape, ", "), fmt::join(strides, ", "));
     }
   }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,8 +86,10 @@ struct TensorSpec {
   uint64_t SliceBytes(uint32_t slice) const { return SliceElements(slice) * ElementBytes(dtype); }
   // Blocks of one slice: ceil(elements / kBlockElements); 0 for an empty slice.
   uint32_t SliceBlocks(uint32_t slice) const;
-  // The digest's number of the first word of each slice (FORMAT.md, "Digest").
-  std::vector<uint64_t> SliceFirstWords() const;
+  // The digest's number of the first word of each of `slices`, ascending (FORMAT.md, "Digest").
+  std::vector<uint64_t> FirstWords(std::span<const uint32_t> slices) const;
+  // Whether all slices are whole words: then FirstWords takes no time for other slices.
+  bool HasWholeWords() const;
 };
 
 // INVALID_ARGUMENT naming the tensor and what is wrong with it.

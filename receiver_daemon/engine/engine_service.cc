@@ -17,10 +17,18 @@ namespace {
 // We answer this long before the caller's deadline, so that it still receives the answer.
 constexpr std::chrono::milliseconds kAnswerMargin{200};
 
-std::vector<ViewRange> RangesOf(const v1::ParameterView& message) {
-  if (message.whole()) return {};
+Result<std::vector<ViewRange>> RangesOf(const v1::ParameterView& message) {
+  const bool names_one = message.dim() != 0 || message.begin() != 0 || message.end() != 0;
+  if ((message.whole() && (names_one || !message.ranges().empty())) ||
+      (names_one && !message.ranges().empty())) {
+    return InvalidArgumentError(
+        "view '{}' of tensor '{}' names more than one of: all, one range, {} ranges; expected one",
+        message.engine_name(), message.tensor(), message.ranges_size());
+  }
+  if (message.whole()) return std::vector<ViewRange>();
   if (message.ranges().empty()) {
-    return {{.dim = message.dim(), .range = {.begin = message.begin(), .end = message.end()}}};
+    return std::vector<ViewRange>{
+        {.dim = message.dim(), .range = {.begin = message.begin(), .end = message.end()}}};
   }
   std::vector<ViewRange> ranges;
   for (const v1::DimRange& range : message.ranges()) {
@@ -41,10 +49,11 @@ Result<EngineView> ParseView(const v1::ParameterView& message) {
         "view '{}' has {} dimensions and {} ranges, at most {} are supported",
         message.engine_name(), message.shape_size(), message.ranges_size(), limits::kTensorRankMax);
   }
+  DWS_ASSIGN_OR_RETURN(std::vector<ViewRange> ranges, RangesOf(message));
   return EngineView{.engine_name = message.engine_name(),
                     .tensor = message.tensor(),
                     .dtype = dtype,
-                    .ranges = RangesOf(message),
+                    .ranges = std::move(ranges),
                     .shape = {message.shape().begin(), message.shape().end()},
                     .strides = {message.strides().begin(), message.strides().end()},
                     .region = message.region(),

@@ -32,6 +32,10 @@ Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
     }
   }
   if (whole || (slices.has_value() && spool.size_bytes() == part_end)) return object;
+  if (!slices.has_value()) {
+    return DataLossError("a delta object of {} bytes says that it has {}", spool.size_bytes(),
+                         header.total_bytes());
+  }
   return DataLossError(
       "a delta object of {} bytes says that it has {}, and {} in the part that was asked for",
       spool.size_bytes(), header.total_bytes(), part_end);

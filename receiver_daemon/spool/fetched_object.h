@@ -18,7 +18,8 @@ struct FetchedObject {
   std::vector<SpooledFrame> frames;  // of the selected slices, in the manifest's order
 };
 
-// The spool has the object, or its part with the frames of `slices`. Does not check the frames' content. DATA_LOSS: not a delta object, or damaged.
+// The spool has the object, or its part with the frames of `slices`; the size tells which. Does not
+// check the frames' content. DATA_LOSS: not a delta object, or damaged.
 // FAILED_PRECONDITION: made for another layout. UNIMPLEMENTED: a format that is not supported.
 // Others: Spool::Read's.
 Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,

@@ -48,7 +48,8 @@ class SenderGroup {
   // longer, available. CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: what
   // arrived is damaged. `spool`: folder and memory cap.
 
-  // The delta object base -> target.version, or the part of it with the frames of `slices`.
+  // The delta object base -> target.version, or the part of it with the frames of `slices`; the
+  // group chooses. ParseObject with the same `slices` takes both.
   virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                                     const SliceSelection& slices, Spool::Options spool) = 0;
   virtual Result<Description> Describe(const SyncTarget& target, TrainerRank rank) = 0;

@@ -148,8 +148,10 @@ Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view,
     }
     const Result<StridedRuns> runs = CoalesceRuns(ShapeOf(slice), view.strides);
     if (!runs.ok()) {
-      return Annotate(runs.status(),
-                      fmt::format("view '{}' of tensor '{}'", view.engine_name, spec.name));
+      return Annotate(
+          runs.status(),
+          fmt::format("view '{}' of tensor '{}' ({}): slice {}, which is [{}]", view.engine_name,
+                      spec.name, dws::ToString(spec), s, fmt::join(ShapeOf(slice), ", ")));
     }
     DWS_CHECK(runs->run_elements * runs->run_count == spec.SliceElements(s));
     mapping.slices.push_back({.slice = tensor.owners[s],
@@ -245,6 +247,12 @@ Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const Engine
     DWS_ASSIGN_OR_RETURN(CellBox cells, FindSlices(view, tensor->spec, held));
     DWS_RETURN_IF_ERROR(CheckShape(view, tensor->spec, ShapeOf(held)));
     DWS_RETURN_IF_ERROR(CheckBounds(view, region_bytes));
+    if (mapping.slices.size() + CellCount(cells) > limits::kMappedSlicesMax) {
+      return InvalidArgumentError(
+          "view '{}' holds {} slices of tensor '{}', and with the views before it more than {}: "
+          "attach fewer views, or let the trainer declare fewer cuts",
+          view.engine_name, CellCount(cells), view.tensor, limits::kMappedSlicesMax);
+    }
     DWS_RETURN_IF_ERROR(MapView(*tensor, view, held, cells, i, mapping));
     mapping.ranges.push_back({.tensor = view.tensor, .view = i, .cells = std::move(cells)});
     mapping.view_names.push_back(view.engine_name);

@@ -109,7 +109,9 @@ SliceSelection EngineWeights::Held(TrainerRank rank) const {
   const uint32_t slices = layouts_->rank(rank).slice_count();
   std::vector<RankSlice> held;
   for (uint32_t s = 0; s < slices; ++s) {
-    if (Holds(rank, RankSlice(s))) held.emplace_back(s);
+    // Whoever has nothing of a slice without elements has all of it.
+    const bool empty = layouts_->rank(rank).slice(RankSlice(s)).elements == 0;
+    if (empty || Holds(rank, RankSlice(s))) held.emplace_back(s);
   }
   if (held.size() == slices) return std::nullopt;
   return held;

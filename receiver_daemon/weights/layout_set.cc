@@ -1,15 +1,43 @@
 #include "receiver_daemon/weights/layout_set.h"
 
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
 
 namespace dws {
 
+namespace {
+
+// A grid of many slices is declared in few bytes: before memory for all of its slices is taken,
+// there must be as many that ranks own.
+Status CheckOwned(const std::vector<std::shared_ptr<const RankLayout>>& ranks) {
+  std::map<std::string_view, std::pair<const TensorSpec*, uint64_t>> owned;
+  for (const auto& layout : ranks) {
+    for (const Shard& shard : layout->shards()) {
+      auto& [spec, slices] = owned[shard.tensor.name];
+      spec = &shard.tensor;
+      slices += CellCount(shard.cells);
+    }
+  }
+  for (const auto& [name, tensor] : owned) {
+    const auto& [spec, slices] = tensor;
+    if (slices >= spec->SliceCount()) continue;
+    return FailedPreconditionError(
+        "tensor '{}', {}: the {} trainer ranks own {} of its {} slices, some are owned by no "
+        "trainer rank",
+        name, ToString(*spec), ranks.size(), slices, spec->SliceCount());
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
     std::vector<std::shared_ptr<const RankLayout>> ranks) {
   DWS_CHECK(!ranks.empty());
+  DWS_RETURN_IF_ERROR(CheckOwned(ranks));
   std::map<std::string, std::vector<std::optional<OwnedSlice>>, std::less<>> owners;
   auto set = std::shared_ptr<LayoutSet>(new LayoutSet);
   for (uint32_t r = 0; r < ranks.size(); ++r) {

@@ -41,22 +41,6 @@ struct FetchRange {
   ServedKind kind = ServedKind::kDelta;
 };
 
-// The ranges of [offset, offset + length) of what `ranges` make together.
-std::vector<ObjectRange> Within(const std::vector<ObjectRange>& ranges, uint64_t offset,
-                                uint64_t length) {
-  std::vector<ObjectRange> within;
-  uint64_t begin = 0;
-  for (const ObjectRange& range : ranges) {
-    const uint64_t from = std::max(begin, offset);
-    const uint64_t to = std::min(begin + range.size_bytes, offset + length);
-    if (from < to) {
-      within.push_back({.offset = range.offset + (from - begin), .size_bytes = to - from});
-    }
-    begin += range.size_bytes;
-  }
-  return within;
-}
-
 // Sends one object, or a range of it, in chunks. Owns itself until OnDone.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
@@ -162,11 +146,18 @@ Result<std::vector<RankSlice>> ParseSlices(const google::protobuf::RepeatedField
   return slices;
 }
 
-Result<std::vector<ObjectRange>> RangesOf(ByteSpan object, const v1::FetchRequest& request,
+// `version` is that of the object, if it is retained.
+Result<std::vector<ObjectRange>> RangesOf(const std::vector<std::byte>& object,
+                                          const RetainedVersion* version,
+                                          const v1::FetchRequest& request,
                                           const RankLayout& layout) {
   SliceSelection only;
   if (request.has_only()) {
     DWS_ASSIGN_OR_RETURN(only, ParseSlices(request.only().rank_slices(), layout));
+  }
+  // The common case: nothing is parsed again.
+  if (version != nullptr && &version->object == &object) {
+    return PartRanges(version->header, version->manifest, only);
   }
   DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(object));
   if (!only.has_value()) return PartRanges(header, {}, only);
@@ -182,15 +173,15 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
   DWS_ASSIGN_OR_RETURN(ObjectPtr object,
                        state->log->Object(WeightVersion(request.base_version()),
                                           WeightVersion(request.version()), profile));
+  const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
   DWS_ASSIGN_OR_RETURN(std::vector<ObjectRange> ranges,
-                       RangesOf(*object, request, state->layout()));
+                       RangesOf(*object, version.get(), request, state->layout()));
   const uint64_t size = SizeOf(ranges);
   if (request.offset() > size || request.length() > size - request.offset()) {
     return InvalidArgumentError("bytes {} + {} are outside the {} bytes of the object or part",
                                 request.offset(), request.length(), size);
   }
   const uint64_t length = request.length() == 0 ? size - request.offset() : request.length();
-  const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
   const bool retained = version != nullptr && (&version->object == object.get() ||
                                                &version->other_object == object.get());
   ranges = Within(ranges, request.offset(), length);

@@ -317,7 +317,7 @@ class RanksTest(IntegrationCase):
             self.assert_token(grant, trainers, views)
 
     def test_trainer_ranks_with_rows_serve_engines_with_columns(self) -> None:
-        self.start(ranks=2, receivers=2)
+        self.start(ranks=2)
         random = np.random.default_rng(11)
         weights = random.integers(0, 1 << 16, (7, 600, 300), np.uint16)
         cuts = {"w": [dws.Cut((3,)), dws.Cut((100,), dim=2)]}
@@ -328,8 +328,8 @@ class RanksTest(IntegrationCase):
             for rank, trainer in enumerate(trainers)
         ]
         engines, live = [], []
-        for index, (begin, end) in enumerate(((0, 100), (100, 300))):
-            engines.append(self.engine(self.cluster.receivers[index]))
+        for rank, (begin, end) in enumerate(((0, 100), (100, 300))):
+            engines.append(self.engine(rank=rank, world_size=2))
             held = np.zeros((7, 600, end - begin), np.uint16)
             mapping = {"w": dws.Slice("w", 2, begin, end)}
             live.append(engines[-1].attach({"w": held}, mapping)["w"])

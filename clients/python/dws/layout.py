@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import numbers
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from dws._proto import delta_pb2
@@ -282,10 +283,15 @@ def _cells(spec: TensorSpec, owned: Any) -> Cells:
     """The rank's cells, as Shard has them, of a value of ShardRanges; None: all."""
     if owned is None:
         return tuple((0, len(cut.boundaries) + 1) for cut in spec.cuts)
-    pairs = [owned] if owned and isinstance(owned[0], int) else owned
-    if not spec.cuts and list(pairs) == [(0, 1)]:
-        return ()
-    return tuple((int(first), int(count)) for first, count in pairs)
+    try:
+        pair = len(owned) > 0 and all(isinstance(number, numbers.Integral) for number in owned)
+        pairs = tuple((int(first), int(count)) for first, count in ([owned] if pair else owned))
+    except (TypeError, ValueError):
+        raise LayoutError(
+            f"tensor {spec}: a shard of {owned!r}, expected (first, count) for each dimension that "
+            "is cut"
+        ) from None
+    return () if not spec.cuts and pairs == ((0, 1),) else pairs
 
 
 def _in_order(name: str, cuts: TensorCuts) -> tuple[Cut, ...]:

@@ -1,5 +1,5 @@
-// The frames of a slice follow each other in the object, and so do those of neighbouring slices: a part has few
-// ranges.
+// The frames of a slice follow each other in the object, and so do those of neighbouring slices: a
+// part has few ranges.
 #include "common/delta/objects/object_part.h"
 
 #include <algorithm>
@@ -33,6 +33,21 @@ uint64_t SizeOf(const std::vector<ObjectRange>& ranges) {
   uint64_t size_bytes = 0;
   for (const ObjectRange& range : ranges) size_bytes += range.size_bytes;
   return size_bytes;
+}
+
+std::vector<ObjectRange> Within(const std::vector<ObjectRange>& ranges, uint64_t offset,
+                                uint64_t length) {
+  std::vector<ObjectRange> within;
+  uint64_t begin = 0;
+  for (const ObjectRange& range : ranges) {
+    const uint64_t from = std::max(begin, offset);
+    const uint64_t to = std::min(begin + range.size_bytes, offset + length);
+    if (from < to) {
+      within.push_back({.offset = range.offset + (from - begin), .size_bytes = to - from});
+    }
+    begin += range.size_bytes;
+  }
+  return within;
 }
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// A part of a delta object: its head, and the frames of some slices, one after the other as the manifest names
-// them (FORMAT.md, "Part of an object"). Who wants all slices has the object itself. Pure.
+// A part of a delta object: its head, and the frames of some slices, one after the other as the
+// manifest names them (FORMAT.md, "Part of an object"). The part with all slices is the object. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace dws {
 // Rank slices, ascending; nullopt: all of the rank.
 using SliceSelection = std::optional<std::vector<RankSlice>>;
 
+// Whether the selection has the slice.
 bool Selects(const SliceSelection& selection, RankSlice slice);
 
 // Bytes of an object.
@@ -30,5 +31,9 @@ std::vector<ObjectRange> PartRanges(const ObjectHeader& header, const DeltaManif
                                     const SliceSelection& selection);
 
 uint64_t SizeOf(const std::vector<ObjectRange>& ranges);
+
+// The bytes [offset, offset + length) of what `ranges` are together, one after the other.
+std::vector<ObjectRange> Within(const std::vector<ObjectRange>& ranges, uint64_t offset,
+                                uint64_t length);
 
 }  // namespace dws

@@ -373,7 +373,7 @@ class TrainerTest(_WithDriver):
         options: Any = {"rank": 1, "world_size": 2, "stream": dws.Stream.new(5)}
         cuts = {"b": dws.Cut.even(8, 2)}
         views = self.trainer(**options).register({"b": Rows(A, (8, 3))}, {"b": (1, 1)}, cuts)
-        self.assertEqual(views["b"], (slice(4, 8),))
+        self.assertEqual(views["b"], (slice(4, 8), slice(0, 3)))
         self.assertEqual(self.places(), [("b", 0, 4 * 3 * 2)])
         with self.assertRaisesRegex(dws.LayoutError, "'b'.*not contiguous on the device"):
             self.trainer(**options).register(

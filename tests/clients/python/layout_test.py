@@ -114,6 +114,14 @@ class RankLayoutTest(unittest.TestCase):
         self.assertEqual([s.rank_slice for s in layout.shards], [0, 4])
         with self.assertRaisesRegex(dws.LayoutError, "slices 2 to 4 are outside its 3.*dimension 2"):
             RankLayout([spec], {"g": [(1, 2), (2, 2)]})
+        plain = TensorSpec("p", "F32", (6,), cuts=(2, 4))
+        for owned in ((1, 2), [1, 2], np.array([1, 2]), (np.int64(1), np.int64(2)), [(1, 2)]):
+            self.assertEqual(RankLayout([plain], {"p": owned}).shards[0].cells, ((1, 2),))  # type: ignore[dict-item]
+        uncut = TensorSpec("u", "F32", (6,))
+        self.assertEqual(RankLayout([uncut], {"u": [0, 1]}).shards[0].cells, ())  # type: ignore[dict-item]
+        for wrong in ((0,), (1, 2, 3), "ab", 7):
+            with self.assertRaisesRegex(dws.LayoutError, "'p'.*expected \\(first, count\\)"):
+                RankLayout([plain], {"p": wrong})  # type: ignore[dict-item]
         with self.assertRaisesRegex(dws.LayoutError, "for each of the 2 dimensions"):
             RankLayout([spec], {"g": (1, 2)})
 

@@ -57,7 +57,7 @@ TEST_CASE("digests of blocks sum to slices and slices to the tensor", "[digest]"
   Digest from_slices;
   uint64_t word = 0;
   for (uint32_t s = 0; s < spec.SliceCount(); ++s) {
-    REQUIRE(spec.SliceFirstWords()[s] == word);
+    REQUIRE(spec.FirstWords(std::vector<uint32_t>{s})[0] == word);
     const ByteSpan slice = SliceBytes(spec, state, s);
     from_slices += DigestBytes(slice, word);
     for (size_t begin = 0; begin < slice.size(); begin += limits::kBlockElements) {

@@ -89,8 +89,8 @@ TEST_CASE("the words of a slice follow those of the slices before it in its tens
   const Result<RankLayout> layout = RankLayout::Create(Shards());
   REQUIRE(layout.ok());
   for (const RankLayout::SliceEntry& entry : layout->slices()) {
-    REQUIRE(entry.first_word ==
-            layout->shards()[entry.shard].tensor.SliceFirstWords()[entry.slice]);
+    const TensorSpec& tensor = layout->shards()[entry.shard].tensor;
+    REQUIRE(entry.first_word == tensor.FirstWords(std::vector<uint32_t>{entry.slice})[0]);
   }
 }
 

@@ -57,7 +57,10 @@ TEST_CASE("the slices of a tensor are disjoint and cover it", "[model]") {
   REQUIRE(elements == spec.ElementCount());
   REQUIRE(elements == 180);
   // 4 x 18 elements of 2 bytes are 18 words, 18 elements 4.5: 5 words.
-  REQUIRE(spec.SliceFirstWords() == std::vector<uint64_t>{0, 18, 23, 41});
+  REQUIRE_FALSE(spec.HasWholeWords());
+  REQUIRE(spec.FirstWords(std::vector<uint32_t>{0, 1, 2, 3}) ==
+          std::vector<uint64_t>{0, 18, 23, 41});
+  REQUIRE(spec.FirstWords(std::vector<uint32_t>{1, 3}) == std::vector<uint64_t>{18, 41});
 }
 
 TEST_CASE("the slices of a grid are its cells in row-major order, each element in one", "[model]") {
@@ -83,6 +86,29 @@ TEST_CASE("the slices of a grid are its cells in row-major order, each element i
     REQUIRE(spec.SliceElements(s) == elements);
   }
   REQUIRE(std::all_of(held.begin(), held.end(), [](int times) { return times == 1; }));
+}
+
+TEST_CASE("words are numbered through all slices of a grid, whether they are whole or not",
+          "[model]") {
+  for (const uint64_t inner : {1, 2, 3, 4, 8}) {
+    TensorSpec spec = Spec({6, inner, 20}, 0, {2, 4});
+    spec.cuts.push_back({.dim = 2, .at = {4, 8, 12}});
+    // 2 x inner x 4 elements of 2 bytes are whole words; an odd boundary leaves no other way.
+    for (const uint64_t last : {16, 17}) {
+      spec.cuts[1].at.push_back(last);
+      REQUIRE(spec.HasWholeWords() == (last == 16 || inner % 2 == 0));
+      std::vector<uint64_t> expected;
+      std::vector<uint32_t> slices;
+      uint64_t words = 0;
+      for (uint32_t s = 0; s < spec.SliceCount(); ++s) {
+        expected.push_back(words);
+        slices.push_back(s);
+        words += CeilDiv(spec.SliceBytes(s), 8);
+      }
+      REQUIRE(spec.FirstWords(slices) == expected);
+      spec.cuts[1].at.pop_back();
+    }
+  }
 }
 
 TEST_CASE("a scalar has one element and a tensor with an extent of 0 has no elements or blocks",

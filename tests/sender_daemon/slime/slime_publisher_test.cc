@@ -128,8 +128,9 @@ TEST_CASE("only a trainer with one rank and whole tensors can be published", "[s
             {{.tensor = {.name = "a", .shape = {10}}},
              {.tensor = {.name = "b", .shape = {10}, .cuts = {{0, {5}}}}, .cells = {{1, 1}}}}),
         limits));
-    CHECK_THAT(ToString(publisher.Step().status()),
-               Contains("FAILED_PRECONDITION") && Contains("slices 1 to 1 of 2 of tensor 'b'"));
+    CHECK_THAT(
+        ToString(publisher.Step().status()),
+        Contains("FAILED_PRECONDITION") && Contains("slices 1 + 1 of the 2 slices of tensor 'b'"));
   }
   SECTION("the trainer has several ranks") {
     RankState state = *MakeState(WholeLayout(), limits);

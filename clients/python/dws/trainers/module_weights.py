@@ -60,6 +60,8 @@ class _Weight:
             )
         if not self.local_shape:
             return local
+        if not share.size_bytes:
+            return local.new_empty([end - begin for begin, end in share.ranges])
         origins = [begin for begin, _ in self.declared.ranges]
         ranges = [(begin - o, end - o) for (begin, end), o in zip(share.ranges, origins)]
         return local[tuple(slice(*each) for each in ranges)]

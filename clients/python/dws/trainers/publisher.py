@@ -82,15 +82,17 @@ class Publisher:
             raise StateError("this Publisher is registered: make another one for another module")
         weights: list[ModuleWeights] = []  # of this process
 
-        def declare() -> dict[str, Declared]:
+        def declare() -> tuple[bool, dict[str, Declared]]:
             weights.append(ModuleWeights(module, self._cuts, self._dtype))
-            return weights[0].declared
+            return "{rank}" in self._socket, weights[0].declared
 
-        declared = _on_all(declare)
-        if "{rank}" not in self._socket and all(
-            one.whole for one in declared[0].values()
+        found = _on_all(declare)
+        declared = [of_process for _, of_process in found]
+        if not any(by_rank for by_rank, _ in found) and all(
+            of_process.keys() == declared[0].keys() and all(w.whole for w in of_process.values())
+            for of_process in declared
         ):
-            declared = declared[:1]
+            declared = declared[:1]  # all have the same: process 0 publishes it
         shares = shares_of(declared)
         stream = _same_stream() if len(shares) > 1 else Stream.new()
         process, trainer = _process(), None

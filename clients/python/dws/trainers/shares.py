@@ -4,7 +4,8 @@ Every process declares what it has, all get all declarations, and each computes 
 
 1. Parts that one process has are its own. What follows goes from the largest part to the smallest.
 2. A part is cut into pieces of equal rows, one for each process that has it, but into none below BLOCK_ELEMENTS: a
-   smaller slice costs as much as one of that size. Rows are those of the first dimension that has enough of them.
+   smaller slice costs as much as one of that size. Rows are those of the first dimension that has several: cuts of an
+   inner one would leave engines no views of whole slices.
 3. The pieces, and the rows that are left over, go to the processes that have the fewest bytes so far; of equal ones, to
    the first.
 
@@ -172,10 +173,9 @@ def _divided(group: _Group, loads: Sequence[int]) -> dict[int, Ranges]:
     if replicas == 1 or elements < 2 * BLOCK_ELEMENTS:
         pieces, dim = 1, 0
     else:
-        pieces = min(replicas, elements // BLOCK_ELEMENTS)
         extents = [end - begin for begin, end in group.ranges]
-        dim = max(range(len(extents)), key=lambda dim: (min(extents[dim], pieces), -dim))
-        pieces = min(pieces, extents[dim])
+        dim = next(dim for dim, extent in enumerate(extents) if extent > 1)
+        pieces = min(replicas, elements // BLOCK_ELEMENTS, extents[dim])
     lightest = sorted(group.processes, key=lambda process: (loads[process], process))[:pieces]
     if pieces == 1:
         return {lightest[0]: group.ranges}
