@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "receiver_daemon/app/receiver_plan.h"
 #include "receiver_daemon/app/receiver_status.h"
 
 namespace dws {
@@ -76,6 +77,18 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
     broadcast.set_broadcasts(totals.received);
     broadcast.set_failed(totals.failed);
   }
+}
+
+Result<v1::PlanReply> ReceiverOperations::Plan() const {
+  const std::optional<AttachedEngine> engine = parts_.registry.Engine();
+  if (!engine.has_value()) {
+    return FailedPreconditionError("there is no plan: {}", parts_.registry.Missing());
+  }
+  v1::PlanReply reply;
+  reply.set_job_id(name_.job_id);
+  reply.set_receiver_id(name_.receiver_id);
+  FillPlan(*engine, reply);
+  return reply;
 }
 
 Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) const {

@@ -33,6 +33,7 @@ class ReceiverOperations final : public AdminOperations {
   ReceiverOperations(ReceiverName name, Parts parts);
 
   void FillStatus(v1::StatusReply& reply) const override;
+  Result<v1::PlanReply> Plan() const override;
   // FAILED_PRECONDITION: no version to compare with. ABORTED: the engine attached again meanwhile.
   Status Verify(const Sink& progress) override;
   Status Resync(const v1::ResyncRequest& request, const Sink& progress) override;

@@ -97,6 +97,21 @@ class DwsctlTest(IntegrationCase):
             watch.terminate()
             self.assertEqual(watch.wait(20), 0)
 
+    def test_plan_shows_what_the_receiver_takes_from_the_trainer(self) -> None:
+        plan = json.loads(self.ask(self.receiver, "plan", "--json"))
+        size = sum(int(np.prod(shape)) * 4 for shape in SHAPES.values())
+        self.assertEqual((plan["job"], plan["trainer_ranks"]), (self.cluster.job_id, 1))
+        self.assertEqual(
+            plan["receivers"], [{"receiver_id": "receiver-0", "bytes_by_trainer_rank": [size]}]
+        )
+        self.assertIn("1 ranks; 1 receivers", self.ask(self.receiver, "plan"))
+        self.ask(self.sender, "plan", code=4)  # it has none
+        self.rollout.close()
+        eventually(
+            lambda: dwsctl("plan", "--socket", self.receiver.socket).returncode == 4,
+            lambda: "the engine is gone, and so is its plan",
+        )
+
     def test_verify_finds_a_changed_weight_and_the_receiver_repairs_it(self) -> None:
         self.assertIn("all as published at version 3", self.ask(self.receiver, "verify"))
         self.assertIn("all as published at version 3", self.ask(self.sender, "verify"))

@@ -22,6 +22,11 @@ class AdminOperations {
   // AdminService fills in for both daemons. Must not block.
   virtual void FillStatus(v1::StatusReply& reply) const = 0;
 
+  // Must not wait. FAILED_PRECONDITION: see proto/admin.proto.
+  virtual Result<v1::PlanReply> Plan() const {
+    return FailedPreconditionError("only receivers have a plan: ask those of the job");
+  }
+
   // Each blocks until the operation ends or the sink returns false, and calls `progress` at least
   // twice a second; the last message is `finished`. Work that continues after the caller hangs up
   // (admin.proto) runs in the background. FAILED_PRECONDITION: this daemon does not support the

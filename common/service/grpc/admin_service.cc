@@ -13,6 +13,7 @@
 #include "common/base/threads/loop_thread.h"
 #include "common/model/limits.h"
 #include "common/service/build_version.h"
+#include "common/service/grpc/grpc_status.h"
 #include "common/service/grpc/latest_streams.h"
 #include "proto/admin.grpc.pb.h"
 
@@ -216,6 +217,14 @@ class AdminService::Server final : public v1::AdminService::CallbackService {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     *reply = impl_.Status();
     reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* Plan(grpc::CallbackServerContext* context, const v1::PlanRequest*,
+                                 v1::PlanReply* reply) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    Result<v1::PlanReply> plan = impl_.operations().Plan();
+    if (plan.ok()) *reply = *std::move(plan);
+    reactor->Finish(ToGrpc(plan.status()));
     return reactor;
   }
   grpc::ServerWriteReactor<v1::StatusReply>* Watch(grpc::CallbackServerContext* context,

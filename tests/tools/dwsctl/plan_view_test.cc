@@ -8,13 +8,16 @@ namespace dws::dwsctl {
 namespace {
 
 PlanView MakeView() {
-  PolicyPlan plan{.regions = 3};
+  PolicyPlan plan{.policy = "shares", .regions = 3};
   plan.traffic = {.sent = {1024, 3072}, .received = {4096}, .pairs = {1024, 3072}};
   return {.model = "qwen3-8b",
+          .is_job = false,
           .parameters = 8'190'735'360,
           .model_bytes = 16'381'470'720,
           .trainer = "dp=2",
           .engine = "tp=1",
+          .engines = 1,
+          .receivers = {},
           .nic = {.text = "1KiB/s", .bytes_per_second = 1024},
           .plans = {plan}};
 }
@@ -53,6 +56,46 @@ TEST_CASE("a plan is shown as a table, as JSON and as a picture", "[dwsctl]") {
   REQUIRE(svg.starts_with("<svg "));
   REQUIRE(svg.find("fill-opacity=\"1.00\"") != std::string::npos);
   REQUIRE(svg.find("fill-opacity=\"0.40\"") != std::string::npos);
+}
+
+TEST_CASE("the plan of a job is what its receivers take from each trainer rank", "[dwsctl]") {
+  std::vector<v1::PlanReply> replies(2);
+  for (size_t i = 0; i < 2; ++i) {
+    replies[i].set_job_id("j<1>");
+    replies[i].set_receiver_id(i == 0 ? "a" : "b");
+    replies[i].set_trainer_ranks(3);
+    replies[i].set_elements(3072);
+    replies[i].set_size_bytes(6144);
+    for (uint32_t rank = 0; rank < 2 + i; ++rank) {
+      v1::PlanBytes& taken = *replies[i].add_taken();
+      taken.set_trainer_rank(rank);
+      taken.set_slices(2);
+      taken.set_size_bytes(1024);
+    }
+    // Two engine ranks with the same weights: the second copy stays on the host.
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      v1::PlanEngineRank& engine = *replies[i].add_engine_ranks();
+      *engine.mutable_held() = replies[i].taken();
+    }
+  }
+  const auto view = PlanOfJob(replies, {.text = "1KiB/s", .bytes_per_second = 1024});
+  REQUIRE(view.ok());
+  const mesh::Traffic& traffic = view->plans[0].traffic;
+  CHECK(traffic.sent == std::vector<uint64_t>{2048, 2048, 1024});
+  CHECK(traffic.received == std::vector<uint64_t>{2048, 3072});
+  CHECK(traffic.host_bytes == 2048 + 3072);
+  CHECK(view->plans[0].regions == 10);
+  CHECK(FormatPlan(*view).find("trainer: 3 ranks; 2 receivers; 1KiB/s each") != std::string::npos);
+  const auto json = nlohmann::json::parse(FormatPlanJson(*view));
+  CHECK(json["job"] == "j<1>");
+  CHECK(json["receivers"][0]["bytes_by_trainer_rank"] == std::vector<uint64_t>{1024, 1024, 0});
+  CHECK(json["plans"][0]["sent"]["max"] == 2048);
+  CHECK(FormatPlanSvg(*view, view->plans[0]).find("j&lt;1>, owners") != std::string::npos);
+
+  replies[1].set_job_id("other");
+  const Status mixed = PlanOfJob(replies, {}).status();
+  CHECK(Message(mixed).find("'other'") != std::string_view::npos);
+  CHECK_FALSE(PlanOfJob({}, {}).ok());
 }
 
 }  // namespace dws::dwsctl

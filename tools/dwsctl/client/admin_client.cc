@@ -145,6 +145,16 @@ Result<v1::StatusReply> AdminClient::FetchStatus(Hangup& hangup) {
   return reply;
 }
 
+Result<v1::PlanReply> AdminClient::FetchPlan() {
+  Hangup never;
+  CallInProgress call(never);
+  call.context().set_deadline(std::chrono::system_clock::now() + connection_->timeout);
+  v1::PlanReply reply;
+  const grpc::Status status = connection_->stub->Plan(&call.context(), v1::PlanRequest(), &reply);
+  if (!status.ok()) return Explain(status, connection_->target, connection_->timeout);
+  return reply;
+}
+
 Status AdminClient::Watch(double interval_seconds, Hangup& hangup,
                           const std::function<void(const v1::StatusReply&)>& sink) {
   CallInProgress call(hangup);

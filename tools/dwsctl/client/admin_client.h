@@ -57,6 +57,9 @@ class AdminClient {
   // The same, or CANCELLED by `hangup`.
   Result<v1::StatusReply> FetchStatus(Hangup& hangup);
 
+  // As FetchStatus. FAILED_PRECONDITION: the daemon has no plan; the message says why.
+  Result<v1::PlanReply> FetchPlan();
+
   // Passes every status to `sink` until the call ends: CANCELLED by `hangup`, else as FetchStatus.
   // There is no deadline for a silent daemon: the caller knows the interval and hangs up.
   Status Watch(double interval_seconds, Hangup& hangup,

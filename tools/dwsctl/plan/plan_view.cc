@@ -50,6 +50,21 @@ uint32_t* SizeNamed(mesh::ParallelSizes& sizes, std::string_view name) {
   return nullptr;
 }
 
+// A job's id may have any characters.
+std::string EscapedXml(std::string_view text) {
+  std::string escaped;
+  for (const char c : Printable(text, 60)) {
+    if (c == '<') {
+      escaped += "&lt;";
+    } else if (c == '&') {
+      escaped += "&amp;";
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
 // Ranks of one side, several a cell when there are more than kCellsMax.
 struct Cells {
   explicit Cells(size_t ranks)
@@ -101,18 +116,69 @@ std::string_view ToString(mesh::SharePolicy policy) {
   return "";
 }
 
+Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Bandwidth& nic) {
+  if (replies.empty()) return InvalidArgumentError("no receiver has answered with a plan");
+  const v1::PlanReply& first = replies.front();
+  PlanView view{.model = first.job_id(),
+                .is_job = true,
+                .parameters = first.elements(),
+                .model_bytes = first.size_bytes(),
+                .engines = static_cast<uint32_t>(replies.size()),
+                .nic = nic};
+  mesh::Traffic traffic{.sent = std::vector<uint64_t>(first.trainer_ranks(), 0),
+                        .received = std::vector<uint64_t>(replies.size(), 0),
+                        .pairs = std::vector<uint64_t>(first.trainer_ranks() * replies.size(), 0)};
+  size_t slices = 0;
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const v1::PlanReply& reply = replies[i];
+    if (reply.job_id() != first.job_id() || reply.trainer_ranks() != first.trainer_ranks() ||
+        reply.size_bytes() != first.size_bytes()) {
+      return InvalidArgumentError(
+          "receiver '{}' follows job '{}' with {} trainer ranks and {} bytes, receiver '{}' job "
+          "'{}' with {} and {}: name receivers of one job",
+          Printable(first.receiver_id(), 60), Printable(first.job_id(), 60), first.trainer_ranks(),
+          first.size_bytes(), Printable(reply.receiver_id(), 60), Printable(reply.job_id(), 60),
+          reply.trainer_ranks(), reply.size_bytes());
+    }
+    view.receivers.push_back(reply.receiver_id());
+    for (const v1::PlanBytes& taken : reply.taken()) {
+      if (taken.trainer_rank() >= traffic.sent.size()) {
+        return InvalidArgumentError("receiver '{}' takes from trainer rank {} of {}",
+                                    Printable(reply.receiver_id(), 60), taken.trainer_rank(),
+                                    traffic.sent.size());
+      }
+      traffic.sent[taken.trainer_rank()] += taken.size_bytes();
+      traffic.received[i] += taken.size_bytes();
+      traffic.pairs[taken.trainer_rank() * replies.size() + i] += taken.size_bytes();
+      slices += taken.slices();
+    }
+    uint64_t held_bytes = 0;
+    for (const v1::PlanEngineRank& rank : reply.engine_ranks()) {
+      for (const v1::PlanBytes& held : rank.held()) held_bytes += held.size_bytes();
+    }
+    traffic.host_bytes += held_bytes - std::min(held_bytes, traffic.received[i]);
+  }
+  view.plans.push_back({.policy = "owners", .regions = slices, .traffic = std::move(traffic)});
+  return view;
+}
+
 std::string FormatPlan(const PlanView& view) {
   const mesh::Traffic& first = view.plans.front().traffic;
   std::string text = fmt::format(
-      "{}: {:.2f} billion parameters, {}\n"
-      "trainer {}: {} ranks; {} engines {}: {} ranks; {} a rank\n\n",
-      view.model, static_cast<double>(view.parameters) / 1e9, FormatBytes(view.model_bytes),
-      view.trainer, first.sent.size(), view.engines, view.engine, first.received.size(),
-      view.nic.text);
+      "{}{}: {:.2f} billion parameters, {}\n", view.is_job ? "job " : "", Printable(view.model, 60),
+      static_cast<double>(view.parameters) / 1e9, FormatBytes(view.model_bytes));
+  if (view.is_job) {
+    text += fmt::format("trainer: {} ranks; {} receivers; {} each\n\n", first.sent.size(),
+                        view.engines, view.nic.text);
+  } else {
+    text += fmt::format("trainer {}: {} ranks; {} engines {}: {} ranks; {} a rank\n\n",
+                        view.trainer, first.sent.size(), view.engines, view.engine,
+                        first.received.size(), view.nic.text);
+  }
   std::vector<std::vector<std::string>> rows;
   std::vector<std::vector<std::string>> costs;
   for (const PolicyPlan& plan : view.plans) {
-    const std::string policy(ToString(plan.policy));
+    const std::string& policy = plan.policy;
     for (const auto& [side, bytes] :
          {std::pair("sent", &plan.traffic.sent), std::pair("received", &plan.traffic.received)}) {
       const Spread spread = SpreadOf(*bytes);
@@ -146,7 +212,7 @@ std::string FormatPlanJson(const PlanView& view) {
   const mesh::Traffic& first = view.plans.front().traffic;
   Json plans = Json::array();
   for (const PolicyPlan& plan : view.plans) {
-    plans.push_back({{"policy", ToString(plan.policy)},
+    plans.push_back({{"policy", plan.policy},
                      {"digest", dws::ToString(plan.digest)},
                      {"sent", SpreadJson(plan.traffic.sent)},
                      {"received", SpreadJson(plan.traffic.received)},
@@ -156,16 +222,28 @@ std::string FormatPlanJson(const PlanView& view) {
                      {"gathered_bytes", plan.traffic.gathered_bytes},
                      {"seconds", mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second)}});
   }
-  const Json json = {{"model", view.model},
-                     {"parameters", view.parameters},
-                     {"model_bytes", view.model_bytes},
-                     {"trainer", view.trainer},
-                     {"trainer_ranks", first.sent.size()},
-                     {"engine", view.engine},
-                     {"engines", view.engines},
-                     {"engine_ranks", first.received.size()},
-                     {"nic_bytes_per_second", view.nic.bytes_per_second},
-                     {"plans", std::move(plans)}};
+  Json json = {{view.is_job ? "job" : "model", view.model},
+               {"parameters", view.parameters},
+               {"model_bytes", view.model_bytes},
+               {"trainer_ranks", first.sent.size()},
+               {"engines", view.engines}};
+  if (view.is_job) {
+    json["receivers"] = Json::array();
+    for (size_t i = 0; i < view.receivers.size(); ++i) {
+      Json from = Json::array();
+      for (size_t rank = 0; rank < first.sent.size(); ++rank) {
+        from.push_back(first.pairs[rank * view.receivers.size() + i]);
+      }
+      json["receivers"].push_back(
+          {{"receiver_id", view.receivers[i]}, {"bytes_by_trainer_rank", std::move(from)}});
+    }
+  } else {
+    json["trainer"] = view.trainer;
+    json["engine"] = view.engine;
+    json["engine_ranks"] = first.received.size();
+  }
+  json["nic_bytes_per_second"] = view.nic.bytes_per_second;
+  json["plans"] = std::move(plans);
   return json.dump(2) + "\n";
 }
 
@@ -187,13 +265,13 @@ std::string FormatPlanSvg(const PlanView& view, const PolicyPlan& plan) {
       "font-family=\"sans-serif\" font-size=\"12\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
       "<text x=\"{}\" y=\"16\">{}, {}: the darkest cell is {}</text>\n"
-      "<text x=\"{}\" y=\"34\">{} engine ranks, {} a cell</text>\n"
+      "<text x=\"{}\" y=\"34\">{} {}, {} a cell</text>\n"
       "<text transform=\"translate(30 {}) rotate(-90)\">{} trainer ranks, {} a cell</text>\n",
       std::max<size_t>(width, 400) + 2 * kMarginPixels,
-      std::max<size_t>(height, 200) + 2 * kMarginPixels, kMarginPixels, view.model,
-      ToString(plan.policy), FormatBytes(most), kMarginPixels, columns_of_ranks,
-      columns.ranks_of_cell, kMarginPixels + std::max<size_t>(height, 200),
-      plan.traffic.sent.size(), rows.ranks_of_cell);
+      std::max<size_t>(height, 200) + 2 * kMarginPixels, kMarginPixels, EscapedXml(view.model),
+      plan.policy, FormatBytes(most), kMarginPixels, columns_of_ranks,
+      view.is_job ? "receivers" : "engine ranks", columns.ranks_of_cell,
+      kMarginPixels + std::max<size_t>(height, 200), plan.traffic.sent.size(), rows.ranks_of_cell);
   for (size_t i = 0; i < bytes.size(); ++i) {
     if (bytes[i] == 0) continue;
     const double share = static_cast<double>(bytes[i]) / static_cast<double>(most);

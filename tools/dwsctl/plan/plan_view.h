@@ -1,4 +1,4 @@
-// Shows plans of shapes: as a table, as JSON and as a picture. Pure.
+// Shows plans, of shapes and of running jobs: as a table, as JSON and as a picture. Pure.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/mesh/shapes/parallel_layout.h"
 #include "common/mesh/traffic.h"
+#include "proto/admin.pb.h"
 #include "tools/dwsctl/base/bandwidth.h"
 
 namespace dws::dwsctl {
@@ -20,22 +21,28 @@ std::string_view ToString(mesh::SharePolicy policy);  // as in --policy
 
 // What was planned under one policy.
 struct PolicyPlan {
-  mesh::SharePolicy policy = mesh::SharePolicy::kShares;
+  std::string policy;  // as in --policy; "owners" for a job: every slice comes from its one owner
   Digest digest;
   size_t regions = 0;
   mesh::Traffic traffic;
 };
 
 struct PlanView {
-  std::string_view model;
+  std::string model;  // of a job: its id
+  bool is_job = false;
   uint64_t parameters = 0;
   uint64_t model_bytes = 0;
-  std::string trainer;  // as on the command line
-  std::string engine;
+  std::string trainer;  // sizes as on the command line; of a job: none
+  std::string engine;   // the same
   uint32_t engines = 1;
+  std::vector<std::string> receivers;  // of a job: what traffic.received is numbered by
   Bandwidth nic;
   std::vector<PolicyPlan> plans;
 };
+
+// The plan of a job, of what its receivers answered. INVALID_ARGUMENT: none, or they do not belong to
+// one job with one layout; the message names two of them.
+Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Bandwidth& nic);
 
 std::string FormatPlan(const PlanView& view);
 std::string FormatPlanJson(const PlanView& view);

@@ -1,0 +1,42 @@
+#include "receiver_daemon/app/receiver_plan.h"
+
+#include <set>
+
+#include "proto/admin.pb.h"
+
+namespace dws {
+namespace {
+
+void FillBytes(const LayoutSet& layouts, const std::set<OwnedSlice>& slices,
+               google::protobuf::RepeatedPtrField<v1::PlanBytes>& bytes) {
+  for (const OwnedSlice& slice : slices) {  // ascending by rank
+    const bool is_new = bytes.empty() || bytes.rbegin()->trainer_rank() != slice.rank.value();
+    v1::PlanBytes& row = is_new ? *bytes.Add() : *bytes.rbegin();
+    row.set_trainer_rank(slice.rank.value());
+    row.set_slices(row.slices() + 1);
+    row.set_size_bytes(row.size_bytes() + layouts.rank(slice.rank).slice(slice.slice).size_bytes());
+  }
+}
+
+}  // namespace
+
+void FillPlan(const AttachedEngine& engine, v1::PlanReply& reply) {
+  const LayoutSet& layouts = *engine.layouts;
+  reply.set_trainer_ranks(layouts.world_size());
+  for (uint32_t r = 0; r < layouts.world_size(); ++r) {
+    reply.set_elements(reply.elements() + layouts.rank(TrainerRank(r)).element_count());
+    reply.set_size_bytes(reply.size_bytes() + layouts.rank(TrainerRank(r)).size_bytes());
+  }
+  std::set<OwnedSlice> all;
+  for (const AttachedMemoryPtr& memory : engine.memory) {
+    std::set<OwnedSlice> held;
+    for (const MappedSlice& slice : memory->mapping.slices) held.insert(slice.slice);
+    v1::PlanEngineRank& rank = *reply.add_engine_ranks();
+    rank.set_engine_rank(memory->engine_rank);
+    FillBytes(layouts, held, *rank.mutable_held());
+    all.merge(held);
+  }
+  FillBytes(layouts, all, *reply.mutable_taken());
+}
+
+}  // namespace dws
