@@ -24,7 +24,10 @@ Piece Moved(Piece piece, size_t dim, uint64_t distance) {
 void AppendBlocks(const FusedTensor& part, size_t dim, uint64_t groups, uint64_t at,
                   uint64_t group_step, std::vector<Piece>& out) {
   const uint64_t block = part.shape[dim] / groups;
-  if (part.pieces.size() == 1 && part.pieces[0].own.count == 1 && groups > 1) {
+  // A piece beside padding is not as long as the part.
+  const bool spans = part.pieces.size() == 1 && part.pieces[0].own.box.lo[dim] == 0 &&
+                     part.pieces[0].own.box.extent[dim] == part.shape[dim];
+  if (spans && part.pieces[0].own.count == 1 && groups > 1) {
     Piece piece = Moved(part.pieces[0], dim, at);
     piece.own = {.box = piece.own.box, .count = groups, .step = group_step, .dim = dim};
     piece.own.box.extent[dim] = block;

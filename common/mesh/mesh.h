@@ -27,9 +27,12 @@ struct Mesh {
 struct Placement {
   enum class Kind : uint8_t {
     kReplicate,
-    kShard,         // cut along `dim` as torch.chunk cuts: the last chunks may be short or empty
-    kStridedShard,  // cut into `split` chunks and each of these by the axis, which takes one of each
-    kOwner,         // only the coordinates in `owners` hold the tensor: experts, pipeline stages
+    kShard,  // cut along `dim` as torch.chunk cuts: the last chunks may be short or empty
+    // Cut into `split` chunks and each of these by the axis, which takes one of each. As DTensor says:
+    // where the chunks are uneven, fully_shard after tensor parallelism holds other rows than that,
+    // and dws.trainers.placement refuses them.
+    kStridedShard,
+    kOwner,  // only the coordinates in `owners` hold the tensor: experts, pipeline stages
   };
   Kind kind = Kind::kReplicate;
   uint32_t dim = 0;

@@ -123,8 +123,10 @@ Status Planner::AddPart(uint32_t tensor, const Part& need, const std::vector<Sha
       covered += Volume(part);
       const Holder* last = nullptr;
       Copy copy;
+      // Ranks that need different parts begin with different replicas.
+      size_t replica = takers.network.front();
       for (const uint32_t rank : takers.network) {
-        const Holder& holder = share.holders[rank % share.holders.size()];
+        const Holder& holder = share.holders[replica++ % share.holders.size()];
         if (&holder != last) copy = CopyOf(holder.fragment, fragment, part, element_bytes);
         last = &holder;
         AddCopy(copy, {.source = holder.rank,
@@ -191,6 +193,45 @@ void Planner::SortRegions() {
   plan_.regions = std::move(sorted);
 }
 
+// Every element of what a destination is to hold must be on one of its ranks, else a plan that
+// writes all that is held would prove nothing.
+Status CheckHeldWhole(const MeshLayout& destination) {
+  for (const MeshTensor& tensor : destination.tensors) {
+    for (const Placement& placement : tensor.placements) {
+      if (placement.kind == Placement::Kind::kOwner && placement.owners.empty()) {
+        return InvalidArgumentError("destination: tensor '{}' has no owner, expected at least one",
+                                    tensor.name);
+      }
+    }
+    if (tensor.flat.empty()) continue;
+    std::vector<FlatRange> ranges = tensor.flat;
+    std::sort(ranges.begin(), ranges.end(),
+              [](const FlatRange& a, const FlatRange& b) { return a.begin < b.begin; });
+    uint64_t end = 0;
+    for (const FlatRange& range : ranges) {
+      if (range.begin > end) break;
+      end = std::max(end, range.end);
+    }
+    const uint64_t elements = Volume(WholeBox(tensor.content.shape));
+    if (end >= elements) continue;
+    return InvalidArgumentError(
+        "destination: tensor '{}' has {} elements, and element {} is in no rank's flat range",
+        tensor.name, elements, end);
+  }
+  return OkStatus();
+}
+
+// Of the canonical tensor, by the pieces of the destination's tensors, which are held whole.
+bool WantedWhole(const Catalogue& catalogue, uint32_t tensor, const std::vector<Part>& needed) {
+  const std::vector<uint64_t>& shape = catalogue[tensor].shape;
+  std::vector<Stripes> rest{OneBlock(WholeBox(shape))};
+  for (const Part& part : needed) {
+    rest = Without(rest, part.fragment.part);
+    if (rest.empty()) return true;
+  }
+  return Volume(WholeBox(shape)) == 0;
+}
+
 Result<Plan> Planner::Make() {
   DWS_ASSIGN_OR_RETURN(const PartIndex have, PartIndex::Create(source_, catalogue_.size()));
   DWS_ASSIGN_OR_RETURN(const PartIndex need, PartIndex::Create(destination_, catalogue_.size()));
@@ -200,9 +241,11 @@ Result<Plan> Planner::Make() {
   plan_.gathered_bytes.resize(source_.rank_count, 0);
   for (const uint32_t tensor : Order(have)) {
     const std::vector<Part> needed = need.PartsOf(tensor);
+    if (!WantedWhole(catalogue_, tensor, needed)) plan_.not_wanted.push_back(tensor);
     if (needed.empty()) continue;
     DWS_RETURN_IF_ERROR(AddTensor(tensor, have.PartsOf(tensor), needed));
   }
+  std::sort(plan_.not_wanted.begin(), plan_.not_wanted.end());
   SortRegions();
   uint64_t written = 0;
   for (const Region& region : plan_.regions) written += plan_.BytesOf(region);
@@ -231,6 +274,7 @@ Result<Plan> MakePlan(const Catalogue& catalogue, const MeshLayout& source,
   DWS_RETURN_IF_ERROR(Validate(catalogue));
   DWS_RETURN_IF_ERROR(Annotate(Validate(catalogue, source), "source"));
   DWS_RETURN_IF_ERROR(Annotate(Validate(catalogue, destination), "destination"));
+  DWS_RETURN_IF_ERROR(CheckHeldWhole(destination));
   DWS_ASSIGN_OR_RETURN(Plan plan, Planner(catalogue, source, destination, options).Make());
   const Digest from = DigestOf(catalogue, source);
   const Digest to = DigestOf(catalogue, destination);

@@ -45,11 +45,13 @@ struct Plan {
   std::vector<uint64_t> source_generations;
   std::vector<uint64_t> destination_generations;
   SharePolicy policy = SharePolicy::kShares;
-  std::vector<Region> regions;  // ascending by hop, source, destination, then by tensor
+  std::vector<Region> regions;  // ascending by hop, source, destination
   std::vector<Loop> loops;      // of all regions
   // The proof of coverage: bytes that the destination's ranks hold, padding left out, equal to
   // those that the regions write, each once. MakePlan returns no plan where they differ.
   uint64_t covered_bytes = 0;
+  // Canonical tensors of which the destination does not want every element: no proof speaks of them.
+  std::vector<uint32_t> not_wanted;
   // Of kBroadcast: what each source rank gives to rank 0, and the bytes of all tensors needed.
   std::vector<uint64_t> gathered_bytes;
   uint64_t whole_bytes = 0;

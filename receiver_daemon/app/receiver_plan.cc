@@ -1,3 +1,4 @@
+// Slices are counted by what they have in the memory of a rank: replicas of a slice on one rank once.
 #include "receiver_daemon/app/receiver_plan.h"
 
 #include <set>

@@ -134,6 +134,60 @@ TEST_CASE("replicas share a tensor to the row, and other policies do not", "[mes
           std::vector<uint64_t>{bytes / 2, bytes / 2, 0, 0});
 }
 
+TEST_CASE("by round robin every replica sends the same to engines of several ranks", "[mesh]") {
+  // 4 replicas of 8 tensor-parallel ranks, 4 engines of 8.
+  const auto mesh = [] {
+    Mesh made{.axes = {{.name = "dp", .size = 4}, {.name = "tp", .size = 8}}, .ranks = {}};
+    for (uint32_t rank = 0; rank < 32; ++rank) made.ranks.push_back(rank);
+    return made;
+  };
+  const MeshLayout layout{.rank_count = 32,
+                          .meshes = {mesh()},
+                          .tensors = {{.name = "own",
+                                       .content = Whole(0, kShape),
+                                       .mesh = 0,
+                                       .placements = {Replicate(), Shard(0)}}}};
+  const Result<Plan> plan =
+      MakePlan(kCatalogue, layout, layout, {.policy = SharePolicy::kRoundRobin});
+  REQUIRE(plan.ok());
+  REQUIRE(SentBytes(*plan, 32) == std::vector<uint64_t>(32, kCatalogue[0].SizeBytes() / 8));
+}
+
+TEST_CASE("what no destination rank is to hold is refused or named", "[mesh]") {
+  const MeshLayout source = Layout(2, Whole(0, kShape), Shard(0));
+  MeshLayout destination = source;
+  const Result<Plan> plan = MakePlan(kCatalogue, source, destination, {});
+  REQUIRE(plan.ok());
+  REQUIRE(plan->not_wanted == std::vector<uint32_t>{1});  // 'u'
+  destination.tensors[0].flat = {{.rank = 1, .begin = 12, .end = 256 * 1024},
+                                 {.rank = 0, .begin = 0, .end = 10}};
+  RequireRefused(PlanStatus(source, destination), {"destination", "'own'", "element 10"});
+  destination.tensors[0].flat[1].end = 12;
+  REQUIRE(PlanStatus(source, destination).ok());
+  destination = source;
+  destination.tensors[0].placements = {Owner({})};
+  RequireRefused(PlanStatus(source, destination), {"destination", "'own'", "no owner"});
+  // The first row twice, the last never: nothing of the destination is missing, of 'w' it is.
+  destination = source;
+  destination.tensors[0].content = Concat(0, {Row(0, kShape, 0), Row(0, kShape, 0)});
+  REQUIRE(MakePlan(kCatalogue, source, destination, {})->not_wanted == std::vector<uint32_t>{0, 1});
+}
+
+TEST_CASE("parts with padding are interleaved block by block", "[mesh]") {
+  const FusedTensor padded = Pad(Whole(0, {6, 4}), 0, 8);
+  const FusedTensor mixed = Interleave(0, 2, {padded, Whole(1, {8, 4})});
+  REQUIRE(mixed.shape == std::vector<uint64_t>{16, 4});
+  uint64_t elements = 0;
+  for (const Piece& piece : mixed.pieces) elements += Volume(piece.own);
+  REQUIRE(elements == (6 + 8) * 4);
+  REQUIRE(mixed.padding == 2 * 4);
+  const Catalogue catalogue{{.name = "a", .dtype = DType::kU8, .shape = {6, 4}},
+                            {.name = "b", .dtype = DType::kU8, .shape = {8, 4}}};
+  MeshLayout layout = Layout(1, mixed, Replicate());
+  layout.tensors[0].dtype = DType::kU8;
+  REQUIRE(Validate(catalogue, layout).ok());
+}
+
 TEST_CASE("ranks of a host take what they share once", "[mesh]") {
   const MeshLayout source = Layout(2, Whole(0, kShape), Shard(0));
   MeshLayout destination = Layout(4, Whole(0, kShape), Replicate());

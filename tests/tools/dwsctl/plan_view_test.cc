@@ -96,6 +96,13 @@ TEST_CASE("the plan of a job is what its receivers take from each trainer rank",
   const Status mixed = PlanOfJob(replies, {}).status();
   CHECK(Message(mixed).find("'other'") != std::string_view::npos);
   CHECK_FALSE(PlanOfJob({}, {}).ok());
+  replies[1] = replies[0];
+  CHECK(Message(PlanOfJob(replies, {}).status()).find("twice") != std::string_view::npos);
+  replies.resize(1);
+  for (const uint32_t ranks : {0U, 1U, 4'000'000'000U}) {
+    replies[0].set_trainer_ranks(ranks);
+    CHECK_FALSE(PlanOfJob(replies, {}).ok());
+  }
 }
 
 }  // namespace dws::dwsctl

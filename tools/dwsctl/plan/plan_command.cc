@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/file_system.h"
+#include "common/model/limits.h"
 #include "tools/dwsctl/base/command.h"
 #include "tools/dwsctl/client/admin_client.h"
 #include "tools/dwsctl/client/daemon_target.h"
@@ -35,8 +36,6 @@ struct PlanFlags {
   std::vector<std::string> sockets;
 };
 
-constexpr size_t kReceiversMax = 256;
-
 std::vector<std::string> ModelNames() {
   std::vector<std::string> names;
   for (const mesh::ModelShape& model : mesh::KnownModels()) names.emplace_back(model.name);
@@ -54,9 +53,9 @@ std::vector<std::string> PolicyNames() {
 Result<PlanView> ViewOfJob(const PlanFlags& flags, const Bandwidth& nic) {
   DWS_ASSIGN_OR_RETURN(const std::vector<DaemonTarget> targets,
                        FindDaemons(flags.addresses, flags.sockets, flags.connection.run_dir));
-  if (targets.size() > kReceiversMax) {
+  if (targets.size() > limits::kReceiversMax) {
     return InvalidArgumentError("{} receivers, at most {} can be asked", targets.size(),
-                                kReceiversMax);
+                                limits::kReceiversMax);
   }
   const bool all_found = flags.addresses.empty() && flags.sockets.empty();
   std::vector<v1::PlanReply> replies;
@@ -172,6 +171,7 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       ->needs("--model");
   command->add_option("--engines", flags->engines, "how many engines there are")
       ->type_name("N")
+      ->needs("--model")
       ->capture_default_str();
   command->add_option("--nic", flags->nic, "speed of each rank's link, in each direction")
       ->type_name("SPEED")
@@ -182,9 +182,12 @@ void AddPlanCommand(CLI::App& app, Context& context) {
           "which replica sends: shares, least-loaded, round-robin, broadcast; all compares")
       ->type_name("POLICY")
       ->capture_default_str()
+      ->needs("--model")
       ->check(choice(PolicyNames()));
-  command->add_flag("--once-per-host", flags->once_per_host,
-                    "ranks of one engine host take what they share once, and copy it");
+  command
+      ->add_flag("--once-per-host", flags->once_per_host,
+                 "ranks of one engine host take what they share once, and copy it")
+      ->needs("--model");
   command->add_option("--svg", flags->svg, "write a heat map: who sends how much to whom")
       ->type_name(kFileValue);
   command->add_option("--address", flags->addresses, "a receiver's TCP address; may be repeated")

@@ -119,6 +119,12 @@ std::string_view ToString(mesh::SharePolicy policy) {
 Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Bandwidth& nic) {
   if (replies.empty()) return InvalidArgumentError("no receiver has answered with a plan");
   const v1::PlanReply& first = replies.front();
+  if (first.trainer_ranks() == 0 || first.trainer_ranks() > limits::kWorldSizeMax) {
+    return InvalidArgumentError("receiver '{}' names {} trainer ranks, expected 1 to {}",
+                                Printable(first.receiver_id(), 60), first.trainer_ranks(),
+                                limits::kWorldSizeMax);
+  }
+  std::set<std::string_view> names;
   PlanView view{.model = first.job_id(),
                 .is_job = true,
                 .parameters = first.elements(),
@@ -139,6 +145,10 @@ Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Band
           Printable(first.receiver_id(), 60), Printable(first.job_id(), 60), first.trainer_ranks(),
           first.size_bytes(), Printable(reply.receiver_id(), 60), Printable(reply.job_id(), 60),
           reply.trainer_ranks(), reply.size_bytes());
+    }
+    if (!names.insert(reply.receiver_id()).second) {
+      return InvalidArgumentError("receiver '{}' has answered twice: name each once",
+                                  Printable(reply.receiver_id(), 60));
     }
     view.receivers.push_back(reply.receiver_id());
     for (const v1::PlanBytes& taken : reply.taken()) {
@@ -213,7 +223,6 @@ std::string FormatPlanJson(const PlanView& view) {
   Json plans = Json::array();
   for (const PolicyPlan& plan : view.plans) {
     plans.push_back({{"policy", plan.policy},
-                     {"digest", dws::ToString(plan.digest)},
                      {"sent", SpreadJson(plan.traffic.sent)},
                      {"received", SpreadJson(plan.traffic.received)},
                      {"regions", plan.regions},
@@ -221,6 +230,7 @@ std::string FormatPlanJson(const PlanView& view) {
                      {"host_bytes", plan.traffic.host_bytes},
                      {"gathered_bytes", plan.traffic.gathered_bytes},
                      {"seconds", mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second)}});
+    if (!view.is_job) plans.back()["digest"] = dws::ToString(plan.digest);
   }
   Json json = {{view.is_job ? "job" : "model", view.model},
                {"parameters", view.parameters},
