@@ -97,9 +97,6 @@ class ModuleWeights:
             self._weights[name] = self._declared(
                 name, own_name, tensor, dtype, own_name in parameters
             )
-        unknown = sorted(set(self._cuts) - set(self._weights))
-        if unknown:
-            raise LayoutError(f"cuts= names tensors that the module does not have: {unknown}")
         self.declared = {name: weight.declared for name, weight in self._weights.items()}
         self._copied = _share_memory(tensors.values()) or any(
             weight.sharded
@@ -123,6 +120,9 @@ class ModuleWeights:
         spec = with_cuts(TensorSpec(name, published, tuple(tensor.shape)), self._cuts)
         local = tensor.to_local() if sharded else tensor
         return _Weight(Declared(spec, ranges, divisible), own_name, sharded, tuple(local.shape))
+
+    def check_complete(self, names: Iterable[str]) -> None:
+        """Every process has the names of its module."""
 
     def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
         """Registers what this process publishes.

@@ -15,9 +15,11 @@ from __future__ import annotations
 import logging
 from typing import Any, Callable, Mapping, Optional, TypeVar, Union, cast
 
+from dws.declare.megatron import MegatronTensors
 from dws.dtypes import loaded_torch
 from dws.errors import (
     DaemonUnavailableError,
+    LayoutError,
     RegistrationLostError,
     SenderStalledError,
     StateError,
@@ -26,18 +28,20 @@ from dws.results import PublishStats, WaitResult
 from dws.stream import Stream
 from dws.trainer import PUBLISH_TIMEOUT_SECONDS, Trainer
 from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
+from dws.trainers.megatron_weights import MegatronWeights
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.shares import Declared, shares_of
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
+Weights = Union[ModuleWeights, MegatronWeights]
 
 
 class Publisher:
     """One for each process of the trainer; all of them make the same calls.
 
     All processes publish, each its part through its own sender, as the rank of its number; those that have
-    the same part divide it (dws.trainers.shares). But if no weight of process 0 is cut, and all would have the
+    the same part divide it (dws.trainers.shares). But if process 0 has all weights, none cut, and all would have the
     same socket, without "{rank}", process 0 publishes alone, as rank 0 of 1: calls of the others return at once.
 
     Lifecycle: make, register once, publish any number of versions, close. Threads: one at a time;
@@ -65,12 +69,17 @@ class Publisher:
         self._cuts = cuts
         self._dtype = dtype
         self._reconnect_timeout = reconnect_timeout
-        self._weights: Optional[ModuleWeights] = None
+        self._weights: Optional[Weights] = None
         self._trainer: Optional[Trainer] = None
 
-    def register(self, module: Any, timeout: float = REGISTER_TIMEOUT_SECONDS) -> None:
-        """Registers the module's weights. Whole ones of the host move into shared memory here. A collective
-        call: if it fails on one process, it raises on all, and none stays registered.
+    def register(
+        self, module: Union[Any, MegatronTensors], timeout: float = REGISTER_TIMEOUT_SECONDS
+    ) -> None:
+        """Registers the module's weights. Whole ones of the host move into shared memory here, unless they are
+        of Megatron. A collective call: if it fails on one process, it raises on all, and none stays registered.
+
+        Args:
+          module: a torch module, or what dws.declare.from_megatron returned.
 
         Raises:
           LayoutError, DTypeError: a weight that a layout cannot express, by name; before anything is
@@ -80,16 +89,24 @@ class Publisher:
         """
         if self._weights is not None:
             raise StateError("this Publisher is registered: make another one for another module")
-        weights: list[ModuleWeights] = []  # of this process
+        weights: list[Weights] = []  # of this process
 
         def declare() -> tuple[bool, dict[str, Declared]]:
-            weights.append(ModuleWeights(module, self._cuts, self._dtype))
+            if isinstance(module, MegatronTensors):
+                weights.append(MegatronWeights(module, self._cuts, self._dtype))
+            else:
+                weights.append(ModuleWeights(module, self._cuts, self._dtype))
             return "{rank}" in self._socket, weights[0].declared
 
         found = _on_all(declare)
         declared = [of_process for _, of_process in found]
+        names = set().union(*declared)
+        unknown = sorted(set(self._cuts or {}) - names)
+        if unknown:
+            raise LayoutError(f"cuts= names tensors that no process has: {unknown}")
+        weights[0].check_complete(names)
         if not any(by_rank for by_rank, _ in found) and all(
-            of_process.keys() == declared[0].keys() and all(w.whole for w in of_process.values())
+            of_process.keys() == names and all(w.whole for w in of_process.values())
             for of_process in declared
         ):
             declared = declared[:1]  # all have the same: process 0 publishes it

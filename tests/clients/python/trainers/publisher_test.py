@@ -259,7 +259,7 @@ class PublisherTest(SenderCase):
         ):
             with self.assertRaisesRegex(dws.LayoutError, why):
                 self.of_rank(0, [module])
-        with self.assertRaisesRegex(dws.LayoutError, r"does not have: \['other'\]"):
+        with self.assertRaisesRegex(dws.LayoutError, r"no process has: \['other'\]"):
             self.of_rank(0, [linear()], cuts={"other": [1]})
         few = [sharded(linear(1), rank, 4) for rank in range(4)]
         for modules, why in (

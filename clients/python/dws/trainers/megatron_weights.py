@@ -1,0 +1,114 @@
+"""A Megatron rank's weights as they are registered and published: what it publishes of the checkpoint's tensors is
+gathered from its parameters into shared memory before each version."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Optional
+
+from dws.declare.fused import Piece
+from dws.declare.megatron import Held, MegatronTensors
+from dws.dtypes import DType, loaded_torch
+from dws.errors import DTypeError, LayoutError, StateError
+from dws.layout import TensorSpec, with_cuts
+from dws.trainer import Trainer
+from dws.trainers.shares import Declared, Share
+
+
+class MegatronWeights:
+    """Lifecycle: as ModuleWeights.
+
+    Attributes:
+      declared: what this process has, by name.
+    """
+
+    def __init__(
+        self, tensors: MegatronTensors, cuts: Optional[Mapping[str, Any]] = None, dtype: Any = None
+    ) -> None:
+        """Args:
+          cuts: for the engines; those of tensors that this process does not have are of other processes.
+          dtype: which floating-point weights have where they are published; None: the trainer's own.
+
+        Raises:
+          DTypeError: a weight that a layout cannot express, by name.
+        """
+        self._tensors = tensors
+        now = tensors.tensors()
+        self.declared = {
+            name: _declared(held, now[held.sources[0].chunk][held.sources[0].name], cuts, dtype)
+            for name, held in tensors.held.items()
+        }
+        self._shares: Mapping[str, Share] = {}
+        self._views: dict[str, Any] = {}
+
+    def check_complete(self, names: Iterable[str]) -> None:
+        """Args:
+          names: of the tensors that any process has.
+
+        Raises:
+          LayoutError: they are not all of the model.
+        """
+        missing = self._tensors.model.missing(names)
+        if missing:
+            raise LayoutError(
+                f"no process has {len(missing)} tensors of the model, such as '{missing[0]}': expected all ranks, each with "
+                "its own place in Parallel"
+            )
+
+    def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
+        """As ModuleWeights.register."""
+        self._shares = shares
+        specs = [share.spec for share in shares.values()]
+        cells = {name: share.cells for name, share in shares.items()}
+        self._views = trainer.register(specs, shards=cells, views="torch", timeout=timeout)
+
+    def refresh(self) -> None:
+        """Puts the current weights where the sender reads them. Call it before each version.
+
+        Raises:
+          StateError: the trainer's tensors are not those that were registered, by name.
+        """
+        torch = loaded_torch()
+        assert torch is not None
+        try:
+            now = self._tensors.tensors()
+        except LayoutError as error:
+            raise StateError(str(error)) from None
+        with torch.no_grad():
+            for name, view in self._views.items():
+                for source in self._tensors.held[name].sources:
+                    copy_piece(
+                        source.piece, now[source.chunk][source.name], view, self._shares[name]
+                    )
+
+
+def copy_piece(piece: Piece, parameter: Any, view: Any, share: Share) -> None:
+    """Copies what a share has of a piece.
+
+    Args:
+      view: of the share's part of the canonical tensor.
+    """
+    mine: Optional[Piece] = piece
+    for dim, (begin, end) in enumerate(share.ranges):
+        mine = mine and mine.within(dim, begin, end)
+    if mine is None:
+        return
+    part = parameter[tuple(slice(own.start, own.stop) for own in mine.own)]
+    turned = part.permute([axis for axis in mine.axes if axis is not None])
+    at: list[Any] = []
+    for (begin, _), place, axis in zip(share.ranges, mine.place, mine.axes):
+        first = place.start - begin
+        at.append(
+            first if axis is None else slice(first, first + len(place) * place.step, place.step)
+        )
+    view[tuple(at)].copy_(turned)
+
+
+def _declared(held: Held, tensor: Any, cuts: Optional[Mapping[str, Any]], dtype: Any) -> Declared:
+    try:
+        published = DType.of(tensor.dtype)
+    except DTypeError as error:
+        raise DTypeError(f"tensor '{held.tensor.name}': {error}") from None
+    if dtype is not None and tensor.is_floating_point():
+        published = DType.of(dtype)
+    spec = with_cuts(TensorSpec(held.tensor.name, published, held.tensor.shape), cuts)
+    return Declared(spec, held.ranges)
