@@ -3,8 +3,8 @@
 # of what an engine got with the trainer's:
 #
 #   tools/trainers_check.sh --python PYTHON      PYTHON: of an environment with torch, numpy, grpcio and protobuf, and
-#                                                transformers, accelerate, trl and datasets for their cases; by default
-#                                                $DWS_TRAINERS_PYTHON
+#                                                transformers, accelerate, trl, datasets and megatron-core for their
+#                                                cases; by default $DWS_TRAINERS_PYTHON
 #   tools/trainers_check.sh --cases=hf,fsdp2     some of the cases
 #   tools/trainers_check.sh --logs=FOLDER        keeps the logs of trainers and engines
 #

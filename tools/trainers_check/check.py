@@ -71,6 +71,17 @@ def _mesh(layout: str, ranks: int, engine_parts: int = 1) -> Case:
     )
 
 
+def _megatron(layout: str, kind: str) -> Case:
+    return Case(
+        "megatron_run.py",
+        kind=kind,
+        ranks=4,
+        senders=4,
+        options=(f"--layout={layout}",),
+        needs=("torch", "transformers", "megatron"),
+    )
+
+
 _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 CASES = {
     "hf": Case("hf_run.py"),
@@ -87,6 +98,10 @@ CASES = {
     "fsdp2-tp-by-rows": _mesh("fsdp2-tp-by-rows", 4),
     "fsdp2-to-tp": _mesh("fsdp2", 4, engine_parts=3),
     "experts": _mesh("experts", 4),
+    "megatron": _megatron("qwen3", "qwen3"),
+    "megatron-tp4": _megatron("qwen3-tp4", "qwen3"),
+    "megatron-moe": _megatron("qwen3-moe", "qwen3-moe"),
+    "megatron-moe-etp": _megatron("qwen3-moe-etp", "qwen3-moe"),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
     "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),

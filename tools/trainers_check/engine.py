@@ -46,22 +46,18 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--parts", type=int, default=1)
     options = parser.parse_args()
-    model = models.make(options.kind, ENGINE_SEED, options.dtype)
+    tensors: Any = dws.declare.from_module(models.make(options.kind, ENGINE_SEED, options.dtype))
     mapping: dict[str, dws.Slice] = {}
     if options.parts > 1:
-        held, mapping = split(dws.named_tensors(model), options.parts)
+        tensors, mapping = split(tensors, options.parts)
     with dws.Engine(options.receiver) as engine, open(options.seen, "a", buffering=1) as seen:
-        if mapping:
-            held = engine.attach(held, mapping=mapping, timeout=300)
-        else:
-            engine.attach(model, timeout=300)
+        views = engine.attach(tensors, mapping=mapping, timeout=300)
         last = (0, "")
         while True:
             with engine.running() as grant:
                 now = (grant.version, str(grant.stream))
                 if now != last:
-                    whole = joined(held, mapping) if mapping else dws.named_tensors(model)
-                    digest = models.digest(whole)
+                    digest = models.digest(joined(views, mapping) if mapping else views)
                     seen.write(f"{grant.version} {digest}\n")
             if now == last:
                 time.sleep(0.002)

@@ -52,14 +52,16 @@ class Wide(torch.nn.Module):
 
 
 def make(kind: str, seed: int, dtype: str = "float32") -> torch.nn.Module:
-    """kind: "uneven", "wide", or "qwen3": a causal language model of transformers with tied embeddings."""
+    """kind: "uneven", "wide", or of causal language models of transformers "qwen3", with tied embeddings, and "qwen3-moe"."""
     torch.manual_seed(seed)
     if kind in ("uneven", "wide"):
         return (Uneven() if kind == "uneven" else Wide()).to(getattr(torch, dtype))
     import transformers
 
-    config = transformers.Qwen3Config(
-        architectures=["Qwen3ForCausalLM"],
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    family = "Qwen3Moe" if kind == "qwen3-moe" else "Qwen3"
+    config = getattr(transformers, f"{family}Config")(
+        architectures=[f"{family}ForCausalLM"],
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
@@ -68,12 +70,13 @@ def make(kind: str, seed: int, dtype: str = "float32") -> torch.nn.Module:
         num_key_value_heads=2,
         head_dim=32,  # the smallest that vLLM has on the CPU
         max_position_embeddings=64,
-        tie_word_embeddings=True,
+        tie_word_embeddings=kind == "qwen3",
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
+        **(experts if kind == "qwen3-moe" else {}),
     )
-    return transformers.Qwen3ForCausalLM(config).to(getattr(torch, dtype))
+    return getattr(transformers, f"{family}ForCausalLM")(config).to(getattr(torch, dtype))
 
 
 def engine_cuts(tensors: Mapping[str, torch.Tensor], parts: int) -> dict[str, Cut]:
