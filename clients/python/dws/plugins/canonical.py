@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
+from dws.dtypes import DType
 from dws.errors import LayoutError
 from dws.layout import Cut
 
@@ -17,6 +18,13 @@ from dws.layout import Cut
 VOCAB_PADDING = 64
 
 Shapes = Mapping[str, Sequence[int]]
+
+
+class Canonical(NamedTuple):
+    """A canonical tensor, as the checkpoint has it."""
+
+    shape: tuple[int, ...]
+    dtype: DType
 
 
 @dataclasses.dataclass(frozen=True)

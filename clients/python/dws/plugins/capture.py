@@ -1,0 +1,158 @@
+"""The mapping of any model, from its own load_weights: which element of which canonical tensor it
+copies where.
+
+    captured = capture(model, {"lm_head.weight": Canonical((1000, 64), DType.BF16), ...})
+    captured.pieces["model.layers.0.self_attn.qkv_proj.weight"]     # a tuple of Pieces
+
+load_weights runs once, on the live model, over tensors of the checkpoint's names, shapes and types
+that have no storage (torch's meta device). Views of them and of the parameters are made as always;
+each copy is recorded, and not done.
+
+On the live model and not on a copy of it, because a copy would not be exact: torch copies parameters
+without what engines attach to them (weight_loader, shard dimensions), and building a second model
+registers its layers in the engine twice. The live model is not changed, also if load_weights raises:
+  * every operation of torch that writes into memory that was there before is recorded or refused,
+    and never done;
+  * parameters, buffers and attributes of modules that load_weights puts in the place of others are
+    put back, and refused;
+  * operations on other threads are not seen. There a copy from a tensor without storage fails, and
+    with it the capture.
+
+What is recorded: views of any kind (narrow, chunk, split, transpose, view, index), copies between
+tensors of one type, clone, contiguous, cat, stack, index_select, constant_pad_nd, and buffers that
+load_weights makes and fills; constants are recorded as such. Anything else that computes is
+refused for the parameter that it ends in, with the names of the canonical tensors and the operation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
+
+from dws.errors import LayoutError
+from dws.plugins.canonical import Canonical
+from dws.plugins.pieces import Piece, pieces_of
+from dws.plugins.recorder import Recorder, intercepting
+from dws.plugins.recording import Memory, Refused
+from dws.plugins.strided import IrregularError
+from dws.torch_module import named_tensors
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """What load_weights does to each parameter and persistent buffer.
+
+    Attributes:
+      pieces: every element that is copied, once. What is in no piece of these is set to a constant.
+      refused: why it has no pieces, although load_weights writes into it.
+      untouched: load_weights writes nothing into these.
+    """
+
+    pieces: Mapping[str, tuple[Piece, ...]]
+    refused: Mapping[str, str]
+    untouched: frozenset[str]
+
+
+Load = Callable[[Iterable[tuple[str, Any]]], Any]
+
+
+def capture(
+    model: Any, canonical: Mapping[str, Canonical], load: Optional[Load] = None
+) -> Captured:
+    """Args:
+      model: a torch module with its parameters, as the engine has it; not changed.
+      canonical: the tensors of a checkpoint, in the order in which load_weights gets them.
+      load: model.load_weights by default.
+
+    Raises:
+      LayoutError: the model has no load_weights; or that failed, replaced a parameter, or wrote
+        into something else than the model's parameters and buffers.
+    """
+    load = load or getattr(model, "load_weights", None)
+    if load is None:
+        raise LayoutError(f"{type(model).__name__} has no load_weights: its loading cannot be captured")
+    torch: Any = importlib.import_module("torch")
+    recorder = Recorder(torch)
+    tensors = named_tensors(model)
+    leaves: dict[str, Any] = {}
+    last = "(none)"
+
+    def weights() -> Iterator[tuple[str, Any]]:
+        nonlocal last
+        for name, leaf in leaves.items():
+            last = name
+            yield name, leaf
+
+    try:
+        memories = {name: recorder.live(f"parameter '{name}'", t) for name, t in tensors.items()}
+        for name, buffer in model.named_buffers():
+            if name not in tensors and not recorder.memories.find(buffer):
+                recorder.live(f"buffer '{name}'", buffer).can_be_mapped = False
+        leaves.update((name, recorder.leaf(name, entry)) for name, entry in canonical.items())
+        with _unchanged(model), torch.no_grad(), intercepting(recorder.operation):
+            load(weights())
+    except Exception as error:
+        raise LayoutError(
+            f"load_weights of {type(model).__name__} over tensors without storage failed at "
+            f"canonical tensor '{last}': {type(error).__name__}: {error}"
+        ) from error
+    return _result(tensors, memories, canonical)
+
+
+def _result(
+    tensors: Mapping[str, Any], memories: Mapping[str, Memory], canonical: Mapping[str, Canonical]
+) -> Captured:
+    pieces, refused, untouched = {}, {}, set()
+    shapes = {name: entry.shape for name, entry in canonical.items()}
+    for name, memory in memories.items():
+        if memory.is_untouched:
+            untouched.add(name)
+            continue
+        shape, strides = tuple(tensors[name].shape), tuple(tensors[name].stride())
+        try:
+            pieces[name] = pieces_of(shape, strides, memory.complete(), shapes)
+        except (Refused, IrregularError) as error:
+            refused[name] = f"load_weights {error}"
+    return Captured(pieces, refused, frozenset(untouched))
+
+
+@contextlib.contextmanager
+def _unchanged(model: Any) -> Iterator[None]:
+    """Puts back what was replaced in the model: attributes of its modules, and their tensors.
+
+    Raises:
+      Refused: a parameter or buffer was replaced, at the end of a block that did not raise.
+    """
+    inner = ("_parameters", "_buffers", "_modules")
+    before = []
+    for module in model.modules():
+        held = vars(module)
+        before.append((held, dict(held), [(held[key], dict(held[key])) for key in inner]))
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    same_memory = {name: tensor.detach() for name, tensor in tensors.items()}
+    attributes = {name: dict(vars(tensor)) for name, tensor in tensors.items()}
+    replaced: list[str] = []
+    try:
+        yield
+    finally:
+        now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        replaced += [name for name, tensor in tensors.items() if now.get(name) is not tensor]
+        replaced += [name for name in now if name not in tensors]
+        for held, values, tables in before:
+            for table, entries in tables:
+                table.clear()
+                table.update(entries)
+            held.clear()
+            held.update(values)
+        for name, tensor in tensors.items():
+            vars(tensor).clear()
+            vars(tensor).update(attributes[name])
+            if not tensor.is_set_to(same_memory[name]):
+                tensor.data = same_memory[name]
+                replaced.append(name)
+    if replaced:
+        raise Refused(
+            f"it puts other tensors in the place of {sorted(set(replaced))[:5]}: what an engine "
+            "computes with later is not what was loaded"
+        )

@@ -1,0 +1,270 @@
+"""Boxes of an engine's parameters and the boxes of canonical tensors that are in them: from captured
+writes, from a mapping, as a mapping, and what two of them disagree on. Pure: names and shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Iterable, Iterator, Mapping, Optional, Sequence, Union
+
+from dws.errors import LayoutError
+from dws.mapping import Fused, Part, Parts, Slice, Source
+from dws.plugins.recording import Write
+from dws.plugins.strided import Placement, Strided, boxes, compose, row_major
+
+Range = tuple[int, int]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A box of a parameter, copied from a box of a canonical tensor.
+
+    Attributes:
+      tensor: the canonical name.
+      own: [begin, end) on each dimension of the parameter.
+      box: the same of the canonical tensor.
+      axes: for each dimension of the parameter the one of the canonical tensor that runs along it;
+        None where the box has an extent of 1.
+    """
+
+    tensor: str
+    own: tuple[Range, ...]
+    box: tuple[Range, ...]
+    axes: tuple[Optional[int], ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(end - begin for begin, end in self.own)
+
+    def within(self, own: Sequence[Range]) -> "Piece":
+        """Its part that is in the box `own` of the parameter, which it covers."""
+        box = list(self.box)
+        for (begin, end), (first, _), axis in zip(own, self.own, self.axes):
+            if axis is not None:
+                start = box[axis][0] + begin - first
+                box[axis] = (start, start + end - begin)
+        axes = tuple(None if e - b == 1 else axis for (b, e), axis in zip(own, self.axes))
+        return Piece(self.tensor, tuple(own), tuple(box), axes)
+
+    def __str__(self) -> str:
+        turned = [axis for axis in self.axes if axis is not None]
+        return f"'{self.tensor}'{_text(self.box)}{' transposed' if turned != sorted(turned) else ''}"
+
+
+def pieces_of(
+    shape: tuple[int, ...], strides: tuple[int, ...], writes: Iterable[Write], canonical: Shapes
+) -> tuple[Piece, ...]:
+    """The writes into a parameter, in as few boxes as possible.
+
+    Raises:
+      IrregularError: they are no boxes.
+    """
+    found = []
+    live = Placement(shape, Strided(0, row_major(shape)), Strided(0, strides))
+    for tensor, placement in writes:
+        assert tensor is not None, "constants are no pieces"
+        origin = canonical[tensor]
+        same = strides == row_major(shape)
+        for logical in [placement] if same else compose(live, placement):
+            for one in boxes(logical, shape, origin):
+                own, own_dims = _ranges(one.own, one.sizes, shape)
+                box, dims = _ranges(one.source, one.sizes, origin)
+                pairs = dict(zip(own_dims, dims))
+                axes = tuple(pairs.get(dim) for dim in range(len(shape)))
+                found.append(Piece(tensor, own, box, axes))
+    return joined(found)
+
+
+def _ranges(
+    side: Strided, sizes: Sequence[int], shape: Sequence[int]
+) -> tuple[tuple[Range, ...], list[int]]:
+    """The box at `side` of a contiguous tensor, and the dimension of each of `sizes`."""
+    steps = row_major(shape)
+    dim_of = {step: dim for dim, (step, extent) in enumerate(zip(steps, shape)) if extent > 1}
+    dims = [dim_of[step] for step in side.strides]
+    ranges = []
+    for dim, (step, extent) in enumerate(zip(steps, shape)):
+        begin = side.offset // step % extent
+        ranges.append((begin, begin + (sizes[dims.index(dim)] if dim in dims else 1)))
+    return tuple(ranges), dims
+
+
+def joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """The same elements in as few boxes as joining neighbours gives, in their order."""
+    kept = sorted(pieces, key=lambda piece: (piece.tensor, piece.own))
+    again = True
+    while again:
+        again = False
+        for dim in range(len(kept[0].own) if kept else 0):
+            # Neighbours on `dim` follow each other, if the other dimensions go first.
+            kept.sort(key=lambda p: (p.tensor, p.own[:dim], p.own[dim + 1 :], p.own[dim]))
+            merged: list[Piece] = []
+            for piece in kept:
+                both = _join(merged[-1], piece, dim) if merged else None
+                if both is None:
+                    merged.append(piece)
+                else:
+                    merged[-1] = both
+            again = again or len(merged) < len(kept)
+            kept = merged
+    return tuple(sorted(kept, key=lambda piece: piece.own))
+
+
+def _join(a: Piece, b: Piece, dim: int) -> Optional[Piece]:
+    """`a` and, after it on dimension `dim`, `b` as one box; None if they are none."""
+    if a.tensor != b.tensor or a.own[dim][1] != b.own[dim][0]:
+        return None
+    if any(a.own[d] != b.own[d] for d in range(len(a.own)) if d != dim):
+        return None
+    differ = [axis for axis in range(len(a.box)) if a.box[axis] != b.box[axis]]
+    if len(differ) != 1 or a.box[differ[0]][1] != b.box[differ[0]][0]:
+        return None
+    (axis,) = differ
+    for piece in (a, b):
+        others = [x for d, x in enumerate(piece.axes) if d != dim]
+        if axis in others or piece.axes[dim] not in (None, axis):
+            return None
+        # A box of one element on `dim` has to be one of one element on `axis`.
+        if _extent(piece.own[dim]) != _extent(piece.box[axis]):
+            return None
+    axes = tuple(
+        axis if d == dim else x if x is not None else b.axes[d] for d, x in enumerate(a.axes)
+    )
+    own = tuple((a.own[d][0], b.own[d][1]) for d in range(len(a.own)))
+    box = tuple((a.box[d][0], b.box[d][1]) for d in range(len(a.box)))
+    return Piece(a.tensor, own, box, axes)
+
+
+def pieces_of_source(shape: tuple[int, ...], source: Source, canonical: Shapes) -> tuple[Piece, ...]:
+    """What a mapping of dws.Engine.attach says of a parameter.
+
+    Raises:
+      LayoutError: the source is a tensor that the checkpoint does not have.
+    """
+    return joined(_pieces_of_source(shape, source, canonical))
+
+
+def _pieces_of_source(
+    shape: tuple[int, ...], source: Source, canonical: Shapes
+) -> Iterator[Piece]:
+    whole = [(0, extent) for extent in shape]
+    if source is None:
+        return
+    if isinstance(source, Parts):
+        for part in source.parts:
+            given = [*part.box, *whole[len(part.box) :]]
+            kept = [dim for dim, bounds in enumerate(given) if isinstance(bounds, tuple)]
+            own = [bounds if isinstance(bounds, tuple) else (bounds, bounds + 1) for bounds in given]
+            yield _piece(own, kept, part.source, canonical)
+    elif isinstance(source, Fused):
+        begin = 0
+        extents = source.extents("of an engine", shape[source.dim])
+        for one, extent in zip(source.parts, extents):
+            own = [*whole]
+            own[source.dim] = (begin, begin + extent)
+            yield _piece(own, range(len(shape)), one, canonical)
+            begin += extent
+    else:
+        yield _piece(whole, range(len(shape)), source, canonical)
+
+
+def _piece(
+    own: Sequence[Range], kept: Sequence[int], source: Union[str, Slice], canonical: Shapes
+) -> Piece:
+    name = source.tensor if isinstance(source, Slice) else source
+    if name not in canonical:
+        raise LayoutError(f"the checkpoint has no tensor '{name}'")
+    box = [(0, extent) for extent in canonical[name]]
+    if isinstance(source, Slice):
+        box[source.dim] = (source.begin, source.end)
+    axes = tuple(
+        kept.index(dim) if dim in kept and _extent(own[dim]) > 1 else None
+        for dim in range(len(own))
+    )
+    return Piece(name, tuple(own), tuple(box), axes)
+
+
+def source_of_pieces(
+    shape: tuple[int, ...], pieces: Sequence[Piece], canonical: Shapes
+) -> Source:
+    """The pieces as dws.Engine.attach takes them; None for a parameter that is all constant.
+
+    Raises:
+      LayoutError: a piece that it cannot express: cut on several dimensions, transposed, or with
+        fewer dimensions than its canonical tensor.
+    """
+    parts = [_part(piece, canonical[piece.tensor]) for piece in pieces]
+    if not parts:
+        return None
+    whole = tuple((0, extent) for extent in shape)
+    if len(parts) == 1 and tuple(parts[0].box) == whole:
+        return parts[0].source
+    return Parts(parts)
+
+
+def _part(piece: Piece, canonical: tuple[int, ...]) -> Part:
+    cut = [d for d, extent in enumerate(canonical) if piece.box[d] != (0, extent)]
+    if len(cut) > 1:
+        raise LayoutError(f"{piece} is cut on dimensions {cut}: attaching takes a cut on one")
+    source: Union[str, Slice] = piece.tensor
+    if cut:
+        source = Slice(piece.tensor, cut[0], *piece.box[cut[0]])
+    single = [dim for dim, bounds in enumerate(piece.own) if _extent(bounds) == 1]
+    count = len(piece.own) - len(canonical)
+    for dropped in itertools.combinations(single, max(count, 0)):
+        kept = [dim for dim in range(len(piece.own)) if dim not in dropped]
+        if _runs_along(piece, kept):
+            return Part(
+                source, [b[0] if dim in dropped else b for dim, b in enumerate(piece.own)]
+            )
+    raise LayoutError(
+        f"{piece} is transposed, or has dimensions that the parameter does not have: attaching "
+        "takes dimensions in their order"
+    )
+
+
+def _runs_along(piece: Piece, kept: Sequence[int]) -> bool:
+    """Whether the dimensions `kept` of the parameter are those of the canonical tensor, in order."""
+    return len(kept) == len(piece.box) and all(
+        _extent(piece.own[dim]) == _extent(bounds) and piece.axes[dim] in (None, axis)
+        for axis, (dim, bounds) in enumerate(zip(kept, piece.box))
+    )
+
+
+def difference(table: Sequence[Piece], loaded: Sequence[Piece]) -> Optional[str]:
+    """The first box on which a table and load_weights disagree, in words; None if there is none."""
+    if set(table) == set(loaded):
+        return None
+    for one in table:
+        rest = one.count
+        for other in loaded:
+            met = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one.own, other.own)]
+            if any(begin >= end for begin, end in met):
+                continue
+            said, found = one.within(met), other.within(met)
+            if said != found:
+                return f"{_text(met)}: table says {said}, load_weights says {found}"
+            rest -= said.count
+        if rest:
+            return f"{_text(one.own)}: table says {one}, load_weights copies nothing to {rest} of it"
+    for other in loaded:
+        if other.count != sum(_common(other, one) for one in table):
+            return f"{_text(other.own)}: load_weights says {other}, table has nothing for all of it"
+    return None
+
+
+def _common(a: Piece, b: Piece) -> int:
+    return math.prod(
+        max(0, min(x[1], y[1]) - max(x[0], y[0])) for x, y in zip(a.own, b.own)
+    )
+
+
+def _extent(bounds: Range) -> int:
+    return bounds[1] - bounds[0]
+
+
+def _text(box: Sequence[Range]) -> str:
+    return f"[{', '.join(f'{begin}:{end}' for begin, end in box)}]"
