@@ -63,7 +63,7 @@ class Box:
 
 
 # A canonical tensor, or a part of it.
-Canonical = Union[str, Slice, Box]
+CanonicalPart = Union[str, Slice, Box]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Fused:
       sizes: extents of the parts on `dim`. Optional if all name a range of `dim`, or all are equal.
     """
 
-    parts: Sequence[Canonical]
+    parts: Sequence[CanonicalPart]
     dim: int = 0
     sizes: Optional[Sequence[int]] = None
 
@@ -109,7 +109,7 @@ class Part:
         drops the dimension. Dimensions that it leaves out are whole.
     """
 
-    source: Canonical
+    source: CanonicalPart
     box: Sequence[Union[int, tuple[int, int]]] = ()
 
 
@@ -143,7 +143,7 @@ class Placed:
     place: Place
 
 
-def ranges_of(part: Canonical) -> Mapping[int, tuple[int, int]]:
+def ranges_of(part: CanonicalPart) -> Mapping[int, tuple[int, int]]:
     """By dimension, what `part` names of its tensor; nothing: all."""
     return {} if isinstance(part, str) else part.ranges
 
@@ -215,7 +215,7 @@ def _part_view(placed: Placed, part: Part) -> Any:
 
 def _view(
     placed: Placed,
-    source: Canonical,
+    source: CanonicalPart,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     first_element: int,

@@ -37,8 +37,9 @@ from typing import Any, Callable, Optional
 
 from dws.errors import LayoutError, StateError
 from dws.plugins.agreement import minimum_over
+from dws.plugins.agreed_mapping import Weights
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing
-from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.versions import require_tried
 from dws.plugins.sglang_version import VersionTeller
 
@@ -129,19 +130,19 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     _require_held(runner)
     _refuse(get_context().config_leaf, runner.model)
     config = getattr(runner.model.config, "text_config", None) or runner.model.config
-    shape = ModelShape.from_config(config)
-    size = int(parallel.tp_size)
-    experts_in = int(get_context().config_leaf("ep_size") or 1) if shape.experts else 1
+    size, setting = int(parallel.tp_size), get_context().config_leaf
+    experts_in = int(setting("ep_size") or 1) if experts_of(config) else 1
     rank = Parallel(int(parallel.tp_rank), size, experts_in)
+    weights = Weights(setting("model_path"), setting("revision"))
     minimum = minimum_over(parallel.tp_group.cpu_group) if size > 1 else None
     attached = attach_together(
         lambda: AttachedRank(
-            os.environ[SOCKET_VARIABLE], runner.model, shape, rank, minimum, options
+            os.environ[SOCKET_VARIABLE], runner.model, config, rank, minimum, options, weights
         ),
         minimum,
     )
     grant = None if rank.tp_rank else lambda: attached.engine.grant
-    teller = VersionTeller(scheduler, get_context().config_leaf, grant)
+    teller = VersionTeller(scheduler, setting, grant)
     # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
 

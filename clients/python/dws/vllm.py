@@ -52,11 +52,13 @@ from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.plugins.vllm_config import (
+    LOG,
     rank_of,
     refuse_unsupported,
     replies_last,
     require_parts,
-    shape_of,
+    text_config,
+    weights_of,
 )
 
 _NEEDED = (
@@ -167,14 +169,15 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
     chosen = AttachOptions.of(options)
     model, group = _probe(worker, chosen)
     refuse_unsupported(worker.vllm_config)
-    shape = shape_of(worker.vllm_config)
-    rank = rank_of(worker.vllm_config, shape, group)
+    config = text_config(worker.vllm_config)
+    rank = rank_of(worker.vllm_config, group)
+    weights = weights_of(worker.vllm_config)
     # Refusals up to here are the same on all ranks. The group that this makes is kept.
     if rank.tp_size > 1 and getattr(worker, "_dws_minimum", None) is None:
         worker._dws_minimum = minimum_over(group.cpu_group)
     minimum: Optional[Minimum] = getattr(worker, "_dws_minimum", None)
     worker._dws_attached = attach_together(
-        lambda: AttachedRank(socket, model, shape, rank, minimum, chosen), minimum
+        lambda: AttachedRank(socket, model, config, rank, minimum, chosen, weights), minimum, LOG
     )
     _hold(worker)
     status: dict[str, Any] = worker._dws_attached.status()

@@ -5,9 +5,14 @@ parameter by shard id and copy a narrowed checkpoint tensor into it."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterator
+import json
+import struct
+from typing import Any, Callable, Iterable, Iterator, Union
 
 import torch
+
+import dws
+from dws.arrays import raw_bits
 
 Checkpoint = dict[str, torch.Tensor]
 
@@ -73,6 +78,22 @@ def _mlp_shapes(at: str, middle: int, hidden: int) -> Iterator[tuple[str, tuple[
     yield f"{at}.gate_proj.weight", (middle, hidden)
     yield f"{at}.up_proj.weight", (middle, hidden)
     yield f"{at}.down_proj.weight", (hidden, middle)
+
+
+def save_checkpoint(path: str, tensors: Checkpoint) -> None:
+    """Writes a file in the safetensors format."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, tensor in tensors.items():
+        dtype = dws.DType.of(tensor.dtype)
+        raw = raw_bits(name, tensor, dtype).tobytes()
+        offsets = [len(data), len(data) + len(raw)]
+        shape = list(tensor.shape)
+        header[name] = {"dtype": dtype.name, "shape": shape, "data_offsets": offsets}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
 
 
 class RankModel(torch.nn.Module):
@@ -171,8 +192,8 @@ class RankModel(torch.nn.Module):
 
     # Loading, like engines do it: stacked names first, then shards by id.
 
-    def load_weights(self, weights: Checkpoint) -> None:
-        for name, loaded in weights.items():
+    def load_weights(self, weights: Union[Checkpoint, Iterable[tuple[str, torch.Tensor]]]) -> None:
+        for name, loaded in dict(weights).items():
             for stacked, part in (
                 ("qkv_proj", "q"),
                 ("qkv_proj", "k"),
@@ -231,6 +252,16 @@ class RankModel(torch.nn.Module):
         size = parameter.shape[1] // 2
         target = parameter[local].narrow(0, 0 if projection == "gate_proj" else size, size)
         target.copy_(loaded.narrow(0, rank * size, size))
+
+
+class PaddedModel(RankModel):
+    """With vocabularies as engines load them: padding is set to zero."""
+
+    def _vocab(self, parameter: torch.Tensor, loaded: torch.Tensor, shard: Any) -> None:
+        super()._vocab(parameter, loaded, shard)
+        begin = min(self.tp_rank * self.vocab_rows, loaded.shape[0])
+        rows = min(begin + self.vocab_rows, loaded.shape[0]) - begin
+        parameter[rows:].data.fill_(0)
 
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]

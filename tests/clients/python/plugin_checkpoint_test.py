@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import tempfile
 import unittest
-from typing import Any
 
 import torch
 
@@ -17,24 +15,16 @@ from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.fingerprint import fingerprint
 from dws.plugins.mapping import rank_mapping
 from dws.torch_module import named_tensors
-from tests.clients.python.engine_models import Checkpoint, Config, RankModel, checkpoint
+from tests.clients.python.engine_models import (
+    Checkpoint,
+    Config,
+    RankModel,
+    checkpoint,
+    save_checkpoint,
+)
 
 LLAMA = Config()
 MOE = Config(num_experts=6, tie_word_embeddings=True)
-
-
-def save(path: str, tensors: Checkpoint) -> None:
-    """Writes a file in the safetensors format."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for name, tensor in tensors.items():
-        raw = tensor.view(torch.int16).numpy().tobytes()
-        offsets = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": offsets}
-        data += raw
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
 
 
 class CheckpointTest(unittest.TestCase):
@@ -49,7 +39,7 @@ class CheckpointTest(unittest.TestCase):
         half = len(names) // 2
         for index, part in enumerate((names[:half], names[half:])):
             path = os.path.join(self.folder, f"model-{index + 1:05d}-of-00002.safetensors")
-            save(path, {name: weights[name] for name in part})
+            save_checkpoint(path, {name: weights[name] for name in part})
         return weights
 
     def check(self, model: RankModel, rank: Parallel) -> None:
@@ -91,7 +81,7 @@ class CheckpointTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.InvalidArgumentError, "has no \\*.safetensors"):
             CheckpointFiles(self.folder)
         path = os.path.join(self.folder, "model.safetensors")
-        save(path, {"other": torch.zeros(2, 0, dtype=torch.bfloat16)})
+        save_checkpoint(path, {"other": torch.zeros(2, 0, dtype=torch.bfloat16)})
         files = CheckpointFiles(self.folder)
         self.assertEqual(files.bits("other").shape, (2, 0))
         with self.assertRaisesRegex(dws.LayoutError, "no tensor 'model.norm.weight'"):

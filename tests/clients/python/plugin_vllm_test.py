@@ -3,6 +3,7 @@ weight transfer backend."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import types
 import unittest
@@ -11,8 +12,17 @@ from unittest import mock
 
 import dws
 import dws.vllm
+from tests.clients.python.engine_models import PaddedModel, checkpoint, save_checkpoint
 from tests.clients.python.fake_daemons import pause, resume
-from tests.clients.python.vllm_case import SCHEDULED, VllmCase, config, parallel_state, step, vllm
+from tests.clients.python.vllm_case import (
+    SCHEDULED,
+    SMALL,
+    VllmCase,
+    config,
+    parallel_state,
+    step,
+    vllm,
+)
 from vllm.distributed.weight_transfer import factory
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
@@ -52,6 +62,19 @@ class VllmTest(VllmCase):
         self.assertEqual((status["version"], status["rank"], status["connected"]), (7, 0, True))
         self.assertEqual(step(worker).logits, (2.0, 2.0))
         self.assertEqual(worker.execute_method("dws_status")["passes"], 1)
+
+    def test_what_says_the_mapping_is_logged_and_in_the_status(self) -> None:
+        with self.assertLogs("vllm.dws", "INFO") as logged:
+            worker, _, _ = self.attached()
+        self.assertIn("rank 0 is attached: the table alone says", logged.output[0])
+        with tempfile.TemporaryDirectory() as folder:
+            save_checkpoint(os.path.join(folder, "model.safetensors"), checkpoint(SMALL, seed=1))
+            loaded = types.SimpleNamespace(hf_text_config=SMALL, model=folder)
+            worker, _, _ = self.attached(
+                _with(model_config=loaded, make_model=lambda rank: PaddedModel(SMALL, rank, 1))
+            )
+        status = worker.execute_method("dws_status")
+        self.assertRegex(status["mapping"], "load_weights and the table agree on 12 parameters")
 
     def test_options_complete_the_mapping(self) -> None:
         self.attached(

@@ -12,10 +12,10 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 from dws.engine import Engine
 from dws.errors import InvalidArgumentError, StateError
 from dws.mapping import Mapped
-from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.agreed_mapping import Weights, agreed_mapping
+from dws.plugins.canonical import Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
-from dws.plugins.mapping import rank_mapping
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
@@ -38,7 +38,8 @@ class AttachOptions:
       given: "package.module:function", called with the model: the mapping= of some parameters.
       excluded: canonical tensors that the engine does not hold.
       checkpoint: folder of the checkpoint that the engine was started with: live parameters are
-        compared with it before anything is written. Reads all of it once.
+        compared with it before anything is written. Reads all of it once. Its headers also say what
+        load_weights is asked about, in place of those of the engine's own checkpoint.
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
       step_timeout: seconds that a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
@@ -75,25 +76,29 @@ class AttachedRank:
     Attributes:
       gate: run forward passes inside its steps.
       engine: the dws.Engine.
+      mapping_by: who says what the parameters are made of, in words.
     """
 
     def __init__(
         self,
         socket: str,
         model: Any,
-        shape: ModelShape,
+        config: Any,
         rank: Parallel,
         minimum: Optional[Minimum],
         options: AttachOptions,
+        weights: Optional[Weights],
         commits_on_request: bool = False,
     ) -> None:
         """Args:
           model: a torch module, as the engine runs it.
+          config: its Hugging Face text config.
           minimum: None for an engine of one rank.
+          weights: what the engine has loaded; None if it does not say.
           commits_on_request: as for Engine.attach.
 
         Raises:
-          As Engine.attach and rank_mapping; the model is not changed then.
+          As Engine.attach and agreed_mapping; the model is not changed then.
         """
         if minimum is None and rank.tp_size > 1:
             raise StateError(f"{rank.tp_size} ranks need a way to agree on their forward passes")
@@ -102,18 +107,20 @@ class AttachedRank:
         if options.given is not None:
             extra: Mapped = resolve(options.given)(model)
             given.update(extra)
-        tensors = named_tensors(model)
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        mapping = rank_mapping(shapes, shape, rank, given)
         post_commit = post_commit_hook(model, options.hooks)
-        if options.checkpoint is not None:
-            require_as_loaded(tensors, mapping, CheckpointFiles(options.checkpoint))
+        checkpoint = options.checkpoint
+        if checkpoint is not None:
+            weights = Weights(checkpoint)
+        agreed = agreed_mapping(model, config, rank, given, weights)
+        if checkpoint is not None:
+            require_as_loaded(named_tensors(model), agreed.mapping, CheckpointFiles(checkpoint))
         self.rank = rank
+        self.mapping_by = agreed.how
         self.engine = Engine(socket, rank.tp_rank % on_host, on_host)
         try:
             self.engine.attach(
                 model,
-                mapping=mapping,
+                mapping=agreed.mapping,
                 excluded=options.excluded,
                 post_commit=post_commit,
                 timeout=options.timeout,
@@ -130,6 +137,7 @@ class AttachedRank:
         grant, stats = self.engine.grant, self.engine.stats()
         return {
             "rank": self.rank.tp_rank,
+            "mapping": self.mapping_by,
             "version": None if grant is None else grant.version,
             "stream": None if grant is None else str(grant.stream),
             "state_token": None if grant is None else grant.state_token,
@@ -147,8 +155,13 @@ class AttachedRank:
         self.engine.close()
 
 
-def attach_together(make: Callable[[], AttachedRank], minimum: Optional[Minimum]) -> AttachedRank:
+def attach_together(
+    make: Callable[[], AttachedRank], minimum: Optional[Minimum], log: logging.Logger = _LOG
+) -> AttachedRank:
     """make(), on all ranks or on none: attached ranks would wait for the others for ever.
+
+    Args:
+      log: told who says what the parameters are made of.
 
     Raises:
       StateError: another rank failed; see that rank's error.
@@ -163,6 +176,7 @@ def attach_together(make: Callable[[], AttachedRank], minimum: Optional[Minimum]
     if minimum is not None and not minimum([1])[0]:
         attached.close()
         raise StateError("another rank of the engine could not be attached: see its error")
+    log.info("dws: rank %d is attached: %s", attached.rank.tp_rank, attached.mapping_by)
     return attached
 
 

@@ -60,11 +60,15 @@ class ModelShape:
             kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=head_dim or _config(config, "hidden_size") // heads,
             vocab=_config(config, "vocab_size"),
-            experts=getattr(config, "num_experts", None)
-            or getattr(config, "num_local_experts", None)
-            or 0,
+            experts=experts_of(config),
             tied=bool(getattr(config, "tie_word_embeddings", False)),
         )
+
+
+def experts_of(config: Any) -> int:
+    """Experts of each layer that has some, 0 for none, by a Hugging Face text config."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return next((getattr(config, name) for name in names if getattr(config, name, None)), 0)
 
 
 def _config(config: Any, name: str) -> int:

@@ -13,8 +13,8 @@ without what engines attach to them (weight_loader, shard dimensions), and build
 registers its layers in the engine twice. The live model is not changed, also if load_weights raises:
   * every operation of torch that writes into memory that was there before is recorded or refused,
     and never done;
-  * parameters, buffers and attributes of modules that load_weights puts in the place of others are
-    put back, and refused;
+  * attributes of modules that load_weights sets are put back; parameters, buffers and other tensors
+    among them are refused, because a commit would not change what is in their place;
   * operations on other threads are not seen. There a copy from a tensor without storage fails, and
     with it the capture.
 
@@ -22,6 +22,9 @@ What is recorded: views of any kind (narrow, chunk, split, transpose, view, inde
 tensors of one type, clone, contiguous, cat, stack, index_select, constant_pad_nd, and buffers that
 load_weights makes and fills; constants are recorded as such. Anything else that computes is
 refused for the parameter that it ends in, with the names of the canonical tensors and the operation.
+
+A checkpoint whose type the engine converts is captured as of the type that the engine keeps: a trainer
+publishes that one, and the receiver compares it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import dataclasses
 import importlib
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
+from dws.dtypes import DType
 from dws.errors import LayoutError
 from dws.plugins.canonical import Canonical
 from dws.plugins.pieces import Piece, pieces_of
@@ -72,6 +76,21 @@ def capture(
     load = load or getattr(model, "load_weights", None)
     if load is None:
         raise LayoutError(f"{type(model).__name__} has no load_weights: its loading cannot be captured")
+    found, kept = _capture(model, canonical, load)
+    converted = {
+        name: Canonical(canonical[name].shape, dtype)
+        for name, dtype in kept.items()
+        if dtype is not canonical[name].dtype
+    }
+    if found.refused and converted:
+        found, _ = _capture(model, {**canonical, **converted}, load)
+    return found
+
+
+def _capture(
+    model: Any, canonical: Mapping[str, Canonical], load: Load
+) -> tuple[Captured, dict[str, DType]]:
+    """Also returns in which type the model keeps each canonical tensor."""
     torch: Any = importlib.import_module("torch")
     recorder = Recorder(torch)
     tensors = named_tensors(model)
@@ -97,7 +116,8 @@ def capture(
             f"load_weights of {type(model).__name__} over tensors without storage failed at "
             f"canonical tensor '{last}': {type(error).__name__}: {error}"
         ) from error
-    return _result(tensors, memories, canonical)
+    kept = {name: DType.of(dtype) for name, dtype in recorder.kept_as.items()}
+    return _result(tensors, memories, canonical), kept
 
 
 def _result(
@@ -122,7 +142,8 @@ def _unchanged(model: Any) -> Iterator[None]:
     """Puts back what was replaced in the model: attributes of its modules, and their tensors.
 
     Raises:
-      Refused: a parameter or buffer was replaced, at the end of a block that did not raise.
+      Refused: a parameter, buffer or other tensor was replaced or added, at the end of a block that
+        did not raise.
     """
     inner = ("_parameters", "_buffers", "_modules")
     before = []
@@ -140,6 +161,11 @@ def _unchanged(model: Any) -> Iterator[None]:
         replaced += [name for name, tensor in tensors.items() if now.get(name) is not tensor]
         replaced += [name for name in now if name not in tensors]
         for held, values, tables in before:
+            replaced += [
+                key
+                for key, value in held.items()
+                if hasattr(value, "storage_offset") and values.get(key) is not value
+            ]
             for table, entries in tables:
                 table.clear()
                 table.update(entries)
@@ -153,6 +179,6 @@ def _unchanged(model: Any) -> Iterator[None]:
                 replaced.append(name)
     if replaced:
         raise Refused(
-            f"it puts other tensors in the place of {sorted(set(replaced))[:5]}: what an engine "
-            "computes with later is not what was loaded"
+            f"it sets {sorted(set(replaced))[:5]} to other tensors: what an engine computes with "
+            "later is not what was loaded"
         )

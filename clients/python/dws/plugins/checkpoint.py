@@ -18,7 +18,8 @@ import numpy as np
 from dws.arrays import raw_bits
 from dws.dtypes import DType
 from dws.errors import InvalidArgumentError, LayoutError
-from dws.mapping import Canonical, Fused, Mapped, Parts, ranges_of
+from dws.mapping import CanonicalPart, Fused, Mapped, Parts, ranges_of
+from dws.plugins.canonical import Canonical
 
 # The files are the user's own; this detects a file that is not safetensors.
 _HEADER_BYTES_MAX = 100_000_000
@@ -48,6 +49,10 @@ class CheckpointFiles:
                 self._entries.update(_entries_of(path))
             except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
                 raise InvalidArgumentError(f"'{path}' is not a safetensors file: {error}") from error
+
+    def canonical(self) -> dict[str, Canonical]:
+        """All tensors, in the order of the files."""
+        return {name: Canonical(e.shape, e.dtype) for name, e in self._entries.items()}
 
     def bits(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor's elements as unsigned integers.
@@ -114,7 +119,7 @@ def require_as_loaded(
 
 def _boxes(
     name: str, source: Any, shape: tuple[int, ...]
-) -> Iterator[tuple[Canonical, tuple[Any, ...]]]:
+) -> Iterator[tuple[CanonicalPart, tuple[Any, ...]]]:
     """The parts of a parameter, each with its index in the parameter."""
     if isinstance(source, Parts):
         for box in source.parts:
@@ -129,7 +134,7 @@ def _boxes(
         yield source, ()
 
 
-def _range_of(part: Canonical, checkpoint: CheckpointFiles) -> np.ndarray[Any, Any]:
+def _range_of(part: CanonicalPart, checkpoint: CheckpointFiles) -> np.ndarray[Any, Any]:
     whole = checkpoint.bits(part if isinstance(part, str) else part.tensor)
     ranges = ranges_of(part)
     picked: np.ndarray[Any, Any] = whole[

@@ -60,25 +60,33 @@ def rank_mapping(
     """
     mapping: dict[str, Source] = dict(given or {})
     for name in shapes:
-        if name in mapping:
-            continue
-        live = _Live(name, tuple(int(extent) for extent in shapes[name]), model, rank)
-        build = next((make for pattern, make in _BUILDERS if re.search(pattern, name)), None)
-        try:
-            if build is not None:
-                mapping[name] = build(live)
-            elif _ENGINES_OWN.search(name):
-                mapping[name] = None
-            elif kind_of(name) in (Kind.WHOLE, Kind.ROW, Kind.VOCAB):
-                mapping[name] = _plain(live)
-            else:
-                raise LayoutError(
-                    "of a kind this mapping does not know (quantised, or another architecture?): "
-                    "name its source in given=, or None for what only the engine uses"
-                )
-        except LayoutError as error:
-            raise LayoutError(f"parameter '{name}' {list(shapes[name])}: {error}") from None
+        if name not in mapping:
+            mapping[name] = parameter_source(name, shapes[name], model, rank)
     return mapping
+
+
+def is_engines_own(name: str) -> bool:
+    """Whether engines register it in addition to weights."""
+    return bool(_ENGINES_OWN.search(name))
+
+
+def parameter_source(name: str, shape: Sequence[int], model: ModelShape, rank: Parallel) -> Source:
+    """What one parameter of a rank is made of. Raises as rank_mapping."""
+    live = _Live(name, tuple(int(extent) for extent in shape), model, rank)
+    build = next((make for pattern, make in _BUILDERS if re.search(pattern, name)), None)
+    try:
+        if build is not None:
+            return build(live)
+        if is_engines_own(name):
+            return None
+        if kind_of(name) in (Kind.WHOLE, Kind.ROW, Kind.VOCAB):
+            return _plain(live)
+        raise LayoutError(
+            "of a kind this mapping does not know (quantised, or another architecture?): "
+            "name its source in given=, or None for what only the engine uses"
+        )
+    except LayoutError as error:
+        raise LayoutError(f"parameter '{name}' {list(shape)}: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Recorder:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.memories = Memories()
+        self.kept_as: dict[str, Any] = {}  # canonical name -> torch type of the parameter it goes into
         self._placing: dict[str, Callable[..., None]] = {
             "clone": self._clone,
             "contiguous": self._clone,
@@ -148,6 +149,8 @@ class Recorder:
         for tensor, memory in ((target, to[0]), (source, origin[0])):
             if tensor.dtype != memory.dtype:
                 raise Refused(f"takes {memory.dtype} for {tensor.dtype}")
+        if to[0].kind is Kind.LIVE:
+            self.kept_as.update(dict.fromkeys(origin[0].names, target.dtype))
         steps = tuple(source.expand(target.shape).stride())
         placement = Placement(tuple(target.shape), to[1], Strided(origin[1].offset, steps))
         writes = origin[0].through(placement)

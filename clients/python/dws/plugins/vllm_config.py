@@ -1,16 +1,20 @@
-"""What a worker of vLLM says about itself: its ranks, its model's shape, and what is not supported."""
+"""What a worker of vLLM says about itself: its ranks, its model, and what is not supported."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import logging
+from typing import Any, Optional
 
 from dws.errors import LayoutError, StateError
+from dws.plugins.agreed_mapping import Weights
 from dws.plugins.attach import AttachOptions, missing
-from dws.plugins.canonical import ModelShape, Parallel
+from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.versions import require_tried
 
 TRIED_VERSIONS = ("0.32.0",)
+# Of others than its own loggers vLLM shows warnings only.
+LOG = logging.getLogger("vllm.dws")
 # Speculation without a model.
 _WITHOUT_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix")
 
@@ -45,24 +49,29 @@ def require_parts(owner: Any, name: str, attributes: tuple[str, ...], options: A
     return group
 
 
-def shape_of(config: Any) -> ModelShape:
-    """Args:
+def text_config(config: Any) -> Any:
+    """The Hugging Face text config of the model.
+
+    Args:
       config: a VllmConfig.
-
-    Raises:
-      As ModelShape.from_config.
     """
-    model = config.model_config
-    return ModelShape.from_config(getattr(model, "hf_text_config", None) or model.hf_config)
+    return getattr(config.model_config, "hf_text_config", None) or config.model_config.hf_config
 
 
-def rank_of(config: Any, shape: ModelShape, group: Any) -> Parallel:
+def weights_of(config: Any) -> Optional[Weights]:
+    """What the engine has loaded."""
+    path = getattr(config.model_config, "model", None)
+    return Weights(path, getattr(config.model_config, "revision", None)) if path else None
+
+
+def rank_of(config: Any, group: Any) -> Parallel:
     """Args:
       group: as require_parts returns it.
     """
-    in_groups = getattr(config.parallel_config, "enable_expert_parallel", False) and shape.experts
+    in_groups = getattr(config.parallel_config, "enable_expert_parallel", False)
     size = int(group.world_size)
-    return Parallel(int(group.rank_in_group), size, size if in_groups else 1)
+    whole_experts = in_groups and experts_of(text_config(config))
+    return Parallel(int(group.rank_in_group), size, size if whole_experts else 1)
 
 
 def replies_last(config: Any) -> bool:

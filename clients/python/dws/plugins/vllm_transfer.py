@@ -49,11 +49,13 @@ from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, mis
 from dws.plugins.fingerprint import fingerprint
 from dws.plugins.step_gate import Minimum
 from dws.plugins.vllm_config import (
+    LOG,
     rank_of,
     refuse_unsupported,
     replies_last,
     require_parts,
-    shape_of,
+    text_config,
+    weights_of,
 )
 from dws.stream import Stream
 
@@ -257,13 +259,20 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
     def _attach(self, info: Init) -> AttachedRank:
         config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
         group = require_parts(config, "vllm_config", ("model_config", "parallel_config"), options)
-        shape = shape_of(config)
-        rank = rank_of(config, shape, group)
+        rank = rank_of(config, group)
         self._attached = attach_together(
             lambda: AttachedRank(
-                info.socket, self.model, shape, rank, minimum, options, commits_on_request=True
+                info.socket,
+                self.model,
+                text_config(config),
+                rank,
+                minimum,
+                options,
+                weights_of(config),
+                commits_on_request=True,
             ),
             minimum,
+            LOG,
         )
         return self._attached
 

@@ -16,23 +16,10 @@ from dws.plugins.capture import Captured, capture
 from dws.plugins.mapping import rank_mapping
 from dws.plugins.pieces import difference, pieces_of_source, source_of_pieces
 from dws.torch_module import named_tensors
-from tests.clients.python.engine_models import Checkpoint, Config, RankModel, checkpoint
+from tests.clients.python.engine_models import Checkpoint, Config, PaddedModel, checkpoint
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 UNWRITTEN = -1.0
-
-
-class PaddedModel(RankModel):
-    """With vocabularies as engines load them: padding is set to zero. Takes pairs, as they do."""
-
-    def load_weights(self, weights: Any) -> None:
-        super().load_weights(dict(weights))
-
-    def _vocab(self, parameter: torch.Tensor, loaded: torch.Tensor, shard: Any) -> None:
-        super()._vocab(parameter, loaded, shard)
-        begin = min(self.tp_rank * self.vocab_rows, loaded.shape[0])
-        rows = min(begin + self.vocab_rows, loaded.shape[0]) - begin
-        parameter[rows:].data.fill_(0)
 
 
 class One(torch.nn.Module):
@@ -234,6 +221,17 @@ class CaptureTest(unittest.TestCase):
 
         self.refused(quantised, "computes it by round from 'a'|by div from 'a'")
 
+    def test_a_checkpoint_of_another_type_is_captured_as_of_the_type_that_the_engine_keeps(self) -> None:
+        for load in (
+            lambda p, w: p.copy_(w["a"]),
+            lambda p, w: p.data.copy_(w["a"].to(p.dtype)),
+        ):
+            model = One((4, 6), load)
+            model.weight.data = model.weight.data.bfloat16()
+            captured = capture(model, declared(numbered(SHAPES)))
+            self.assertEqual(captured.refused, {})
+            self.assertEqual(source_of_pieces((4, 6), captured.pieces["weight"], SHAPES), "a")
+
     def test_elements_that_are_not_written_exactly_once_are_refused(self) -> None:
         self.refused(lambda p, w: p[:2].copy_(w["c"]), "writes 12 of its 24 elements")
         self.refused(
@@ -283,8 +281,13 @@ class CaptureTest(unittest.TestCase):
         def moved(model: One, w: Checkpoint) -> None:
             model.weight.data = torch.zeros(4, 6)
 
-        self.failing(replaced, r"puts other tensors in the place of \['weight'\]")
-        self.failing(moved, r"puts other tensors in the place of|incompatible tensor type")
+        def derived(model: One, w: Checkpoint) -> None:
+            model.weight.data.copy_(w["a"])
+            model.plain = w["a"] * 2
+
+        self.failing(derived, r"sets \['plain'\] to other tensors")
+        self.failing(replaced, r"sets \['weight'\] to other tensors")
+        self.failing(moved, r"sets \['weight'\] to other tensors|incompatible tensor type")
 
     def test_writes_into_tensors_that_are_no_parameters_are_refused(self) -> None:
         self.failing(lambda m, w: m.plain.copy_(w["a"]), "neither a parameter nor a buffer")

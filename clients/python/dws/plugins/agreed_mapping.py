@@ -1,0 +1,204 @@
+"""What the parameters of an engine's rank are made of: by the tables (dws.plugins.mapping) and by the
+engine's own load_weights (dws.plugins.capture), each a check on the other.
+
+    a parameter is known to        its source is
+    both                           the table's, if they agree on every element; else refused
+    load_weights alone             load_weights'
+    the table alone                refused: load_weights computes it, or leaves it as it is
+    neither                        refused, by name
+
+A table knows a parameter if its name and shape fit, and the checkpoint has the tensors that it names.
+Where load_weights cannot be captured at all, the tables alone decide; `how` says so, and why. Names,
+shapes and types come from the headers of the checkpoint that the engine was started with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import time
+from typing import Any, Iterable, Mapping, NamedTuple, Optional
+
+from dws.errors import DwsError, InvalidArgumentError, LayoutError
+from dws.mapping import Mapped, Source
+from dws.plugins.canonical import Canonical, ModelShape, Parallel
+from dws.plugins.capture import Captured, capture
+from dws.plugins.checkpoint import CheckpointFiles
+from dws.plugins.mapping import is_engines_own, parameter_source
+from dws.plugins.pieces import difference, pieces_of_source, source_of_pieces
+from dws.torch_module import named_tensors
+
+# How many names of parameters a message has.
+_NAMES = 3
+
+
+class Weights(NamedTuple):
+    """Where an engine has loaded its weights from.
+
+    Attributes:
+      path: a folder, or a name on Hugging Face's hub.
+      revision: of a name on the hub.
+    """
+
+    path: str
+    revision: Optional[str] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreed:
+    """Attributes:
+    mapping: a Source for every parameter and persistent buffer.
+    how: in words, who says so.
+    """
+
+    mapping: dict[str, Source]
+    how: str
+
+
+def agreed_mapping(
+    model: Any, config: Any, rank: Parallel, given: Mapped, weights: Optional[Weights]
+) -> Agreed:
+    """The mapping= of dws.Engine.attach for one rank.
+
+    Args:
+      model: a torch module, as the engine runs it; not changed.
+      config: the Hugging Face text config, for the table.
+      given: of parameters about which neither table nor load_weights is asked.
+      weights: None if the engine does not say.
+
+    Raises:
+      LayoutError: a parameter that is refused, by name, with what the table and load_weights say.
+    """
+    shapes = {
+        name: tuple(int(extent) for extent in tensor.shape)
+        for name, tensor in named_tensors(model).items()
+        if name not in given
+    }
+    table, unknown = _by_table(shapes, config, rank)
+    begin = time.monotonic()
+    try:
+        canonical = _canonical(weights)
+        captured = capture(model, canonical)
+    except DwsError as error:
+        for name in unknown:
+            raise LayoutError(
+                f"{unknown[name]}; and load_weights cannot be asked instead: {error}"
+            ) from None
+        how = f"the table alone says what {len(table)} parameters are made of: {error}"
+        return Agreed({**given, **table}, how)
+    loaded = _Loaded(captured, {name: entry.shape for name, entry in canonical.items()})
+    mapping: dict[str, Source] = dict(given)
+    alone = []
+    for name, shape in shapes.items():
+        why = unknown.get(name)
+        if why is None:
+            why = loaded.differs_from(name, shape, table[name])
+        if why is None:
+            mapping[name] = table[name]
+        else:
+            mapping[name] = loaded.source(name, shape, why)
+            alone.append(name)
+    how = (
+        f"load_weights and the table agree on {len(shapes) - len(alone)} parameters"
+        f"{f', load_weights alone says it of {len(alone)}: {_some(alone)}' if alone else ''} "
+        f"({len(canonical)} tensors, {time.monotonic() - begin:.1f} s)"
+    )
+    return Agreed(mapping, how)
+
+
+def _by_table(
+    shapes: Mapping[str, tuple[int, ...]], config: Any, rank: Parallel
+) -> tuple[dict[str, Source], dict[str, str]]:
+    """Sources by name, and for the other names why there is none."""
+    table: dict[str, Source] = {name: None for name in shapes if is_engines_own(name)}
+    unknown: dict[str, str] = {}
+    for name, shape in shapes.items():
+        try:
+            if name not in table:
+                model = ModelShape.from_config(config)
+                table[name] = parameter_source(name, shape, model, rank)
+        except LayoutError as error:
+            unknown[name] = str(error)
+    return table, unknown
+
+
+def _canonical(weights: Optional[Weights]) -> dict[str, Canonical]:
+    """Raises InvalidArgumentError: the checkpoint cannot be found, or is no safetensors."""
+    if weights is None:
+        raise InvalidArgumentError(
+            "the engine does not say where its checkpoint is: name its folder in the option checkpoint"
+        )
+    folder = weights.path
+    if not os.path.isdir(folder):
+        try:
+            hub: Any = importlib.import_module("huggingface_hub")
+            folder = hub.snapshot_download(
+                weights.path, revision=weights.revision, local_files_only=True
+            )
+        except Exception as error:  # of the hub's own kinds
+            raise InvalidArgumentError(
+                f"'{weights.path}' is no folder, and the hub's cache does not have it "
+                f"({type(error).__name__}): name the folder in the option checkpoint"
+            ) from error
+    return CheckpointFiles(folder).canonical()
+
+
+class _Loaded:
+    """What load_weights does, of one parameter at a time."""
+
+    def __init__(self, captured: Captured, canonical: Mapping[str, tuple[int, ...]]) -> None:
+        self._captured = captured
+        self._canonical = canonical
+
+    def differs_from(self, name: str, shape: tuple[int, ...], said: Source) -> Optional[str]:
+        """None if it does what the table says; why the table is for another checkpoint, if it is.
+
+        Raises:
+          LayoutError: the table is for this checkpoint, and load_weights does something else.
+        """
+        try:
+            table = pieces_of_source(shape, said, self._canonical)
+        except LayoutError as error:
+            return str(error)
+        why = self._no_pieces(name)
+        if why is None:
+            differs = difference(table, self._captured.pieces[name])
+        else:
+            differs = f"table says {table[0]}, {why}" if table else None
+        if differs is None:
+            return None
+        raise LayoutError(
+            f"parameter '{name}' {list(shape)}: the table and the engine differ, {differs}. One of "
+            "them is wrong: name the right source in the option given, and report this"
+        )
+
+    def source(self, name: str, shape: tuple[int, ...], unknown: str) -> Source:
+        """What load_weights alone says.
+
+        Args:
+          unknown: why the table does not know it.
+
+        Raises:
+          LayoutError: it says nothing that can be attached.
+        """
+        why = self._no_pieces(name)
+        if why is None:
+            try:
+                return source_of_pieces(shape, self._captured.pieces[name], self._canonical)
+            except LayoutError as error:
+                why = str(error)
+        raise LayoutError(
+            f"parameter '{name}' {list(shape)}: {why}; and the tables do not know it: {unknown}. Name "
+            "its source in the option given, or the parameter in own if only the engine uses it"
+        )
+
+    def _no_pieces(self, name: str) -> Optional[str]:
+        if name in self._captured.untouched:
+            return "load_weights copies nothing into it"
+        return self._captured.refused.get(name)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:_NAMES]) + (" ..." if len(found) > _NAMES else "")
