@@ -130,11 +130,10 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     _require_held(runner)
     _refuse(get_context().config_leaf, runner.model)
     config = getattr(runner.model.config, "text_config", None) or runner.model.config
-    size, setting = int(parallel.tp_size), get_context().config_leaf
-    experts_in = int(setting("ep_size") or 1) if experts_of(config) else 1
-    rank = Parallel(int(parallel.tp_rank), size, experts_in)
+    setting = get_context().config_leaf
+    rank = rank_of(setting, config)
     weights = Weights(setting("model_path"), setting("revision"))
-    minimum = minimum_over(parallel.tp_group.cpu_group) if size > 1 else None
+    minimum = minimum_over(parallel.tp_group.cpu_group) if rank.tp_size > 1 else None
     attached = attach_together(
         lambda: AttachedRank(
             os.environ[SOCKET_VARIABLE], runner.model, config, rank, minimum, options, weights
@@ -145,6 +144,20 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     teller = VersionTeller(scheduler, setting, grant)
     # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
+
+
+def rank_of(setting: Callable[[str], Any], config: Any) -> Parallel:
+    """This process's rank.
+
+    Args:
+      setting: the value in force of a setting, by name.
+      config: the model's Hugging Face text config.
+    """
+    from sglang.srt.runtime_context import get_parallel
+
+    experts_in = int(setting("ep_size") or 1) if experts_of(config) else 1
+    parallel = get_parallel()
+    return Parallel(int(parallel.tp_rank), int(parallel.tp_size), experts_in)
 
 
 def _require_held(runner: Any) -> None:
