@@ -5,7 +5,7 @@
 #   tools/capture_check.sh --engines=FOLDER   FOLDER: of the engines' environments, as tools/real_engines.sh --install
 #                                             makes them; $DWS_ENGINES by default
 #   tools/capture_check.sh --only='vllm/*/tp2'
-#                                             some cases: ENGINE/MODEL/tpN, with -ppN and -PLACEMENT of experts
+#                                             some cases: ENGINE/MODEL/tpN, with -ppN, -dpN and -PLACEMENT of experts
 #
 # Models of several ranks are loaded in as many processes. An engine that is not there is skipped with a message.
 set -euo pipefail

@@ -41,22 +41,25 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`model`: of MODELS. `experts`: how they are placed; None: every rank has a part of each."""
+    """`model`: of MODELS. `experts`: how they are placed; None: every rank has a part of each. `tp`, `pp`, `dp`: sizes of
+    tensor, pipeline and data parallelism."""
 
     engine: str
     model: str
     tp: int = 1
     pp: int = 1
+    dp: int = 1
     experts: str | None = None
 
     @property
     def name(self) -> str:
-        sizes = f"tp{self.tp}" + (f"-pp{self.pp}" if self.pp > 1 else "")
-        return f"{self.engine}/{self.model}/{sizes}{f'-{self.experts}' if self.experts else ''}"
+        more = [f"{name}{size}" for name, size in (("pp", self.pp), ("dp", self.dp)) if size > 1]
+        parts = [f"tp{self.tp}", *more, *([self.experts] if self.experts else [])]
+        return f"{self.engine}/{self.model}/{'-'.join(parts)}"
 
     @property
     def ranks(self) -> int:
-        return self.tp * self.pp
+        return self.tp * self.pp * self.dp
 
 
 _NAMES = ("llama", "qwen3_moe", "mixtral", "gemma2", "phi3", "glm4_moe")
@@ -65,7 +68,13 @@ CASES = (
     *(Case("vllm", model, tp) for model in _NAMES for tp in (1, 2)),
     Case("vllm", "qwen3_moe-long"),
     Case("vllm", "qwen3_moe", 2, experts="linear"),
+    Case("vllm", "glm4_moe", 2, experts="round_robin"),
+    Case("vllm", "qwen3_moe", pp=2),
+    Case("vllm", "qwen3_moe", dp=2),
+    Case("vllm", "qwen3_moe", dp=2, experts="linear"),
     *(Case("sglang", model, tp) for model in ("llama", "qwen3_moe") for tp in (1, 2)),
     Case("sglang", "qwen3_moe-long"),
     Case("sglang", "qwen3_moe", 2, experts="linear"),
+    Case("sglang", "qwen3_moe", 2, experts="redundant"),
+    Case("sglang", "qwen3_moe", 2, experts="listed"),
 )

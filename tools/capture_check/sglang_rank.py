@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -14,7 +15,13 @@ from sglang.srt.server_args import ServerArgs
 
 from dws.plugins.canonical import Parallel
 from dws.sglang import rank_of
-from tools.capture_check.cases import Case
+from tools.capture_check.cases import MODELS, Case
+
+
+def _listed(model: str) -> str:
+    """Places experts from the last to the first."""
+    backwards = list(reversed(range(MODELS[model]["num_experts"])))
+    return json.dumps({"physical_to_logical_map": [backwards] * MODELS[model]["num_hidden_layers"]})
 
 
 def load(case: Case, rank: int, folder: str, port: int) -> tuple[Any, Any, Parallel]:
@@ -30,6 +37,8 @@ def load(case: Case, rank: int, folder: str, port: int) -> tuple[Any, Any, Paral
         max_total_tokens=4096,
         tp_size=case.tp,
         ep_size=case.tp if case.experts else 1,
+        ep_num_redundant_experts=2 if case.experts == "redundant" else 0,
+        init_expert_location=_listed(case.model) if case.experts == "listed" else "trivial",
     )
     arguments.resolve_once()
     world_rank = spawn_world_rank(arguments, tp_rank=rank, pp_rank=0)
@@ -43,4 +52,4 @@ def load(case: Case, rank: int, folder: str, port: int) -> tuple[Any, Any, Paral
     runner = ModelRunner(
         model_config=config, mem_fraction_static=0.1, gpu_id=rank, nccl_port=port, server_args=arguments
     )
-    return runner.model, config.hf_text_config, rank_of(get_context().config_leaf, config.hf_text_config)
+    return runner.model, config.hf_text_config, rank_of(get_context().config_leaf, config.hf_text_config).part

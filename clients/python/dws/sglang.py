@@ -16,7 +16,7 @@ name where something is missing:
     record_weight_version_change;
   * sglang.srt.model_executor.model_runner.ModelRunner.forward: each pass that reads weights;
   * sglang.srt.runtime_context: get_context().config_leaf for settings, get_parallel() with tp_rank,
-    tp_size, tp_group.cpu_group (gloo);
+    tp_size, tp_group.cpu_group (gloo), and dp_rank of several replicas;
   * model.config, a Hugging Face config.
 
 How execution is held: a hook around ModelRunner.forward enters the lease when all ranks are inside
@@ -38,7 +38,7 @@ from typing import Any, Callable, Optional
 from dws.errors import LayoutError, StateError
 from dws.plugins.agreement import minimum_over
 from dws.plugins.agreed_mapping import Weights
-from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing
+from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together, missing
 from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.versions import require_tried
 from dws.plugins.sglang_version import VersionTeller
@@ -133,20 +133,20 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     setting = get_context().config_leaf
     rank = rank_of(setting, config)
     weights = Weights(setting("model_path"), setting("revision"))
-    minimum = minimum_over(parallel.tp_group.cpu_group) if rank.tp_size > 1 else None
+    minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
     attached = attach_together(
         lambda: AttachedRank(
             os.environ[SOCKET_VARIABLE], runner.model, config, rank, minimum, options, weights
         ),
         minimum,
     )
-    grant = None if rank.tp_rank else lambda: attached.engine.grant
+    grant = None if rank.number else lambda: attached.engine.grant
     teller = VersionTeller(scheduler, setting, grant)
     # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
 
 
-def rank_of(setting: Callable[[str], Any], config: Any) -> Parallel:
+def rank_of(setting: Callable[[str], Any], config: Any) -> EngineRank:
     """This process's rank.
 
     Args:
@@ -155,9 +155,13 @@ def rank_of(setting: Callable[[str], Any], config: Any) -> Parallel:
     """
     from sglang.srt.runtime_context import get_parallel
 
-    experts_in = int(setting("ep_size") or 1) if experts_of(config) else 1
     parallel = get_parallel()
-    return Parallel(int(parallel.tp_rank), int(parallel.tp_size), experts_in)
+    number, size = int(parallel.tp_rank), int(parallel.tp_size)
+    experts_in = int(setting("ep_size") or 1) if experts_of(config) else 1
+    in_row = setting("init_expert_location") == "trivial" and not setting("ep_num_redundant_experts")
+    replica = int(parallel.dp_rank or 0) if int(setting("dp_size") or 1) > 1 else 0
+    part = Parallel(number, size, experts_in, experts_in_row=in_row)
+    return EngineRank(replica * size + number, size, part)
 
 
 def _require_held(runner: Any) -> None:
@@ -189,17 +193,12 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
     setting: the value in force of a setting, by name; raises ValueError for an unknown name.
     """
     unsupported: dict[str, tuple[str, Callable[[Any], object]]] = {
+        # A stage waits for the one before outside of the passes that are held, and could not agree with it.
         "pp_size": ("pipeline parallelism", lambda value: value > 1),
-        "dp_size": ("data parallelism (start a server for each replica)", lambda value: value > 1),
         "attn_cp_size": ("context parallelism (attn_cp_size)", lambda value: value > 1),
         "moe_dp_size": ("data-parallel experts (moe_dp_size)", lambda value: value > 1),
         "enable_dp_attention": ("data-parallel attention (enable_dp_attention)", bool),
         "enable_eplb": ("expert load balancing (enable_eplb)", bool),
-        "ep_num_redundant_experts": ("redundant experts", bool),
-        "init_expert_location": (
-            "experts that are not placed in order (init_expert_location)",
-            lambda value: value != "trivial",
-        ),
         "enable_lora": ("LoRA", bool),
         "speculative_algorithm": (
             "speculation, whose draft model would keep its old weights",

@@ -11,7 +11,8 @@ It relies on the following, as in vLLM 0.32 (V1 engine, both of its model runner
 this, and refuses by name where something is missing, and releases that were never run with it:
   * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs;
   * worker.vllm_config with model_config, parallel_config, cache_config;
-  * vllm.distributed.parallel_state.get_tp_group(): rank_in_group, world_size, cpu_group (gloo).
+  * vllm.distributed.parallel_state.get_tp_group() and get_world_group(): rank_in_group, world_size;
+    the latter's cpu_group (gloo).
 
 How execution is held: one engine step is one step of dws.plugins.step_gate, from the start of
 execute_model to the end of sample_tokens, so that no commit happens in between. Both read weights:
@@ -31,6 +32,11 @@ because Ray's executor calls them there. Call by call:
     has left on the device is done;
   * _dummy_run (execute_dummy_batch, warm-ups): its own step; the execute_model inside, which is
     never sampled, is part of it;
+  * pipeline parallelism: a step is held from the worker's own execute_model on, before a stage waits
+    for what the one before sends. A stage begins a step when all have ended the one before: stages
+    do not overlap;
+  * data parallelism of a model with experts: the ranks of all replicas agree. A replica without
+    tokens runs a dummy batch, which is its step;
   * a step that is never sampled: ended by the next execute_model, by sleep or by dws_suspend,
     dws_resume, dws_wait_ready, which vLLM runs between steps. Until one of these is
     called, commits wait, and dws_status reports it (step_open). A sample_tokens after that fails:
@@ -53,6 +59,8 @@ from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, rep
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.plugins.vllm_config import (
     LOG,
+    Groups,
+    is_pipelined,
     rank_of,
     refuse_unsupported,
     replies_last,
@@ -167,14 +175,14 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
     if _attached(worker) is not None:
         raise StateError("this worker is attached: call dws_detach first")
     chosen = AttachOptions.of(options)
-    model, group = _probe(worker, chosen)
+    model, groups = _probe(worker, chosen)
     refuse_unsupported(worker.vllm_config)
     config = text_config(worker.vllm_config)
-    rank = rank_of(worker.vllm_config, group)
+    rank = rank_of(worker.vllm_config, groups)
     weights = weights_of(worker.vllm_config)
     # Refusals up to here are the same on all ranks. The group that this makes is kept.
-    if rank.tp_size > 1 and getattr(worker, "_dws_minimum", None) is None:
-        worker._dws_minimum = minimum_over(group.cpu_group)
+    if rank.together > 1 and getattr(worker, "_dws_minimum", None) is None:
+        worker._dws_minimum = minimum_over(groups.world.cpu_group)
     minimum: Optional[Minimum] = getattr(worker, "_dws_minimum", None)
     worker._dws_attached = attach_together(
         lambda: AttachedRank(socket, model, config, rank, minimum, chosen, weights), minimum, LOG
@@ -216,15 +224,15 @@ def _between_steps(worker: Any) -> AttachedRank:
     return attached
 
 
-def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Any]:
-    """The model that runs, and the tensor-parallel group. Raises as require_parts."""
-    group = require_parts(worker, "worker", _NEEDED, options)
+def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Groups]:
+    """The model that runs. Raises as require_parts."""
+    groups = require_parts(worker, "worker", _NEEDED, options)
     runner = worker.model_runner
     # A module that runs in CUDA graphs has a wrapper; get_model removes it.
     model = runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
     if not hasattr(model, "named_parameters"):
         raise StateError("worker.model_runner.get_model() of this vLLM is no torch module")
-    return model, group
+    return model, groups
 
 
 def _hold(worker: Any) -> None:
@@ -234,25 +242,46 @@ def _hold(worker: Any) -> None:
         return
     worker._dws_held = True
     runner = worker.model_runner
+    # Stages agree before one waits for what another sends, which the worker's own method does.
+    pipelined = is_pipelined(worker.vllm_config)
+    stepping = worker if pipelined else runner
 
-    def gated(name: str, wrap: Callable[[StepGate, Callable[..., Any]], Any]) -> None:
-        call = getattr(runner, name)
+    def gated(
+        owner: Any, name: str, wrap: Callable[[StepGate, Callable[..., Any]], Any]
+    ) -> None:
+        call = getattr(owner, name)
 
         def through(*args: Any, **kwargs: Any) -> Any:
             attached = _attached(worker)
             return (call if attached is None else wrap(attached.gate, call))(*args, **kwargs)
 
-        setattr(runner, name, through)
+        setattr(owner, name, through)
 
-    gated("execute_model", lambda gate, call: gate.opening(call, lambda result: result is None))
-    gated("sample_tokens", StepGate.closing)
-    # pool: only the V2 model runner has it. The other one pools in execute_model.
-    if hasattr(runner, "pool"):
-        gated("pool", StepGate.closing)
+    gated(stepping, "execute_model", _opening(worker.vllm_config))
+    gated(stepping, "sample_tokens", StepGate.closing)
+    # pool: only the V2 model runner has it, and the worker calls it. The other one pools in execute_model.
+    if hasattr(runner, "pool") and not pipelined:
+        gated(runner, "pool", StepGate.closing)
     if hasattr(runner, "_dummy_run"):
-        gated("_dummy_run", StepGate.wrap)
+        gated(runner, "_dummy_run", StepGate.wrap)
     if hasattr(worker, "sleep") and hasattr(worker, "wake_up"):
         _suspend_around_sleep(worker)
+
+
+def _opening(config: Any) -> Callable[[StepGate, Callable[..., Any]], Any]:
+    replicas = int(getattr(config.parallel_config, "data_parallel_size", 1))
+
+    def opening(gate: StepGate, call: Callable[..., Any]) -> Callable[..., Any]:
+        opened = gate.opening(call, lambda result: result is None)
+
+        def stepped(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            # A replica without tokens runs a dummy batch instead, which is a step: one of each for all replicas.
+            idle = replicas > 1 and not scheduler_output.total_num_scheduled_tokens
+            return (call if idle else opened)(scheduler_output, *args, **kwargs)
+
+        return stepped
+
+    return opening
 
 
 def _suspend_around_sleep(worker: Any) -> None:

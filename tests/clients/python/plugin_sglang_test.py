@@ -187,7 +187,7 @@ class SglangTest(unittest.TestCase):
         self.load_plugins()
         for settings, message in (
             ({"pp_size": 2}, "pipeline parallelism"),
-            ({"dp_size": 2, "enable_dp_attention": True}, "data parallelism.*enable_dp_attention"),
+            ({"moe_dp_size": 2, "enable_dp_attention": True}, "moe_dp_size.*enable_dp_attention"),
             ({"speculative_algorithm": "EAGLE"}, "speculation"),
             ({"enable_lora": True}, "LoRA"),
             ({"enable_pdmux": True}, "enable_pdmux"),
@@ -199,6 +199,15 @@ class SglangTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(dws.LayoutError, f"{message}.*turn it off"):
                 self.scheduler(**settings)
+
+    def test_replicas_are_ranks_of_one_engine_if_it_says_how_many(self) -> None:
+        self.load_plugins()
+        with self.assertRaisesRegex(dws.LayoutError, "rank 1 is of a replica.*ranks_on_host"):
+            self.scheduler(dp_size=2, dp_rank=1)
+        self.set_variables(ranks_on_host=2)
+        self.scheduler(dp_size=2, dp_rank=1)
+        request = self.receiver.attached
+        self.assertEqual((request.engine_rank, request.engine_world_size), (1, 2))
 
     def test_compilation_for_a_gpu_is_not_refused(self) -> None:
         self.load_plugins()

@@ -7,7 +7,7 @@ import os
 import tempfile
 import types
 import unittest
-from typing import Any
+from typing import Any, Sequence
 from unittest import mock
 
 import dws
@@ -15,6 +15,7 @@ import dws.vllm
 from tests.clients.python.engine_models import PaddedModel, checkpoint, save_checkpoint
 from tests.clients.python.fake_daemons import pause, resume
 from tests.clients.python.vllm_case import (
+    NOTHING,
     SCHEDULED,
     SMALL,
     VllmCase,
@@ -161,17 +162,71 @@ class VllmTest(VllmCase):
         worker.execute_method("dws_detach", timeout=0.01)
         self.assertEqual(worker.sample_tokens(None).prompt_logits, (2.0, 2.0))
 
+    def agreeing(self, rank: int) -> list[Sequence[int]]:
+        """Rank `rank` of two, in tensor-parallel groups of one, which the other agrees with; what it is told."""
+        told: list[Sequence[int]] = []
+
+        def minimum(values: Sequence[int]) -> Sequence[int]:
+            told.append(values)
+            return values
+
+        parallel_state.set_world_group(rank, 2, object())
+        patch = mock.patch.object(dws.vllm, "minimum_over", return_value=minimum)
+        patch.start()
+        self.addCleanup(patch.stop)
+        return told
+
+    def attached_as(self) -> tuple[int, int]:
+        request = self.receiver.attached
+        return request.engine_rank, request.engine_world_size
+
+    def test_stages_of_a_pipeline_agree_before_their_worker_waits_for_the_one_before(self) -> None:
+        told = self.agreeing(1)
+        worker, down, _ = self.attached(config(pipeline_parallel_size=2), step_timeout=0.01)
+        self.assertEqual(self.attached_as(), (1, 2))
+        down.put(resume(1))
+        worker.execute_method("dws_wait_ready", timeout=20)
+        told.clear()
+        runner = worker.worker.model_runner
+        with mock.patch.object(runner, "execute_model", wraps=runner.execute_model) as call:
+            call.side_effect = lambda *unused: self.assertEqual(len(told), 1) or mock.DEFAULT
+            self.assertIsNone(worker.execute_model(SCHEDULED))
+            call.assert_called_once()
+        self.assertTrue(worker.worker._dws_attached.status()["step_open"])
+        self.assertIsNotNone(worker.sample_tokens(None).logits)
+        self.assertEqual((len(told), worker.worker._dws_attached.status()["passes"]), (1, 1))
+
+    def test_replicas_with_experts_agree_on_steps_and_on_dummy_batches_alone(self) -> None:
+        told = self.agreeing(0)
+        worker, down, _ = self.attached(config(data_parallel_size=2))
+        self.assertEqual(self.attached_as(), (0, 2))
+        down.put(resume(1))
+        worker.execute_method("dws_wait_ready", timeout=20)
+        told.clear()
+        worker.execute_model(NOTHING)
+        self.assertEqual(told, [])
+        worker.worker.execute_dummy_batch()
+        step(worker)
+        self.assertEqual(len(told), 2)
+
+    def test_replicas_of_a_dense_model_are_ranks_of_one_engine_if_it_says_how_many(self) -> None:
+        with self.assertRaisesRegex(dws.LayoutError, "rank 1 is of a replica.*ranks_on_host"):
+            self.attached(config(data_parallel_index=1))
+        self.attached(config(data_parallel_index=1), ranks_on_host=2)
+        self.assertEqual(self.attached_as(), (1, 2))
+
     def test_unsupported_settings_are_refused_by_name(self) -> None:
         Namespace = types.SimpleNamespace
         offload = Namespace(
             uva=Namespace(cpu_offload_gb=1), prefetch=Namespace(offload_group_size=2)
         )
         for changed, message in (
-            (config(pipeline_parallel_size=2), "pipeline parallelism"),
-            (config(data_parallel_size=2), "data parallelism"),
+            (
+                config(pipeline_parallel_size=2, distributed_executor_backend="ray"),
+                "pipeline parallelism by Ray",
+            ),
             (config(prefill_context_parallel_size=2), "prefill_context_parallel_size"),
             (config(enable_eplb=True), "enable_eplb"),
-            (config(expert_placement_strategy="round_robin"), "expert_placement_strategy"),
             (_with(offload_config=offload), "cpu_offload_gb.*offload_group_size"),
             (_with(speculative_config=Namespace(method="eagle3")), "draft model"),
             (_with(lora_config=object()), "LoRA"),

@@ -10,7 +10,7 @@ import logging
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from dws.engine import Engine
-from dws.errors import InvalidArgumentError, StateError
+from dws.errors import InvalidArgumentError, LayoutError, StateError
 from dws.mapping import Mapped
 from dws.plugins.agreed_mapping import Weights, agreed_mapping
 from dws.plugins.canonical import Parallel
@@ -33,7 +33,8 @@ class AttachOptions:
 
     Attributes:
       ranks_on_host: of the engine, all by default. The ranks of an engine over several hosts attach
-        to their host's receiver with their numbers on that host.
+        to their host's receiver with their numbers on that host. Needed for replicas (data
+        parallelism) of a model without experts: those of all replicas on the host.
       own: parameters that belong to the engine and are left alone.
       given: "package.module:function", called with the model: the mapping= of some parameters.
       excluded: canonical tensors that the engine does not hold.
@@ -70,6 +71,21 @@ class AttachOptions:
         return cls(**options)
 
 
+@dataclasses.dataclass(frozen=True)
+class EngineRank:
+    """One rank of an engine.
+
+    Attributes:
+      number: among all ranks that a commit changes together, replicas too.
+      together: how many ranks' passes wait for each other.
+      part: of the model that it has, as tables see it.
+    """
+
+    number: int
+    together: int
+    part: Parallel
+
+
 class AttachedRank:
     """Lifecycle: made attached; close. Threads: `gate` as the engine's `running`; else one.
 
@@ -84,7 +100,7 @@ class AttachedRank:
         socket: str,
         model: Any,
         config: Any,
-        rank: Parallel,
+        rank: EngineRank,
         minimum: Optional[Minimum],
         options: AttachOptions,
         weights: Optional[Weights],
@@ -100,9 +116,14 @@ class AttachedRank:
         Raises:
           As Engine.attach and agreed_mapping; the model is not changed then.
         """
-        if minimum is None and rank.tp_size > 1:
-            raise StateError(f"{rank.tp_size} ranks need a way to agree on their forward passes")
-        on_host = options.ranks_on_host or rank.tp_size
+        if minimum is None and rank.together > 1:
+            raise StateError(f"{rank.together} ranks need a way to agree on their forward passes")
+        if options.ranks_on_host is None and rank.number >= rank.together:
+            raise LayoutError(
+                f"rank {rank.number} is of a replica of the engine, of {rank.together} ranks: say how "
+                "many ranks of all replicas attach to this host's receiver, in the option ranks_on_host"
+            )
+        on_host = options.ranks_on_host or rank.together
         given: dict[str, Any] = {name: None for name in options.own}
         if options.given is not None:
             extra: Mapped = resolve(options.given)(model)
@@ -111,12 +132,12 @@ class AttachedRank:
         checkpoint = options.checkpoint
         if checkpoint is not None:
             weights = Weights(checkpoint)
-        agreed = agreed_mapping(model, config, rank, given, weights)
+        agreed = agreed_mapping(model, config, rank.part, given, weights)
         if checkpoint is not None:
             require_as_loaded(named_tensors(model), agreed.mapping, CheckpointFiles(checkpoint))
         self.rank = rank
         self.mapping_by = agreed.how
-        self.engine = Engine(socket, rank.tp_rank % on_host, on_host)
+        self.engine = Engine(socket, rank.number % on_host, on_host)
         try:
             self.engine.attach(
                 model,
@@ -136,7 +157,7 @@ class AttachedRank:
         is whether a step of the calling thread makes commits wait."""
         grant, stats = self.engine.grant, self.engine.stats()
         return {
-            "rank": self.rank.tp_rank,
+            "rank": self.rank.number,
             "mapping": self.mapping_by,
             "version": None if grant is None else grant.version,
             "stream": None if grant is None else str(grant.stream),
@@ -176,7 +197,7 @@ def attach_together(
     if minimum is not None and not minimum([1])[0]:
         attached.close()
         raise StateError("another rank of the engine could not be attached: see its error")
-    log.info("dws: rank %d is attached: %s", attached.rank.tp_rank, attached.mapping_by)
+    log.info("dws: rank %d is attached: %s", attached.rank.number, attached.mapping_by)
     return attached
 
 

@@ -86,6 +86,8 @@ class Parallel:
       tp_rank, tp_size: in the tensor-parallel group.
       ep_size: the number of groups of whole experts that tp_size is split into. 1: every rank has a
         part of every expert; tp_size: each rank has some whole experts.
+      experts_in_row: whether which experts a rank has follows from these numbers; else only the
+        engine's load_weights knows it.
 
     Raises:
       LayoutError: on construction, if they do not fit each other.
@@ -94,6 +96,7 @@ class Parallel:
     tp_rank: int = 0
     tp_size: int = 1
     ep_size: int = 1
+    experts_in_row: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.tp_rank < self.tp_size or self.ep_size < 1 or self.tp_size % self.ep_size:
@@ -112,7 +115,13 @@ class Parallel:
         return self.tp_rank % self.expert_tp_size
 
     def local_experts(self, experts: int) -> range:
-        """The experts of this rank: contiguous; the first groups have one more."""
+        """The experts of this rank: contiguous; the first groups have one more.
+
+        Raises:
+          LayoutError: they are placed otherwise.
+        """
+        if not self.experts_in_row:
+            raise LayoutError("which experts this rank has, load_weights alone knows")
         group = self.tp_rank // self.expert_tp_size
         base, more = divmod(experts, self.ep_size)
         first = group * base + min(group, more)

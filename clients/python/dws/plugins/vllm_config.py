@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from dws.errors import LayoutError, StateError
 from dws.plugins.agreed_mapping import Weights
-from dws.plugins.attach import AttachOptions, missing
+from dws.plugins.attach import AttachOptions, EngineRank, missing
 from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.versions import require_tried
 
@@ -19,10 +19,17 @@ LOG = logging.getLogger("vllm.dws")
 _WITHOUT_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix")
 
 
-def require_parts(owner: Any, name: str, attributes: tuple[str, ...], options: AttachOptions) -> Any:
-    """The tensor-parallel group of this process.
+class Groups(NamedTuple):
+    """Of this process. `world`: all ranks that vLLM's collectives connect."""
 
-    Args:
+    tensor: Any
+    world: Any
+
+
+def require_parts(
+    owner: Any, name: str, attributes: tuple[str, ...], options: AttachOptions
+) -> Groups:
+    """Args:
       owner: has to have `attributes` (dotted); messages call it `name`.
 
     Raises:
@@ -33,20 +40,21 @@ def require_parts(owner: Any, name: str, attributes: tuple[str, ...], options: A
     version = str(getattr(vllm, "__version__", "of unknown version"))
     require_tried("vLLM", version, TRIED_VERSIONS, options.untried_version)
     lacking = missing(owner, name, attributes)
-    group = None
+    groups = Groups(None, None)
     with contextlib.suppress(ImportError, AttributeError):
-        from vllm.distributed.parallel_state import get_tp_group
+        from vllm.distributed.parallel_state import get_tp_group, get_world_group
 
-        group = get_tp_group()
-    lacking += missing(group, "get_tp_group()", ("rank_in_group", "world_size"))
-    if int(getattr(group, "world_size", 1)) > 1:
-        lacking += missing(group, "get_tp_group()", ("cpu_group",))
+        groups = Groups(get_tp_group(), get_world_group())
+    lacking += missing(groups.tensor, "get_tp_group()", ("rank_in_group", "world_size"))
+    lacking += missing(groups.world, "get_world_group()", ("rank_in_group", "world_size"))
+    if int(getattr(groups.world, "world_size", 1)) > 1:
+        lacking += missing(groups.world, "get_world_group()", ("cpu_group",))
     if lacking:
         raise StateError(
             f"vLLM {version} does not have {', '.join(lacking)}, which dws needs: use "
             f"{', '.join(TRIED_VERSIONS)}, or serve this engine by checkpoints on disk"
         )
-    return group
+    return groups
 
 
 def text_config(config: Any) -> Any:
@@ -64,14 +72,31 @@ def weights_of(config: Any) -> Optional[Weights]:
     return Weights(path, getattr(config.model_config, "revision", None)) if path else None
 
 
-def rank_of(config: Any, group: Any) -> Parallel:
+def rank_of(config: Any, groups: Groups) -> EngineRank:
     """Args:
-      group: as require_parts returns it.
+    groups: as require_parts returns them.
     """
-    in_groups = getattr(config.parallel_config, "enable_expert_parallel", False)
-    size = int(group.world_size)
+    parallel = config.parallel_config
+    in_groups = getattr(parallel, "enable_expert_parallel", False)
+    size = int(groups.tensor.world_size)
     whole_experts = in_groups and experts_of(text_config(config))
-    return Parallel(int(group.rank_in_group), size, size if whole_experts else 1)
+    # Experts are spread over the ranks of all replicas.
+    replicas = int(getattr(parallel, "data_parallel_size", 1))
+    linear = getattr(parallel, "expert_placement_strategy", "linear") == "linear"
+    part = Parallel(
+        int(groups.tensor.rank_in_group),
+        size,
+        size if whole_experts else 1,
+        experts_in_row=replicas == 1 and (linear or not whole_experts),
+    )
+    # Replicas of a model without experts have no collectives in common, and do not know how many they are.
+    replica = int(getattr(parallel, "data_parallel_index", 0)) if replicas == 1 else 0
+    together = int(groups.world.world_size)
+    return EngineRank(replica * together + int(groups.world.rank_in_group), together, part)
+
+
+def is_pipelined(config: Any) -> bool:
+    return int(getattr(config.parallel_config, "pipeline_parallel_size", 1)) > 1
 
 
 def replies_last(config: Any) -> bool:
@@ -92,17 +117,14 @@ def refuse_unsupported(config: Any) -> None:
     inductor = getattr(compilation, "inductor_compile_config", None) or {}
     device = getattr(getattr(config, "device_config", None), "device_type", None)
     found = {
-        "pipeline parallelism": getattr(parallel, "pipeline_parallel_size", 1) > 1,
-        "data parallelism (start an engine for each replica)": (
-            getattr(parallel, "data_parallel_size", 1) > 1
+        # It calls a stage when the one before has run, and could not agree with it before.
+        "pipeline parallelism by Ray": (
+            is_pipelined(config) and "ray" in str(getattr(parallel, "distributed_executor_backend", ""))
         ),
         "context parallelism of prefills (prefill_context_parallel_size)": (
             getattr(parallel, "prefill_context_parallel_size", 1) > 1
         ),
         "expert load balancing (enable_eplb)": getattr(parallel, "enable_eplb", False),
-        "experts that are not placed in order (expert_placement_strategy)": (
-            getattr(parallel, "expert_placement_strategy", "linear") != "linear"
-        ),
         "LoRA": getattr(config, "lora_config", None) is not None,
         "speculation with a draft model, which would keep its old weights": (
             speculation is not None

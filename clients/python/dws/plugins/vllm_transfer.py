@@ -159,7 +159,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             raise StateError("initialised already: call shutdown_weight_transfer_engine first")
         info: Init = super().parse_init_info(init_info)
         options = AttachOptions.of(info.options)
-        group = require_parts(
+        groups = require_parts(
             self.vllm_config, "vllm_config", ("model_config", "parallel_config"), options
         )
         refuse_unsupported(self.vllm_config)
@@ -170,8 +170,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             )
         self._worker()
         # Refusals up to here are the same on all ranks.
-        if self._minimum is None and int(group.world_size) > 1:
-            self._minimum = minimum_over(group.cpu_group)
+        if self._minimum is None and int(groups.world.world_size) > 1:
+            self._minimum = minimum_over(groups.world.cpu_group)
         self._info = info
 
     def start_weight_update(self) -> None:
@@ -258,8 +258,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
 
     def _attach(self, info: Init) -> AttachedRank:
         config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
-        group = require_parts(config, "vllm_config", ("model_config", "parallel_config"), options)
-        rank = rank_of(config, group)
+        groups = require_parts(config, "vllm_config", ("model_config", "parallel_config"), options)
+        rank = rank_of(config, groups)
         self._attached = attach_together(
             lambda: AttachedRank(
                 info.socket,

@@ -112,6 +112,25 @@ class AgreedMappingTest(unittest.TestCase):
         found = self.agreed(model, weights, config=object())
         self.assertIn(f"load_weights alone says it of {len(found.mapping) - 1}:", found.how)
 
+    def test_experts_that_are_not_in_a_row_are_mapped_by_load_weights_alone(self) -> None:
+        class RoundRobin(PaddedModel):
+            def expert_map(self) -> torch.Tensor:
+                found = torch.full((self.config.num_experts,), -1, dtype=torch.int32)
+                own = range(self.tp_rank, self.config.num_experts, self.tp_size)
+                found[list(own)] = torch.arange(len(own), dtype=torch.int32)
+                return found
+
+        model = RoundRobin(MOE, 1, 2, 2)
+        save_checkpoint(os.path.join(self.folder, "model.safetensors"), checkpoint(MOE, seed=1))
+        rank = Parallel(1, 2, 2, experts_in_row=False)
+        found = agreed_mapping(model, MOE, rank, {}, Weights(self.folder))
+        stack = found.mapping["model.layers.0.mlp.experts.w2_weight"]
+        assert isinstance(stack, dws.Parts)
+        names = [f"model.layers.0.mlp.experts.{expert}.down_proj.weight" for expert in (1, 3, 5)]
+        self.assertEqual([part.source for part in stack.parts], names)
+        self.assertRegex(found.how, "load_weights alone says it of 2: ")
+        self.refused(model, "'model.*w13_weight'.*table says '.*experts.3.*load_weights says '.*experts.1")
+
     def test_a_difference_is_refused_with_the_ranges_and_what_each_says(self) -> None:
         class Swapped(PaddedModel):
             def _merged(self, parameter: torch.Tensor, loaded: torch.Tensor, shard: Any) -> None:

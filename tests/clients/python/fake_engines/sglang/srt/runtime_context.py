@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, Optional
 
 _SETTINGS: dict[str, Any] = {}
 _PARALLEL: list[Any] = []
@@ -52,8 +52,14 @@ def get_parallel() -> Any:
     return _PARALLEL[0]
 
 
-def publish(tp_rank: int = 0, tp_size: int = 1, **settings: Any) -> None:
+def publish(
+    tp_rank: int = 0, tp_size: int = 1, dp_rank: Optional[int] = None, **settings: Any
+) -> None:
     _SETTINGS.clear()
     _SETTINGS.update(DEFAULTS, **settings)
     group = types.SimpleNamespace(cpu_group="gloo")
-    _PARALLEL[:] = [types.SimpleNamespace(tp_rank=tp_rank, tp_size=tp_size, tp_group=group)]
+    _PARALLEL[:] = [
+        types.SimpleNamespace(
+            tp_rank=tp_rank, tp_size=tp_size, tp_group=group, dp_rank=dp_rank
+        )
+    ]
