@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Iterable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Iterable, Iterator, Mapping, Optional, Sequence
 
 from dws.errors import LayoutError
-from dws.mapping import Fused, Part, Parts, Slice, Source
+from dws.mapping import Box, CanonicalPart, Fused, Part, Parts, Slice, Source, ranges_of
 from dws.plugins.recording import Write
 from dws.plugins.strided import Placement, Strided, boxes, compose, row_major
 
@@ -172,14 +172,14 @@ def _pieces_of_source(
 
 
 def _piece(
-    own: Sequence[Range], kept: Sequence[int], source: Union[str, Slice], canonical: Shapes
+    own: Sequence[Range], kept: Sequence[int], source: CanonicalPart, canonical: Shapes
 ) -> Piece:
-    name = source.tensor if isinstance(source, Slice) else source
+    name = source if isinstance(source, str) else source.tensor
     if name not in canonical:
         raise LayoutError(f"the checkpoint has no tensor '{name}'")
     box = [(0, extent) for extent in canonical[name]]
-    if isinstance(source, Slice):
-        box[source.dim] = (source.begin, source.end)
+    for dim, bounds in ranges_of(source).items():
+        box[dim] = bounds
     axes = tuple(
         kept.index(dim) if dim in kept and _extent(own[dim]) > 1 else None
         for dim in range(len(own))
@@ -193,8 +193,8 @@ def source_of_pieces(
     """The pieces as dws.Engine.attach takes them; None for a parameter that is all constant.
 
     Raises:
-      LayoutError: a piece that it cannot express: cut on several dimensions, transposed, or with
-        fewer dimensions than its canonical tensor.
+      LayoutError: a piece that it cannot express: transposed, or with fewer dimensions than its
+        canonical tensor.
     """
     parts = [_part(piece, canonical[piece.tensor]) for piece in pieces]
     if not parts:
@@ -207,11 +207,11 @@ def source_of_pieces(
 
 def _part(piece: Piece, canonical: tuple[int, ...]) -> Part:
     cut = [d for d, extent in enumerate(canonical) if piece.box[d] != (0, extent)]
-    if len(cut) > 1:
-        raise LayoutError(f"{piece} is cut on dimensions {cut}: attaching takes a cut on one")
-    source: Union[str, Slice] = piece.tensor
-    if cut:
+    source: CanonicalPart = piece.tensor
+    if len(cut) == 1:
         source = Slice(piece.tensor, cut[0], *piece.box[cut[0]])
+    elif cut:
+        source = Box(piece.tensor, {dim: piece.box[dim] for dim in cut})
     single = [dim for dim, bounds in enumerate(piece.own) if _extent(bounds) == 1]
     count = len(piece.own) - len(canonical)
     for dropped in itertools.combinations(single, max(count, 0)):

@@ -173,17 +173,19 @@ class AgreedMappingTest(unittest.TestCase):
 
         self.refused(Turned(LLAMA, 0, 1), "the table and the engine differ.*not followed")
 
+
+    def test_a_part_that_is_cut_on_two_dimensions_is_a_box(self) -> None:
         class Corner(FusedModel):
             def _qkv(self, parameter: torch.Tensor, loaded: torch.Tensor, shard: Any) -> None:
                 super()._qkv(parameter[:, 2:], loaded[:, 2:], shard)
                 if shard == "q":
                     parameter[:, :2].fill_(0)
 
-        self.refused(
-            Corner(LLAMA, 1, 2),
-            r"qkv_proj.weight'\[16:32, 2:24\] is cut on dimensions \[0, 1\].*do not know it",
-            fused(checkpoint(LLAMA, seed=1)),
-        )
+        found = self.agreed(Corner(LLAMA, 1, 2), fused(checkpoint(LLAMA, seed=1)))
+        source = found.mapping[QKV]
+        assert isinstance(source, dws.Parts)
+        wanted = dws.Part(dws.Box(QKV, {0: (16, 32), 1: (2, 24)}), [(0, 16), (2, 24)])
+        self.assertEqual(source.parts[0], wanted)
 
     def test_without_a_capture_the_table_is_used_alone_and_why_is_said(self) -> None:
         class Failing(PaddedModel):

@@ -313,8 +313,9 @@ class CaptureTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.LayoutError, "'a'.* transposed is transposed"):
             source_of_pieces((6, 4), turned, SHAPES)
         corner = self.check((2, 3), lambda p, w: p.copy_(w["a"][1:3, 2:5])).pieces["weight"]
-        with self.assertRaisesRegex(dws.LayoutError, r"'a'\[1:3, 2:5\] is cut on dimensions \[0, 1\]"):
-            source_of_pieces((2, 3), corner, SHAPES)
+        box = dws.Box("a", {0: (1, 3), 1: (2, 5)})
+        self.assertEqual(source_of_pieces((2, 3), corner, SHAPES), box)
+        self.assertEqual(pieces_of_source((2, 3), box, SHAPES), corner)
 
 
 if __name__ == "__main__":
