@@ -49,9 +49,11 @@ class PublisherTest(SenderCase):
 
     def of_rank(self, rank: int, modules: Sequence[Any], **options: Any) -> Publisher:
         """Registered in the process of that number, of several with a module each."""
+        by_rank = "{rank}" in options.get("socket", self.sender.socket)
         publisher = self.publisher(**options)
         declared = [
-            ModuleWeights(m, options.get("cuts"), options.get("dtype")).declared for m in modules
+            (by_rank, ModuleWeights(m, options.get("cuts"), options.get("dtype")).declared)
+            for m in modules
         ]
         gathered = [[(None, each) for each in declared], [(None, None)] * len(modules)]
         with mock.patch.object(publisher_module, "_process", lambda: rank):
@@ -213,7 +215,7 @@ class PublisherTest(SenderCase):
         self.assertIsNone(self.sender.register)
 
     def test_no_process_is_registered_unless_all_are(self) -> None:
-        good = (None, ModuleWeights(linear()).declared)
+        good = (None, (False, ModuleWeights(linear()).declared))
         for gathered, why in (  # of two processes: before and after registering
             ([[good, ("'weight' is meta", None)]], "process 1 cannot register: 'weight' is meta"),
             ([[good] * 2, [good, ("no sender", None)]], "process 1 cannot register: no sender"),
