@@ -1,15 +1,17 @@
 """The demo: a disaggregated RL loop whose weights travel through DWS only.
 
 One trainer (this process), a dws-sender for each trainer rank, and for each rollout engine a
-process and its dws-receiver. The trainer learns to sort digits by policy gradient; the engines
-sample with weights that DWS patches while they run; rollouts come back over pipes. Prints a row for
-each version and a verdict; the exit status is 0 only when every claim holds.
+dws-receiver and a process, or one for each of its tensor-parallel ranks. The trainer learns to sort
+digits by policy gradient; the engines sample with weights that DWS patches while they run; rollouts
+come back over pipes. Prints a row for each version and a verdict; the exit status is 0 only when
+every claim holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -30,6 +32,7 @@ from tools.demo.table import Table
 from tools.demo.verdict import Findings, judge, report
 
 JOB = "demo"
+CONFIG = PolicyConfig(vocabulary=task.VOCABULARY, context=task.CONTEXT)
 PROMPTS = 8
 GROUP_SIZE = 8
 ROLLOUTS_PER_STEP = 2
@@ -45,6 +48,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=80, help="supervised steps before (80)")
     parser.add_argument("--engines", type=int, default=2, help="rollout engines (2)")
     parser.add_argument("--ranks", type=int, default=1, help="trainer ranks, each owns rows (1)")
+    parser.add_argument(
+        "--engine-tp",
+        type=int,
+        default=1,
+        help="tensor-parallel ranks of each engine, a process each, with slices of the weights (1)",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the daemons running")
     parser.add_argument(
@@ -53,9 +62,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="flip one bit of one engine's weights without DWS: the demo must fail",
     )
     options = parser.parse_args(arguments)
-    for name, least in (("steps", 4), ("warm_up", 1), ("engines", 1), ("ranks", 1)):
+    least_of = {"steps": 4, "warm_up": 1, "engines": 1, "ranks": 1, "engine_tp": 1}
+    for name, least in least_of.items():
         if getattr(options, name) < least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}")
+    if CONFIG.heads % options.engine_tp:
+        parser.error(f"--engine-tp must divide the policy's {CONFIG.heads} attention heads")
     return options
 
 
@@ -65,18 +77,16 @@ class Demo:
     def __init__(self, options: argparse.Namespace, cluster: Cluster) -> None:
         self.options = options
         self.cluster = cluster
-        self.engines: list[Any] = []
-        self.pipes: list[Any] = []
-        config = PolicyConfig(vocabulary=task.VOCABULARY, context=task.CONTEXT)
-        self.config = config
+        self.processes: list[Any] = []  # of all engines
+        self.pipes: list[Any] = []  # to each engine's first rank
         torch.set_num_threads(1)  # several would spin at each other's barriers on a busy machine
-        self.learner = Learner(lambda: Policy(config), options.seed)
+        self.learner = Learner(lambda: Policy(CONFIG), options.seed)
         weights = self.learner.weights()
         self.weights_bytes = sum(
             weight.numel() * weight.element_size() for weight in weights.values()
         )
         senders = [cluster.start_sender(rank).socket for rank in range(options.ranks)]
-        self.publisher = Publisher(senders, JOB, weights)
+        self.publisher = Publisher(senders, JOB, weights, options.engine_tp)
         for index in range(options.engines):
             self._start_engine(index, cluster.start_receiver(f"engine-{index}"))
         self.inbox = Inbox(self.pipes, self.publisher.tokens)
@@ -86,19 +96,24 @@ class Demo:
         options = EngineOptions(
             name=receiver.name,
             socket=receiver.socket,
-            config=self.config,
+            config=CONFIG,
             seed=self.options.seed * 1000 + index,
             prompts=PROMPTS,
             group_size=GROUP_SIZE,
             check_every=max(1, self.options.steps // CHECKS),
+            ranks=self.options.engine_tp,
+            store=os.path.join(receiver.folder, "ranks"),
             flip_at=self.options.steps // 2 if flip else None,
         )
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=run_engine, args=(options, theirs), name=receiver.name)
-        process.start()
+        for rank in range(options.ranks):
+            pipe = theirs if rank == 0 else None
+            name = f"{receiver.name} rank {rank}"
+            process = context.Process(target=run_engine, args=(options, rank, pipe), name=name)
+            process.start()
+            self.processes.append(process)
         theirs.close()
-        self.engines.append(process)
         self.pipes.append(ours)
 
     def warm_up(self) -> None:
@@ -134,10 +149,10 @@ class Demo:
             table.add(published, committed.result())
         for pipe in self.pipes:
             pipe.send(last)
-        self.inbox.wait_finished(len(self.engines), ROLLOUT_SECONDS)
+        self.inbox.wait_finished(len(self.pipes), ROLLOUT_SECONDS)
         table.show(everything=True)
         return Findings(
-            engines=len(self.engines),
+            engines=len(self.pipes),
             last_version=last,
             rewards=[self.inbox.reward(version) for version in range(1, last + 1)],
             hashes=self.publisher.hashes,
@@ -150,11 +165,10 @@ class Demo:
 
     def finish(self) -> None:
         """Ends the engine processes, politely where they still listen."""
-        for pipe, process in zip(self.pipes, self.engines):
-            try:
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):
                 pipe.send(None)
-            except OSError:
-                pass
+        for process in self.processes:
             process.join(5)
             if process.is_alive():
                 process.kill()

@@ -1,10 +1,10 @@
 """Hands the learner's cast to DWS, through one trainer rank or several that own rows of every
-tensor."""
+tensor, whatever part of it an engine's rank has."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import grpc
 import torch
@@ -12,6 +12,9 @@ import torch
 import dws
 from dws._proto import admin_pb2, admin_pb2_grpc
 from dws.digest import combine, digest_hex, rank_state_token
+from dws.layout import TensorSpec, with_cuts
+from dws.trainers.shares import Declared, shares_of
+from tools.demo import tensor_parallel
 from tools.demo.weights_hash import weights_sha256
 
 WAIT_SECONDS = 60.0
@@ -50,32 +53,42 @@ class Publisher:
 
     Attributes:
       tokens: version -> state token, computed here from the cast, not asked from DWS.
-      hashes: version -> SHA-256 of the cast.
+      hashes: version -> SHA-256 of what each rank of an engine has of the cast.
     """
 
     def __init__(
-        self, sockets: Sequence[str], job_id: str, weights: dict[str, torch.Tensor]
+        self,
+        sockets: Sequence[str],
+        job_id: str,
+        weights: Mapping[str, torch.Tensor],
+        engine_ranks: int = 1,
     ) -> None:
-        """Registers `weights` with one sender a rank, cut into equal row shards."""
+        """Registers `weights` with one sender a rank, cut into equal row shards, and as engines of
+        so many ranks need it."""
         ranks = len(sockets)
+        self._engine_ranks = engine_ranks
         stream = dws.Stream.new()
-        cuts = {name: dws.Cut.even(len(weight), ranks) for name, weight in weights.items()}
+        shares = shares_of(_rows(weights, ranks, tensor_parallel.cuts(weights, engine_ranks)))
         self._trainers = []
         self._views = []
         self._admin = []
         for rank, socket in enumerate(sockets):
             trainer = dws.Trainer(socket, job_id, rank, ranks, stream)
-            shards = {name: (rank, 1) for name in weights}
-            self._views.append(trainer.register(weights, shards=shards, cuts=cuts))
+            cells = {name: share.cells for name, share in shares[rank].items()}
+            cuts = {name: share.spec.cuts for name, share in shares[rank].items()}
+            self._views.append(trainer.register(weights, shards=cells, cuts=cuts))
             self._trainers.append(trainer)
             channel = grpc.insecure_channel(f"unix:{socket}")
             self._admin.append(admin_pb2_grpc.AdminServiceStub(channel))
         self.tokens: dict[int, str] = {}
-        self.hashes: dict[int, str] = {}
+        self.hashes: dict[int, tuple[str, ...]] = {}
 
     def publish(self, version: int, weights: dict[str, torch.Tensor]) -> Published:
         """Copies the cast into the resident memory of the ranks and publishes it."""
-        self.hashes[version] = weights_sha256(weights.items())
+        self.hashes[version] = tuple(
+            weights_sha256(tensor_parallel.part(weights, rank, self._engine_ranks).items())
+            for rank in range(self._engine_ranks)
+        )
         ranks = [self._part(rank, weights) for rank in range(len(self._trainers))]
         tokens = [rank_state_token(t.layout, part) for t, part in zip(self._trainers, ranks)]
         self.tokens[version] = digest_hex(combine(tokens))
@@ -119,3 +132,17 @@ class Publisher:
     def _part(self, rank: int, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         layout = self._trainers[rank].layout
         return {name: weights[name][layout.shard(name).index] for name in weights}
+
+
+def _rows(
+    weights: Mapping[str, torch.Tensor], ranks: int, cuts: Mapping[str, dws.Cut]
+) -> list[dict[str, Declared]]:
+    """By trainer rank: equal rows of every tensor."""
+    found: list[dict[str, Declared]] = [{} for _ in range(ranks)]
+    for name, weight in weights.items():
+        spec = with_cuts(TensorSpec(name, weight.dtype, tuple(weight.shape)), cuts)
+        bounds = (0, *dws.Cut.even(len(weight), ranks).boundaries, len(weight))
+        rest = [(0, extent) for extent in weight.shape[1:]]
+        for declared, rows in zip(found, zip(bounds, bounds[1:])):
+            declared[name] = Declared(spec, (rows, *rest))
+    return found

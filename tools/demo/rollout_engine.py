@@ -1,4 +1,7 @@
-"""A rollout engine process: samples answers with whatever weights DWS has put into its module."""
+"""A rollout engine: samples answers with whatever weights DWS has put into its module.
+
+It is one process, or one for each of its ranks, which hold slices of the weights and compute together.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from typing import Any, Optional
 import torch
 
 import dws
-from tools.demo import task
+from dws.plugins.step_gate import StepGate
+from tools.demo import task, tensor_parallel
 from tools.demo.policy import Policy, PolicyConfig, sample
+from tools.demo.ranks import Ranks
 from tools.demo.weights_hash import weights_sha256
 
 # The engines are up before the trainer has warmed up.
@@ -22,13 +27,15 @@ LAST_VERSION_SECONDS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class EngineOptions:
-    """What an engine process is told.
+    """What all processes of an engine are told.
 
     Attributes:
       socket: of its receiver.
+      ranks: how many processes it has.
+      store: a file through which they find each other; not there yet.
       prompts, group_size: of one rollout: so many questions, each answered so often.
       check_every: it hashes its weights at the first version at or above each multiple of this.
-      flip_at: flip one bit of the weights at the first check at or above this version.
+      flip_at: flip one bit of the last rank's weights at the first check at or above this version.
     """
 
     name: str
@@ -38,6 +45,8 @@ class EngineOptions:
     prompts: int
     group_size: int
     check_every: int
+    ranks: int
+    store: str
     flip_at: Optional[int] = None
 
 
@@ -62,11 +71,11 @@ class Rollout:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """SHA-256 of model.parameters() at a version."""
+    """SHA-256 of model.parameters() of each rank at a version."""
 
     engine: str
     version: int
-    sha256: str
+    sha256: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,29 +93,44 @@ class Finished:
     longest_pause_seconds: float
 
 
-def run_engine(options: EngineOptions, pipe: Connection) -> None:
-    """The process. Sends Rollouts and Checks; a number from the trainer is the last version: when
-    it is in memory, sends a last Check and Finished, and ends.
+def run_engine(options: EngineOptions, rank: int, pipe: Optional[Connection]) -> None:
+    """The process of a rank. Sends Rollouts and Checks; a number from the trainer is the last version:
+    when it is in memory, sends a last Check and Finished, and ends.
+
+    Args:
+      pipe: rank 0 has it.
     """
     torch.set_num_threads(1)
     os.nice(5)  # the trainer shares the two cores and must not wait
     torch.manual_seed(options.seed)
-    policy = Policy(options.config).to(torch.bfloat16)  # random weights, which DWS replaces
-    with dws.Engine(options.socket) as engine:
-        engine.attach(policy)
+    ranks = Ranks(rank, options.ranks, options.store)
+    # Random weights, which DWS replaces.
+    policy = Policy(options.config, ranks).to(torch.bfloat16)
+    with dws.Engine(options.socket, rank, options.ranks) as engine:
+        engine.attach(policy, mapping=tensor_parallel.mapping(policy))
         engine.wait_ready(READY_SECONDS)
         _generate(options, engine, policy, pipe)
+    ranks.end()
 
 
-def _generate(options: EngineOptions, engine: dws.Engine, policy: Policy, pipe: Connection) -> None:
-    generator = torch.Generator().manual_seed(options.seed)
+def _generate(
+    options: EngineOptions, engine: dws.Engine, policy: Policy, pipe: Optional[Connection]
+) -> None:
+    ranks = policy.ranks
+    gate = StepGate(engine, ranks.lowest if ranks.size > 1 else None, LAST_VERSION_SECONDS)
+    generator = torch.Generator().manual_seed(options.seed)  # the same on all ranks
     started = time.monotonic()
     generating, next_check, last_version = 0.0, 1, None
-    flip_at = options.flip_at
+    flip_at = options.flip_at if ranks.rank == ranks.size - 1 else None
+
+    def send(message: Any) -> None:
+        if pipe is not None:
+            pipe.send(message)
+
     while True:
         questions = task.prompts(options.prompts, generator)
         questions = questions.repeat_interleave(options.group_size, 0)
-        with engine.running(timeout=LAST_VERSION_SECONDS) as lease:
+        with gate.step() as lease:
             began = time.monotonic()
             answers, logprobs = sample(policy, questions, task.DIGITS, generator)
             generating += time.monotonic() - began
@@ -116,9 +140,9 @@ def _generate(options: EngineOptions, engine: dws.Engine, policy: Policy, pipe: 
                 if flip_at is not None and lease.version >= flip_at:
                     flip_one_bit(policy)
                     flip_at = None
-                sha256 = weights_sha256(policy.named_parameters())
-                pipe.send(Check(options.name, lease.version, sha256))
-        pipe.send(
+                sha256 = ranks.gathered(weights_sha256(policy.named_parameters()))
+                send(Check(options.name, lease.version, tuple(sha256)))
+        send(
             Rollout(
                 options.name,
                 lease.version,
@@ -131,13 +155,15 @@ def _generate(options: EngineOptions, engine: dws.Engine, policy: Policy, pipe: 
         )
         if lease.version == last_version:
             break
-        if pipe.poll():
+        if pipe is not None and pipe.poll():
             last_version = pipe.recv()
+        last_version = ranks.of_first(last_version)
     stats = engine.stats().lease
     share = generating / (time.monotonic() - started)
     longest = stats.longest_pause_seconds
-    pipe.send(Finished(options.name, lease.version, share, stats.grants, longest))
-    pipe.recv()  # stays attached until the trainer has counted the receivers
+    send(Finished(options.name, lease.version, share, stats.grants, longest))
+    # All stay attached until the trainer has counted the receivers.
+    ranks.of_first(None if pipe is None else pipe.recv())
 
 
 def flip_one_bit(policy: Policy) -> None:

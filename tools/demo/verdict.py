@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Mapping, Sequence
 
@@ -18,14 +19,14 @@ CHECKED_VERSIONS_MIN = 3
 class Findings:
     """Attributes:
     rewards: mean reward by version, in order; NaN where no rollout was sampled.
-    hashes: version -> SHA-256 of the trainer's own cast.
+    hashes: version -> SHA-256 of what each rank of an engine must have of the trainer's own cast.
     receiver_versions: what the senders say each receiver has committed.
     """
 
     engines: int
     last_version: int
     rewards: Sequence[float]
-    hashes: Mapping[int, str]
+    hashes: Mapping[int, Sequence[str]]
     checks: Sequence[Check]
     finished: Sequence[Finished]
     receiver_versions: Mapping[str, int]
@@ -60,21 +61,27 @@ def mean_reward(rewards: Sequence[float]) -> float:
 
 def _weights_equal(findings: Findings) -> Outcome:
     versions: dict[str, set[int]] = {}
+    ranks = 0
     for check in findings.checks:
-        if findings.hashes.get(check.version) != check.sha256:
-            return Outcome(
-                False,
-                f"SHA-256 of {check.engine}'s weights at version {check.version} is "
-                f"{check.sha256[:16]}…, the trainer's own cast has "
-                f"{findings.hashes.get(check.version, 'none')[:16]}…",
-            )
+        expected = findings.hashes.get(check.version, ())
+        pairs = itertools.zip_longest(check.sha256, expected, fillvalue="none")
+        for rank, (found, wanted) in enumerate(pairs):
+            if found != wanted:
+                owner = check.engine + (f" rank {rank}" if len(check.sha256) > 1 else "")
+                return Outcome(
+                    False,
+                    f"SHA-256 of {owner}'s weights at version {check.version} is {found[:16]}…, "
+                    f"the trainer's own cast has {wanted[:16]}…",
+                )
         versions.setdefault(check.engine, set()).add(check.version)
+        ranks = len(check.sha256)
     enough = len(versions) == findings.engines and all(
         findings.last_version in seen and len(seen) >= CHECKED_VERSIONS_MIN
         for seen in versions.values()
     )
     seen_text = ", ".join(f"{name} at {sorted(seen)}" for name, seen in sorted(versions.items()))
-    return Outcome(enough, f"SHA-256 of all weights equals the trainer's own cast: {seen_text}")
+    held = f"all weights of each of {ranks} ranks" if ranks > 1 else "all weights"
+    return Outcome(enough, f"SHA-256 of {held} equals the trainer's own cast: {seen_text}")
 
 
 def reward_rises(rewards: Sequence[float], gain_min: float) -> Outcome:

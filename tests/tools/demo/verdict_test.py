@@ -7,7 +7,7 @@ from typing import Any
 from tools.demo.rollout_engine import Check, Finished
 from tools.demo.verdict import Findings, judge, mean_reward
 
-HASHES = {version: f"hash of {version}" for version in range(1, 41)}
+HASHES = {version: (f"hash of {version}",) for version in range(1, 41)}
 
 
 def findings(**changes: Any) -> Findings:
@@ -38,8 +38,16 @@ class VerdictTest(unittest.TestCase):
         self.assertTrue(all(outcome.holds for outcome in judge(findings())))
 
     def test_one_hash_that_differs_fails_and_is_named(self) -> None:
-        checks = [*findings().checks, Check("b", 30, "another hash")]
+        checks = [*findings().checks, Check("b", 30, ("another hash",))]
         self.assert_fails("b's weights at version 30", checks=checks)
+
+    def test_one_rank_of_an_engine_that_differs_or_is_absent_fails_and_is_named(self) -> None:
+        hashes = {version: ("first", "second") for version in HASHES}
+        good = [dataclasses.replace(c, sha256=("first", "second")) for c in findings().checks]
+        self.assertTrue(all(o.holds for o in judge(findings(hashes=hashes, checks=good))))
+        for sha256, who in ((("first", "first"), "b rank 1's"), (("first",), "b's")):
+            checks = [*good, Check("b", 30, sha256)]
+            self.assert_fails(f"{who} weights at version 30", hashes=hashes, checks=checks)
 
     def test_an_engine_that_never_checked_the_last_version_fails(self) -> None:
         checks = [check for check in findings().checks if check.version != 40]
