@@ -21,9 +21,14 @@ require_python() {
   fi
 }
 
-# build_beside TARGET: builds it and sets $binaries to Bazel's output folder. LD_LIBRARY_PATH and PYTHONPATH are the
+# absolute_python PYTHON: prints its path, which need not be there; a name without a folder is looked up in PATH.
+absolute_python() {
+  realpath -sm "$(command -v "$1" || echo "$1")"
+}
+
+# build_beside TARGET...: builds them and sets $binaries to Bazel's output folder. LD_LIBRARY_PATH and PYTHONPATH are the
 # caller's, for the named Python: Bazel runs without them.
 build_beside() {
-  env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress "$1"
+  env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh build --ui_event_filters=-info,-stdout,-stderr --noshow_progress "$@"
   binaries="$(env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
 }

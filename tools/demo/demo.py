@@ -10,7 +10,6 @@ every claim holds.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import multiprocessing
 import os
@@ -24,15 +23,15 @@ import torch
 from tests.integration.cluster import Cluster, Daemon
 from tools.demo import task
 from tools.demo.inbox import Inbox, as_batch
-from tools.demo.learner import LEARNING_RATE, Learner
-from tools.demo.policy import Policy, PolicyConfig
-from tools.demo.publisher import Publisher
+from tools.demo.learner import LEARNING_RATE
+from tools.demo.options import CONFIG, parse, run_with_fsdp2
+from tools.demo.publisher import receiver_versions
 from tools.demo.rollout_engine import EngineOptions, run_engine
 from tools.demo.table import Table
+from tools.demo.trainer import Trainer, TrainerOptions
 from tools.demo.verdict import Findings, judge, report
 
 JOB = "demo"
-CONFIG = PolicyConfig(vocabulary=task.VOCABULARY, context=task.CONTEXT)
 PROMPTS = 8
 GROUP_SIZE = 8
 ROLLOUTS_PER_STEP = 2
@@ -40,35 +39,6 @@ ROLLOUTS_PER_STEP = 2
 LAG_MAX = 1
 ROLLOUT_SECONDS = 60.0
 CHECKS = 4
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tools/demo.sh", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=80, help="policy-gradient steps (80)")
-    parser.add_argument("--warm-up", type=int, default=80, help="supervised steps before (80)")
-    parser.add_argument("--engines", type=int, default=2, help="rollout engines (2)")
-    parser.add_argument("--ranks", type=int, default=1, help="trainer ranks, each owns rows (1)")
-    parser.add_argument(
-        "--engine-tp",
-        type=int,
-        default=1,
-        help="tensor-parallel ranks of each engine, a process each, with slices of the weights (1)",
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="leave the daemons running")
-    parser.add_argument(
-        "--flip-bit",
-        action="store_true",
-        help="flip one bit of one engine's weights without DWS: the demo must fail",
-    )
-    options = parser.parse_args(arguments)
-    least_of = {"steps": 4, "warm_up": 1, "engines": 1, "ranks": 1, "engine_tp": 1}
-    for name, least in least_of.items():
-        if getattr(options, name) < least:
-            parser.error(f"--{name.replace('_', '-')} must be at least {least}")
-    if CONFIG.heads % options.engine_tp:
-        parser.error(f"--engine-tp must divide the policy's {CONFIG.heads} attention heads")
-    return options
 
 
 class Demo:
@@ -80,16 +50,26 @@ class Demo:
         self.processes: list[Any] = []  # of all engines
         self.pipes: list[Any] = []  # to each engine's first rank
         torch.set_num_threads(1)  # several would spin at each other's barriers on a busy machine
-        self.learner = Learner(lambda: Policy(CONFIG), options.seed)
-        weights = self.learner.weights()
-        self.weights_bytes = sum(
-            weight.numel() * weight.element_size() for weight in weights.values()
-        )
-        senders = [cluster.start_sender(rank).socket for rank in range(options.ranks)]
-        self.publisher = Publisher(senders, JOB, weights, options.engine_tp)
+        self.sockets = [cluster.start_sender(rank).socket for rank in range(options.ranks)]
+        self.trainer = self._make_trainer()
         for index in range(options.engines):
             self._start_engine(index, cluster.start_receiver(f"engine-{index}"))
-        self.inbox = Inbox(self.pipes, self.publisher.tokens)
+        self.inbox = Inbox(self.pipes, self.trainer.expected.tokens)
+
+    def _make_trainer(self) -> Any:
+        options = TrainerOptions(
+            sockets=self.sockets,
+            job_id=JOB,
+            config=CONFIG,
+            seed=self.options.seed,
+            engine_ranks=self.options.engine_tp,
+            store=os.path.join(self.cluster.folder, "ranks"),
+        )
+        if self.options.trainer == "plain":
+            return Trainer(options)
+        from tools.demo.fsdp2 import Fsdp2Trainer  # Debian's torch has no FSDP2
+
+        return Fsdp2Trainer(options)
 
     def _start_engine(self, index: int, receiver: Daemon) -> None:
         flip = self.options.flip_bit and index == 0
@@ -118,7 +98,7 @@ class Demo:
 
     def warm_up(self) -> None:
         print(
-            f"policy of {self.learner.parameter_count / 1e6:.1f} M parameters; "
+            f"policy of {self.trainer.parameter_count / 1e6:.1f} M parameters; "
             f"{self.options.warm_up} supervised steps, then {self.options.steps} of policy "
             f"gradient at learning rate {LEARNING_RATE:g}"
         )
@@ -128,25 +108,22 @@ class Demo:
             seconds = time.monotonic() - started
             print(f"  warm-up step {step}: loss {loss:.3f} after {seconds:.0f} s", flush=True)
 
-        self.learner.warm_up(self.options.warm_up, report)
+        self.trainer.warm_up(self.options.warm_up, report)
 
     def train(self) -> Findings:
         """Publishes the warmed-up weights as version 1 and a version after each step."""
-        table = Table(self.weights_bytes, self.inbox)
+        table = Table(2 * self.trainer.parameter_count, self.inbox)  # BF16
         last = self.options.steps + 1
-        published = self.publisher.publish(1, self.learner.weights())
-        with concurrent.futures.ThreadPoolExecutor(1) as background:
-            committed = background.submit(self.publisher.wait, 1)
-            for version in range(2, last + 1):
-                # Rollouts may be sampled with the version before the newest, so that nothing waits.
-                oldest = max(1, version - 1 - LAG_MAX)
-                rollouts = self.inbox.take(ROLLOUTS_PER_STEP, oldest, ROLLOUT_SECONDS)
-                self.learner.improve(*as_batch(rollouts), GROUP_SIZE)
-                table.add(published, committed.result())
-                published = self.publisher.publish(version, self.learner.weights())
-                committed = background.submit(self.publisher.wait, version)
-                table.show()
-            table.add(published, committed.result())
+        published = self.trainer.publish(1)
+        for version in range(2, last + 1):
+            # Rollouts may be sampled with the version before the newest, so that nothing waits.
+            oldest = max(1, version - 1 - LAG_MAX)
+            rollouts = self.inbox.take(ROLLOUTS_PER_STEP, oldest, ROLLOUT_SECONDS)
+            self.trainer.improve(*as_batch(rollouts), GROUP_SIZE)
+            table.add(published, self.trainer.wait(version - 1))
+            published = self.trainer.publish(version)
+            table.show()
+        table.add(published, self.trainer.wait(last))
         for pipe in self.pipes:
             pipe.send(last)
         self.inbox.wait_finished(len(self.pipes), ROLLOUT_SECONDS)
@@ -155,16 +132,16 @@ class Demo:
             engines=len(self.pipes),
             last_version=last,
             rewards=[self.inbox.reward(version) for version in range(1, last + 1)],
-            hashes=self.publisher.hashes,
+            hashes=self.trainer.expected.hashes,
             checks=self.inbox.checks,
             finished=self.inbox.finished,
-            receiver_versions=self.publisher.receiver_versions(),
+            receiver_versions=receiver_versions(self.sockets),
             accepted=self.inbox.accepted,
             rejected=self.inbox.rejected,
         )
 
     def finish(self) -> None:
-        """Ends the engine processes, politely where they still listen."""
+        """Ends the processes of engines and trainer, politely where they still listen."""
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
                 pipe.send(None)
@@ -173,7 +150,7 @@ class Demo:
             if process.is_alive():
                 process.kill()
                 process.join()
-        self.publisher.close()
+        self.trainer.close()
 
 
 def run(options: argparse.Namespace, cluster: Cluster) -> bool:
@@ -193,7 +170,9 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse(arguments)
+    options = parse(arguments, __doc__.splitlines()[0])
+    if options.trainer == "fsdp2":
+        run_with_fsdp2(options.python, arguments)
     # Stopping the demo (timeout, a CI job) stops its daemons and engines, too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     started = time.monotonic()

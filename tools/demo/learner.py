@@ -38,11 +38,9 @@ class Learner:
         """
         torch.manual_seed(seed)
         self._generator = torch.Generator().manual_seed(seed)
-        policy = make_policy()
         self._learning_rate = learning_rate
         self._warm_up_learning_rate = warm_up_learning_rate
-        self._masters = [nn.Parameter(p.detach().clone()) for p in policy.parameters()]
-        self.policy = policy.to(torch.bfloat16)
+        self.policy, self._masters = self._prepared(make_policy())
         self._optimiser = self._fresh_optimiser(learning_rate)
         self._cast()
 
@@ -68,7 +66,7 @@ class Learner:
                 group["lr"] = self._warm_up_learning_rate * scale
             questions = task.prompts(WARM_UP_BATCH, self._generator)
             answers = task.demonstrations(questions, WRONG_DEMONSTRATIONS, self._generator)
-            loss = -self._logprobs(questions, answers).mean()
+            loss = -self._logprobs(questions[self._rows], answers[self._rows]).mean()
             self._step(loss)
             if step % 20 == 0 or step == steps:
                 report(step, loss.item())
@@ -90,7 +88,8 @@ class Learner:
         rewards = task.rewards(questions, answers).view(-1, group_size)
         advantages = rewards - rewards.mean(1, keepdim=True)
         advantages = (advantages / (advantages.std() + 1e-4)).view(-1, 1)
-        ratio = (self._logprobs(questions, answers) - behaviour).exp()
+        advantages, behaviour = advantages[self._rows], behaviour[self._rows]
+        ratio = (self._logprobs(questions[self._rows], answers[self._rows]) - behaviour).exp()
         clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
         self._step(-torch.minimum(ratio * advantages, clipped * advantages).mean())
 
@@ -102,13 +101,28 @@ class Learner:
 
     def _step(self, loss: torch.Tensor) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
+        self._hand_over_gradients()
+        clip_grad_norm_(self._masters, 1.0)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        self._cast()
+
+    # What a learner of several processes does otherwise.
+
+    # Of each batch, what this process computes.
+    _rows = slice(None)
+
+    def _prepared(self, policy: nn.Module) -> tuple[nn.Module, list[nn.Parameter]]:
+        """The module that computes, and the masters."""
+        masters = [nn.Parameter(p.detach().clone()) for p in policy.parameters()]
+        return policy.to(torch.bfloat16), masters
+
+    def _hand_over_gradients(self) -> None:
+        """From the module to the masters."""
         for parameter, master in zip(self.policy.parameters(), self._masters):
             assert parameter.grad is not None
             master.grad = parameter.grad.float()
             parameter.grad = None
-        clip_grad_norm_(self._masters, 1.0)
-        self._optimiser.step()
-        self._cast()
 
     @torch.no_grad()
     def _cast(self) -> None:

@@ -1,7 +1,7 @@
 """The demo's policy: a small decoder-only transformer, and how it samples.
 
-Several ranks of an engine divide each block: a rank has some of the heads and a part of the wide layer,
-and the blocks' outputs are added up over the ranks.
+Several ranks of an engine divide each block: a rank has some of the heads and a part of the wide
+layer, and the blocks' outputs are added up over the ranks.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Policy(nn.Module):
 def sample(
     policy: Policy, prompts: torch.Tensor, count: int, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples `count` tokens after each prompt, at temperature 1. A collective call of the policy's ranks.
+    """Samples `count` tokens after each prompt, at temperature 1. The policy's ranks call it
+    together.
 
     Args:
       prompts: [batch, prompt length].

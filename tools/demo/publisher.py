@@ -11,11 +11,10 @@ import torch
 
 import dws
 from dws._proto import admin_pb2, admin_pb2_grpc
-from dws.digest import combine, digest_hex, rank_state_token
 from dws.layout import TensorSpec, with_cuts
 from dws.trainers.shares import Declared, shares_of
 from tools.demo import tensor_parallel
-from tools.demo.weights_hash import weights_sha256
+from tools.demo.expected import Expected, rank_part, rank_token
 
 WAIT_SECONDS = 60.0
 
@@ -34,6 +33,15 @@ class Published:
     elements: int
     stall_seconds: float
 
+    @classmethod
+    def of(cls, ranks: Sequence[dws.PublishStats], stall_seconds: float) -> "Published":
+        return cls(
+            ranks[0].version,
+            sum(stats.changed_elements for stats in ranks),
+            sum(stats.total_elements for stats in ranks),
+            stall_seconds,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Committed:
@@ -47,13 +55,32 @@ class Committed:
     wire_bytes: int
     commit_seconds: float
 
+    @classmethod
+    def of(cls, ranks: Sequence[dws.WaitResult]) -> "Committed":
+        return cls(
+            sum(result.wire_bytes for result in ranks),
+            max(result.publish_to_commit_seconds for result in ranks),
+        )
+
+
+def receiver_versions(sockets: Sequence[str]) -> dict[str, int]:
+    """receiver id -> the version that all senders, by their sockets, know it has committed."""
+    found: dict[str, int] = {}
+    for socket in sockets:
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            admin = admin_pb2_grpc.AdminServiceStub(channel)
+            status = admin.Status(admin_pb2.StatusRequest(), timeout=10)
+        for peer in status.sender.receivers:
+            known = found.get(peer.receiver_id, peer.committed_version)
+            found[peer.receiver_id] = min(known, peer.committed_version)
+    return found
+
 
 class Publisher:
     """`publish` on the training thread, `wait` on any other.
 
     Attributes:
-      tokens: version -> state token, computed here from the cast, not asked from DWS.
-      hashes: version -> SHA-256 of what each rank of an engine has of the cast.
+      expected: what engines must report of each version.
     """
 
     def __init__(
@@ -66,42 +93,27 @@ class Publisher:
         """Registers `weights` with one sender a rank, cut into equal row shards, and as engines of
         so many ranks need it."""
         ranks = len(sockets)
-        self._engine_ranks = engine_ranks
+        self.expected = Expected(engine_ranks)
         stream = dws.Stream.new()
         shares = shares_of(_rows(weights, ranks, tensor_parallel.cuts(weights, engine_ranks)))
         self._trainers = []
         self._views = []
-        self._admin = []
         for rank, socket in enumerate(sockets):
             trainer = dws.Trainer(socket, job_id, rank, ranks, stream)
             cells = {name: share.cells for name, share in shares[rank].items()}
             cuts = {name: share.spec.cuts for name, share in shares[rank].items()}
             self._views.append(trainer.register(weights, shards=cells, cuts=cuts))
             self._trainers.append(trainer)
-            channel = grpc.insecure_channel(f"unix:{socket}")
-            self._admin.append(admin_pb2_grpc.AdminServiceStub(channel))
-        self.tokens: dict[int, str] = {}
-        self.hashes: dict[int, tuple[str, ...]] = {}
 
     def publish(self, version: int, weights: dict[str, torch.Tensor]) -> Published:
         """Copies the cast into the resident memory of the ranks and publishes it."""
-        self.hashes[version] = tuple(
-            weights_sha256(tensor_parallel.part(weights, rank, self._engine_ranks).items())
-            for rank in range(self._engine_ranks)
-        )
-        ranks = [self._part(rank, weights) for rank in range(len(self._trainers))]
-        tokens = [rank_state_token(t.layout, part) for t, part in zip(self._trainers, ranks)]
-        self.tokens[version] = digest_hex(combine(tokens))
-        for views, part in zip(self._views, ranks):
-            for name, view in views.items():
-                view.copy_(part[name])
+        layouts = [trainer.layout for trainer in self._trainers]
+        self.expected.add(version, weights, [rank_token(layout, weights) for layout in layouts])
+        for views, layout in zip(self._views, layouts):
+            for name, part in rank_part(layout, weights).items():
+                views[name].copy_(part)
         stats = [trainer.publish(version) for trainer in self._trainers]
-        return Published(
-            version,
-            sum(s.changed_elements for s in stats),
-            sum(s.total_elements for s in stats),
-            sum(s.stall_seconds for s in stats),
-        )
+        return Published.of(stats, sum(each.stall_seconds for each in stats))
 
     def wait(self, version: int) -> Committed:
         """Returns when every receiver has committed the version or a newer one.
@@ -109,29 +121,11 @@ class Publisher:
         Raises:
           dws.DeadlineError: not within WAIT_SECONDS.
         """
-        results = [trainer.wait(version, "all", WAIT_SECONDS) for trainer in self._trainers]
-        return Committed(
-            sum(result.wire_bytes for result in results),
-            max(result.publish_to_commit_seconds for result in results),
-        )
-
-    def receiver_versions(self) -> dict[str, int]:
-        """receiver id -> the version all senders know it has committed."""
-        found: dict[str, int] = {}
-        for admin in self._admin:
-            status = admin.Status(admin_pb2.StatusRequest(), timeout=10)
-            for peer in status.sender.receivers:
-                known = found.get(peer.receiver_id, peer.committed_version)
-                found[peer.receiver_id] = min(known, peer.committed_version)
-        return found
+        return Committed.of([t.wait(version, "all", WAIT_SECONDS) for t in self._trainers])
 
     def close(self) -> None:
         for trainer in self._trainers:
             trainer.close()
-
-    def _part(self, rank: int, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        layout = self._trainers[rank].layout
-        return {name: weights[name][layout.shard(name).index] for name in weights}
 
 
 def _rows(

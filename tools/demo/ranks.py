@@ -1,4 +1,5 @@
-"""The processes of one engine, or of one trainer: collective calls over gloo on the loopback interface."""
+"""The processes of one engine, or of one trainer: collective calls over gloo on the loopback
+interface."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A rollout engine: samples answers with whatever weights DWS has put into its module.
 
-It is one process, or one for each of its ranks, which hold slices of the weights and compute together.
+It is one process, or one for each of its ranks, which hold slices of the weights and compute
+together.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class Finished:
 
 
 def run_engine(options: EngineOptions, rank: int, pipe: Optional[Connection]) -> None:
-    """The process of a rank. Sends Rollouts and Checks; a number from the trainer is the last version:
-    when it is in memory, sends a last Check and Finished, and ends.
+    """The process of a rank. Sends Rollouts and Checks; a number from the trainer is the last
+    version: when it is in memory, sends a last Check and Finished, and ends.
 
     Args:
       pipe: rank 0 has it.
@@ -130,8 +131,11 @@ def _generate(
     while True:
         questions = task.prompts(options.prompts, generator)
         questions = questions.repeat_interleave(options.group_size, 0)
+        if pipe is not None and pipe.poll():
+            last_version = pipe.recv()
         with gate.step() as lease:
             began = time.monotonic()
+            last_version = ranks.of_first(last_version)
             answers, logprobs = sample(policy, questions, task.DIGITS, generator)
             generating += time.monotonic() - began
             pause = engine.stats().lease.last_pause_seconds
@@ -155,9 +159,6 @@ def _generate(
         )
         if lease.version == last_version:
             break
-        if pipe is not None and pipe.poll():
-            last_version = pipe.recv()
-        last_version = ranks.of_first(last_version)
     stats = engine.stats().lease
     share = generating / (time.monotonic() - started)
     longest = stats.longest_pause_seconds

@@ -1,7 +1,8 @@
 """How the policy's weights are cut between the ranks of an engine.
 
-The layers that widen have rows of their weight on a rank, those that narrow again have columns, and the
-outputs of these are added up (policy.py). Norms, embeddings and the head are whole on every rank.
+The layers that widen have rows of their weight on a rank, those that narrow again have columns, and
+the outputs of these are added up (policy.py). Norms, embeddings and the head are whole on every
+rank.
 """
 
 from __future__ import annotations

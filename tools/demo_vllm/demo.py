@@ -24,7 +24,7 @@ import dws
 from tests.integration.cluster import Cluster
 from tools.demo.inbox import Inbox, as_batch
 from tools.demo.learner import Learner
-from tools.demo.publisher import Publisher
+from tools.demo.publisher import Publisher, receiver_versions
 from tools.demo.table import Table
 from tools.demo.verdict import report
 from tools.demo_vllm.answers import Answers
@@ -120,12 +120,12 @@ class Demo:
         self.options = options
         self.folder = cluster.folder
         torch.set_num_threads(1)  # several would spin at each other's barriers on a busy machine
-        sender = cluster.start_sender().socket
+        self.sender = cluster.start_sender().socket
         receiver = cluster.start_receiver("vllm").socket
         set_environment(self.folder, options.libraries)
         self.learner = Learner(Policy, options.seed, LEARNING_RATE, WARM_UP_LEARNING_RATE)
         self.tensors = dws.declare.from_module(self.learner.policy.model)
-        self.publisher = Publisher([sender], JOB, self.weights())
+        self.publisher = Publisher([self.sender], JOB, self.weights())
         self.pipe, theirs = _CONTEXT.Pipe()
         config = os.path.join(self.folder, "config")
         write_config(config)
@@ -139,7 +139,7 @@ class Demo:
         )
         self.engines = [Engine(run_engine, live, theirs)]
         theirs.close()
-        self.inbox = Inbox([self.pipe], self.publisher.tokens)
+        self.inbox = Inbox([self.pipe], self.publisher.expected.tokens)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The cast, by the names of its checkpoint."""
@@ -190,7 +190,7 @@ class Demo:
             first=first,
             last=answers,
             fresh=self.fresh_answers(last),
-            receiver_versions=self.publisher.receiver_versions(),
+            receiver_versions=receiver_versions([self.sender]),
             accepted=self.inbox.accepted,
             rejected=self.inbox.rejected,
         )

@@ -1,13 +1,16 @@
-"""The demo's parts that need no daemon: task, policy, learner, inbox."""
+"""The demo's parts that need no daemon: options, task, policy, learner, inbox."""
 
+import contextlib
+import io
 import multiprocessing
 import time
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
 
-from tools.demo import task
+from tools.demo import options, task
 from tools.demo.inbox import EngineGone, Inbox, as_batch
 from tools.demo.learner import Learner
 from tools.demo.policy import Policy, PolicyConfig, sample
@@ -19,6 +22,29 @@ SMALL = PolicyConfig(task.VOCABULARY, task.CONTEXT, width=32, layers=2, heads=4)
 
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(1)
+
+
+class OptionsTest(unittest.TestCase):
+    def test_ranks_that_cannot_share_the_policy_are_refused_by_name(self) -> None:
+        for flags, why in (
+            (["--engine-tp=3"], "--engine-tp must divide the policy's 8 attention heads"),
+            (["--trainer=fsdp2"], "--trainer fsdp2 needs --ranks 2 or more"),
+        ):
+            said = io.StringIO()
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(said):
+                options.parse(flags)
+            self.assertIn(why, said.getvalue())
+
+    def test_fsdp2_without_a_python_that_has_it_says_what_is_needed(self) -> None:
+        needed = "torch 2.6 or newer .*, numpy, grpcio and protobuf"
+        for python, why in (
+            ("", f"needs a Python with {needed}.* --python or DWS_TRAINERS_PYTHON"),
+            ("/no/python", f"^/no/python .*expected a Python with {needed}, found: No such file"),
+            ("/bin/false", f"^/bin/false .*expected a Python with {needed}, found"),
+        ):
+            with mock.patch.object(options.importlib, "import_module", side_effect=ImportError):
+                with self.assertRaisesRegex(SystemExit, why):
+                    options.run_with_fsdp2(python, [])
 
 
 class TaskTest(unittest.TestCase):

@@ -1,4 +1,5 @@
-"""Engines of several ranks: their parts, what they compute together, and a short demo with real daemons."""
+"""Engines of several ranks: their parts, what they compute together, and a short demo with real
+daemons."""
 
 from __future__ import annotations
 
