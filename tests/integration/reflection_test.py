@@ -21,7 +21,7 @@ class ReflectionTest(AdminCase):
                 dict.fromkeys(
                     ("Watch", "Verify", "Resync", "Drain", "Evict", "ForgetStream"), True
                 )
-                | {"Status": False},
+                | dict.fromkeys(("Status", "Plan"), False),
             )
         with self.assertRaises(LookupError):
             sender.methods("dws.v1.NoSuchService")
