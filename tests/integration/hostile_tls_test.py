@@ -101,6 +101,7 @@ class RoleTest(HostileCase):
         "dws.v1.SyncService/FetchFull": {"receive"},
         "dws.v1.AdminService/Status": {"publish", "receive", "operate"},
         "dws.v1.AdminService/Watch": {"publish", "receive", "operate"},
+        "dws.v1.AdminService/Plan": {"operate"},
         "dws.v1.AdminService/Verify": {"operate"},
         "dws.v1.AdminService/Resync": {"operate"},
         "grpc.health.v1.Health/Check": {"publish", "receive", "operate", "stranger"},

@@ -7,8 +7,6 @@ from typing import Any, Mapping
 
 import torch
 
-from dws.layout import Cut
-
 WORDS = ("red", "green", "blue", "one", "two", "three", "four", "of", "the", "and")
 VOCABULARY = 67  # no number of ranks divides it
 
@@ -79,8 +77,10 @@ def make(kind: str, seed: int, dtype: str = "float32") -> torch.nn.Module:
     return getattr(transformers, f"{family}ForCausalLM")(config).to(getattr(torch, dtype))
 
 
-def engine_cuts(tensors: Mapping[str, torch.Tensor], parts: int) -> dict[str, Cut]:
+def engine_cuts(tensors: Mapping[str, torch.Tensor], parts: int) -> dict[str, Any]:
     """Where an engine of `parts` ranks cuts the weights of "wide": the embedding and `first` by rows, `second` by columns."""
+    from dws.layout import Cut
+
     dims = {"embedding.weight": 0, "first.weight": 0, "first.bias": 0, "second.weight": 1}
     return {name: Cut.even(tensors[name].shape[dim], parts, dim) for name, dim in dims.items()}
 

@@ -17,6 +17,7 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.GroupService/Join", CallAccess::kReceive},
     MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},
+    MethodAccess{"/dws.v1.AdminService/Plan", CallAccess::kOperate},
     MethodAccess{"/dws.v1.AdminService/Verify", CallAccess::kOperate},
     MethodAccess{"/dws.v1.AdminService/Resync", CallAccess::kOperate},
     MethodAccess{"/dws.v1.AdminService/Drain", CallAccess::kOperate},
