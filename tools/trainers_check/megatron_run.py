@@ -169,8 +169,7 @@ def checkpoint(model: Any, tensors: dws.declare.MegatronTensors) -> dict[str, to
     own = dict(model.named_parameters())
     mine = {}
     for name, share in shares_of(declared)[dist.get_rank()].items():
-        shape = list(share.spec.shape)
-        shape[share.dim] = share.end - share.begin
+        shape = [end - begin for begin, end in share.ranges]
         part = torch.full(shape, torch.nan)
         for source in tensors.held[name].sources:
             copy_piece(source.piece, own[source.name].detach(), part, share)
@@ -181,7 +180,7 @@ def checkpoint(model: Any, tensors: dws.declare.MegatronTensors) -> dict[str, to
     for each in gathered:
         for name, (share, part) in each.items():
             into = whole.setdefault(name, torch.full(share.spec.shape, torch.nan))
-            into.narrow(share.dim, share.begin, share.end - share.begin).copy_(part)
+            into[tuple(slice(*each) for each in share.ranges)].copy_(part)
     return whole
 
 
