@@ -7,14 +7,13 @@ tensor has one. A rank's *state token* is a hash over the digests of its slices,
 
 from __future__ import annotations
 
-import math
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from dws.arrays import raw_bits, slice_rows
 from dws.errors import LayoutError
-from dws.layout import RankLayout
+from dws.layout import RankLayout, elements_in
 
 Digest = tuple[int, int]
 
@@ -93,8 +92,7 @@ def rank_state_token(layout: RankLayout, tensors: Mapping[str, Any]) -> Digest:
         first_words, words = {}, 0
         for ranges in spec.slices():
             first_words[ranges] = words
-            elements = math.prod(end - begin for begin, end in ranges)
-            words += -(-elements * spec.dtype.itemsize // 8)
+            words += -(-elements_in(ranges) * spec.dtype.itemsize // 8)
         for ranges, rows in zip(shard.slices(), slice_rows(bits, shard)):
             digests.append(digest_bytes(np.ascontiguousarray(rows), first_words[ranges]))
     return combine(digests)

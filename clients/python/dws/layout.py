@@ -29,6 +29,11 @@ CUTS_MAX = 4095  # of one dimension
 TENSOR_SLICES_MAX = 65_536
 
 
+def elements_in(ranges: Iterable[Range]) -> int:
+    """How many elements a range of each dimension has."""
+    return math.prod(end - begin for begin, end in ranges)
+
+
 def even_cuts(extent: int, parts: int) -> tuple[int, ...]:
     """Interior boundaries that cut `extent` into `parts` pieces, the first ones larger by one.
 
@@ -103,7 +108,7 @@ class TensorSpec:
                     f"tensor '{self.name}': {len(cut.boundaries)} cuts on dimension {cut.dim}, at "
                     f"most {CUTS_MAX}"
                 )
-            bounds = (0, *cut.boundaries, self.shape[cut.dim])
+            bounds = self.bounds(cut)
             if any(low >= high for low, high in zip(bounds, bounds[1:])):
                 raise LayoutError(
                     f"tensor '{self.name}': cuts {list(cut.boundaries)} on dimension {cut.dim} are "
@@ -127,15 +132,24 @@ class TensorSpec:
     def slice_count(self) -> int:
         return math.prod(len(cut.boundaries) + 1 for cut in self.cuts)
 
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """All of each dimension."""
+        return tuple((0, extent) for extent in self.shape)
+
+    def bounds(self, cut: Cut) -> tuple[int, ...]:
+        """Of the cells along one of its cuts, both ends of the dimension included."""
+        return (0, *cut.boundaries, self.shape[cut.dim])
+
     def slices(self, cells: Optional[Cells] = None) -> Iterator[tuple[Range, ...]]:
         """For each slice, in their order, what it has of each dimension.
 
         Args:
           cells: only those of this box.
         """
-        ranges: list[list[Range]] = [[(0, extent)] for extent in self.shape]
+        ranges: list[list[Range]] = [[whole] for whole in self.ranges]
         for index, cut in enumerate(self.cuts):
-            bounds = (0, *cut.boundaries, self.shape[cut.dim])
+            bounds = self.bounds(cut)
             first, count = (0, len(bounds) - 1) if cells is None else cells[index]
             ranges[cut.dim] = list(zip(bounds, bounds[1:]))[first : first + count]
         return itertools.product(*ranges)
@@ -193,9 +207,9 @@ class Shard:
     @property
     def ranges(self) -> tuple[Range, ...]:
         """[begin, end) of the shard on each dimension of the tensor."""
-        found = [(0, extent) for extent in self.tensor.shape]
+        found = list(self.tensor.ranges)
         for cut, (first, count) in zip(self.tensor.cuts, self.cells):
-            bounds = (0, *cut.boundaries, self.tensor.shape[cut.dim])
+            bounds = self.tensor.bounds(cut)
             found[cut.dim] = (bounds[first], bounds[first + count])
         return tuple(found)
 

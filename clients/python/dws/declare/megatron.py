@@ -10,7 +10,7 @@ from dws.declare.fused import Canonical, Piece
 from dws.declare.megatron_rules import Parallel, Rules
 from dws.declare.model_shape import ModelShape
 from dws.errors import LayoutError
-from dws.layout import Range
+from dws.layout import Range, elements_in
 from dws.torch_module import is_module, named_tensors
 
 # A module, or its tensors by name.
@@ -168,7 +168,7 @@ def _held(tensor: Canonical, sources: Iterable[Source]) -> Held:
     )
     names = ", ".join(sorted({f"'{source.name}'" for source in sources})[:4])
     elements = sum(math.prod(len(each) for each in place) for place in places)
-    if elements != math.prod(end - begin for begin, end in box):
+    if elements != elements_in(box):
         raise LayoutError(
             f"'{tensor.name}' {list(tensor.shape)}: this process has {elements} elements in {list(box)} of it (in {names}), expected "
             "all in that box, once. Pass all parameters of the rank"

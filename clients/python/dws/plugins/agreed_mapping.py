@@ -113,11 +113,14 @@ def _by_table(
     """Sources by name, and for the other names why there is none."""
     table: dict[str, Source] = {name: None for name in shapes if is_engines_own(name)}
     unknown: dict[str, str] = {}
-    for name, shape in shapes.items():
+    others = {name: shape for name, shape in shapes.items() if name not in table}
+    try:
+        model = ModelShape.from_config(config)
+    except LayoutError as error:
+        return table, dict.fromkeys(others, str(error))
+    for name, shape in others.items():
         try:
-            if name not in table:
-                model = ModelShape.from_config(config)
-                table[name] = parameter_source(name, shape, model, rank)
+            table[name] = parameter_source(name, shape, model, rank)
         except LayoutError as error:
             unknown[name] = str(error)
     return table, unknown

@@ -10,11 +10,11 @@ import math
 from typing import Iterable, Iterator, Mapping, Optional, Sequence
 
 from dws.errors import LayoutError
+from dws.layout import Range, elements_in
 from dws.mapping import Box, CanonicalPart, Fused, Part, Parts, Slice, Source, ranges_of
 from dws.plugins.recording import Write
 from dws.plugins.strided import Placement, Strided, boxes, compose, row_major
 
-Range = tuple[int, int]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -37,7 +37,7 @@ class Piece:
 
     @property
     def count(self) -> int:
-        return math.prod(end - begin for begin, end in self.own)
+        return elements_in(self.own)
 
     def within(self, own: Sequence[Range]) -> "Piece":
         """Its part that is in the box `own` of the parameter, which it covers."""

@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any, Iterable, Mapping, Optional
 
 from dws.declare.fused import Piece
-from dws.declare.megatron import Held, MegatronTensors
-from dws.dtypes import DType, loaded_torch
-from dws.errors import DTypeError, LayoutError, StateError
-from dws.layout import TensorSpec, with_cuts
+from dws.declare.megatron import MegatronTensors
+from dws.dtypes import loaded_torch
+from dws.errors import LayoutError, StateError
 from dws.trainer import Trainer
 from dws.trainers.shares import Declared, Share
 
@@ -34,7 +33,14 @@ class MegatronWeights:
         self._tensors = tensors
         now = tensors.tensors()
         self.declared = {
-            name: _declared(held, now[held.sources[0].chunk][held.sources[0].name], cuts, dtype)
+            name: Declared.of(
+                name,
+                now[held.sources[0].chunk][held.sources[0].name],
+                held.tensor.shape,
+                held.ranges,
+                cuts,
+                dtype,
+            )
             for name, held in tensors.held.items()
         }
         self._shares: Mapping[str, Share] = {}
@@ -101,14 +107,3 @@ def copy_piece(piece: Piece, parameter: Any, view: Any, share: Share) -> None:
             first if axis is None else slice(first, first + len(place) * place.step, place.step)
         )
     view[tuple(at)].copy_(turned)
-
-
-def _declared(held: Held, tensor: Any, cuts: Optional[Mapping[str, Any]], dtype: Any) -> Declared:
-    try:
-        published = DType.of(tensor.dtype)
-    except DTypeError as error:
-        raise DTypeError(f"tensor '{held.tensor.name}': {error}") from None
-    if dtype is not None and tensor.is_floating_point():
-        published = DType.of(dtype)
-    spec = with_cuts(TensorSpec(held.tensor.name, published, held.tensor.shape), cuts)
-    return Declared(spec, held.ranges)

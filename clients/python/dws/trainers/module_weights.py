@@ -14,8 +14,7 @@ import dataclasses
 from typing import Any, Iterable, Mapping, Optional
 
 from dws.dtypes import DType, loaded_torch
-from dws.errors import DTypeError, LayoutError, StateError
-from dws.layout import TensorSpec, with_cuts
+from dws.errors import LayoutError, StateError
 from dws.torch_module import bind, is_module, named_tensors
 from dws.trainer import Trainer
 from dws.trainers.placement import ranges_of
@@ -111,15 +110,9 @@ class ModuleWeights:
     ) -> _Weight:
         ranges = ranges_of(name, tensor)
         sharded = hasattr(tensor, "placements")
-        try:
-            published = DType.of(tensor.dtype)
-        except DTypeError as error:
-            raise DTypeError(f"tensor '{name}': {error}") from None
-        if dtype is not None and tensor.is_floating_point():
-            published = DType.of(dtype)
-        spec = with_cuts(TensorSpec(name, published, tuple(tensor.shape)), self._cuts)
         local = tensor.to_local() if sharded else tensor
-        return _Weight(Declared(spec, ranges, divisible), own_name, sharded, tuple(local.shape))
+        declared = Declared.of(name, tensor, tensor.shape, ranges, self._cuts, dtype, divisible)
+        return _Weight(declared, own_name, sharded, tuple(local.shape))
 
     def check_complete(self, names: Iterable[str]) -> None:
         """Every process has the names of its module."""

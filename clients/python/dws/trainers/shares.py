@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
-from dws.errors import LayoutError
-from dws.layout import BLOCK_ELEMENTS, Cells, Cut, TensorSpec
+from dws.dtypes import DType
+from dws.errors import DTypeError, LayoutError
+from dws.layout import BLOCK_ELEMENTS, Cells, Cut, Cuts, TensorSpec, elements_in, with_cuts
 from dws.trainers.placement import Ranges
 
 
@@ -39,9 +39,38 @@ class Declared:
     ranges: Ranges
     divisible: bool = True
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        tensor: Any,
+        shape: Sequence[int],
+        ranges: Ranges,
+        cuts: Optional[Cuts],
+        dtype: Any,
+        divisible: bool = True,
+    ) -> Declared:
+        """Args:
+          tensor: has the element type, as torch's do.
+          shape: of the whole canonical tensor.
+          cuts: for the engines, by name.
+          dtype: which floating-point weights have where they are published; None: the tensor's.
+
+        Raises:
+          DTypeError, LayoutError: a layout cannot express it; with the name.
+        """
+        try:
+            published = DType.of(tensor.dtype)
+        except DTypeError as error:
+            raise DTypeError(f"tensor '{name}': {error}") from None
+        if dtype is not None and tensor.is_floating_point():
+            published = DType.of(dtype)
+        spec = with_cuts(TensorSpec(name, published, tuple(shape)), cuts)
+        return cls(spec, ranges, divisible)
+
     @property
     def whole(self) -> bool:
-        return self.ranges == _all_of(self.spec)
+        return self.ranges == self.spec.ranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +89,17 @@ class Share:
         """For each cut of `spec` (first cell, number of cells)."""
         found = []
         for cut in self.spec.cuts:
-            bounds = [0, *cut.boundaries, self.spec.shape[cut.dim]]
-            first, end = map(bounds.index, self.ranges[cut.dim])
+            first, end = map(self.spec.bounds(cut).index, self.ranges[cut.dim])
             found.append((first, end - first))
         return tuple(found)
 
     @property
     def size_bytes(self) -> int:
-        return _elements(self.ranges) * int(self.spec.dtype.itemsize)
+        return elements_in(self.ranges) * int(self.spec.dtype.itemsize)
 
     @property
     def whole(self) -> bool:
-        return self.ranges == _all_of(self.spec)
+        return self.ranges == self.spec.ranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +112,7 @@ class _Group:
 
     @property
     def size_bytes(self) -> int:
-        return _elements(self.ranges) * int(self.spec.dtype.itemsize)
+        return elements_in(self.ranges) * int(self.spec.dtype.itemsize)
 
 
 Declarations = Sequence[Mapping[str, Declared]]
@@ -134,10 +162,10 @@ def _groups(name: str, declared: Declarations) -> list[_Group]:
             )
     by_ranges: dict[Ranges, list[int]] = {}
     for i, each in held.items():
-        if _elements(each.ranges) or not one.spec.elements:
+        if elements_in(each.ranges) or not one.spec.elements:
             by_ranges.setdefault(each.ranges, []).append(i)
     if not one.spec.elements:  # nothing of nothing: the first process has it
-        by_ranges = {_all_of(one.spec): [first]}
+        by_ranges = {one.spec.ranges: [first]}
     _check_parts(one.spec, list(by_ranges))
     return [
         _Group(one.spec, ranges, tuple(processes if one.divisible else processes[:1]))
@@ -159,7 +187,7 @@ def _check_parts(spec: TensorSpec, parts: Sequence[Ranges]) -> None:
                     f"{spec}: processes have the parts {list(other)} and {list(part)}, expected the same or nothing "
                     "in common"
                 )
-    held = sum(map(_elements, parts))
+    held = sum(map(elements_in, parts))
     if held != spec.elements:
         raise LayoutError(
             f"{spec}: processes have {held} of its {spec.elements} elements, expected each in one of the parts "
@@ -169,7 +197,7 @@ def _check_parts(spec: TensorSpec, parts: Sequence[Ranges]) -> None:
 
 def _divided(group: _Group, loads: Sequence[int]) -> dict[int, Ranges]:
     """By process."""
-    elements, replicas = _elements(group.ranges), len(group.processes)
+    elements, replicas = elements_in(group.ranges), len(group.processes)
     if replicas == 1 or elements < 2 * BLOCK_ELEMENTS:
         pieces, dim = 1, 0
     else:
@@ -197,11 +225,3 @@ def _cut(spec: TensorSpec, parts: Sequence[Ranges]) -> TensorSpec:
         inner = {begin for part in parts for begin in part[dim]} - {0, spec.shape[dim]}
         cuts.append(Cut(tuple(sorted(inner | wanted.get(dim, set()))), dim))
     return dataclasses.replace(spec, cuts=tuple(cuts))
-
-
-def _all_of(spec: TensorSpec) -> Ranges:
-    return tuple((0, extent) for extent in spec.shape)
-
-
-def _elements(ranges: Ranges) -> int:
-    return math.prod(end - begin for begin, end in ranges)
