@@ -48,16 +48,6 @@ uint64_t Volume(const Box& box) {
   return volume;
 }
 
-bool Contains(const Box& outer, const Box& inner) {
-  for (size_t d = 0; d < limits::kBoxDimsMax; ++d) {
-    if (inner.lo[d] < outer.lo[d] ||
-        inner.lo[d] + inner.extent[d] > outer.lo[d] + outer.extent[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 std::optional<Box> Intersect(const Box& a, const Box& b) {
   Box both;
   for (size_t d = 0; d < limits::kBoxDimsMax; ++d) {

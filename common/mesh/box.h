@@ -26,7 +26,6 @@ struct Box {
 Box WholeBox(const std::vector<uint64_t>& shape);
 
 uint64_t Volume(const Box& box);
-bool Contains(const Box& outer, const Box& inner);
 // nullopt: no element is in both.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 

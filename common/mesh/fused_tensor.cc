@@ -20,6 +20,17 @@ Piece Moved(Piece piece, size_t dim, uint64_t distance) {
   return piece;
 }
 
+// What the i-th block of `block` indices along `dim` has of the pieces.
+std::vector<Piece> PiecesOfBlock(const FusedTensor& tensor, size_t dim, uint64_t block,
+                                 uint64_t i) {
+  Box box = WholeBox(tensor.shape);
+  box.lo[dim] = i * block;
+  box.extent[dim] = block;
+  std::vector<Piece> clipped;
+  for (const Piece& piece : tensor.pieces) ClipPiece(piece, box, clipped);
+  return clipped;
+}
+
 // A piece without loop becomes a loop over its blocks; any other is cut block by block.
 void AppendBlocks(const FusedTensor& part, size_t dim, uint64_t groups, uint64_t at,
                   uint64_t group_step, std::vector<Piece>& out) {
@@ -35,12 +46,7 @@ void AppendBlocks(const FusedTensor& part, size_t dim, uint64_t groups, uint64_t
     return out.push_back(piece);
   }
   for (uint64_t group = 0; group < groups; ++group) {
-    Box box = WholeBox(part.shape);
-    box.lo[dim] = group * block;
-    box.extent[dim] = block;
-    std::vector<Piece> clipped;
-    for (const Piece& piece : part.pieces) ClipPiece(piece, box, clipped);
-    for (Piece& piece : clipped) {
+    for (Piece& piece : PiecesOfBlock(part, dim, block, group)) {
       piece.own.box.lo[dim] -= group * block;
       out.push_back(Moved(piece, dim, at + group * group_step));
     }
@@ -166,12 +172,7 @@ FusedTensor Repeat(const FusedTensor& tensor, size_t dim, uint64_t blocks, uint6
   const uint64_t block = tensor.shape[dim] / blocks;
   DWS_CHECK(tensor.shape[dim] % blocks == 0);
   for (uint64_t i = 0; i < blocks; ++i) {
-    Box box = WholeBox(tensor.shape);
-    box.lo[dim] = i * block;
-    box.extent[dim] = block;
-    std::vector<Piece> clipped;
-    for (const Piece& piece : tensor.pieces) ClipPiece(piece, box, clipped);
-    for (const Piece& piece : clipped) {
+    for (const Piece& piece : PiecesOfBlock(tensor, dim, block, i)) {
       for (uint64_t copy = 0; copy < times; ++copy) {
         repeated.pieces.push_back(Moved(piece, dim, (i * (times - 1) + copy) * block));
       }

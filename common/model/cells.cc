@@ -1,22 +1,13 @@
+// Slices are numbered like the digits of a number: the last dimension that is cut is the lowest.
 #include "common/model/cells.h"
 
 #include "common/base/check.h"
 
 namespace dws {
-namespace {
-
-// The cells of the grid along the dimension of the entry `c` of the cuts.
-uint32_t CellsAlong(const TensorSpec& spec, size_t c) {
-  return static_cast<uint32_t>(spec.cuts[c].at.size()) + 1;
-}
-
-}  // namespace
 
 CellBox AllCells(const TensorSpec& spec) {
   CellBox cells;
-  for (size_t c = 0; c < spec.cuts.size(); ++c) {
-    cells.push_back({.first = 0, .count = CellsAlong(spec, c)});
-  }
+  for (const Cuts& along : spec.cuts) cells.push_back({.first = 0, .count = along.cell_count()});
   return cells;
 }
 
@@ -26,7 +17,7 @@ Status CheckCells(const TensorSpec& spec, const CellBox& cells) {
                                 cells.size(), spec.cuts.size(), ToString(spec));
   }
   for (size_t c = 0; c < cells.size(); ++c) {
-    const uint32_t along = CellsAlong(spec, c);
+    const uint32_t along = spec.cuts[c].cell_count();
     const CellRange range = cells[c];
     if (range.count == 0 || range.first >= along || range.count > along - range.first) {
       return InvalidArgumentError("tensor '{}': slices {} + {} on dim {} are outside its {}: {}",
@@ -51,7 +42,7 @@ std::vector<uint32_t> SlicesIn(const TensorSpec& spec, const CellBox& cells) {
     finer.reserve(slices.size() * cells[c].count);
     for (const uint32_t slice : slices) {
       for (uint32_t cell = cells[c].first; cell < cells[c].end(); ++cell) {
-        finer.push_back(slice * CellsAlong(spec, c) + cell);
+        finer.push_back(slice * spec.cuts[c].cell_count() + cell);
       }
     }
     slices = std::move(finer);
@@ -64,8 +55,8 @@ std::optional<uint32_t> NumberIn(const TensorSpec& spec, const CellBox& cells, u
   uint32_t number = 0;
   uint32_t stride = 1;
   for (size_t c = cells.size(); c-- > 0;) {
-    const uint32_t cell = slice % CellsAlong(spec, c);
-    slice /= CellsAlong(spec, c);
+    const uint32_t cell = slice % spec.cuts[c].cell_count();
+    slice /= spec.cuts[c].cell_count();
     if (cell < cells[c].first || cell >= cells[c].end()) return std::nullopt;
     number += (cell - cells[c].first) * stride;
     stride *= cells[c].count;
@@ -79,10 +70,8 @@ std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells) {
   std::vector<DimRange> ranges;
   for (const uint64_t whole : spec.shape) ranges.push_back({.begin = 0, .end = whole});
   for (size_t c = 0; c < cells.size(); ++c) {
-    const std::vector<uint64_t>& at = spec.cuts[c].at;
-    DimRange& range = ranges[spec.cuts[c].dim];
-    if (cells[c].first > 0) range.begin = at[cells[c].first - 1];
-    if (cells[c].end() <= at.size()) range.end = at[cells[c].end() - 1];
+    const Cuts& along = spec.cuts[c];
+    ranges[along.dim] = along.Cells(cells[c].first, cells[c].end(), spec.shape[along.dim]);
   }
   return ranges;
 }

@@ -165,7 +165,7 @@ uint64_t TensorSpec::ElementCount() const { return Product(shape); }
 
 uint32_t TensorSpec::SliceCount() const {
   uint32_t count = 1;
-  for (const Cuts& along : cuts) count *= static_cast<uint32_t>(along.at.size()) + 1;
+  for (const Cuts& along : cuts) count *= along.cell_count();
   return count;
 }
 
@@ -175,11 +175,9 @@ std::vector<DimRange> TensorSpec::Slice(uint32_t slice) const {
   ranges.reserve(shape.size());
   for (const uint64_t whole : shape) ranges.push_back({.begin = 0, .end = whole});
   for (size_t c = cuts.size(); c-- > 0;) {
-    const std::vector<uint64_t>& at = cuts[c].at;
-    const size_t cell = slice % (at.size() + 1);
-    slice /= static_cast<uint32_t>(at.size() + 1);
-    if (cell > 0) ranges[cuts[c].dim].begin = at[cell - 1];
-    if (cell < at.size()) ranges[cuts[c].dim].end = at[cell];
+    const uint32_t cell = slice % cuts[c].cell_count();
+    slice /= cuts[c].cell_count();
+    ranges[cuts[c].dim] = cuts[c].Cells(cell, cell + 1, shape[cuts[c].dim]);
   }
   return ranges;
 }
@@ -193,10 +191,9 @@ uint64_t TensorSpec::SliceElements(uint32_t slice) const {
       elements *= shape[dim];
       continue;
     }
-    const std::vector<uint64_t>& at = cuts[--c].at;
-    const size_t cell = slice % (at.size() + 1);
-    slice /= static_cast<uint32_t>(at.size() + 1);
-    elements *= (cell < at.size() ? at[cell] : shape[dim]) - (cell > 0 ? at[cell - 1] : 0);
+    const uint32_t cell = slice % cuts[--c].cell_count();
+    slice /= cuts[c].cell_count();
+    elements *= cuts[c].Cells(cell, cell + 1, shape[dim]).size();
   }
   return elements;
 }
@@ -274,7 +271,7 @@ Status Validate(const TensorSpec& spec) {
                                   limits::kCutsMax);
     }
     DWS_RETURN_IF_ERROR(CheckCuts(spec, spec.cuts[c]));
-    slices *= spec.cuts[c].at.size() + 1;
+    slices *= spec.cuts[c].cell_count();
     if (slices > limits::kTensorSlicesMax) {
       return InvalidArgumentError(
           "tensor '{}' has more than {} slices (it is {}): declare it as several tensors, or with "
@@ -309,6 +306,18 @@ std::vector<uint64_t> RowMajorStrides(const std::vector<uint64_t>& shape) {
     stride *= shape[i];
   }
   return strides;
+}
+
+Result<BoxRuns> RunsWithin(const std::vector<DimRange>& outer, const std::vector<DimRange>& inner,
+                           const std::vector<uint64_t>& strides) {
+  DWS_CHECK(inner.size() == outer.size() && strides.size() == outer.size());
+  BoxRuns box;
+  for (size_t dim = 0; dim < outer.size(); ++dim) {
+    DWS_CHECK(outer[dim].begin <= inner[dim].begin && inner[dim].end <= outer[dim].end);
+    box.first_element += (inner[dim].begin - outer[dim].begin) * strides[dim];
+  }
+  DWS_ASSIGN_OR_RETURN(box.runs, CoalesceRuns(ShapeOf(inner), strides));
+  return box;
 }
 
 Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,

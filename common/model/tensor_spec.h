@@ -64,6 +64,13 @@ struct Cuts {
   uint32_t dim = 0;
   std::vector<uint64_t> at;
 
+  // The parts between the boundaries.
+  uint32_t cell_count() const { return static_cast<uint32_t>(at.size()) + 1; }
+  // What the cells [first, end) have of the dimension, which has `whole` indices.
+  DimRange Cells(uint32_t first, uint32_t end, uint64_t whole) const {
+    return {.begin = first == 0 ? 0 : at[first - 1], .end = end > at.size() ? whole : at[end - 1]};
+  }
+
   friend bool operator==(const Cuts&, const Cuts&) = default;
 };
 
@@ -117,6 +124,17 @@ struct StridedRuns {
 // mapped.
 Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
                                  const std::vector<uint64_t>& strides);
+
+// Where a box of elements is in an array that has a larger box.
+struct BoxRuns {
+  uint64_t first_element = 0;  // from the first one of the array
+  StridedRuns runs;
+};
+
+// Of the box `inner` in an array of the box `outer`, which contains it (CHECK), with `strides` (in
+// elements). INVALID_ARGUMENT: as CoalesceRuns.
+Result<BoxRuns> RunsWithin(const std::vector<DimRange>& outer, const std::vector<DimRange>& inner,
+                           const std::vector<uint64_t>& strides);
 
 // Row-major strides of `shape`, in elements.
 std::vector<uint64_t> RowMajorStrides(const std::vector<uint64_t>& shape);

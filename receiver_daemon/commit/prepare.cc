@@ -148,7 +148,7 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
 
 Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const TimePoint begin = clock_.Now();
-  const SliceSelection slices = job.weights.Held(job.rank);
+  const SliceSelection& slices = job.weights.Held(job.rank);
   DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, base, slices,
                                                          SpoolOptions(job, RankBytesMax(job))));
   const Duration fetch = clock_.Now() - begin;

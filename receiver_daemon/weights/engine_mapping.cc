@@ -142,24 +142,21 @@ Status MapView(const LayoutSet::Tensor& tensor, const EngineView& view,
     DWS_CHECK(s < tensor.owners.size());
     if (spec.SliceElements(s) == 0) continue;
     const std::vector<DimRange> slice = spec.Slice(s);
-    uint64_t first_element = 0;
-    for (size_t dim = 0; dim < slice.size(); ++dim) {
-      first_element += (slice[dim].begin - held[dim].begin) * view.strides[dim];
-    }
-    const Result<StridedRuns> runs = CoalesceRuns(ShapeOf(slice), view.strides);
-    if (!runs.ok()) {
+    const Result<BoxRuns> box = RunsWithin(held, slice, view.strides);
+    if (!box.ok()) {
       return Annotate(
-          runs.status(),
+          box.status(),
           fmt::format("view '{}' of tensor '{}' ({}): slice {}, which is [{}]", view.engine_name,
                       spec.name, dws::ToString(spec), s, fmt::join(ShapeOf(slice), ", ")));
     }
-    DWS_CHECK(runs->run_elements * runs->run_count == spec.SliceElements(s));
-    mapping.slices.push_back({.slice = tensor.owners[s],
-                              .view = index,
-                              .region = view.region,
-                              .offset_bytes = view.offset_bytes + first_element * element_bytes,
-                              .runs = *runs,
-                              .element_bytes = static_cast<uint32_t>(element_bytes)});
+    DWS_CHECK(box->runs.run_elements * box->runs.run_count == spec.SliceElements(s));
+    mapping.slices.push_back(
+        {.slice = tensor.owners[s],
+         .view = index,
+         .region = view.region,
+         .offset_bytes = view.offset_bytes + box->first_element * element_bytes,
+         .runs = box->runs,
+         .element_bytes = static_cast<uint32_t>(element_bytes)});
   }
   return OkStatus();
 }

@@ -75,6 +75,9 @@ Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
   }
   weights->layouts_ = std::move(layouts);
   weights->ranks_ = std::move(ranks);
+  for (uint32_t r = 0; r < weights->layouts_->world_size(); ++r) {
+    weights->held_.push_back(weights->FindHeld(TrainerRank(r)));
+  }
   return std::shared_ptr<const EngineWeights>(std::move(weights));
 }
 
@@ -90,8 +93,7 @@ EngineShare EngineWeights::Share() const {
     const bool excluded =
         left_out.contains(name) && std::none_of(tensor.owners.begin(), tensor.owners.end(), holds);
     for (const OwnedSlice& owner : tensor.owners) {
-      const bool empty = layouts_->rank(owner.rank).slice(owner.slice).blocks == 0;
-      share.held.push_back(empty || holds(owner));
+      share.held.push_back(HasAllOf(owner));
       share.excluded.push_back(excluded);
     }
   }
@@ -105,13 +107,16 @@ size_t EngineWeights::PlaceCount(TrainerRank rank, RankSlice slice) const {
   return count;
 }
 
-SliceSelection EngineWeights::Held(TrainerRank rank) const {
+bool EngineWeights::HasAllOf(const OwnedSlice& slice) const {
+  return layouts_->rank(slice.rank).slice(slice.slice).blocks == 0 ||
+         Holds(slice.rank, slice.slice);
+}
+
+SliceSelection EngineWeights::FindHeld(TrainerRank rank) const {
   const uint32_t slices = layouts_->rank(rank).slice_count();
   std::vector<RankSlice> held;
   for (uint32_t s = 0; s < slices; ++s) {
-    // Whoever has nothing of a slice without elements has all of it.
-    const bool empty = layouts_->rank(rank).slice(RankSlice(s)).elements == 0;
-    if (empty || Holds(rank, RankSlice(s))) held.emplace_back(s);
+    if (HasAllOf({.rank = rank, .slice = RankSlice(s)})) held.emplace_back(s);
   }
   if (held.size() == slices) return std::nullopt;
   return held;

@@ -51,7 +51,7 @@ class EngineWeights {
   bool empty() const;
   bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }
   // The slices of one trainer rank that are held; nullopt: all of them.
-  SliceSelection Held(TrainerRank rank) const;
+  const SliceSelection& Held(TrainerRank rank) const { return held_[rank.value()]; }
 
   // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`.
   // Meaningful only if nobody writes there meanwhile. INTERNAL: a device fails.
@@ -62,11 +62,15 @@ class EngineWeights {
 
  private:
   EngineWeights() = default;
+  // Also of a slice without elements: whoever has nothing of it has all of it.
+  bool HasAllOf(const OwnedSlice& slice) const;
+  SliceSelection FindHeld(TrainerRank rank) const;
 
   LayoutSetPtr layouts_;
   std::vector<AttachedMemoryPtr> ranks_;
   Generation generation_;
   std::vector<std::unique_ptr<MemoryBackend>> memory_;
+  std::vector<SliceSelection> held_;  // by trainer rank
 };
 
 using EngineWeightsPtr = std::shared_ptr<const EngineWeights>;

@@ -36,16 +36,10 @@ Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceE
   const Shard& shard = layout.shards()[slice.shard];
   const uint32_t element_bytes = ElementBytes(shard.tensor.dtype);
   const std::vector<DimRange> owned = RangesOf(shard.tensor, shard.cells);
-  const std::vector<DimRange> wanted = shard.tensor.Slice(slice.slice);
-  const std::vector<uint64_t> strides = RowMajorStrides(ShapeOf(owned));
-  uint64_t first_element = 0;
-  for (size_t dim = 0; dim < owned.size(); ++dim) {
-    DWS_CHECK(owned[dim].begin <= wanted[dim].begin && wanted[dim].end <= owned[dim].end);
-    first_element += (wanted[dim].begin - owned[dim].begin) * strides[dim];
-  }
-  DWS_ASSIGN_OR_RETURN(const StridedRuns runs, CoalesceRuns(ShapeOf(wanted), strides));
-  return SliceMemory{.offset_bytes = place.offset_bytes + first_element * element_bytes,
-                     .runs = runs,
+  DWS_ASSIGN_OR_RETURN(const BoxRuns box, RunsWithin(owned, shard.tensor.Slice(slice.slice),
+                                                     RowMajorStrides(ShapeOf(owned))));
+  return SliceMemory{.offset_bytes = place.offset_bytes + box.first_element * element_bytes,
+                     .runs = box.runs,
                      .element_bytes = element_bytes};
 }
 

@@ -1,11 +1,11 @@
 // P25: an engine of two ranks holds halves, by rows and by columns in turn. What a receiver of one
 // half takes of the trainer's object is compared with an object of that half alone.
-#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/delta/objects/manifest.h"
 #include "common/delta/objects/object_part.h"
+#include "common/memory/segment_map.h"
 #include "tools/bench/codec/sender_side.h"
 #include "tools/bench/codec/wire_bench.h"
 #include "tools/bench/measure/trace.h"
@@ -29,15 +29,15 @@ std::vector<TensorPair> CutInHalves(std::vector<TensorPair> tensors) {
 
 // A slice of row-major `bytes`, in slice order.
 std::vector<std::byte> SliceOf(const TensorSpec& spec, uint32_t slice, ByteSpan bytes) {
-  const uint32_t dim = spec.cuts.empty() ? 0 : spec.cuts[0].dim;
-  uint64_t rows = 1;
-  for (uint32_t d = 0; d < dim; ++d) rows *= spec.shape[d];
-  const uint64_t row_bytes = bytes.size() / rows;
-  const uint64_t run = spec.SliceBytes(slice) / rows;
-  std::vector<std::byte> found(rows * run);
-  for (uint64_t row = 0; row < rows; ++row) {
-    std::memcpy(found.data() + row * run, bytes.data() + row * row_bytes + slice * run, run);
-  }
+  const Result<BoxRuns> box =
+      RunsWithin(RangesOf(spec, AllCells(spec)), spec.Slice(slice), RowMajorStrides(spec.shape));
+  DWS_CHECK(box.ok());
+  const uint64_t element_bytes = ElementBytes(spec.dtype);
+  std::vector<std::byte> found(spec.SliceBytes(slice));
+  const auto map = ConstSegmentMap::Create(bytes, box->first_element * element_bytes, box->runs,
+                                           static_cast<uint32_t>(element_bytes));
+  DWS_CHECK(map.ok());
+  map->Gather(0, found);
   return found;
 }
 
