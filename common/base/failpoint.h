@@ -25,8 +25,9 @@ namespace dws {
 // All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts.
-inline constexpr std::array<std::string_view, 55> kFailpoints = {
+inline constexpr std::array<std::string_view, 56> kFailpoints = {
     "sender.register.after_record",
+    "sender.refine.after_record",
     "sender.publish.after_capture",
     "sender.publish.after_seal",
     "sender.publish.after_record",

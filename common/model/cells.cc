@@ -1,6 +1,8 @@
 // Slices are numbered like the digits of a number: the last dimension that is cut is the lowest.
 #include "common/model/cells.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 
 namespace dws {
@@ -74,6 +76,21 @@ std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells) {
     ranges[along.dim] = along.Cells(cells[c].first, cells[c].end(), spec.shape[along.dim]);
   }
   return ranges;
+}
+
+std::optional<CellRange> CellsOf(const Cuts& along, uint64_t whole, DimRange range) {
+  const auto boundary = [&](uint64_t at) -> std::optional<uint32_t> {  // cells before it
+    if (at == 0) return 0;
+    if (at == whole) return along.cell_count();
+    const auto found = std::lower_bound(along.at.begin(), along.at.end(), at);
+    if (found == along.at.end() || *found != at) return std::nullopt;
+    return static_cast<uint32_t>(found - along.at.begin()) + 1;
+  };
+  const std::optional<uint32_t> begin = boundary(range.begin);
+  const std::optional<uint32_t> end = boundary(range.end);
+  if (!begin.has_value() || !end.has_value()) return std::nullopt;
+  DWS_CHECK(*begin < *end);
+  return CellRange{.first = *begin, .count = *end - *begin};
 }
 
 std::string ToString(const TensorSpec& spec, const CellBox& cells) {

@@ -45,6 +45,10 @@ std::optional<uint32_t> NumberIn(const TensorSpec& spec, const CellBox& cells, u
 // The elements of the tensor in the box: a range of each of its dimensions.
 std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells);
 
+// The cells along one dimension, of `whole` indices, that make up `range`, which is not empty;
+// nullopt: some cell is only partly in it.
+std::optional<CellRange> CellsOf(const Cuts& along, uint64_t whole, DimRange range);
+
 // "slices 1 + 2", or by dimension "cells 1 + 2 on dim 0, 0 + 1 on dim 1", for messages.
 std::string ToString(const TensorSpec& spec, const CellBox& cells);
 

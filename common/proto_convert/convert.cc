@@ -22,6 +22,13 @@ v1::Digest ToProto(const Digest& digest) {
   return message;
 }
 
+v1::Cuts ToProto(const Cuts& cuts) {
+  v1::Cuts message;
+  message.set_dim(cuts.dim);
+  message.mutable_at()->Add(cuts.at.begin(), cuts.at.end());
+  return message;
+}
+
 v1::TensorSpec ToProto(const TensorSpec& spec) {
   v1::TensorSpec message;
   message.set_name(spec.name);
@@ -32,11 +39,7 @@ v1::TensorSpec ToProto(const TensorSpec& spec) {
     message.mutable_cuts()->Add(spec.cuts[0].at.begin(), spec.cuts[0].at.end());
     return message;
   }
-  for (const Cuts& cuts : spec.cuts) {
-    v1::Cuts* added = message.add_grid();
-    added->set_dim(cuts.dim);
-    added->mutable_at()->Add(cuts.at.begin(), cuts.at.end());
-  }
+  for (const Cuts& cuts : spec.cuts) *message.add_grid() = ToProto(cuts);
   return message;
 }
 

@@ -12,6 +12,7 @@ namespace dws {
 
 v1::StreamId ToProto(const StreamId& stream);
 v1::Digest ToProto(const Digest& digest);
+v1::Cuts ToProto(const Cuts& cuts);
 v1::TensorSpec ToProto(const TensorSpec& spec);
 v1::RankLayout ToProto(const RankLayout& layout);
 v1::FrameEntry ToProto(const FrameEntry& entry);

@@ -24,6 +24,7 @@ void SubscriptionState::Refuse(SenderIndex sender, const Status& reason) {
   Sender& entry = senders_.at(sender.value());
   entry.trainer_rank.reset();
   entry.offers.clear();
+  entry.lacks_cuts = false;
   entry.refusal = std::string(Message(reason));
 }
 
@@ -95,6 +96,8 @@ Status SubscriptionState::CheckWelcome(SenderIndex sender, const SenderWelcome& 
     return FailedPreconditionError("trainer rank {} is served by two senders; stop one of them",
                                    welcome.trainer_rank.value());
   }
+  const bool recut = SameButCuts(*known->layout, *welcome.layout);
+  if (recut && welcome.rank_epoch > known->rank_epoch) return OkStatus();
   if (*known->layout != *welcome.layout) {
     return FailedPreconditionError(
         "the layout of trainer rank {} changed inside stream {} (signature {}, was {}): a trainer "
@@ -115,6 +118,7 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   if (stream_ != welcome.stream) {
     stream_ = welcome.stream;
     ranks_.clear();
+    wanted_.clear();
     for (Sender& other : senders_) {
       other.trainer_rank.reset();
       other.offers.clear();
@@ -133,18 +137,62 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   entry.trainer_rank = welcome.trainer_rank;
   entry.offers.clear();
   entry.refusal.clear();
+  const RankLayout& layout = *welcome.layout;
   ranks_[welcome.trainer_rank.value()] =
       Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
+  const bool more = Learn(layout);
+  if (more) {
+    NoteLacking();
+  } else {
+    entry.lacks_cuts = !Lacking(sender).empty();
+  }
   return OkStatus();
+}
+
+bool SubscriptionState::Learn(const RankLayout& layout) {
+  bool more = false;
+  for (const Shard& shard : layout.shards()) {
+    if (!shard.tensor.cuts.empty()) more |= Merge(wanted_, shard.tensor.name, shard.tensor.cuts);
+  }
+  return more;
+}
+
+bool SubscriptionState::Want(const CutWishes& cuts) {
+  if (!Merge(wanted_, cuts)) return false;
+  NoteLacking();
+  return true;
+}
+
+void SubscriptionState::NotWanted() {
+  wanted_.clear();
+  for (const std::optional<Rank>& rank : ranks_) {
+    if (!rank.has_value()) continue;
+    Learn(*rank->layout);
+  }
+  NoteLacking();
+}
+
+CutWishes SubscriptionState::Lacking(SenderIndex sender) const {
+  const std::optional<TrainerRank> rank = senders_.at(sender.value()).trainer_rank;
+  if (!rank.has_value()) return {};
+  return dws::Lacking(*ranks_[rank->value()]->layout, wanted_);
+}
+
+void SubscriptionState::NoteLacking() {
+  for (uint32_t i = 0; i < senders_.size(); ++i) {
+    senders_[i].lacks_cuts = !Lacking(SenderIndex(i)).empty();
+  }
 }
 
 void SubscriptionState::Forget(std::optional<StreamId> accepted) {
   stream_ = accepted;
   ranks_.clear();
+  wanted_.clear();
   for (Sender& sender : senders_) {
     sender.trainer_rank.reset();
     sender.offers.clear();
     sender.refusal.clear();
+    sender.lacks_cuts = false;
   }
 }
 

@@ -4,8 +4,8 @@
 //
 // Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a
 // higher one replaces everything known, unless it is ahead of the clock; a rank is claimed by one
-// sender at a time, a higher rank epoch or a dead connection hands it over; a layout does not
-// change inside a stream; an announcement only says what can be served, newer replaces older; a new
+// sender at a time, a higher rank epoch or a dead connection hands it over; inside a stream a rank
+// keeps its part of each tensor, and only a higher rank epoch cuts it otherwise; an announcement only says what can be served, newer replaces older; a new
 // connection clears nonce and offers and keeps the layout.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include "common/base/wall_clock.h"
 #include "common/model/digest.h"
 #include "common/model/layout.h"
+#include "common/model/refinement.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 #include "common/sync_state/live_state.h"
@@ -72,6 +73,7 @@ class SubscriptionState {
     std::vector<WeightVersion> offers;   // ascending
     std::optional<Digest> newest_token;  // of the last of them
     std::string refusal;                 // why its last welcome was refused; empty: it was not
+    bool lacks_cuts = false;             // its layout lacks boundaries that are wanted
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -81,7 +83,7 @@ class SubscriptionState {
   void OnDisconnect(SenderIndex sender);
 
   // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
-  // epoch, a changed layout, a world size other than that of the others or of the configuration.
+  // epoch, a changed part of a tensor, other cuts without a higher epoch, a world size other than that of the others or of the configuration.
   // INVALID_ARGUMENT: the rank is not below the world size. UNAVAILABLE: a new stream or epoch is
   // further ahead of `now` than clock_bound.h allows; it is accepted once the clock is right. After
   // an error the sender offers nothing.
@@ -93,6 +95,15 @@ class SubscriptionState {
   // An operator had the stream forgotten: `accepted` is the highest one now. Senders have to send a
   // welcome again.
   void Forget(std::optional<StreamId> accepted);
+
+  // Engines need these boundaries. They are wanted of every sender, together with those that any
+  // rank's layout has, until the stream ends or NotWanted.
+  // Whether there were new ones.
+  bool Want(const CutWishes& cuts);
+  // What engines wanted and no layout has is not wanted any more.
+  void NotWanted();
+  // What is wanted of an accepted sender and lacking in its layout.
+  CutWishes Lacking(SenderIndex sender) const;
 
   // The stream with the highest incarnation accepted so far.
   const std::optional<StreamId>& stream() const { return stream_; }
@@ -125,10 +136,14 @@ class SubscriptionState {
   void Refuse(SenderIndex sender, const Status& reason);
   // The sender of each rank when all are connected and hold it.
   std::optional<std::vector<SenderIndex>> SendersByRank() const;
+  // Adds the boundaries of a layout to what is wanted. Whether there were new ones.
+  bool Learn(const RankLayout& layout);
+  void NoteLacking();
 
   std::optional<StreamId> stream_;
   std::vector<Sender> senders_;
   std::vector<std::optional<Rank>> ranks_;  // of stream_; empty until its first welcome
+  CutWishes wanted_;                        // what layouts of stream_ have had, and engines need
 };
 
 }  // namespace dws

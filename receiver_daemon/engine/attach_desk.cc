@@ -26,6 +26,12 @@ Status CheckSizes(const AttachWish& wish) {
   return OkStatus();
 }
 
+Result<EngineMapping> Map(const LayoutSet& layouts, const AttachWish& wish) {
+  std::vector<uint64_t> region_bytes;
+  for (const RegionHandle& region : wish.regions) region_bytes.push_back(region.size_bytes);
+  return MapEngine(layouts, wish.views, region_bytes, wish.excluded);
+}
+
 }  // namespace
 
 AttachDesk::AttachDesk(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
@@ -127,7 +133,7 @@ void AttachDesk::Run() {
   }
 }
 
-std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
+std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
   if (pending.cancelled()) return Result<AttachGrant>(CancelledError("the engine gave up"));
   // After EndForGood every request gets its reason, whatever the layout is.
   if (const Status ended = registry_.ended(); !ended.ok()) return Result<AttachGrant>(ended);
@@ -142,9 +148,13 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
   }
   const AttachWish& wish = pending.wish;
   DWS_CHECK(wish.engine_rank < wish.engine_world_size);  // Submit refuses others
-  std::vector<uint64_t> region_bytes;
-  for (const RegionHandle& region : wish.regions) region_bytes.push_back(region.size_bytes);
-  Result<EngineMapping> mapping = MapEngine(**layouts, wish.views, region_bytes, wish.excluded);
+  const CutWishes missing = MissingCuts(**layouts, wish.views, wish.engine_world_size);
+  if (!missing.empty()) {
+    const std::optional<Status> refused = AskForCuts(pending, **layouts, missing, late);
+    if (refused.has_value()) return Result<AttachGrant>(*refused);
+    return std::nullopt;
+  }
+  Result<EngineMapping> mapping = Map(**layouts, wish);
   if (!mapping.ok()) return Result<AttachGrant>(mapping.status());
   Result<AttachGrant> grant = Grant({.engine_rank = wish.engine_rank,
                                      .engine_world_size = wish.engine_world_size,
@@ -152,6 +162,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
                                      .commits_on_request = wish.commits_on_request,
                                      .client = wish.client,
                                      .regions = wish.regions,
+                                     .views = wish.views,
                                      .mapping = *std::move(mapping),
                                      .layouts = *std::move(layouts)},
                                     wish.peer);
@@ -159,6 +170,37 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(const Pending& pending) {
   const bool wait = !late && clock_.Now() < pending.since + limits::kHandleTimeout;
   if (absl::IsAlreadyExists(grant.status()) && wait) return std::nullopt;
   return grant;
+}
+
+// First with the finer layout as this process makes it: the senders' work would be for nothing if
+// the engine did not fit that either.
+std::optional<Status> AttachDesk::AskForCuts(Pending& pending, const LayoutSet& layouts,
+                                             const CutWishes& missing, bool late) {
+  const Subscription::Refusals refusals = subscription_.refusals();
+  if (pending.refusals.has_value() && *pending.refusals != refusals.count) {
+    return InvalidArgumentError("the engine needs cuts that the trainer's layout lacks: {}",
+                                refusals.reason);
+  }
+  if (late) {
+    return DeadlineExceededError("the engine needs tensor '{}' and others cut for it: {}",
+                                 missing.begin()->first, subscription_.MissingSenders());
+  }
+  if (!pending.refusals.has_value()) {
+    const Result<LayoutSetPtr> finer = layouts.Refined(missing);
+    if (!finer.ok()) return finer.status();
+    const Result<EngineMapping> mapping = Map(**finer, pending.wish);
+    if (!mapping.ok()) return mapping.status();
+    if (pending.wish.engine_world_size == 1) {  // else other ranks may hold the rest
+      const EngineMapping* const all[] = {&*mapping};
+      if (const Status held = CheckCoverage(**finer, all, registry_.coverage()); !held.ok()) {
+        return held;
+      }
+    }
+  }
+  // Where senders cannot be asked: says which cuts the trainer has to declare.
+  if (!subscription_.Want(missing)) return Map(layouts, pending.wish).status();
+  pending.refusals = refusals.count;
+  return std::nullopt;
 }
 
 Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<UnixPeer> peer) {

@@ -1,5 +1,5 @@
-// Attach requests that wait for the trainer's layout, or for their engine rank to be free. Checks
-// them when something changes and answers each once.
+// Attach requests that wait for the trainer's layout, for cuts that it lacks, or for their engine
+// rank to be free. Checks them when something changes and answers each once.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ class AttachDesk {
   ~AttachDesk();
 
   // `done` is called once, on any thread, with no lock held. INVALID_ARGUMENT: the wish does not
-  // fit the layout (MapEngine, CheckCoverage). DEADLINE_EXCEEDED: no layout arrived in time; names
-  // the senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or until the
+  // fit the layout, even if that is cut as it needs (MapEngine, CheckCoverage), or the senders refuse
+  // to cut it so. DEADLINE_EXCEEDED: no layout, or no such cuts, arrived in time; names the senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or until the
   // deadline. CANCELLED: `cancelled` returned true. RESOURCE_EXHAUSTED: limits::kPendingAttachesMax
   // requests waited, and this was the oldest of the process with most of them. UNAVAILABLE: the
   // daemon is shutting down. After EngineRegistry::EndForGood: its reason.
@@ -62,6 +62,7 @@ class AttachDesk {
  private:
   struct Pending {
     AttachWish wish;
+    std::optional<uint64_t> refusals = std::nullopt;  // so far, when it asked for cuts
     TimePoint since;
     TimePoint deadline;
     std::function<bool()> cancelled;
@@ -69,7 +70,10 @@ class AttachDesk {
   };
   void Run();
   // The answer; nullopt: the request has to wait.
-  std::optional<Result<AttachGrant>> Try(const Pending& pending);
+  std::optional<Result<AttachGrant>> Try(Pending& pending);
+  // The layout lacks `missing`: has the senders asked for it. nullopt: it is waited for.
+  std::optional<Status> AskForCuts(Pending& pending, const LayoutSet& layouts,
+                                   const CutWishes& missing, bool late);
   Result<AttachGrant> Grant(AttachPlan plan, std::optional<UnixPeer> peer);
   // If too many wait: removes the one that gives way to a new request.
   std::optional<Pending> TakeGreediest() REQUIRES(mutex_);

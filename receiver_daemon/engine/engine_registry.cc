@@ -21,6 +21,12 @@ std::vector<std::string> MemoryOf(const AttachPlan& plan) {
   return {memory.begin(), memory.end()};
 }
 
+std::vector<uint64_t> SizesOf(const std::vector<RegionHandle>& regions) {
+  std::vector<uint64_t> sizes;
+  for (const RegionHandle& region : regions) sizes.push_back(region.size_bytes);
+  return sizes;
+}
+
 }  // namespace
 
 Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
@@ -45,7 +51,7 @@ Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {
           plan.engine_rank, plan.commits_on_request, rank, other.plan.client,
           other.plan.commits_on_request);
     }
-    if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // EndOthersThan ends it soon
+    if (!other.plan.layouts->SameAs(*plan.layouts)) continue;  // Follow looks at it soon
     mappings.push_back(&other.plan.mapping);
   }
   if (coverage_ == Coverage::kShare && plan.commits_on_request) {
@@ -103,7 +109,7 @@ void EngineRegistry::SetDisconnect(Generation generation, std::function<void()> 
 Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
                                      UniqueFd connection) {
   auto memory = std::make_shared<AttachedMemory>();
-  memory->connection = std::move(connection);
+  memory->handed->connection = std::move(connection);
   std::vector<RegionHandle> regions;
   {
     MutexLock lock(mutex_);
@@ -114,12 +120,11 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     const AttachPlan& plan = found->second.plan;
     memory->engine_rank = plan.engine_rank;
     memory->generation = generation;
-    memory->mapping = plan.mapping;
     regions = plan.regions;
   }
-  DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(regions, std::move(descriptors),
+  DWS_ASSIGN_OR_RETURN(memory->handed->regions, ImportRegions(regions, std::move(descriptors),
                                                       Access::kReadWrite, devices_));
-  DWS_CHECK(memory->regions.size() == regions.size());
+  DWS_CHECK(memory->regions().size() == regions.size());
   {
     MutexLock lock(mutex_);
     const auto found = unfinished_.find(generation);
@@ -128,6 +133,7 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     }
     DWS_RETURN_IF_ERROR(CheckOthers(found->second.plan));
     DWS_CHECK(found->second.memory == nullptr && !ranks_.contains(memory->engine_rank));
+    memory->mapping = found->second.plan.mapping;  // Follow may have changed it meanwhile
     Registration& registration =
         ranks_.emplace(memory->engine_rank, std::move(found->second)).first->second;
     unfinished_.erase(found);
@@ -217,16 +223,41 @@ Status EngineRegistry::ended() const {
   return ended_;
 }
 
-void EngineRegistry::EndOthersThan(const LayoutSet& current) {
-  std::vector<Generation> generations;
+Status EngineRegistry::Follow(const LayoutSetPtr& current, Registration& registration,
+                              CutWishes& missing) {
+  AttachPlan& plan = registration.plan;
+  const CutWishes lacking = MissingCuts(*current, plan.views, plan.engine_world_size);
+  if (!lacking.empty()) {
+    Merge(missing, lacking);
+    return OkStatus();
+  }
+  DWS_ASSIGN_OR_RETURN(plan.mapping,
+                       MapEngine(*current, plan.views, SizesOf(plan.regions), plan.mapping.excluded));
+  plan.layouts = current;
+  if (registration.memory == nullptr) return OkStatus();
+  auto memory = std::make_shared<AttachedMemory>(*registration.memory);
+  memory->mapping = plan.mapping;
+  registration.memory = std::move(memory);
+  return OkStatus();
+}
+
+CutWishes EngineRegistry::Follow(const LayoutSetPtr& current) {
+  CutWishes missing;
+  std::map<Generation, Status> unfit;
   {
     MutexLock lock(mutex_);
-    generations = Generations([&current](const Registration& registration) {
-      return !registration.plan.layouts->SameAs(current);
-    });
+    for (const Generation generation : Generations([&current](const Registration& registration) {
+           return !registration.plan.layouts->SameAs(*current);
+         })) {
+      const Status followed = Follow(current, *Find(generation), missing);
+      if (!followed.ok()) unfit.emplace(generation, followed);
+    }
   }
-  const Status reason = AbortedError("the trainer's layout has changed: attach again");
-  for (const Generation generation : generations) End(generation, reason);
+  for (const auto& [generation, why] : unfit) {
+    End(generation,
+        AbortedError("the trainer's layout has changed: attach again: {}", Message(why)));
+  }
+  return missing;
 }
 
 std::optional<AttachedEngine> EngineRegistry::Engine() const {

@@ -3,7 +3,8 @@
 //   Reserve        the attach was checked
 //   OnDescriptors  the memory is mapped
 //   OnLeaseChanged the lease is open
-//   End            hang-up, lease broken, layout changed, shutdown; possible after any step
+//   Follow         the layout has changed: its views are mapped again, or it ends
+//   End            hang-up, lease broken, shutdown; possible after any step
 //
 // A registration owns its rank once its memory is mapped. Before that any number of registrations
 // may exist for a rank; the first whose memory arrives gets it.
@@ -37,8 +38,9 @@ struct AttachPlan {
   bool commits_on_request = false;
   std::string client;
   std::vector<RegionHandle> regions;
-  EngineMapping mapping;
-  LayoutSetPtr layouts;  // that it was checked against
+  std::vector<EngineView> views;
+  EngineMapping mapping;  // of the views
+  LayoutSetPtr layouts;   // that it was checked against
 };
 
 // All ranks of an engine, attached and leased.
@@ -98,9 +100,10 @@ class EngineRegistry {
   void EndForGood(const Status& reason);
   // The reason of EndForGood; OK: it was not called.
   Status ended() const;
-  // Ends the registrations that were checked against another layout than `current`, whether or not
-  // the engine is complete: its ranks must agree on what a slice is.
-  void EndOthersThan(const LayoutSet& current);
+  // Maps the views of registrations that were checked against another layout than `current` again:
+  // all ranks must agree on what a slice is, whether or not the engine is complete. Those that
+  // `current` cannot serve end, except for those that only lack cuts: the result has what they lack.
+  CutWishes Follow(const LayoutSetPtr& current);
 
   // The engine, if all its ranks are attached and leased, against one layout.
   std::optional<AttachedEngine> Engine() const;
@@ -118,6 +121,8 @@ class EngineRegistry {
     std::function<void()> disconnect;
   };
   Status CheckOthers(const AttachPlan& plan) const REQUIRES(mutex_);
+  // One registration, for Follow.
+  static Status Follow(const LayoutSetPtr& current, Registration& registration, CutWishes& missing);
   Registration* Find(Generation generation) REQUIRES(mutex_);
   // Of all wanted registrations, including those without memory.
   std::vector<Generation> Generations(const std::function<bool(const Registration&)>& wanted) const

@@ -22,7 +22,9 @@ Subscription::Subscription(std::vector<std::string> addresses, std::optional<Str
       set_(UnavailableError("no layout yet")) {}
 
 void Subscription::Watch() {
-  watch_.Observe(state_.Accepted() && !SenderBehind().has_value(), clock_.Now());
+  const bool lacking = std::ranges::any_of(
+      state_.senders(), [](const SubscriptionState::Sender& sender) { return sender.lacks_cuts; });
+  watch_.Observe(state_.Accepted() && !lacking && !SenderBehind().has_value(), clock_.Now());
 }
 
 std::optional<SenderIndex> Subscription::SenderBehind() const {
@@ -85,6 +87,43 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   changed_.Notify();
   return status;
+}
+
+bool Subscription::Want(const CutWishes& cuts) {
+  {
+    MutexLock lock(mutex_);
+    if (look_limit_.has_value()) return false;
+    if (!state_.Want(cuts)) return true;
+    Watch();
+  }
+  changed_.Notify();
+  return true;
+}
+
+std::optional<std::pair<StreamId, CutWishes>> Subscription::Lacking(SenderIndex sender) const {
+  MutexLock lock(mutex_);
+  if (!state_.senders()[sender.value()].lacks_cuts) return std::nullopt;
+  return std::pair(*state_.stream(), state_.Lacking(sender));
+}
+
+void Subscription::OnRefineRefused(SenderIndex sender, const Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    causes_[sender.value()] =
+        fmt::format("it does not cut its tensors as engines need them: {}", Message(reason));
+    if (absl::IsInvalidArgument(reason)) {
+      ++refusals_.count;
+      refusals_.reason = fmt::format("sender {}: {}", addresses_[sender.value()], Message(reason));
+      state_.NotWanted();
+      Watch();
+    }
+  }
+  changed_.Notify();
+}
+
+Subscription::Refusals Subscription::refusals() const {
+  MutexLock lock(mutex_);
+  return refusals_;
 }
 
 void Subscription::ExpectLooks(Duration limit) {
@@ -183,9 +222,10 @@ std::string Subscription::MissingSenders() const {
   size_t count = 0;
   for (size_t i = 0; i < addresses_.size(); ++i) {
     const SubscriptionState::Sender& sender = state_.senders()[i];
-    if (sender.connected && sender.trainer_rank.has_value()) continue;
+    if (sender.connected && sender.trainer_rank.has_value() && !sender.lacks_cuts) continue;
     if (++count > limits::kSendersNamedMax) continue;
     std::string why = sender.refusal.empty() ? causes_[i] : sender.refusal;
+    if (why.empty() && sender.lacks_cuts) why = "its layout lacks cuts that engines need";
     if (why.empty()) why = sender.connected ? "connected, has no trainer" : "not connected yet";
     text += fmt::format("{}sender {}: {}", count == 1 ? "" : "; ", addresses_[i], why);
   }

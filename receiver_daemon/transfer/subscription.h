@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -48,6 +49,20 @@ class Subscription {
   // again.
   void Forget(std::optional<StreamId> accepted);
 
+  // Engines need boundaries that layouts lack: each sender is asked for what it lacks. False:
+  // senders that are polled cannot be asked.
+  bool Want(const CutWishes& cuts);
+  // What to ask an accepted sender for, and in which stream; none: its layout has everything.
+  std::optional<std::pair<StreamId, CutWishes>> Lacking(SenderIndex sender) const;
+  // A sender does not refine its layout. INVALID_ARGUMENT: what engines want is dropped.
+  void OnRefineRefused(SenderIndex sender, const Status& reason);
+  // How often wants were dropped, and why last.
+  struct Refusals {
+    uint64_t count = 0;
+    std::string reason;
+  };
+  Refusals refusals() const;
+
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
@@ -88,6 +103,7 @@ class Subscription {
   mutable Mutex mutex_;
   SubscriptionState state_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);
+  Refusals refusals_ GUARDED_BY(mutex_);
   std::optional<Duration> look_limit_ GUARDED_BY(mutex_);    // none: no looks are expected
   TimePoint looked_at_ GUARDED_BY(mutex_);                   // last
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender

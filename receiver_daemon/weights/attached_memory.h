@@ -16,15 +16,22 @@
 
 namespace dws {
 
-// The memory that one engine rank has handed over.
-struct AttachedMemory {
+// What one engine rank has handed over.
+struct HandedMemory {
   // The engine rank's connection. First member, so closed last: its close tells the engine that
   // nobody uses the memory any more.
   UniqueFd connection;
+  std::vector<MappedRegion> regions;
+};
+
+// The same, with what it holds of one layout.
+struct AttachedMemory {
+  std::shared_ptr<HandedMemory> handed = std::make_shared<HandedMemory>();
   uint32_t engine_rank = 0;
   Generation generation;  // of the registration
   EngineMapping mapping;
-  std::vector<MappedRegion> regions;
+
+  const std::vector<MappedRegion>& regions() const { return handed->regions; }
 };
 
 using AttachedMemoryPtr = std::shared_ptr<const AttachedMemory>;

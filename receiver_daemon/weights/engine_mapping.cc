@@ -41,22 +41,6 @@ Result<std::vector<DimRange>> FindRanges(const EngineView& view, const TensorSpe
   return held;
 }
 
-// The cells along one dimension that make up `range`; nullopt: some cell is only partly in it.
-std::optional<CellRange> FindCells(const Cuts& cuts, uint64_t whole, DimRange range) {
-  const auto boundary = [&](uint64_t at) -> std::optional<uint32_t> {  // cells before it
-    if (at == 0) return 0;
-    if (at == whole) return static_cast<uint32_t>(cuts.at.size()) + 1;
-    const auto found = std::lower_bound(cuts.at.begin(), cuts.at.end(), at);
-    if (found == cuts.at.end() || *found != at) return std::nullopt;
-    return static_cast<uint32_t>(found - cuts.at.begin()) + 1;
-  };
-  const std::optional<uint32_t> begin = boundary(range.begin);
-  const std::optional<uint32_t> end = boundary(range.end);
-  if (!begin.has_value() || !end.has_value()) return std::nullopt;
-  DWS_CHECK(*begin < *end);
-  return CellRange{.first = *begin, .count = *end - *begin};
-}
-
 // The declared slices that make up the view's ranges.
 Result<CellBox> FindSlices(const EngineView& view, const TensorSpec& spec,
                            const std::vector<DimRange>& held) {
@@ -64,7 +48,7 @@ Result<CellBox> FindSlices(const EngineView& view, const TensorSpec& spec,
   for (uint32_t dim = 0; dim < held.size(); ++dim) {
     const bool is_cut = cells.size() < spec.cuts.size() && spec.cuts[cells.size()].dim == dim;
     std::optional<CellRange> range;
-    if (is_cut) range = FindCells(spec.cuts[cells.size()], spec.shape[dim], held[dim]);
+    if (is_cut) range = CellsOf(spec.cuts[cells.size()], spec.shape[dim], held[dim]);
     if (is_cut && range.has_value()) {
       cells.push_back(*range);
       continue;
@@ -79,6 +63,19 @@ Result<CellBox> FindSlices(const EngineView& view, const TensorSpec& spec,
   }
   DWS_CHECK(cells.size() == spec.cuts.size());
   return cells;
+}
+
+// Where a dimension of `whole` indices has to be cut for a view of `range`.
+std::vector<uint64_t> BoundariesOf(DimRange range, uint64_t whole, uint32_t engine_ranks) {
+  const uint64_t part = range.size();
+  std::vector<uint64_t> at;
+  if (range.begin % part == 0 && CeilDiv(whole, part) <= engine_ranks) {
+    for (uint64_t next = part; next < whole; next += part) at.push_back(next);
+    return at;
+  }
+  if (range.begin > 0) at.push_back(range.begin);
+  if (range.end < whole) at.push_back(range.end);
+  return at;
 }
 
 Status CheckShape(const EngineView& view, const TensorSpec& spec,
@@ -222,6 +219,26 @@ Status CheckDisjoint(const EngineMapping& mapping) {
     active.push_back(extent);
   }
   return OkStatus();
+}
+
+CutWishes MissingCuts(const LayoutSet& layouts, std::span<const EngineView> views,
+                      uint32_t engine_ranks) {
+  CutWishes missing;
+  for (const EngineView& view : views) {
+    const LayoutSet::Tensor* const tensor = layouts.Find(view.tensor);
+    if (tensor == nullptr || view.ranges.empty()) continue;
+    const Result<std::vector<DimRange>> held = FindRanges(view, tensor->spec);
+    if (!held.ok()) continue;
+    std::vector<Cuts> cuts;
+    for (const ViewRange& each : view.ranges) {
+      const uint64_t whole = tensor->spec.shape[each.dim];
+      std::vector<uint64_t> at = BoundariesOf(each.range, whole, engine_ranks);
+      if (!at.empty()) cuts.push_back({.dim = each.dim, .at = std::move(at)});
+    }
+    if (UnionOf(tensor->spec.cuts, cuts) == tensor->spec.cuts) continue;
+    Merge(missing, view.tensor, cuts);
+  }
+  return missing;
 }
 
 Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const EngineView> views,

@@ -58,8 +58,8 @@ Result<std::shared_ptr<const EngineWeights>> EngineWeights::Create(
   for (const AttachedMemoryPtr& rank : ranks) {
     weights->generation_ = std::max(weights->generation_, rank->generation);
     for (const MappedSlice& slice : rank->mapping.slices) {
-      DWS_CHECK(slice.region < rank->regions.size());
-      DWS_RETURN_IF_ERROR(SortSlice(rank->regions[slice.region], slice, sorted));
+      DWS_CHECK(slice.region < rank->regions().size());
+      DWS_RETURN_IF_ERROR(SortSlice(rank->regions()[slice.region], slice, sorted));
     }
   }
   for (auto& [uuid, on_device] : sorted.devices) {

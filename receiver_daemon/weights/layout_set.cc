@@ -17,6 +17,12 @@ Status CheckOwned(const std::vector<std::shared_ptr<const RankLayout>>& ranks) {
   for (const auto& layout : ranks) {
     for (const Shard& shard : layout->shards()) {
       auto& [spec, slices] = owned[shard.tensor.name];
+      if (spec != nullptr && *spec != shard.tensor && SameButCuts(*spec, shard.tensor)) {
+        return UnavailableError(
+            "trainer ranks cut tensor '{}' differently: {} and {}; their senders are asked to cut "
+            "it alike",
+            shard.tensor.name, ToString(*spec), ToString(shard.tensor));
+      }
       spec = &shard.tensor;
       slices += CellCount(shard.cells);
     }
@@ -76,6 +82,15 @@ Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
   }
   set->ranks_ = std::move(ranks);
   return std::shared_ptr<const LayoutSet>(std::move(set));
+}
+
+Result<LayoutSetPtr> LayoutSet::Refined(const CutWishes& cuts) const {
+  std::vector<std::shared_ptr<const RankLayout>> finer;
+  for (const auto& rank : ranks_) {
+    DWS_ASSIGN_OR_RETURN(RankLayout layout, dws::Refined(*rank, cuts));
+    finer.push_back(std::make_shared<const RankLayout>(std::move(layout)));
+  }
+  return Create(std::move(finer));
 }
 
 const LayoutSet::Tensor* LayoutSet::Find(std::string_view name) const {

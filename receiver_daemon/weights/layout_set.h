@@ -11,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "common/model/layout.h"
+#include "common/model/refinement.h"
 #include "common/model/weight_version.h"
 #include "common/sync_state/subscription_state.h"
 
@@ -32,7 +33,8 @@ class LayoutSet {
     std::vector<OwnedSlice> owners;  // by slice of the tensor
   };
 
-  // `ranks` by trainer rank, at least one. FAILED_PRECONDITION: two ranks declare a tensor
+  // `ranks` by trainer rank, at least one. UNAVAILABLE: two ranks cut a tensor differently, which
+  // ends when their senders have refined it. FAILED_PRECONDITION: two ranks declare a tensor
   // differently or own the same slice, or no rank owns a slice. The message names the tensor.
   static Result<std::shared_ptr<const LayoutSet>> Create(
       std::vector<std::shared_ptr<const RankLayout>> ranks);
@@ -47,6 +49,8 @@ class LayoutSet {
 
   // Whether `target` has exactly these layouts.
   bool Fits(const SyncTarget& target) const;
+  // With these boundaries as well. Errors: as dws::Refined.
+  Result<std::shared_ptr<const LayoutSet>> Refined(const CutWishes& cuts) const;
   // Whether both have as many ranks, with equal layouts.
   bool SameAs(const LayoutSet& other) const;
 

@@ -9,20 +9,24 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
+#include "receiver_daemon/commit/commit_pipeline.h"
 
 namespace dws {
 
 bool LiveEngine::Attach() {
   const Result<LayoutSetPtr> layouts = parts_.subscription.Layouts();
-  if (layouts.ok()) parts_.registry.EndOthersThan(**layouts);
+  if (layouts.ok()) Follow(*layouts);
   std::optional<AttachedEngine> engine = parts_.registry.Engine();
   if (!engine.has_value()) {
     Forget();
     parts_.board.SetReadiness(false, parts_.registry.Missing());
     return false;
   }
-  if (weights_ != nullptr && weights_->generation() == engine->generation) return true;
+  const bool same = weights_ != nullptr && weights_->generation() == engine->generation;
+  if (same && weights_->layouts().SameAs(*engine->layouts)) return true;
+  const std::optional<VersionAt> before = same && live_.proved() ? live_.at : std::nullopt;
   Forget();
+  before_ = before;
   Result<EngineWeightsPtr> weights = EngineWeights::Create(
       engine->layouts, engine->memory, parts_.registry.coverage(), options_.cuda);
   if (!weights.ok()) {
@@ -51,11 +55,48 @@ bool LiveEngine::Read() {
     ranks.push_back({.slices = *std::move(states), .published = {}, .state_token = {}});
   }
   live_.ranks = std::move(ranks);
+  const std::optional<VersionAt> before = std::exchange(before_, std::nullopt);
+  if (before.has_value() && Proves(*before)) Restate(*before);
   ++readings_;
   LogInfo("digests_computed", {{"generation", weights_->generation().value()},
                                {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
   DWS_KILLPOINT("receiver.attach.after_digests");
   return true;
+}
+
+void LiveEngine::Follow(const LayoutSetPtr& layouts) {
+  // A commit group counts on what its members hold, slice by slice.
+  if (!options_.runs_when_proved && weights_ != nullptr && !weights_->layouts().SameAs(*layouts)) {
+    parts_.registry.EndAll(AbortedError("the trainer's layout was refined: attach again"));
+  }
+  const CutWishes missing = parts_.registry.Follow(layouts);
+  if (!missing.empty()) static_cast<void>(parts_.subscription.Want(missing));
+}
+
+bool LiveEngine::Proves(const VersionAt& before) {
+  const std::optional<SyncTarget> target = parts_.subscription.TargetAt(before.version);
+  if (!target.has_value() || target->at() != before || !weights_->layouts().Fits(*target)) {
+    return false;
+  }
+  for (uint32_t r = 0; r < live_.ranks.size(); ++r) {
+    LiveState::Rank& known = live_.ranks[r];
+    Result<Description> described =
+        parts_.preparer.Describe(*target, TrainerRank(r), known.slices.size());
+    if (!described.ok() || !SlicesThatDiffer(known.slices, described->slices).empty()) return false;
+    known.published = std::move(described->slices);
+    known.state_token = described->state_token;
+  }
+  return true;
+}
+
+void LiveEngine::Restate(const VersionAt& at) {
+  live_.at = at;
+  if (MayCommit(at)) {
+    const Status paused = Pause();
+    if (!paused.ok()) LogWarning("engine_not_restated", {{"reason", Message(paused)}});
+    static_cast<void>(Control().Resume(VersionOf(live_)));  // always OK
+  }
+  Show();
 }
 
 void LiveEngine::Lose(const Status& why) {
@@ -72,6 +113,7 @@ void LiveEngine::Forget() {
   weights_.reset();
   engine_.reset();
   paused_for_drift_ = false;
+  before_.reset();
   drift_told_.clear();
   released_ = false;
   parts_.board.SetPaused(false);

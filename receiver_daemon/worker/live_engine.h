@@ -42,6 +42,8 @@ class LiveEngine {
   LiveEngine(Parts parts, const Options& options) : parts_(std::move(parts)), options_(options) {}
 
   // Looks at what is attached: another engine than before is mapped, and its memory is not known.
+  // The same engine by other cuts is mapped again; which version it has stays known, if the senders
+  // say so by the digests of the new slices.
   // False: there is none, and nothing is known of one any more.
   bool Attach();
   // Reads all memory, unless it is known. False: it cannot be read, and its registration has ended.
@@ -94,7 +96,15 @@ class LiveEngine {
   void OnResumed();
 
  private:
+  // Has the attached ranks mapped by `layouts`, or ended.
+  void Follow(const LayoutSetPtr& layouts);
   bool AllRun() const;  // as their leases have it
+  // Memory was `before` by other cuts, and was read again by the present ones: whether the senders
+  // describe it as the same version. Requires that memory is known.
+  bool Proves(const VersionAt& before);
+  // It is `at` by the present cuts, too: releases the engine with the new state token, for which it
+  // is paused; one that runs until it asks hears it with its next version.
+  void Restate(const VersionAt& at);
 
   const Parts parts_;
   const Options options_;
@@ -105,6 +115,7 @@ class LiveEngine {
   uint64_t drifts_ = 0;
   bool released_ = false;
   bool paused_for_drift_ = false;
+  std::optional<VersionAt> before_;  // by the cuts before, until it is proved by the present ones
   std::string drift_told_;  // what PauseForDrift logged last of drift that goes on
 };
 

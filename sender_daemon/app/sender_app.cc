@@ -72,6 +72,7 @@ class SenderApp final : public Daemon {
   // Operations, and what operators and scrapers are shown.
   void StartOperations();
   Status ForgetStream(const StreamId& stream);
+  void Refine(const StreamId& stream, const CutWishes& wishes, const SyncStream::Refused& refused);
   void UpdateReadiness();
   // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);
@@ -214,6 +215,10 @@ void SenderApp::StartSession() {
                                     registered_ = false;
                                   }
                                   UpdateReadiness();
+                                },
+                            .on_refined =
+                                [this](const RankStatePtr& state) {
+                                  for (const auto& sink : sinks_) sink->Refine(state);
                                 }});
 }
 
@@ -265,6 +270,19 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
   }
 }
 
+// On the trainer's thread as well: between two of its calls.
+void SenderApp::Refine(const StreamId& stream, const CutWishes& wishes,
+                       const SyncStream::Refused& refused) {
+  if (!trainer_executor_->Post([this, stream, wishes, refused] {
+        const Status status = session_->Refine(stream, wishes);
+        if (status.ok()) return;
+        LogWarning("layout_not_refined", {{"reason", Message(status)}});
+        refused(status);
+      })) {
+    refused(ResourceExhaustedError("the sender is busy with its trainer's calls"));
+  }
+}
+
 Status SenderApp::Serve() {
   DWS_CHECK(trainer_executor_ != nullptr && delta_executor_ != nullptr &&
             full_executor_ != nullptr && recheck_ != nullptr);
@@ -274,8 +292,12 @@ Status SenderApp::Serve() {
   // One for each server, over the same parts.
   const auto make_sync_service = [this] {
     return std::make_unique<SyncServiceImpl>(
-        SyncStream::Parts{
-            .hub = *hub_, .metrics = metrics_, .recheck = *recheck_, .broadcaster = broadcaster_},
+        SyncStream::Parts{.hub = *hub_,
+                          .metrics = metrics_,
+                          .recheck = *recheck_,
+                          .refine = [this](const StreamId& stream, const CutWishes& wishes,
+                                           auto refused) { Refine(stream, wishes, refused); },
+                          .broadcaster = broadcaster_},
         *delta_executor_, *full_executor_, full_transfers_);
   };
   local_sync_service_ = make_sync_service();

@@ -138,6 +138,24 @@ RetainedVersionPtr Seal(SealJob job) {
   return sealed;
 }
 
+RetainedVersionPtr Restated(const RetainedVersion& version, const Digest& layout_signature,
+                            std::vector<Digest> digests) {
+  auto restated = std::make_shared<RetainedVersion>();
+  restated->version = version.version;
+  restated->capture_seconds = version.capture_seconds;
+  restated->accepted_at = version.accepted_at;
+  restated->manifest = {.stream = version.manifest.stream,
+                        .trainer_rank = version.manifest.trainer_rank,
+                        .version = version.version,
+                        .base_version = WeightVersion(0),
+                        .layout_signature = layout_signature,
+                        .state_token = StateToken(digests)};
+  restated->after = std::move(digests);
+  restated->former_tokens = version.former_tokens;
+  restated->former_tokens.push_back(version.manifest.state_token);
+  return restated;
+}
+
 PublishPipeline::PublishPipeline(Outputs outputs)
     : outputs_(std::move(outputs)), thread_([this] { Run(); }) {}
 

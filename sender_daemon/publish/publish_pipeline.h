@@ -32,6 +32,11 @@ struct SealJob {
 // Pure: seals the version of a job.
 RetainedVersionPtr Seal(SealJob job);
 
+// Pure: the weights of `version` in another layout, whose slices have `digests`; no delta leads to
+// it.
+RetainedVersionPtr Restated(const RetainedVersion& version, const Digest& layout_signature,
+                            std::vector<Digest> digests);
+
 // Lifecycle: Stop (or the destructor) finishes the current job and drops the others, which were
 // never announced. Threads: one producer; Stop from any.
 class PublishPipeline {

@@ -1,5 +1,5 @@
 // What a sender holds for its rank in one stream. Made at registration, shared read-only by all
-// services, and replaced as a whole when a new stream begins.
+// services, and replaced as a whole when a new stream begins or its layout is refined.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct RankState {
   TrainerRank trainer_rank;
   uint32_t world_size = 1;
   RankEpoch rank_epoch;
+  RankLayout declared;  // by the trainer; the snapshot's is that, or a finer one
   std::shared_ptr<Snapshot> snapshot;
   std::shared_ptr<DeltaLog> log;
 

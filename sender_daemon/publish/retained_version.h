@@ -31,6 +31,8 @@ struct RetainedVersion {
   ObjectHeader header;
   DeltaManifest manifest;     // of the object; without a base only the identity
   std::vector<Digest> after;  // by rank slice
+  // The state tokens of the same weights in coarser layouts, which receivers may still report.
+  std::vector<Digest> former_tokens;
   uint64_t nnz = 0;
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of the object's blocks, by mode
   uint64_t split_payload_bytes = 0;                      // of class-split blocks
@@ -48,6 +50,9 @@ struct RetainedVersion {
     return profile == other ? other_object.size() : 0;
   }
   uint64_t retained_bytes() const { return object.size() + other_object.size(); }
+
+  // Whether a receiver that reports this version with `token` can have these weights.
+  bool Has(const Digest& token) const;
 
   // For reading its blocks. This outlives the link; the frames that the link finds point into
   // `object`.

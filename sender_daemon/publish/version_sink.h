@@ -24,6 +24,9 @@ class VersionSink {
   virtual std::string_view name() const = 0;
   // A trainer has registered. `state` has no version of it yet.
   virtual void Welcome(const RankStatePtr& /*state*/) {}
+  // `state` has the newest version in a finer layout, and no older one. Never blocks. A place may
+  // wait for the next version.
+  virtual void Refine(const RankStatePtr& /*state*/) {}
   // `state` has a new version. Never blocks.
   virtual void Offer(const RankStatePtr& state) = 0;
   // Everything offered is published, or was tried and failed.

@@ -13,6 +13,7 @@ class AnnouncementSink final : public VersionSink {
 
   std::string_view name() const override { return "receivers"; }
   void Welcome(const RankStatePtr& state) override { hub_.Welcome(state); }
+  void Refine(const RankStatePtr& state) override { hub_.Welcome(state); }
   // The receivers' announcements are made from the hub's current state when they are written.
   void Offer(const RankStatePtr& /*state*/) override { hub_.Announce(); }
   void Disconnect() override { hub_.Stop(); }

@@ -135,7 +135,7 @@ bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& re
   if (newest == nullptr || rank_->stream != stream) return true;
   const RetainedVersionPtr retained = rank_->log->Find(report.version);
   const bool other_weights = retained != nullptr && report.state_token.has_value() &&
-                             *report.state_token != retained->manifest.state_token;
+                             !retained->Has(*report.state_token);
   if (report.version <= newest->version && !other_weights) return true;
   LogWarning("report_ignored",
              {{"version", report.version.value()},

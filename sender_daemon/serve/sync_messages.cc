@@ -1,5 +1,10 @@
 #include "sender_daemon/serve/sync_messages.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/protocol_version.h"
@@ -33,6 +38,29 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
   if (newest->object.size() > limits::kInlineObjectBytesMax) return;
   announce.set_object_base(newest->base->value());
   announce.set_object(newest->object.data(), newest->object.size());
+}
+
+Result<CutWishes> ParseCuts(const v1::Refine& message) {
+  if (static_cast<size_t>(message.tensors_size()) > limits::kTensorsMax) {
+    return InvalidArgumentError("cuts of {} tensors, at most {} are supported",
+                                message.tensors_size(), limits::kTensorsMax);
+  }
+  CutWishes wishes;
+  for (const v1::TensorCuts& wish : message.tensors()) {
+    std::vector<Cuts> cuts;
+    for (const v1::Cuts& along : wish.cuts()) {
+      const bool ascend = cuts.empty() || cuts.back().dim < along.dim();
+      cuts.push_back({.dim = along.dim(), .at = {along.at().begin(), along.at().end()}});
+      if (ascend && std::ranges::is_sorted(cuts.back().at, std::ranges::less_equal())) continue;
+      return InvalidArgumentError(
+          "cuts of tensor '{}' on dim {} at {{{}}}: expected ascending dimensions and boundaries",
+          wish.tensor(), along.dim(), fmt::join(along.at(), ", "));
+    }
+    if (!wishes.emplace(wish.tensor(), std::move(cuts)).second) {
+      return InvalidArgumentError("cuts of tensor '{}' twice in one message", wish.tensor());
+    }
+  }
+  return wishes;
 }
 
 }  // namespace dws

@@ -20,14 +20,19 @@ namespace {
 
 Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
 
-// The current state, if it is of the stream in `message`.
-Result<RankStatePtr> StateOf(const ReceiverHub& hub, const v1::StreamId& message) {
-  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message));
+// The current state, if it is of the stream, and of the layout, that `request` names.
+template <typename Request>
+Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(request.stream()));
   const RankStatePtr state = hub.Current();
   if (state == nullptr) return AbortedError("no trainer has registered with this sender yet");
   if (state->stream != stream) {
     return AbortedError("stream {} has ended, this sender serves {}", ToString(stream),
                         ToString(state->stream));
+  }
+  if (request.has_layout_signature() &&
+      FromProto(request.layout_signature()) != state->layout().signature()) {
+    return AbortedError("the layout was refined meanwhile: the sender's next welcome has it");
   }
   return state;
 }
@@ -166,7 +171,7 @@ Result<std::vector<ObjectRange>> RangesOf(const std::vector<std::byte>& object,
 }
 
 Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
-  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
   const DeltaProfile profile = request.class_split() ? DeltaProfile::kWan
                                : request.dense_raw() ? DeltaProfile::kDirect
                                                      : DeltaProfile::kFast;
@@ -195,7 +200,7 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
 
 Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
                                              const v1::FetchFullRequest& request) {
-  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request.stream()));
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
   DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request.rank_slices(), state->layout()));
   const WeightVersion version(request.version());
   if (state->log->Find(version) == nullptr) {
@@ -215,7 +220,7 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
                                                     const v1::DescribeRequest* request,
                                                     v1::DescribeReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto state = StateOf(hub_, request->stream());
+  const auto state = StateOf(hub_, *request);
   if (!state.ok()) {
     reactor->Finish(ToGrpc(state.status()));
     return reactor;

@@ -198,9 +198,29 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
     case v1::SyncUp::kBroadcast:
       if (broadcaster_ != nullptr) broadcaster_->OnReport(connection, message.broadcast());
       return OkStatus();
+    case v1::SyncUp::kRefine:
+      return HandleRefine(message.refine());
     case v1::SyncUp::MESSAGE_NOT_SET:
       break;  // of a newer minor version: ignored
   }
+  return OkStatus();
+}
+
+Status SyncStream::HandleRefine(const v1::Refine& refine) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(refine.stream()));
+  DWS_ASSIGN_OR_RETURN(const CutWishes wishes, ParseCuts(refine));
+  const RankStatePtr state = hub_.Current();
+  // Most receivers ask for the same: the next welcome answers them all.
+  if (state == nullptr || state->stream != stream || Lacking(state->layout(), wishes).empty()) {
+    return OkStatus();
+  }
+  refine_(stream, wishes, [self = self_](const Status& reason) {
+    v1::SyncDown down;
+    down.mutable_refine_refused()->set_code(static_cast<uint32_t>(reason.code()));
+    down.mutable_refine_refused()->set_message(
+        std::string(Utf8Prefix(Message(reason), limits::kErrorBytesMax)));
+    self->Say(std::move(down));
+  });
   return OkStatus();
 }
 

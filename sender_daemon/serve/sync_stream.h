@@ -3,11 +3,13 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "common/base/threads/mutex.h"
+#include "common/model/refinement.h"
 #include "common/service/security/access.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
@@ -22,11 +24,14 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
                          public SyncConnection,
                          public BroadcastConnection {
  public:
+  using Refused = std::function<void(const Status&)>;
   // The parts it uses; all outlive it.
   struct Parts {
     ReceiverHub& hub;
     SenderMetrics& metrics;
     SnapshotRecheck& recheck;
+    // Has the layout refined. Never blocks. `refused` may be called, on any thread.
+    std::function<void(const StreamId&, const CutWishes&, Refused refused)> refine;
     Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
   };
   // `peer` is the client that opened the stream, as its certificate says.
@@ -48,10 +53,12 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
       : hub_(parts.hub),
         metrics_(parts.metrics),
         recheck_(parts.recheck),
+        refine_(parts.refine),
         broadcaster_(parts.broadcaster),
         peer_(std::move(peer)) {}
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
+  Status HandleRefine(const v1::Refine& refine);
   void Recheck(const StreamId& stream, const v1::Nack& nack);
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
@@ -61,6 +68,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
   SnapshotRecheck& recheck_;
+  const std::function<void(const StreamId&, const CutWishes&, Refused)> refine_;
   Broadcaster* const broadcaster_;
   const Peer peer_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
@@ -72,7 +80,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
-  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // about broadcasts
+  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // about broadcasts, and refusals
   bool writing_ GUARDED_BY(mutex_) = false;
   // The newest version announced on this stream, and when it was first announced.
   std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);

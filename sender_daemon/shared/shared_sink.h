@@ -41,6 +41,7 @@ class SharedSink final : public VersionSink {
 
   std::string_view name() const override { return "shared-dir"; }
   void Offer(const RankStatePtr& state) override;
+  void Refine(const RankStatePtr& state) override { Offer(state); }
   bool settled() const override { return publisher_ == nullptr || publisher_->settled(); }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;

@@ -80,6 +80,20 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout&
                                                                std::vector<MappedRegion> regions,
                                                                std::span<const ShardPlace> places,
                                                                const DeviceShardsOptions& options) {
+  return Make(layout, std::make_shared<const std::vector<MappedRegion>>(std::move(regions)), places,
+              options);
+}
+
+Result<std::unique_ptr<ResidentSource>> ResidentSource::For(
+    const RankLayout& layout, std::span<const ShardPlace> places,
+    const DeviceShardsOptions& options) const {
+  return Make(layout, regions_, places, options);
+}
+
+Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& layout,
+                                                             Regions regions,
+                                                             std::span<const ShardPlace> places,
+                                                             const DeviceShardsOptions& options) {
   if (places.size() != layout.shards().size()) {
     return InvalidArgumentError("{} places for {} shards of the layout", places.size(),
                                 layout.shards().size());
@@ -91,14 +105,14 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout&
     const std::string& name = layout.tensor(RankSlice(s)).name;
     const ShardPlace& place = places[slice.shard];
     source->slices_.emplace_back();
-    if (place.region >= source->regions_.size()) {
+    if (place.region >= source->regions_->size()) {
       return InvalidArgumentError("tensor '{}' lies in region {}, only {} were registered", name,
-                                  place.region, source->regions_.size());
+                                  place.region, source->regions_->size());
     }
     const Result<SliceMemory> found = FindSlice(layout, slice, place);
     if (!found.ok()) return Annotate(found.status(), fmt::format("tensor '{}'", name));
     const SliceMemory& memory = *found;
-    const MappedRegion& region = source->regions_[place.region];
+    const MappedRegion& region = (*source->regions_)[place.region];
     DWS_RETURN_IF_ERROR(CheckAligned(name, memory.offset_bytes, memory.element_bytes));
     if (const auto* host = std::get_if<HostRegion>(&region)) {
       auto map = ConstSegmentMap::Create(host->bytes(), memory.offset_bytes, memory.runs,

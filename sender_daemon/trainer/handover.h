@@ -31,6 +31,11 @@ class ResidentSource final : public WeightSource {
                                                         std::vector<MappedRegion> regions,
                                                         std::span<const ShardPlace> places,
                                                         const DeviceShardsOptions& options = {});
+  // Another source that reads the same memory: for a finer layout of the same shards, and another
+  // snapshot. Errors: as Create.
+  Result<std::unique_ptr<ResidentSource>> For(const RankLayout& layout,
+                                              std::span<const ShardPlace> places,
+                                              const DeviceShardsOptions& options = {}) const;
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
                               ThreadPool& pool) override;
   std::optional<DiffedBlock> Diffed(BlockRef ref) const override;
@@ -44,9 +49,14 @@ class ResidentSource final : public WeightSource {
     DeviceShards* device = nullptr;
   };
 
-  explicit ResidentSource(std::vector<MappedRegion> regions) : regions_(std::move(regions)) {}
+  using Regions = std::shared_ptr<const std::vector<MappedRegion>>;
 
-  const std::vector<MappedRegion> regions_;
+  explicit ResidentSource(Regions regions) : regions_(std::move(regions)) {}
+  static Result<std::unique_ptr<ResidentSource>> Make(const RankLayout& layout, Regions regions,
+                                                      std::span<const ShardPlace> places,
+                                                      const DeviceShardsOptions& options);
+
+  const Regions regions_;  // shared with sources for other layouts
   std::vector<std::unique_ptr<DeviceShards>> devices_;  // destroyed before the regions they read
   std::vector<SliceHome> slices_;                       // by rank slice
 };

@@ -67,8 +67,11 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Register(grpc::CallbackServerConte
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Begin(grpc::CallbackServerContext* context,
                                                     const v1::BeginRequest* request,
-                                                    v1::BeginReply*) {
-  return Post(context, [this, request] { return session_.Begin(*request); });
+                                                    v1::BeginReply* reply) {
+  return Post(context, [this, request, reply]() -> Status {
+    DWS_ASSIGN_OR_RETURN(*reply, session_.Begin(*request));
+    return OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* TrainerServiceImpl::Put(grpc::CallbackServerContext* context,

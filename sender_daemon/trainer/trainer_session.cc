@@ -10,7 +10,9 @@
 #include "common/base/log/log.h"
 #include "common/model/clock_bound.h"
 #include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
 #include "common/service/sockets/unix_socket.h"
+#include "sender_daemon/capture/refined_snapshot.h"
 
 namespace dws {
 namespace {
@@ -104,7 +106,7 @@ Status TrainerSession::CheckAdmission(const Registration& registration) const {
     }
   }
   if (state_ != nullptr && state_->stream == registration.stream &&
-      !(state_->layout() == registration.layout)) {
+      state_->declared != registration.layout) {
     return FailedPreconditionError(
         "the layout of stream {} changed: a stream keeps its layout, start a new one with a higher "
         "incarnation",
@@ -149,12 +151,13 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   DWS_RETURN_IF_ERROR(
       CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
   Live live{.session = session, .handle = handle};
+  const RankLayout& layout = Continues(registration) ? state_->layout() : registration.layout;
   if (registration.ring.has_value()) {
     DWS_CHECK(memory.regions.size() == 1);
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
   } else {
     DWS_ASSIGN_OR_RETURN(live.resident,
-                         ResidentSource::Create(registration.layout, std::move(memory.regions),
+                         ResidentSource::Create(layout, std::move(memory.regions),
                                                 registration.places));
   }
   const bool fenced = live_.has_value();
@@ -184,12 +187,15 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   return OkStatus();
 }
 
+bool TrainerSession::Continues(const Registration& registration) const {
+  return state_ != nullptr && state_->stream == registration.stream &&
+         state_->declared == registration.layout && state_->world_size == registration.world_size;
+}
+
 // The state for a registration: the current one if stream and layout are the same, else a new one.
 Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration) {
-  if (state_ != nullptr && state_->stream == registration.stream &&
-      state_->layout() == registration.layout && state_->world_size == registration.world_size) {
-    return state_;
-  }
+  if (Continues(registration)) return state_;
+  wishes_.clear();  // receivers ask again, by the new layout
   DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
   // Also for the same stream in a new process, which has no snapshot: a higher epoch, and full
   // tensors next.
@@ -204,8 +210,73 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
                 .trainer_rank = registration.trainer_rank,
                 .world_size = registration.world_size,
                 .rank_epoch = epoch,
+                .declared = registration.layout,
                 .snapshot = std::move(snapshot),
                 .log = std::make_shared<DeltaLog>(registration.layout, options_.log_limits)});
+}
+
+// Everything that can fail comes before the state is replaced.
+Status TrainerSession::Refine(const StreamId& stream, const CutWishes& wishes) {
+  if (state_ == nullptr || state_->stream != stream) return OkStatus();  // asked of an earlier one
+  const CutWishes lacking = Lacking(state_->layout(), wishes);
+  if (lacking.empty()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(RankLayout finer, Refined(state_->layout(), lacking));
+  if (live_.has_value() && live_->open_version != nullptr) {
+    Merge(wishes_, lacking);
+    return OkStatus();
+  }
+  const TimePoint began = parts_.clock->Now();
+  std::unique_ptr<ResidentSource> resident;
+  if (live_.has_value() && live_->resident != nullptr) {
+    DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
+  }
+  DWS_ASSIGN_OR_RETURN(RankStatePtr refined, RefinedState(std::move(finer)));
+  if (resident != nullptr) live_->resident = std::move(resident);
+  state_ = std::move(refined);
+  LogInfo("layout_refined", {{"stream", ToString(stream)},
+                             {"tensors", lacking.size()},
+                             {"slices", state_->layout().slice_count()},
+                             {"rank_epoch", state_->rank_epoch.value()},
+                             {"seconds", ToSeconds(parts_.clock->Now() - began)}});
+  parts_.on_refined(state_);
+  return OkStatus();
+}
+
+Result<RankStatePtr> TrainerSession::RefinedState(RankLayout finer) {
+  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
+  const RetainedVersionPtr newest = state_->log->Newest();
+  const std::optional<WeightVersion> captured = state_->snapshot->version();
+  if (captured.has_value() && (newest == nullptr || newest->version != *captured)) {
+    return UnavailableError("version {} is not recorded yet", captured->value());
+  }
+  DWS_ASSIGN_OR_RETURN(auto snapshot,
+                       RefinedSnapshot(*state_->snapshot, std::move(finer), *parts_.pool));
+  auto log = std::make_shared<DeltaLog>(snapshot->layout(), options_.log_limits);
+  if (newest != nullptr) {
+    log->Append(Restated(*newest, snapshot->layout().signature(), snapshot->digests()));
+  }
+  const RankEpoch epoch = parts_.ledger->state().NextEpoch(state_->stream);
+  DWS_RETURN_IF_ERROR(
+      parts_.ledger->Append(StreamOpened{.stream = state_->stream, .rank_epoch = epoch}));
+  DWS_KILLPOINT("sender.refine.after_record");
+  return std::make_shared<const RankState>(RankState{.stream = state_->stream,
+                                                     .trainer_rank = state_->trainer_rank,
+                                                     .world_size = state_->world_size,
+                                                     .rank_epoch = epoch,
+                                                     .declared = state_->declared,
+                                                     .snapshot = std::move(snapshot),
+                                                     .log = std::move(log)});
+}
+
+void TrainerSession::RefineLater() {
+  if (wishes_.empty()) return;
+  const bool posted = parts_.executor->Post([this] {
+    if (wishes_.empty() || state_ == nullptr) return;
+    const Status refined = Refine(state_->stream, std::exchange(wishes_, {}));
+    // The receivers that still lack it ask again, and hear why.
+    if (!refined.ok()) LogWarning("layout_not_refined", {{"reason", Message(refined)}});
+  });
+  if (!posted) LogWarning("layout_not_refined", {{"reason", "too many calls wait"}});
 }
 
 Status TrainerSession::ForgetStream(const StreamId& stream) {
@@ -218,6 +289,7 @@ Status TrainerSession::ForgetStream(const StreamId& stream) {
   DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
   DWS_RETURN_IF_ERROR(parts_.ledger->Append(StreamForgotten{.stream = stream}));
   state_.reset();
+  wishes_.clear();
   LogWarning("stream_forgotten", {{"stream", ToString(stream)}});
   return OkStatus();
 }
@@ -228,6 +300,7 @@ void TrainerSession::OnHangup(uint64_t session) {
   live_.reset();  // an open version is undone, memory is unmapped
   present_.store(false);
   parts_.on_gone();
+  RefineLater();
 }
 
 // Versions of a live registration.
@@ -268,7 +341,7 @@ DeltaProfile TrainerSession::NextProfile() const {
   return decided.has_value() ? *decided : state_->log->Asked();
 }
 
-Status TrainerSession::Begin(const v1::BeginRequest& request) {
+Result<v1::BeginReply> TrainerSession::Begin(const v1::BeginRequest& request) {
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
   if (!live->registration.ring.has_value()) {
     return InvalidArgumentError(
@@ -280,11 +353,20 @@ Status TrainerSession::Begin(const v1::BeginRequest& request) {
   }
   if (GivenUp(*live, request.attempt())) return AttemptGivenUp(request.version());
   DWS_RETURN_IF_ERROR(AdmitVersion(WeightVersion(request.version())));
+  v1::BeginReply reply;
+  const Digest numbered_by = request.has_layout_signature()
+                                 ? FromProto(request.layout_signature())
+                                 : live->registration.layout.signature();
+  if (numbered_by != state_->layout().signature()) {
+    *reply.mutable_layout() = ToProto(state_->layout());
+    *reply.mutable_layout_signature() = ToProto(state_->layout().signature());
+    return reply;
+  }
   live->open_attempt = request.attempt();
   live->capture_time = {};
   live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool,
                                                  WeightVersion(request.version()), NextProfile());
-  return OkStatus();
+  return reply;
 }
 
 Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& still_wanted) {
@@ -320,6 +402,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   live->capture_time += parts_.clock->Now() - began;
   if (still_wanted() && !GivenUp(*live, request.attempt())) return OkStatus();
   live->open_version.reset();
+  RefineLater();
   return CancelledError(
       "the trainer cancelled a put into version {}: nothing of the version is kept",
       request.version());
@@ -333,6 +416,7 @@ Status TrainerSession::Abort(const v1::AbortRequest& request) {
                                    request.version());
   }
   live->open_version.reset();
+  RefineLater();
   return OkStatus();
 }
 
@@ -367,6 +451,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   // Checked after the last read of the weights: if wanted then, the version is whole and published.
   if (!wanted()) {
     live->open_version.reset();
+    RefineLater();
     return AttemptGivenUp(version.value());
   }
   DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
@@ -382,6 +467,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
        .captured = std::move(captured),
        .capture_seconds = ToSeconds(live->capture_time + (parts_.clock->Now() - began)),
        .accepted_at = accepted_at});
+  RefineLater();
   return reply;
 }
 

@@ -23,6 +23,7 @@
 #include "common/base/wall_clock.h"
 #include "common/ledger/version_ledger.h"
 #include "common/memory/cuda/ipc/region_import.h"
+#include "common/model/refinement.h"
 #include "common/service/sockets/handle_socket.h"
 #include "proto/trainer.pb.h"
 #include "sender_daemon/capture/capture.h"
@@ -75,6 +76,7 @@ class TrainerSession {
     cuda::CudaDevices* devices = nullptr;        // null: host memory only
     std::function<void(RankStatePtr)> on_state;  // a registration is live
     std::function<void()> on_gone;               // there is no trainer now
+    std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
   };
   TrainerSession(Options options, Parts parts);
 
@@ -95,13 +97,20 @@ class TrainerSession {
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
                                      std::optional<UnixPeer> peer = std::nullopt);
 
-  Status Begin(const v1::BeginRequest& request);
+  // A reply with a layout: nothing has begun, the caller does not number slices by that layout.
+  Result<v1::BeginReply> Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
   Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
                                    const StillWanted& still_wanted);
   // Whether Wait can succeed. ABORTED: this sender does not know the version and never will.
   Status CheckWait(const v1::WaitRequest& request);
+
+  // Engines need more cuts: the layout becomes finer, under a higher rank epoch, as soon as no
+  // version is open. The weights of the newest version stay, older ones are no longer retained. OK
+  // also if nothing is lacking, or `stream` is not the current one. INVALID_ARGUMENT: the finer
+  // layout is past a limit, or the trainer's memory cannot be read by it. Other errors: try later.
+  Status Refine(const StreamId& stream, const CutWishes& wishes);
 
   // An operator's order: ledger and process forget the recorded stream, except that it cannot be
   // registered again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION: `stream` is another one,
@@ -132,6 +141,8 @@ class TrainerSession {
     Duration capture_time = {};             // of the open version, so far
   };
 
+  // Whether the current state is of this registration's stream and layout.
+  bool Continues(const Registration& registration) const;
   // Whether its stream and layout may follow the previous ones.
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
@@ -142,6 +153,10 @@ class TrainerSession {
                        UniqueFd connection);
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
+  // The current state in layout `finer`, recorded with its epoch.
+  Result<RankStatePtr> RefinedState(RankLayout finer);
+  // Refines by what was asked for while a version was open, after the calls that wait already.
+  void RefineLater();
   Result<Live*> Find(uint64_t session);
   // The profile for which the next version is encoded in addition to fast.
   DeltaProfile NextProfile() const;
@@ -155,6 +170,7 @@ class TrainerSession {
   uint64_t last_session_;
   RankStatePtr state_;
   std::optional<Live> live_;  // after state_: an open version refers to its snapshot
+  CutWishes wishes_;          // of the current stream, asked for while a version was open
   std::atomic<bool> present_{false};
   std::atomic<bool> publishing_{false};
 };

@@ -41,7 +41,8 @@ FIRST_ONLY = (
 def failpoints() -> list[str]:
     with open("common/base/failpoint.h") as header:
         names = re.findall(r'^    "([a-z_.]+)",$', header.read(), re.MULTILINE)
-    elsewhere = ("test.", "slime.", "follow.", "group.", "sender.broadcast.", "receiver.broadcast.")
+    elsewhere = ("test.", "slime.", "follow.", "group.", "sender.refine.")
+    elsewhere += ("sender.broadcast.", "receiver.broadcast.")
     return [name for name in names if not name.startswith(elsewhere)]
 
 

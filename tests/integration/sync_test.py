@@ -436,15 +436,16 @@ class MappingTest(IntegrationCase):
                     engine, live, {"qkv": np.concatenate(wanted), "down": down}
                 )
 
-    def test_a_range_that_is_no_union_of_slices_is_refused_and_the_grid_is_named(self) -> None:
+    def test_an_engine_that_leaves_rows_out_is_refused_before_senders_cut_them(self) -> None:
         _, source = self.published()
         engine = self.engine()
-        with self.assertRaisesRegex(dws.InvalidArgumentError, r"\[2, 6\).*'q'.*cut on dim 0 at"):
+        with self.assertRaisesRegex(dws.InvalidArgumentError, "'q'.*attached by no engine rank"):
             engine.attach(
                 {"q": np.zeros((4, 16), np.float32)},
                 mapping={"q": dws.Slice("q", 0, 2, 6)},
                 excluded=["k", "v", "down"],
             )
+        self.assertNotIn("cuts_asked_for", self.cluster.receivers[0].log_tail(1000))
 
     def test_a_tensor_that_is_neither_mapped_nor_excluded_is_named(self) -> None:
         self.published()

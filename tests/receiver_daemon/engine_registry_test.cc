@@ -44,6 +44,7 @@ Status Attach(EngineRegistry& registry, uint32_t engine_rank, const LayoutSetPtr
                                          .has_hook = false,
                                          .client = "test",
                                          .regions = {{.size_bytes = bytes}},
+                                         .views = views,
                                          .mapping = std::move(mapping),
                                          .layouts = layouts}));
   DWS_ASSIGN_OR_RETURN(CreatedRegion created, CreateHostRegion("rank", bytes));
@@ -71,13 +72,56 @@ TEST_CASE("ranks that attached under different layouts never form one engine", "
   // Slice 2 is d in one layout and c in the other.
   CHECK_FALSE(registry.Engine().has_value());
 
-  registry.EndOthersThan(*now);
-  REQUIRE(registry.Ranks().size() == 1);
-  CHECK(registry.Ranks()[0].engine_rank == 0);
-  REQUIRE(Attach(registry, 1, now, {"d"}).ok());
+  // Rank 1 is mapped again: its memory is the same, the number of its slice is not.
+  const Generation generation = registry.Ranks()[1].generation;
+  CHECK(registry.Follow(now).empty());
   const auto engine = registry.Engine();
   REQUIRE(engine.has_value());
-  CHECK(engine->memory.size() == 2);
+  REQUIRE(engine->memory.size() == 2);
+  CHECK(engine->memory[1]->generation == generation);
+  CHECK(engine->memory[1]->mapping.slices[0].slice.slice == RankSlice(3));
+}
+
+TEST_CASE("a rank whose tensor is gone ends, with the reason", "[registry]") {
+  ChangeSignal changed;
+  EngineRegistry registry(Generation(1), changed);
+  std::string told;
+  REQUIRE(Attach(registry, 1, LayoutOf({"a", "d"}), {"d"}, {}, &told).ok());
+  CHECK(registry.Follow(LayoutOf({"a", "b"})).empty());
+  CHECK(registry.Ranks().empty());
+  CHECK(told == "e");
+}
+
+TEST_CASE("a rank that only lacks cuts stays, and says which", "[registry]") {
+  ChangeSignal changed;
+  EngineRegistry registry(Generation(1), changed);
+  const LayoutSetPtr coarse = LayoutOf({"a", "b"});
+  const CutWishes halves = {{"a", {{.dim = 0, .at = {32}}}}};
+  const LayoutSetPtr fine = *coarse->Refined(halves);
+  for (const uint32_t rank : {0, 1}) {
+    std::vector<EngineView> views = {{.engine_name = "half",
+                                      .tensor = "a",
+                                      .dtype = DType::kU8,
+                                      .ranges = {{.dim = 0, .range = {32 * rank, 32 * rank + 32}}},
+                                      .shape = {32},
+                                      .strides = {1}}};
+    CHECK(MissingCuts(*fine, views, 2).empty());
+    CHECK(MissingCuts(*coarse, views, 2) == halves);
+    REQUIRE(registry
+                .Reserve({.engine_rank = rank,
+                          .engine_world_size = 2,
+                          .client = "test",
+                          .regions = {{.size_bytes = 64}},
+                          .views = views,
+                          .mapping = *MapEngine(*fine, views, std::vector<uint64_t>{64}, {"b"}),
+                          .layouts = fine})
+                .ok());
+  }
+  CHECK(registry.Follow(coarse) == halves);
+  CHECK(registry.Ranks().size() == 2);
+  // Then the senders have cut again, and finer than before.
+  CHECK(registry.Follow(*coarse->Refined({{"a", {{.dim = 0, .at = {16, 32}}}}})).empty());
+  CHECK(registry.Ranks().size() == 2);
 }
 
 TEST_CASE("the last rank is refused with the name of a tensor that no rank holds", "[registry]") {
@@ -103,6 +147,7 @@ TEST_CASE("a registration without memory blocks no other and the first with memo
                              .has_hook = false,
                              .client = "unfinished",
                              .regions = {{.size_bytes = bytes}},
+                             .views = views,
                              .mapping = *MapEngine(*layouts, views, std::vector{bytes}, {}),
                              .layouts = layouts});
   };

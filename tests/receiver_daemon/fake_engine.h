@@ -69,7 +69,7 @@ class FakeEngine {
     }
     bytes_ = created->region.mutable_bytes();
     if (kind == MemoryKind::kHost) {
-      memory->regions.push_back(std::move(created->region));
+      memory->handed->regions.push_back(std::move(created->region));
     } else {
       const cuda::CudaDevicePtr device = cuda::TestDevice();
       DWS_CHECK(device != nullptr);
@@ -77,7 +77,7 @@ class FakeEngine {
       address_ = region.address();
       stream_ = device->CreateStream().value();
       twin_ = std::move(created->region);
-      memory->regions.push_back(std::move(region));
+      memory->handed->regions.push_back(std::move(region));
     }
     memory_ = memory;
     auto made = EngineWeights::Create(std::move(layouts), {memory_});

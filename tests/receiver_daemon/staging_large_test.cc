@@ -36,7 +36,7 @@ struct LargeEngine {
     begin = created->region.mutable_bytes().data();
     auto memory = std::make_shared<AttachedMemory>();
     memory->mapping = *std::move(mapping);
-    memory->regions.push_back(std::move(created->region));
+    memory->handed->regions.push_back(std::move(created->region));
     auto made = EngineWeights::Create(*std::move(layouts), {std::move(memory)});
     DWS_CHECK(made.ok());
     weights = *std::move(made);

@@ -46,6 +46,7 @@ struct Client {
                                       .commits_on_request = on_request,
                                       .client = "test",
                                       .regions = {{.size_bytes = bytes}},
+                                      .views = views,
                                       .mapping = *std::move(mapping),
                                       .layouts = layouts});
     REQUIRE(reserved.ok());

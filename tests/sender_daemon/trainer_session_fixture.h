@@ -86,7 +86,8 @@ class Fixture {
                               .on_gone =
                                   [this] {
                                     if (!told_gone_.exchange(true)) gone_.set_value();
-                                  }});
+                                  },
+                              .on_refined = [this](RankStatePtr state) { state_ = std::move(state); }});
   }
   ~Fixture() {
     handles_.reset();

@@ -197,7 +197,7 @@ TEST_CASE("a late put of an earlier attempt is refused because its bucket has ot
   abort.set_attempt(1);
   REQUIRE(begin(1).ok());
   REQUIRE(fixture.Run([&](TrainerSession& s) { return s.Abort(abort); }).ok());
-  CHECK(begin(1).code() == absl::StatusCode::kCancelled);
+  CHECK(begin(1).status().code() == absl::StatusCode::kCancelled);
   REQUIRE(begin(2).ok());
   v1::PutRequest put;
   put.set_session(session);

@@ -82,6 +82,7 @@ inline RankStatePtr MakeState(const RankLayout& layout, DeltaLogLimits limits) {
   return std::make_shared<const RankState>(
       RankState{.stream = {.incarnation = 1, .id_hi = 2, .id_lo = 3},
                 .rank_epoch = RankEpoch(1),
+                .declared = layout,
                 .snapshot = *std::move(snapshot),
                 .log = std::make_shared<DeltaLog>(layout, limits)});
 }

@@ -59,8 +59,8 @@ def _edits() -> list[Edit]:
         # The state of an engine's memory is assumed for the engine that attaches next.
         Edit(
             "receiver_daemon/worker/live_engine.cc",
-            "engine->generation) return true;\n  Forget();\n",
-            f"engine->generation) return true;\n  if (!{mutated('kIgnoreGeneration')}) Forget();\n",
+            "  Forget();\n  before_ = before;\n",
+            f"  if (!{mutated('kIgnoreGeneration')}) Forget();\n  before_ = before;\n",
         ),
         # A leader accepts a late COMMITTED as the answer to its last COMMIT.
         Edit(

@@ -93,7 +93,8 @@ class Engine:
             that hold weights are synchronised after it.
           drain: called after forward passes have ended; returns when none of their work is running
             any more. The devices that hold weights are synchronised after it in any case.
-          timeout: seconds; the receiver answers when it knows the trainer's layout.
+          timeout: seconds; the receiver answers when it knows the trainer's layout, and that is cut
+            as the engine needs it.
           commits_on_request: versions are staged as they come, and committed only in `let_commit`.
             The same for all ranks of an engine; not in a commit group.
 
@@ -104,9 +105,8 @@ class Engine:
         Raises:
           LayoutError, DTypeError: a tensor that cannot be mapped or shared, by name.
           CudaError: the driver failed, or a device did.
-          InvalidArgumentError: the receiver refused: unknown tensor, wrong shape, a slice that is
-            not a union of the trainer's slices (the message names the grid), tensors neither mapped
-            nor excluded.
+          InvalidArgumentError: the receiver refused: unknown tensor, wrong shape, a slice that
+            the senders refuse to cut (the message says why), tensors neither mapped nor excluded.
           DaemonUnavailableError: no receiver; the message says how to start it.
           DeadlineError: not attached in time; the message says what the receiver waits for ("no
             trainer layout yet", "no sender is connected"), or that it does not answer.

@@ -285,6 +285,29 @@ class RankLayout:
             )
         return self._by_name[name]
 
+    def refined(self, message: Any) -> "RankLayout":
+        """Another layout of the same part of each tensor, in the slices of a v1.RankLayout.
+
+        Raises:
+          LayoutError: it has other tensors, or another part of one.
+        """
+        specs, shards = [], {}
+        for ours, theirs in zip(self.shards, message.shards):
+            spec = theirs.tensor
+            cuts = [Cut(tuple(cut.at), cut.dim) for cut in spec.grid]
+            if spec.cuts:
+                cuts = [Cut(tuple(spec.cuts), spec.cut_dim)]
+            specs.append(dataclasses.replace(ours.tensor, name=spec.name, cuts=tuple(cuts)))
+            cells = [(box.first, box.count) for box in theirs.cells]
+            shards[spec.name] = cells or [(theirs.first_slice, theirs.slice_count)]
+        finer = RankLayout(specs, shards)
+        if len(message.shards) != len(self.shards) or any(
+            (ours.tensor.name, ours.ranges) != (theirs.tensor.name, theirs.ranges)
+            for ours, theirs in zip(self.shards, finer.shards)
+        ):
+            raise LayoutError("a refined layout has other tensors than the registered one")
+        return finer
+
     @property
     def size_bytes(self) -> int:
         return sum(shard.size_bytes for shard in self.shards)

@@ -25,7 +25,7 @@ from dws.errors import LayoutError
 class Slice:
     """The range [begin, end) of one dimension of a canonical tensor, in canonical elements.
 
-    It must be a union of slices that the trainer declared with cuts=; anything else is refused.
+    Where the trainer did not declare such cuts, the senders are asked to make them.
     """
 
     tensor: str
@@ -48,7 +48,7 @@ class Slice:
 @dataclasses.dataclass(frozen=True)
 class Box:
     """Ranges [begin, end) of several dimensions of a canonical tensor, in canonical elements; those
-    not named are whole. As for Slice, it must be a union of slices that the trainer declared."""
+    not named are whole. Cuts as for Slice."""
 
     tensor: str
     ranges: Mapping[int, tuple[int, int]]

@@ -13,6 +13,7 @@ from dws.deadline import Deadline
 from dws.errors import DeadlineError, DwsError, RegistrationLostError, SenderStalledError
 from dws.handles import HandleConnection
 from dws.handover import Handover
+from dws.layout import RankLayout
 from dws.results import NotCommittedError, PublishStats, WaitResult, wait_policy
 from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection, details_of
 
@@ -37,6 +38,8 @@ class SenderLink:
         self._stub = trainer_pb2_grpc.TrainerServiceStub(self._daemon.channel)
         self._handles: Optional[HandleConnection] = None
         self._session = 0
+        self._refined: Optional[RankLayout] = None  # by the sender, of what is registered
+        self._refined_signature: Any = None
         self._attempt = 0  # number of the session's last attempt to publish
         self._put_timeout = RPC_TIMEOUT_SECONDS
         self._stalled = ""  # if not empty: why this side ended the registration
@@ -63,6 +66,7 @@ class SenderLink:
         self._handles.hand_over(reply.handle_socket, reply.token, descriptors, deadline.left)
         self._session = reply.session
         self._attempt, self._stalled = 0, ""
+        self._refined = self._refined_signature = None
         handover.registered()
         return int(reply.last_version)
 
@@ -137,13 +141,31 @@ class SenderLink:
                     self._handles.shut()
         return answered
 
-    def begin(self, version: int, timeout: float) -> None:
-        """Opens a version of a ring. Each of its puts may take `timeout` seconds."""
+    def begin(self, version: int, registered: RankLayout, timeout: float) -> RankLayout:
+        """Opens a version of a ring. Each of its puts may take `timeout` seconds.
+
+        Args:
+          registered: the layout that was registered.
+
+        Returns:
+          That by whose rank slices the puts have to name their pieces: the same, or a finer one of
+          the sender's, which engines needed.
+        """
         self._put_timeout = timeout
-        request = trainer_pb2.BeginRequest(
-            session=self._session, version=version, attempt=self._attempt
-        )
-        self._call(self._stub.Begin, request, f"opening version {version}", timeout)
+        deadline = Deadline(timeout)
+        while True:
+            request = trainer_pb2.BeginRequest(
+                session=self._session,
+                version=version,
+                attempt=self._attempt,
+                layout_signature=self._refined_signature,
+            )
+            what = f"opening version {version}"
+            reply = self._call(self._stub.Begin, request, what, deadline.left)
+            if not reply.HasField("layout"):
+                return self._refined or registered
+            self._refined = registered.refined(reply.layout)
+            self._refined_signature = reply.layout_signature
 
     def start_put(self, version: int, bucket: int, pieces: list[Any]) -> Any:
         """Starts a Put; `await_put` ends it."""

@@ -97,10 +97,10 @@ class Trainer(RegisteredTrainer):
             raise StateError(f"version {self._open_version} is still open: end its block first")
         self._require_next(version)
         handover.try_pin()
-        writer = VersionWriter(version, handover.layout, handover.ring, self._link)
         started = time.monotonic()
         with self._link.attempt(version):
-            self._link.begin(version, timeout)
+            layout = self._link.begin(version, handover.layout, timeout)
+            writer = VersionWriter(version, layout, handover.ring, self._link)
             writer.stall_seconds += time.monotonic() - started
             self._open_version = version
             try:

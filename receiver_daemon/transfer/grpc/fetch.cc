@@ -115,6 +115,7 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     const uint64_t had = spool.has_value() ? spool->size_bytes() : 0;
     v1::FetchRequest request;
     *request.mutable_stream() = ToProto(stream);
+    *request.mutable_layout_signature() = ToProto(layout_);
     request.set_base_version(base.value());
     request.set_version(version.value());
     request.set_offset(had);
@@ -148,6 +149,7 @@ Result<Description> Fetcher::Describe(const StreamId& stream, WeightVersion vers
   ActiveCalls::Call call(calls_, limits::kRpcDeadline);
   v1::DescribeRequest request;
   *request.mutable_stream() = ToProto(stream);
+  *request.mutable_layout_signature() = ToProto(layout_);
   request.set_version(version.value());
   v1::DescribeReply reply;
   DWS_RETURN_IF_ERROR(FromGrpc(stub_->Describe(call.context(), request, &reply)));
@@ -178,6 +180,7 @@ Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
     const size_t had = progress.slice;
     v1::FetchFullRequest request;
     *request.mutable_stream() = ToProto(stream);
+    *request.mutable_layout_signature() = ToProto(layout_);
     request.set_version(version.value());
     uint64_t bytes = 0;
     for (const RankSlice slice : slices.subspan(progress.slice)) {

@@ -21,8 +21,13 @@ class Fetcher {
  public:
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
 
-  Fetcher(std::shared_ptr<v1::SyncService::Stub> stub, ActiveCalls& calls, PeerCheck check_peer)
-      : stub_(std::move(stub)), calls_(calls), check_peer_(std::move(check_peer)) {}
+  // `layout`: the signature of that by which slices are numbered.
+  Fetcher(std::shared_ptr<v1::SyncService::Stub> stub, ActiveCalls& calls, const Digest& layout,
+          PeerCheck check_peer)
+      : stub_(std::move(stub)),
+        calls_(calls),
+        layout_(layout),
+        check_peer_(std::move(check_peer)) {}
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        DeltaProfile profile, const SliceSelection& slices, Spool::Options options);
@@ -33,6 +38,7 @@ class Fetcher {
  private:
   const std::shared_ptr<v1::SyncService::Stub> stub_;
   ActiveCalls& calls_;
+  const Digest layout_;
   const PeerCheck check_peer_;
 };
 

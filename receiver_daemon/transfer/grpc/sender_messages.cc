@@ -38,4 +38,15 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
                        .layout = std::make_shared<const RankLayout>(std::move(layout))};
 }
 
+v1::Refine RefineMessage(const StreamId& stream, const CutWishes& cuts) {
+  v1::Refine message;
+  *message.mutable_stream() = ToProto(stream);
+  for (const auto& [tensor, wished] : cuts) {
+    v1::TensorCuts* const added = message.add_tensors();
+    added->set_tensor(tensor);
+    for (const Cuts& along : wished) *added->add_cuts() = ToProto(along);
+  }
+  return message;
+}
+
 }  // namespace dws

@@ -13,4 +13,6 @@ namespace dws {
 // INVALID_ARGUMENT, DATA_LOSS: it makes no sense.
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id);
 
+v1::Refine RefineMessage(const StreamId& stream, const CutWishes& cuts);
+
 }  // namespace dws

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/log/log.h"
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
@@ -60,8 +61,9 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
                                     bool first) { return OnMessage(message, peer, first); },
                .on_done = [this](const Status& reason, bool lost) { OnDone(reason, lost); }}) {}
 
-Fetcher SyncLink::fetcher(TrainerRank rank) {
-  return {channel_.stub(), calls_, [this, rank](const grpc::ClientContext& context) {
+Fetcher SyncLink::fetcher(const SyncTarget& target, TrainerRank rank) {
+  const Digest& layout = target.ranks[rank.value()].layout->signature();
+  return {channel_.stub(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
             return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
           }};
 }
@@ -96,11 +98,22 @@ void SyncLink::CatchUp() {
   Send(std::move(message));
 }
 
+void SyncLink::AskForCuts() {
+  if (clock_.Now() < ask_at_) return;
+  const auto lacking = subscription_.Lacking(index_);
+  if (!lacking.has_value()) return;
+  ask_at_ = clock_.Now() + limits::kRefineRepeatInterval;
+  v1::SyncUp message;
+  *message.mutable_refine() = RefineMessage(lacking->first, lacking->second);
+  LogInfo("cuts_asked_for", {{"address", address_}, {"tensors", lacking->second.size()}});
+  Send(std::move(message));
+}
+
 void SyncLink::Tick() {
   if (const Status broken = RetryRefused(); !broken.ok()) stream_.Drop(broken);
   switch (stream_.Tick()) {
     case LinkState::Step::kWait:
-      return;
+      return AskForCuts();
     case LinkState::Step::kConnect:
       return CatchUp();  // what was committed, or welcomed, before there was a call to say it on
     case LinkState::Step::kDrop:
@@ -122,6 +135,9 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
     case v1::SyncDown::kBroadcastBegin:
     case v1::SyncDown::kBroadcastEnd:
       return broadcasts_ == nullptr ? OkStatus() : OnBroadcast(message);
+    case v1::SyncDown::kRefineRefused:
+      OnRefineRefused(message.refine_refused());
+      return OkStatus();
     case v1::SyncDown::kKeepalive:
     case v1::SyncDown::MESSAGE_NOT_SET:  // of a newer minor version: ignored
       return OkStatus();
@@ -167,6 +183,14 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
     LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
   }
   return OkStatus();
+}
+
+void SyncLink::OnRefineRefused(const v1::RefineRefused& message) {
+  const Status reason = MakeStatus(static_cast<absl::StatusCode>(message.code()),
+                                   Utf8Prefix(message.message(), limits::kErrorBytesMax));
+  if (reason.ok()) return;  // of no sender that keeps the protocol
+  LogWarning("cuts_refused", {{"address", address_}, {"reason", Message(reason)}});
+  subscription_.OnRefineRefused(index_, reason);
 }
 
 // The same words again: another sender that held the rank may have gone, or another stream be

@@ -48,8 +48,8 @@ class SyncLink {
   void CancelFetches();
   void Stop();
 
-  // Of what this sender's rank publishes.
-  Fetcher fetcher(TrainerRank rank);
+  // Of what this sender's rank publishes, in the layout of `target`.
+  Fetcher fetcher(const SyncTarget& target, TrainerRank rank);
   LinkSpeed& speed() { return speed_; }
   // Null: takes part in no broadcasts.
   BroadcastMember* broadcasts() { return broadcasts_.get(); }
@@ -63,6 +63,7 @@ class SyncLink {
   Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
   Status OnWelcome(const v1::Welcome& message, const Peer& peer);
   Status OnAnnounce(const v1::Announce& message, uint64_t nonce);
+  void OnRefineRefused(const v1::RefineRefused& message);
   Status OnBroadcast(const v1::SyncDown& message);
   void OnDone(const Status& reason, bool lost);
   void KeepInline(std::shared_ptr<const InlineObject> object);
@@ -70,6 +71,8 @@ class SyncLink {
   // Says again what is live: an acknowledgement may have been lost, or a restarted sender forgot
   // it.
   void CatchUp();
+  // Asks for cuts that the sender's layout lacks, and again while it lacks them.
+  void AskForCuts();
 
   const SenderIndex index_;
   const std::string address_;
@@ -90,6 +93,7 @@ class SyncLink {
   Status RetryRefused();
 
   const Clock& clock_;
+  TimePoint ask_at_;  // for cuts, at the earliest. Used by Tick alone
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
   Mutex order_mutex_;  // held while the subscription is updated: keeps the order of the messages

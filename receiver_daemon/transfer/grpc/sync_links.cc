@@ -92,7 +92,7 @@ Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
   }
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();
-  auto object = link.fetcher(rank).Object(target.stream, base, target.version, profile, slices,
+  auto object = link.fetcher(target, rank).Object(target.stream, base, target.version, profile, slices,
                                           std::move(spool));
   if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
   return object;
@@ -100,7 +100,7 @@ Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
 
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
   const PulseWait wait(pulse_);
-  return Link(target, rank).fetcher(rank).Describe(target.stream, target.version);
+  return Link(target, rank).fetcher(target, rank).Describe(target.stream, target.version);
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
@@ -108,7 +108,7 @@ Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank r
                                          std::span<const RankSlice> slices, Spool::Options spool) {
   const PulseWait wait(pulse_);
   return Link(target, rank)
-      .fetcher(rank)
+      .fetcher(target, rank)
       .Full(target.stream, target.version, layout, slices, std::move(spool));
 }
 

@@ -24,6 +24,10 @@ std::shared_ptr<const RankLayout> Layout(const std::string& tensor, uint64_t ele
   return std::make_shared<const RankLayout>(*std::move(layout));
 }
 
+std::shared_ptr<const RankLayout> Cut(const RankLayout& layout, const CutWishes& cuts) {
+  return std::make_shared<const RankLayout>(*Refined(layout, cuts));
+}
+
 SenderWelcome Welcome(const StreamId& stream, uint32_t rank, uint32_t world_size,
                       uint64_t epoch = 1, std::shared_ptr<const RankLayout> layout = nullptr) {
   return {.stream = stream,
@@ -153,6 +157,52 @@ TEST_CASE("a layout may not change inside a stream", "[protocol]") {
       state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, Layout("rank0", 16)), kNow);
   CHECK(absl::IsFailedPrecondition(changed));
   CHECK(Message(changed).find("higher incarnation") != std::string_view::npos);
+}
+
+TEST_CASE("a higher rank epoch may cut otherwise what the rank has, the same epoch may not",
+          "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+  const auto finer = Cut(*Layout("rank0"), {{"rank0", {{.dim = 0, .at = {2}}}}});
+  const Status same = state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1, finer), kNow);
+  CHECK(absl::IsFailedPrecondition(same));
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, finer), kNow).ok());
+  CHECK((*state.Layouts())[0] == finer);
+  CHECK(state.senders()[0].offers.empty());
+  // And a sender that has started again has the declared layout.
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 3), kNow).ok());
+}
+
+TEST_CASE("each sender is asked for the cuts that its layout lacks of what is wanted",
+          "[protocol]") {
+  const auto shared = Layout("shared");
+  SubscriptionState state(2, std::nullopt);
+  state.OnConnect(kFirst);
+  state.OnConnect(kSecond);
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1, shared), kNow).ok());
+  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2, 1, Layout("own")), kNow).ok());
+  const CutWishes halves = {{"shared", {{.dim = 0, .at = {4}}}}};
+  CHECK(state.Want(halves));
+  CHECK_FALSE(state.Want(halves));
+  CHECK(state.Lacking(kFirst) == halves);
+  CHECK(state.senders()[0].lacks_cuts);
+  CHECK(state.Lacking(kSecond).empty());
+  CHECK_FALSE(state.senders()[1].lacks_cuts);
+
+  // What one rank has, the others have to have too; and a sender that starts again.
+  const CutWishes quarters = {{"shared", {{.dim = 0, .at = {2, 4, 6}}}}};
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, Cut(*shared, quarters)), kNow).ok());
+  CHECK(state.Lacking(kFirst).empty());
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 3, shared), kNow).ok());
+  CHECK(state.Lacking(kFirst) == quarters);
+  CHECK(state.senders()[0].lacks_cuts);
+
+  // What no layout has is dropped when it is refused, and all of it with the stream.
+  state.NotWanted();
+  CHECK(state.Lacking(kFirst).empty());
+  CHECK(state.Want(halves));
+  REQUIRE(state.OnWelcome(kFirst, Welcome(kNew, 0, 2, 1, shared), kNow).ok());
+  CHECK(state.Lacking(kFirst).empty());
 }
 
 TEST_CASE("of two senders of one rank the one with the higher rank epoch is followed",

@@ -271,6 +271,7 @@ TEST_CASE("the registry accepts one engine for each rank", "[registry]") {
                         .has_hook = false,
                         .client = "twin",
                         .regions = {{.size_bytes = 1}},
+                        .views = {},
                         .mapping = {},
                         .layouts = trainer.layouts()};
   CHECK(absl::IsAlreadyExists(daemon.registry.Reserve(twin).status()));

@@ -224,6 +224,7 @@ bool Receiver::Attach() {
                         .has_hook = engine_.has_hook(),
                         .client = engine_.name(),
                         .regions = {{.size_bytes = region_bytes[0]}},
+                        .views = engine_.Views(),
                         .mapping = *std::move(mapping),
                         .layouts = *layouts});
   if (!generation.ok()) return false;

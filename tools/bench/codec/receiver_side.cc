@@ -38,7 +38,7 @@ Result<std::unique_ptr<ReceiverSide>> ReceiverSide::Create(const Placement& plac
   DWS_ASSIGN_OR_RETURN(memory->mapping, MapEngine(*layouts, views, region_bytes, {}));
   DWS_ASSIGN_OR_RETURN(CreatedRegion created,
                        CreateHostRegion("bench-engine", placement.size_bytes));
-  memory->regions.push_back(std::move(created.region));
+  memory->handed->regions.push_back(std::move(created.region));
   memory->generation = Generation(1);
   side->memory_ = memory;
   DWS_ASSIGN_OR_RETURN(side->engine_, EngineWeights::Create(layouts, {memory}));

@@ -26,7 +26,7 @@ class ReceiverSide {
 
   // The engine's weights, as the receiver maps them.
   MutableByteSpan weights() const {
-    return std::get<HostRegion>(memory_->regions[0]).mutable_bytes();
+    return std::get<HostRegion>(memory_->handed->regions[0]).mutable_bytes();
   }
   const EngineWeights& engine() const { return *engine_; }
 

@@ -1,0 +1,37 @@
+// Finer layouts of the same tensors: an engine needs cuts that the trainer did not declare, and the
+// sender adds them. Which rank owns which elements stays as it is.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/layout.h"
+
+namespace dws {
+
+// Boundaries, by tensor and dimension: each list as TensorSpec::cuts.
+using CutWishes = std::map<std::string, std::vector<Cuts>, std::less<>>;
+
+// All boundaries of both.
+std::vector<Cuts> UnionOf(const std::vector<Cuts>& a, const std::vector<Cuts>& b);
+// Adds boundaries to `wishes`. Whether there were new ones.
+bool Merge(CutWishes& wishes, const std::string& tensor, const std::vector<Cuts>& cuts);
+bool Merge(CutWishes& wishes, const CutWishes& more);
+
+// The tensors of `layout` that lack a boundary of `wishes`, each with all boundaries wished for.
+CutWishes Lacking(const RankLayout& layout, const CutWishes& wishes);
+
+// `layout` with all boundaries of `wishes` as well. Tensors that it does not have are passed over.
+// INVALID_ARGUMENT: a boundary is not inside its tensor, or RankLayout::Create refuses the finer
+// layout, which is past a limit.
+Result<RankLayout> Refined(const RankLayout& layout, const CutWishes& wishes);
+
+// Whether two specs differ in their cuts at most.
+bool SameButCuts(const TensorSpec& a, const TensorSpec& b);
+// Whether two layouts differ in the cuts of their tensors at most: each has the same elements.
+bool SameButCuts(const RankLayout& a, const RankLayout& b);
+
+}  // namespace dws

@@ -1,0 +1,20 @@
+// A snapshot of the same weights in a finer layout.
+#pragma once
+
+#include <memory>
+
+#include "common/base/status.h"
+#include "common/base/threads/thread_pool.h"
+#include "sender_daemon/capture/snapshot.h"
+
+namespace dws {
+
+// A copy of `old` in layout `finer` (Refined of its layout) at the same version, with digests of
+// its own. Reads `old` once, while no capture is open; its readers go on. Takes the memory of a
+// second snapshot. DATA_LOSS: a slice of `old` does not have its digest; names the tensor.
+// INVALID_ARGUMENT: a finer slice has two levels of stride in the coarse one. RESOURCE_EXHAUSTED:
+// there is not enough memory.
+Result<std::unique_ptr<Snapshot>> RefinedSnapshot(Snapshot& old, RankLayout finer,
+                                                  ThreadPool& pool);
+
+}  // namespace dws
