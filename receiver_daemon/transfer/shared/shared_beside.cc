@@ -98,7 +98,7 @@ Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank ra
     const PulseWait wait(options_.pulse);
     if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
       auto object = source->Object(target.stream, base, target.version,
-                                   *target.ranks[rank.value()].layout, spool);
+                                   *target.ranks[rank.value()].layout, slices, spool);
       if (!FallsBack(target, rank, object.status())) return object;
     }
   }

@@ -34,6 +34,7 @@ Result<VerifiedFile> OpenOf(const SharedPlace& place, const shared::Manifest& ma
 // A delta whose frames are read when they are needed.
 struct FiledDelta {
   VerifiedFile file;
+  ObjectHeader header;
   DeltaManifest manifest;
   uint64_t frames_begin = 0;
 
@@ -67,7 +68,7 @@ Result<std::unique_ptr<FiledDelta>> OpenDelta(const SharedPlace& place,
                          manifest.name.version.value(), manifest.base->value());
   }
   return std::make_unique<FiledDelta>(FiledDelta{
-      .file = std::move(file), .manifest = *std::move(parsed), .frames_begin = frames_begin});
+      .file = std::move(file), .header = header, .manifest = *std::move(parsed), .frames_begin = frames_begin});
 }
 
 Result<std::vector<std::unique_ptr<FiledDelta>>> OpenDeltas(
@@ -186,7 +187,8 @@ Status SharedPlace::Explain(const Status& status, const shared::Manifest& manife
 }
 
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
-                               const RankLayout& layout, Spool::Options options) {
+                               const RankLayout& layout, const SliceSelection& slices,
+                               Spool::Options options) {
   AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
   if (chain.size() > 1) {
     uint64_t bytes = 0;
@@ -206,14 +208,23 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
     progress.Keep();
     return spool;
   }
-  DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *chain.front(), shared::kDeltaName));
-  options.size_bytes_max = options.size_bytes_expected = file.entry().size_bytes;
-  progress.Expect(file.entry().size_bytes);
+  DWS_ASSIGN_OR_RETURN(const auto delta, OpenDelta(place, *chain.front(), layout));
+  const std::vector<ObjectRange> ranges = PartRanges(delta->header, delta->manifest, slices);
+  const uint64_t bytes = SizeOf(ranges);
+  options.size_bytes_max = options.size_bytes_expected = bytes;
+  progress.Expect(bytes);
   Spool spool(std::move(options));
-  for (size_t piece = 0; piece < file.entry().pieces.size(); ++piece) {
-    DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, file.Piece(piece));
-    DWS_RETURN_IF_ERROR(spool.Append(bytes));
-    progress.Arrived(bytes.size());
+  std::vector<std::byte> buffer;
+  for (uint64_t done = 0; done < bytes; done += buffer.size()) {
+    const uint64_t size = std::min<uint64_t>(bytes - done, limits::kSharedPieceBytes);
+    buffer.clear();
+    for (const ObjectRange& range : Within(ranges, done, size)) {
+      std::vector<std::byte> part;
+      DWS_RETURN_IF_ERROR(delta->file.Read(range.offset, range.size_bytes, part).status());
+      buffer.insert(buffer.end(), part.begin(), part.end());
+    }
+    DWS_RETURN_IF_ERROR(spool.Append(buffer));
+    progress.Arrived(buffer.size());
   }
   progress.Keep();
   return spool;

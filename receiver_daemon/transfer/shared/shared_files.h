@@ -29,10 +29,12 @@ struct SharedPlace {
 // since its manifest was read. DATA_LOSS: one is damaged or makes no sense. CANCELLED:
 // the spool is not wanted. Else as FileSystem and Spool.
 
-// The object of one delta as it lies there, or of several (ABORTED: a third of the spool's memory
-// does not hold them).
+// Of one delta the part with `slices` of its object, read from those pieces of the file alone that
+// have something of it; of several the object that they compose (ABORTED: a third of the spool's
+// memory does not hold them).
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
-                               const RankLayout& layout, Spool::Options options);
+                               const RankLayout& layout, const SliceSelection& slices,
+                               Spool::Options options);
 
 // Full tensors of `slices`, ascending, at the end of `path`.
 Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,

@@ -146,11 +146,11 @@ void SharedLinks::NoteDamage(const SyncTarget& target, TrainerRank rank, const S
 }
 
 Result<Spool> SharedLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                       WeightVersion base, const SliceSelection&,
+                                       WeightVersion base, const SliceSelection& slices,
                                        Spool::Options spool) {
   const PulseWait wait(options_.pulse);
   return Source(rank).Object(target.stream, base, target.version,
-                             *target.ranks[rank.value()].layout, spool);
+                             *target.ranks[rank.value()].layout, slices, spool);
 }
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {

@@ -235,14 +235,14 @@ void SharedSource::Cancel() {
 
 Result<Spool> SharedSource::Object(const StreamId& stream, WeightVersion base,
                                    WeightVersion version, const RankLayout& layout,
-                                   const Spool::Options& spool) {
+                                   const SliceSelection& slices, const Spool::Options& spool) {
   const auto wanted = [this, asked = spool.wanted] {
     return Wait(Duration::zero()) && (!asked || asked());
   };
   const WeightVersion first(base.value() + 1);
   return Retry<Spool>(stream, first, version, [&](const Known& known) -> Result<Spool> {
     DWS_ASSIGN_OR_RETURN(const auto chain, known.versions.Chain(base, version));
-    return ReadSharedObject(PlaceOf(known), chain, layout, GuardedBy(spool, wanted));
+    return ReadSharedObject(PlaceOf(known), chain, layout, slices, GuardedBy(spool, wanted));
   });
 }
 

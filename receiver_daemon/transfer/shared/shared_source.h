@@ -55,7 +55,8 @@ class SharedSource {
 
   // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                       const RankLayout& layout, const Spool::Options& spool);
+                       const RankLayout& layout, const SliceSelection& slices,
+                       const Spool::Options& spool);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
   Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
                            std::span<const RankSlice> slices, const Spool::Options& spool);
