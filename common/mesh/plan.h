@@ -17,6 +17,7 @@ struct PlanOptions {
   // Ranks of one host that need the same bytes take them once; the others copy them there.
   bool once_per_host = false;
   uint64_t share_bytes_min = limits::kShareBytesMin;
+  size_t regions_max = limits::kPlanRegionsMax;
 };
 
 enum class Hop : uint8_t {
@@ -47,8 +48,9 @@ struct Plan {
   SharePolicy policy = SharePolicy::kShares;
   std::vector<Region> regions;  // ascending by hop, source, destination
   std::vector<Loop> loops;      // of all regions
-  // The proof of coverage: bytes that the destination's ranks hold, padding left out, equal to
-  // those that the regions write, each once. MakePlan returns no plan where they differ.
+  // The proof of coverage: bytes that the destination's ranks hold, padding left out. For each
+  // fragment, the parts that regions write are disjoint and have as many elements as it; fragments are
+  // disjoint in the memory of a rank. MakePlan returns no plan that it has not proved so.
   uint64_t covered_bytes = 0;
   // Canonical tensors of which the destination does not want every element: no proof speaks of them.
   std::vector<uint32_t> not_wanted;
@@ -68,7 +70,8 @@ struct Plan {
 
 // INVALID_ARGUMENT: a layout is not valid (as Validate says).
 // FAILED_PRECONDITION: no source rank holds what a destination rank needs; the message names the
-// tensor, the rank and the first range that is missing. RESOURCE_EXHAUSTED: over kPlanRegionsMax.
+// tensor, the rank and the first range that is missing. RESOURCE_EXHAUSTED: over `regions_max`, or over
+// a limit of mesh_limits.h; naming the tensor.
 Result<Plan> MakePlan(const Catalogue& catalogue, const MeshLayout& source,
                       const MeshLayout& destination, const PlanOptions& options);
 
