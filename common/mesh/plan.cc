@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "common/base/check.h"
 
@@ -38,6 +39,7 @@ class Planner {
  private:
   std::vector<uint32_t> Order(const PartIndex& have) const;
   Takers TakersOf(const Part& part) const;
+  std::vector<uint32_t> WholeTakers() const;
   Status AddTensor(uint32_t tensor, const std::vector<Part>& have, const std::vector<Part>& need);
   Status AddPart(uint32_t tensor, const Part& need, const std::vector<Share>& shares);
   Status AddCopy(const Copy& copy, Region region);
@@ -82,6 +84,17 @@ Takers Planner::TakersOf(const Part& part) const {
     for (const uint32_t rank : members) {
       if (rank != first) takers.host.emplace_back(first, rank);
     }
+  }
+  return takers;
+}
+
+// The destination ranks to which a broadcast sends everything.
+std::vector<uint32_t> Planner::WholeTakers() const {
+  std::vector<uint32_t> takers;
+  std::set<uint32_t> hosts;
+  for (uint32_t rank = 0; rank < destination_.rank_count; ++rank) {
+    const bool once = options_.once_per_host && !destination_.hosts.empty();
+    if (!once || hosts.insert(destination_.hosts[rank]).second) takers.push_back(rank);
   }
   return takers;
 }
@@ -244,6 +257,7 @@ Result<Plan> Planner::Make() {
   plan_.source_generations = source_.generations;
   plan_.destination_generations = destination_.generations;
   plan_.gathered_bytes.resize(source_.rank_count, 0);
+  if (options_.policy == SharePolicy::kBroadcast) plan_.whole_takers = WholeTakers();
   for (const uint32_t tensor : Order(have)) {
     DWS_ASSIGN_OR_RETURN(const std::vector<Part> needed, need.PartsOf(tensor));
     if (!WantedWhole(catalogue_[tensor].shape, needed)) plan_.not_wanted.push_back(tensor);

@@ -14,7 +14,8 @@ namespace dws::mesh {
 
 struct PlanOptions {
   SharePolicy policy = SharePolicy::kShares;
-  // Ranks of one host that need the same bytes take them once; the others copy them there.
+  // Ranks of one host that need the same bytes take them once; the others copy them there. Of a
+  // broadcast, the first rank of each host takes everything.
   bool once_per_host = false;
   uint64_t share_bytes_min = limits::kShareBytesMin;
   size_t regions_max = limits::kPlanRegionsMax;
@@ -54,8 +55,10 @@ struct Plan {
   uint64_t covered_bytes = 0;
   // Canonical tensors of which the destination does not want every element: no proof speaks of them.
   std::vector<uint32_t> not_wanted;
-  // Of kBroadcast: what each source rank gives to rank 0, and the bytes of all tensors needed.
+  // Of kBroadcast: what each source rank gives to rank 0, the destination ranks to which rank 0 sends
+  // everything, and the bytes of all tensors needed.
   std::vector<uint64_t> gathered_bytes;
+  std::vector<uint32_t> whole_takers;
   uint64_t whole_bytes = 0;
   uint64_t largest_tensor_bytes = 0;
 

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "common/mesh/traffic.h"
+
 namespace dws::mesh {
 namespace {
 
@@ -251,6 +253,26 @@ TEST_CASE("ranks of a host take what they share once", "[mesh]") {
   }
   REQUIRE(in_host == 2 * bytes);
   REQUIRE(plan->covered_bytes == 4 * bytes);
+}
+
+TEST_CASE("a broadcast once per host goes to one rank of each, which the others copy", "[mesh]") {
+  const MeshLayout source = Layout(2, Whole(0, kShape), Shard(0));
+  MeshLayout destination = Layout(5, Whole(0, kShape), Shard(0));
+  destination.hosts = {0, 0, 1, 0, 1};
+  const uint64_t bytes = kCatalogue[0].SizeBytes();
+  PlanOptions options{.policy = SharePolicy::kBroadcast};
+  Traffic traffic = TrafficOf(*MakePlan(kCatalogue, source, destination, options), 2, 5);
+  REQUIRE(traffic.received == std::vector<uint64_t>(5, bytes));
+  REQUIRE(traffic.host_bytes == 0);
+  options.once_per_host = true;
+  traffic = TrafficOf(*MakePlan(kCatalogue, source, destination, options), 2, 5);
+  REQUIRE(traffic.received == std::vector<uint64_t>{bytes, 0, bytes, 0, 0});
+  REQUIRE(traffic.sent == std::vector<uint64_t>{2 * bytes, bytes / 2});
+  REQUIRE(traffic.pairs[2] == bytes);
+  REQUIRE(traffic.host_bytes == 3 * bytes);
+  destination.hosts.clear();  // every rank is alone
+  traffic = TrafficOf(*MakePlan(kCatalogue, source, destination, options), 2, 5);
+  REQUIRE(traffic.received == std::vector<uint64_t>(5, bytes));
 }
 
 }  // namespace dws::mesh
