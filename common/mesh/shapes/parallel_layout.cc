@@ -94,12 +94,12 @@ class LayoutBuilder {
   void Add(uint32_t mesh, const Module& module, FusedTensor content,
            std::vector<Placement> inside) {
     inside.insert(inside.begin(), Leading(module));
-    layout_.tensors.push_back(
-        {.name = "own." + model_.catalogue[content.pieces.front().canonical].name,
-         .dtype = DType::kBF16,
-         .content = std::move(content),
-         .mesh = mesh,
-         .placements = std::move(inside)});
+    const CanonicalTensor& first = model_.catalogue[content.pieces.front().canonical];
+    layout_.tensors.push_back({.name = "own." + first.name,
+                               .dtype = first.dtype,
+                               .content = std::move(content),
+                               .mesh = mesh,
+                               .placements = std::move(inside)});
   }
   void AddDense(const Module& module, FusedTensor content, Placement tp) {
     Add(kDense, module, std::move(content), {Replicate(), std::move(tp)});

@@ -139,6 +139,31 @@ TEST_CASE("128 trainer ranks divide what 32 engine ranks receive", "[mesh]") {
   REQUIRE(BalanceInStages(shares.sent, 4) <= 1.02);
 }
 
+TEST_CASE("the tensors of gpt-oss have the names and dtypes of its checkpoint", "[mesh]") {
+  const ModelTensors model = TensorsOf(*FindModel("gpt-oss-120b"));
+  const std::string layer = "model.layers.0.";
+  std::vector<std::string> names;
+  for (const CanonicalTensor& tensor : model.catalogue) {
+    REQUIRE(tensor.dtype == DType::kBF16);
+    if (tensor.name.starts_with(layer)) names.push_back(tensor.name.substr(layer.size()));
+  }
+  std::sort(names.begin(), names.end());
+  REQUIRE(names ==
+          std::vector<std::string>{
+              "input_layernorm.weight", "mlp.experts.down_proj", "mlp.experts.down_proj_bias",
+              "mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj_bias", "mlp.router.bias",
+              "mlp.router.weight", "post_attention_layernorm.weight", "self_attn.k_proj.bias",
+              "self_attn.k_proj.weight", "self_attn.o_proj.bias", "self_attn.o_proj.weight",
+              "self_attn.q_proj.bias", "self_attn.q_proj.weight", "self_attn.sinks",
+              "self_attn.v_proj.bias", "self_attn.v_proj.weight"});
+  for (const char* name : {"glm-4.5", "deepseek-v3", "kimi-k2"}) {
+    for (const CanonicalTensor& tensor : TensorsOf(*FindModel(name)).catalogue) {
+      const bool is_bias = tensor.name.ends_with(".mlp.gate.e_score_correction_bias");
+      REQUIRE(tensor.dtype == (is_bias ? DType::kF32 : DType::kBF16));
+    }
+  }
+}
+
 TEST_CASE("sizes that do not divide a model are refused by name", "[mesh]") {
   const ModelShape& qwen = *FindModel("qwen3-30b-a3b");
   const ModelTensors model = TensorsOf(qwen);
