@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 
 namespace dws::mesh {
@@ -165,6 +166,12 @@ Status CheckTensor(const Catalogue& catalogue, const MeshLayout& layout, const M
   return CheckFlat(tensor, layout.rank_count);
 }
 
+bool AreDisjoint(const std::vector<LocalBox>& boxes) {
+  std::vector<Stripes> parts;
+  for (const LocalBox& local : boxes) parts.push_back(OneBlock(local.box));
+  return !FindOverlap(parts).has_value();
+}
+
 Status InTensor(const Status& status, std::string_view name) {
   return Annotate(status, fmt::format("tensor '{}'", name));
 }
@@ -241,7 +248,10 @@ Result<PartIndex> PartIndex::Create(const MeshLayout& layout, size_t canonical_c
               ? HoldingsOf(layout.meshes[tensor.mesh], tensor.placements, tensor.content.shape)
               : HoldingsOf(tensor.flat, tensor.content.shape);
       if (!holdings.ok()) return InTensor(holdings.status(), tensor.name);
-      for (const Holding& holding : *holdings) held += holding.boxes.size() + holding.ranks.size();
+      for (const Holding& holding : *holdings) {
+        DWS_CHECK(AreDisjoint(holding.boxes));
+        held += holding.boxes.size() + holding.ranks.size();
+      }
       if (held > limits::kLayoutHoldingsMax) {
         return ResourceExhaustedError(
             "tensor '{}': the tensors up to it are cut into {} boxes and ranks that hold them, at "

@@ -50,8 +50,8 @@ struct Plan {
   std::vector<Region> regions;  // ascending by hop, source, destination
   std::vector<Loop> loops;      // of all regions
   // The proof of coverage: bytes that the destination's ranks hold, padding left out. For each
-  // fragment, the parts that regions write are disjoint and have as many elements as it; fragments are
-  // disjoint in the memory of a rank. MakePlan returns no plan that it has not proved so.
+  // fragment, the parts that regions write are disjoint and have as many elements as it; fragments of
+  // a rank are of disjoint pieces in disjoint boxes. MakePlan checks all of it before it returns a plan.
   uint64_t covered_bytes = 0;
   // Canonical tensors of which the destination does not want every element: no proof speaks of them.
   std::vector<uint32_t> not_wanted;

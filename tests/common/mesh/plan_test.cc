@@ -1,6 +1,8 @@
 // What a plan refuses and by which names, when it is stale, and how policies divide bytes.
 #include "common/mesh/plan.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <numeric>
 
@@ -132,6 +134,18 @@ TEST_CASE("layouts that would need too much memory are refused before it is take
   MeshLayout whole = Layout(1, Whole(0, wide[0].shape), Replicate());
   whole.tensors[0].dtype = DType::kU8;
   requires_word(MakePlan(wide, cut, whole, {}).status(), "senders");
+  // 1100 tensors of different shapes on 4096 ranks each.
+  Catalogue many;
+  MeshLayout replicas = Layout(4096, Whole(0, {1}), Replicate());
+  replicas.tensors.clear();
+  for (uint32_t t = 0; t < 1100; ++t) {
+    many.push_back({.name = "w", .dtype = DType::kU8, .shape = {t + 1}});
+    replicas.tensors.push_back({.name = fmt::format("own{}", t),
+                                .dtype = DType::kU8,
+                                .content = Whole(t, many[t].shape),
+                                .placements = {Replicate()}});
+  }
+  requires_word(MakePlan(many, replicas, replicas, {}).status(), "'own1023'");
 }
 
 TEST_CASE("a plan ends at the most regions that it may have", "[mesh]") {
