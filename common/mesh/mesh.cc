@@ -62,18 +62,34 @@ Ranges Place(const Placement& placement, const Ranges& ranges, uint32_t axis_siz
   return out;
 }
 
+// What a rank holds of each dimension.
+using HeldRanges = std::array<Ranges, limits::kBoxDimsMax>;
+
+// How many boxes LocalBoxes makes of them; some number above kHeldBoxesMax if there are more.
+uint64_t BoxCount(const HeldRanges& held) {
+  uint64_t count = 1;
+  for (const Ranges& ranges : held) {
+    count *= ranges.size();
+    if (count > limits::kHeldBoxesMax) break;  // all four could overflow
+  }
+  return count;
+}
+
 // All combinations of one range a dimension; memory is row-major over all of them together.
-void AppendLocalBoxes(const std::array<Ranges, limits::kBoxDimsMax>& held,
-                      std::vector<LocalBox>& boxes) {
+std::vector<LocalBox> LocalBoxes(const HeldRanges& held) {
   LocalBox local;
   Index lengths;
-  size_t count = 1;
+  std::array<std::vector<uint64_t>, limits::kBoxDimsMax> begins;  // in memory, of each range
   for (size_t d = 0; d < held.size(); ++d) {
-    lengths[d] = Length(held[d]);
-    count *= held[d].size();
+    lengths[d] = 0;
+    for (const Range& range : held[d]) {
+      begins[d].push_back(lengths[d]);
+      lengths[d] += range.end - range.begin;
+    }
   }
   local.strides = RowMajorStrides(lengths);
-  for (size_t i = 0; i < count; ++i) {
+  std::vector<LocalBox> boxes(BoxCount(held));
+  for (size_t i = 0; i < boxes.size(); ++i) {
     size_t rest = i;
     local.offset = 0;
     for (size_t d = held.size(); d-- > 0;) {
@@ -81,28 +97,25 @@ void AppendLocalBoxes(const std::array<Ranges, limits::kBoxDimsMax>& held,
       rest /= held[d].size();
       local.box.lo[d] = held[d][which].begin;
       local.box.extent[d] = held[d][which].end - held[d][which].begin;
-      local.offset +=
-          Length(Ranges(held[d].begin(), held[d].begin() + static_cast<std::ptrdiff_t>(which))) *
-          local.strides[d];
+      local.offset += begins[d][which] * local.strides[d];
     }
-    boxes.push_back(local);
+    boxes[i] = local;
   }
+  return boxes;
 }
 
-std::vector<LocalBox> LocalBoxes(const Mesh& mesh, const std::vector<Placement>& placements,
-                                 const Box& whole, const std::vector<uint32_t>& coordinates) {
-  std::array<Ranges, limits::kBoxDimsMax> held;
+// A dimension without ranges: the rank holds nothing.
+HeldRanges RangesOf(const Mesh& mesh, const std::vector<Placement>& placements, const Box& whole,
+                    const std::vector<uint32_t>& coordinates) {
+  HeldRanges held;
   for (size_t d = 0; d < held.size(); ++d) held[d] = {{.begin = 0, .end = whole.extent[d]}};
   for (size_t a = 0; a < placements.size(); ++a) {
     const Placement& placement = placements[a];
     if (placement.kind != Kind::kShard && placement.kind != Kind::kStridedShard) continue;
     Ranges& ranges = held[placement.dim];
     ranges = Place(placement, ranges, mesh.axes[a].size, coordinates[a]);
-    if (ranges.empty()) return {};
   }
-  std::vector<LocalBox> boxes;
-  AppendLocalBoxes(held, boxes);
-  return boxes;
+  return held;
 }
 
 Status CheckPlacements(const Mesh& mesh, const std::vector<Placement>& placements,
@@ -197,12 +210,13 @@ Result<std::vector<Holding>> HoldingsOf(const Mesh& mesh, const std::vector<Plac
     if (!holds) continue;
     const auto [place, is_new] = places.try_emplace(coordinates, holdings.size());
     if (is_new) {
-      holdings.push_back({.ranks = {}, .boxes = LocalBoxes(mesh, placements, whole, coordinates)});
-      box_count += holdings.back().boxes.size();
+      const HeldRanges held = RangesOf(mesh, placements, whole, coordinates);
+      box_count += BoxCount(held);
       if (box_count > limits::kHeldBoxesMax) {
         return ResourceExhaustedError("placements divide a tensor into more than {} boxes",
                                       limits::kHeldBoxesMax);
       }
+      holdings.push_back({.ranks = {}, .boxes = LocalBoxes(held)});
     }
     holdings[place->second].ranks.push_back(mesh.ranks[position]);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 
 namespace dws::mesh {
@@ -83,6 +84,10 @@ Status CheckPiece(const Catalogue& catalogue, const MeshTensor& tensor, const Pi
                                 canonical.name, ToString(canonical.dtype));
   }
   const Stripes& own = piece.own;
+  if (own.count > limits::kPieceBlocksMax) {
+    return ResourceExhaustedError("has a piece of {} blocks, at most {} are supported", own.count,
+                                  limits::kPieceBlocksMax);
+  }
   const Box whole = WholeBox(tensor.content.shape);
   const Box target = WholeBox(canonical.shape);
   bool fits = own.count > 0 && own.dim < limits::kBoxDimsMax;
@@ -126,12 +131,10 @@ Status CheckPieces(const MeshTensor& tensor) {
   }
   const uint64_t elements = Volume(WholeBox(content.shape));
   if (covered + content.padding == elements) return OkStatus();
-  std::vector<Stripes> rest{OneBlock(WholeBox(content.shape))};
-  for (const Stripes& part : parts) rest = Without(rest, part);
+  const std::optional<Box> hole = FindHole(OneBlock(WholeBox(content.shape)), parts);
   return InvalidArgumentError(
       "has {} elements, its pieces {} and its padding {}{}", elements, covered, content.padding,
-      rest.empty() ? ""
-                   : "; the first hole is " + ToString(rest.front().box, content.shape.size()));
+      hole.has_value() ? "; the first hole is " + ToString(*hole, content.shape.size()) : "");
 }
 
 Status CheckFlat(const MeshTensor& tensor, uint32_t rank_count) {
@@ -161,6 +164,12 @@ Status CheckTensor(const Catalogue& catalogue, const MeshLayout& layout, const M
   }
   DWS_RETURN_IF_ERROR(CheckPieces(tensor));
   return CheckFlat(tensor, layout.rank_count);
+}
+
+bool AreDisjoint(const std::vector<LocalBox>& boxes) {
+  std::vector<Stripes> parts;
+  for (const LocalBox& local : boxes) parts.push_back(OneBlock(local.box));
+  return !FindOverlap(parts).has_value();
 }
 
 Status InTensor(const Status& status, std::string_view name) {
@@ -228,6 +237,7 @@ Digest DigestOf(const Catalogue& catalogue, const MeshLayout& layout) {
 Result<PartIndex> PartIndex::Create(const MeshLayout& layout, size_t canonical_count) {
   PartIndex index(layout);
   index.references_.resize(canonical_count);
+  size_t held = 0;  // boxes and ranks
   for (uint32_t t = 0; t < layout.tensors.size(); ++t) {
     const MeshTensor& tensor = layout.tensors[t];
     const auto [place, is_new] = index.holdings_.try_emplace(
@@ -238,6 +248,16 @@ Result<PartIndex> PartIndex::Create(const MeshLayout& layout, size_t canonical_c
               ? HoldingsOf(layout.meshes[tensor.mesh], tensor.placements, tensor.content.shape)
               : HoldingsOf(tensor.flat, tensor.content.shape);
       if (!holdings.ok()) return InTensor(holdings.status(), tensor.name);
+      for (const Holding& holding : *holdings) {
+        DWS_CHECK(AreDisjoint(holding.boxes));
+        held += holding.boxes.size() + holding.ranks.size();
+      }
+      if (held > limits::kLayoutHoldingsMax) {
+        return ResourceExhaustedError(
+            "tensor '{}': the tensors up to it are cut into {} boxes and ranks that hold them, at "
+            "most {} are supported",
+            tensor.name, held, limits::kLayoutHoldingsMax);
+      }
       place->second = *std::move(holdings);
     }
     index.holdings_of_.push_back(&place->second);
@@ -248,7 +268,7 @@ Result<PartIndex> PartIndex::Create(const MeshLayout& layout, size_t canonical_c
   return index;
 }
 
-std::vector<Part> PartIndex::PartsOf(uint32_t canonical) const {
+Result<std::vector<Part>> PartIndex::PartsOf(uint32_t canonical) const {
   std::vector<Part> parts;
   std::vector<Fragment> fragments;
   for (const Reference& reference : references_[canonical]) {
@@ -259,6 +279,10 @@ std::vector<Part> PartIndex::PartsOf(uint32_t canonical) const {
       for (const LocalBox& local : holding.boxes) {
         if (!Intersect(bounds, local.box).has_value()) continue;
         AppendFragments(piece, local, fragments);
+        if (parts.size() + fragments.size() > limits::kPartsMax) {
+          return ResourceExhaustedError("tensor '{}': its pieces are cut into more than {} parts",
+                                        layout_->tensors[reference.tensor].name, limits::kPartsMax);
+        }
       }
       for (const Fragment& fragment : fragments) {
         parts.push_back({.fragment = fragment, .holding = &holding, .tensor = reference.tensor});

@@ -65,11 +65,12 @@ struct Part {
 // Answers which ranks hold what of a canonical tensor. `layout` outlives it. Threads: one at a time.
 class PartIndex {
  public:
-  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as HoldingsOf says, naming the tensor.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as HoldingsOf says, or over kLayoutHoldingsMax; naming the
+  // tensor.
   static Result<PartIndex> Create(const MeshLayout& layout, size_t canonical_count);
 
-  // In the order of the layout's tensors.
-  std::vector<Part> PartsOf(uint32_t canonical) const;
+  // In the order of the layout's tensors. RESOURCE_EXHAUSTED naming the tensor: over kPartsMax.
+  Result<std::vector<Part>> PartsOf(uint32_t canonical) const;
   // The most ranks that hold one element of it in one tensor; 0: none does.
   size_t ReplicasOf(uint32_t canonical) const;
 

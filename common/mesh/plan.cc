@@ -1,13 +1,16 @@
 // How a plan is made, one canonical tensor after the other:
 //  1. which fragments the ranks of both sides hold of it (PartIndex);
 //  2. which source rank sends which elements (ShareDivider);
-//  3. a region for each pair of a share and a fragment that is needed. The shares are disjoint, so
-//     a fragment is covered exactly once when the regions have as many elements as it has.
+//  3. a region for each pair of a share and a fragment that is needed. What regions write of a
+//     fragment must be disjoint parts with as many elements as it has.
 #include "common/mesh/plan.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "common/base/check.h"
 
@@ -36,9 +39,10 @@ class Planner {
  private:
   std::vector<uint32_t> Order(const PartIndex& have) const;
   Takers TakersOf(const Part& part) const;
+  std::vector<uint32_t> WholeTakers() const;
   Status AddTensor(uint32_t tensor, const std::vector<Part>& have, const std::vector<Part>& need);
   Status AddPart(uint32_t tensor, const Part& need, const std::vector<Share>& shares);
-  void AddCopy(const Copy& copy, Region region);
+  Status AddCopy(const Copy& copy, Region region);
   void SortRegions();
   Status Missing(uint32_t tensor, const Part& need, const std::vector<Share>& shares) const;
 
@@ -84,7 +88,22 @@ Takers Planner::TakersOf(const Part& part) const {
   return takers;
 }
 
-void Planner::AddCopy(const Copy& copy, Region region) {
+// The destination ranks to which a broadcast sends everything.
+std::vector<uint32_t> Planner::WholeTakers() const {
+  std::vector<uint32_t> takers;
+  std::set<uint32_t> hosts;
+  for (uint32_t rank = 0; rank < destination_.rank_count; ++rank) {
+    const bool once = options_.once_per_host && !destination_.hosts.empty();
+    if (!once || hosts.insert(destination_.hosts[rank]).second) takers.push_back(rank);
+  }
+  return takers;
+}
+
+Status Planner::AddCopy(const Copy& copy, Region region) {
+  if (plan_.regions.size() >= options_.regions_max) {
+    return ResourceExhaustedError("a plan has more than {} regions, at tensor '{}'",
+                                  options_.regions_max, catalogue_[region.tensor].name);
+  }
   region.source_offset = copy.source_offset;
   region.destination_offset = copy.destination_offset;
   region.inner_bytes = copy.inner_bytes;
@@ -95,17 +114,19 @@ void Planner::AddCopy(const Copy& copy, Region region) {
   if (!alike) plan_.loops.insert(plan_.loops.end(), copy.loops.begin(), copy.loops.end());
   region.first_loop = static_cast<uint32_t>(plan_.loops.size() - copy.loops.size());
   plan_.regions.push_back(region);
+  return OkStatus();
 }
 
 Status Planner::Missing(uint32_t tensor, const Part& need, const std::vector<Share>& shares) const {
-  std::vector<Stripes> rest{need.fragment.part};
-  for (const Share& share : shares) rest = Without(rest, share.part);
-  DWS_CHECK(!rest.empty());
+  std::vector<Stripes> held;
+  for (const Share& share : shares) held.push_back(share.part);
+  const std::optional<Box> hole = FindHole(need.fragment.part, held);
+  DWS_CHECK(hole.has_value());  // shares are disjoint
   return FailedPreconditionError(
       "tensor '{}': rank {} needs {} of '{}', which no source rank holds; expected every element "
       "on at least one",
       destination_.tensors[need.tensor].name, need.holding->ranks.front(),
-      ToString(rest.front().box, catalogue_[tensor].shape.size()), catalogue_[tensor].name);
+      ToString(*hole, catalogue_[tensor].shape.size()), catalogue_[tensor].name);
 }
 
 Status Planner::AddPart(uint32_t tensor, const Part& need, const std::vector<Share>& shares) {
@@ -113,14 +134,14 @@ Status Planner::AddPart(uint32_t tensor, const Part& need, const std::vector<Sha
   const uint32_t element_bytes = ElementBytes(catalogue_[tensor].dtype);
   const Fragment& fragment = need.fragment;
   const Box bounds = Bounds(fragment.part);
-  uint64_t covered = 0;
+  std::vector<Stripes> written;
   std::vector<Stripes> parts;
   for (const Share& share : shares) {
     if (!Intersect(Bounds(share.part), bounds).has_value()) continue;
     parts.clear();
     Intersect(share.part, fragment.part, parts);
+    written.insert(written.end(), parts.begin(), parts.end());
     for (const Stripes& part : parts) {
-      covered += Volume(part);
       const Holder* last = nullptr;
       Copy copy;
       // Ranks that need different parts begin with different replicas.
@@ -129,30 +150,27 @@ Status Planner::AddPart(uint32_t tensor, const Part& need, const std::vector<Sha
         const Holder& holder = share.holders[replica++ % share.holders.size()];
         if (&holder != last) copy = CopyOf(holder.fragment, fragment, part, element_bytes);
         last = &holder;
-        AddCopy(copy, {.source = holder.rank,
-                       .destination = rank,
-                       .tensor = tensor,
-                       .source_tensor = holder.tensor,
-                       .destination_tensor = need.tensor});
+        DWS_RETURN_IF_ERROR(AddCopy(copy, {.source = holder.rank,
+                                           .destination = rank,
+                                           .tensor = tensor,
+                                           .source_tensor = holder.tensor,
+                                           .destination_tensor = need.tensor}));
       }
     }
   }
-  if (covered != Volume(fragment.part)) return Missing(tensor, need, shares);
-  for (const uint32_t rank : takers.network) received_[rank] += covered * element_bytes;
+  if (!CoverOnce(written, fragment.part)) return Missing(tensor, need, shares);
+  const uint64_t bytes = Volume(fragment.part) * element_bytes;
+  for (const uint32_t rank : takers.network) received_[rank] += bytes;
   for (const auto& [from, to] : takers.host) {
-    AddCopy(CopyOf(fragment, fragment, fragment.part, element_bytes),
-            {.source = from,
-             .destination = to,
-             .tensor = tensor,
-             .source_tensor = need.tensor,
-             .destination_tensor = need.tensor,
-             .hop = Hop::kHost});
+    DWS_RETURN_IF_ERROR(AddCopy(CopyOf(fragment, fragment, fragment.part, element_bytes),
+                                {.source = from,
+                                 .destination = to,
+                                 .tensor = tensor,
+                                 .source_tensor = need.tensor,
+                                 .destination_tensor = need.tensor,
+                                 .hop = Hop::kHost}));
   }
-  plan_.covered_bytes += covered * element_bytes * need.holding->ranks.size();
-  if (plan_.regions.size() > limits::kPlanRegionsMax) {
-    return ResourceExhaustedError("a plan has more than {} regions, at tensor '{}'",
-                                  limits::kPlanRegionsMax, catalogue_[tensor].name);
-  }
+  plan_.covered_bytes += bytes * need.holding->ranks.size();
   return OkStatus();
 }
 
@@ -165,8 +183,12 @@ Status Planner::AddTensor(uint32_t tensor, const std::vector<Part>& have,
     taken += static_cast<double>(Volume(part.fragment.part) * element_bytes) *
              static_cast<double>(TakersOf(part).network.size());
   }
-  const std::vector<Share> shares = divider_.Divide(
+  Result<std::vector<Share>> divided = divider_.Divide(
       have, {.element_bytes = element_bytes, .copies = taken / static_cast<double>(bytes)});
+  if (!divided.ok()) {
+    return Annotate(divided.status(), fmt::format("tensor '{}'", catalogue_[tensor].name));
+  }
+  const std::vector<Share> shares = *std::move(divided);
   if (options_.policy == SharePolicy::kBroadcast) {
     plan_.whole_bytes += bytes;
     plan_.largest_tensor_bytes = std::max(plan_.largest_tensor_bytes, bytes);
@@ -222,14 +244,10 @@ Status CheckHeldWhole(const MeshLayout& destination) {
 }
 
 // Of the canonical tensor, by the pieces of the destination's tensors, which are held whole.
-bool WantedWhole(const Catalogue& catalogue, uint32_t tensor, const std::vector<Part>& needed) {
-  const std::vector<uint64_t>& shape = catalogue[tensor].shape;
-  std::vector<Stripes> rest{OneBlock(WholeBox(shape))};
-  for (const Part& part : needed) {
-    rest = Without(rest, part.fragment.part);
-    if (rest.empty()) return true;
-  }
-  return Volume(WholeBox(shape)) == 0;
+bool WantedWhole(const std::vector<uint64_t>& shape, const std::vector<Part>& needed) {
+  std::vector<Stripes> parts;
+  for (const Part& part : needed) parts.push_back(part.fragment.part);
+  return !FindHole(OneBlock(WholeBox(shape)), parts).has_value();
 }
 
 Result<Plan> Planner::Make() {
@@ -239,11 +257,13 @@ Result<Plan> Planner::Make() {
   plan_.source_generations = source_.generations;
   plan_.destination_generations = destination_.generations;
   plan_.gathered_bytes.resize(source_.rank_count, 0);
+  if (options_.policy == SharePolicy::kBroadcast) plan_.whole_takers = WholeTakers();
   for (const uint32_t tensor : Order(have)) {
-    const std::vector<Part> needed = need.PartsOf(tensor);
-    if (!WantedWhole(catalogue_, tensor, needed)) plan_.not_wanted.push_back(tensor);
+    DWS_ASSIGN_OR_RETURN(const std::vector<Part> needed, need.PartsOf(tensor));
+    if (!WantedWhole(catalogue_[tensor].shape, needed)) plan_.not_wanted.push_back(tensor);
     if (needed.empty()) continue;
-    DWS_RETURN_IF_ERROR(AddTensor(tensor, have.PartsOf(tensor), needed));
+    DWS_ASSIGN_OR_RETURN(const std::vector<Part> held, have.PartsOf(tensor));
+    DWS_RETURN_IF_ERROR(AddTensor(tensor, held, needed));
   }
   std::sort(plan_.not_wanted.begin(), plan_.not_wanted.end());
   SortRegions();

@@ -8,6 +8,11 @@
 namespace dws::mesh {
 namespace {
 
+Status CheckShareCount(size_t count) {
+  if (count <= limits::kPartsMax) return OkStatus();
+  return ResourceExhaustedError("is divided into more than {} shares", limits::kPartsMax);
+}
+
 void AppendHolders(const Part& part, std::vector<Holder>& holders) {
   for (const uint32_t rank : part.holding->ranks) {
     const bool known = std::any_of(holders.begin(), holders.end(),
@@ -19,16 +24,27 @@ void AppendHolders(const Part& part, std::vector<Holder>& holders) {
 
 // Disjoint shares with all their holders. Parts that overlap without being equal (tied tensors that
 // are cut in different ways) are rare: the first one sends what both have.
-std::vector<Share> DisjointShares(const std::vector<Part>& parts) {
+Result<std::vector<Share>> DisjointShares(const std::vector<Part>& parts) {
   std::vector<Stripes> held;
   for (const Part& part : parts) held.push_back(part.fragment.part);
   const bool overlap = FindOverlap(held).has_value();
   std::vector<Share> shares;
+  size_t holders = 0;
   for (const Part& part : parts) {
     std::vector<Stripes> rest{part.fragment.part};
+    size_t copies = 0;  // of the part's ranks, as holders of shares
     for (size_t i = 0; overlap && i < shares.size(); ++i) {
-      if (shares[i].part == part.fragment.part) AppendHolders(part, shares[i].holders);
+      if (shares[i].part == part.fragment.part) {
+        AppendHolders(part, shares[i].holders);
+        ++copies;
+      }
       rest = Without(rest, shares[i].part);
+      DWS_RETURN_IF_ERROR(CheckShareCount(shares.size() + rest.size()));
+    }
+    holders += (copies + rest.size()) * part.holding->ranks.size();
+    if (holders > limits::kHoldersMax) {
+      return ResourceExhaustedError("has more than {} senders, counted for each of its parts",
+                                    limits::kHoldersMax);
     }
     for (const Stripes& left : rest) {
       shares.push_back({.part = left, .holders = {}});
@@ -53,8 +69,8 @@ double CommonLevel(const std::vector<double>& loads, double bytes) {
 
 }  // namespace
 
-void ShareDivider::AppendEqualShares(const Share& all, const ShareCost& cost,
-                                     std::vector<Share>& shares) {
+Status ShareDivider::AppendEqualShares(const Share& all, const ShareCost& cost,
+                                       std::vector<Share>& shares) {
   const uint64_t bytes = Volume(all.part) * cost.element_bytes;
   std::vector<const Holder*> takers;
   for (const Holder& holder : all.holders) takers.push_back(&holder);
@@ -81,19 +97,22 @@ void ShareDivider::AppendEqualShares(const Share& all, const ShareCost& cost,
     std::vector<Stripes> parts;
     CutRows(all.part, begin, std::max(begin, end), parts);
     for (const Stripes& part : parts) shares.push_back({.part = part, .holders = {*takers[i]}});
+    DWS_RETURN_IF_ERROR(CheckShareCount(shares.size()));
     loads_[takers[i]->rank] += static_cast<double>(end - begin) * row_load;
     begin = end;
   }
   DWS_CHECK(begin == rows);
+  return OkStatus();
 }
 
-std::vector<Share> ShareDivider::Divide(const std::vector<Part>& parts, const ShareCost& cost) {
-  std::vector<Share> all = DisjointShares(parts);
+Result<std::vector<Share>> ShareDivider::Divide(const std::vector<Part>& parts,
+                                                const ShareCost& cost) {
+  DWS_ASSIGN_OR_RETURN(std::vector<Share> all, DisjointShares(parts));
   if (policy_ == SharePolicy::kRoundRobin) return all;
   std::vector<Share> shares;
   for (Share& share : all) {
     if (policy_ == SharePolicy::kShares) {
-      AppendEqualShares(share, cost, shares);
+      DWS_RETURN_IF_ERROR(AppendEqualShares(share, cost, shares));
       continue;
     }
     const auto taker = policy_ == SharePolicy::kBroadcast

@@ -45,11 +45,11 @@ class ShareDivider {
       : policy_(policy), share_bytes_min_(share_bytes_min), loads_(rank_count, 0) {}
 
   // The shares of the tensor that the source holds as `parts`. Elements that several parts have
-  // are in one share.
-  std::vector<Share> Divide(const std::vector<Part>& parts, const ShareCost& cost);
+  // are in one share. RESOURCE_EXHAUSTED: over kPartsMax shares or kHoldersMax holders.
+  Result<std::vector<Share>> Divide(const std::vector<Part>& parts, const ShareCost& cost);
 
  private:
-  void AppendEqualShares(const Share& all, const ShareCost& cost, std::vector<Share>& shares);
+  Status AppendEqualShares(const Share& all, const ShareCost& cost, std::vector<Share>& shares);
 
   SharePolicy policy_;
   uint64_t share_bytes_min_;

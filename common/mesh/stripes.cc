@@ -132,12 +132,16 @@ void Subtract(const Stripes& stripes, const Box& box, std::vector<Stripes>& out)
 }
 
 std::vector<Stripes> Without(const std::vector<Stripes>& parts, const Stripes& taken) {
-  std::vector<Stripes> rest = parts;
-  for (uint64_t block = 0; block < taken.count; ++block) {
-    std::vector<Stripes> left;
-    for (const Stripes& part : rest) Subtract(part, Block(taken, block), left);
-    rest = std::move(left);
-  }
+  std::vector<Stripes> rest;
+  for (const Stripes& part : parts) Subtract(part, Bounds(taken), rest);
+  const uint64_t gap = taken.step - taken.box.extent[taken.dim];
+  if (taken.count == 1 || gap == 0) return rest;
+  // The gaps between the blocks are stripes, too.
+  Stripes gaps = taken;
+  gaps.box.lo[taken.dim] += taken.box.extent[taken.dim];
+  gaps.box.extent[taken.dim] = gap;
+  if (--gaps.count == 1) gaps = OneBlock(gaps.box);
+  for (const Stripes& part : parts) Intersect(part, gaps, rest);
   return rest;
 }
 
@@ -189,6 +193,35 @@ std::optional<Box> FindOverlap(const std::vector<Stripes>& parts) {
     }
   }
   return std::nullopt;
+}
+
+std::optional<Box> FindHole(const Stripes& whole, const std::vector<Stripes>& parts) {
+  if (Volume(whole) == 0) return std::nullopt;
+  // Depth first: what is left of `whole`, and the first part that it was not compared with.
+  std::vector<std::pair<Stripes, size_t>> left{{whole, 0}};
+  while (!left.empty()) {
+    auto [rest, next] = left.back();
+    left.pop_back();
+    const Box bounds = Bounds(rest);
+    while (next < parts.size() && !Intersect(bounds, Bounds(parts[next])).has_value()) ++next;
+    if (next == parts.size()) return rest.box;
+    const std::vector<Stripes> outside = Without({rest}, parts[next]);
+    for (size_t i = outside.size(); i-- > 0;) left.emplace_back(outside[i], next + 1);
+  }
+  return std::nullopt;
+}
+
+bool CoverOnce(const std::vector<Stripes>& parts, const Stripes& whole) {
+  uint64_t elements = 0;
+  std::vector<Stripes> inside;
+  for (const Stripes& part : parts) {
+    elements += Volume(part);
+    Intersect(part, whole, inside);
+  }
+  uint64_t elements_inside = 0;
+  for (const Stripes& part : inside) elements_inside += Volume(part);
+  return elements == Volume(whole) && elements_inside == elements &&
+         !FindOverlap(parts).has_value();
 }
 
 }  // namespace dws::mesh

@@ -15,8 +15,10 @@ Traffic TrafficOf(const Plan& plan, size_t source_ranks, size_t destination_rank
       traffic.sent[rank] = plan.gathered_bytes[rank];
       traffic.gathered_bytes += plan.gathered_bytes[rank];
     }
-    traffic.sent[0] = plan.whole_bytes * destination_ranks;
-    for (size_t d = 0; d < destination_ranks; ++d) {
+    const size_t takers = plan.whole_takers.size();
+    traffic.sent[0] = plan.whole_bytes * takers;
+    traffic.host_bytes = plan.whole_bytes * (destination_ranks - takers);
+    for (const uint32_t d : plan.whole_takers) {
       traffic.received[d] = traffic.pairs[d] = plan.whole_bytes;
     }
     traffic.staging_bytes = plan.largest_tensor_bytes;

@@ -146,8 +146,8 @@ class TensorBuilder {
  private:
   using Shape = std::vector<uint64_t>;
 
-  uint32_t Tensor(const std::string& name, Shape shape) {
-    out_.catalogue.push_back({.name = name, .dtype = DType::kBF16, .shape = std::move(shape)});
+  uint32_t Tensor(const std::string& name, Shape shape, DType dtype = DType::kBF16) {
+    out_.catalogue.push_back({.name = name, .dtype = dtype, .shape = std::move(shape)});
     return static_cast<uint32_t>(out_.catalogue.size() - 1);
   }
   std::string InLayer(std::string_view name) const {
@@ -211,12 +211,13 @@ class TensorBuilder {
   void Experts() {
     const uint64_t count = shape_.experts;
     const uint64_t wide = shape_.expert_intermediate;
-    Add(Role::kReplicated, InLayer("mlp.gate"), {count, shape_.hidden});
+    const std::string router = InLayer(shape_.stacked_experts ? "mlp.router" : "mlp.gate");
+    Add(Role::kReplicated, router, {count, shape_.hidden});
     if (shape_.stacked_experts) {
       const auto stacked = [&](Role role, std::string_view name, Shape shape) {
         Group(role, {Tensor(InLayer(fmt::format("mlp.experts.{}", name)), std::move(shape))});
       };
-      Group(Role::kReplicated, {Tensor(InLayer("mlp.gate.bias"), {count})});
+      Group(Role::kReplicated, {Tensor(router + ".bias", {count})});
       stacked(Role::kStackedGateUp, "gate_up_proj", {count, shape_.hidden, 2 * wide});
       stacked(Role::kStackedGateUp, "gate_up_proj_bias", {count, 2 * wide});
       stacked(Role::kStackedDown, "down_proj", {count, wide, shape_.hidden});
@@ -235,7 +236,8 @@ class TensorBuilder {
     }
     Group(Role::kExperts, std::move(tensors));
     if (shape_.shared_experts == 0) return;
-    Group(Role::kReplicated, {Tensor(InLayer("mlp.gate.e_score_correction_bias"), {count})});
+    // The one tensor that these models are published with in another dtype than their weights.
+    Group(Role::kReplicated, {Tensor(router + ".e_score_correction_bias", {count}, DType::kF32)});
     FeedForward("mlp.shared_experts", shape_.shared_experts * wide);
   }
 

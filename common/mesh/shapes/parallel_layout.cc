@@ -1,5 +1,6 @@
 #include "common/mesh/shapes/parallel_layout.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "common/base/bytes.h"
@@ -9,7 +10,7 @@ namespace dws::mesh {
 namespace {
 
 constexpr uint32_t kRanksOfHost = 8;
-constexpr uint64_t kTrainerWords = 128;  // vocabularies are padded to a multiple a tp rank
+constexpr uint64_t kTrainerWords = 128;
 constexpr uint64_t kEngineWords = 64;
 constexpr uint32_t kDense = 0;  // meshes of a layout
 constexpr uint32_t kExpert = 1;
@@ -25,27 +26,56 @@ Status CheckDivides(std::string_view what, uint64_t number, std::string_view axi
   return InvalidArgumentError("{}={} does not divide the {} {}", axis, size, number, what);
 }
 
-Status CheckSizes(const ModelShape& shape, const ParallelSizes& sizes, uint64_t copies) {
+// Megatron pads its vocabulary to a multiple of 128 words for each rank of tp. vLLM's
+// VocabParallelEmbedding pads to a multiple of 64, whatever tp is, and refuses a tp that does not divide
+// that.
+uint64_t PaddedVocabulary(const ModelShape& shape, const ParallelSizes& sizes, bool is_trainer) {
+  const uint64_t unit = is_trainer ? kTrainerWords * sizes.tp : kEngineWords;
+  return CeilDiv(shape.vocabulary, unit) * unit;
+}
+
+// Into how many parts experts are cut inside, of sizes that CheckSizes accepts.
+uint32_t ExpertTensorSize(const ParallelSizes& sizes, bool is_trainer) {
+  return sizes.etp.value_or(is_trainer ? 1 : std::max(1U, sizes.tp * sizes.dp / sizes.ep));
+}
+
+Status CheckExperts(const ModelShape& shape, const ParallelSizes& sizes, bool is_trainer) {
+  DWS_RETURN_IF_ERROR(CheckDivides("experts", shape.experts, "ep", sizes.ep));
+  const uint64_t etp = ExpertTensorSize(sizes, is_trainer);
+  DWS_RETURN_IF_ERROR(CheckDivides("ranks of tp and dp", uint64_t{sizes.tp} * sizes.dp, "ep*etp",
+                                   uint64_t{sizes.ep} * etp));
+  DWS_RETURN_IF_ERROR(
+      CheckDivides("intermediate features of an expert", shape.expert_intermediate, "etp", etp));
+  return CheckDivides("intermediate features of the shared experts",
+                      shape.shared_experts * shape.expert_intermediate, "tp", sizes.tp);
+}
+
+Status CheckSizes(const ModelShape& shape, const ParallelSizes& sizes, uint64_t copies,
+                  bool is_trainer) {
   const uint64_t ranks = sizes.RankCount() * copies;
   if (ranks == 0 || ranks > limits::kWorldSizeMax) {
     return InvalidArgumentError("{} ranks, expected 1 to {}", ranks, limits::kWorldSizeMax);
   }
-  if (sizes.fsdp > 0) return OkStatus();
+  if (sizes.fsdp > 0) {
+    const bool alone = sizes.tp == 1 && sizes.pp == 1 && sizes.ep == 1 && !sizes.etp.has_value();
+    if (alone) return OkStatus();
+    return InvalidArgumentError("fsdp={} excludes tp, pp, ep and etp: expected it alone or with dp",
+                                sizes.fsdp);
+  }
   DWS_RETURN_IF_ERROR(CheckDivides("attention heads", shape.heads, "tp", sizes.tp));
   const uint64_t more = std::max<uint64_t>(shape.kv_heads, sizes.tp);
   DWS_RETURN_IF_ERROR(CheckDivides("key-value heads or tp ranks", more, "the lesser",
                                    std::min<uint64_t>(shape.kv_heads, sizes.tp)));
+  DWS_RETURN_IF_ERROR(CheckDivides("intermediate features", shape.intermediate, "tp", sizes.tp));
+  DWS_RETURN_IF_ERROR(CheckDivides("words of the padded vocabulary",
+                                   PaddedVocabulary(shape, sizes, is_trainer), "tp", sizes.tp));
   if (sizes.pp > shape.layers) {
     return InvalidArgumentError("pp={} is more than the {} layers", sizes.pp, shape.layers);
   }
-  if (shape.experts == 0) {
-    if (sizes.ep == 1 && sizes.etp == 1) return OkStatus();
-    return InvalidArgumentError("ep={}, etp={}: {} has no experts", sizes.ep, sizes.etp,
-                                shape.name);
-  }
-  DWS_RETURN_IF_ERROR(CheckDivides("experts", shape.experts, "ep", sizes.ep));
-  return CheckDivides("ranks of tp and dp", uint64_t{sizes.tp} * sizes.dp, "ep*etp",
-                      uint64_t{sizes.ep} * sizes.etp);
+  if (shape.experts > 0) return CheckExperts(shape, sizes, is_trainer);
+  if (sizes.ep == 1 && sizes.etp.value_or(1) == 1) return OkStatus();
+  return InvalidArgumentError("ep={}, etp={}: {} has no experts", sizes.ep, sizes.etp.value_or(1),
+                              shape.name);
 }
 
 // Adds the tensors of a layout module by module. Its meshes have the axes (leading, dp, tp) and
@@ -60,14 +90,15 @@ class LayoutBuilder {
         leading_(std::move(leading)),
         is_trainer_(is_trainer) {
     const uint32_t inside = sizes.tp * sizes.dp;
+    const uint32_t etp = ExpertTensorSize(sizes, is_trainer);
     layout_.rank_count = leading_.size * inside;
     layout_.meshes = {
         MakeMesh({leading_, {.name = "dp", .size = sizes.dp}, {.name = "tp", .size = sizes.tp}},
                  layout_.rank_count),
         MakeMesh({leading_,
-                  {.name = "edp", .size = inside / (sizes.ep * sizes.etp)},
+                  {.name = "edp", .size = inside / (sizes.ep * etp)},
                   {.name = "ep", .size = sizes.ep},
-                  {.name = "etp", .size = sizes.etp}},
+                  {.name = "etp", .size = etp}},
                  layout_.rank_count)};
     for (uint32_t rank = 0; rank < layout_.rank_count; ++rank) {
       layout_.hosts.push_back(rank / kRanksOfHost);
@@ -94,12 +125,12 @@ class LayoutBuilder {
   void Add(uint32_t mesh, const Module& module, FusedTensor content,
            std::vector<Placement> inside) {
     inside.insert(inside.begin(), Leading(module));
-    layout_.tensors.push_back(
-        {.name = "own." + model_.catalogue[content.pieces.front().canonical].name,
-         .dtype = DType::kBF16,
-         .content = std::move(content),
-         .mesh = mesh,
-         .placements = std::move(inside)});
+    const CanonicalTensor& first = model_.catalogue[content.pieces.front().canonical];
+    layout_.tensors.push_back({.name = "own." + first.name,
+                               .dtype = first.dtype,
+                               .content = std::move(content),
+                               .mesh = mesh,
+                               .placements = std::move(inside)});
   }
   void AddDense(const Module& module, FusedTensor content, Placement tp) {
     Add(kDense, module, std::move(content), {Replicate(), std::move(tp)});
@@ -113,8 +144,7 @@ class LayoutBuilder {
         module.role == Role::kExperts ? std::vector<FusedTensor>() : All(module);
     switch (module.role) {
       case Role::kEmbedding: {
-        const uint64_t unit = (is_trainer_ ? kTrainerWords : kEngineWords) * sizes_.tp;
-        const uint64_t words = CeilDiv(shape_.vocabulary, unit) * unit;
+        const uint64_t words = PaddedVocabulary(shape_, sizes_, is_trainer_);
         return AddDense(module, Pad(all[0], 0, words), Shard(0));
       }
       case Role::kReplicated:
@@ -166,7 +196,10 @@ class LayoutBuilder {
   void AddStacked(const Module& module, const FusedTensor& tensor) {
     const uint32_t id = module.tensors[0];
     const size_t dims = tensor.shape.size();
-    if (module.role == Role::kStackedRows) return AddExpert(module, tensor, Shard(0), Replicate());
+    if (module.role == Role::kStackedRows) {
+      // Engines sum what the parts of an expert give, so one of them adds the bias.
+      return AddExpert(module, tensor, Shard(0), is_trainer_ ? Replicate() : Owner({0}));
+    }
     if (module.role == Role::kStackedDown) {
       if (is_trainer_) return AddExpert(module, tensor, Shard(0), Shard(1));
       return AddExpert(module, Transpose(tensor, 1, 2), Shard(0), Shard(2));
@@ -188,15 +221,18 @@ class LayoutBuilder {
   MeshLayout layout_;
 };
 
-MeshLayout FsdpLayout(const ModelTensors& model, uint32_t ranks) {
-  MeshLayout layout{.rank_count = ranks,
-                    .meshes = {MakeMesh({{.name = "fsdp", .size = ranks}}, ranks)}};
+MeshLayout FsdpLayout(const ModelTensors& model, const ParallelSizes& sizes) {
+  const uint32_t ranks = sizes.dp * sizes.fsdp;
+  MeshLayout layout{
+      .rank_count = ranks,
+      .meshes = {MakeMesh({{.name = "dp", .size = sizes.dp}, {.name = "fsdp", .size = sizes.fsdp}},
+                          ranks)}};
   for (uint32_t t = 0; t < model.catalogue.size(); ++t) {
     const CanonicalTensor& tensor = model.catalogue[t];
     layout.tensors.push_back({.name = tensor.name,
                               .dtype = tensor.dtype,
                               .content = Whole(t, tensor.shape),
-                              .placements = {Shard(0)}});
+                              .placements = {Replicate(), Shard(0)}});
   }
   return layout;
 }
@@ -205,8 +241,8 @@ MeshLayout FsdpLayout(const ModelTensors& model, uint32_t ranks) {
 
 Result<MeshLayout> TrainerLayout(const ModelShape& shape, const ModelTensors& model,
                                  const ParallelSizes& sizes) {
-  DWS_RETURN_IF_ERROR(Annotate(CheckSizes(shape, sizes, 1), "trainer"));
-  if (sizes.fsdp > 0) return FsdpLayout(model, sizes.fsdp);
+  DWS_RETURN_IF_ERROR(Annotate(CheckSizes(shape, sizes, 1, true), "trainer"));
+  if (sizes.fsdp > 0) return FsdpLayout(model, sizes);
   return LayoutBuilder(shape, model, sizes, {.name = "pp", .size = sizes.pp}, true).Build();
 }
 
@@ -216,7 +252,7 @@ Result<MeshLayout> EngineLayout(const ModelShape& shape, const ModelTensors& mod
     return InvalidArgumentError(
         "engine: pp and fsdp are of trainers; engines have tp, dp, ep, etp");
   }
-  DWS_RETURN_IF_ERROR(Annotate(CheckSizes(shape, sizes, engines), "engine"));
+  DWS_RETURN_IF_ERROR(Annotate(CheckSizes(shape, sizes, engines, false), "engine"));
   return LayoutBuilder(shape, model, sizes, {.name = "engine", .size = engines}, false).Build();
 }
 

@@ -97,6 +97,13 @@ TEST_CASE("stripes are clipped, intersected, subtracted and cut like sets of ele
     REQUIRE(ElementsOf(Without({a}, b)) == only_a);
     REQUIRE(FindOverlap({a, b}).has_value() == !both.empty());
     REQUIRE(Volume(a) == in_a.size());
+    REQUIRE(FindHole(a, {b}).has_value() == !only_a.empty());
+    REQUIRE(CoverOnce({b}, a) == (in_a == in_b));
+    std::vector<Stripes> once = Without({a}, b);
+    REQUIRE(CoverOnce(once, a) == both.empty());
+    once.insert(once.end(), parts.begin(), parts.end());
+    REQUIRE(CoverOnce(once, a));
+    REQUIRE_FALSE(FindHole(a, once).has_value());
     const uint64_t cut = random.Below(RowCount(a) + 1);
     parts.clear();
     CutRows(a, 0, cut, parts);
@@ -104,6 +111,31 @@ TEST_CASE("stripes are clipped, intersected, subtracted and cut like sets of ele
     CutRows(a, cut, RowCount(a), parts);
     REQUIRE(ElementsOf(parts) == in_a);
   }
+}
+
+TEST_CASE("parts with the right count cover nothing once if two of them overlap", "[mesh]") {
+  const Stripes whole = OneBlock({.lo = {}, .extent = {8, 4, 1, 1}});
+  const Stripes half = OneBlock({.lo = {}, .extent = {4, 4, 1, 1}});
+  const Stripes other = OneBlock({.lo = {4}, .extent = {4, 4, 1, 1}});
+  REQUIRE(CoverOnce({half, other}, whole));
+  REQUIRE_FALSE(CoverOnce({half, half}, whole));  // as many elements as the whole
+  REQUIRE_FALSE(CoverOnce({half}, whole));
+  REQUIRE_FALSE(CoverOnce({half, OneBlock({.lo = {5}, .extent = {4, 4, 1, 1}})}, whole));
+  const Stripes even{.box = {.lo = {}, .extent = {1, 4, 1, 1}}, .count = 4, .step = 2};
+  Stripes odd = even;
+  odd.box.lo[0] = 1;
+  REQUIRE(CoverOnce({even, odd}, whole));
+  REQUIRE_FALSE(CoverOnce({even, half}, whole));
+}
+
+TEST_CASE("taking stripes from a box needs no memory for each block", "[mesh]") {
+  const uint64_t rows = uint64_t{1} << 40;
+  const Stripes whole = OneBlock({.lo = {}, .extent = {rows, 4, 1, 1}});
+  const Stripes even{.box = {.lo = {}, .extent = {1, 2, 1, 1}}, .count = rows / 2, .step = 2};
+  const std::vector<Stripes> rest = Without({whole}, even);
+  REQUIRE(rest.size() == 3);  // the columns beside, the odd rows, the last row
+  REQUIRE(FindHole(whole, {even}).has_value());
+  REQUIRE(CoverOnce({rest[0], rest[1], rest[2], even}, whole));
 }
 
 }  // namespace dws::mesh

@@ -103,4 +103,18 @@ TEST_CASE("meshes and placements that do not fit are refused by name", "[mesh]")
   RequireRefused(HoldingsOf({{.rank = 3, .begin = 2, .end = 5}}, {4}).status(), "rank 3");
 }
 
+TEST_CASE("placements with too many boxes are refused before memory is taken for them", "[mesh]") {
+  // Each rank has every second index of each dimension: 1024 ranges, so 2^40 boxes.
+  Mesh mesh;
+  std::vector<Placement> placements;
+  for (uint32_t dim = 0; dim < 4; ++dim) {
+    mesh.axes.push_back({.name = "axis", .size = 2});
+    placements.push_back(StridedShard(dim, 1024));
+  }
+  for (uint32_t rank = 0; rank < 16; ++rank) mesh.ranks.push_back(rank);
+  const Status status = HoldingsOf(mesh, placements, {2048, 2048, 2048, 2048}).status();
+  INFO(status.ToString());
+  REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+}
+
 }  // namespace dws::mesh

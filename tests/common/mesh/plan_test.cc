@@ -1,8 +1,12 @@
 // What a plan refuses and by which names, when it is stale, and how policies divide bytes.
 #include "common/mesh/plan.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <numeric>
+
+#include "common/mesh/traffic.h"
 
 namespace dws::mesh {
 namespace {
@@ -93,6 +97,65 @@ TEST_CASE("layouts that are not valid are refused by side, tensor and range", "[
   bad = good;
   bad.generations = {1};
   RequireRefused(PlanStatus(bad, good), {"source", "it has 2"});
+}
+
+TEST_CASE("layouts that would need too much memory are refused before it is taken", "[mesh]") {
+  const auto requires_word = [](const Status& status, std::string_view word) {
+    INFO(status.ToString());
+    REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+    REQUIRE(Message(status).find(word) != std::string_view::npos);
+  };
+  // Two pieces of 2^35 blocks, whose steps differ.
+  const uint64_t rows = uint64_t{1} << 40;
+  const Catalogue tall{{.name = "w", .dtype = DType::kU8, .shape = {rows}}};
+  MeshLayout striped = Layout(1, Whole(0, {rows}), Replicate());
+  striped.tensors[0].dtype = DType::kU8;
+  for (const uint64_t step : {2, 4}) {
+    Piece& piece = striped.tensors[0].content.pieces.emplace_back();
+    piece.own = {.box = {}, .count = rows / 32, .step = step};
+    piece.step = 1;
+  }
+  striped.tensors[0].content.pieces.erase(striped.tensors[0].content.pieces.begin());
+  requires_word(MakePlan(tall, striped, striped, {}).status(), "34359738368 blocks");
+  // 65,536 rows of 4096 columns, each of which is on a rank of its own.
+  const Catalogue wide{{.name = "w", .dtype = DType::kU8, .shape = {65'536, 4096}}};
+  MeshLayout cut = Layout(4096, Whole(0, wide[0].shape), Shard(1));
+  cut.tensors[0].dtype = DType::kU8;
+  Piece row = cut.tensors[0].content.pieces[0];
+  row.own.box.extent[0] = 1;
+  cut.tensors[0].content.pieces.clear();
+  for (row.lo[0] = 0; row.lo[0] < 65'536; ++row.lo[0]) {
+    row.own.box.lo[0] = row.lo[0];
+    cut.tensors[0].content.pieces.push_back(row);
+  }
+  requires_word(MakePlan(wide, cut, cut, {}).status(), "'own'");
+  // The same pieces whole on every rank: 2^28 senders.
+  cut.tensors[0].placements = {Replicate()};
+  MeshLayout whole = Layout(1, Whole(0, wide[0].shape), Replicate());
+  whole.tensors[0].dtype = DType::kU8;
+  requires_word(MakePlan(wide, cut, whole, {}).status(), "senders");
+  // 1100 tensors of different shapes on 4096 ranks each.
+  Catalogue many;
+  MeshLayout replicas = Layout(4096, Whole(0, {1}), Replicate());
+  replicas.tensors.clear();
+  for (uint32_t t = 0; t < 1100; ++t) {
+    many.push_back({.name = "w", .dtype = DType::kU8, .shape = {t + 1}});
+    replicas.tensors.push_back({.name = fmt::format("own{}", t),
+                                .dtype = DType::kU8,
+                                .content = Whole(t, many[t].shape),
+                                .placements = {Replicate()}});
+  }
+  requires_word(MakePlan(many, replicas, replicas, {}).status(), "'own1023'");
+}
+
+TEST_CASE("a plan ends at the most regions that it may have", "[mesh]") {
+  const MeshLayout source = Layout(64, Whole(0, kShape), Shard(0));
+  const MeshLayout destination = Layout(64, Whole(0, kShape), Replicate());
+  REQUIRE(MakePlan(kCatalogue, source, destination, {.regions_max = 64 * 64}).ok());
+  const Status status =
+      MakePlan(kCatalogue, source, destination, {.regions_max = 64 * 64 - 1}).status();
+  REQUIRE(status.code() == absl::StatusCode::kResourceExhausted);
+  RequireRefused(status, {"4095 regions", "'w'"});
 }
 
 TEST_CASE("a plan is stale as soon as one rank has registered again", "[mesh]") {
@@ -204,6 +267,26 @@ TEST_CASE("ranks of a host take what they share once", "[mesh]") {
   }
   REQUIRE(in_host == 2 * bytes);
   REQUIRE(plan->covered_bytes == 4 * bytes);
+}
+
+TEST_CASE("a broadcast once per host goes to one rank of each, which the others copy", "[mesh]") {
+  const MeshLayout source = Layout(2, Whole(0, kShape), Shard(0));
+  MeshLayout destination = Layout(5, Whole(0, kShape), Shard(0));
+  destination.hosts = {0, 0, 1, 0, 1};
+  const uint64_t bytes = kCatalogue[0].SizeBytes();
+  PlanOptions options{.policy = SharePolicy::kBroadcast};
+  Traffic traffic = TrafficOf(*MakePlan(kCatalogue, source, destination, options), 2, 5);
+  REQUIRE(traffic.received == std::vector<uint64_t>(5, bytes));
+  REQUIRE(traffic.host_bytes == 0);
+  options.once_per_host = true;
+  traffic = TrafficOf(*MakePlan(kCatalogue, source, destination, options), 2, 5);
+  REQUIRE(traffic.received == std::vector<uint64_t>{bytes, 0, bytes, 0, 0});
+  REQUIRE(traffic.sent == std::vector<uint64_t>{2 * bytes, bytes / 2});
+  REQUIRE(traffic.pairs[2] == bytes);
+  REQUIRE(traffic.host_bytes == 3 * bytes);
+  destination.hosts.clear();  // every rank is alone
+  traffic = TrafficOf(*MakePlan(kCatalogue, source, destination, options), 2, 5);
+  REQUIRE(traffic.received == std::vector<uint64_t>(5, bytes));
 }
 
 }  // namespace dws::mesh

@@ -30,8 +30,10 @@ TEST_CASE("sizes of parallelism are parsed, each once and in range", "[dwsctl]")
   REQUIRE((sizes->tp == 8 && sizes->pp == 4 && sizes->ep == 32 && sizes->dp == 2 &&
            sizes->etp == 3 && sizes->fsdp == 0));
   REQUIRE(ParseSizes("--trainer", "fsdp=16")->RankCount() == 16);
+  REQUIRE(ParseSizes("--trainer", "fsdp=16,dp=2")->RankCount() == 32);
+  REQUIRE_FALSE(ParseSizes("--engine", "tp=8")->etp.has_value());  // as many as ep leaves
   for (const char* wrong : {"tp", "tp=", "tp=0", "tp=-1", "tp=5000", "tp=2x", "cp=2", "tp=2,tp=2",
-                            ",tp=2", "tp=99999999999", "fsdp=2,tp=2"}) {
+                            ",tp=2", "tp=99999999999", "etp=2,etp=2", "etp=0"}) {
     const Status status = ParseSizes("--trainer", wrong).status();
     INFO(wrong << ": " << status.ToString());
     REQUIRE(status.code() == absl::StatusCode::kInvalidArgument);

@@ -163,7 +163,8 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       ->add_option("--model", flags->model, "a published model, of those that docs/dwsctl.md lists")
       ->type_name("NAME")
       ->check(choice(ModelNames()));
-  command->add_option("--trainer", flags->trainer, "sizes of tp, pp, dp, ep, etp; or of fsdp alone")
+  command
+      ->add_option("--trainer", flags->trainer, "sizes of tp, pp, dp, ep, etp; or of fsdp and dp")
       ->type_name("SIZES")
       ->needs("--model");
   command->add_option("--engine", flags->engine, "sizes of tp, dp, ep, etp of one engine")

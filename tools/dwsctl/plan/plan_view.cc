@@ -45,7 +45,7 @@ uint32_t* SizeNamed(mesh::ParallelSizes& sizes, std::string_view name) {
   if (name == "pp") return &sizes.pp;
   if (name == "dp") return &sizes.dp;
   if (name == "ep") return &sizes.ep;
-  if (name == "etp") return &sizes.etp;
+  if (name == "etp") return &sizes.etp.emplace();
   if (name == "fsdp") return &sizes.fsdp;
   return nullptr;
 }
@@ -94,10 +94,6 @@ Result<mesh::ParallelSizes> ParseSizes(std::string_view flag, std::string_view t
           flag, Printable(part, 60), limits::kWorldSizeMax);
     }
     *size = number;
-  }
-  // Other sizes would be ignored: the ranks of FSDP are all there are.
-  if (sizes.fsdp > 0 && seen.size() > 1) {
-    return InvalidArgumentError("{}: fsdp excludes the other sizes", flag);
   }
   return sizes;
 }
