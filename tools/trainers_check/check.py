@@ -100,6 +100,14 @@ CASES = {
     "hf": Case("hf_run.py"),
     "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
     "hf-ddp": Case("hf_run.py", ranks=2, senders=2),
+    "hf-zero3": Case(
+        "hf_run.py",
+        dtype="bfloat16",
+        ranks=2,
+        senders=2,
+        options=("--zero3",),
+        needs=("torch", "transformers", "accelerate", "deepspeed"),
+    ),
     "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, senders=2, needs=_FSDP),
     "fsdp2-bfloat16": Case(
         "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP

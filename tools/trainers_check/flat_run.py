@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 import warnings
 from typing import Any, Callable
 
@@ -71,37 +70,22 @@ def fsdp1(model: torch.nn.Module, layout: str, dtype: torch.dtype) -> Trained:
 
 
 def deepspeed_engine(model: torch.nn.Module, layout: str, dtype: torch.dtype) -> Trained:
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed
+    from tools.trainers_check import zero
 
-    # Its way through shared memory would have to be compiled; gloo does without. deepspeed.comm.torch is torch itself.
-    setattr(sys.modules["deepspeed.comm.torch"], "build_shm_op", lambda: None)
-    deepspeed.init_distributed("gloo")
-    zero: dict[str, Any] = {"stage": 2 if layout == "zero2" else 3}
-    if zero["stage"] == 3:
-        zero["stage3_param_persistence_threshold"] = 40
-    if layout == "zero3-offload":
-        zero["offload_param"] = {"device": "cpu"}
-    config = {
-        "train_micro_batch_size_per_gpu": 4,
-        "bf16": {"enabled": dtype is torch.bfloat16},
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+    assert dtype is torch.bfloat16
+    zero.deepspeed.init_distributed("gloo")
+    offload = {"offload_param": {"device": "cpu"}} if layout == "zero3-offload" else {}
+    engine = zero.deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+        config=zero.configuration(stage=2 if layout == "zero2" else 3, **offload),
+    )[0]
 
     def step(tokens: torch.Tensor) -> None:
         engine.backward(engine(tokens))
         engine.step()
 
-    def gathered() -> State:
-        parameters = list(engine.module.parameters()) if zero["stage"] == 3 else []
-        with deepspeed.zero.GatheredParameters(parameters):
-            return {name: tensor.clone() for name, tensor in engine.module.state_dict().items()}
-
-    return engine, step, gathered
+    return engine, step, lambda: zero.gathered(engine.module)
 
 
 def main() -> None:
