@@ -1,10 +1,10 @@
 #!/bin/bash
-# Runs real trainers on the CPU (transformers.Trainer, FSDP2, TRL's GRPO) beside real daemons, and compares the bits
+# Runs real trainers on the CPU (transformers.Trainer, FSDP, DeepSpeed, TRL's GRPO) beside real daemons, and compares the bits
 # of what an engine got with the trainer's:
 #
 #   tools/trainers_check.sh --python PYTHON      PYTHON: of an environment with torch, numpy, grpcio and protobuf, and
-#                                                transformers, accelerate, trl, datasets and megatron-core for their
-#                                                cases; by default $DWS_TRAINERS_PYTHON
+#                                                transformers, accelerate, trl, datasets, megatron-core and
+#                                                deepspeed for their cases; by default $DWS_TRAINERS_PYTHON
 #   tools/trainers_check.sh --cases=hf,fsdp2     some of the cases
 #   tools/trainers_check.sh --logs=FOLDER        keeps the logs of trainers and engines
 #

@@ -71,6 +71,19 @@ def _mesh(layout: str, ranks: int, engine_parts: int = 1) -> Case:
     )
 
 
+def _flat(layout: str, ranks: int, kind: str = "uneven", dtype: str = "float32") -> Case:
+    return Case(
+        "flat_run.py",
+        kind=kind,
+        dtype=dtype,
+        ranks=ranks,
+        senders=ranks,
+        options=(f"--layout={layout}", f"--kind={kind}", "--engine-parts=3"),
+        engine_parts=3,
+        needs=("torch", "deepspeed") if layout.startswith("zero") else _FSDP,
+    )
+
+
 def _megatron(layout: str, kind: str) -> Case:
     return Case(
         "megatron_run.py",
@@ -87,6 +100,14 @@ CASES = {
     "hf": Case("hf_run.py"),
     "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
     "hf-ddp": Case("hf_run.py", ranks=2, senders=2),
+    "hf-zero3": Case(
+        "hf_run.py",
+        dtype="bfloat16",
+        ranks=2,
+        senders=2,
+        options=("--zero3",),
+        needs=("torch", "transformers", "accelerate", "deepspeed"),
+    ),
     "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, senders=2, needs=_FSDP),
     "fsdp2-bfloat16": Case(
         "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP
@@ -98,6 +119,12 @@ CASES = {
     "fsdp2-tp-by-rows": _mesh("fsdp2-tp-by-rows", 4),
     "fsdp2-to-tp": _mesh("fsdp2", 4, engine_parts=3),
     "experts": _mesh("experts", 4),
+    "fsdp1": _flat("fsdp1", 3, kind="wide", dtype="bfloat16"),
+    "fsdp1-flat": _flat("fsdp1-flat", 3),
+    "fsdp1-hybrid": _flat("fsdp1-hybrid", 4, kind="wide"),
+    "zero3": _flat("zero3", 3, dtype="bfloat16"),
+    "zero3-offload": _flat("zero3-offload", 3, kind="wide", dtype="bfloat16"),
+    "zero2": _flat("zero2", 2, dtype="bfloat16"),
     "megatron": _megatron("qwen3", "qwen3"),
     "megatron-tp4": _megatron("qwen3-tp4", "qwen3"),
     "megatron-moe": _megatron("qwen3-moe", "qwen3-moe"),

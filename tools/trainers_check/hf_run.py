@@ -1,4 +1,4 @@
-"""transformers.Trainer with PublishCallback, also under torchrun. Trains twice from the same seed, without it and with it: the
+"""transformers.Trainer with PublishCallback, also under torchrun and with DeepSpeed's ZeRO-3. Trains twice from the same seed, without it and with it: the
 weights must end the same, so the callback changes nothing of the training."""
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from tools.trainers_check.comparison import Comparison
 STEPS = 6
 
 
+def gathered(model: torch.nn.Module) -> dict[str, Any]:
+    """The full state. A collective call."""
+    if hasattr(next(model.parameters()), "ds_id"):
+        from tools.trainers_check import zero
+
+        return zero.gathered(model)
+    return model.state_dict()
+
+
 class Compare(transformers.TrainerCallback):
     """Comes after the callback that it looks at."""
 
@@ -32,7 +41,7 @@ class Compare(transformers.TrainerCallback):
         self._check(state, given["model"])
 
     def _check(self, state: Any, model: Any) -> None:
-        weights = model.state_dict()
+        weights = gathered(model)
         if model.config.tie_word_embeddings:
             del weights["lm_head.weight"]
         self._comparison.check(state.global_step + 1, weights)
@@ -47,9 +56,14 @@ class Tokens(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return {"input_ids": tokens, "labels": tokens}
 
 
-def train(callbacks: list[Any], folder: str) -> str:
+def train(callbacks: list[Any], folder: str, zero3: bool) -> str:
     """Returns the digest of the weights in the last checkpoint that it writes; "" on other processes
     than the first, which write none."""
+    given: dict[str, Any] = {}
+    if zero3:
+        from tools.trainers_check import zero
+
+        given = {"bf16": True, "deepspeed": zero.configuration(stage=3)}
     model = models.make("qwen3", seed=1)
     arguments = transformers.TrainingArguments(
         output_dir=folder,
@@ -62,6 +76,7 @@ def train(callbacks: list[Any], folder: str) -> str:
         report_to=[],
         disable_tqdm=True,
         seed=3,
+        **given,
     )
     trainer = transformers.Trainer(model, arguments, train_dataset=Tokens(), callbacks=callbacks)
     trainer.train()
@@ -75,6 +90,7 @@ def main(argv: Optional[list[str]] = None) -> None:
     parser = argparse.ArgumentParser()
     for name in ("sender", "receiver", "job-id", "seen", "dtype"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--zero3", action="store_true")
     options = parser.parse_args(argv)
     comparison = Comparison(options.seen, options.dtype)
     dtype = None if options.dtype == "float32" else options.dtype
@@ -82,10 +98,14 @@ def main(argv: Optional[list[str]] = None) -> None:
         options.sender, options.job_id, wait="all", wait_timeout=60, dtype=dtype
     )
     with tempfile.TemporaryDirectory() as folder:
-        alone = train([], os.path.join(folder, "alone"))
-        published = train([publish, Compare(comparison)], os.path.join(folder, "published"))
+        alone = train([], os.path.join(folder, "alone"), options.zero3)
+        published = train(
+            [publish, Compare(comparison)], os.path.join(folder, "published"), options.zero3
+        )
     assert alone == published, "the callback changed what was trained"
-    print(f"ok: {comparison.report()}, checkpoint as without the callback")
+    print(f"ok: {comparison.report()}, checkpoint as without the callback", flush=True)
+    if options.zero3:
+        os._exit(0)  # threads of DeepSpeed go on
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 is imported itself.
 
 placement: which part of a tensor this process has; refuses what a layout cannot express.
+flat_tensors: weights that FSDP1 and ZeRO-3 cut inside of rows; flat_exchange: puts the rows together.
 shares: who publishes what of the parts that several processes have.
 module_weights: a module's tensors, as they are registered and published.
 megatron_weights: what a rank of Megatron has, as it is registered and published.

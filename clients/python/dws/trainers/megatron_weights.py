@@ -3,14 +3,14 @@ gathered from its parameters into shared memory before each version."""
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 from dws.declare.fused import Piece
 from dws.declare.megatron import MegatronTensors
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError, StateError
 from dws.trainer import Trainer
-from dws.trainers.shares import Declared, Share
+from dws.trainers.shares import Declarations, Declared, Share
 
 
 class MegatronWeights:
@@ -46,14 +46,14 @@ class MegatronWeights:
         self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}
 
-    def check_complete(self, names: Iterable[str]) -> None:
+    def meet(self, declared: Declarations) -> None:
         """Args:
-          names: of the tensors that any process has.
+          declared: by all processes.
 
         Raises:
           LayoutError: they are not all of the model.
         """
-        missing = self._tensors.model.missing(names)
+        missing = self._tensors.model.missing({name for each in declared for name in each})
         if missing:
             raise LayoutError(
                 f"no process has {len(missing)} tensors of the model, such as '{missing[0]}': expected all ranks, each with "

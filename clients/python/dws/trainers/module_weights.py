@@ -5,7 +5,7 @@ the module and the sender share memory: those of the host become views of shared
 `param.data = view`, so the optimizer keeps its parameters; those of CUDA devices stay where they are.
 Otherwise what it publishes is copied into shared memory before each version: the parts of sharded tensors,
 which the framework has in buffers of its own, shares of whole ones, views of larger memory, which an
-optimizer may update as a whole, and casts.
+optimizer may update as a whole, and casts. Rows that FSDP1 and ZeRO-3 have cut are put together (flat_exchange).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
 from dws.torch_module import bind, is_module, named_tensors
 from dws.trainer import Trainer
+from dws.trainers.flat_exchange import FlatExchange, Piece, copy_pieces, rows_begun
+from dws.trainers.flat_tensors import FSDP1_WRAPPER, FlatTensor, module_tensors
 from dws.trainers.placement import ranges_of
-from dws.trainers.shares import Declared, Share
+from dws.trainers.shares import Declarations, Declared, Share
 
 # What wrappers add to names; checkpoints and engines do not have it.
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", FSDP1_WRAPPER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +32,14 @@ class _Weight:
     own_name: the module's, wrappers included.
     sharded: whether it is a DTensor.
     local_shape: of what this process has.
+    flat: FlatTensor.place, of one that is cut flat.
     """
 
     declared: Declared
     own_name: str
     sharded: bool
     local_shape: tuple[int, ...]
+    flat: Optional[tuple[Any, ...]] = None
 
     def share(self, tensor: Any, share: Share) -> Any:
         """The elements that this process publishes, now.
@@ -77,7 +81,7 @@ class ModuleWeights:
         self, module: Any, cuts: Optional[Mapping[str, Any]] = None, dtype: Any = None
     ) -> None:
         """Args:
-          module: a torch module, also in torch.compile's wrapper or in DistributedDataParallel.
+          module: a torch module, also in torch.compile's wrapper, in DistributedDataParallel or in DeepSpeed's engine.
           cuts: for the engines; see Trainer.register.
           dtype: which floating-point weights have where they are published; None: the module's own.
 
@@ -87,35 +91,52 @@ class ModuleWeights:
         self._module = _plain(module)
         self._weights: dict[str, _Weight] = {}
         self._cuts = dict(cuts or {})
-        tensors = named_tensors(self._module)
+        tensors = module_tensors(self._module)
         parameters = {name for name, _ in self._module.named_parameters()}
         for own_name, tensor in tensors.items():
-            if "_fsdp_wrapped_module" in own_name.split("."):
-                raise LayoutError(f"'{own_name}' is in a wrapper of FSDP1: use FSDP2 (fully_shard)")
             name = ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
             self._weights[name] = self._declared(
                 name, own_name, tensor, dtype, own_name in parameters
             )
-        self.declared = {name: weight.declared for name, weight in self._weights.items()}
-        self._copied = _share_memory(tensors.values()) or any(
+        # A process that does not have a scalar cannot say so by ranges.
+        self.declared = {
+            name: weight.declared
+            for name, weight in self._weights.items()
+            if weight.declared.spec.shape or weight.declared.flat != (0, 0)
+        }
+        self._exchange: Optional[FlatExchange] = None
+        self._copied = any(
             weight.sharded
+            or weight.flat
             or weight.declared.spec.dtype is not DType.of(tensors[weight.own_name].dtype)
             for weight in self._weights.values()
-        )
+        ) or _share_memory(tensors.values())
         self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}
 
     def _declared(
         self, name: str, own_name: str, tensor: Any, dtype: Any, divisible: bool
     ) -> _Weight:
+        if isinstance(tensor, FlatTensor):
+            ranges = rows_begun(tensor.shape, tensor.held)
+            declared = Declared.of(name, tensor, tensor.shape, ranges, self._cuts, dtype)
+            declared = dataclasses.replace(declared, flat=tensor.held)
+            return _Weight(declared, own_name, False, (), tensor.place)
         ranges = ranges_of(name, tensor)
         sharded = hasattr(tensor, "placements")
         local = tensor.to_local() if sharded else tensor
         declared = Declared.of(name, tensor, tensor.shape, ranges, self._cuts, dtype, divisible)
         return _Weight(declared, own_name, sharded, tuple(local.shape))
 
-    def check_complete(self, names: Iterable[str]) -> None:
-        """Every process has the names of its module."""
+    def meet(self, declared: Declarations) -> None:
+        """Args:
+          declared: by all processes.
+
+        Raises:
+          LayoutError: the ranges that they have of a tensor do not follow each other.
+        """
+        if any(weight.flat for weight in self._weights.values()):
+            self._exchange = FlatExchange(declared)
 
     def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
         """Registers what this process publishes.
@@ -141,14 +162,18 @@ class ModuleWeights:
         bind(self._module, {self._weights[k].own_name: view for k, view in self._views.items()})
 
     def refresh(self) -> None:
-        """Puts the current weights where the sender reads them. Call it before each version.
+        """Puts the current weights where the sender reads them. Call it before each version, with FSDP1 and ZeRO-3 on
+        all processes.
 
         Raises:
           StateError: a weight is not as it was registered, by name.
         """
         torch = loaded_torch()
         assert torch is not None
-        tensors = named_tensors(self._module)
+        try:
+            tensors = module_tensors(self._module)
+        except LayoutError as error:
+            raise StateError(str(error)) from None
         changed = sorted(set(tensors) ^ {weight.own_name for weight in self._weights.values()})
         if changed:
             raise StateError(
@@ -156,8 +181,12 @@ class ModuleWeights:
                 "not add, remove or tie weights during the training"
             )
         with torch.no_grad():
+            pieces = self._pieces(tensors)
             for name, view in self._views.items():
                 tensor = tensors[self._weights[name].own_name]
+                if name in pieces:
+                    copy_pieces(pieces[name], view, self._shares[name])
+                    continue
                 mine = self._weights[name].share(tensor, self._shares[name])
                 if self._copied:
                     view.copy_(mine)
@@ -168,6 +197,25 @@ class ModuleWeights:
                         f"{self._shares[name].spec} has moved to other memory since it was registered: do not "
                         "convert, move or replace weights during the training"
                     )
+
+    def _pieces(self, tensors: Mapping[str, Any]) -> dict[str, list[Piece]]:
+        """Of the weights that are cut flat, what this process publishes, and where it is in them.
+
+        Args:
+          tensors: the module's, now.
+        """
+        own = {}
+        for name, weight in self._weights.items():
+            tensor = tensors[weight.own_name]
+            place = tensor.place if isinstance(tensor, FlatTensor) else None
+            if place != weight.flat:
+                raise StateError(
+                    f"{weight.declared.spec} had the place {weight.flat} in flat memory when it was registered, and has "
+                    f"{place} now: do not wrap, convert or replace weights during the training"
+                )
+            if place is not None:
+                own[name] = (tensor.held[0], tensor.elements)
+        return self._exchange.run(own) if self._exchange else {}
 
 
 def _share_memory(tensors: Iterable[Any]) -> bool:
@@ -194,7 +242,7 @@ def _plain(module: Any) -> Any:
     """
     if not is_module(module):
         raise LayoutError(f"expected a torch module, found a {type(module).__name__}")
-    if type(module).__name__ == "DistributedDataParallel":
+    if type(module).__name__ in ("DistributedDataParallel", "DeepSpeedEngine"):
         module = module.module
     if hasattr(module, "peft_config"):
         raise LayoutError(

@@ -135,10 +135,8 @@ def _cutting_axes(where: str, tensor: Any) -> dict[int, list[Axis]]:
 def _refuse_foreign(name: str, tensor: Any) -> None:
     """Raises LayoutError for tensors that do not hold the weight's elements as they are."""
     why = None
-    if hasattr(tensor, "ds_id"):
-        why = "is partitioned by DeepSpeed ZeRO-3: use FSDP2 (fully_shard)"
-    elif type(tensor).__name__ == "FlatParameter" or getattr(tensor, "_is_flat_param", False):
-        why = "is a flat parameter of FSDP1: use FSDP2 (fully_shard)"
+    if getattr(tensor, "_is_flat_param", False):
+        why = "is a flat parameter outside of FullyShardedDataParallel: use that, or FSDP2"
     elif getattr(tensor, "quant_state", None) is not None:
         why = "is quantised by bitsandbytes: publish a model with plain weights"
     elif getattr(tensor, "is_meta", False):

@@ -79,7 +79,7 @@ class Publisher:
         of Megatron. A collective call: if it fails on one process, it raises on all, and none stays registered.
 
         Args:
-          module: a torch module, or what dws.declare.from_megatron returned.
+          module: a torch module, an engine of DeepSpeed, or what dws.declare.from_megatron returned.
 
         Raises:
           LayoutError, DTypeError: a weight that a layout cannot express, by name; before anything is
@@ -104,7 +104,7 @@ class Publisher:
         unknown = sorted(set(self._cuts or {}) - names)
         if unknown:
             raise LayoutError(f"cuts= names tensors that no process has: {unknown}")
-        weights[0].check_complete(names)
+        weights[0].meet(declared)
         if not any(by_rank for by_rank, _ in found) and all(
             of_process.keys() == names and all(w.whole for w in of_process.values())
             for of_process in declared
@@ -132,7 +132,7 @@ class Publisher:
         self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
     ) -> Optional[PublishStats]:
         """Publishes the weights as they are now; on return they may be overwritten. If the sender has
-        restarted, registers with it again first.
+        restarted, registers with it again first. With FSDP1 and ZeRO-3 it is a collective call.
 
         Returns:
           What changed on this process; None if it publishes nothing, or if the sender had the

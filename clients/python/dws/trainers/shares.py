@@ -21,7 +21,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from dws.dtypes import DType
 from dws.errors import DTypeError, LayoutError
-from dws.layout import BLOCK_ELEMENTS, Cells, Cut, Cuts, TensorSpec, elements_in, with_cuts
+from dws.layout import BLOCK_ELEMENTS, Cells, Cut, Cuts, Range, TensorSpec, elements_in, with_cuts
 from dws.trainers.placement import Ranges
 
 
@@ -33,11 +33,13 @@ class Declared:
       spec: cut as engines need it.
       ranges: what the process has of it.
       divisible: whether processes with the same part may divide it.
+      flat: of a tensor that is cut flat, [begin, end) of the elements that the process has in its memory; (0, 0) for none.
     """
 
     spec: TensorSpec
     ranges: Ranges
     divisible: bool = True
+    flat: Optional[Range] = None
 
     @classmethod
     def of(

@@ -253,18 +253,18 @@ class RefusalsTest(unittest.TestCase):
         config = naive.smaller(MODELS["deepseek-v3"])
         place = Place(tp=2, pp=2, dp=2, ep=4, etp=1)
         ranks = [held for _, held in declared(config, whole(config, seed=0), place)]
-        names = [set(each.held) for each in ranks]
         first = MegatronWeights(ranks[0])
-        first.check_complete(set().union(*names))
+        everywhere = [each.declared for each in map(MegatronWeights, ranks)]
+        first.meet(everywhere)
         for lacking, why in (
-            (set().union(*names[:4]), "such as 'model.layers.2.input_layernorm.weight'"),
+            (everywhere[:4], "such as 'model.layers.2.input_layernorm.weight'"),
             (
-                set().union(*names[:3], *names[4:7]),
+                everywhere[:3] + everywhere[4:7],
                 "such as 'model.layers.1.mlp.experts.6.down_proj",
             ),
         ):
             with self.assertRaisesRegex(dws.LayoutError, why):
-                first.check_complete(lacking)
+                first.meet(lacking)
 
     def test_a_part_of_a_ranks_experts_is_refused(self) -> None:
         config = naive.smaller(MODELS["gpt-oss-20b"])

@@ -1,0 +1,160 @@
+"""Rows that are cut between processes are put together before each version, because layouts have whole rows.
+
+A process publishes the rows that begin in its range of a tensor (dws.trainers.flat_tensors). What its last row has
+beyond the range comes from the processes with the next ranges, which may be several. All of it travels in one
+all_to_all, of the bytes that are published; tensors of one dimension need none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+
+from dws.dtypes import loaded_torch
+from dws.errors import LayoutError
+from dws.layout import Range
+from dws.trainers.placement import Ranges
+from dws.trainers.shares import Declarations, Share
+
+# (its first element in the tensor, elements), one-dimensional.
+Piece = tuple[int, Any]
+
+_ALIGNMENT_BYTES = 8  # of each move in the buffers: more than any element type needs
+
+
+class Move(NamedTuple):
+    """Elements that a process sends to another one."""
+
+    name: str
+    source: int
+    target: int
+    elements: Range
+
+
+def rows_begun(shape: Sequence[int], held: Range) -> Ranges:
+    """What a process that has these elements publishes: the rows that begin there; none: (0, 0) of the first dimension."""
+    if not shape:
+        return ()
+    row = max(math.prod(shape[1:]), 1)
+    begin, end = (-(-at // row) for at in held)
+    return ((begin, end) if begin < end else (0, 0), *((0, extent) for extent in shape[1:]))
+
+
+def moves_of(declared: Declarations) -> list[Move]:
+    """All that is exchanged, in the order of names and elements. Pure.
+
+    Args:
+      declared: by process, then by name. Of replicas of a part the process sends that comes next after the target.
+
+    Raises:
+      LayoutError: the ranges of a tensor do not follow each other.
+    """
+    found = []
+    for name in sorted({name for each in declared for name, one in each.items() if one.flat}):
+        owners: dict[Range, list[int]] = {}
+        for process, of_process in enumerate(declared):
+            held = of_process[name].flat if name in of_process else None
+            if held and held[0] < held[1]:
+                owners.setdefault(held, []).append(process)
+        parts = sorted(owners)
+        spec = next(each[name].spec for each in declared if name in each)
+        if [0, *(end for _, end in parts)] != [*(begin for begin, _ in parts), spec.elements]:
+            raise LayoutError(
+                f"{spec}: processes have the elements {parts[:8]} of {spec.elements}, expected ranges that follow each other"
+            )
+        for i, part in enumerate(parts):
+            end = _end_of_rows(spec.shape, part)
+            for other in parts[i + 1 :]:
+                if other[0] >= end:
+                    break
+                for target in owners[part]:
+                    source = min(owners[other], key=lambda each: (each - target) % len(declared))
+                    found.append(Move(name, source, target, (other[0], min(other[1], end))))
+    return found
+
+
+def _end_of_rows(shape: Sequence[int], held: Range) -> int:
+    """Behind the last element of the rows that begin there; where the range ends, if none does."""
+    rows = rows_begun(shape, held)
+    return max(rows[0][1] * math.prod(shape[1:]), held[1]) if rows else held[1]
+
+
+class FlatExchange:
+    """Lifecycle: made from what all processes have declared; `run` before each version, on all processes."""
+
+    def __init__(self, declared: Declarations) -> None:
+        """Raises:
+        LayoutError: as moves_of.
+        """
+        moves = moves_of(declared)
+        torch = loaded_torch()
+        assert torch is not None
+        process = torch.distributed.get_rank() if moves else 0
+        self._needed = bool(moves)
+        self._sent = [each for each in moves if each.source == process]
+        self._sent.sort(key=lambda each: each.target)
+        self._received = [each for each in moves if each.target == process]
+        self._received.sort(key=lambda each: each.source)
+        self._specs = {name: one.spec for each in declared for name, one in each.items()}
+
+    def run(self, own: Mapping[str, Piece]) -> dict[str, list[Piece]]:
+        """A collective call of the default group, unless all ranges end with their rows.
+
+        Args:
+          own: what this process has, by name.
+
+        Returns:
+          The same, with what came from other processes, in the element types that are published.
+        """
+        found = {name: [piece] for name, piece in own.items()}
+        if not self._needed:
+            return found
+        torch = loaded_torch()
+        assert torch is not None
+        group = torch.distributed
+        device = "cpu" if group.get_backend() != "nccl" else f"cuda:{torch.cuda.current_device()}"
+        sizes = [[0] * group.get_world_size() for _ in range(2)]
+        for move in self._sent:
+            sizes[0][move.target] += self._padded(move)
+        for move in self._received:
+            sizes[1][move.source] += self._padded(move)
+        outgoing, incoming = (
+            torch.zeros(sum(each), dtype=torch.uint8, device=device) for each in sizes
+        )
+        for move, place in self._places(self._sent):
+            first, elements = own[move.name]
+            begin, end = move.elements
+            cast = elements[begin - first : end - first].to(self._specs[move.name].dtype.torch)
+            outgoing[place].copy_(cast.contiguous().view(torch.uint8))
+        group.all_to_all_single(incoming, outgoing, sizes[1], sizes[0])
+        for move, place in self._places(self._received):
+            elements = incoming[place].view(self._specs[move.name].dtype.torch)
+            found[move.name].append((move.elements[0], elements))
+        return found
+
+    def _places(self, moves: Sequence[Move]) -> Iterator[tuple[Move, slice]]:
+        """Where each is in a buffer."""
+        at = 0
+        for move in moves:
+            yield move, slice(at, at + self._size_bytes(move))
+            at += self._padded(move)
+
+    def _size_bytes(self, move: Move) -> int:
+        return (move.elements[1] - move.elements[0]) * int(self._specs[move.name].dtype.itemsize)
+
+    def _padded(self, move: Move) -> int:
+        return -(-self._size_bytes(move) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+def copy_pieces(pieces: Sequence[Piece], view: Any, share: Share) -> None:
+    """Args:
+    view: of the share; which follows itself in row-major order, because it is cut on the first dimension that has several
+      rows (dws.trainers.shares).
+    """
+    shape = share.spec.shape
+    first = sum(begin * math.prod(shape[dim + 1 :]) for dim, (begin, _) in enumerate(share.ranges))
+    flat = view.reshape(-1)
+    for at, elements in pieces:
+        begin, end = max(at, first), min(at + len(elements), first + len(flat))
+        if begin < end:
+            flat[begin - first : end - first].copy_(elements[begin - at : end - at])
