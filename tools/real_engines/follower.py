@@ -75,7 +75,7 @@ class FollowedEngine:
                 0, f"--slime-dir={self._versions}", f"--slime-checkpoint={base}"
             )
             configuration = self._scene.configuration
-            self._trainer = StepTrainer(sender.socket, self._cluster.job_id, configuration, cut=False)
+            self._trainer = StepTrainer(sender.socket, self._cluster.job_id, configuration)
             self._start_engine()
         except BaseException:
             self._stop()

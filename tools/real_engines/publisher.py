@@ -6,8 +6,7 @@ import multiprocessing
 from typing import Any
 
 import dws
-from dws.plugins.canonical import ModelShape, slice_grid
-from tools.real_engines.model import CONFIGS, version_weights
+from tools.real_engines.model import version_weights
 
 WAIT_SECONDS = 60.0
 
@@ -19,15 +18,14 @@ class Publisher:
       RuntimeError: from all but `alternate`: the trainer has failed; its error is on stderr.
     """
 
-    def __init__(self, socket: str, job_id: str, kind: str, ranks: int) -> None:
+    def __init__(self, socket: str, job_id: str, kind: str) -> None:
         """Args:
         kind: of CONFIGS.
-        ranks: tensor-parallel ones of the engine.
         """
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(socket, job_id, kind, ranks, theirs), daemon=True
+            target=_serve, args=(socket, job_id, kind, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -58,14 +56,11 @@ class Publisher:
         return commits
 
 
-def _serve(socket: str, job_id: str, kind: str, ranks: int, pipe: Any) -> None:
+def _serve(socket: str, job_id: str, kind: str, pipe: Any) -> None:
     """Answers with a number: nothing at first, then commits."""
     weights = [version_weights(kind, which) for which in (0, 1)]
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights[0].items()}
-    config = type("Config", (), CONFIGS[kind])
-    cuts = slice_grid(shapes, ModelShape.from_config(config), [(ranks, 1)])
     with dws.Trainer(socket, job_id) as trainer:
-        views = trainer.register(weights[0], cuts=cuts)
+        views = trainer.register(weights[0])
         pipe.send(0)
         version = 0
 

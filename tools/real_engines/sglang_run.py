@@ -80,7 +80,7 @@ def require_told(server: Server, version: int) -> None:
 def main() -> int:
     options = arguments()
     # A server that starts waits for the trainer's layout.
-    publisher = Publisher(options.sender, options.job_id, options.kind, options.tp)
+    publisher = Publisher(options.sender, options.job_id, options.kind)
     server = start_server(options)
     named: dict[tuple[int, Step], set[int]] = {}
     overlaps = "--disable-overlap-schedule" not in options.engine

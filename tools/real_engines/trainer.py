@@ -7,9 +7,8 @@ import threading
 from typing import Optional
 
 import dws
-from dws.plugins.canonical import ModelShape, slice_grid
 from tools.real_engines.cells import Configuration
-from tools.real_engines.model import CONFIGS, trained_weights
+from tools.real_engines.model import trained_weights
 
 WAIT_SECONDS = 60.0
 # The steps whose weights are compared with fresh engines'.
@@ -19,18 +18,11 @@ STEPS = (1, 2)
 class StepTrainer:
     """Lifecycle: made registered; close. One thread at a time."""
 
-    def __init__(self, socket: str, job_id: str, configuration: Configuration, cut: bool = True) -> None:
-        """Args:
-        cut: as the engine's ranks hold the tensors; else whole, as slime's format has them.
-        """
+    def __init__(self, socket: str, job_id: str, configuration: Configuration) -> None:
         kind = configuration.kind
         self._weights = {step: trained_weights(kind, step) for step in STEPS}
         self._trainer = dws.Trainer(socket, job_id)
-        weights = trained_weights(kind, 0)
-        shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-        shape = ModelShape.from_config(type("Config", (), CONFIGS[kind]))
-        cuts = slice_grid(shapes, shape, [(configuration.ranks, 1)]) if cut else None
-        self._views = self._trainer.register(weights, cuts=cuts)
+        self._views = self._trainer.register(trained_weights(kind, 0))
 
     @property
     def stream(self) -> str:

@@ -16,9 +16,8 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 
 import dws
 import dws.vllm
-from dws.plugins.canonical import ModelShape, slice_grid
 from tools.real_engines.alternation import print_result
-from tools.real_engines.model import CONFIGS, NEXT_TOKEN, version_weights, write_config, write_tokenizer
+from tools.real_engines.model import NEXT_TOKEN, version_weights, write_config, write_tokenizer
 from tools.real_engines.server import Server
 from tools.real_engines.steps import Step, Tally
 from tools.real_engines.vllm_run import PROMPT, TOKENS, arguments
@@ -59,12 +58,8 @@ class Trainer:
     def __init__(self, options: argparse.Namespace, server: Server) -> None:
         self._server = server
         self._weights = [version_weights(options.kind, which) for which in (0, 1)]
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._weights[0].items()}
-        shape = ModelShape.from_config(type("Config", (), CONFIGS[options.kind]))
         self._trainer = dws.Trainer(options.sender, options.job_id)
-        self._views = self._trainer.register(
-            self._weights[0], cuts=slice_grid(shapes, shape, [(options.tp, 1)])
-        )
+        self._views = self._trainer.register(self._weights[0])
         dws.vllm.register()
         from dws.plugins.vllm_transfer import DwsTrainerInit
 

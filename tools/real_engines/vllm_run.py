@@ -77,7 +77,7 @@ def request(engine: Any, kind: str) -> list[Step]:
 def main() -> int:
     options = arguments()
     engine = start_engine(options)
-    publisher = Publisher(options.sender, options.job_id, options.kind, options.tp)
+    publisher = Publisher(options.sender, options.job_id, options.kind)
     attach: dict[str, Any] = {"socket": options.receiver}
     if options.request == "embedding":
         attach["excluded"] = ["lm_head.weight"]  # vLLM leaves it out

@@ -65,7 +65,7 @@ def _mesh(layout: str, ranks: int, engine_parts: int = 1) -> Case:
         kind="wide",
         ranks=ranks,
         senders=ranks,
-        options=(f"--layout={layout}", f"--engine-parts={engine_parts}"),
+        options=(f"--layout={layout}",),
         engine_parts=engine_parts,
         needs=_FSDP,
     )
@@ -78,7 +78,7 @@ def _flat(layout: str, ranks: int, kind: str = "uneven", dtype: str = "float32")
         dtype=dtype,
         ranks=ranks,
         senders=ranks,
-        options=(f"--layout={layout}", f"--kind={kind}", "--engine-parts=3"),
+        options=(f"--layout={layout}", f"--kind={kind}"),
         engine_parts=3,
         needs=("torch", "deepspeed") if layout.startswith("zero") else _FSDP,
     )

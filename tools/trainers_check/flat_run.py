@@ -92,16 +92,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("sender", "receiver", "job-id", "seen", "dtype", "kind", "layout"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--engine-parts", type=int, required=True)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
     dtype = getattr(torch, options.dtype)
     zero = options.layout.startswith("zero")
     model = models.make(options.kind, seed=3, dtype=options.dtype if zero else "float32")
-    cuts = models.engine_cuts(dict(model.named_parameters()), options.engine_parts)
     trained, step, gathered = (deepspeed_engine if zero else fsdp1)(model, options.layout, dtype)
-    publisher = Publisher(options.sender, options.job_id, cuts=cuts)
+    publisher = Publisher(options.sender, options.job_id)
     publisher.register(trained)
     assert publisher.trainer is not None
     sizes: list[Any] = [None] * dist.get_world_size()

@@ -113,7 +113,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("sender", "receiver", "job-id", "seen", "dtype", "layout"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--engine-parts", type=int, default=1)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     report = ""
@@ -121,9 +120,7 @@ def main() -> None:
         report = ", placements like torch's: %d, refused: %d" % compare_placements()
     model = parallel(models.make("wide", seed=3), options.layout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    parts = options.engine_parts
-    cuts = models.engine_cuts(dict(model.named_parameters()), parts) if parts > 1 else None
-    publisher = Publisher(options.sender, options.job_id, cuts=cuts)
+    publisher = Publisher(options.sender, options.job_id)
     publisher.register(model)
     assert publisher.trainer is not None
     sizes: list[Any] = [None] * dist.get_world_size()
