@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws {
 namespace {

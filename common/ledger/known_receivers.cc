@@ -5,7 +5,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/limits.h"
 
 namespace dws {

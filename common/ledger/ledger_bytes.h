@@ -10,7 +10,7 @@
 
 #include "common/base/bytes.h"
 #include "common/ledger/ledger_record.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws {
 

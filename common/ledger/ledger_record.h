@@ -11,7 +11,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 

@@ -12,7 +12,7 @@
 #include "common/mesh/fragment.h"
 #include "common/mesh/fused_tensor.h"
 #include "common/mesh/mesh.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws::mesh {

@@ -10,7 +10,7 @@
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
 #include "common/model/cells.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/limits.h"
 #include "common/model/tensor_spec.h"
 

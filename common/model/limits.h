@@ -90,7 +90,6 @@ inline constexpr uint64_t kStagingBytesMin = uint64_t{1} << 20;
 inline constexpr uint64_t kStagingBytesDefault = uint64_t{256} << 20;
 inline constexpr uint32_t kEngineWorldSizeMax = 1024;
 inline constexpr size_t kPendingAttachesMax = 64;
-inline constexpr std::chrono::seconds kRefineRepeatInterval{2};  // of asking for cuts
 inline constexpr size_t kSyncQueueMax = 256;  // acknowledgements that wait for one sender
 inline constexpr size_t kLeaseQueueMax = 16;  // commands that wait to be written to one engine rank
 inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress

@@ -1,3 +1,4 @@
+// Boundaries are only added, so what a rank owned is a box of the finer grid, too.
 #include "common/model/refinement.h"
 
 #include <algorithm>

@@ -21,7 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"

@@ -18,7 +18,7 @@
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
 #include "common/base/wall_clock.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/refinement.h"
 #include "common/model/stream_id.h"

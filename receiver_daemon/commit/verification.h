@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/threads/thread_pool.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "receiver_daemon/weights/engine_weights.h"
 
 namespace dws {

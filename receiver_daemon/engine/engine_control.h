@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 

@@ -123,7 +123,7 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     regions = plan.regions;
   }
   DWS_ASSIGN_OR_RETURN(memory->handed->regions, ImportRegions(regions, std::move(descriptors),
-                                                      Access::kReadWrite, devices_));
+                                                              Access::kReadWrite, devices_));
   DWS_CHECK(memory->regions().size() == regions.size());
   {
     MutexLock lock(mutex_);
@@ -231,8 +231,8 @@ Status EngineRegistry::Follow(const LayoutSetPtr& current, Registration& registr
     Merge(missing, lacking);
     return OkStatus();
   }
-  DWS_ASSIGN_OR_RETURN(plan.mapping,
-                       MapEngine(*current, plan.views, SizesOf(plan.regions), plan.mapping.excluded));
+  DWS_ASSIGN_OR_RETURN(
+      plan.mapping, MapEngine(*current, plan.views, SizesOf(plan.regions), plan.mapping.excluded));
   plan.layouts = current;
   if (registration.memory == nullptr) return OkStatus();
   auto memory = std::make_shared<AttachedMemory>(*registration.memory);

@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/delta/objects/object_part.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/sync_state/receiver_plan.h"
 #include "common/sync_state/subscription_state.h"
 #include "receiver_daemon/spool/spool.h"

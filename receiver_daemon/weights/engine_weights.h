@@ -11,7 +11,7 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/delta/objects/object_part.h"
 #include "common/memory/segment_map.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/sync_state/engine_share.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/weights/attached_memory.h"

@@ -13,7 +13,7 @@
 #include "common/delta/blocks/predict.h"
 #include "common/memory/segment_map.h"
 #include "common/memory/staged_writes.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "receiver_daemon/spool/spool.h"
 #include "receiver_daemon/spool/spooled_frame.h"

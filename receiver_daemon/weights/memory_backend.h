@@ -17,7 +17,7 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/pace.h"
 #include "common/memory/staging_budget.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "receiver_daemon/spool/spool.h"
 #include "receiver_daemon/spool/spooled_frame.h"

@@ -116,7 +116,7 @@ class LiveEngine {
   bool released_ = false;
   bool paused_for_drift_ = false;
   std::optional<VersionAt> before_;  // by the cuts before, until it is proved by the present ones
-  std::string drift_told_;  // what PauseForDrift logged last of drift that goes on
+  std::string drift_told_;           // what PauseForDrift logged last of drift that goes on
 };
 
 }  // namespace dws

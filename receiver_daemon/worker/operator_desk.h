@@ -13,7 +13,7 @@
 
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/weight_version.h"
 #include "receiver_daemon/commit/scrub.h"
 #include "receiver_daemon/transfer/subscription.h"

@@ -13,7 +13,7 @@
 #include "common/delta/blocks/block.h"
 #include "common/model/class_table.h"
 #include "common/model/delta_profile.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/snapshot.h"

@@ -42,9 +42,8 @@ Result<Origin> FindOrigin(Snapshot& old, const RankLayout& finer, RankSlice slic
   const Result<BoxRuns> box = RunsWithin(whole, ranges, RowMajorStrides(ShapeOf(whole)));
   if (!box.ok()) return Annotate(box.status(), fmt::format("tensor '{}'", spec.name));
   const uint32_t element_bytes = ElementBytes(spec.dtype);
-  const auto bytes =
-      ConstSegmentMap::Create(old.SliceBytes(*from), box->first_element * element_bytes, box->runs,
-                              element_bytes);
+  const auto bytes = ConstSegmentMap::Create(
+      old.SliceBytes(*from), box->first_element * element_bytes, box->runs, element_bytes);
   DWS_CHECK(bytes.ok());  // inside its slice
   return Origin{.slice = *from, .bytes = *bytes};
 }

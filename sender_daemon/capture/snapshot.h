@@ -10,7 +10,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/capture/class_tables.h"

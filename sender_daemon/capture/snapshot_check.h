@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/capture/snapshot.h"

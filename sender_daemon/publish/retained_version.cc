@@ -5,7 +5,8 @@
 namespace dws {
 
 bool RetainedVersion::Has(const Digest& token) const {
-  return token == manifest.state_token || std::ranges::find(former_tokens, token) != former_tokens.end();
+  return token == manifest.state_token ||
+         std::ranges::find(former_tokens, token) != former_tokens.end();
 }
 
 DeltaLink RetainedVersion::link() const {

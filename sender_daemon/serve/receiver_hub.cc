@@ -134,8 +134,8 @@ bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& re
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
   if (newest == nullptr || rank_->stream != stream) return true;
   const RetainedVersionPtr retained = rank_->log->Find(report.version);
-  const bool other_weights = retained != nullptr && report.state_token.has_value() &&
-                             !retained->Has(*report.state_token);
+  const bool other_weights =
+      retained != nullptr && report.state_token.has_value() && !retained->Has(*report.state_token);
   if (report.version <= newest->version && !other_weights) return true;
   LogWarning("report_ignored",
              {{"version", report.version.value()},

@@ -56,7 +56,7 @@ class ResidentSource final : public WeightSource {
                                                       std::span<const ShardPlace> places,
                                                       const DeviceShardsOptions& options);
 
-  const Regions regions_;  // shared with sources for other layouts
+  const Regions regions_;                               // shared with sources for other layouts
   std::vector<std::unique_ptr<DeviceShards>> devices_;  // destroyed before the regions they read
   std::vector<SliceHome> slices_;                       // by rank slice
 };

@@ -156,9 +156,8 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     DWS_CHECK(memory.regions.size() == 1);
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
   } else {
-    DWS_ASSIGN_OR_RETURN(live.resident,
-                         ResidentSource::Create(layout, std::move(memory.regions),
-                                                registration.places));
+    DWS_ASSIGN_OR_RETURN(live.resident, ResidentSource::Create(layout, std::move(memory.regions),
+                                                               registration.places));
   }
   const bool fenced = live_.has_value();
   if (fenced) {
@@ -354,9 +353,8 @@ Result<v1::BeginReply> TrainerSession::Begin(const v1::BeginRequest& request) {
   if (GivenUp(*live, request.attempt())) return AttemptGivenUp(request.version());
   DWS_RETURN_IF_ERROR(AdmitVersion(WeightVersion(request.version())));
   v1::BeginReply reply;
-  const Digest numbered_by = request.has_layout_signature()
-                                 ? FromProto(request.layout_signature())
-                                 : live->registration.layout.signature();
+  const Digest numbered_by = request.has_layout_signature() ? FromProto(request.layout_signature())
+                                                            : live->registration.layout.signature();
   if (numbered_by != state_->layout().signature()) {
     *reply.mutable_layout() = ToProto(state_->layout());
     *reply.mutable_layout_signature() = ToProto(state_->layout().signature());

@@ -73,9 +73,9 @@ class TrainerSession {
     PublishPipeline* pipeline = nullptr;
     const DrainSwitch* drain = nullptr;
     const WallClock* wall_clock = &kSystemWallClock;
-    cuda::CudaDevices* devices = nullptr;        // null: host memory only
-    std::function<void(RankStatePtr)> on_state;  // a registration is live
-    std::function<void()> on_gone;               // there is no trainer now
+    cuda::CudaDevices* devices = nullptr;          // null: host memory only
+    std::function<void(RankStatePtr)> on_state;    // a registration is live
+    std::function<void()> on_gone;                 // there is no trainer now
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
   };
   TrainerSession(Options options, Parts parts);

@@ -90,8 +90,7 @@ TEST_CASE("each element is where the finer layout puts it, at the same version",
 TEST_CASE("a snapshot without a version is refined to one without", "[refinement]") {
   ThreadPool pool(1);
   const RankStatePtr coarse = MakeState(Declared(), {1 << 30, 10});
-  const auto copy =
-      RefinedSnapshot(*coarse->snapshot, *Refined(coarse->layout(), Wishes()), pool);
+  const auto copy = RefinedSnapshot(*coarse->snapshot, *Refined(coarse->layout(), Wishes()), pool);
   REQUIRE(copy.ok());
   CHECK_FALSE((*copy)->version().has_value());
 }
@@ -102,8 +101,7 @@ TEST_CASE("a damaged slice is not given a digest that fits it", "[refinement]") 
   const RankStatePtr coarse = MakeState(Declared(), {1 << 30, 10});
   PublishAll(coarse, pool, 1, RandomWeights(coarse->layout(), random));
   coarse->snapshot->SliceBytes(RankSlice(2))[99] ^= std::byte{1};
-  const auto copy =
-      RefinedSnapshot(*coarse->snapshot, *Refined(coarse->layout(), Wishes()), pool);
+  const auto copy = RefinedSnapshot(*coarse->snapshot, *Refined(coarse->layout(), Wishes()), pool);
   CHECK(copy.status().code() == absl::StatusCode::kDataLoss);
   CHECK(Message(copy.status()).find("'b'") != std::string_view::npos);
 }

@@ -12,7 +12,7 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "tools/checkpoint/parts/block_walk.h"
 #include "tools/checkpoint/parts/delta_chain.h"
 

@@ -9,7 +9,7 @@
 
 #include "common/base/bytes.h"
 #include "common/delta/blocks/block.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/tensor_spec.h"
 
 namespace dws {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 #include "common/transport/shared_fs/names.h"

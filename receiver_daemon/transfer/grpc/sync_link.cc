@@ -102,7 +102,7 @@ void SyncLink::AskForCuts() {
   if (clock_.Now() < ask_at_) return;
   const auto lacking = subscription_.Lacking(index_);
   if (!lacking.has_value()) return;
-  ask_at_ = clock_.Now() + limits::kRefineRepeatInterval;
+  ask_at_ = clock_.Now() + limits::kRefusedRetryInterval;
   v1::SyncUp message;
   *message.mutable_refine() = RefineMessage(lacking->first, lacking->second);
   LogInfo("cuts_asked_for", {{"address", address_}, {"tensors", lacking->second.size()}});

@@ -92,8 +92,8 @@ Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
   }
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();
-  auto object = link.fetcher(target, rank).Object(target.stream, base, target.version, profile, slices,
-                                          std::move(spool));
+  auto object = link.fetcher(target, rank)
+                    .Object(target.stream, base, target.version, profile, slices, std::move(spool));
   if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
   return object;
 }

@@ -67,8 +67,10 @@ Result<std::unique_ptr<FiledDelta>> OpenDelta(const SharedPlace& place,
                          parsed->version.value(), parsed->base_version.value(),
                          manifest.name.version.value(), manifest.base->value());
   }
-  return std::make_unique<FiledDelta>(FiledDelta{
-      .file = std::move(file), .header = header, .manifest = *std::move(parsed), .frames_begin = frames_begin});
+  return std::make_unique<FiledDelta>(FiledDelta{.file = std::move(file),
+                                                 .header = header,
+                                                 .manifest = *std::move(parsed),
+                                                 .frames_begin = frames_begin});
 }
 
 Result<std::vector<std::unique_ptr<FiledDelta>>> OpenDeltas(

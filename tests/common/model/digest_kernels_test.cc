@@ -1,5 +1,5 @@
 // Every instruction set sums the same digest, at every alignment and tail.
-#include "common/model/digest_kernels.h"
+#include "common/model/digest/digest_kernels.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,6 +1,6 @@
 // Properties of the additive digest: known answers, sums over slices, and every single wrong word
 // changes it.
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>

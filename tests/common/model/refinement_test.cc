@@ -74,7 +74,8 @@ TEST_CASE("a finer layout has the same elements of each tensor and all boundarie
   REQUIRE(finer.ok());
   CHECK(SameButCuts(layout, *finer));
   CHECK(Lacking(*finer, first).empty());
-  for (const Shard& shard : finer->shards()) CHECK(Has(shard.tensor.cuts, first[shard.tensor.name]));
+  for (const Shard& shard : finer->shards())
+    CHECK(Has(shard.tensor.cuts, first[shard.tensor.name]));
   // Nothing is lacking exactly when nothing changes.
   CHECK(Lacking(layout, first).empty() == (*finer == layout));
 

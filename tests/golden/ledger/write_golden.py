@@ -18,7 +18,7 @@ def finish(x: int) -> int:
 
 
 def mix(index: int, word: int) -> tuple[int, int]:
-    """The contribution of one word to the digest (common/model/digest.h)."""
+    """The contribution of one word to the digest (common/model/digest/digest.h)."""
     return (
         finish((0x9E3779B97F4A7C15 * word + 0xC2B2AE3D27D4EB4F * index + 0x243F6A8885A308D3) & MASK),
         finish((0xD6E8FEB86659FD93 * word + 0xA0761D6478BD642E * index + 0x13198A2E03707344) & MASK),

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "tools/checkpoint/parts/block_walk.h"
 #include "tools/checkpoint/parts/delta_chain.h"
 

@@ -12,7 +12,7 @@
 
 #include "common/base/status.h"
 #include "common/delta/objects/object_writer.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "tools/checkpoint/parts/block_source.h"
 #include "tools/checkpoint/parts/block_walk.h"

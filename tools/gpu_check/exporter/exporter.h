@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/ipc/cuda_export.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "tools/gpu_check/exporter/child_process.h"
 #include "tools/gpu_check/exporter/exporter_wire.h"
 

@@ -11,7 +11,7 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/delta/blocks/block.h"
 #include "common/memory/cuda/staging_run.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws::gpu_check {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws::gpu_check {
 

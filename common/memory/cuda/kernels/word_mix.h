@@ -1,4 +1,4 @@
-// The digest of weights, a word at a time, with the constants of common/model/digest.h.
+// The digest of weights, a word at a time, with the constants of common/model/digest/digest.h.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include "common/memory/cuda/kernels/collectives.h"
 #include "common/memory/cuda/kernels/kernel_args.h"
 #include "common/memory/cuda/kernels/warp.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws::cuda::kernels {
 

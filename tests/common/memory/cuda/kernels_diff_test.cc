@@ -4,7 +4,7 @@
 
 #include "common/delta/bits/element.h"
 #include "common/delta/blocks/diff.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 #include "tests/common/memory/cuda/live_slice.h"
 
 namespace dws::cuda {

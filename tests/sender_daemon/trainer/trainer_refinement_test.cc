@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/model/limits.h"
-#include "tests/sender_daemon/trainer_session_fixture.h"
+#include "tests/sender_daemon/trainer/trainer_session_fixture.h"
 
 namespace dws {
 namespace {
@@ -146,8 +146,8 @@ TEST_CASE("an open version is finished in the layout it began with", "[trainer_s
   publish.set_version(1);
   publish.set_attempt(2);
   CHECK(fixture.Run([&](TrainerSession& live) {
-          return live.Publish(publish, [] { return true; }).status().code();
-        }) == absl::StatusCode::kFailedPrecondition);
+    return live.Publish(publish, [] { return true; }).status().code();
+  }) == absl::StatusCode::kFailedPrecondition);
   *begin.mutable_layout_signature() = told->layout_signature();
   const auto begun = open();
   REQUIRE(begun.ok());

@@ -1,9 +1,9 @@
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 #include <fmt/format.h>
 
 #include "common/base/instruction_set.h"
-#include "common/model/digest_kernels.h"
+#include "common/model/digest/digest_kernels.h"
 
 // The portable loops, which the other variants use for their tails; and the choice of a variant.
 namespace dws::digest_kernels {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "sender_daemon/trainer/trainer_session.h"
-#include "tests/sender_daemon/trainer_session_fixture.h"
+#include "tests/sender_daemon/trainer/trainer_session_fixture.h"
 
 namespace dws {
 namespace {

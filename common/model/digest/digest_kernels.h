@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/base/instruction_set.h"
-#include "common/model/digest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws::digest_kernels {
 

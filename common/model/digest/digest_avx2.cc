@@ -1,7 +1,7 @@
 // Four words at a time. AVX2 cannot multiply 64 bits by 64, so three 32-bit products make up one.
 #include "common/base/instruction_set.h"
 #include "common/base/intrinsics.h"
-#include "common/model/digest_kernels.h"
+#include "common/model/digest/digest_kernels.h"
 
 #if defined(__x86_64__)
 

@@ -5,7 +5,7 @@
 #include <condition_variable>
 #include <future>
 
-#include "tests/sender_daemon/trainer_session_fixture.h"
+#include "tests/sender_daemon/trainer/trainer_session_fixture.h"
 
 namespace dws {
 namespace {

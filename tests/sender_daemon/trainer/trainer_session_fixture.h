@@ -75,19 +75,20 @@ class Fixture {
     session_.emplace(
         TrainerSession::Options{.job_id = "job",
                                 .log_limits = {.bytes_max = uint64_t{1} << 30, .versions_max = 10}},
-        TrainerSession::Parts{.clock = &clock_,
-                              .executor = &executor_,
-                              .pool = &pool_,
-                              .handles = handles_.get(),
-                              .ledger = &ledger_,
-                              .pipeline = &pipeline_,
-                              .drain = &drain_,
-                              .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
-                              .on_gone =
-                                  [this] {
-                                    if (!told_gone_.exchange(true)) gone_.set_value();
-                                  },
-                              .on_refined = [this](RankStatePtr state) { state_ = std::move(state); }});
+        TrainerSession::Parts{
+            .clock = &clock_,
+            .executor = &executor_,
+            .pool = &pool_,
+            .handles = handles_.get(),
+            .ledger = &ledger_,
+            .pipeline = &pipeline_,
+            .drain = &drain_,
+            .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
+            .on_gone =
+                [this] {
+                  if (!told_gone_.exchange(true)) gone_.set_value();
+                },
+            .on_refined = [this](RankStatePtr state) { state_ = std::move(state); }});
   }
   ~Fixture() {
     handles_.reset();

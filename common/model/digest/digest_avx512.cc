@@ -1,7 +1,7 @@
 // Eight words at a time: AVX-512DQ multiplies 64 bits by 64.
 #include "common/base/instruction_set.h"
 #include "common/base/intrinsics.h"
-#include "common/model/digest_kernels.h"
+#include "common/model/digest/digest_kernels.h"
 
 #if defined(__x86_64__)
 
