@@ -25,6 +25,18 @@ Result<Shard> Refined(const Shard& shard, const std::vector<Cuts>& wished) {
 
 }  // namespace
 
+std::vector<Cuts> Without(const std::vector<Cuts>& wished, const std::vector<Cuts>& known) {
+  std::vector<Cuts> missing;
+  for (const Cuts& along : wished) {
+    const auto same = std::ranges::find(known, along.dim, &Cuts::dim);
+    std::vector<uint64_t> at;
+    std::ranges::set_difference(along.at, same == known.end() ? std::vector<uint64_t>() : same->at,
+                                std::back_inserter(at));
+    if (!at.empty()) missing.push_back({.dim = along.dim, .at = std::move(at)});
+  }
+  return missing;
+}
+
 std::vector<Cuts> UnionOf(const std::vector<Cuts>& a, const std::vector<Cuts>& b) {
   std::map<uint32_t, std::vector<uint64_t>> by_dim;
   for (const std::vector<Cuts>* const side : {&a, &b}) {
@@ -59,12 +71,13 @@ bool Merge(CutWishes& wishes, const CutWishes& more) {
 
 CutWishes Lacking(const RankLayout& layout, const CutWishes& wishes) {
   CutWishes lacking;
-  if (wishes.empty()) return lacking;
-  for (const Shard& shard : layout.shards()) {
-    const auto wished = wishes.find(shard.tensor.name);
-    if (wished == wishes.end()) continue;
-    if (UnionOf(shard.tensor.cuts, wished->second) == shard.tensor.cuts) continue;
-    lacking.emplace(wished->first, wished->second);
+  for (const auto& [tensor, wished] : wishes) {
+    const auto shard = std::ranges::lower_bound(
+        layout.shards(), tensor, {},
+        [](const Shard& each) -> const std::string& { return each.tensor.name; });
+    if (shard == layout.shards().end() || shard->tensor.name != tensor) continue;
+    std::vector<Cuts> missing = Without(wished, shard->tensor.cuts);
+    if (!missing.empty()) lacking.emplace_hint(lacking.end(), tensor, std::move(missing));
   }
   return lacking;
 }

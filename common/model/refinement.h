@@ -17,11 +17,13 @@ using CutWishes = std::map<std::string, std::vector<Cuts>, std::less<>>;
 
 // All boundaries of both.
 std::vector<Cuts> UnionOf(const std::vector<Cuts>& a, const std::vector<Cuts>& b);
+// The boundaries of `wished` that `known` lacks.
+std::vector<Cuts> Without(const std::vector<Cuts>& wished, const std::vector<Cuts>& known);
 // Adds boundaries to `wishes`. Whether there were new ones.
 bool Merge(CutWishes& wishes, const std::string& tensor, const std::vector<Cuts>& cuts);
 bool Merge(CutWishes& wishes, const CutWishes& more);
 
-// The tensors of `layout` that lack a boundary of `wishes`, each with all boundaries wished for.
+// The boundaries of `wishes` that `layout` lacks, of tensors that it has.
 CutWishes Lacking(const RankLayout& layout, const CutWishes& wishes);
 
 // `layout` with all boundaries of `wishes` as well. Tensors that it does not have are passed over.

@@ -118,10 +118,11 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   if (stream_ != welcome.stream) {
     stream_ = welcome.stream;
     ranks_.clear();
-    wanted_.clear();
+    learned_.clear();
     for (Sender& other : senders_) {
       other.trainer_rank.reset();
       other.offers.clear();
+      other.lacks_cuts = false;
     }
   }
   if (ranks_.empty()) ranks_.resize(welcome.world_size);
@@ -131,6 +132,7 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
     if (&other != &entry && other.trainer_rank == welcome.trainer_rank) {
       other.trainer_rank.reset();
       other.offers.clear();
+      other.lacks_cuts = false;
       other.refusal = "another sender took over its trainer rank";
     }
   }
@@ -140,54 +142,91 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   const RankLayout& layout = *welcome.layout;
   ranks_[welcome.trainer_rank.value()] =
       Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
-  const bool more = Learn(layout);
-  if (more) {
-    NoteLacking();
-  } else {
-    entry.lacks_cuts = !Lacking(sender).empty();
-  }
+  entry.can_cut = false;
+  entry.refines = welcome.refines;
+  NoteLacking(sender);
+  Learn(layout);
   return OkStatus();
 }
 
-bool SubscriptionState::Learn(const RankLayout& layout) {
-  bool more = false;
+void SubscriptionState::Learn(const RankLayout& layout) {
+  CutWishes more;
   for (const Shard& shard : layout.shards()) {
-    if (!shard.tensor.cuts.empty()) more |= Merge(wanted_, shard.tensor.name, shard.tensor.cuts);
+    const TensorSpec& tensor = shard.tensor;
+    if (tensor.cuts.empty() || !Merge(learned_, tensor.name, tensor.cuts)) continue;
+    more.emplace_hint(more.end(), tensor.name, tensor.cuts);
   }
-  return more;
+  NoteMore(more);
 }
 
-bool SubscriptionState::Want(const CutWishes& cuts) {
-  if (!Merge(wanted_, cuts)) return false;
-  NoteLacking();
+bool SubscriptionState::Want(Needed by, const CutWishes& cuts) {
+  CutWishes& needed = needed_[static_cast<size_t>(by)];
+  if (needed == cuts) return false;
+  needed = cuts;
+  for (uint32_t i = 0; i < senders_.size(); ++i) {
+    senders_[i].can_cut = false;  // it was asked for something else
+    NoteLacking(SenderIndex(i));
+  }
   return true;
 }
 
-void SubscriptionState::NotWanted() {
-  wanted_.clear();
-  for (const std::optional<Rank>& rank : ranks_) {
-    if (!rank.has_value()) continue;
-    Learn(*rank->layout);
-  }
-  NoteLacking();
+void SubscriptionState::OnCanCut(SenderIndex sender) { senders_.at(sender.value()).can_cut = true; }
+
+CutWishes SubscriptionState::Wanted() const {
+  CutWishes wanted = learned_;
+  for (const CutWishes& needed : needed_) Merge(wanted, needed);
+  return wanted;
 }
 
 CutWishes SubscriptionState::Lacking(SenderIndex sender) const {
   const std::optional<TrainerRank> rank = senders_.at(sender.value()).trainer_rank;
   if (!rank.has_value()) return {};
-  return dws::Lacking(*ranks_[rank->value()]->layout, wanted_);
+  return dws::Lacking(*ranks_[rank->value()]->layout, Wanted());
 }
 
-void SubscriptionState::NoteLacking() {
-  for (uint32_t i = 0; i < senders_.size(); ++i) {
-    senders_[i].lacks_cuts = !Lacking(SenderIndex(i)).empty();
+bool SubscriptionState::AllCanCut() const {
+  const auto senders = SendersByRank();
+  return senders.has_value() && std::ranges::all_of(*senders, [this](SenderIndex sender) {
+           const Sender& entry = senders_[sender.value()];
+           return !entry.lacks_cuts || entry.can_cut;
+         });
+}
+
+bool SubscriptionState::Cutting() const {
+  for (const Sender& sender : senders_) {
+    if (!sender.lacks_cuts || !sender.trainer_rank.has_value()) continue;
+    const RankLayout& layout = *ranks_[sender.trainer_rank->value()]->layout;
+    if (!dws::Lacking(layout, learned_).empty()) return true;
+    if (!dws::Lacking(layout, needed_[static_cast<size_t>(Needed::kAttached)]).empty()) return true;
   }
+  return false;
+}
+
+void SubscriptionState::NoteMore(const CutWishes& more) {
+  if (more.empty()) return;
+  for (Sender& sender : senders_) {
+    if (!sender.trainer_rank.has_value()) continue;
+    if (dws::Lacking(*ranks_[sender.trainer_rank->value()]->layout, more).empty()) continue;
+    sender.lacks_cuts = true;
+    sender.can_cut = false;
+  }
+}
+
+void SubscriptionState::NoteLacking(SenderIndex sender) {
+  Sender& entry = senders_.at(sender.value());
+  entry.lacks_cuts = false;
+  if (!entry.trainer_rank.has_value()) return;
+  const RankLayout& layout = *ranks_[entry.trainer_rank->value()]->layout;
+  const auto lacks = [&layout](const CutWishes& cuts) {
+    return !dws::Lacking(layout, cuts).empty();
+  };
+  entry.lacks_cuts = lacks(learned_) || std::ranges::any_of(needed_, lacks);
 }
 
 void SubscriptionState::Forget(std::optional<StreamId> accepted) {
   stream_ = accepted;
   ranks_.clear();
-  wanted_.clear();
+  learned_.clear();
   for (Sender& sender : senders_) {
     sender.trainer_rank.reset();
     sender.offers.clear();

@@ -9,7 +9,9 @@
 // connection clears nonce and offers and keeps the layout.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +39,7 @@ struct SenderWelcome {
   uint32_t world_size = 1;
   RankEpoch rank_epoch;
   std::shared_ptr<const RankLayout> layout;
+  bool refines = true;  // its release can cut the layout finer
 };
 
 // The versions that a sender can serve, checked.
@@ -74,6 +77,8 @@ class SubscriptionState {
     std::optional<Digest> newest_token;  // of the last of them
     std::string refusal;                 // why its last welcome was refused; empty: it was not
     bool lacks_cuts = false;             // its layout lacks boundaries that are wanted
+    bool can_cut = false;                // it says that it could make them
+    bool refines = true;                 // as in SenderWelcome
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -96,14 +101,23 @@ class SubscriptionState {
   // welcome again.
   void Forget(std::optional<StreamId> accepted);
 
-  // Engines need these boundaries. They are wanted of every sender, together with those that any
-  // rank's layout has, until the stream ends or NotWanted.
-  // Whether there were new ones.
-  bool Want(const CutWishes& cuts);
-  // What engines wanted and no layout has is not wanted any more.
-  void NotWanted();
-  // What is wanted of an accepted sender and lacking in its layout.
+  // Cuts. Wanted of every sender are the boundaries that engines need, and those that the layout of
+  // any rank of the stream has had: ranks that cut a tensor differently cannot be followed.
+
+  // Who needs boundaries: engines that attach, or that are attached.
+  enum class Needed : uint8_t { kToAttach, kAttached };
+  // Replaces what is needed. Whether that changed anything.
+  bool Want(Needed by, const CutWishes& cuts);
+  // A sender says that it could make what it was asked for.
+  void OnCanCut(SenderIndex sender);
+  // What an accepted sender is to be asked for; empty: its layout has everything.
   CutWishes Lacking(SenderIndex sender) const;
+  // Whether every rank's sender has all cuts or could make them: until then they are only asked
+  // whether they could.
+  bool AllCanCut() const;
+  // Whether an accepted sender lacks what layouts have had, or attached engines need: what is
+  // published cannot be followed meanwhile. That engines wait to attach does not count.
+  bool Cutting() const;
 
   // The stream with the highest incarnation accepted so far.
   const std::optional<StreamId>& stream() const { return stream_; }
@@ -136,14 +150,18 @@ class SubscriptionState {
   void Refuse(SenderIndex sender, const Status& reason);
   // The sender of each rank when all are connected and hold it.
   std::optional<std::vector<SenderIndex>> SendersByRank() const;
-  // Adds the boundaries of a layout to what is wanted. Whether there were new ones.
-  bool Learn(const RankLayout& layout);
-  void NoteLacking();
+  // Adds the boundaries of a layout to those that layouts have had.
+  void Learn(const RankLayout& layout);
+  // After `more` was wanted of all senders.
+  void NoteMore(const CutWishes& more);
+  void NoteLacking(SenderIndex sender);
+  CutWishes Wanted() const;
 
   std::optional<StreamId> stream_;
   std::vector<Sender> senders_;
   std::vector<std::optional<Rank>> ranks_;  // of stream_; empty until its first welcome
-  CutWishes wanted_;                        // what layouts of stream_ have had, and engines need
+  CutWishes learned_;                       // what layouts of stream_ have had
+  std::array<CutWishes, 2> needed_;         // by Needed
 };
 
 }  // namespace dws

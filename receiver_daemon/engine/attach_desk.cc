@@ -123,6 +123,7 @@ void AttachDesk::Run() {
         waiting.push_back(std::move(pending));
       }
     }
+    AskForCuts(waiting);
     {
       MutexLock lock(mutex_);
       for (Pending& pending : waiting) pending_.push_back(std::move(pending));
@@ -148,14 +149,23 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
   }
   const AttachWish& wish = pending.wish;
   DWS_CHECK(wish.engine_rank < wish.engine_world_size);  // Submit refuses others
-  const CutWishes missing = MissingCuts(**layouts, wish.views, wish.engine_world_size);
-  if (!missing.empty()) {
-    const std::optional<Status> refused = AskForCuts(pending, **layouts, missing, late);
+  if (pending.checked != *layouts) {
+    pending.checked = *layouts;
+    pending.missing = MissingCuts(**layouts, wish.views);
+  }
+  // Where senders cannot be asked the mapping fails, and says which cuts the trainer has to declare.
+  if (!pending.missing.empty() && unasked_.ok()) {
+    const std::optional<Status> refused = AwaitCuts(pending, late);
     if (refused.has_value()) return Result<AttachGrant>(*refused);
     return std::nullopt;
   }
   Result<EngineMapping> mapping = Map(**layouts, wish);
-  if (!mapping.ok()) return Result<AttachGrant>(mapping.status());
+  if (!mapping.ok()) {
+    const bool lacks_cuts = !pending.missing.empty() && !unasked_.ok();
+    return Result<AttachGrant>(
+        lacks_cuts ? InvalidArgumentError("{}; {}", Message(mapping.status()), Message(unasked_))
+                   : mapping.status());
+  }
   Result<AttachGrant> grant = Grant({.engine_rank = wish.engine_rank,
                                      .engine_world_size = wish.engine_world_size,
                                      .has_hook = wish.has_hook,
@@ -172,35 +182,44 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
   return grant;
 }
 
-// First with the finer layout as this process makes it: the senders' work would be for nothing if
-// the engine did not fit that either.
-std::optional<Status> AttachDesk::AskForCuts(Pending& pending, const LayoutSet& layouts,
-                                             const CutWishes& missing, bool late) {
+// With the finer layout as this process makes it: the senders' work would be for nothing if the
+// engine did not fit that either.
+Status AttachDesk::CheckFiner(const Pending& pending) const {
+  DWS_ASSIGN_OR_RETURN(const LayoutSetPtr finer, pending.checked->Refined(pending.missing));
+  DWS_ASSIGN_OR_RETURN(const EngineMapping mapping, Map(*finer, pending.wish));
+  if (pending.wish.engine_world_size > 1) return OkStatus();  // other ranks may hold the rest
+  const EngineMapping* const all[] = {&mapping};
+  return CheckCoverage(*finer, all, registry_.coverage());
+}
+
+std::optional<Status> AttachDesk::AwaitCuts(Pending& pending, bool late) {
+  // Says which cuts the trainer could declare instead.
+  const auto refused = [&](std::string_view why) {
+    const Status unmapped = Map(*pending.checked, pending.wish).status();
+    return InvalidArgumentError("{}; {}", Message(unmapped), why);
+  };
   const Subscription::Refusals refusals = subscription_.refusals();
-  if (pending.refusals.has_value() && *pending.refusals != refusals.count) {
-    return InvalidArgumentError("the engine needs cuts that the trainer's layout lacks: {}",
-                                refusals.reason);
-  }
-  if (late) {
-    return DeadlineExceededError("the engine needs tensor '{}' and others cut for it: {}",
-                                 missing.begin()->first, subscription_.MissingSenders());
-  }
   if (!pending.refusals.has_value()) {
-    const Result<LayoutSetPtr> finer = layouts.Refined(missing);
-    if (!finer.ok()) return finer.status();
-    const Result<EngineMapping> mapping = Map(**finer, pending.wish);
-    if (!mapping.ok()) return mapping.status();
-    if (pending.wish.engine_world_size == 1) {  // else other ranks may hold the rest
-      const EngineMapping* const all[] = {&*mapping};
-      if (const Status held = CheckCoverage(**finer, all, registry_.coverage()); !held.ok()) {
-        return held;
-      }
-    }
+    if (const Status fits = CheckFiner(pending); !fits.ok()) return fits;
+    pending.refusals = refusals.count;
+  } else if (*pending.refusals != refusals.count) {
+    // What was asked for together is refused as one: the last to come is what made it too much.
+    pending.refusals = refusals.count;
+    if (pending.since == newest_asker_) return refused(refusals.reason);
   }
-  // Where senders cannot be asked: says which cuts the trainer has to declare.
-  if (!subscription_.Want(missing)) return Map(layouts, pending.wish).status();
-  pending.refusals = refusals.count;
-  return std::nullopt;
+  if (!late) return std::nullopt;
+  return DeadlineExceededError("{}", Message(refused(subscription_.MissingSenders())));
+}
+
+void AttachDesk::AskForCuts(const std::vector<Pending>& waiting) {
+  CutWishes needed;
+  newest_asker_ = {};
+  for (const Pending& pending : waiting) {
+    if (pending.missing.empty() || !pending.refusals.has_value()) continue;
+    Merge(needed, pending.missing);
+    newest_asker_ = std::max(newest_asker_, pending.since);
+  }
+  unasked_ = subscription_.Want(Subscription::Needed::kToAttach, needed);
 }
 
 Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<UnixPeer> peer) {

@@ -62,7 +62,9 @@ class AttachDesk {
  private:
   struct Pending {
     AttachWish wish;
-    std::optional<uint64_t> refusals = std::nullopt;  // so far, when it asked for cuts
+    LayoutSetPtr checked = nullptr;  // `missing` is what this lacks
+    CutWishes missing = {};
+    std::optional<uint64_t> refusals = std::nullopt;  // so far, when it first asked for cuts
     TimePoint since;
     TimePoint deadline;
     std::function<bool()> cancelled;
@@ -71,13 +73,19 @@ class AttachDesk {
   void Run();
   // The answer; nullopt: the request has to wait.
   std::optional<Result<AttachGrant>> Try(Pending& pending);
-  // The layout lacks `missing`: has the senders asked for it. nullopt: it is waited for.
-  std::optional<Status> AskForCuts(Pending& pending, const LayoutSet& layouts,
-                                   const CutWishes& missing, bool late);
+  // The layout lacks what `pending` needs. nullopt: the senders are asked for it, so it has to wait.
+  std::optional<Status> AwaitCuts(Pending& pending, bool late);
+  // Whether the finer layout would do.
+  Status CheckFiner(const Pending& pending) const;
+  // Has the senders asked for what all of `waiting` lack.
+  void AskForCuts(const std::vector<Pending>& waiting);
   Result<AttachGrant> Grant(AttachPlan plan, std::optional<UnixPeer> peer);
   // If too many wait: removes the one that gives way to a new request.
   std::optional<Pending> TakeGreediest() REQUIRES(mutex_);
 
+  // Of its thread: when the last of those came that ask for cuts, and whether they can be asked for.
+  TimePoint newest_asker_;
+  Status unasked_;
   Subscription& subscription_;
   EngineRegistry& registry_;
   HandleSocket& handles_;

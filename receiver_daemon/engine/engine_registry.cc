@@ -223,14 +223,8 @@ Status EngineRegistry::ended() const {
   return ended_;
 }
 
-Status EngineRegistry::Follow(const LayoutSetPtr& current, Registration& registration,
-                              CutWishes& missing) {
+Status EngineRegistry::MapAgain(const LayoutSetPtr& current, Registration& registration) {
   AttachPlan& plan = registration.plan;
-  const CutWishes lacking = MissingCuts(*current, plan.views, plan.engine_world_size);
-  if (!lacking.empty()) {
-    Merge(missing, lacking);
-    return OkStatus();
-  }
   DWS_ASSIGN_OR_RETURN(
       plan.mapping, MapEngine(*current, plan.views, SizesOf(plan.regions), plan.mapping.excluded));
   plan.layouts = current;
@@ -241,23 +235,28 @@ Status EngineRegistry::Follow(const LayoutSetPtr& current, Registration& registr
   return OkStatus();
 }
 
-CutWishes EngineRegistry::Follow(const LayoutSetPtr& current) {
+CutWishes EngineRegistry::Follow(const LayoutSetPtr& current, bool senders_cut) {
   CutWishes missing;
   std::map<Generation, Status> unfit;
   {
     MutexLock lock(mutex_);
-    for (const Generation generation : Generations([&current](const Registration& registration) {
-           return !registration.plan.layouts->SameAs(*current);
-         })) {
-      const Status followed = Follow(current, *Find(generation), missing);
-      if (!followed.ok()) unfit.emplace(generation, followed);
+    const std::vector<Generation> others = Generations(
+        [&current](const Registration& one) { return !one.plan.layouts->SameAs(*current); });
+    for (const Generation generation : others) {
+      Merge(missing, MissingCuts(*current, Find(generation)->plan.views));
+    }
+    // All ranks of an engine change over together.
+    if (!missing.empty() && senders_cut) return missing;
+    for (const Generation generation : others) {
+      const Status mapped = MapAgain(current, *Find(generation));
+      if (!mapped.ok()) unfit.emplace(generation, mapped);
     }
   }
   for (const auto& [generation, why] : unfit) {
     End(generation,
         AbortedError("the trainer's layout has changed: attach again: {}", Message(why)));
   }
-  return missing;
+  return {};
 }
 
 std::optional<AttachedEngine> EngineRegistry::Engine() const {

@@ -102,8 +102,9 @@ class EngineRegistry {
   Status ended() const;
   // Maps the views of registrations that were checked against another layout than `current` again:
   // all ranks must agree on what a slice is, whether or not the engine is complete. Those that
-  // `current` cannot serve end, except for those that only lack cuts: the result has what they lack.
-  CutWishes Follow(const LayoutSetPtr& current);
+  // `current` cannot serve end, except for those that only lack cuts, which `senders_cut` may make:
+  // the result has what they lack.
+  CutWishes Follow(const LayoutSetPtr& current, bool senders_cut = true);
 
   // The engine, if all its ranks are attached and leased, against one layout.
   std::optional<AttachedEngine> Engine() const;
@@ -122,7 +123,7 @@ class EngineRegistry {
   };
   Status CheckOthers(const AttachPlan& plan) const REQUIRES(mutex_);
   // One registration, for Follow.
-  static Status Follow(const LayoutSetPtr& current, Registration& registration, CutWishes& missing);
+  static Status MapAgain(const LayoutSetPtr& current, Registration& registration);
   Registration* Find(Generation generation) REQUIRES(mutex_);
   // Of all wanted registrations, including those without memory.
   std::vector<Generation> Generations(const std::function<bool(const Registration&)>& wanted) const

@@ -22,9 +22,8 @@ Subscription::Subscription(std::vector<std::string> addresses, std::optional<Str
       set_(UnavailableError("no layout yet")) {}
 
 void Subscription::Watch() {
-  const bool lacking = std::ranges::any_of(
-      state_.senders(), [](const SubscriptionState::Sender& sender) { return sender.lacks_cuts; });
-  watch_.Observe(state_.Accepted() && !lacking && !SenderBehind().has_value(), clock_.Now());
+  const bool cutting = !look_limit_.has_value() && state_.Cutting();
+  watch_.Observe(state_.Accepted() && !cutting && !SenderBehind().has_value(), clock_.Now());
 }
 
 std::optional<SenderIndex> Subscription::SenderBehind() const {
@@ -70,6 +69,7 @@ Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   {
     MutexLock lock(mutex_);
     status = state_.OnWelcome(sender, std::move(welcome), wall_clock_.Now());
+    ++cuts_revision_;
     Watch();
     causes_[sender.value()] = last_errors_[sender.value()] = std::string(Message(status));
   }
@@ -89,32 +89,52 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   return status;
 }
 
-bool Subscription::Want(const CutWishes& cuts) {
+Status Subscription::Want(Needed by, const CutWishes& cuts) {
+  bool changed = false;
   {
     MutexLock lock(mutex_);
-    if (look_limit_.has_value()) return false;
-    if (!state_.Want(cuts)) return true;
-    Watch();
+    if (!cuts.empty() && look_limit_.has_value()) {
+      return UnimplementedError("receivers that read a shared directory cannot ask for cuts");
+    }
+    for (size_t i = 0; i < addresses_.size() && !cuts.empty(); ++i) {
+      const SubscriptionState::Sender& sender = state_.senders()[i];
+      if (!sender.trainer_rank.has_value() || sender.refines) continue;
+      return UnimplementedError("sender {} is of an older release, which cannot make cuts",
+                                addresses_[i]);
+    }
+    changed = state_.Want(by, cuts);
+    if (changed) {
+      ++cuts_revision_;
+      Watch();
+    }
   }
-  changed_.Notify();
-  return true;
+  if (changed) changed_.Notify();
+  return OkStatus();
 }
 
-std::optional<std::pair<StreamId, CutWishes>> Subscription::Lacking(SenderIndex sender) const {
+std::optional<CutOrder> Subscription::CutsToAsk(SenderIndex sender) const {
   MutexLock lock(mutex_);
-  if (!state_.senders()[sender.value()].lacks_cuts) return std::nullopt;
-  return std::pair(*state_.stream(), state_.Lacking(sender));
+  const SubscriptionState::Sender& entry = state_.senders()[sender.value()];
+  if (!entry.lacks_cuts || !entry.refines || look_limit_.has_value()) return std::nullopt;
+  return CutOrder{
+      .stream = *state_.stream(), .cuts = state_.Lacking(sender), .probe = !state_.AllCanCut()};
 }
 
-void Subscription::OnRefineRefused(SenderIndex sender, const Status& reason) {
+void Subscription::OnRefineReply(SenderIndex sender, const Status& reply) {
   {
     MutexLock lock(mutex_);
-    causes_[sender.value()] =
-        fmt::format("it does not cut its tensors as engines need them: {}", Message(reason));
-    if (absl::IsInvalidArgument(reason)) {
+    if (reply.ok()) {
+      state_.OnCanCut(sender);
+      if (state_.AllCanCut()) ++cuts_revision_;
+    } else {
+      causes_[sender.value()] =
+          fmt::format("it does not cut its tensors as engines need them: {}", Message(reply));
+    }
+    if (absl::IsInvalidArgument(reply)) {
       ++refusals_.count;
-      refusals_.reason = fmt::format("sender {}: {}", addresses_[sender.value()], Message(reason));
-      state_.NotWanted();
+      refusals_.reason = fmt::format("sender {}: {}", addresses_[sender.value()], Message(reply));
+      state_.Want(Needed::kToAttach, {});
+      ++cuts_revision_;
       Watch();
     }
   }
@@ -124,6 +144,11 @@ void Subscription::OnRefineRefused(SenderIndex sender, const Status& reason) {
 Subscription::Refusals Subscription::refusals() const {
   MutexLock lock(mutex_);
   return refusals_;
+}
+
+bool Subscription::Cutting() const {
+  MutexLock lock(mutex_);
+  return !look_limit_.has_value() && state_.Cutting();
 }
 
 void Subscription::ExpectLooks(Duration limit) {

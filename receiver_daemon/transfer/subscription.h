@@ -2,6 +2,7 @@
 // read it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +21,13 @@
 #include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
+
+// What a sender is to be asked for.
+struct CutOrder {
+  StreamId stream;
+  CutWishes cuts;      // that its layout lacks
+  bool probe = false;  // only whether it could make them
+};
 
 // Threads: safe from any.
 class Subscription {
@@ -49,19 +57,24 @@ class Subscription {
   // again.
   void Forget(std::optional<StreamId> accepted);
 
-  // Engines need boundaries that layouts lack: each sender is asked for what it lacks. False:
-  // senders that are polled cannot be asked.
-  bool Want(const CutWishes& cuts);
-  // What to ask an accepted sender for, and in which stream; none: its layout has everything.
-  std::optional<std::pair<StreamId, CutWishes>> Lacking(SenderIndex sender) const;
-  // A sender does not refine its layout. INVALID_ARGUMENT: what engines want is dropped.
-  void OnRefineRefused(SenderIndex sender, const Status& reason);
-  // How often wants were dropped, and why last.
+  using Needed = SubscriptionState::Needed;
+  // Replaces the boundaries that such engines need: senders are asked for what their layouts lack.
+  // UNIMPLEMENTED: one of them cannot be asked, because it is polled or of an older release.
+  Status Want(Needed by, const CutWishes& cuts);
+  // What an accepted sender is to be asked for; none: its layout has everything.
+  std::optional<CutOrder> CutsToAsk(SenderIndex sender) const;
+  // Grows when there may be something else to ask for.
+  uint64_t cuts_revision() const { return cuts_revision_.load(); }
+  // Its answer. INVALID_ARGUMENT: it never could; what engines need that attach is dropped, and a
+  // refusal counted.
+  void OnRefineReply(SenderIndex sender, const Status& reply);
   struct Refusals {
     uint64_t count = 0;
-    std::string reason;
+    std::string reason;  // of the last
   };
   Refusals refusals() const;
+  // As SubscriptionState::Cutting.
+  bool Cutting() const;
 
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
@@ -104,6 +117,7 @@ class Subscription {
   SubscriptionState state_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);
   Refusals refusals_ GUARDED_BY(mutex_);
+  std::atomic<uint64_t> cuts_revision_{0};
   std::optional<Duration> look_limit_ GUARDED_BY(mutex_);    // none: no looks are expected
   TimePoint looked_at_ GUARDED_BY(mutex_);                   // last
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender

@@ -65,11 +65,20 @@ Result<CellBox> FindSlices(const EngineView& view, const TensorSpec& spec,
   return cells;
 }
 
-// Where a dimension of `whole` indices has to be cut for a view of `range`.
-std::vector<uint64_t> BoundariesOf(DimRange range, uint64_t whole, uint32_t engine_ranks) {
+// The other ranks of the engine hold as many equal parts, at most; stacked tensors have more.
+constexpr uint64_t kEqualPartsMax = 128;
+
+// Where a dimension of `whole` indices has to be cut for a view of `range`, if `known` is not
+// enough.
+std::vector<uint64_t> BoundariesOf(DimRange range, uint64_t whole, const Cuts* known) {
+  const auto is_there = [&](uint64_t at) {
+    return at == 0 || at == whole ||
+           (known != nullptr && std::ranges::binary_search(known->at, at));
+  };
+  if (is_there(range.begin) && is_there(range.end)) return {};
   const uint64_t part = range.size();
   std::vector<uint64_t> at;
-  if (range.begin % part == 0 && CeilDiv(whole, part) <= engine_ranks) {
+  if (range.begin % part == 0 && CeilDiv(whole, part) <= kEqualPartsMax) {
     for (uint64_t next = part; next < whole; next += part) at.push_back(next);
     return at;
   }
@@ -221,22 +230,20 @@ Status CheckDisjoint(const EngineMapping& mapping) {
   return OkStatus();
 }
 
-CutWishes MissingCuts(const LayoutSet& layouts, std::span<const EngineView> views,
-                      uint32_t engine_ranks) {
+CutWishes MissingCuts(const LayoutSet& layouts, std::span<const EngineView> views) {
   CutWishes missing;
   for (const EngineView& view : views) {
     const LayoutSet::Tensor* const tensor = layouts.Find(view.tensor);
     if (tensor == nullptr || view.ranges.empty()) continue;
-    const Result<std::vector<DimRange>> held = FindRanges(view, tensor->spec);
-    if (!held.ok()) continue;
+    if (!FindRanges(view, tensor->spec).ok()) continue;
     std::vector<Cuts> cuts;
     for (const ViewRange& each : view.ranges) {
-      const uint64_t whole = tensor->spec.shape[each.dim];
-      std::vector<uint64_t> at = BoundariesOf(each.range, whole, engine_ranks);
+      const auto known = std::ranges::find(tensor->spec.cuts, each.dim, &Cuts::dim);
+      std::vector<uint64_t> at = BoundariesOf(each.range, tensor->spec.shape[each.dim],
+                                              known == tensor->spec.cuts.end() ? nullptr : &*known);
       if (!at.empty()) cuts.push_back({.dim = each.dim, .at = std::move(at)});
     }
-    if (UnionOf(tensor->spec.cuts, cuts) == tensor->spec.cuts) continue;
-    Merge(missing, view.tensor, cuts);
+    if (!cuts.empty()) Merge(missing, view.tensor, Without(cuts, tensor->spec.cuts));
   }
   return missing;
 }

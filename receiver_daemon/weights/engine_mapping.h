@@ -64,11 +64,10 @@ Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const Engine
                                 std::span<const uint64_t> region_bytes,
                                 std::vector<std::string> excluded);
 
-// The boundaries of `views` that the layouts lack. A view that is one of up to `engine_ranks` equal
-// parts of a dimension stands for all of them: the other ranks will want the rest. Views that
-// MapEngine refuses for another reason are passed over.
-CutWishes MissingCuts(const LayoutSet& layouts, std::span<const EngineView> views,
-                      uint32_t engine_ranks);
+// The boundaries that `views` need and the layouts lack. Where a view lacks one and may be one of
+// equal parts of a dimension, all parts are asked for at once, because other ranks of the engine
+// will need them. Views that MapEngine refuses for another reason are passed over.
+CutWishes MissingCuts(const LayoutSet& layouts, std::span<const EngineView> views);
 
 // What the engine ranks of one receiver must hold together of each tensor that is not excluded.
 enum class Coverage : uint8_t {

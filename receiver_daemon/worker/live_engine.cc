@@ -15,7 +15,7 @@ namespace dws {
 
 bool LiveEngine::Attach() {
   const Result<LayoutSetPtr> layouts = parts_.subscription.Layouts();
-  if (layouts.ok()) Follow(*layouts);
+  if (layouts.ok() && MayFollow(**layouts)) Follow(*layouts);
   std::optional<AttachedEngine> engine = parts_.registry.Engine();
   if (!engine.has_value()) {
     Forget();
@@ -24,6 +24,8 @@ bool LiveEngine::Attach() {
   }
   const bool same = weights_ != nullptr && weights_->generation() == engine->generation;
   if (same && weights_->layouts().SameAs(*engine->layouts)) return true;
+  // What is known to be wrong stays so: it must not compute with it while all is read again.
+  if (same && live_.drifted && MayCommit(*live_.at)) static_cast<void>(Pause());
   const std::optional<VersionAt> before = same && live_.proved() ? live_.at : std::nullopt;
   Forget();
   before_ = before;
@@ -56,7 +58,7 @@ bool LiveEngine::Read() {
   }
   live_.ranks = std::move(ranks);
   const std::optional<VersionAt> before = std::exchange(before_, std::nullopt);
-  if (before.has_value() && Proves(*before)) Restate(*before);
+  if (before.has_value()) Restate(*before);
   ++readings_;
   LogInfo("digests_computed", {{"generation", weights_->generation().value()},
                                {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
@@ -64,37 +66,62 @@ bool LiveEngine::Read() {
   return true;
 }
 
+// A version that is known to be whole is not given up before senders offer versions by the other
+// cuts, nor while some of them have not made theirs: each change costs a reading of all memory.
+bool LiveEngine::MayFollow(const LayoutSet& layouts) const {
+  const bool keeps = weights_ != nullptr && live_.at.has_value() &&
+                     live_.at->stream == parts_.subscription.stream() &&
+                     !weights_->layouts().SameAs(layouts);
+  return !keeps || (parts_.subscription.Target().has_value() && !parts_.subscription.Cutting());
+}
+
 void LiveEngine::Follow(const LayoutSetPtr& layouts) {
   // A commit group counts on what its members hold, slice by slice.
   if (!options_.runs_when_proved && weights_ != nullptr && !weights_->layouts().SameAs(*layouts)) {
     parts_.registry.EndAll(AbortedError("the trainer's layout was refined: attach again"));
   }
-  const CutWishes missing = parts_.registry.Follow(layouts);
-  if (!missing.empty()) static_cast<void>(parts_.subscription.Want(missing));
+  const bool senders_cut = parts_.subscription.Want(Subscription::Needed::kAttached, needed_).ok();
+  needed_ = parts_.registry.Follow(layouts, senders_cut);
+  static_cast<void>(parts_.subscription.Want(Subscription::Needed::kAttached, needed_));
 }
 
-bool LiveEngine::Proves(const VersionAt& before) {
+LiveEngine::Proof LiveEngine::Prove(const VersionAt& before) {
   const std::optional<SyncTarget> target = parts_.subscription.TargetAt(before.version);
   if (!target.has_value() || target->at() != before || !weights_->layouts().Fits(*target)) {
-    return false;
+    return Proof::kUnknown;
   }
+  Proof proof = Proof::kSame;
   for (uint32_t r = 0; r < live_.ranks.size(); ++r) {
     LiveState::Rank& known = live_.ranks[r];
     Result<Description> described =
         parts_.preparer.Describe(*target, TrainerRank(r), known.slices.size());
-    if (!described.ok() || !SlicesThatDiffer(known.slices, described->slices).empty()) return false;
+    if (!described.ok()) return Proof::kUnknown;
     known.published = std::move(described->slices);
     known.state_token = described->state_token;
+    const size_t differ = SlicesThatDiffer(known.slices, known.published).size();
+    if (differ == 0) continue;
+    CountDrift(&MismatchCounts::attach, differ);
+    proof = Proof::kDiffers;
   }
-  return true;
+  return proof;
 }
 
-void LiveEngine::Restate(const VersionAt& at) {
-  live_.at = at;
-  if (MayCommit(at)) {
+void LiveEngine::Restate(const VersionAt& before) {
+  const Proof proof = Prove(before);
+  if (proof == Proof::kUnknown) {
+    for (LiveState::Rank& rank : live_.ranks) rank.published.clear();
+    return;
+  }
+  live_.at = before;
+  live_.drifted = proof == Proof::kDiffers;
+  if (live_.drifted) {
+    LogError("memory_differs_by_other_cuts",
+             {{"version", before.version.value()}, {"reason", DriftReason()}});
+  } else if (MayCommit(before)) {
     const Status paused = Pause();
     if (!paused.ok()) LogWarning("engine_not_restated", {{"reason", Message(paused)}});
     static_cast<void>(Control().Resume(VersionOf(live_)));  // always OK
+    OnResumed();
   }
   Show();
 }

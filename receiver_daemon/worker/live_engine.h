@@ -96,15 +96,19 @@ class LiveEngine {
   void OnResumed();
 
  private:
+  // Whether the engine may be mapped by `layouts` now.
+  bool MayFollow(const LayoutSet& layouts) const;
   // Has the attached ranks mapped by `layouts`, or ended.
   void Follow(const LayoutSetPtr& layouts);
   bool AllRun() const;  // as their leases have it
-  // Memory was `before` by other cuts, and was read again by the present ones: whether the senders
-  // describe it as the same version. Requires that memory is known.
-  bool Proves(const VersionAt& before);
-  // It is `at` by the present cuts, too: releases the engine with the new state token, for which it
-  // is paused; one that runs until it asks hears it with its next version.
-  void Restate(const VersionAt& at);
+  enum class Proof : uint8_t { kSame, kDiffers, kUnknown };
+  // Memory was `before` by other cuts, and was read again by the present ones: what the senders say
+  // to that by the digests of `before`. Requires that memory is known.
+  Proof Prove(const VersionAt& before);
+  // Takes over what was known of memory by other cuts, if the senders can say. The engine is
+  // released with the new state token, for which it is paused; one that runs until it asks hears it
+  // with its next version.
+  void Restate(const VersionAt& before);
 
   const Parts parts_;
   const Options options_;
@@ -115,7 +119,8 @@ class LiveEngine {
   uint64_t drifts_ = 0;
   bool released_ = false;
   bool paused_for_drift_ = false;
-  std::optional<VersionAt> before_;  // by the cuts before, until it is proved by the present ones
+  std::optional<VersionAt> before_;  // by the cuts before, until memory is read by the present ones
+  CutWishes needed_;                 // what attached ranks lack
   std::string drift_told_;           // what PauseForDrift logged last of drift that goes on
 };
 

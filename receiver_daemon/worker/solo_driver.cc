@@ -25,8 +25,11 @@ Status SoloDriver::FollowTarget() {
   std::optional<SyncTarget> target;
   if (!parts_.board.drained()) target = parts_.subscription.Target();
   if (target.has_value() && !engine.weights()->layouts().Fits(*target)) {
-    // The stream has changed since the engine was looked at, or its ranks do not fit each other.
-    return parts_.subscription.Layouts().status();
+    // The stream has changed since the engine was looked at, its ranks do not fit each other, or
+    // they are cut otherwise.
+    DWS_RETURN_IF_ERROR(parts_.subscription.Layouts().status());
+    parts_.board.SetTrouble("versions are not followed while senders cut tensors otherwise");
+    return OkStatus();
   }
   if (target.has_value()) DWS_RETURN_IF_ERROR(engine.CheckNumber(*target));
   const OperatorTaskPtr resync = parts_.desk.resync();

@@ -40,8 +40,11 @@ Result<std::optional<Prepared>> VersionRunner::PrepareAdoption(const SyncTarget&
   }
   Result<std::optional<Prepared>> prepared =
       parts_.preparer.PrepareAdoption(parts_.engine.live(), *last);
-  // Adoption is optional: the target is reached without it, too.
-  if (absl::IsAborted(prepared.status())) return std::optional<Prepared>();
+  // Adoption is optional: the target is reached without it, too. A description by other cuts, of a
+  // version that was published before they were made, does not fit.
+  if (absl::IsAborted(prepared.status()) || absl::IsDataLoss(prepared.status())) {
+    return std::optional<Prepared>();
+  }
   if (prepared.ok() && prepared->has_value()) OnPrepared(**prepared, begun);
   return prepared;
 }

@@ -28,7 +28,9 @@
 #include "sender_daemon/serve/sync_service.h"
 #include "sender_daemon/shared/shared_sink.h"
 #include "sender_daemon/slime/slime_sink.h"
+#include "sender_daemon/trainer/cuts_file.h"
 #include "sender_daemon/trainer/drain_switch.h"
+#include "sender_daemon/trainer/refinement_desk.h"
 #include "sender_daemon/trainer/trainer_service.h"
 #include "sender_daemon/trainer/trainer_session.h"
 
@@ -72,7 +74,6 @@ class SenderApp final : public Daemon {
   // Operations, and what operators and scrapers are shown.
   void StartOperations();
   Status ForgetStream(const StreamId& stream);
-  void Refine(const StreamId& stream, const CutWishes& wishes, const SyncStream::Refused& refused);
   void UpdateReadiness();
   // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);
@@ -104,7 +105,9 @@ class SenderApp final : public Daemon {
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
   std::unique_ptr<Executor> delta_executor_;
   std::unique_ptr<Executor> full_executor_;
+  std::unique_ptr<CutsFile> cuts_;
   std::unique_ptr<TrainerSession> session_;
+  std::unique_ptr<RefinementDesk> refinements_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::atomic<size_t> full_transfers_{0};
   std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
@@ -184,6 +187,7 @@ Status SenderApp::StartParts() {
 }
 
 void SenderApp::StartSession() {
+  cuts_ = std::make_unique<CutsFile>(files_, options_.state_folder);
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
@@ -198,6 +202,7 @@ void SenderApp::StartSession() {
                             .ledger = ledger_.get(),
                             .pipeline = pipeline_.get(),
                             .drain = &drain_,
+                            .cuts = cuts_.get(),
                             .devices = &devices_,
                             .on_state =
                                 [this](RankStatePtr state) {
@@ -220,6 +225,7 @@ void SenderApp::StartSession() {
                                 [this](const RankStatePtr& state) {
                                   for (const auto& sink : sinks_) sink->Refine(state);
                                 }});
+  refinements_ = std::make_unique<RefinementDesk>(*trainer_executor_, *session_);
 }
 
 void SenderApp::StartOperations() {
@@ -270,19 +276,6 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
   }
 }
 
-// On the trainer's thread as well: between two of its calls.
-void SenderApp::Refine(const StreamId& stream, const CutWishes& wishes,
-                       const SyncStream::Refused& refused) {
-  if (!trainer_executor_->Post([this, stream, wishes, refused] {
-        const Status status = session_->Refine(stream, wishes);
-        if (status.ok()) return;
-        LogWarning("layout_not_refined", {{"reason", Message(status)}});
-        refused(status);
-      })) {
-    refused(ResourceExhaustedError("the sender is busy with its trainer's calls"));
-  }
-}
-
 Status SenderApp::Serve() {
   DWS_CHECK(trainer_executor_ != nullptr && delta_executor_ != nullptr &&
             full_executor_ != nullptr && recheck_ != nullptr);
@@ -292,12 +285,12 @@ Status SenderApp::Serve() {
   // One for each server, over the same parts.
   const auto make_sync_service = [this] {
     return std::make_unique<SyncServiceImpl>(
-        SyncStream::Parts{.hub = *hub_,
-                          .metrics = metrics_,
-                          .recheck = *recheck_,
-                          .refine = [this](const StreamId& stream, const CutWishes& wishes,
-                                           auto refused) { Refine(stream, wishes, refused); },
-                          .broadcaster = broadcaster_},
+        SyncStream::Parts{
+            .hub = *hub_,
+            .metrics = metrics_,
+            .recheck = *recheck_,
+            .refine = [this](RefineRequest request) { refinements_->Ask(std::move(request)); },
+            .broadcaster = broadcaster_},
         *delta_executor_, *full_executor_, full_transfers_);
   };
   local_sync_service_ = make_sync_service();

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -86,6 +90,21 @@ Status Copy(Snapshot& old, Snapshot& copy, const std::vector<Origin>& origins, T
 }
 
 }  // namespace
+
+// The kernel would grant the memory and end some process when it is used.
+Status CheckMemoryFor(const Snapshot& old) {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    unsigned long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) != 1) continue;
+    if (old.size_bytes() / 1024 < kib) break;
+    return ResourceExhaustedError(
+        "cutting the layout finer takes {} MiB beside the snapshot while it lasts, {} MiB are "
+        "available",
+        old.size_bytes() >> 20, kib >> 10);
+  }
+  return OkStatus();
+}
 
 Result<std::unique_ptr<Snapshot>> RefinedSnapshot(Snapshot& old, RankLayout finer,
                                                   ThreadPool& pool) {

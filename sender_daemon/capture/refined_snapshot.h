@@ -9,6 +9,9 @@
 
 namespace dws {
 
+// Whether there is memory for a second snapshot as large as `old`. RESOURCE_EXHAUSTED: not now.
+Status CheckMemoryFor(const Snapshot& old);
+
 // A copy of `old` in layout `finer` (Refined of its layout) at the same version, with digests of
 // its own. Reads `old` once, while no capture is open; its readers go on. Takes the memory of a
 // second snapshot. DATA_LOSS: a slice of `old` does not have its digest; names the tensor.

@@ -238,6 +238,16 @@ std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
   return connections;
 }
 
+std::optional<std::string> ReceiverHub::OlderThan(uint32_t protocol_minor) const {
+  MutexLock lock(mutex_);
+  for (const auto& [id, receiver] : state_.receivers()) {
+    if (!receiver.connection.has_value()) continue;
+    const auto found = connections_.find(*receiver.connection);
+    if (found != connections_.end() && found->second->protocol_minor() < protocol_minor) return id;
+  }
+  return std::nullopt;
+}
+
 bool ReceiverHub::LeftOut(const AnnouncerState::Receiver& receiver) const {
   MutexLock lock(mutex_);
   return state_.LeftOut(receiver, clock_.Now());

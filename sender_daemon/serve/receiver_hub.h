@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
+#include "common/service/protocol_version.h"
 #include "common/sync_state/announcer_state.h"
 #include "common/sync_state/live_state.h"
 #include "sender_daemon/publish/rank_state.h"
@@ -34,6 +35,8 @@ class SyncConnection {
   virtual void AnnounceDue() = 0;
   virtual void KeepaliveDue() = 0;
   virtual void Close(const Status& reason) = 0;
+  // Of the receiver's release.
+  virtual uint32_t protocol_minor() const { return kProtocolMinor; }
 };
 
 // Threads: safe from any. Callbacks run on the caller's or the hub's own thread, without locks.
@@ -85,6 +88,8 @@ class ReceiverHub {
   Status Forget(const std::string& receiver_id);
 
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
+  // A receiver that is connected and of a release with a lower minor; nullopt: there is none.
+  std::optional<std::string> OlderThan(uint32_t protocol_minor) const;
   // Whether policy all leaves this receiver out now.
   bool LeftOut(const AnnouncerState::Receiver& receiver) const;
   const Clock& clock() const { return clock_; }

@@ -47,14 +47,23 @@ Result<CutWishes> ParseCuts(const v1::Refine& message) {
   }
   CutWishes wishes;
   for (const v1::TensorCuts& wish : message.tensors()) {
+    if (wish.tensor().size() > limits::kTensorNameBytesMax ||
+        wish.cuts_size() > static_cast<int>(limits::kTensorRankMax)) {
+      return InvalidArgumentError("cuts of {} dimensions of a tensor whose name has {} bytes",
+                                  wish.cuts_size(), wish.tensor().size());
+    }
     std::vector<Cuts> cuts;
     for (const v1::Cuts& along : wish.cuts()) {
+      if (static_cast<size_t>(along.at_size()) > limits::kCutsMax) {
+        return InvalidArgumentError("tensor '{}': {} cuts on dim {}, at most {} are supported",
+                                    wish.tensor(), along.at_size(), along.dim(), limits::kCutsMax);
+      }
       const bool ascend = cuts.empty() || cuts.back().dim < along.dim();
       cuts.push_back({.dim = along.dim(), .at = {along.at().begin(), along.at().end()}});
       if (ascend && std::ranges::is_sorted(cuts.back().at, std::ranges::less_equal())) continue;
       return InvalidArgumentError(
-          "cuts of tensor '{}' on dim {} at {{{}}}: expected ascending dimensions and boundaries",
-          wish.tensor(), along.dim(), fmt::join(along.at(), ", "));
+          "cuts of tensor '{}' on dim {}: expected ascending dimensions and boundaries",
+          wish.tensor(), along.dim());
     }
     if (!wishes.emplace(wish.tensor(), std::move(cuts)).second) {
       return InvalidArgumentError("cuts of tensor '{}' twice in one message", wish.tensor());

@@ -69,7 +69,7 @@ void SyncStream::Say(v1::SyncDown message) {
 
 void SyncStream::Pump() {
   RankStatePtr state;
-  enum class Next { kNothing, kWelcome, kSaid, kAnnounce, kKeepalive, kFinish };
+  enum class Next { kNothing, kWelcome, kSaid, kRefineReply, kAnnounce, kKeepalive, kFinish };
   Next next = Next::kNothing;
   Status reason;
   ConnectionId connection;
@@ -90,6 +90,10 @@ void SyncStream::Pump() {
       next = Next::kSaid;
       down_ = std::move(said_.front());
       said_.pop_front();
+    } else if (refine_reply_.has_value()) {
+      next = Next::kRefineReply;
+      down_.Clear();
+      *down_.mutable_refine_reply() = *std::exchange(refine_reply_, std::nullopt);
     } else if (state != nullptr && announce_due_) {
       next = Next::kAnnounce;
       announce_due_ = false;
@@ -102,11 +106,12 @@ void SyncStream::Pump() {
     writing_ = next != Next::kFinish;
     if (writing_) connection = *connection_;
   }
-  if (next != Next::kSaid) down_.Clear();
+  if (next != Next::kSaid && next != Next::kRefineReply) down_.Clear();
   switch (next) {
     case Next::kNothing:
       return;
     case Next::kSaid:
+    case Next::kRefineReply:
       break;
     case Next::kFinish:
       return Finish(ToGrpc(reason));
@@ -211,17 +216,36 @@ Status SyncStream::HandleRefine(const v1::Refine& refine) {
   DWS_ASSIGN_OR_RETURN(const CutWishes wishes, ParseCuts(refine));
   const RankStatePtr state = hub_.Current();
   // Most receivers ask for the same: the next welcome answers them all.
-  if (state == nullptr || state->stream != stream || Lacking(state->layout(), wishes).empty()) {
+  if (state == nullptr || state->stream != stream) return OkStatus();
+  if (Lacking(state->layout(), wishes).empty()) {
+    if (refine.probe()) AnswerRefine(OkStatus());
     return OkStatus();
   }
-  refine_(stream, wishes, [self = self_](const Status& reason) {
-    v1::SyncDown down;
-    down.mutable_refine_refused()->set_code(static_cast<uint32_t>(reason.code()));
-    down.mutable_refine_refused()->set_message(
-        std::string(Utf8Prefix(Message(reason), limits::kErrorBytesMax)));
-    self->Say(std::move(down));
-  });
+  if (const auto older = hub_.OlderThan(kRefinementMinor); older.has_value()) {
+    AnswerRefine(FailedPreconditionError(
+        "receiver '{}' is of an older release and could not follow: upgrade it", *older));
+    return OkStatus();
+  }
+  refine_({.stream = stream,
+           .cuts = wishes,
+           .probe = refine.probe(),
+           .answer = [self = self_](const Status& status) { self->AnswerRefine(status); }});
   return OkStatus();
+}
+
+void SyncStream::AnswerRefine(const Status& status) {
+  {
+    MutexLock lock(mutex_);
+    refine_reply_.emplace();
+    refine_reply_->set_code(static_cast<uint32_t>(status.code()));
+    refine_reply_->set_message(std::string(Utf8Prefix(Message(status), limits::kErrorBytesMax)));
+  }
+  Pump();
+}
+
+uint32_t SyncStream::protocol_minor() const {
+  MutexLock lock(mutex_);
+  return protocol_minor_;
 }
 
 void SyncStream::RememberAnnounced(const RankState& state) {
@@ -266,6 +290,10 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
   DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
+  {
+    MutexLock lock(mutex_);
+    protocol_minor_ = hello.protocol_minor();
+  }
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
   LogInfo("receiver_connected",

@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "common/base/threads/mutex.h"
-#include "common/model/refinement.h"
 #include "common/service/security/access.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
 #include "sender_daemon/serve/broadcaster.h"
 #include "sender_daemon/serve/receiver_hub.h"
+#include "sender_daemon/trainer/refinement_desk.h"
 
 namespace dws {
 
@@ -24,15 +24,13 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
                          public SyncConnection,
                          public BroadcastConnection {
  public:
-  using Refused = std::function<void(const Status&)>;
   // The parts it uses; all outlive it.
   struct Parts {
     ReceiverHub& hub;
     SenderMetrics& metrics;
     SnapshotRecheck& recheck;
-    // Has the layout refined. Never blocks. `refused` may be called, on any thread.
-    std::function<void(const StreamId&, const CutWishes&, Refused refused)> refine;
-    Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
+    std::function<void(RefineRequest)> refine;  // RefinementDesk::Ask
+    Broadcaster* broadcaster = nullptr;         // null: there are no broadcasts
   };
   // `peer` is the client that opened the stream, as its certificate says.
   static SyncStream* Start(const Parts& parts, Peer peer);
@@ -40,6 +38,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void WelcomeDue() override;
   void AnnounceDue() override;
   void KeepaliveDue() override;
+  uint32_t protocol_minor() const override;
   void Close(const Status& reason) override;
   void Say(v1::SyncDown message) override;
 
@@ -59,6 +58,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
   Status HandleRefine(const v1::Refine& refine);
+  void AnswerRefine(const Status& status);
   void Recheck(const StreamId& stream, const v1::Nack& nack);
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
@@ -68,19 +68,21 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
   SnapshotRecheck& recheck_;
-  const std::function<void(const StreamId&, const CutWishes&, Refused)> refine_;
+  const std::function<void(RefineRequest)> refine_;
   Broadcaster* const broadcaster_;
   const Peer peer_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
   v1::SyncUp up_;
   v1::SyncDown down_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
-  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);  // about broadcasts, and refusals
+  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);                // about broadcasts
+  std::optional<v1::RefineReply> refine_reply_ GUARDED_BY(mutex_);  // a newer one replaces it
+  uint32_t protocol_minor_ GUARDED_BY(mutex_) = 0;                  // the receiver's
   bool writing_ GUARDED_BY(mutex_) = false;
   // The newest version announced on this stream, and when it was first announced.
   std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);

@@ -76,6 +76,15 @@ struct OnDevice {
 
 }  // namespace
 
+Status CheckReadable(const RankLayout& layout) {
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const Result<SliceMemory> found = FindSlice(layout, layout.slice(RankSlice(s)), {});
+    if (found.ok()) continue;
+    return Annotate(found.status(), fmt::format("tensor '{}'", layout.tensor(RankSlice(s)).name));
+  }
+  return OkStatus();
+}
+
 Result<std::unique_ptr<ResidentSource>> ResidentSource::Create(const RankLayout& layout,
                                                                std::vector<MappedRegion> regions,
                                                                std::span<const ShardPlace> places,

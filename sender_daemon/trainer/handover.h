@@ -22,6 +22,10 @@ struct ShardPlace {
   uint64_t offset_bytes = 0;
 };
 
+// Whether every slice can be read from the shard that has it, wherever that lies. INVALID_ARGUMENT:
+// a slice has two levels of stride; names the tensor.
+Status CheckReadable(const RankLayout& layout);
+
 // Reads from mapped regions. Owns them.
 class ResidentSource final : public WeightSource {
  public:

@@ -12,7 +12,6 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/sockets/unix_socket.h"
-#include "sender_daemon/capture/refined_snapshot.h"
 
 namespace dws {
 namespace {
@@ -151,7 +150,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   DWS_RETURN_IF_ERROR(
       CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
   Live live{.session = session, .handle = handle};
-  const RankLayout& layout = Continues(registration) ? state_->layout() : registration.layout;
+  const RankLayout layout = Continues(registration) ? state_->layout() : CutAsBefore(registration);
   if (registration.ring.has_value()) {
     DWS_CHECK(memory.regions.size() == 1);
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
@@ -200,82 +199,18 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
   // tensors next.
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
-  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(registration.layout));
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(CutAsBefore(registration)));
+  auto log = std::make_shared<DeltaLog>(snapshot->layout(), options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
   DWS_KILLPOINT("sender.register.after_record");
-  return std::make_shared<const RankState>(
-      RankState{.stream = registration.stream,
-                .trainer_rank = registration.trainer_rank,
-                .world_size = registration.world_size,
-                .rank_epoch = epoch,
-                .declared = registration.layout,
-                .snapshot = std::move(snapshot),
-                .log = std::make_shared<DeltaLog>(registration.layout, options_.log_limits)});
-}
-
-// Everything that can fail comes before the state is replaced.
-Status TrainerSession::Refine(const StreamId& stream, const CutWishes& wishes) {
-  if (state_ == nullptr || state_->stream != stream) return OkStatus();  // asked of an earlier one
-  const CutWishes lacking = Lacking(state_->layout(), wishes);
-  if (lacking.empty()) return OkStatus();
-  DWS_ASSIGN_OR_RETURN(RankLayout finer, Refined(state_->layout(), lacking));
-  if (live_.has_value() && live_->open_version != nullptr) {
-    Merge(wishes_, lacking);
-    return OkStatus();
-  }
-  const TimePoint began = parts_.clock->Now();
-  std::unique_ptr<ResidentSource> resident;
-  if (live_.has_value() && live_->resident != nullptr) {
-    DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
-  }
-  DWS_ASSIGN_OR_RETURN(RankStatePtr refined, RefinedState(std::move(finer)));
-  if (resident != nullptr) live_->resident = std::move(resident);
-  state_ = std::move(refined);
-  LogInfo("layout_refined", {{"stream", ToString(stream)},
-                             {"tensors", lacking.size()},
-                             {"slices", state_->layout().slice_count()},
-                             {"rank_epoch", state_->rank_epoch.value()},
-                             {"seconds", ToSeconds(parts_.clock->Now() - began)}});
-  parts_.on_refined(state_);
-  return OkStatus();
-}
-
-Result<RankStatePtr> TrainerSession::RefinedState(RankLayout finer) {
-  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
-  const RetainedVersionPtr newest = state_->log->Newest();
-  const std::optional<WeightVersion> captured = state_->snapshot->version();
-  if (captured.has_value() && (newest == nullptr || newest->version != *captured)) {
-    return UnavailableError("version {} is not recorded yet", captured->value());
-  }
-  DWS_ASSIGN_OR_RETURN(auto snapshot,
-                       RefinedSnapshot(*state_->snapshot, std::move(finer), *parts_.pool));
-  auto log = std::make_shared<DeltaLog>(snapshot->layout(), options_.log_limits);
-  if (newest != nullptr) {
-    log->Append(Restated(*newest, snapshot->layout().signature(), snapshot->digests()));
-  }
-  const RankEpoch epoch = parts_.ledger->state().NextEpoch(state_->stream);
-  DWS_RETURN_IF_ERROR(
-      parts_.ledger->Append(StreamOpened{.stream = state_->stream, .rank_epoch = epoch}));
-  DWS_KILLPOINT("sender.refine.after_record");
-  return std::make_shared<const RankState>(RankState{.stream = state_->stream,
-                                                     .trainer_rank = state_->trainer_rank,
-                                                     .world_size = state_->world_size,
+  return std::make_shared<const RankState>(RankState{.stream = registration.stream,
+                                                     .trainer_rank = registration.trainer_rank,
+                                                     .world_size = registration.world_size,
                                                      .rank_epoch = epoch,
-                                                     .declared = state_->declared,
+                                                     .declared = registration.layout,
                                                      .snapshot = std::move(snapshot),
                                                      .log = std::move(log)});
-}
-
-void TrainerSession::RefineLater() {
-  if (wishes_.empty()) return;
-  const bool posted = parts_.executor->Post([this] {
-    if (wishes_.empty() || state_ == nullptr) return;
-    const Status refined = Refine(state_->stream, std::exchange(wishes_, {}));
-    // The receivers that still lack it ask again, and hear why.
-    if (!refined.ok()) LogWarning("layout_not_refined", {{"reason", Message(refined)}});
-  });
-  if (!posted) LogWarning("layout_not_refined", {{"reason", "too many calls wait"}});
 }
 
 Status TrainerSession::ForgetStream(const StreamId& stream) {

@@ -34,6 +34,8 @@
 
 namespace dws {
 
+class CutsFile;
+
 // A ledger for two threads: registrations open streams, the pipeline records versions.
 class SharedSenderLedger {
  public:
@@ -72,6 +74,7 @@ class TrainerSession {
     SharedSenderLedger* ledger = nullptr;
     PublishPipeline* pipeline = nullptr;
     const DrainSwitch* drain = nullptr;
+    CutsFile* cuts = nullptr;  // null: a restart forgets the cuts
     const WallClock* wall_clock = &kSystemWallClock;
     cuda::CudaDevices* devices = nullptr;          // null: host memory only
     std::function<void(RankStatePtr)> on_state;    // a registration is live
@@ -106,10 +109,13 @@ class TrainerSession {
   // Whether Wait can succeed. ABORTED: this sender does not know the version and never will.
   Status CheckWait(const v1::WaitRequest& request);
 
+  // Whether Refine could carry it out now. INVALID_ARGUMENT: it never could: the finer layout is
+  // past a limit, or the trainer's memory cannot be read by it. Other errors: not now.
+  Status CheckRefine(const StreamId& stream, const CutWishes& wishes) const;
   // Engines need more cuts: the layout becomes finer, under a higher rank epoch, as soon as no
   // version is open. The weights of the newest version stay, older ones are no longer retained. OK
-  // also if nothing is lacking, or `stream` is not the current one. INVALID_ARGUMENT: the finer
-  // layout is past a limit, or the trainer's memory cannot be read by it. Other errors: try later.
+  // also if nothing is lacking, or `stream` is not the current one. Errors: as CheckRefine; and
+  // what failed is not tried again at once.
   Status Refine(const StreamId& stream, const CutWishes& wishes);
 
   // An operator's order: ledger and process forget the recorded stream, except that it cannot be
@@ -153,6 +159,9 @@ class TrainerSession {
                        UniqueFd connection);
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
+  // The registered layout, with the cuts that an earlier process made in its stream.
+  RankLayout CutAsBefore(const Registration& registration) const;
+  Status RefineNow(const CutWishes& lacking);
   // The current state in layout `finer`, recorded with its epoch.
   Result<RankStatePtr> RefinedState(RankLayout finer);
   // Refines by what was asked for while a version was open, after the calls that wait already.
@@ -169,8 +178,9 @@ class TrainerSession {
   const Parts parts_;
   uint64_t last_session_;
   RankStatePtr state_;
-  std::optional<Live> live_;  // after state_: an open version refers to its snapshot
-  CutWishes wishes_;          // of the current stream, asked for while a version was open
+  std::optional<Live> live_;   // after state_: an open version refers to its snapshot
+  CutWishes wishes_;           // of the current stream, asked for while a version was open
+  TimePoint refine_again_at_;  // after a failure
   std::atomic<bool> present_{false};
   std::atomic<bool> publishing_{false};
 };

@@ -105,8 +105,8 @@ TEST_CASE("a rank that only lacks cuts stays, and says which", "[registry]") {
                                       .ranges = {{.dim = 0, .range = {32 * rank, 32 * rank + 32}}},
                                       .shape = {32},
                                       .strides = {1}}};
-    CHECK(MissingCuts(*fine, views, 2).empty());
-    CHECK(MissingCuts(*coarse, views, 2) == halves);
+    CHECK(MissingCuts(*fine, views).empty());
+    CHECK(MissingCuts(*coarse, views) == halves);
     REQUIRE(registry
                 .Reserve({.engine_rank = rank,
                           .engine_world_size = 2,

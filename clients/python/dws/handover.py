@@ -66,6 +66,7 @@ class Handover:
         if self.ring is not None:
             request.ring.bucket_bytes = self.ring.bucket_bytes
             request.ring.bucket_count = self.ring.bucket_count
+            request.ring.follows_refinement = True
             return
         if self.region is not None:
             request.resident.regions.add(size_bytes=self.region.size_bytes)

@@ -35,13 +35,15 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
                        .trainer_rank = TrainerRank(message.trainer_rank()),
                        .world_size = message.world_size(),
                        .rank_epoch = RankEpoch(message.rank_epoch()),
-                       .layout = std::make_shared<const RankLayout>(std::move(layout))};
+                       .layout = std::make_shared<const RankLayout>(std::move(layout)),
+                       .refines = message.protocol_minor() >= kRefinementMinor};
 }
 
-v1::Refine RefineMessage(const StreamId& stream, const CutWishes& cuts) {
+v1::Refine RefineMessage(const CutOrder& order) {
   v1::Refine message;
-  *message.mutable_stream() = ToProto(stream);
-  for (const auto& [tensor, wished] : cuts) {
+  *message.mutable_stream() = ToProto(order.stream);
+  message.set_probe(order.probe);
+  for (const auto& [tensor, wished] : order.cuts) {
     v1::TensorCuts* const added = message.add_tensors();
     added->set_tensor(tensor);
     for (const Cuts& along : wished) *added->add_cuts() = ToProto(along);

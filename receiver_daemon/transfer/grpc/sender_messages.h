@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/sync_state/subscription_state.h"
 #include "proto/sync.pb.h"
+#include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
 
@@ -13,6 +14,6 @@ namespace dws {
 // INVALID_ARGUMENT, DATA_LOSS: it makes no sense.
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id);
 
-v1::Refine RefineMessage(const StreamId& stream, const CutWishes& cuts);
+v1::Refine RefineMessage(const CutOrder& order);
 
 }  // namespace dws

@@ -1,5 +1,6 @@
 #include "receiver_daemon/transfer/grpc/sync_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log/log.h"
@@ -99,13 +100,25 @@ void SyncLink::CatchUp() {
 }
 
 void SyncLink::AskForCuts() {
-  if (clock_.Now() < ask_at_) return;
-  const auto lacking = subscription_.Lacking(index_);
-  if (!lacking.has_value()) return;
-  ask_at_ = clock_.Now() + limits::kRefusedRetryInterval;
+  const TimePoint now = clock_.Now();
+  const uint64_t revision = subscription_.cuts_revision();
+  if (std::exchange(cuts_seen_, revision) == revision && now < ask_at_) return;
+  const std::optional<CutOrder> order = subscription_.CutsToAsk(index_);
+  if (!order.has_value()) {
+    asked_.reset();
+    return;
+  }
+  const bool again =
+      asked_.has_value() && asked_->probe == order->probe && asked_->cuts == order->cuts;
+  if (again && now < ask_at_) return;
+  if (!again) {
+    LogInfo("cuts_asked_for",
+            {{"address", address_}, {"tensors", order->cuts.size()}, {"probe", order->probe}});
+  }
+  ask_at_ = now + limits::kRefusedRetryInterval;
   v1::SyncUp message;
-  *message.mutable_refine() = RefineMessage(lacking->first, lacking->second);
-  LogInfo("cuts_asked_for", {{"address", address_}, {"tensors", lacking->second.size()}});
+  *message.mutable_refine() = RefineMessage(*order);
+  asked_ = order;
   Send(std::move(message));
 }
 
@@ -135,8 +148,8 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
     case v1::SyncDown::kBroadcastBegin:
     case v1::SyncDown::kBroadcastEnd:
       return broadcasts_ == nullptr ? OkStatus() : OnBroadcast(message);
-    case v1::SyncDown::kRefineRefused:
-      OnRefineRefused(message.refine_refused());
+    case v1::SyncDown::kRefineReply:
+      OnRefineReply(message.refine_reply());
       return OkStatus();
     case v1::SyncDown::kKeepalive:
     case v1::SyncDown::MESSAGE_NOT_SET:  // of a newer minor version: ignored
@@ -185,12 +198,13 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
   return OkStatus();
 }
 
-void SyncLink::OnRefineRefused(const v1::RefineRefused& message) {
-  const Status reason = MakeStatus(static_cast<absl::StatusCode>(message.code()),
-                                   Utf8Prefix(message.message(), limits::kErrorBytesMax));
-  if (reason.ok()) return;  // of no sender that keeps the protocol
-  LogWarning("cuts_refused", {{"address", address_}, {"reason", Message(reason)}});
-  subscription_.OnRefineRefused(index_, reason);
+void SyncLink::OnRefineReply(const v1::RefineReply& message) {
+  const Status reply = MakeStatus(static_cast<absl::StatusCode>(message.code()),
+                                  Utf8Prefix(message.message(), limits::kErrorBytesMax));
+  if (!reply.ok() && std::exchange(refusal_, reply) != reply) {
+    LogWarning("cuts_refused", {{"address", address_}, {"reason", Message(reply)}});
+  }
+  subscription_.OnRefineReply(index_, reply);
 }
 
 // The same words again: another sender that held the rank may have gone, or another stream be

@@ -63,7 +63,7 @@ class SyncLink {
   Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
   Status OnWelcome(const v1::Welcome& message, const Peer& peer);
   Status OnAnnounce(const v1::Announce& message, uint64_t nonce);
-  void OnRefineRefused(const v1::RefineRefused& message);
+  void OnRefineReply(const v1::RefineReply& message);
   Status OnBroadcast(const v1::SyncDown& message);
   void OnDone(const Status& reason, bool lost);
   void KeepInline(std::shared_ptr<const InlineObject> object);
@@ -93,7 +93,11 @@ class SyncLink {
   Status RetryRefused();
 
   const Clock& clock_;
-  TimePoint ask_at_;  // for cuts, at the earliest. Used by Tick alone
+  // Of asking for cuts; used by Tick alone.
+  uint64_t cuts_seen_ = 0;         // what the subscription said, by its revision
+  TimePoint ask_at_;               // for the same again, at the earliest
+  std::optional<CutOrder> asked_;  // last
+  Status refusal_;                 // last, as logged; of the stream's thread
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
   Mutex order_mutex_;  // held while the subscription is updated: keeps the order of the messages

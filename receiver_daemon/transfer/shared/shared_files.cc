@@ -217,16 +217,15 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
   progress.Expect(bytes);
   Spool spool(std::move(options));
   std::vector<std::byte> buffer;
-  for (uint64_t done = 0; done < bytes; done += buffer.size()) {
-    const uint64_t size = std::min<uint64_t>(bytes - done, limits::kSharedPieceBytes);
-    buffer.clear();
-    for (const ObjectRange& range : Within(ranges, done, size)) {
-      std::vector<std::byte> part;
-      DWS_RETURN_IF_ERROR(delta->file.Read(range.offset, range.size_bytes, part).status());
-      buffer.insert(buffer.end(), part.begin(), part.end());
+  for (ObjectRange range : ranges) {
+    while (range.size_bytes > 0) {
+      const uint64_t size = std::min<uint64_t>(range.size_bytes, limits::kSharedPieceBytes);
+      DWS_ASSIGN_OR_RETURN(const ByteSpan part, delta->file.Read(range.offset, size, buffer));
+      DWS_RETURN_IF_ERROR(spool.Append(part));
+      progress.Arrived(size);
+      range.offset += size;
+      range.size_bytes -= size;
     }
-    DWS_RETURN_IF_ERROR(spool.Append(buffer));
-    progress.Arrived(buffer.size());
   }
   progress.Keep();
   return spool;

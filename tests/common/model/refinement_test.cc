@@ -76,6 +76,7 @@ TEST_CASE("a finer layout has the same elements of each tensor and all boundarie
   CHECK(Lacking(*finer, first).empty());
   for (const Shard& shard : finer->shards())
     CHECK(Has(shard.tensor.cuts, first[shard.tensor.name]));
+  CHECK(*Refined(layout, Lacking(layout, first)) == *finer);
   // Nothing is lacking exactly when nothing changes.
   CHECK(Lacking(layout, first).empty() == (*finer == layout));
 

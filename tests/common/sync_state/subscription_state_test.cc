@@ -181,13 +181,19 @@ TEST_CASE("each sender is asked for the cuts that its layout lacks of what is wa
   state.OnConnect(kSecond);
   REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 1, shared), kNow).ok());
   REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2, 1, Layout("own")), kNow).ok());
+  using Needed = SubscriptionState::Needed;
   const CutWishes halves = {{"shared", {{.dim = 0, .at = {4}}}}};
-  CHECK(state.Want(halves));
-  CHECK_FALSE(state.Want(halves));
+  CHECK(state.Want(Needed::kToAttach, halves));
+  CHECK_FALSE(state.Want(Needed::kToAttach, halves));
   CHECK(state.Lacking(kFirst) == halves);
   CHECK(state.senders()[0].lacks_cuts);
   CHECK(state.Lacking(kSecond).empty());
   CHECK_FALSE(state.senders()[1].lacks_cuts);
+  // Only asked for once every rank that lacks them could make them; it disturbs nobody till then.
+  CHECK_FALSE(state.AllCanCut());
+  state.OnCanCut(kFirst);
+  CHECK(state.AllCanCut());
+  CHECK_FALSE(state.Cutting());
 
   // What one rank has, the others have to have too; and a sender that starts again.
   const CutWishes quarters = {{"shared", {{.dim = 0, .at = {2, 4, 6}}}}};
@@ -196,13 +202,17 @@ TEST_CASE("each sender is asked for the cuts that its layout lacks of what is wa
   REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 3, shared), kNow).ok());
   CHECK(state.Lacking(kFirst) == quarters);
   CHECK(state.senders()[0].lacks_cuts);
+  CHECK_FALSE(state.AllCanCut());
+  CHECK(state.Cutting());
 
-  // What no layout has is dropped when it is refused, and all of it with the stream.
-  state.NotWanted();
-  CHECK(state.Lacking(kFirst).empty());
-  CHECK(state.Want(halves));
+  // What is needed goes with the engine, what layouts had with the stream.
+  CHECK(state.Want(Needed::kToAttach, {}));
+  CHECK(state.Lacking(kFirst) == quarters);
   REQUIRE(state.OnWelcome(kFirst, Welcome(kNew, 0, 2, 1, shared), kNow).ok());
   CHECK(state.Lacking(kFirst).empty());
+  CHECK_FALSE(state.senders()[0].lacks_cuts);
+  CHECK(state.Want(Needed::kAttached, halves));
+  CHECK(state.Cutting());
 }
 
 TEST_CASE("of two senders of one rank the one with the higher rank epoch is followed",

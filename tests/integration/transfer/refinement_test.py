@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 import unittest
 from typing import Any, Optional
 
@@ -225,6 +226,81 @@ class RefinementTest(IntegrationCase):
             self.publish()
             self.check()
         self.assertEqual([engine.reattachments for engine in self.engines], [0, 0])
+
+    def test_a_sender_that_starts_again_takes_no_cuts_back(self) -> None:
+        self.register()
+        self.publish()
+        for size in (1, 2):
+            self.join(size)
+        self.check()
+        self.publish()
+        self.check()
+        for rank, sender in enumerate(self.cluster.senders):
+            sender.kill()
+            sender.start()
+            self.trainers[rank].reconnect()
+        time.sleep(1)
+        # Nothing is published after that: the engines keep the version that they have.
+        for engine in self.engines:
+            self.assertEqual(engine.receiver.readyz()[0], 200)
+            self.assertNotIn("cuts_asked_for", engine.receiver.log_tail(5))
+        self.check()
+        self.assertEqual([engine.reattachments for engine in self.engines], [0, 0])
+
+    def test_what_one_rank_cannot_cut_is_cut_by_none(self) -> None:
+        # Rank 0 has one expert, whose columns could be cut; rank 1 has more, whose could not.
+        self.start(ranks=2, receivers=0)
+        stream = dws.Stream.new()
+        self.trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
+        weights = {"experts": self.weights["experts"]}
+        views = [
+            trainer.register(weights, shards={"experts": (rank, 1)}, cuts={"experts": (1,)})
+            for rank, trainer in enumerate(self.trainers)
+        ]
+        receivers = [self.cluster.start_receiver(name) for name in ("rows", "columns")]
+        rows = self.engine(receivers[0])
+        live = rows.attach({"experts": np.zeros(TENSORS["experts"][0], np.float32)})
+        columns = self.engine(receivers[1], 0, 2)
+        for version in (1, 2):
+            for trainer in self.trainers:
+                trainer.publish(version)
+            self.await_version(rows, version)
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "'experts'.*one stride"):
+                columns.attach(
+                    {"experts": np.zeros((3, 48, 35), np.float32)},
+                    {"experts": dws.Slice("experts", 2, 0, 35)},
+                    timeout=20,
+                )
+        self.assertEqual(len(views), 2)
+        self.assert_same_weights(rows, live, weights)
+        self.assertEqual(rows.stats().reattachments, 0)
+        self.assertEqual(receivers[0].readyz()[0], 200)
+
+    def test_each_engine_is_paused_once_although_each_rank_cuts_tensors_of_its_own(self) -> None:
+        self.start(ranks=4, receivers=0)
+        stream = dws.Stream.new()
+        trainers = [self.trainer(rank, 4, stream) for rank in range(4)]
+        weights = {f"w{rank}": self.random.standard_normal((48, 7), np.float32) for rank in range(4)}
+        for rank, trainer in enumerate(trainers):
+            trainer.register({f"w{rank}": weights[f"w{rank}"]})
+            trainer.publish(1)
+        whole = self.engine(self.cluster.start_receiver("whole"))
+        live = whole.attach({name: np.zeros((48, 7), np.float32) for name in weights})
+        self.await_version(whole, 1)
+        halves = [
+            self.engine(self.cluster.start_receiver("halves"), 0, 2),
+            self.engine(self.cluster.receivers[1], 1, 2),
+        ]
+        for rank, engine in enumerate(halves):
+            engine.attach(
+                {name: np.zeros((24, 7), np.float32) for name in weights},
+                {name: dws.Slice(name, 0, 24 * rank, 24 * rank + 24) for name in weights},
+            )
+        self.await_version(halves[0], 1)
+        eventually(lambda: whole.stats().lease.grants == 2, lambda: f"{whole.stats()}")
+        time.sleep(0.5)
+        self.assertEqual(whole.stats().lease.grants, 2)
+        self.assert_same_weights(whole, live, weights)
 
     def test_a_sender_killed_while_it_refines_is_asked_again(self) -> None:
         self.use_failpoints("SENDER")

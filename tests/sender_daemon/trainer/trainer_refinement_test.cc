@@ -110,6 +110,36 @@ TEST_CASE("a trainer that registers again as before goes on with the finer layou
         absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE("a ring of a client that does not know refinements is not refined", "[trainer_session]") {
+  Fixture fixture;
+  Region ring(1 << 20);
+  HandleClient client;
+  v1::RegisterRequest request = Resident(1, Layout());
+  request.mutable_ring()->set_bucket_bytes(1 << 20);
+  request.mutable_ring()->set_bucket_count(1);
+  static_cast<void>(fixture.Attach(request, ring.fd, client));
+  CHECK(Refine(fixture, Columns()).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(fixture.state_->layout() == Layout());
+}
+
+TEST_CASE("cuts that a trainer's memory cannot be read by are refused while it is away, too",
+          "[trainer_session]") {
+  const RankLayout cube =
+      MakeLayout({{.tensor = {.name = "e", .dtype = DType::kBF16, .shape = {3, 8, 6}}}});
+  Fixture fixture;
+  Region region(cube.size_bytes());
+  HandleClient client;
+  static_cast<void>(fixture.Attach(Resident(1, cube), region.fd, client));
+  REQUIRE(Refine(fixture, {{"e", {{.dim = 1, .at = {4}}}}}).ok());
+  client.HangUp();
+  fixture.gone_.get_future().wait();
+  const Status refused = Refine(fixture, {{"e", {{.dim = 2, .at = {3}}}}});
+  CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Message(refused).find("'e'") != std::string_view::npos);
+  HandleClient again;
+  static_cast<void>(fixture.Attach(Resident(1, cube), region.fd, again));
+}
+
 TEST_CASE("an open version is finished in the layout it began with", "[trainer_session]") {
   Fixture fixture;
   Region ring(1 << 20);
@@ -117,6 +147,7 @@ TEST_CASE("an open version is finished in the layout it began with", "[trainer_s
   v1::RegisterRequest request = Resident(1, Layout());
   request.mutable_ring()->set_bucket_bytes(1 << 20);
   request.mutable_ring()->set_bucket_count(1);
+  request.mutable_ring()->set_follows_refinement(true);
   const uint64_t session = fixture.Attach(request, ring.fd, client);
   v1::BeginRequest begin;
   begin.set_session(session);
