@@ -141,6 +141,15 @@ inline constexpr std::chrono::seconds kSharedHookDeadline{60};
 inline constexpr std::chrono::seconds kSharedVisibleWait{5};  // for an announced version to appear
 inline constexpr std::chrono::milliseconds kSharedRetryDelayMin{200};
 
+// What receivers of one host share.
+inline constexpr uint64_t kHostShareBytesMin = uint64_t{1} << 20;
+inline constexpr uint64_t kHostShareBytesDefault = uint64_t{4} << 30;
+inline constexpr size_t kHostShareVersionsMax = 2;              // of one stream; older ones go
+inline constexpr std::chrono::minutes kHostShareAgeMax{10};     // of a file; then it goes
+inline constexpr std::chrono::milliseconds kHostSharePoll{10};  // while another receiver fetches
+inline constexpr std::chrono::seconds kHostShareWaitMax{60};    // for that; then all fetch
+inline constexpr uint64_t kHostSharePieceBytes = uint64_t{1} << 20;  // read or written at once
+
 // Commit groups.
 inline constexpr size_t kGroupSlicesMax = 8'000'000;  // of all tensors: a bit each in a GroupShare
 inline constexpr uint32_t kGroupMembersMax = 64;
