@@ -47,6 +47,12 @@ struct SharedSideOptions {
   bool before_read_required = false;
 };
 
+// --host-share and its companion.
+struct HostShareOptions {
+  std::string folder;  // empty: none
+  uint64_t bytes_max = limits::kHostShareBytesDefault;
+};
+
 // A plain value. Set by the flags; CheckOptions checks it. `listen` is for operators and the members
 // of a group.
 struct ReceiverOptions : DaemonOptions {
@@ -63,6 +69,7 @@ struct ReceiverOptions : DaemonOptions {
   ProfileChoice profile = ProfileChoice::kAuto;
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;
+  HostShareOptions host_share;
   GroupPlace group;
   FollowOptions follow;
   BroadcastOptions broadcasts;
