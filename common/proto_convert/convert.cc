@@ -1,5 +1,7 @@
 #include "common/proto_convert/convert.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -183,6 +185,46 @@ FrameEntry FromProto(const v1::FrameEntry& message) {
           .offset = message.offset(),
           .size_bytes = message.size_bytes(),
           .checksum = message.checksum()};
+}
+
+Result<CutWishes> FromProto(const google::protobuf::RepeatedPtrField<v1::TensorCuts>& tensors) {
+  if (static_cast<size_t>(tensors.size()) > limits::kTensorsMax) {
+    return InvalidArgumentError("cuts of {} tensors, at most {} are supported",
+                                tensors.size(), limits::kTensorsMax);
+  }
+  CutWishes wishes;
+  for (const v1::TensorCuts& wish : tensors) {
+    if (wish.tensor().size() > limits::kTensorNameBytesMax ||
+        wish.cuts_size() > static_cast<int>(limits::kTensorRankMax)) {
+      return InvalidArgumentError("cuts of {} dimensions of a tensor whose name has {} bytes",
+                                  wish.cuts_size(), wish.tensor().size());
+    }
+    std::vector<Cuts> cuts;
+    for (const v1::Cuts& along : wish.cuts()) {
+      if (static_cast<size_t>(along.at_size()) > limits::kCutsMax) {
+        return InvalidArgumentError("tensor '{}': {} cuts on dim {}, at most {} are supported",
+                                    wish.tensor(), along.at_size(), along.dim(), limits::kCutsMax);
+      }
+      const bool ascend = cuts.empty() || cuts.back().dim < along.dim();
+      cuts.push_back({.dim = along.dim(), .at = {along.at().begin(), along.at().end()}});
+      if (ascend && std::ranges::is_sorted(cuts.back().at, std::ranges::less_equal())) continue;
+      return InvalidArgumentError(
+          "cuts of tensor '{}' on dim {}: expected ascending dimensions and boundaries",
+          wish.tensor(), along.dim());
+    }
+    if (!wishes.emplace(wish.tensor(), std::move(cuts)).second) {
+      return InvalidArgumentError("cuts of tensor '{}' twice in one message", wish.tensor());
+    }
+  }
+  return wishes;
+}
+
+void ToProto(const CutWishes& cuts, google::protobuf::RepeatedPtrField<v1::TensorCuts>& tensors) {
+  for (const auto& [tensor, wished] : cuts) {
+    v1::TensorCuts* const added = tensors.Add();
+    added->set_tensor(tensor);
+    for (const Cuts& along : wished) *added->add_cuts() = ToProto(along);
+  }
 }
 
 }  // namespace dws

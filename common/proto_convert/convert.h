@@ -5,6 +5,7 @@
 #include "common/base/status.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
+#include "common/model/refinement.h"
 #include "common/model/stream_id.h"
 #include "proto/delta.pb.h"
 
@@ -24,6 +25,10 @@ StreamId AsStands(const v1::StreamId& stream);
 Digest FromProto(const v1::Digest& digest);
 // INVALID_ARGUMENT: an unknown dtype, or what RankLayout::Create refuses.
 Result<RankLayout> FromProto(const v1::RankLayout& layout);
+// INVALID_ARGUMENT: dimensions or boundaries do not ascend, a tensor is there twice, or there are
+// more than limits allow.
+Result<CutWishes> FromProto(const google::protobuf::RepeatedPtrField<v1::TensorCuts>& tensors);
+void ToProto(const CutWishes& cuts, google::protobuf::RepeatedPtrField<v1::TensorCuts>& tensors);
 FrameEntry FromProto(const v1::FrameEntry& entry);
 // INVALID_ARGUMENT: a number this version does not know.
 Result<DType> FromProto(v1::DType dtype);

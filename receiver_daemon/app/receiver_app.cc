@@ -10,6 +10,7 @@
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/app/broadcast_metrics.h"
+#include "receiver_daemon/app/host_share_metrics.h"
 #include "receiver_daemon/app/receiver_metrics.h"
 #include "receiver_daemon/app/receiver_operations.h"
 #include "receiver_daemon/app/sender_side.h"
@@ -187,6 +188,7 @@ Status ReceiverApp::Serve() {
                  .clock = clock_,
                  .group = group_.get()});
   AddBroadcastMetrics(metrics_.registry(), senders_->links());
+  AddHostShareMetrics(metrics_.registry(), senders_->host_share());
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
   DaemonServers::Services local = {

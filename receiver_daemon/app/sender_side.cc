@@ -35,6 +35,13 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
           .broadcast_bytes_max = options.staging_bytes},
       parts.subscription, parts.clock);
+  if (!options.host_share.folder.empty()) {
+    DWS_ASSIGN_OR_RETURN(side->host_, HostShare::Open({.folder = options.host_share.folder,
+                                                       .bytes_max = options.host_share.bytes_max,
+                                                       .job_id = options.job_id,
+                                                       .pulse = &parts.pulse},
+                                                      *side->links_));
+  }
   if (!options.shared_dir.root.empty()) DWS_RETURN_IF_ERROR(side->OpenShared(options, parts));
   return side;
 }
@@ -58,7 +65,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
                               .before_read = std::move(before_read),
                               .before_read_required = dir.before_read_required,
                               .pulse = &parts.pulse},
-        parts.files, *links_);
+        parts.files, connected());
     return OkStatus();
   }
   DWS_ASSIGN_OR_RETURN(
@@ -75,11 +82,17 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
   return OkStatus();
 }
 
+SenderGroup& SenderSide::connected() {
+  DWS_CHECK(links_ != nullptr);
+  if (host_ != nullptr) return *host_;
+  return *links_;
+}
+
 SenderGroup& SenderSide::senders() {
   DWS_CHECK(shared_ == nullptr || beside_ == nullptr);
   if (shared_ != nullptr) return *shared_;
   if (beside_ != nullptr) return *beside_;
-  return *links_;
+  return connected();
 }
 
 void SenderSide::Start() {
@@ -95,6 +108,7 @@ void SenderSide::Reconnect(const Status& reason) {
 void SenderSide::CancelFetches() {
   if (shared_ != nullptr) shared_->CancelFetches();
   if (beside_ != nullptr) beside_->CancelFetches();
+  if (host_ != nullptr) host_->CancelFetches();
   links_->CancelFetches();
 }
 

@@ -1,6 +1,7 @@
 // How a receiver reaches its senders, as its options say: over connections, through a shared
 // directory instead (shared_links.h), or over connections with a directory beside them
-// (shared_beside.h).
+// (shared_beside.h). What comes over connections may be shared with other receivers of the host
+// (host_share.h).
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@
 #include "common/base/threads/pulse.h"
 #include "receiver_daemon/options/receiver_options.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
+#include "receiver_daemon/transfer/host/host_share.h"
 #include "receiver_daemon/transfer/shared/shared_beside.h"
 #include "receiver_daemon/transfer/shared/shared_links.h"
 
@@ -32,8 +34,8 @@ class SenderSide {
     Pulse& pulse;  // of the worker
   };
 
-  // All of `parts` outlives it. Errors of reading the key's file. INVALID_ARGUMENT: an id that
-  // cannot be a file name.
+  // All of `parts` outlives it. Errors of reading the key's file, and of HostFolder::Open.
+  // INVALID_ARGUMENT: an id that cannot be a file name.
   static Result<std::unique_ptr<SenderSide>> Open(const ReceiverOptions& options, PeerTls tls,
                                                   const Parts& parts);
 
@@ -41,6 +43,8 @@ class SenderSide {
   SenderGroup& senders();
   // The connections; has none if there is a directory instead.
   SyncLinks& links() { return *links_; }
+  // Null: nothing is shared with other receivers of the host.
+  const HostShare* host_share() const { return host_.get(); }
   bool broadcasts() const { return broadcasts_.has_value(); }
 
   void Start();
@@ -52,10 +56,13 @@ class SenderSide {
 
  private:
   SenderSide() = default;
+  // The connections, or what is shared of them.
+  SenderGroup& connected();
   Status OpenShared(const ReceiverOptions& options, const Parts& parts);
 
   std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in no broadcasts
   std::unique_ptr<SyncLinks> links_;
+  std::unique_ptr<HostShare> host_;       // null: shares nothing with other receivers
   std::unique_ptr<SharedLinks> shared_;   // null: no directory instead
   std::unique_ptr<SharedBeside> beside_;  // null: no directory beside
 };

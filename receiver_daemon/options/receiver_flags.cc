@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/printable.h"
+#include "common/model/host_limits.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/sync_state/presence_limits.h"
@@ -126,6 +127,16 @@ void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
                "While that command fails, read nothing from --shared-dir");
 }
 
+void AddHostShareFlags(CLI::App& app, HostShareOptions& share) {
+  app.add_option("--host-share", share.folder,
+                 "Private folder, best on a tmpfs, in which receivers of this host and user leave "
+                 "deltas for each other: one of them fetches each")
+      ->type_name("PATH");
+  AddSizeFlag(app, "--host-share-bytes", share.bytes_max,
+              "The most bytes that may be there, the oldest are removed; the same for all of them",
+              {.bytes_min = limits::kHostShareBytesMin, .bytes_max = limits::kRegionBytesMax});
+}
+
 void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--stale-after", options.stale_after_seconds,
                  "Seconds without an accepted sender of each trainer rank, or without a look at "
@@ -201,6 +212,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   AddGroupFlags(app, options.group);
   AddFollowFlags(app, options.follow);
   AddSharedFlags(app, options.shared_dir);
+  AddHostShareFlags(app, options.host_share);
   app.add_option_function<std::string>(
          "--nccl",
          [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
@@ -226,6 +238,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (follows && (shared || !options.senders.empty())) {
     config.Reject("slime-dir",
                   "given beside sender or shared-dir: a receiver follows a folder or senders");
+  }
+  if (!options.host_share.folder.empty() && options.senders.empty()) {
+    config.Reject("host-share", "there is no sender: it shares what is fetched from them");
   }
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");

@@ -62,6 +62,9 @@ Status CheckOptions(const ReceiverOptions& options) {
     return InvalidArgumentError("--staging-bytes is {}, expected at least {}",
                                 options.staging_bytes, limits::kStagingBytesMin);
   }
+  if (!options.host_share.folder.empty() && options.senders.empty()) {
+    return InvalidArgumentError("--host-share needs --sender: it shares what is fetched from them");
+  }
   for (const PlainPeer& peer : PlainPeers(options)) {
     DWS_RETURN_IF_ERROR(CheckPlainPeer(options, peer));
   }

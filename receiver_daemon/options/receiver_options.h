@@ -10,6 +10,7 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
+#include "common/model/host_limits.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon.h"
 #include "common/sync_state/presence_limits.h"
@@ -47,6 +48,12 @@ struct SharedSideOptions {
   bool before_read_required = false;
 };
 
+// --host-share and its companion.
+struct HostShareOptions {
+  std::string folder;  // empty: none
+  uint64_t bytes_max = limits::kHostShareBytesDefault;
+};
+
 // A plain value. Set by the flags; CheckOptions checks it. `listen` is for operators and the members
 // of a group.
 struct ReceiverOptions : DaemonOptions {
@@ -63,6 +70,7 @@ struct ReceiverOptions : DaemonOptions {
   ProfileChoice profile = ProfileChoice::kAuto;
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;
+  HostShareOptions host_share;
   GroupPlace group;
   FollowOptions follow;
   BroadcastOptions broadcasts;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,12 @@ class SenderGroup {
   // group chooses. ParseObject with the same `slices` takes both.
   virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                                     const SliceSelection& slices, Spool::Options spool) = 0;
+  // The same object where its bytes are in this process already; nullopt: they must be fetched.
+  virtual Result<std::optional<Spool>> TakeObject(const SyncTarget& /*target*/,
+                                                  TrainerRank /*rank*/, WeightVersion /*base*/,
+                                                  const Spool::Options& /*spool*/) {
+    return std::optional<Spool>();
+  }
   virtual Result<Description> Describe(const SyncTarget& target, TrainerRank rank) = 0;
   // Full tensors of `slices`, ascending, not empty. Frames belong to these slices; their content is
   // not checked.

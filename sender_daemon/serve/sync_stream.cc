@@ -213,7 +213,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
 
 Status SyncStream::HandleRefine(const v1::Refine& refine) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(refine.stream()));
-  DWS_ASSIGN_OR_RETURN(const CutWishes wishes, ParseCuts(refine));
+  DWS_ASSIGN_OR_RETURN(const CutWishes wishes, FromProto(refine.tensors()));
   const RankStatePtr state = hub_.Current();
   // Most receivers ask for the same: the next welcome answers them all.
   if (state == nullptr || state->stream != stream) return OkStatus();

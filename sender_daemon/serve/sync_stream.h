@@ -15,7 +15,7 @@
 #include "sender_daemon/publish/snapshot_recheck.h"
 #include "sender_daemon/serve/broadcaster.h"
 #include "sender_daemon/serve/receiver_hub.h"
-#include "sender_daemon/trainer/refinement_desk.h"
+#include "sender_daemon/serve/refine_request.h"
 
 namespace dws {
 
@@ -29,7 +29,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
     ReceiverHub& hub;
     SenderMetrics& metrics;
     SnapshotRecheck& recheck;
-    std::function<void(RefineRequest)> refine;  // RefinementDesk::Ask
+    std::function<void(RefineRequest)> refine;  // never blocks
     Broadcaster* broadcaster = nullptr;         // null: there are no broadcasts
   };
   // `peer` is the client that opened the stream, as its certificate says.

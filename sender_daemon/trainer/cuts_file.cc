@@ -6,7 +6,6 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "proto/sync.pb.h"
-#include "sender_daemon/serve/sync_messages.h"
 
 namespace dws {
 namespace {
@@ -20,11 +19,7 @@ std::string HeadOf(std::string_view message) {
 Status CutsFile::Save(const StreamId& stream, const CutWishes& cuts) {
   v1::Refine message;
   *message.mutable_stream() = ToProto(stream);
-  for (const auto& [tensor, wished] : cuts) {
-    v1::TensorCuts* const added = message.add_tensors();
-    added->set_tensor(tensor);
-    for (const Cuts& along : wished) *added->add_cuts() = ToProto(along);
-  }
+  ToProto(cuts, *message.mutable_tensors());
   const std::string body = message.SerializeAsString();
   return files_.ReplaceFile(path_, AsBytes(HeadOf(body) + body));
 }
@@ -41,7 +36,7 @@ CutWishes CutsFile::Load(const StreamId& stream) const {
         text.size() >= head && text.substr(0, head) == HeadOf(text.substr(head)) &&
         message.ParseFromArray(text.data() + head, static_cast<int>(text.size() - head));
     if (whole && AsStands(message.stream()) != stream) return {};
-    Result<CutWishes> cuts = whole ? ParseCuts(message) : DataLossError("its digest is wrong");
+    Result<CutWishes> cuts = whole ? FromProto(message.tensors()) : DataLossError("its digest is wrong");
     if (cuts.ok()) return *std::move(cuts);
     damage = cuts.status();
   }

@@ -12,6 +12,8 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/sockets/unix_socket.h"
+#include "sender_daemon/capture/refined_snapshot.h"
+#include "sender_daemon/trainer/refined_state.h"
 
 namespace dws {
 namespace {
@@ -23,6 +25,11 @@ uint64_t RandomStart() {
   DWS_CHECK(::getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
   return number >> 1;
 }
+
+// How long the trainer's calls may wait for versions that are being sealed.
+constexpr Duration kSealWait = std::chrono::milliseconds(200);
+// From a refinement that failed to the next attempt.
+constexpr Duration kRefineRetryDelay = std::chrono::seconds(10);
 
 // Sets the flag while it lives.
 class Mark {
@@ -150,7 +157,9 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   DWS_RETURN_IF_ERROR(
       CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
   Live live{.session = session, .handle = handle};
-  const RankLayout layout = Continues(registration) ? state_->layout() : CutAsBefore(registration);
+  const RankLayout layout = Continues(registration)
+          ? state_->layout()
+          : CutAsBefore(parts_.cuts, registration.stream, registration.layout);
   if (registration.ring.has_value()) {
     DWS_CHECK(memory.regions.size() == 1);
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
@@ -199,7 +208,8 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
   // tensors next.
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
-  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(CutAsBefore(registration)));
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(CutAsBefore(
+                                           parts_.cuts, registration.stream, registration.layout)));
   auto log = std::make_shared<DeltaLog>(snapshot->layout(), options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
@@ -211,6 +221,79 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
                                                      .declared = registration.layout,
                                                      .snapshot = std::move(snapshot),
                                                      .log = std::move(log)});
+}
+
+Status TrainerSession::CheckRefine(const StreamId& stream, const CutWishes& wishes) const {
+  if (state_ == nullptr || state_->stream != stream) return OkStatus();  // asked of an earlier one
+  CutWishes lacking = Lacking(state_->layout(), wishes);
+  if (lacking.empty()) return OkStatus();
+  Merge(lacking, wishes_);
+  DWS_ASSIGN_OR_RETURN(const RankLayout finer, Refined(state_->layout(), lacking));
+  DWS_RETURN_IF_ERROR(CheckReadable(finer));
+  if (live_.has_value() && live_->registration.ring.has_value() &&
+      !live_->registration.ring->follows_refinement) {
+    return FailedPreconditionError(
+        "trainer rank {} hands tensors over by a client of an older release, which cannot follow: "
+        "restart it with the client of this one, or declare the cuts",
+        state_->trainer_rank.value());
+  }
+  return CheckMemoryFor(*state_->snapshot);
+}
+
+Status TrainerSession::Refine(const StreamId& stream, const CutWishes& wishes) {
+  if (state_ == nullptr || state_->stream != stream) return OkStatus();
+  const CutWishes lacking = Lacking(state_->layout(), wishes);
+  if (lacking.empty()) return OkStatus();
+  DWS_RETURN_IF_ERROR(CheckRefine(stream, lacking));
+  if (live_.has_value() && live_->open_version != nullptr) {
+    Merge(wishes_, lacking);
+    return OkStatus();
+  }
+  if (parts_.clock->Now() < refine_again_at_) {
+    return UnavailableError("a refinement failed a moment ago and is tried again later");
+  }
+  const TimePoint began = parts_.clock->Now();
+  const Status refined = RefineNow(lacking);
+  if (!refined.ok()) {
+    refine_again_at_ = parts_.clock->Now() + kRefineRetryDelay;
+    return refined;
+  }
+  LogInfo("layout_refined", {{"stream", ToString(stream)},
+                             {"tensors", lacking.size()},
+                             {"slices", state_->layout().slice_count()},
+                             {"rank_epoch", state_->rank_epoch.value()},
+                             {"seconds", ToSeconds(parts_.clock->Now() - began)}});
+  parts_.on_refined(state_);
+  return OkStatus();
+}
+
+Status TrainerSession::RefineNow(const CutWishes& lacking) {
+  DWS_ASSIGN_OR_RETURN(RankLayout finer, Refined(state_->layout(), lacking));
+  std::unique_ptr<ResidentSource> resident;
+  if (live_.has_value() && live_->resident != nullptr) {
+    DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
+  }
+  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(kSealWait));
+  DWS_ASSIGN_OR_RETURN(RankStatePtr refined,
+                       RefinedState(*state_, std::move(finer),
+                                    {.pool = *parts_.pool,
+                                     .ledger = *parts_.ledger,
+                                     .cuts = parts_.cuts,
+                                     .log_limits = options_.log_limits}));
+  if (resident != nullptr) live_->resident = std::move(resident);
+  state_ = std::move(refined);
+  return OkStatus();
+}
+
+void TrainerSession::RefineLater() {
+  if (wishes_.empty()) return;
+  const bool posted = parts_.executor->Post([this] {
+    if (wishes_.empty() || state_ == nullptr) return;
+    const Status refined = Refine(state_->stream, std::exchange(wishes_, {}));
+    // The receivers that still lack it ask again, and hear why.
+    if (!refined.ok()) LogWarning("layout_not_refined", {{"reason", Message(refined)}});
+  });
+  if (!posted) LogWarning("layout_not_refined", {{"reason", "too many calls wait"}});
 }
 
 Status TrainerSession::ForgetStream(const StreamId& stream) {

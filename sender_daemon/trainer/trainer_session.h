@@ -159,11 +159,7 @@ class TrainerSession {
                        UniqueFd connection);
   void OnHangup(uint64_t session);
   Result<RankStatePtr> OpenState(const Registration& registration);
-  // The registered layout, with the cuts that an earlier process made in its stream.
-  RankLayout CutAsBefore(const Registration& registration) const;
   Status RefineNow(const CutWishes& lacking);
-  // The current state in layout `finer`, recorded with its epoch.
-  Result<RankStatePtr> RefinedState(RankLayout finer);
   // Refines by what was asked for while a version was open, after the calls that wait already.
   void RefineLater();
   Result<Live*> Find(uint64_t session);

@@ -131,6 +131,7 @@ class FakeTrainer final : public SenderGroup {
 
   // What the next fetches do.
   std::optional<ClassTable> classes;  // if set, blocks of floats are class-split with it
+  bool objects_are_here = false;      // in the receiver already: TakeObject has them
   Status fail_objects;
   Status fail_full;
   std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};
@@ -148,6 +149,13 @@ class FakeTrainer final : public SenderGroup {
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
     return spool;
+  }
+
+  Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
+                                          WeightVersion base,
+                                          const Spool::Options& options) override {
+    if (!objects_are_here) return std::optional<Spool>();
+    return FetchObject(target, rank, base, std::nullopt, options);
   }
 
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {

@@ -75,6 +75,11 @@ TEST_CASE("an object that is inside its announcement is not fetched", "[fetch]")
   CHECK(spool->size_bytes() == limits::kInlineObjectBytesMax);
   std::vector<std::byte> buffer;
   CHECK(AsText(*spool->Read(7, 3, buffer)) == "iii");
+  const Spool::Options options = {
+      .folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20};
+  CHECK(receiver.links.TakeObject(target, TrainerRank(0), WeightVersion(4), options)->has_value());
+  CHECK_FALSE(
+      receiver.links.TakeObject(target, TrainerRank(0), WeightVersion(3), options)->has_value());
   // Only that delta: not from another base, to another version, or of another stream.
   SyncTarget other = target;
   other.version = WeightVersion(4);

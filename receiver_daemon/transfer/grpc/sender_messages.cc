@@ -43,11 +43,7 @@ v1::Refine RefineMessage(const CutOrder& order) {
   v1::Refine message;
   *message.mutable_stream() = ToProto(order.stream);
   message.set_probe(order.probe);
-  for (const auto& [tensor, wished] : order.cuts) {
-    v1::TensorCuts* const added = message.add_tensors();
-    added->set_tensor(tensor);
-    for (const Cuts& along : wished) *added->add_cuts() = ToProto(along);
-  }
+  ToProto(order.cuts, *message.mutable_tensors());
   return message;
 }
 

@@ -79,23 +79,33 @@ SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
 
 Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                                      const SliceSelection& slices, Spool::Options spool) {
+  DWS_ASSIGN_OR_RETURN(std::optional<Spool> here, TakeObject(target, rank, base, spool));
+  if (here.has_value()) return *std::move(here);
   const PulseWait wait(pulse_);
   SyncLink& link = Link(target, rank);
-  if (const auto here = link.Inline(target.stream, base, target.version)) {
-    return SpoolOf(AsBytes(here->bytes), std::move(spool));
-  }
-  if (link.broadcasts() != nullptr) {
-    const BroadcastKey key{.stream = target.stream, .base = base, .version = target.version};
-    if (const auto object = link.broadcasts()->Take(key, spool.wanted); object.has_value()) {
-      return SpoolOf(*object, std::move(spool));
-    }
-  }
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();
   auto object = link.fetcher(target, rank)
                     .Object(target.stream, base, target.version, profile, slices, std::move(spool));
   if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
   return object;
+}
+
+Result<std::optional<Spool>> SyncLinks::TakeObject(const SyncTarget& target, TrainerRank rank,
+                                                   WeightVersion base,
+                                                   const Spool::Options& spool) {
+  const PulseWait wait(pulse_);
+  SyncLink& link = Link(target, rank);
+  if (const auto here = link.Inline(target.stream, base, target.version)) {
+    return SpoolOf(AsBytes(here->bytes), spool);
+  }
+  if (link.broadcasts() != nullptr) {
+    const BroadcastKey key{.stream = target.stream, .base = base, .version = target.version};
+    if (const auto object = link.broadcasts()->Take(key, spool.wanted); object.has_value()) {
+      return SpoolOf(*object, spool);
+    }
+  }
+  return std::optional<Spool>();
 }
 
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {

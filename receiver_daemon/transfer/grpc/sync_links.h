@@ -58,6 +58,9 @@ class SyncLinks final : public SenderGroup {
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             const SliceSelection& slices, Spool::Options spool) override;
+  // Of an announcement that has it inside, or of a broadcast.
+  Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
+                                          WeightVersion base, const Spool::Options& spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
                                 const RankLayout& layout, std::span<const RankSlice> slices,

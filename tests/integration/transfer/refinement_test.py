@@ -253,8 +253,9 @@ class RefinementTest(IntegrationCase):
         stream = dws.Stream.new()
         self.trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
         weights = {"experts": self.weights["experts"]}
+        cuts = {"experts": [dws.Cut((1,)), dws.Cut((24,), 1)]}
         views = [
-            trainer.register(weights, shards={"experts": (rank, 1)}, cuts={"experts": (1,)})
+            trainer.register(weights, shards={"experts": [(rank, 1), (0, 2)]}, cuts=cuts)
             for rank, trainer in enumerate(self.trainers)
         ]
         receivers = [self.cluster.start_receiver(name) for name in ("rows", "columns")]
