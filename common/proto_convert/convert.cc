@@ -189,8 +189,8 @@ FrameEntry FromProto(const v1::FrameEntry& message) {
 
 Result<CutWishes> FromProto(const google::protobuf::RepeatedPtrField<v1::TensorCuts>& tensors) {
   if (static_cast<size_t>(tensors.size()) > limits::kTensorsMax) {
-    return InvalidArgumentError("cuts of {} tensors, at most {} are supported",
-                                tensors.size(), limits::kTensorsMax);
+    return InvalidArgumentError("cuts of {} tensors, at most {} are supported", tensors.size(),
+                                limits::kTensorsMax);
   }
   CutWishes wishes;
   for (const v1::TensorCuts& wish : tensors) {

@@ -36,7 +36,8 @@ CutWishes CutsFile::Load(const StreamId& stream) const {
         text.size() >= head && text.substr(0, head) == HeadOf(text.substr(head)) &&
         message.ParseFromArray(text.data() + head, static_cast<int>(text.size() - head));
     if (whole && AsStands(message.stream()) != stream) return {};
-    Result<CutWishes> cuts = whole ? FromProto(message.tensors()) : DataLossError("its digest is wrong");
+    Result<CutWishes> cuts =
+        whole ? FromProto(message.tensors()) : DataLossError("its digest is wrong");
     if (cuts.ok()) return *std::move(cuts);
     damage = cuts.status();
   }

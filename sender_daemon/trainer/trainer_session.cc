@@ -157,9 +157,9 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   DWS_RETURN_IF_ERROR(
       CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
   Live live{.session = session, .handle = handle};
-  const RankLayout layout = Continues(registration)
-          ? state_->layout()
-          : CutAsBefore(parts_.cuts, registration.stream, registration.layout);
+  const RankLayout layout =
+      Continues(registration) ? state_->layout()
+                              : CutAsBefore(parts_.cuts, registration.stream, registration.layout);
   if (registration.ring.has_value()) {
     DWS_CHECK(memory.regions.size() == 1);
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
@@ -208,8 +208,8 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
   // tensors next.
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
-  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(CutAsBefore(
-                                           parts_.cuts, registration.stream, registration.layout)));
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(CutAsBefore(parts_.cuts, registration.stream,
+                                                                   registration.layout)));
   auto log = std::make_shared<DeltaLog>(snapshot->layout(), options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
@@ -274,12 +274,11 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
     DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
   }
   DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(kSealWait));
-  DWS_ASSIGN_OR_RETURN(RankStatePtr refined,
-                       RefinedState(*state_, std::move(finer),
-                                    {.pool = *parts_.pool,
-                                     .ledger = *parts_.ledger,
-                                     .cuts = parts_.cuts,
-                                     .log_limits = options_.log_limits}));
+  DWS_ASSIGN_OR_RETURN(RankStatePtr refined, RefinedState(*state_, std::move(finer),
+                                                          {.pool = *parts_.pool,
+                                                           .ledger = *parts_.ledger,
+                                                           .cuts = parts_.cuts,
+                                                           .log_limits = options_.log_limits}));
   if (resident != nullptr) live_->resident = std::move(resident);
   state_ = std::move(refined);
   return OkStatus();
