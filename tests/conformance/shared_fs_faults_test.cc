@@ -119,7 +119,9 @@ TEST_CASE("bytes of a failed read do not count as progress", "[shared_fs]") {
     progress.done_bytes = 10;
     progress.total_bytes = 20;
     return full ? source.Full(stream, WeightVersion(3), layout, slices, options).status()
-                : source.Object(stream, WeightVersion(base), WeightVersion(3), layout, options)
+                : source
+                      .Object(stream, WeightVersion(base), WeightVersion(3), layout, std::nullopt,
+                              options)
                       .status();
   };
   const std::string path = directory.Folder(full ? 1 : 3) + (full ? "/full" : "/delta");

@@ -2,6 +2,8 @@
 // that come, go and disagree, and a sender's restart.
 #include <catch2/catch.hpp>
 
+#include "common/delta/objects/object_part.h"
+#include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
 #include "sender_daemon/shared/shared_receivers.h"
 #include "tests/conformance/shared_directory.h"
@@ -111,6 +113,33 @@ TEST_CASE("full tensors are still written after a repair before them has failed"
   CHECK(*directory.Read(3) == directory.rank.At(3));
 }
 
+TEST_CASE("of a delta only the part with the wanted slices is taken", "[shared_fs]") {
+  Directory directory;
+  for (uint64_t version = 1; version <= 2; ++version) REQUIRE(directory.Publish(version).ok());
+  const RetainedVersionPtr delta = directory.rank.state()->log->Newest();
+  const RankLayout& layout = directory.rank.layout();
+  SharedSource source = directory.Source();
+  REQUIRE(source.Look(std::nullopt).ok());
+  uint64_t whole = 0;
+  for (uint32_t only = layout.slice_count(); only + 1 > 0; --only) {  // the first: all of them
+    SliceSelection slices;
+    if (only < layout.slice_count()) slices = {RankSlice(only)};
+    const auto spool = source.Object(directory.rank.state()->stream, WeightVersion(1),
+                                     WeightVersion(2), layout, slices,
+                                     {.folder = "/tmp",
+                                      .memory_bytes_max = uint64_t{1} << 24,
+                                      .size_bytes_max = limits::kObjectBytesMax});
+    REQUIRE(spool.ok());
+    CHECK(spool->size_bytes() == SizeOf(PartRanges(delta->header, delta->manifest, slices)));
+    CHECK(ParseObject(*spool, layout, slices).ok());
+    if (!slices.has_value()) {
+      whole = spool->size_bytes();
+    } else {
+      CHECK(spool->size_bytes() < whole);
+    }
+  }
+}
+
 TEST_CASE("deltas are composed only if memory for the composition suffices", "[shared_fs]") {
   Directory directory;
   uint64_t bytes = 0;
@@ -123,7 +152,7 @@ TEST_CASE("deltas are composed only if memory for the composition suffices", "[s
   const auto compose = [&](uint64_t memory) {
     return source
         .Object(directory.rank.state()->stream, WeightVersion(1), WeightVersion(3),
-                directory.rank.layout(),
+                directory.rank.layout(), std::nullopt,
                 {.folder = "/tmp",
                  .memory_bytes_max = memory,
                  .size_bytes_max = limits::kObjectBytesMax})
@@ -143,6 +172,7 @@ TEST_CASE("files missing before the newest full tensors count as retired and not
   const auto fetch = [&](uint64_t base) {
     return source
         .Object(stream, WeightVersion(base), WeightVersion(5), directory.rank.layout(),
+                std::nullopt,
                 {.folder = "/tmp",
                  .memory_bytes_max = uint64_t{1} << 24,
                  .size_bytes_max = limits::kObjectBytesMax})

@@ -184,13 +184,15 @@ class PluginTest(IntegrationCase):
         attached = self.rpc("dws_attach", socket=good, timeout=60)
         self.assertEqual([status["rank"] for status in attached], [0, 1])
 
-    def test_a_grid_that_the_trainer_did_not_declare_is_named(self) -> None:
+    def test_a_grid_that_the_trainer_did_not_declare_is_made_by_its_sender(self) -> None:
         self.start()
         trainer = self.trainer()
         trainer.register(checkpoint(CONFIG, seed=5, dtype=DTYPE))
+        trainer.publish(1)
         self.start_engine()
-        with self.assertRaisesRegex(RuntimeError, "Declare cuts at|another rank"):
-            self.rpc("dws_attach", socket=self.cluster.receivers[0].socket, timeout=60)
+        attached = self.rpc("dws_attach", socket=self.cluster.receivers[0].socket, timeout=60)
+        self.assertEqual([status["rank"] for status in attached], [0, 1])
+        trainer.wait(1, timeout=60)
 
 
 if __name__ == "__main__":
