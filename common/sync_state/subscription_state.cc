@@ -150,11 +150,17 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
 }
 
 void SubscriptionState::Learn(const RankLayout& layout) {
+  // What engines need already was asked for before a layout had it.
+  CutWishes asked = needed_[0];
+  Merge(asked, needed_[1]);
   CutWishes more;
   for (const Shard& shard : layout.shards()) {
     const TensorSpec& tensor = shard.tensor;
     if (tensor.cuts.empty() || !Merge(learned_, tensor.name, tensor.cuts)) continue;
-    more.emplace_hint(more.end(), tensor.name, tensor.cuts);
+    const auto known = asked.find(tensor.name);
+    std::vector<Cuts> unasked =
+        known == asked.end() ? tensor.cuts : Without(tensor.cuts, known->second);
+    if (!unasked.empty()) more.emplace_hint(more.end(), tensor.name, std::move(unasked));
   }
   NoteMore(more);
 }
@@ -163,6 +169,7 @@ bool SubscriptionState::Want(Needed by, const CutWishes& cuts) {
   CutWishes& needed = needed_[static_cast<size_t>(by)];
   if (needed == cuts) return false;
   needed = cuts;
+  ++wants_;
   for (uint32_t i = 0; i < senders_.size(); ++i) {
     senders_[i].can_cut = false;  // it was asked for something else
     NoteLacking(SenderIndex(i));
@@ -203,12 +210,13 @@ bool SubscriptionState::Cutting() const {
 }
 
 void SubscriptionState::NoteMore(const CutWishes& more) {
-  if (more.empty()) return;
+  const uint64_t wants = wants_;
   for (Sender& sender : senders_) {
     if (!sender.trainer_rank.has_value()) continue;
     if (dws::Lacking(*ranks_[sender.trainer_rank->value()]->layout, more).empty()) continue;
     sender.lacks_cuts = true;
     sender.can_cut = false;
+    wants_ = wants + 1;
   }
 }
 

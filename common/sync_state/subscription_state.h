@@ -108,10 +108,14 @@ class SubscriptionState {
   enum class Needed : uint8_t { kToAttach, kAttached };
   // Replaces what is needed. Whether that changed anything.
   bool Want(Needed by, const CutWishes& cuts);
+  // Grows when something else is wanted: an answer counts for what it was given to.
+  uint64_t wants() const { return wants_; }
   // A sender says that it could make what it was asked for.
   void OnCanCut(SenderIndex sender);
   // What an accepted sender is to be asked for; empty: its layout has everything.
   CutWishes Lacking(SenderIndex sender) const;
+  // Whether such engines need anything.
+  bool Needs(Needed by) const { return !needed_[static_cast<size_t>(by)].empty(); }
   // Whether every rank's sender has all cuts or could make them: until then they are only asked
   // whether they could.
   bool AllCanCut() const;
@@ -162,6 +166,7 @@ class SubscriptionState {
   std::vector<std::optional<Rank>> ranks_;  // of stream_; empty until its first welcome
   CutWishes learned_;                       // what layouts of stream_ have had
   std::array<CutWishes, 2> needed_;         // by Needed
+  uint64_t wants_ = 1;
 };
 
 }  // namespace dws

@@ -116,13 +116,16 @@ std::optional<CutOrder> Subscription::CutsToAsk(SenderIndex sender) const {
   MutexLock lock(mutex_);
   const SubscriptionState::Sender& entry = state_.senders()[sender.value()];
   if (!entry.lacks_cuts || !entry.refines || look_limit_.has_value()) return std::nullopt;
-  return CutOrder{
-      .stream = *state_.stream(), .cuts = state_.Lacking(sender), .probe = !state_.AllCanCut()};
+  return CutOrder{.stream = *state_.stream(),
+                  .cuts = state_.Lacking(sender),
+                  .probe = !state_.AllCanCut(),
+                  .id = state_.wants()};
 }
 
-void Subscription::OnRefineReply(SenderIndex sender, const Status& reply) {
+void Subscription::OnRefineReply(SenderIndex sender, uint64_t id, const Status& reply) {
   {
     MutexLock lock(mutex_);
+    if (id != state_.wants()) return;  // something else is wanted since
     if (reply.ok()) {
       state_.OnCanCut(sender);
       if (state_.AllCanCut()) ++cuts_revision_;
@@ -130,7 +133,7 @@ void Subscription::OnRefineReply(SenderIndex sender, const Status& reply) {
       causes_[sender.value()] =
           fmt::format("it does not cut its tensors as engines need them: {}", Message(reply));
     }
-    if (absl::IsInvalidArgument(reply)) {
+    if (absl::IsInvalidArgument(reply) && state_.Needs(Needed::kToAttach)) {
       ++refusals_.count;
       refusals_.reason = fmt::format("sender {}: {}", addresses_[sender.value()], Message(reply));
       state_.Want(Needed::kToAttach, {});

@@ -27,6 +27,7 @@ struct CutOrder {
   StreamId stream;
   CutWishes cuts;      // that its layout lacks
   bool probe = false;  // only whether it could make them
+  uint64_t id = 0;     // its reply has it
 };
 
 // Threads: safe from any.
@@ -67,7 +68,7 @@ class Subscription {
   uint64_t cuts_revision() const { return cuts_revision_.load(); }
   // Its answer. INVALID_ARGUMENT: it never could; what engines need that attach is dropped, and a
   // refusal counted.
-  void OnRefineReply(SenderIndex sender, const Status& reply);
+  void OnRefineReply(SenderIndex sender, uint64_t id, const Status& reply);
   struct Refusals {
     uint64_t count = 0;
     std::string reason;  // of the last

@@ -218,34 +218,34 @@ Status SyncStream::HandleRefine(const v1::Refine& refine) {
   // Most receivers ask for the same: the next welcome answers them all.
   if (state == nullptr || state->stream != stream) return OkStatus();
   if (Lacking(state->layout(), wishes).empty()) {
-    if (refine.probe()) AnswerRefine(OkStatus());
+    if (refine.probe()) AnswerRefine(refine.id(), OkStatus());
     return OkStatus();
   }
   if (const auto older = hub_.OlderThan(kRefinementMinor); older.has_value()) {
-    AnswerRefine(FailedPreconditionError(
-        "receiver '{}' is of an older release and could not follow: upgrade it", *older));
+    AnswerRefine(
+        refine.id(),
+        FailedPreconditionError(
+            "receiver '{}' is of an older release and could not follow: upgrade it", *older));
     return OkStatus();
   }
   refine_({.stream = stream,
            .cuts = wishes,
            .probe = refine.probe(),
-           .answer = [self = self_](const Status& status) { self->AnswerRefine(status); }});
+           .answer = [self = self_, id = refine.id()](const Status& status) {
+             self->AnswerRefine(id, status);
+           }});
   return OkStatus();
 }
 
-void SyncStream::AnswerRefine(const Status& status) {
+void SyncStream::AnswerRefine(uint64_t id, const Status& status) {
   {
     MutexLock lock(mutex_);
     refine_reply_.emplace();
+    refine_reply_->set_id(id);
     refine_reply_->set_code(static_cast<uint32_t>(status.code()));
     refine_reply_->set_message(std::string(Utf8Prefix(Message(status), limits::kErrorBytesMax)));
   }
   Pump();
-}
-
-uint32_t SyncStream::protocol_minor() const {
-  MutexLock lock(mutex_);
-  return protocol_minor_;
 }
 
 void SyncStream::RememberAnnounced(const RankState& state) {
@@ -290,10 +290,7 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
   DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
-  {
-    MutexLock lock(mutex_);
-    protocol_minor_ = hello.protocol_minor();
-  }
+  protocol_minor_.store(hello.protocol_minor());
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
   LogInfo("receiver_connected",

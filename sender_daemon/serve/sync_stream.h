@@ -2,6 +2,7 @@
 // one write at a time.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -38,7 +39,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void WelcomeDue() override;
   void AnnounceDue() override;
   void KeepaliveDue() override;
-  uint32_t protocol_minor() const override;
+  uint32_t protocol_minor() const override { return protocol_minor_.load(); }
   void Close(const Status& reason) override;
   void Say(v1::SyncDown message) override;
 
@@ -58,7 +59,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
   Status HandleRefine(const v1::Refine& refine);
-  void AnswerRefine(const Status& status);
+  void AnswerRefine(uint64_t id, const Status& status);
   void Recheck(const StreamId& stream, const v1::Nack& nack);
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
@@ -82,7 +83,8 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
   std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);                // about broadcasts
   std::optional<v1::RefineReply> refine_reply_ GUARDED_BY(mutex_);  // a newer one replaces it
-  uint32_t protocol_minor_ GUARDED_BY(mutex_) = 0;                  // the receiver's
+  // The receiver's. Without the lock: the hub asks with its own held, which Pump takes inside this.
+  std::atomic<uint32_t> protocol_minor_{0};
   bool writing_ GUARDED_BY(mutex_) = false;
   // The newest version announced on this stream, and when it was first announced.
   std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);

@@ -1,6 +1,9 @@
 // The state of a rank in a finer layout.
 #pragma once
 
+#include <chrono>
+
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "sender_daemon/publish/rank_state.h"
@@ -9,6 +12,11 @@
 namespace dws {
 
 class SharedSenderLedger;
+
+// How long the trainer's calls may wait for versions that are being sealed.
+inline constexpr Duration kSealWait = std::chrono::seconds(2);
+// From a refinement that failed to the next attempt.
+inline constexpr Duration kRefineRetryDelay = std::chrono::seconds(10);
 
 // What a refinement uses.
 struct RefineParts {

@@ -45,7 +45,15 @@ void RefinementDesk::Run() {
       continue;
     }
     if (!fit.empty() && fit.front()->stream != request.stream) continue;  // of an earlier stream
-    Merge(all, request.cuts);
+    CutWishes together = all;
+    if (Merge(together, request.cuts)) {
+      const Status fits = session_.CheckRefine(request.stream, together);
+      if (!fits.ok()) {
+        request.answer(fits);
+        continue;
+      }
+    }
+    all = std::move(together);
     fit.push_back(&request);
   }
   if (fit.empty()) return;

@@ -26,11 +26,6 @@ uint64_t RandomStart() {
   return number >> 1;
 }
 
-// How long the trainer's calls may wait for versions that are being sealed.
-constexpr Duration kSealWait = std::chrono::milliseconds(200);
-// From a refinement that failed to the next attempt.
-constexpr Duration kRefineRetryDelay = std::chrono::seconds(10);
-
 // Sets the flag while it lives.
 class Mark {
  public:
@@ -252,6 +247,10 @@ Status TrainerSession::Refine(const StreamId& stream, const CutWishes& wishes) {
   if (parts_.clock->Now() < refine_again_at_) {
     return UnavailableError("a refinement failed a moment ago and is tried again later");
   }
+  if (!parts_.pipeline->Drain(kSealWait).ok()) {
+    refine_again_at_ = parts_.clock->Now() + kRefineRetryDelay;
+    return UnavailableError("versions are being recorded");
+  }
   const TimePoint began = parts_.clock->Now();
   const Status refined = RefineNow(lacking);
   if (!refined.ok()) {
@@ -273,7 +272,6 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
   if (live_.has_value() && live_->resident != nullptr) {
     DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
   }
-  DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(kSealWait));
   DWS_ASSIGN_OR_RETURN(RankStatePtr refined, RefinedState(*state_, std::move(finer),
                                                           {.pool = *parts_.pool,
                                                            .ledger = *parts_.ledger,

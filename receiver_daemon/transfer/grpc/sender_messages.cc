@@ -43,6 +43,7 @@ v1::Refine RefineMessage(const CutOrder& order) {
   v1::Refine message;
   *message.mutable_stream() = ToProto(order.stream);
   message.set_probe(order.probe);
+  message.set_id(order.id);
   ToProto(order.cuts, *message.mutable_tensors());
   return message;
 }

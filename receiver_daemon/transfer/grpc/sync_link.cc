@@ -108,8 +108,8 @@ void SyncLink::AskForCuts() {
     asked_.reset();
     return;
   }
-  const bool again =
-      asked_.has_value() && asked_->probe == order->probe && asked_->cuts == order->cuts;
+  const bool again = asked_.has_value() && asked_->probe == order->probe &&
+                     asked_->id == order->id && asked_->cuts == order->cuts;
   if (again && now < ask_at_) return;
   if (!again) {
     LogInfo("cuts_asked_for",
@@ -204,7 +204,7 @@ void SyncLink::OnRefineReply(const v1::RefineReply& message) {
   if (!reply.ok() && std::exchange(refusal_, reply) != reply) {
     LogWarning("cuts_refused", {{"address", address_}, {"reason", Message(reply)}});
   }
-  subscription_.OnRefineReply(index_, reply);
+  subscription_.OnRefineReply(index_, message.id(), reply);
 }
 
 // The same words again: another sender that held the rank may have gone, or another stream be
