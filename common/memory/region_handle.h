@@ -61,4 +61,11 @@ inline size_t DescriptorCount(std::span<const RegionHandle> regions) {
   return count;
 }
 
+// Their sizes, in order.
+inline std::vector<uint64_t> SizesOf(std::span<const RegionHandle> regions) {
+  std::vector<uint64_t> sizes;
+  for (const RegionHandle& region : regions) sizes.push_back(region.size_bytes);
+  return sizes;
+}
+
 }  // namespace dws

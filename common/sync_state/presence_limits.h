@@ -13,8 +13,8 @@ namespace dws::limits {
 inline constexpr size_t kSendersNamedMax = 5;  // in a reason
 inline constexpr std::chrono::seconds kStaleAfterDefault{30};
 inline constexpr std::chrono::seconds kStaleAfterMax{86'400};
-inline constexpr std::chrono::seconds kRefusedRetryInterval{
-    2};  // of a refused welcome, and of asking for cuts
+// Of a refused welcome, and of asking for cuts.
+inline constexpr std::chrono::seconds kRefusedRetryInterval{2};
 // Beyond the poll interval: a directory that has not answered for longer is lost.
 inline constexpr std::chrono::seconds kLookSilenceMax{kSharedHookDeadline + kKeepaliveTimeout};
 // A follower's step that makes no progress for so long fails.

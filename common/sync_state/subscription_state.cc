@@ -20,11 +20,15 @@ void SubscriptionState::OnConnect(SenderIndex sender) {
 
 void SubscriptionState::OnDisconnect(SenderIndex sender) { senders_.at(sender.value()) = {}; }
 
+void SubscriptionState::Release(Sender& sender) {
+  sender.trainer_rank.reset();
+  sender.offers.clear();
+  sender.lacks_cuts = false;
+}
+
 void SubscriptionState::Refuse(SenderIndex sender, const Status& reason) {
   Sender& entry = senders_.at(sender.value());
-  entry.trainer_rank.reset();
-  entry.offers.clear();
-  entry.lacks_cuts = false;
+  Release(entry);
   entry.refusal = std::string(Message(reason));
 }
 
@@ -119,20 +123,14 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
     stream_ = welcome.stream;
     ranks_.clear();
     learned_.clear();
-    for (Sender& other : senders_) {
-      other.trainer_rank.reset();
-      other.offers.clear();
-      other.lacks_cuts = false;
-    }
+    for (Sender& other : senders_) Release(other);
   }
   if (ranks_.empty()) ranks_.resize(welcome.world_size);
   Sender& entry = senders_.at(sender.value());
   // One rank for each sender: what it held before is free again, and a former holder is fenced.
   for (Sender& other : senders_) {
     if (&other != &entry && other.trainer_rank == welcome.trainer_rank) {
-      other.trainer_rank.reset();
-      other.offers.clear();
-      other.lacks_cuts = false;
+      Release(other);
       other.refusal = "another sender took over its trainer rank";
     }
   }
@@ -144,7 +142,7 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
       Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
   entry.can_cut = false;
   entry.refines = welcome.refines;
-  NoteLacking(sender);
+  NoteLacking(entry);
   Learn(layout);
   return OkStatus();
 }
@@ -170,9 +168,9 @@ bool SubscriptionState::Want(Needed by, const CutWishes& cuts) {
   if (needed == cuts) return false;
   needed = cuts;
   ++wants_;
-  for (uint32_t i = 0; i < senders_.size(); ++i) {
-    senders_[i].can_cut = false;  // it was asked for something else
-    NoteLacking(SenderIndex(i));
+  for (Sender& sender : senders_) {
+    sender.can_cut = false;  // it was asked for something else
+    NoteLacking(sender);
   }
   return true;
 }
@@ -199,36 +197,32 @@ bool SubscriptionState::AllCanCut() const {
          });
 }
 
+bool SubscriptionState::Lacks(const Sender& sender, const CutWishes& cuts) const {
+  if (!sender.trainer_rank.has_value()) return false;
+  return !dws::Lacking(*ranks_[sender.trainer_rank->value()]->layout, cuts).empty();
+}
+
 bool SubscriptionState::Cutting() const {
-  for (const Sender& sender : senders_) {
-    if (!sender.lacks_cuts || !sender.trainer_rank.has_value()) continue;
-    const RankLayout& layout = *ranks_[sender.trainer_rank->value()]->layout;
-    if (!dws::Lacking(layout, learned_).empty()) return true;
-    if (!dws::Lacking(layout, needed_[static_cast<size_t>(Needed::kAttached)]).empty()) return true;
-  }
-  return false;
+  const CutWishes& attached = needed_[static_cast<size_t>(Needed::kAttached)];
+  return std::ranges::any_of(senders_, [&](const Sender& sender) {
+    return sender.lacks_cuts && (Lacks(sender, learned_) || Lacks(sender, attached));
+  });
 }
 
 void SubscriptionState::NoteMore(const CutWishes& more) {
-  const uint64_t wants = wants_;
+  bool any = false;
   for (Sender& sender : senders_) {
-    if (!sender.trainer_rank.has_value()) continue;
-    if (dws::Lacking(*ranks_[sender.trainer_rank->value()]->layout, more).empty()) continue;
-    sender.lacks_cuts = true;
+    if (!Lacks(sender, more)) continue;
+    sender.lacks_cuts = any = true;
     sender.can_cut = false;
-    wants_ = wants + 1;
   }
+  if (any) ++wants_;
 }
 
-void SubscriptionState::NoteLacking(SenderIndex sender) {
-  Sender& entry = senders_.at(sender.value());
-  entry.lacks_cuts = false;
-  if (!entry.trainer_rank.has_value()) return;
-  const RankLayout& layout = *ranks_[entry.trainer_rank->value()]->layout;
-  const auto lacks = [&layout](const CutWishes& cuts) {
-    return !dws::Lacking(layout, cuts).empty();
-  };
-  entry.lacks_cuts = lacks(learned_) || std::ranges::any_of(needed_, lacks);
+void SubscriptionState::NoteLacking(Sender& sender) const {
+  sender.lacks_cuts =
+      Lacks(sender, learned_) ||
+      std::ranges::any_of(needed_, [&](const CutWishes& cuts) { return Lacks(sender, cuts); });
 }
 
 void SubscriptionState::Forget(std::optional<StreamId> accepted) {
@@ -236,10 +230,8 @@ void SubscriptionState::Forget(std::optional<StreamId> accepted) {
   ranks_.clear();
   learned_.clear();
   for (Sender& sender : senders_) {
-    sender.trainer_rank.reset();
-    sender.offers.clear();
+    Release(sender);
     sender.refusal.clear();
-    sender.lacks_cuts = false;
   }
 }
 

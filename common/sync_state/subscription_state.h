@@ -5,13 +5,13 @@
 // Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a
 // higher one replaces everything known, unless it is ahead of the clock; a rank is claimed by one
 // sender at a time, a higher rank epoch or a dead connection hands it over; inside a stream a rank
-// keeps its part of each tensor, and only a higher rank epoch cuts it otherwise; an announcement only says what can be served, newer replaces older; a new
-// connection clears nonce and offers and keeps the layout.
+// keeps its part of each tensor, and only a higher rank epoch cuts it otherwise; an announcement
+// only says what can be served, newer replaces older; a new connection clears nonce and offers and
+// keeps the layout.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,7 +88,8 @@ class SubscriptionState {
   void OnDisconnect(SenderIndex sender);
 
   // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
-  // epoch, a changed part of a tensor, other cuts without a higher epoch, a world size other than that of the others or of the configuration.
+  // epoch, a changed part of a tensor, other cuts without a higher epoch, a world size other than
+  // that of the others or of the configuration.
   // INVALID_ARGUMENT: the rank is not below the world size. UNAVAILABLE: a new stream or epoch is
   // further ahead of `now` than clock_bound.h allows; it is accepted once the clock is right. After
   // an error the sender offers nothing.
@@ -150,6 +151,10 @@ class SubscriptionState {
     std::shared_ptr<const RankLayout> layout;
   };
   Status CheckWelcome(SenderIndex sender, const SenderWelcome& welcome, UnixTime now) const;
+  // Whether the layout of an accepted sender lacks some of `cuts`.
+  bool Lacks(const Sender& sender, const CutWishes& cuts) const;
+  // The sender holds no rank any more.
+  static void Release(Sender& sender);
   Status CheckClock(const SenderWelcome& welcome, UnixTime now) const;
   void Refuse(SenderIndex sender, const Status& reason);
   // The sender of each rank when all are connected and hold it.
@@ -158,7 +163,7 @@ class SubscriptionState {
   void Learn(const RankLayout& layout);
   // After `more` was wanted of all senders.
   void NoteMore(const CutWishes& more);
-  void NoteLacking(SenderIndex sender);
+  void NoteLacking(Sender& sender) const;
   CutWishes Wanted() const;
 
   std::optional<StreamId> stream_;

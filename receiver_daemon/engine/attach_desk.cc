@@ -27,9 +27,7 @@ Status CheckSizes(const AttachWish& wish) {
 }
 
 Result<EngineMapping> Map(const LayoutSet& layouts, const AttachWish& wish) {
-  std::vector<uint64_t> region_bytes;
-  for (const RegionHandle& region : wish.regions) region_bytes.push_back(region.size_bytes);
-  return MapEngine(layouts, wish.views, region_bytes, wish.excluded);
+  return MapEngine(layouts, wish.views, SizesOf(wish.regions), wish.excluded);
 }
 
 }  // namespace
@@ -153,7 +151,8 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
     pending.checked = *layouts;
     pending.missing = MissingCuts(**layouts, wish.views);
   }
-  // Where senders cannot be asked the mapping fails, and says which cuts the trainer has to declare.
+  // Where senders cannot be asked the mapping fails, and says which cuts the trainer has to
+  // declare.
   if (!pending.missing.empty() && unasked_.ok()) {
     const std::optional<Status> refused = AwaitCuts(pending, late);
     if (refused.has_value()) return Result<AttachGrant>(*refused);

@@ -50,8 +50,9 @@ class AttachDesk {
   ~AttachDesk();
 
   // `done` is called once, on any thread, with no lock held. INVALID_ARGUMENT: the wish does not
-  // fit the layout, even if that is cut as it needs (MapEngine, CheckCoverage), or the senders refuse
-  // to cut it so. DEADLINE_EXCEEDED: no layout, or no such cuts, arrived in time; names the senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or until the
+  // fit the layout, even if that is cut as it needs (MapEngine, CheckCoverage), or the senders
+  // refuse to cut it so. DEADLINE_EXCEEDED: no layout, or no such cuts, arrived in time; names the
+  // senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or until the
   // deadline. CANCELLED: `cancelled` returned true. RESOURCE_EXHAUSTED: limits::kPendingAttachesMax
   // requests waited, and this was the oldest of the process with most of them. UNAVAILABLE: the
   // daemon is shutting down. After EngineRegistry::EndForGood: its reason.
@@ -73,7 +74,8 @@ class AttachDesk {
   void Run();
   // The answer; nullopt: the request has to wait.
   std::optional<Result<AttachGrant>> Try(Pending& pending);
-  // The layout lacks what `pending` needs. nullopt: the senders are asked for it, so it has to wait.
+  // The layout lacks what `pending` needs. nullopt: the senders are asked for it, so it has to
+  // wait.
   std::optional<Status> AwaitCuts(Pending& pending, bool late);
   // Whether the finer layout would do.
   Status CheckFiner(const Pending& pending) const;
@@ -83,7 +85,7 @@ class AttachDesk {
   // If too many wait: removes the one that gives way to a new request.
   std::optional<Pending> TakeGreediest() REQUIRES(mutex_);
 
-  // Of its thread: when the last of those came that ask for cuts, and whether they can be asked for.
+  // Of its thread: when the last of those came that ask for cuts, and whether senders can be asked.
   TimePoint newest_asker_;
   Status unasked_;
   Subscription& subscription_;

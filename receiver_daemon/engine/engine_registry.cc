@@ -21,12 +21,6 @@ std::vector<std::string> MemoryOf(const AttachPlan& plan) {
   return {memory.begin(), memory.end()};
 }
 
-std::vector<uint64_t> SizesOf(const std::vector<RegionHandle>& regions) {
-  std::vector<uint64_t> sizes;
-  for (const RegionHandle& region : regions) sizes.push_back(region.size_bytes);
-  return sizes;
-}
-
 }  // namespace
 
 Status EngineRegistry::CheckOthers(const AttachPlan& plan) const {

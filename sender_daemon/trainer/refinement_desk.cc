@@ -46,7 +46,7 @@ void RefinementDesk::Run() {
     }
     if (!fit.empty() && fit.front()->stream != request.stream) continue;  // of an earlier stream
     CutWishes together = all;
-    if (Merge(together, request.cuts)) {
+    if (Merge(together, request.cuts) && !fit.empty()) {  // the first was checked alone
       const Status fits = session_.CheckRefine(request.stream, together);
       if (!fits.ok()) {
         request.answer(fits);

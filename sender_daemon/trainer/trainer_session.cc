@@ -170,7 +170,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     present_.store(false);
     parts_.handles->Drop(old);
   }
-  Result<RankStatePtr> state = OpenState(registration);
+  Result<RankStatePtr> state = OpenState(registration, layout);
   if (!state.ok()) {
     if (fenced) parts_.on_gone();  // there is no trainer now
     return state.status();
@@ -195,7 +195,8 @@ bool TrainerSession::Continues(const Registration& registration) const {
 }
 
 // The state for a registration: the current one if stream and layout are the same, else a new one.
-Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration) {
+Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
+                                               const RankLayout& layout) {
   if (Continues(registration)) return state_;
   wishes_.clear();  // receivers ask again, by the new layout
   DWS_RETURN_IF_ERROR(parts_.pipeline->Drain(limits::kRpcDeadline));
@@ -203,9 +204,8 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration)
   // tensors next.
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
-  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(CutAsBefore(parts_.cuts, registration.stream,
-                                                                   registration.layout)));
-  auto log = std::make_shared<DeltaLog>(snapshot->layout(), options_.log_limits);
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(layout));
+  auto log = std::make_shared<DeltaLog>(layout, options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
   DWS_KILLPOINT("sender.register.after_record");

@@ -158,7 +158,8 @@ class TrainerSession {
                        HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
   void OnHangup(uint64_t session);
-  Result<RankStatePtr> OpenState(const Registration& registration);
+  // `layout`: the registered one, cut as before.
+  Result<RankStatePtr> OpenState(const Registration& registration, const RankLayout& layout);
   Status RefineNow(const CutWishes& lacking);
   // Refines by what was asked for while a version was open, after the calls that wait already.
   void RefineLater();

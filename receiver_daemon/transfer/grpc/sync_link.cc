@@ -102,7 +102,8 @@ void SyncLink::CatchUp() {
 void SyncLink::AskForCuts() {
   const TimePoint now = clock_.Now();
   const uint64_t revision = subscription_.cuts_revision();
-  if (std::exchange(cuts_seen_, revision) == revision && now < ask_at_) return;
+  const bool same = std::exchange(cuts_seen_, revision) == revision;
+  if (same && (!asked_.has_value() || now < ask_at_)) return;
   const std::optional<CutOrder> order = subscription_.CutsToAsk(index_);
   if (!order.has_value()) {
     asked_.reset();
