@@ -138,7 +138,9 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   entry.offers.clear();
   entry.refusal.clear();
   const RankLayout& layout = *welcome.layout;
-  ranks_[welcome.trainer_rank.value()] =
+  std::optional<Rank>& rank = ranks_[welcome.trainer_rank.value()];
+  if (rank.has_value() && *rank->layout != layout) ++recuts_;
+  rank =
       Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
   entry.can_cut = false;
   entry.refines = welcome.refines;

@@ -123,6 +123,8 @@ class SubscriptionState {
   // Whether an accepted sender lacks what layouts have had, or attached engines need: what is
   // published cannot be followed meanwhile. That engines wait to attach does not count.
   bool Cutting() const;
+  // How often a rank of the stream came back with other cuts.
+  uint64_t recuts() const { return recuts_; }
 
   // The stream with the highest incarnation accepted so far.
   const std::optional<StreamId>& stream() const { return stream_; }
@@ -172,6 +174,7 @@ class SubscriptionState {
   CutWishes learned_;                       // what layouts of stream_ have had
   std::array<CutWishes, 2> needed_;         // by Needed
   uint64_t wants_ = 1;
+  uint64_t recuts_ = 0;
 };
 
 }  // namespace dws

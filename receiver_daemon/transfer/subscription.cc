@@ -68,7 +68,9 @@ Status Subscription::OnWelcome(SenderIndex sender, SenderWelcome welcome) {
   Status status;
   {
     MutexLock lock(mutex_);
+    const uint64_t recuts = state_.recuts();
     status = state_.OnWelcome(sender, std::move(welcome), wall_clock_.Now());
+    if (state_.recuts() != recuts) recut_at_ = clock_.Now();
     ++cuts_revision_;
     Watch();
     causes_[sender.value()] = last_errors_[sender.value()] = std::string(Message(status));
@@ -151,7 +153,9 @@ Subscription::Refusals Subscription::refusals() const {
 
 bool Subscription::Cutting() const {
   MutexLock lock(mutex_);
-  return !look_limit_.has_value() && state_.Cutting();
+  if (look_limit_.has_value()) return false;
+  const bool recently = recut_at_.has_value() && clock_.Now() < *recut_at_ + limits::kRecutSettle;
+  return recently || state_.Cutting();
 }
 
 void Subscription::ExpectLooks(Duration limit) {

@@ -74,7 +74,7 @@ class Subscription {
     std::string reason;  // of the last
   };
   Refusals refusals() const;
-  // As SubscriptionState::Cutting.
+  // As SubscriptionState::Cutting, and while a sender has cut a moment ago (limits::kRecutSettle).
   bool Cutting() const;
 
   std::optional<StreamId> stream() const;
@@ -119,6 +119,7 @@ class Subscription {
   SenderWatch watch_ GUARDED_BY(mutex_);
   Refusals refusals_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> cuts_revision_{0};
+  std::optional<TimePoint> recut_at_ GUARDED_BY(mutex_);     // last
   std::optional<Duration> look_limit_ GUARDED_BY(mutex_);    // none: no looks are expected
   TimePoint looked_at_ GUARDED_BY(mutex_);                   // last
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender
