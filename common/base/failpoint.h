@@ -25,7 +25,7 @@ namespace dws {
 // All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts.
-inline constexpr std::array<std::string_view, 56> kFailpoints = {
+inline constexpr std::array<std::string_view, 57> kFailpoints = {
     "sender.register.after_record",
     "sender.refine.after_record",
     "sender.publish.after_capture",
@@ -41,6 +41,7 @@ inline constexpr std::array<std::string_view, 56> kFailpoints = {
     "receiver.attach.after_digests",
     "receiver.prepare.after_fetch",
     "receiver.prepare.after_fetch_full",
+    "receiver.full.inside_snapshot",
     "receiver.commit.after_staged",
     "receiver.commit.after_intent",
     "receiver.commit.after_pause",

@@ -10,6 +10,7 @@
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/app/broadcast_metrics.h"
+#include "receiver_daemon/app/full_way_metrics.h"
 #include "receiver_daemon/app/host_share_metrics.h"
 #include "receiver_daemon/app/receiver_metrics.h"
 #include "receiver_daemon/app/receiver_operations.h"
@@ -101,7 +102,8 @@ Status ReceiverApp::Start() {
                                                   {.files = files_,
                                                    .subscription = *subscription_,
                                                    .clock = clock_,
-                                                   .pulse = worker_pulse_}));
+                                                   .pulse = worker_pulse_,
+                                                   .pool = pool_}));
   if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(Serve());
@@ -177,6 +179,7 @@ Status ReceiverApp::Serve() {
           .lifecycle = lifecycle_,
           .subscription = *subscription_,
           .registry = registry_,
+          .links = senders_->links(),
           .worker = *worker_,
           .desk = operator_desk_,
           .clock = clock_,
@@ -188,6 +191,7 @@ Status ReceiverApp::Serve() {
                  .clock = clock_,
                  .group = group_.get()});
   AddBroadcastMetrics(metrics_.registry(), senders_->links());
+  AddFullWayMetrics(metrics_.registry(), senders_->links());
   AddHostShareMetrics(metrics_.registry(), senders_->host_share());
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.

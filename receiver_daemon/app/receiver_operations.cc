@@ -66,7 +66,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
       break;
   }
   FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
-                     parts_.clock.Now(), *reply.mutable_receiver());
+                     parts_.links.FullWayViews(), parts_.clock.Now(), *reply.mutable_receiver());
   if (parts_.group != nullptr) {
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }

@@ -23,6 +23,7 @@ class ReceiverOperations final : public AdminOperations {
     const Lifecycle& lifecycle;
     const Subscription& subscription;
     const EngineRegistry& registry;
+    const SyncLinks& links;
     const Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;

@@ -118,7 +118,7 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
 // Works on copies of the parts' states, so a slow caller of status holds no lock of theirs.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        TimePoint now, v1::ReceiverStatus& status) {
+                        const std::vector<FullWays::View>& full_ways, TimePoint now, v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
   FillScrub(worker.scrub, now, status);
@@ -130,6 +130,10 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     if (peer.trainer_rank.has_value()) sender.set_trainer_rank(peer.trainer_rank->value());
     if (peer.newest.has_value()) sender.set_newest_version(peer.newest->value());
     sender.set_last_error(peer.last_error);
+    const auto index = static_cast<size_t>(status.senders_size() - 1);
+    if (index >= full_ways.size() || !full_ways[index].last.has_value()) continue;
+    sender.set_full_way(std::string(ToString(*full_ways[index].last)));
+    sender.set_full_way_reason(full_ways[index].reason);
   }
   status.set_newest_version(newest.version);
   status.set_version_lag(newest.lag);

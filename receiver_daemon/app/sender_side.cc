@@ -31,6 +31,8 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .receiver_id = options.receiver_id,
           .tls = std::move(tls),
           .profile = options.profile,
+          .full_way = options.full_way,
+          .pool = &parts.pool,
           .pulse = &parts.pulse,
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
           .broadcast_bytes_max = options.staging_bytes},

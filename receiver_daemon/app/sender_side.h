@@ -32,6 +32,7 @@ class SenderSide {
     Subscription& subscription;  // made with SenderNames
     const Clock& clock;
     Pulse& pulse;  // of the worker
+    ThreadPool& pool;
   };
 
   // All of `parts` outlives it. Errors of reading the key's file, and of HostFolder::Open.

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "common/base/check.h"
 #include "common/base/printable.h"
 #include "common/model/host_limits.h"
 #include "common/model/limits.h"
@@ -200,6 +201,16 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       app, options.profile,
       "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
       "decode (direct), by the speed of the link (auto)");
+  app.add_option_function<std::string>(
+         "--full-way",
+         [&options](const std::string& way) {
+           DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
+         },
+         "How full tensors come: from the memory of a sender on this host, over its connection, or "
+         "by the best of these that works (auto); any other way than the named one is an error")
+      ->check(CLI::IsMember({"auto", "same-host", "grpc"}).description(""))
+      ->type_name("auto|same-host|grpc")
+      ->default_str("auto");
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,

@@ -17,6 +17,7 @@
 #include "common/sync_state/sender_watch.h"
 #include "common/transport/nccl/broadcast_parts.h"
 #include "receiver_daemon/group/group_place.h"
+#include "receiver_daemon/transfer/full_way.h"
 
 namespace dws {
 
@@ -68,6 +69,7 @@ struct ReceiverOptions : DaemonOptions {
   bool stale_keeps_ready = false;
   size_t threads = 1;  // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
+  FullWayChoice full_way = {};
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;
   HostShareOptions host_share;

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "common/base/check.h"
+#include "common/memory/stream_copy.h"
 
 namespace dws {
 namespace {
@@ -29,7 +30,7 @@ Status Spool::Append(ByteSpan bytes) {
   if (options_.wanted && !options_.wanted()) {
     return CancelledError("given up after {} bytes", size_bytes_);
   }
-  DWS_CHECK(size_bytes_ <= options_.size_bytes_max);
+  DWS_CHECK(size_bytes_ <= options_.size_bytes_max && pages_ == nullptr);
   DWS_CHECK(on_disk() || memory_.size() == size_bytes_);
   if (bytes.size() > options_.size_bytes_max - size_bytes_) {
     return DataLossError("a sender sent more than the {} bytes it announced",
@@ -55,6 +56,39 @@ Status Spool::Append(ByteSpan bytes) {
   }
   size_bytes_ += bytes.size();
   if (options_.progress != nullptr) options_.progress->done_bytes += bytes.size();
+  return OkStatus();
+}
+
+Status Spool::Allocate(uint64_t size) {
+  DWS_CHECK(size_bytes_ == 0 && memory_.empty() && pages_ == nullptr && !on_disk());
+  if (size > options_.size_bytes_max) {
+    return DataLossError("{} bytes are to be transferred, at most {} are supported", size,
+                         options_.size_bytes_max);
+  }
+  size_bytes_ = size;
+  if (size > options_.memory_bytes_max) {
+    DWS_RETURN_IF_ERROR(OpenFile());
+    if (::ftruncate(file_.get(), static_cast<off_t>(size)) == 0) return OkStatus();
+    return ErrnoError(errno, fmt::format("making room for {} bytes in {}", size, options_.folder));
+  }
+  if (size > 0) pages_ = AllocateOwnPages(size);
+  return OkStatus();
+}
+
+MutableByteSpan Spool::Room(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) {
+  DWS_CHECK(offset <= size_bytes_ && size <= size_bytes_ - offset);
+  if (pages_ != nullptr) return {pages_.get() + offset, size};
+  buffer.resize(size);
+  return buffer;
+}
+
+Status Spool::Fill(uint64_t offset, ByteSpan bytes) {
+  DWS_CHECK(offset <= size_bytes_ && bytes.size() <= size_bytes_ - offset);
+  if (options_.wanted && !options_.wanted()) return CancelledError("given up");
+  if (on_disk()) return WriteFile(bytes, offset);
+  if (!bytes.empty() && bytes.data() != pages_.get() + offset) {
+    StreamCopy({pages_.get() + offset, bytes.size()}, bytes);
+  }
   return OkStatus();
 }
 
@@ -89,6 +123,7 @@ Result<ByteSpan> Spool::Read(uint64_t offset, uint64_t size, std::vector<std::by
     return DataLossError("bytes [{}, +{}) are outside a transfer of {} bytes", offset, size,
                          size_bytes_);
   }
+  if (pages_ != nullptr) return ByteSpan(pages_.get() + offset, size);
   DWS_CHECK(on_disk() || memory_.size() == size_bytes_);
   if (!on_disk()) return ByteSpan(memory_).subspan(offset, size);
   buffer.resize(size);

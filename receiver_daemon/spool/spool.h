@@ -10,12 +10,14 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/memory/own_pages.h"
 #include "receiver_daemon/spool/transfer_progress.h"
 
 namespace dws {
 
-// Lifecycle: filled by Append, then read. Moved, never copied. Threads: Append from one; Read from
-// many at once, after the last Append.
+// Lifecycle: filled by Append, or by Allocate and then Room and Fill, then read. Moved, never copied.
+// Threads: Append and Allocate from one; Room and Fill from many at once, for different bytes; Read
+// from many at once, after the last of them.
 class Spool {
  public:
   struct Options {
@@ -35,6 +37,16 @@ class Spool {
   // returned false. Other disk errors: as ErrnoError, mostly UNAVAILABLE.
   Status Append(ByteSpan bytes);
 
+  // Makes room for exactly `size` bytes, which Fill brings in any order, and no Append. Errors as
+  // Append's.
+  Status Allocate(uint64_t size);
+  // Where to put `size` of these bytes before Fill takes them: there, or `buffer` if they go to the
+  // file.
+  MutableByteSpan Room(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer);
+  // `bytes` are what Room returned, or what is to be copied there. Filling again replaces.
+  // CANCELLED: `wanted` returned false. Disk errors as Append's.
+  Status Fill(uint64_t offset, ByteSpan bytes);
+
   // `size` bytes from `offset`: a view of the spool's memory, or of `buffer` after reading the file
   // into it. DATA_LOSS: not inside the spool, or the disk lost them. Others: as ErrnoError.
   Result<ByteSpan> Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const;
@@ -42,7 +54,7 @@ class Spool {
   uint64_t size_bytes() const { return size_bytes_; }
   bool on_disk() const { return file_.valid(); }
   // Memory that it holds, used or not.
-  uint64_t memory_bytes() const { return memory_.capacity(); }
+  uint64_t memory_bytes() const { return memory_.capacity() + (pages_ ? size_bytes_ : 0); }
 
  private:
   // The peak of memory held if `more` bytes are appended to memory.
@@ -52,7 +64,8 @@ class Spool {
 
   Options options_;
   uint64_t size_bytes_ = 0;
-  std::vector<std::byte> memory_;
+  std::vector<std::byte> memory_;  // of what was appended
+  OwnPages pages_;                 // of what was allocated
   UniqueFd file_;
 };
 

@@ -6,15 +6,19 @@
 
 #include "common/model/class_table.h"
 #include "common/model/delta_manifest.h"
+#include "common/model/digest/digest.h"
 
 namespace dws {
 
-// A frame of full tensors and its place in the spool.
+// A frame and its place in the spool.
 struct SpooledFrame {
   RankSlice slice;
   FrameEntry entry;  // its offset is not used
   uint64_t spool_offset = 0;
   std::optional<ClassTable> classes;  // of the slice's class-split blocks
+  // Set: a raw frame. Nothing but the blocks' contents, one after the other, without index or
+  // checksum, and this is their digest as they arrived: the slice's digest proves them.
+  std::optional<Digest> arrived;
 };
 
 }  // namespace dws

@@ -13,17 +13,12 @@
 #include "common/model/digest/digest.h"
 #include "common/sync_state/receiver_plan.h"
 #include "common/sync_state/subscription_state.h"
-#include "receiver_daemon/spool/spool.h"
+#include "receiver_daemon/spool/fetched_full.h"
 #include "receiver_daemon/weights/staging.h"
 
 namespace dws {
 
 using Description = PublishedState;
-
-struct FetchedFull {
-  Spool spool;
-  std::vector<SpooledFrame> frames;  // in the order asked for
-};
 
 // The outcome of a commit, for one sender.
 struct CommittedReport {
@@ -60,11 +55,9 @@ class SenderGroup {
     return std::optional<Spool>();
   }
   virtual Result<Description> Describe(const SyncTarget& target, TrainerRank rank) = 0;
-  // Full tensors of `slices`, ascending, not empty. Frames belong to these slices; their content is
-  // not checked.
+  // Full tensors. Frames belong to the wanted slices; their content is not checked (VerifyFull).
   virtual Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                        const RankLayout& layout, std::span<const RankSlice> slices,
-                                        Spool::Options spool) = 0;
+                                        const FullWant& want, Spool::Options spool) = 0;
 
   // Never block, never fail: a sender that is gone gets the report once it is accepted again.
   virtual void Staged(const SyncTarget& target, TrainerRank rank) = 0;

@@ -9,11 +9,33 @@
 
 namespace dws {
 
+namespace {
+
+// The contents of a raw frame, block by block.
+Result<std::vector<EncodedBlockView>> RawBlocks(const RankLayout::SliceEntry& slice,
+                                                const FrameEntry& entry, ByteSpan bytes) {
+  const uint64_t element_bytes = ElementBytes(slice.dtype);
+  std::vector<EncodedBlockView> blocks;
+  for (uint32_t i = 0; i < entry.block_count; ++i) {
+    const auto elements = static_cast<uint32_t>(BlockElements(slice.elements, entry.first_block + i));
+    const uint64_t size = elements * element_bytes;
+    DWS_CHECK(size <= bytes.size());  // whoever spooled it knew the layout
+    blocks.push_back(
+        {.mode = BlockMode::kDenseRaw, .nnz = elements, .payload = bytes.first(size)});
+    bytes = bytes.subspan(size);
+  }
+  DWS_CHECK(bytes.empty());
+  return blocks;
+}
+
+}  // namespace
+
 Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& slice,
                                                  const SpooledFrame& frame, const Spool& spool,
                                                  std::vector<std::byte>& buffer) {
   DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
                        spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer));
+  if (frame.arrived.has_value()) return RawBlocks(slice, frame.entry, bytes);
   DWS_ASSIGN_OR_RETURN(std::vector<EncodedBlockView> blocks, ParseFrame(bytes, frame.entry));
   if (frame.entry.first_block > slice.blocks ||
       blocks.size() > slice.blocks - frame.entry.first_block) {

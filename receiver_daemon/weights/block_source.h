@@ -16,8 +16,9 @@
 
 namespace dws {
 
-// The blocks of a frame, checked against its checksum and the slice's number of blocks. They are
-// views of `buffer` or of the spool. Errors: DATA_LOSS if the frame is damaged, else Spool::Read's.
+// The blocks of a frame, checked against its checksum and the slice's number of blocks (a raw frame
+// was checked as it arrived). They are views of `buffer` or of the spool. Errors: DATA_LOSS if the
+// frame is damaged, else Spool::Read's.
 Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& slice,
                                                  const SpooledFrame& frame, const Spool& spool,
                                                  std::vector<std::byte>& buffer);

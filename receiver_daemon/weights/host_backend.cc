@@ -99,6 +99,20 @@ void ApplyAt(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint3
   place.Write(first, buffer);
 }
 
+// Writes the blocks of a raw frame, without a copy in between.
+Status WriteRaw(const FrameSet& set, const SpooledFrame& frame, std::span<const SegmentMap> places,
+                BlockScratch& scratch) {
+  DWS_ASSIGN_OR_RETURN(
+      const std::vector<EncodedBlockView> blocks,
+      ReadBlocks(set.layout.slice(frame.slice), frame, set.spool, scratch.frame));
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    DWS_KILLPOINT("receiver.commit.inside_apply");
+    const uint64_t first = uint64_t{frame.entry.first_block + i} * limits::kBlockElements;
+    for (const SegmentMap& place : places) place.Write(first, blocks[i].payload);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<std::vector<std::vector<Digest>>> HostBackend::Digests(const RankLayout& layout,
@@ -164,6 +178,10 @@ Status HostBackend::ApplyInPlace(const FrameSet& set, ThreadPool& pool) {
     const auto places = At(set.rank, frame.slice);
     if (places.empty()) return;
     BlockScratch& mine = scratch[worker];
+    if (frame.arrived.has_value()) {
+      statuses[index] = WriteRaw(set, frame, places, mine);
+      return;
+    }
     statuses[index] = ForEachBlock(slice, frame, set.spool, &places[0], mine,
                                    [&](uint32_t block, const DecodedBlock& decoded) {
                                      DWS_KILLPOINT("receiver.commit.inside_apply");

@@ -110,6 +110,8 @@ class SenderApp final : public Daemon {
   std::unique_ptr<RefinementDesk> refinements_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::atomic<size_t> full_transfers_{0};
+  EgressLimit egress_{options_.egress_bytes_per_second, clock_};
+  EgressLimit no_limit_{0, clock_};  // to this host
   std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
   std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
   std::unique_ptr<SenderOperations> operations_;
@@ -283,7 +285,7 @@ Status SenderApp::Serve() {
   trainer_service_ =
       std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
   // One for each server, over the same parts.
-  const auto make_sync_service = [this] {
+  const auto make_sync_service = [this](EgressLimit& egress) {
     return std::make_unique<SyncServiceImpl>(
         SyncStream::Parts{
             .hub = *hub_,
@@ -291,10 +293,10 @@ Status SenderApp::Serve() {
             .recheck = *recheck_,
             .refine = [this](RefineRequest request) { refinements_->Ask(std::move(request)); },
             .broadcaster = broadcaster_},
-        *delta_executor_, *full_executor_, full_transfers_);
+        *handles_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };
-  local_sync_service_ = make_sync_service();
-  remote_sync_service_ = make_sync_service();
+  local_sync_service_ = make_sync_service(no_limit_);
+  remote_sync_service_ = make_sync_service(egress_);
   DWS_RETURN_IF_ERROR(StartServers(
       {.operations = *operations_,
        .metrics = metrics_.registry(),

@@ -40,6 +40,9 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
                  "Cap on retained deltas, in versions")
       ->check(CLI::Range(size_t{1}, limits::kRetainedVersionsMax))
       ->capture_default_str();
+  AddSizeFlag(app, "--egress-limit", options.egress_bytes_per_second,
+              "Bytes a second to all receivers over TCP together, as 1250MiB; 0: no limit",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
   app.add_option_function<int64_t>(
          "--laggard-after",
          [&options](int64_t seconds) { options.laggard_after = std::chrono::seconds(seconds); },

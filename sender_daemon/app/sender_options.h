@@ -22,6 +22,7 @@ struct SenderOptions : DaemonOptions {
   bool quarantine_damaged_ledger = false;
   uint64_t retain_bytes = uint64_t{1} << 30;
   size_t retain_versions = 64;
+  uint64_t egress_bytes_per_second = 0;  // to receivers over TCP; 0: no limit
   std::chrono::seconds laggard_after = limits::kLaggardAfterDefault;  // zero: never left out
   ProfileChoice profile = ProfileChoice::kAuto;
   size_t threads = 1;    // for captures

@@ -68,6 +68,7 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const uint64_t first_word = slice.BlockFirstWord(ref.block);
   if (!snapshot_.version().has_value()) {  // nothing to compare with
     const ByteSpan current = scratch.Current(source, ref, before.size());
+    const StampedChange change = snapshot_.Change(ref.slice, ref.block, version_);
     std::memcpy(before.data(), current.data(), current.size());
     block_differences_[number] = DigestBytes(before, first_word);
     return;
@@ -83,10 +84,13 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   }
   if (scratch.changes.size() == 0) return;
   Encode(ref, before, scratch);
-  if (diffed.has_value()) {
-    StoreListed(slice.dtype, diffed->changes, before);
-  } else {
-    scratch.differ.Update(before);
+  {
+    const StampedChange change = snapshot_.Change(ref.slice, ref.block, version_);
+    if (diffed.has_value()) {
+      StoreListed(slice.dtype, diffed->changes, before);
+    } else {
+      scratch.differ.Update(before);
+    }
   }
   if (profile_ == DeltaProfile::kDirect && blocks_[number].mode == BlockMode::kDenseUlp) {
     other_blocks_[number] = EncodeFullBlock(slice.dtype, before, false);
@@ -247,6 +251,7 @@ void Capture::Undo() {
       // We encoded it a moment ago: a decoding error is our own bug.
       DWS_CHECK(
           DecodeBlock(slice.dtype, BlockElements(slice.elements, b), ViewOf(block), decoded).ok());
+      const StampedChange change = snapshot_.Change(RankSlice(s), b, version_);
       UndoBlock(slice.dtype, decoded, bytes);
     }
   }

@@ -1,54 +1,37 @@
-// Slices begin at cache lines, because captures compare whole lines.
+// The memory and its stamps are snapshot_memory's; here is what belongs to one version.
 #include "sender_daemon/capture/snapshot.h"
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/model/limits.h"
 
 namespace dws {
-namespace {
-constexpr size_t kSliceAlignment = 64;
-}  // namespace
 
 Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout) {
-  std::vector<size_t> offsets;
-  size_t size = 0;
-  for (const RankLayout::SliceEntry& slice : layout.slices()) {
-    offsets.push_back(size);
-    size += CeilDiv(slice.size_bytes(), kSliceAlignment) * kSliceAlignment;
-  }
-  size = std::max<size_t>(size, 1);
-  void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return ErrnoError(errno, fmt::format("a snapshot of {} bytes cannot be allocated", size));
-  }
-  (void)::madvise(mapped, size, MADV_HUGEPAGE);  // fewer TLB misses where the kernel allows it
-  return std::unique_ptr<Snapshot>(
-      new Snapshot(std::move(layout), static_cast<std::byte*>(mapped), size, std::move(offsets)));
+  DWS_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotMemory> memory, SnapshotMemory::Create(layout));
+  return std::unique_ptr<Snapshot>(new Snapshot(std::move(layout), std::move(memory)));
 }
 
-Snapshot::Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes,
-                   std::vector<size_t> offsets)
+Snapshot::Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory)
     : layout_(std::move(layout)),
-      bytes_(bytes),
-      size_bytes_(size_bytes),
-      offsets_(std::move(offsets)),
+      memory_(std::move(memory)),
       digests_(layout_.slice_count()),
       distrusted_(layout_.slice_count()),
       class_tables_(layout_.slice_count()),
-      density_watch_(layout_) {
-  DWS_CHECK(offsets_.size() == layout_.slice_count());
+      density_watch_(layout_) {}
+
+bool Snapshot::BlocksAt(RankSlice slice, uint32_t first, uint32_t count,
+                        WeightVersion version) const {
+  const RankLayout::SliceEntry& entry = layout_.slice(slice);
+  DWS_CHECK(first <= entry.blocks && count <= entry.blocks - first);
+  const std::span<const BlockStamp> stamps = memory().stamps();
+  return AllAt(stamps.subspan(entry.first_block + first, count), version);
 }
 
-Snapshot::~Snapshot() { ::munmap(bytes_, size_bytes_); }
-
 MutableByteSpan Snapshot::SliceBytes(RankSlice slice) {
-  return {bytes_ + offsets_[slice.value()], layout_.slice(slice).size_bytes()};
+  return memory_->content().subspan(memory_->places().slice_offset(slice),
+                                    layout_.slice(slice).size_bytes());
 }
 
 MutableByteSpan Snapshot::BlockBytes(RankSlice slice, uint32_t block) {

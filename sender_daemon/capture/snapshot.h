@@ -1,6 +1,7 @@
 // The weights captured last, which the next capture compares with: every slice of the rank, in
 // slice order, in one contiguous buffer, with the digest of each slice. Written by captures and
-// read by full transfers; SnapshotGate keeps them apart.
+// read by full transfers. SnapshotGate keeps them apart; readers that do without the gate look at
+// the blocks' stamps before and after.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,7 @@
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
+#include "common/transport/same_host/snapshot_memory.h"
 #include "sender_daemon/capture/class_tables.h"
 #include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/snapshot_gate.h"
@@ -25,20 +27,28 @@ class Snapshot {
  public:
   // RESOURCE_EXHAUSTED: there is not enough memory.
   static Result<std::unique_ptr<Snapshot>> Create(RankLayout layout);
-  ~Snapshot();
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
   const RankLayout& layout() const { return layout_; }
   SnapshotGate& gate() { return gate_; }
-  size_t size_bytes() const { return size_bytes_; }
+  size_t size_bytes() const { return memory_->places().size_bytes(); }
 
   // The bytes of one slice, or of one of its blocks, in slice order.
   MutableByteSpan SliceBytes(RankSlice slice);
   MutableByteSpan BlockBytes(RankSlice slice, uint32_t block);
 
   // All slices, with the gaps between them.
-  MutableByteSpan AllBytes() { return {bytes_, size_bytes_}; }
+  MutableByteSpan AllBytes() { return memory_->content(); }
+  const SnapshotMemory& memory() const { return *memory_; }
+
+  // Whoever changes the block's bytes holds what this returns.
+  StampedChange Change(RankSlice slice, uint32_t block, WeightVersion version) {
+    return {memory_->stamps()[layout_.slice(slice).first_block + block], version};
+  }
+  // Whether the bytes of some blocks of a slice are as of `version`, which was published. Needs no
+  // gate; see AllAt.
+  bool BlocksAt(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
 
   // Digest of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
@@ -66,12 +76,10 @@ class Snapshot {
   DensityWatch& density_watch() { return density_watch_; }
 
  private:
-  Snapshot(RankLayout layout, std::byte* bytes, size_t size_bytes, std::vector<size_t> offsets);
+  Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory);
 
   const RankLayout layout_;
-  std::byte* const bytes_;  // mmap
-  const size_t size_bytes_;
-  const std::vector<size_t> offsets_;  // of each rank slice, cache-line aligned
+  const std::unique_ptr<SnapshotMemory> memory_;
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
   std::vector<Digest> digests_;

@@ -30,7 +30,8 @@ std::array<Counter, sizeof...(kMode)> WireBytes(Metrics& metrics, std::index_seq
 Counter ServedBytes(Metrics& metrics, const std::string& kind) {
   return metrics.AddCounter(
       "dws_sender_served_bytes_total",
-      "Bytes sent to receivers: deltas, several squashed into one, full tensors.",
+      "Bytes sent to receivers: deltas, several squashed into one, full tensors, and full "
+      "tensors that had to be copied because the snapshot had moved on.",
       {{"kind", kind}});
 }
 
@@ -74,7 +75,7 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       gpu_copied_blocks_(GpuBlocks(registry_, "copied")),
       wire_bytes_(WireBytes(registry_, std::make_index_sequence<kBlockModes>())),
       served_bytes_{ServedBytes(registry_, "delta"), ServedBytes(registry_, "squash"),
-                    ServedBytes(registry_, "full")},
+                    ServedBytes(registry_, "full"), ServedBytes(registry_, "full_copied")},
       nacks_(registry_, "dws_sender_nacks_total", "Versions that receivers refused, by reason."),
       verify_mismatches_(registry_.AddCounter(
           "dws_sender_verify_mismatches_total",

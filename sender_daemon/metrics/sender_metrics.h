@@ -14,7 +14,8 @@
 
 namespace dws {
 
-enum class ServedKind { kDelta, kSquash, kFull };
+// kFullCopied: full tensors that had to be copied, because the snapshot had moved on.
+enum class ServedKind { kDelta, kSquash, kFull, kFullCopied };
 
 // Lifecycle: outlives everything that reports to it. Threads: safe from any.
 class SenderMetrics {
@@ -49,7 +50,7 @@ class SenderMetrics {
   Counter gpu_compared_blocks_;
   Counter gpu_copied_blocks_;
   std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; kEmpty: all other bytes
-  std::array<Counter, 3> served_bytes_;          // by ServedKind
+  std::array<Counter, 4> served_bytes_;          // by ServedKind
   ReasonCounters nacks_;
   Counter verify_mismatches_;
 };

@@ -36,33 +36,49 @@ std::vector<FrameRow> DenseRawRows(const RankLayout::SliceEntry& slice, uint32_t
 }  // namespace
 
 FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
-                       WeightVersion version, std::vector<RankSlice> slices)
-    : snapshot_(std::move(snapshot)),
-      log_(std::move(log)),
-      version_(version),
-      slices_(std::move(slices)),
-      memory_(AllocateOwnPages(kMemoryBytes)) {
-  DWS_CHECK(std::all_of(slices_.begin(), slices_.end(), [this](RankSlice slice) {
-    return slice.value() < snapshot_->layout().slice_count();
+                       WeightVersion version, std::vector<BlockRange> ranges)
+    : snapshot_(std::move(snapshot)), log_(std::move(log)), version_(version) {
+  Read(std::move(ranges));
+}
+
+void FullReader::Read(std::vector<BlockRange> ranges) {
+  DWS_CHECK(next_range_ == ranges_.size());
+  ranges_ = std::move(ranges);
+  next_range_ = 0;
+  next_offset_ = 0;
+  DWS_CHECK(std::all_of(ranges_.begin(), ranges_.end(), [this](const BlockRange& range) {
+    return IsInside(snapshot_->layout(), range);
   }));
+  if (!ranges_.empty() && memory_ == nullptr) memory_ = AllocateOwnPages(kMemoryBytes);
+}
+
+void FullReader::Hold() {
+  const RetainedVersionPtr newest = log_->Newest();
+  // What cannot be held is missed when it is needed.
+  const WeightVersion last = chain_.empty() ? version_ : chain_.back()->version;
+  if (newest != nullptr && newest->version > last) {
+    (void)ExtendChain(newest->version, Duration::zero());
+  }
 }
 
 // The next pieces, one frame each. Writes the frame indexes here, outside the gate.
 std::vector<FullReader::Piece> FullReader::TakePieces() {
   std::vector<Piece> pieces;
   uint64_t bytes = 0;
-  while (next_slice_ < slices_.size() && bytes < kReadBytes) {
-    const RankLayout::SliceEntry& slice = snapshot_->layout().slice(slices_[next_slice_]);
-    if (next_block_ == slice.blocks) {
-      ++next_slice_;
-      next_block_ = 0;
+  while (next_range_ < ranges_.size() && bytes < kReadBytes) {
+    const BlockRange& range = ranges_[next_range_];
+    if (next_offset_ == range.block_count) {
+      ++next_range_;
+      next_offset_ = 0;
       continue;
     }
-    const uint64_t block_bytes = uint64_t{limits::kBlockElements} * ElementBytes(slice.dtype);
+    const RankLayout::SliceEntry& slice = snapshot_->layout().slice(range.slice);
     // Half a frame's limit of raw blocks leaves room for the index.
-    const auto blocks_max = static_cast<uint32_t>(limits::kFrameBytesMax / 2 / block_bytes);
-    Piece piece{.slice = slices_[next_slice_], .first_block = next_block_};
-    piece.block_count = std::min(std::max<uint32_t>(blocks_max, 1), slice.blocks - next_block_);
+    const auto blocks_max =
+        static_cast<uint32_t>(limits::kFrameBytesMax / 2 / BlockBytes(slice.dtype));
+    Piece piece{.slice = range.slice, .first_block = range.first_block + next_offset_};
+    piece.block_count =
+        std::min(std::max<uint32_t>(blocks_max, 1), range.block_count - next_offset_);
     const std::vector<FrameRow> rows = DenseRawRows(slice, piece.first_block, piece.block_count);
     std::byte* const frame = memory_.get() + bytes;
     piece.frame = ByteSpan(frame, FrameSize(rows));
@@ -70,7 +86,7 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
     piece.payloads = WriteFrameIndex(rows, frame);
     DWS_CHECK(piece.payloads.data() + piece.payloads.size() == frame + piece.frame.size());
     bytes += CeilDiv(piece.frame.size(), kFrameAlignment) * kFrameAlignment;
-    next_block_ += piece.block_count;
+    next_offset_ += piece.block_count;
     pieces.push_back(piece);
   }
   return pieces;
@@ -112,18 +128,18 @@ Result<std::vector<FullFrame>> FullReader::NextWhile(const std::function<bool()>
 }
 
 Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
-  const size_t slice = next_slice_;
-  const uint32_t block = next_block_;
-  auto frames = Read(TakePieces(), timeout);
+  const size_t range = next_range_;
+  const uint32_t offset = next_offset_;
+  auto frames = ReadPieces(TakePieces(), timeout);
   if (!frames.ok()) {
-    next_slice_ = slice;
-    next_block_ = block;
+    next_range_ = range;
+    next_offset_ = offset;
   }
   return frames;
 }
 
-Result<std::vector<FullFrame>> FullReader::Read(const std::vector<Piece>& pieces,
-                                                Duration timeout) {
+Result<std::vector<FullFrame>> FullReader::ReadPieces(const std::vector<Piece>& pieces,
+                                                      Duration timeout) {
   std::vector<FullFrame> frames;
   if (pieces.empty()) return frames;
 

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/memory/own_pages.h"
+#include "common/model/block_range.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
 #include "sender_daemon/capture/snapshot.h"
@@ -28,13 +29,18 @@ struct FullFrame {
   ByteSpan content;  // the part of `bytes` that holds the blocks' contents, one after the other
 };
 
-// Lifecycle: one per FetchFull; shares snapshot and log, and owns the memory of its frames, a few
+// Lifecycle: one per transfer; shares snapshot and log, and owns the memory of its frames, a few
 // MiB. Threads: one at a time.
 class FullReader {
  public:
-  // `slices` are in range, in the order in which they are read.
+  // Reads nothing before it is asked to. `ranges` are inside the layout.
   FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
-             WeightVersion version, std::vector<RankSlice> slices);
+             WeightVersion version, std::vector<BlockRange> ranges = {});
+
+  // Reads these from now on. Call it at the end of the former ones only.
+  void Read(std::vector<BlockRange> ranges);
+  // Holds the newer versions that are retained now, so that this version stays in reach.
+  void Hold();
 
   // The next frames, about as much as one read of the snapshot covers; empty at the end. Valid
   // until the next call. ABORTED: the version can no longer be reached from the snapshot; take a
@@ -53,20 +59,20 @@ class FullReader {
     MutableByteSpan payloads;  // in the frame: the blocks' bytes, one after the other
   };
   std::vector<Piece> TakePieces();
-  Result<std::vector<FullFrame>> Read(const std::vector<Piece>& pieces, Duration timeout);
+  Result<std::vector<FullFrame>> ReadPieces(const std::vector<Piece>& pieces, Duration timeout);
   Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
   Status Undo(const Piece& piece) const;
 
   const std::shared_ptr<Snapshot> snapshot_;
   const std::shared_ptr<DeltaLog> log_;
   const WeightVersion version_;
-  const std::vector<RankSlice> slices_;
+  std::vector<BlockRange> ranges_;
   // Every version after `version_` that the snapshot has been seen at. Holding them here lets a
   // transfer finish even if it takes longer than the log retains them.
   std::vector<RetainedVersionPtr> chain_;
-  const OwnPages memory_;
-  size_t next_slice_ = 0;    // index in slices_
-  uint32_t next_block_ = 0;  // in that slice
+  OwnPages memory_;           // once something is read
+  size_t next_range_ = 0;     // index in ranges_
+  uint32_t next_offset_ = 0;  // in blocks, in that range
 };
 
 }  // namespace dws

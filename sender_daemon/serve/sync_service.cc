@@ -1,7 +1,6 @@
 #include "sender_daemon/serve/sync_service.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,10 @@
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_status.h"
-#include "sender_daemon/publish/full_reader.h"
+#include "common/service/sockets/descriptor_message.h"
+#include "common/transport/same_host/host_id.h"
+#include "sender_daemon/serve/full_stream.h"
+#include "sender_daemon/serve/paced_write.h"
 
 namespace dws {
 namespace {
@@ -49,7 +51,7 @@ struct FetchRange {
 // Sends one object, or a range of it, in chunks. Owns itself until OnDone.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
-  explicit FetchStream(SenderMetrics& metrics) : metrics_(metrics) {}
+  FetchStream(SenderMetrics& metrics, EgressLimit& egress) : metrics_(metrics), paced_(egress) {}
 
   void Send(FetchRange range) {
     DWS_CHECK(range.object != nullptr);
@@ -61,6 +63,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
     DWS_KILLPOINT("sender.fetch.after_chunk");
     Next();
   }
+  void OnCancel() override { paced_.Cancel(); }
   void OnDone() override { delete this; }
 
  private:
@@ -82,60 +85,13 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
     }
     range_.offset += data.size();
     metrics_.OnServed(range_.kind, data.size());
-    StartWrite(&chunk_);
+    paced_.At(data.size(), [this] { StartWrite(&chunk_); });
   }
 
   SenderMetrics& metrics_;
+  PacedWrite paced_;
   FetchRange range_;
   v1::FetchChunk chunk_;
-};
-
-// Sends full tensors frame by frame; frames are made on the executor. Owns itself until OnDone.
-class FullStream final : public grpc::ServerWriteReactor<v1::FullFrame> {
- public:
-  // `transfers` counts the streams that live.
-  FullStream(Executor& executor, SenderMetrics& metrics, std::atomic<size_t>& transfers)
-      : executor_(executor), metrics_(metrics), transfers_(transfers) {}
-  ~FullStream() override { --transfers_; }
-
-  void Send(std::unique_ptr<FullReader> reader) {
-    reader_ = std::move(reader);
-    Refill();
-  }
-  void Refill() {
-    DWS_CHECK(frames_.empty());  // the next read reuses their memory
-    auto frames = reader_->Next(limits::kSnapshotReadDeadline);
-    if (!frames.ok()) return Finish(ToGrpc(frames.status()));
-    if (frames->empty()) return Finish(grpc::Status::OK);
-    for (FullFrame& frame : *frames) frames_.push_back(std::move(frame));
-    WriteFront();
-  }
-  void OnWriteDone(bool ok) override {
-    if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
-    DWS_KILLPOINT("sender.full.after_frame");
-    if (!frames_.empty()) return WriteFront();
-    if (!executor_.Post([this] { Refill(); })) Finish(ToGrpc(Busy()));
-  }
-  void OnDone() override { delete this; }
-
- private:
-  void WriteFront() {
-    DWS_CHECK(!frames_.empty());
-    const FullFrame& frame = frames_.front();
-    message_.set_rank_slice(frame.slice.value());
-    *message_.mutable_entry() = ToProto(frame.entry);
-    message_.set_data(frame.bytes.data(), frame.bytes.size());
-    metrics_.OnServed(ServedKind::kFull, frame.bytes.size());
-    frames_.pop_front();
-    StartWrite(&message_);
-  }
-
-  Executor& executor_;
-  SenderMetrics& metrics_;
-  std::atomic<size_t>& transfers_;
-  std::unique_ptr<FullReader> reader_;
-  std::deque<FullFrame> frames_;  // of the reader's last read; all are sent before the next
-  v1::FullFrame message_;
 };
 
 Result<std::vector<RankSlice>> ParseSlices(const google::protobuf::RepeatedField<uint32_t>& numbers,
@@ -149,6 +105,27 @@ Result<std::vector<RankSlice>> ParseSlices(const google::protobuf::RepeatedField
     slices.push_back(RankSlice(slice));
   }
   return slices;
+}
+
+Result<std::vector<BlockRange>> ParseRanges(
+    const google::protobuf::RepeatedPtrField<v1::BlockRange>& messages, const RankLayout& layout) {
+  std::vector<BlockRange> ranges;
+  for (const v1::BlockRange& message : messages) {
+    const BlockRange range{.slice = RankSlice(message.rank_slice()),
+                           .first_block = message.first_block(),
+                           .block_count = message.block_count()};
+    const bool follows =
+        ranges.empty() || ranges.back().slice < range.slice ||
+        (ranges.back().slice == range.slice &&
+         ranges.back().first_block + ranges.back().block_count <= range.first_block);
+    if (!IsInside(layout, range) || !follows) {
+      return InvalidArgumentError(
+          "blocks {} + {} of rank slice {} are out of order or not in the layout",
+          range.first_block, range.block_count, range.slice.value());
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
 }
 
 // `version` is that of the object, if it is retained.
@@ -198,15 +175,46 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
                     .kind = retained ? ServedKind::kDelta : ServedKind::kSquash};
 }
 
-Result<std::unique_ptr<FullReader>> OpenFull(const ReceiverHub& hub,
-                                             const v1::FetchFullRequest& request) {
-  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
-  DWS_ASSIGN_OR_RETURN(auto slices, ParseSlices(request.rank_slices(), state->layout()));
+Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& request) {
+  DWS_ASSIGN_OR_RETURN(RankStatePtr state, StateOf(hub, request));
+  DWS_ASSIGN_OR_RETURN(const auto slices, ParseSlices(request.rank_slices(), state->layout()));
+  std::vector<BlockRange> ranges = WholeSlices(state->layout(), slices);
+  if (request.raw() && request.blocks_size() > 0) {
+    DWS_ASSIGN_OR_RETURN(ranges, ParseRanges(request.blocks(), state->layout()));
+  }
   const WeightVersion version(request.version());
   if (state->log->Find(version) == nullptr) {
     return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }
-  return std::make_unique<FullReader>(state->snapshot, state->log, version, std::move(slices));
+  return FullOrder{.state = std::move(state),
+                   .version = version,
+                   .ranges = std::move(ranges),
+                   .raw = request.raw()};
+}
+
+Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
+                    const v1::OpenSnapshotRequest& request, v1::OpenSnapshotReply& reply) {
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
+  if (request.host().empty() || request.host() != HostId()) {
+    return FailedPreconditionError("this sender is on another host");
+  }
+  reply.set_snapshot(state->snapshot->memory().id());
+  if (request.mapped() == reply.snapshot()) return OkStatus();
+  // The connection has served its purpose with the first message; the receiver closes it.
+  DWS_ASSIGN_OR_RETURN(
+      const HandleSocket::Registration expected,
+      handles.Expect({.on_descriptors =
+                          [snapshot = state->snapshot](const std::vector<UniqueFd>&,
+                                                       const UniqueFd& connection) -> Status {
+                        DWS_ASSIGN_OR_RETURN(const UniqueFd memory,
+                                             snapshot->memory().ReadOnlyDescriptor());
+                        const int descriptors[] = {memory.get()};
+                        return SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors);
+                      },
+                      .on_hangup = [](const Status&) {}}));
+  reply.set_token(expected.token.data(), expected.token.size());
+  reply.set_handle_socket(handles.path());
+  return OkStatus();
 }
 
 }  // namespace
@@ -240,7 +248,7 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
                                                                  const v1::FetchRequest* request) {
-  auto* stream = new FetchStream(metrics_);
+  auto* stream = new FetchStream(metrics_, egress_);
   // On the executor: composing a squash takes long.
   if (!delta_executor_.Post([this, stream, request] {
         auto range = OpenRange(hub_, *request);
@@ -252,22 +260,38 @@ grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackS
   return stream;
 }
 
-grpc::ServerWriteReactor<v1::FullFrame>* SyncServiceImpl::FetchFull(
-    grpc::CallbackServerContext*, const v1::FetchFullRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
   const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
-  auto* stream = new FullStream(full_executor_, metrics_, full_transfers_);
+  auto* stream = new FullStream(full_executor_, metrics_, egress_, full_transfers_);
   if (!admitted) {
     stream->Finish(ToGrpc(Busy()));
     return stream;
   }
-  if (!full_executor_.Post([this, stream, request] {
-        auto reader = OpenFull(hub_, *request);
-        if (!reader.ok()) return stream->Finish(ToGrpc(reader.status()));
-        stream->Send(*std::move(reader));
+  grpc::ByteBuffer bytes(*request);
+  v1::FetchFullRequest message;
+  const grpc::Status parsed =
+      grpc::SerializationTraits<v1::FetchFullRequest>::Deserialize(&bytes, &message);
+  if (!parsed.ok()) {
+    stream->Finish(parsed);
+    return stream;
+  }
+  if (!full_executor_.Post([this, stream, message = std::move(message)] {
+        auto order = OpenFull(hub_, message);
+        if (!order.ok()) return stream->Finish(ToGrpc(order.status()));
+        stream->Send(*std::move(order));
       })) {
     stream->Finish(ToGrpc(Busy()));
   }
   return stream;
+}
+
+grpc::ServerUnaryReactor* SyncServiceImpl::OpenSnapshot(grpc::CallbackServerContext* context,
+                                                        const v1::OpenSnapshotRequest* request,
+                                                        v1::OpenSnapshotReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(PassSnapshot(hub_, handles_, *request, *reply)));
+  return reactor;
 }
 
 }  // namespace dws

@@ -8,24 +8,38 @@
 #include <memory>
 
 #include "common/base/threads/executor.h"
+#include "common/service/sockets/handle_socket.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/serve/egress_limit.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/serve/sync_stream.h"
 
 namespace dws {
 
+// As SyncService::CallbackService, but full tensors are written as bytes: a message class would copy
+// them.
+using RawSyncService =
+    v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
+        v1::SyncService::WithCallbackMethod_Fetch<
+            v1::SyncService::WithRawCallbackMethod_FetchFull<
+                v1::SyncService::WithCallbackMethod_OpenSnapshot<v1::SyncService::Service>>>>>;
+
 // The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
-class SyncServiceImpl final : public v1::SyncService::CallbackService {
+class SyncServiceImpl final : public RawSyncService {
  public:
   // `streams` is what Sync streams use. `delta_executor` prepares deltas. `full_executor` reads the
   // snapshot, which waits for captures; it is separate so that new receivers do not delay those
   // that follow. `full_transfers` counts the FetchFull streams of all services of the sender.
-  SyncServiceImpl(const SyncStream::Parts& streams, Executor& delta_executor,
-                  Executor& full_executor, std::atomic<size_t>& full_transfers)
+  // `handles` passes the snapshot's descriptor. `egress` limits what is sent.
+  SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, EgressLimit& egress,
+                  Executor& delta_executor, Executor& full_executor,
+                  std::atomic<size_t>& full_transfers)
       : streams_(streams),
         hub_(streams.hub),
         metrics_(streams.metrics),
+        handles_(handles),
+        egress_(egress),
         delta_executor_(delta_executor),
         full_executor_(full_executor),
         full_transfers_(full_transfers) {}
@@ -37,13 +51,18 @@ class SyncServiceImpl final : public v1::SyncService::CallbackService {
                                      v1::DescribeReply* reply) override;
   grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext* context,
                                                   const v1::FetchRequest* request) override;
-  grpc::ServerWriteReactor<v1::FullFrame>* FetchFull(grpc::CallbackServerContext* context,
-                                                     const v1::FetchFullRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchFull(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* OpenSnapshot(grpc::CallbackServerContext* context,
+                                         const v1::OpenSnapshotRequest* request,
+                                         v1::OpenSnapshotReply* reply) override;
 
  private:
   const SyncStream::Parts streams_;
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
+  HandleSocket& handles_;
+  EgressLimit& egress_;
   Executor& delta_executor_;
   Executor& full_executor_;
   std::atomic<size_t>& full_transfers_;

@@ -143,7 +143,8 @@ Result<shared::ManifestPtr> SharedWriter::WriteAnchor(const RetainedVersion& ver
 
 Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
                                std::vector<shared::FileEntry>& entries) {
-  FullReader reader(state_->snapshot, state_->log, version, AllSlices(state_->layout()));
+  FullReader reader(state_->snapshot, state_->log, version,
+                    WholeSlices(state_->layout(), AllSlices(state_->layout())));
   DWS_ASSIGN_OR_RETURN(auto full,
                        shared::FileWriter::Create(files_, folder, std::string(shared::kFullName),
                                                   limits::kSharedFullPieceBytes));

@@ -47,7 +47,7 @@ TensorReader::TensorReader(RankStatePtr state, RetainedVersionPtr version,
       shards_(std::move(shards)),
       wanted_(std::move(wanted)),
       reader_(state_->snapshot, state_->log, version_->version,
-              SlicesOf(state_->layout(), shards_)) {}
+              WholeSlices(state_->layout(), SlicesOf(state_->layout(), shards_))) {}
 
 // Relies on the reader's order: frames by slice, and in each slice from its first block on.
 template <typename Fn>

@@ -2,11 +2,13 @@
 // published digests, and only then reports them as committed.
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/model/block_range.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/transfer/sender_group.h"
@@ -57,6 +59,33 @@ class Follower {
     return Commit(group, subscription, target, "full");
   }
 
+  // Replaces the weights by full tensors of the target.
+  Status TakeFull(SenderGroup& group, const SyncTarget& target) {
+    std::vector<RankSlice> slices;
+    for (uint32_t s = 0; s < layout_.slice_count(); ++s) slices.emplace_back(s);
+    DWS_ASSIGN_OR_RETURN(const Description described, group.Describe(target, TrainerRank(0)));
+    const FullWant want{.layout = layout_, .slices = slices, .expected = described.slices};
+    DWS_ASSIGN_OR_RETURN(const FetchedFull full,
+                         group.FetchFull(target, TrainerRank(0), want, SpoolOptions()));
+    Weights next = weights_;
+    std::vector<std::byte> buffer;
+    for (const SpooledFrame& frame : full.frames) {
+      DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
+                           full.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer));
+      if (!frame.arrived.has_value()) {
+        ApplyFrame(layout_, frame.slice, bytes, frame.entry, next);
+        continue;
+      }
+      const BlockRange range{.slice = frame.slice,
+                             .first_block = frame.entry.first_block,
+                             .block_count = frame.entry.block_count};
+      std::copy(bytes.begin(), bytes.end(),
+                next[frame.slice.value()].begin() +
+                    static_cast<ptrdiff_t>(FirstByte(layout_, range)));
+    }
+    return Prove(group, target, std::move(next));
+  }
+
   const Weights& weights() const { return weights_; }
   const std::optional<VersionAt>& at() const { return at_; }
   int rejected() const { return rejected_; }
@@ -78,21 +107,6 @@ class Follower {
     for (const SliceDelta& slice : object.manifest.slices) {
       if (DigestsOf(layout_, next)[slice.slice.value()] == slice.after) continue;
       return DataLossError("slice {} has another digest", slice.slice.value());
-    }
-    return Prove(group, target, std::move(next));
-  }
-
-  Status TakeFull(SenderGroup& group, const SyncTarget& target) {
-    std::vector<RankSlice> slices;
-    for (uint32_t s = 0; s < layout_.slice_count(); ++s) slices.emplace_back(s);
-    DWS_ASSIGN_OR_RETURN(const FetchedFull full,
-                         group.FetchFull(target, TrainerRank(0), layout_, slices, SpoolOptions()));
-    Weights next = weights_;
-    std::vector<std::byte> buffer;
-    for (const SpooledFrame& frame : full.frames) {
-      DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
-                           full.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer));
-      ApplyFrame(layout_, frame.slice, bytes, frame.entry, next);
     }
     return Prove(group, target, std::move(next));
   }

@@ -1,5 +1,7 @@
 // What every transport from a sender to a receiver promises, tested on each.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "tests/conformance/follower.h"
 #include "tests/conformance/transports.h"
@@ -9,7 +11,12 @@ namespace {
 
 std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every = 32,
                                          size_t versions_max = 64) {
-  if (kind == TransportKind::kGrpcStream) return std::make_unique<GrpcTransport>();
+  if (kind == TransportKind::kGrpcStream) {
+    return std::make_unique<GrpcTransport>(FullWay::kGrpc);
+  }
+  if (kind == TransportKind::kSameHost) {
+    return std::make_unique<GrpcTransport>(FullWay::kSameHost);
+  }
   return std::make_unique<SharedTransport>(anchor_every, versions_max);
 }
 
@@ -19,7 +26,7 @@ TransportKind EachKind() {
 #if defined(__SANITIZE_THREAD__)
   return TransportKind::kSharedFs;
 #else
-  return GENERATE(TransportKind::kGrpcStream, TransportKind::kSharedFs);
+  return GENERATE(TransportKind::kGrpcStream, TransportKind::kSameHost, TransportKind::kSharedFs);
 #endif
 }
 
@@ -191,7 +198,7 @@ TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conform
       CHECK(ParseFrame(*bytes, found.entry).ok());
     }
     CHECK(next == object->frames.size());
-    const bool in_part = kind == TransportKind::kGrpcStream;
+    const bool in_part = kind != TransportKind::kSharedFs;
     CHECK(part.size_bytes() == whole.size_bytes() - (in_part ? left_out : 0));
   }
 }
@@ -214,6 +221,36 @@ TEST_CASE("a version whose delta is no longer retained is fetched in full", "[co
                             .status()));
   CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
   CHECK(follower.weights() == rank.At(7));
+}
+
+TEST_CASE("full tensors are of the wanted version while the trainer publishes newer ones",
+          "[conformance]") {
+  const TransportKind kind = EachKind();
+  INFO(kind);
+  Rank rank({.bytes_max = uint64_t{1} << 30, .versions_max = 1000});
+  const auto transport = MakeTransport(kind);
+  transport->Registered(rank.state());
+  Publish(rank, *transport, 1);
+  transport->StartReceiver();
+  const SyncTarget target = Follower::Await(transport->subscription(), 1);
+  const Weights first = rank.At(1);
+  // Captures that nobody is told of: they only change the snapshot.
+  std::atomic<bool> done{false};
+  std::thread trainer([&] {
+    for (uint64_t version = 2; !done && version < 400; ++version) rank.Publish(version, 0.001);
+  });
+  Follower follower(rank.layout());
+  int taken = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Status status = follower.TakeFull(transport->group(), target);
+    INFO(ToString(status));
+    CHECK(status.ok());
+    CHECK(follower.weights() == first);
+    if (status.ok()) ++taken;
+  }
+  done = true;
+  trainer.join();
+  CHECK(taken == 20);
 }
 
 TEST_CASE("a damaged object is refused and its version is still reached", "[conformance]") {

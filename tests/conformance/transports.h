@@ -21,10 +21,19 @@
 
 namespace dws {
 
-enum class TransportKind { kGrpcStream, kSharedFs };
+// kGrpcStream, kSameHost: the same connection, full tensors by one way or the other.
+enum class TransportKind { kGrpcStream, kSameHost, kSharedFs };
 
 inline std::ostream& operator<<(std::ostream& out, TransportKind kind) {
-  return out << (kind == TransportKind::kGrpcStream ? "grpc_stream" : "shared_fs");
+  switch (kind) {
+    case TransportKind::kGrpcStream:
+      return out << "grpc_stream";
+    case TransportKind::kSameHost:
+      return out << "same_host";
+    case TransportKind::kSharedFs:
+      break;
+  }
+  return out << "shared_fs";
 }
 
 // Threads: one, the test's.
@@ -60,7 +69,8 @@ class Transport {
 
 class GrpcTransport final : public Transport {
  public:
-  GrpcTransport() {
+  // `way`: by which full tensors come.
+  explicit GrpcTransport(FullWay way) : way_(way) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(&service_);
@@ -86,7 +96,8 @@ class GrpcTransport final : public Transport {
   void StartReceiver() override {
     MakeSubscription(address());
     links_ = std::make_unique<SyncLinks>(
-        SyncLinks::Options{.addresses = {address()}, .job_id = "job", .receiver_id = "r0"},
+        SyncLinks::Options{
+            .addresses = {address()}, .job_id = "job", .receiver_id = "r0", .full_way = way_},
         *subscription_, clock_);
     links_->Start();
   }
@@ -97,13 +108,19 @@ class GrpcTransport final : public Transport {
  private:
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
 
+  const FullWay way_;
   SenderMetrics metrics_{"job", 0};
   SnapshotRecheck recheck_{[] {}};
   Executor deltas_{1, 16};
   Executor fulls_{1, 16};
   std::atomic<size_t> full_transfers_{0};
+  TempFolder folder_;
+  std::unique_ptr<HandleSocket> handles_ =
+      *HandleSocket::Listen({.path = folder_.path() + "/handles"});
+  EgressLimit egress_{0, clock_};
   SyncServiceImpl service_{
-      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, deltas_, fulls_, full_transfers_};
+      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, *handles_, egress_, deltas_,
+      fulls_, full_transfers_};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<SyncLinks> links_;

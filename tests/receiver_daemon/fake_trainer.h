@@ -167,14 +167,13 @@ class FakeTrainer final : public SenderGroup {
   }
 
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const RankLayout& layout, std::span<const RankSlice> slices,
-                                Spool::Options options) override {
+                                const FullWant& want, Spool::Options options) override {
     std::string numbers;
     FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
     DWS_RETURN_IF_ERROR(fail_full);
-    for (const RankSlice slice : slices) {
+    for (const RankSlice slice : want.slices) {
       numbers += (numbers.empty() ? "" : ",") + std::to_string(slice.value());
-      const auto& entry = layout.slice(slice);
+      const auto& entry = want.layout.slice(slice);
       for (uint32_t b = 0; b < entry.blocks; ++b) {
         const std::vector<EncodedBlock> blocks = {EncodeFullBlock(
             entry.dtype, Block(entry, At(target.version.value(), rank.value())[slice.value()], b),

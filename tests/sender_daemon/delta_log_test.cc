@@ -33,7 +33,8 @@ Result<Weights> ReadFull(const RankStatePtr& state, uint64_t version) {
     slices.push_back(RankSlice(s));
     weights.emplace_back(state->layout().slice(RankSlice(s)).size_bytes());
   }
-  FullReader reader(state->snapshot, state->log, WeightVersion(version), slices);
+  FullReader reader(state->snapshot, state->log, WeightVersion(version),
+                    WholeSlices(state->layout(), slices));
   while (true) {
     DWS_ASSIGN_OR_RETURN(const auto frames, reader.Next(kTimeout));
     if (frames.empty()) return weights;

@@ -52,7 +52,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"curl/", ("tests/",)),
     (r"event2/", ("common/service/http/",)),
     (r"google/protobuf/", ("common/delta/objects/manifest", "common/proto_convert/",
-                          "common/service/http/", "tools/dwsctl/", "tests/")),
+                          "common/service/grpc/full_frame_message", "common/service/http/", "tools/dwsctl/", "tests/")),
     (r"grpc", _GRPC_USERS),
     (r"nccl", ("common/transport/nccl/",)),
     (r"nlohmann/", ("common/formats/", "common/service/", "receiver_daemon/engine_http/", "tools/",

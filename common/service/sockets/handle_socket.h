@@ -7,7 +7,8 @@
 //      with each message (SCM_RIGHTS). The payload of every message is the 16-byte token and a u32,
 //      the total number of descriptors of the registration. If that is 0, it sends one message.
 //   2. After the last one the daemon answers one message: "ok", or "error: <text>". It may answer
-//      an error earlier; what the client sends after that is discarded.
+//      an error earlier; what the client sends after that is discarded. A registration that passes
+//      something to the client does that before, in a message of its own.
 //   3. The connection stays open, silent, for the life of the registration. A client that sends
 //      anything more is dropped. A client that ends its registration shuts its side down; the
 //      daemon closes its side when it has released the memory.

@@ -155,9 +155,9 @@ Status AllowedUsers::CheckServer(const UnixPeer& server, std::string_view path) 
                   path, server.uid, ::geteuid(), server.uid));
 }
 
-Result<UnixConnection> ConnectUnix(const std::string& path) {
+Result<UnixConnection> ConnectUnix(const std::string& path, int type) {
   DWS_RETURN_IF_ERROR(CheckPathFits(path));
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return ErrnoError(errno, "cannot make a socket");
   const sockaddr_un address = AddressOf(path);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {

@@ -2,6 +2,7 @@
 // daemon connects and checks whose socket it is.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -74,10 +75,10 @@ struct UnixConnection {
   UnixPeer peer;
 };
 
-// Connects to the socket file `path`; the peer is the process that listens on it. UNAVAILABLE:
+// Connects to the socket file `path`, of `type` SOCK_STREAM or SOCK_SEQPACKET; the peer is the process that listens on it. UNAVAILABLE:
 // no process listens there now. PERMISSION_DENIED: this user may not connect. INVALID_ARGUMENT: the
 // path is too long.
-Result<UnixConnection> ConnectUnix(const std::string& path);
+Result<UnixConnection> ConnectUnix(const std::string& path, int type = SOCK_STREAM);
 
 // A listening socket file in the caller's epoll set, which outlives it. Threads: one.
 class UnixAcceptor {

@@ -6,9 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
+#include "receiver_daemon/transfer/grpc/full_call.h"
 
 namespace dws {
 namespace {
@@ -70,38 +72,6 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
   return spool->Append(AsBytes(chunk.data()));
 }
 
-// Where a transfer of full tensors stands.
-struct FullProgress {
-  size_t slice = 0;    // index in the slices asked for
-  uint32_t block = 0;  // next of that slice
-  size_t frames = 0;   // of whole slices
-};
-
-Status TakeFrame(const v1::FullFrame& message, const RankLayout& layout,
-                 std::span<const RankSlice> slices, FullProgress& progress, FetchedFull& full) {
-  const FrameEntry entry = FromProto(message.entry());
-  if (progress.slice >= slices.size() || message.rank_slice() != slices[progress.slice].value() ||
-      entry.first_block != progress.block || entry.block_count == 0 ||
-      entry.block_count > layout.slice(slices[progress.slice]).blocks - progress.block) {
-    return DataLossError("a full frame of slice {}, blocks {} + {}, was not expected here",
-                         message.rank_slice(), entry.first_block, entry.block_count);
-  }
-  if (entry.size_bytes != message.data().size() || message.data().size() > limits::kFrameBytesMax) {
-    return DataLossError("a full frame of {} bytes says it has {}, at most {} are supported",
-                         message.data().size(), entry.size_bytes, limits::kFrameBytesMax);
-  }
-  full.frames.push_back(
-      {.slice = slices[progress.slice], .entry = entry, .spool_offset = full.spool.size_bytes()});
-  DWS_RETURN_IF_ERROR(full.spool.Append(AsBytes(message.data())));
-  progress.block += entry.block_count;
-  if (progress.block == layout.slice(slices[progress.slice]).blocks) {
-    ++progress.slice;
-    progress.block = 0;
-    progress.frames = full.frames.size();
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, WeightVersion version,
@@ -160,52 +130,48 @@ Result<Description> Fetcher::Describe(const StreamId& stream, WeightVersion vers
   return description;
 }
 
-Result<FetchedFull> Fetcher::Full(const StreamId& stream, WeightVersion version,
-                                  const RankLayout& layout, std::span<const RankSlice> slices,
-                                  Spool::Options options) {
-  if (options.progress != nullptr) {
-    for (const RankSlice slice : slices) {
-      options.progress->total_bytes += layout.slice(slice).size_bytes();
-    }
-  }
-  const std::function<bool()> wanted = options.wanted;
-  FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
-  FullProgress progress;
+Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly) {
   Attempts attempts(calls_);
-  while (true) {
-    if (wanted && !wanted()) return CancelledError("it was given up");
-    // What a broken transfer left of an unfinished slice is not used.
-    full.frames.resize(progress.frames);
-    progress.block = 0;
-    const size_t had = progress.slice;
+  while (assembly.missing_blocks() > 0) {
+    const uint64_t had = assembly.missing_blocks();
     v1::FetchFullRequest request;
     *request.mutable_stream() = ToProto(stream);
     *request.mutable_layout_signature() = ToProto(layout_);
     request.set_version(version.value());
+    request.set_raw(true);
     uint64_t bytes = 0;
-    for (const RankSlice slice : slices.subspan(progress.slice)) {
-      request.add_rank_slices(slice.value());
-      bytes += layout.slice(slice).size_bytes();
+    for (const BlockRange& range : assembly.Missing()) {
+      bytes += SizeBytes(assembly.layout(), range);
+      const int slices = request.rank_slices_size();
+      if (slices == 0 || request.rank_slices(slices - 1) != range.slice.value()) {
+        request.add_rank_slices(range.slice.value());
+      }
+      v1::BlockRange& blocks = *request.add_blocks();
+      blocks.set_rank_slice(range.slice.value());
+      blocks.set_first_block(range.first_block);
+      blocks.set_block_count(range.block_count);
     }
     ActiveCalls::Call call(calls_, TransferTimeout(bytes));
-    const auto reader = stub_->FetchFull(call.context(), request);
-    v1::FullFrame frame;
-    Status local;
-    bool first = true;
-    while (local.ok() && reader->Read(&frame)) {
-      if (std::exchange(first, false)) local = check_peer_(*call.context());
-      if (local.ok()) local = TakeFrame(frame, layout, slices, progress, full);
+    const FullCallEnd end = CallFetchFull(
+        channel_, *call.context(), request, [&] { return check_peer_(*call.context()); }, assembly);
+    DWS_RETURN_IF_ERROR(end.local);
+    const uint64_t missing = assembly.missing_blocks();
+    if (end.remote.ok() && missing == 0) return OkStatus();
+    // The stream may have ended before a piece that had changed on its way came again.
+    for (const RankSlice slice : assembly.DropWrong()) {
+      LogInfo("full_slice_again", {{"slice", slice.value()}, {"reason", Message(end.remote)}});
     }
-    if (!local.ok()) call.context()->TryCancel();
-    Status status = FromGrpc(reader->Finish());
-    if (!local.ok()) return local;
-    if (status.ok() && progress.slice == slices.size()) return full;
-    if (status.ok()) {
-      status = UnavailableError("full tensors ended after {} of {} slices", progress.slice,
-                                slices.size());
-    }
-    DWS_RETURN_IF_ERROR(attempts.Next(status, progress.slice > had));
+    const Status status = !end.remote.ok()
+                              ? end.remote
+                              : UnavailableError("full tensors ended, {} blocks are missing", missing);
+    DWS_RETURN_IF_ERROR(attempts.Next(status, missing < had));
   }
+  return OkStatus();
+}
+
+Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLayout& layout,
+                                            HostSnapshot& host) {
+  return host.Open(*stub_, calls_, check_peer_, stream, layout);
 }
 
 }  // namespace dws

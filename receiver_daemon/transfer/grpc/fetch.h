@@ -1,16 +1,19 @@
-// The three questions a receiver asks one sender: blocking calls, each with a deadline, resumed
+// The questions a receiver asks one sender: blocking calls, each with a deadline, resumed
 // when they break.
 #pragma once
 
+#include <grpcpp/channel.h>
+
 #include <functional>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/peers/active_calls.h"
+#include "receiver_daemon/spool/full_assembly.h"
+#include "receiver_daemon/transfer/same_host/host_snapshot.h"
 #include "receiver_daemon/transfer/sender_group.h"
 
 namespace dws {
@@ -22,9 +25,10 @@ class Fetcher {
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
 
   // `layout`: the signature of that by which slices are numbered.
-  Fetcher(std::shared_ptr<v1::SyncService::Stub> stub, ActiveCalls& calls, const Digest& layout,
+  Fetcher(std::shared_ptr<grpc::Channel> channel, ActiveCalls& calls, const Digest& layout,
           PeerCheck check_peer)
-      : stub_(std::move(stub)),
+      : channel_(std::move(channel)),
+        stub_(v1::SyncService::NewStub(channel_)),
         calls_(calls),
         layout_(layout),
         check_peer_(std::move(check_peer)) {}
@@ -32,11 +36,16 @@ class Fetcher {
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        DeltaProfile profile, const SliceSelection& slices, Spool::Options options);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
-  Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
-                           std::span<const RankSlice> slices, Spool::Options options);
+  // Brings what is missing in the assembly. What came in a stream that broke is kept, if its slice
+  // turns out right.
+  Status Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
+  // See HostSnapshot::Open.
+  Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
+                                     HostSnapshot& host);
 
  private:
-  const std::shared_ptr<v1::SyncService::Stub> stub_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::SyncService::Stub> stub_;
   ActiveCalls& calls_;
   const Digest layout_;
   const PeerCheck check_peer_;

@@ -17,7 +17,8 @@ class SenderChannel {
  public:
   SenderChannel(std::string address, std::string job_id, PeerTls tls);
 
-  // Of the newest channel. Calls on an older one end by themselves.
+  // The newest one. Calls on an older one end by themselves.
+  std::shared_ptr<grpc::Channel> channel() const { return channel_.channel(); }
   std::shared_ptr<v1::SyncService::Stub> stub() const;
 
   // See PeerChannel.

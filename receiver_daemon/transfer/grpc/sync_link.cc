@@ -45,13 +45,15 @@ bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(statu
 
 }  // namespace
 
-SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
-                   Subscription& subscription, const Clock& clock)
+SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name,
+                   const PeerTls& tls, FullWayChoice full, ThreadPool& pool, Subscription& subscription,
+                   const Clock& clock)
     : index_(index),
       address_(address),
       name_(std::move(name)),
       subscription_(subscription),
-      channel_(address, name_.job_id, std::move(tls)),
+      channel_(address, name_.job_id, tls),
+      full_ways_(address, full, tls.users, pool),
       clock_(clock),
       stream_(limits::kSyncQueueMax, clock,
               {.prepare = [this] { return channel_.Refresh(); },
@@ -64,7 +66,7 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
 
 Fetcher SyncLink::fetcher(const SyncTarget& target, TrainerRank rank) {
   const Digest& layout = target.ranks[rank.value()].layout->signature();
-  return {channel_.stub(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
+  return {channel_.channel(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
             return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
           }};
 }

@@ -15,6 +15,7 @@
 #include "receiver_daemon/peers/stream_link.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
 #include "receiver_daemon/transfer/grpc/fetch.h"
+#include "receiver_daemon/transfer/grpc/full_ways.h"
 #include "receiver_daemon/transfer/grpc/link_speed.h"
 #include "receiver_daemon/transfer/grpc/sender_channel.h"
 #include "receiver_daemon/transfer/subscription.h"
@@ -32,8 +33,9 @@ struct InlineObject {
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
 class SyncLink {
  public:
-  SyncLink(SenderIndex index, const std::string& address, ReceiverName name, PeerTls tls,
-           Subscription& subscription, const Clock& clock);
+  // `full`: how full tensors may come.
+  SyncLink(SenderIndex index, const std::string& address, ReceiverName name, const PeerTls& tls,
+           FullWayChoice full, ThreadPool& pool, Subscription& subscription, const Clock& clock);
 
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
@@ -51,6 +53,8 @@ class SyncLink {
   // Of what this sender's rank publishes, in the layout of `target`.
   Fetcher fetcher(const SyncTarget& target, TrainerRank rank);
   LinkSpeed& speed() { return speed_; }
+  FullWays& full_ways() { return full_ways_; }
+  const FullWays& full_ways() const { return full_ways_; }
   // Null: takes part in no broadcasts.
   BroadcastMember* broadcasts() { return broadcasts_.get(); }
   // The delta base -> version, if the last announcement brought it; else null.
@@ -81,6 +85,7 @@ class SyncLink {
   SenderChannel channel_;
   ActiveCalls calls_;
   LinkSpeed speed_;
+  FullWays full_ways_;
 
   // What was refused although the sender keeps the protocol. It is tried again, because the stream
   // that the receiver follows may change and the sender does not repeat itself.

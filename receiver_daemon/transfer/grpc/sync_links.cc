@@ -34,7 +34,7 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
         ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.tls,
-        subscription, clock));
+        options.full_way, options.pool != nullptr ? *options.pool : alone_, subscription, clock));
     // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
     // from.
     if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
@@ -66,6 +66,12 @@ SyncLinks::Broadcasts SyncLinks::BroadcastTotals() const {
     totals.failed += view.failed;
   }
   return totals;
+}
+
+std::vector<FullWays::View> SyncLinks::FullWayViews() const {
+  std::vector<FullWays::View> views;
+  for (const auto& link : links_) views.push_back(link->full_ways().view());
+  return views;
 }
 
 void SyncLinks::Stop() {
@@ -114,12 +120,13 @@ Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank ra
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                         const RankLayout& layout,
-                                         std::span<const RankSlice> slices, Spool::Options spool) {
+                                         const FullWant& want, Spool::Options spool) {
   const PulseWait wait(pulse_);
-  return Link(target, rank)
-      .fetcher(target, rank)
-      .Full(target.stream, target.version, layout, slices, std::move(spool));
+  DWS_ASSIGN_OR_RETURN(const auto assembly,
+                       FullAssembly::Create(want, std::move(spool)));
+  SyncLink& link = Link(target, rank);
+  DWS_RETURN_IF_ERROR(link.full_ways().Read(target, link.fetcher(target, rank), *assembly));
+  return assembly->Finish();
 }
 
 void SyncLinks::Staged(const SyncTarget& target, TrainerRank rank) {

@@ -9,9 +9,11 @@
 #include "common/base/clock.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/pulse.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/model/delta_profile.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
+#include "receiver_daemon/transfer/grpc/full_ways.h"
 #include "receiver_daemon/transfer/grpc/sender_channel.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/transfer/subscription.h"
@@ -29,6 +31,8 @@ class SyncLinks final : public SenderGroup {
     std::string receiver_id;
     PeerTls tls = {};
     ProfileChoice profile = ProfileChoice::kAuto;
+    FullWayChoice full_way = {};
+    ThreadPool* pool = nullptr;  // copies what is on this host; null: the caller does alone
     Pulse* pulse = nullptr;  // waits while a transfer is waited for
     // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders
     // together; a larger object than its share of that is fetched.
@@ -55,6 +59,8 @@ class SyncLinks final : public SenderGroup {
     uint64_t failed = 0;
   };
   Broadcasts BroadcastTotals() const;
+  // How full tensors came, by sender.
+  std::vector<FullWays::View> FullWayViews() const;
 
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             const SliceSelection& slices, Spool::Options spool) override;
@@ -63,8 +69,7 @@ class SyncLinks final : public SenderGroup {
                                           WeightVersion base, const Spool::Options& spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const RankLayout& layout, std::span<const RankSlice> slices,
-                                Spool::Options spool) override;
+                                const FullWant& want, Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;
@@ -76,6 +81,7 @@ class SyncLinks final : public SenderGroup {
   Pulse* const pulse_;
   const ProfileChoice profile_;
   const Clock& clock_;
+  ThreadPool alone_{0};
   std::vector<std::unique_ptr<SyncLink>> links_;
   LoopThread ticks_;
 };

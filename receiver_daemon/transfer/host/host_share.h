@@ -59,9 +59,8 @@ class HostShare final : public SenderGroup {
     return senders_.Describe(target, rank);
   }
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const RankLayout& layout, std::span<const RankSlice> slices,
-                                Spool::Options spool) override {
-    return senders_.FetchFull(target, rank, layout, slices, std::move(spool));
+                                const FullWant& want, Spool::Options spool) override {
+    return senders_.FetchFull(target, rank, want, std::move(spool));
   }
   void Staged(const SyncTarget& target, TrainerRank rank) override {
     senders_.Staged(target, rank);

@@ -106,17 +106,15 @@ Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank ra
 }
 
 Result<FetchedFull> SharedBeside::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                            const RankLayout& layout,
-                                            std::span<const RankSlice> slices,
-                                            Spool::Options spool) {
+                                            const FullWant& want, Spool::Options spool) {
   {
     const PulseWait wait(options_.pulse);
     if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
-      auto full = source->Full(target.stream, target.version, layout, slices, spool);
+      auto full = source->Full(target.stream, target.version, want.layout, want.slices, spool);
       if (!FallsBack(target, rank, full.status())) return full;
     }
   }
-  return senders_.FetchFull(target, rank, layout, slices, std::move(spool));
+  return senders_.FetchFull(target, rank, want, std::move(spool));
 }
 
 }  // namespace dws

@@ -43,8 +43,7 @@ class SharedBeside final : public SenderGroup {
     return senders_.Describe(target, rank);
   }
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const RankLayout& layout, std::span<const RankSlice> slices,
-                                Spool::Options spool) override;
+                                const FullWant& want, Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override {
     senders_.Staged(target, rank);
   }

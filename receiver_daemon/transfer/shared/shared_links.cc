@@ -161,11 +161,9 @@ Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank 
 }
 
 Result<FetchedFull> SharedLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                           const RankLayout& layout,
-                                           std::span<const RankSlice> slices,
-                                           Spool::Options spool) {
+                                           const FullWant& want, Spool::Options spool) {
   const PulseWait wait(options_.pulse);
-  auto full = Source(rank).Full(target.stream, target.version, layout, slices, spool);
+  auto full = Source(rank).Full(target.stream, target.version, want.layout, want.slices, spool);
   NoteDamage(target, rank, full.status());
   return full;
 }

@@ -52,8 +52,7 @@ class SharedLinks final : public SenderGroup {
                             const SliceSelection& slices, Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const RankLayout& layout, std::span<const RankSlice> slices,
-                                Spool::Options spool) override;
+                                const FullWant& want, Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;

@@ -113,8 +113,7 @@ class Receiver final : public Process, private SenderGroup {
                             const SliceSelection&, Spool::Options options) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const RankLayout& layout, std::span<const RankSlice> slices,
-                                Spool::Options options) override;
+                                const FullWant& want, Spool::Options options) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;

@@ -199,10 +199,9 @@ Result<Description> Receiver::Describe(const SyncTarget& target, TrainerRank ran
 }
 
 Result<FetchedFull> Receiver::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                        const RankLayout&, std::span<const RankSlice> slices,
-                                        Spool::Options options) {
+                                        const FullWant& want, Spool::Options options) {
   fetched_ = fetched_full_ = true;
-  const std::vector<RankSlice> asked(slices.begin(), slices.end());
+  const std::vector<RankSlice> asked(want.slices.begin(), want.slices.end());
   const auto read = Finish<std::vector<Slice>>(Begin<std::vector<Slice>>(
       target, rank, [at = target.at(), asked](Sender& sender, auto reply) {
         sender.ReadFull(at, asked, reply);

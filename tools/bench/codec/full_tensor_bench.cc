@@ -24,7 +24,8 @@ Status ReadFull(const SenderSide& sender, const Take& take) {
   std::vector<RankSlice> slices;
   for (uint32_t s = 0; s < sender.state()->layout().slice_count(); ++s) slices.emplace_back(s);
   FullReader reader(sender.state()->snapshot, sender.state()->log,
-                    *sender.state()->snapshot->version(), std::move(slices));
+                    *sender.state()->snapshot->version(),
+                    WholeSlices(sender.state()->layout(), slices));
   while (true) {
     DWS_ASSIGN_OR_RETURN(const std::vector<FullFrame> frames, reader.Next(kReadTimeout));
     if (frames.empty()) return OkStatus();

@@ -98,11 +98,14 @@ std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns
                     sender.connected() ? "connected" : "not connected",
                     Count(sender.trainer_rank()), FormatVersion(sender.newest_version())});
     errors += FormatErrorLine(sender.address(), sender.last_error(), columns);
+    rows.back().push_back(sender.full_way().empty() ? "-" : sender.full_way());
+    errors += FormatErrorLine(sender.address(), sender.full_way_reason(), columns);
   }
   return FormatTable({{.title = "sender", .left = true},
                       {.title = "state", .left = true},
                       {.title = "rank"},
-                      {.title = "newest"}},
+                      {.title = "newest"},
+                      {.title = "full by"}},
                      rows, kIndent) +
          errors;
 }

@@ -1,0 +1,97 @@
+#include "common/service/grpc/full_frame_message.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
+namespace dws {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+
+constexpr uint32_t TagOf(int field, WireFormatLite::WireType type) {
+  return WireFormatLite::MakeTag(field, type);
+}
+constexpr uint32_t kSliceTag =
+    TagOf(v1::FullFrame::kRankSliceFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+constexpr uint32_t kEntryTag =
+    TagOf(v1::FullFrame::kEntryFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kDataTag =
+    TagOf(v1::FullFrame::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kRawTag =
+    TagOf(v1::FullFrame::kRawFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+// Of a frame's entry, far more than it has.
+constexpr uint32_t kEntryBytesMax = 1024;
+
+// One field that is not the data.
+bool ReadField(uint32_t tag, CodedInputStream& in, v1::FullFrame& head) {
+  uint32_t value = 0;
+  switch (tag) {
+    case kSliceTag:
+      if (!in.ReadVarint32(&value)) return false;
+      head.set_rank_slice(value);
+      return true;
+    case kRawTag:
+      if (!in.ReadVarint32(&value)) return false;
+      head.set_raw(value != 0);
+      return true;
+    case kEntryTag: {
+      std::string entry;
+      return in.ReadVarint32(&value) && value <= kEntryBytesMax &&
+             in.ReadString(&entry, static_cast<int>(value)) &&
+             head.mutable_entry()->ParseFromString(entry);
+    }
+    default:
+      return WireFormatLite::SkipField(&in, tag);
+  }
+}
+
+}  // namespace
+
+grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, grpc::Slice data) {
+  DWS_CHECK(head.data().empty());
+  std::string bytes = head.SerializeAsString();
+  std::array<uint8_t, 20> field;  // tag and length of the data
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(kDataTag, field.data());
+  end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(data.size()), end);
+  bytes.append(reinterpret_cast<const char*>(field.data()),
+               static_cast<size_t>(end - field.data()));
+  const grpc::Slice slices[] = {grpc::Slice(bytes), std::move(data)};
+  return {slices, 2};
+}
+
+Result<v1::FullFrame> FullFrameReader::Head() {
+  v1::FullFrame head;
+  // Gives what it has read ahead back to `bytes_`.
+  CodedInputStream in(&bytes_);
+  while (true) {
+    const uint32_t tag = in.ReadTag();
+    if (tag == kDataTag) {
+      uint32_t size = 0;
+      if (!in.ReadVarint32(&size)) break;
+      data_bytes_ = size;
+      return head;
+    }
+    if (tag == 0 && in.ConsumedEntireMessage()) return head;  // without data
+    if (tag == 0 || !ReadField(tag, in, head)) break;
+  }
+  return DataLossError("a message of full tensors cannot be read");
+}
+
+Status FullFrameReader::ReadData(MutableByteSpan to) {
+  DWS_CHECK(to.size() == data_bytes_);
+  CodedInputStream in(&bytes_);
+  if (in.ReadRaw(to.data(), static_cast<int>(to.size()))) return OkStatus();
+  return DataLossError("a message of full tensors is shorter than its {} bytes of data",
+                       to.size());
+}
+
+}  // namespace dws

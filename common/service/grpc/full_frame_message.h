@@ -1,0 +1,37 @@
+// A FullFrame message on the wire, without the copies that a message class makes of its bytes: they
+// are sent from where they are, and read to where they belong.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <cstdint>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "proto/sync.pb.h"
+
+namespace dws {
+
+// The message `head` (without data) with `data`, which gRPC holds until it is sent.
+grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, grpc::Slice data);
+
+// One message that arrived. First the head, then the data. Threads: one.
+class FullFrameReader {
+ public:
+  // `message` outlives it.
+  explicit FullFrameReader(grpc::ByteBuffer& message) : bytes_(&message) {}
+
+  // Everything but the data, which every sender puts last. DATA_LOSS: it is no such message.
+  Result<v1::FullFrame> Head();
+  // Known after Head.
+  uint64_t data_bytes() const { return data_bytes_; }
+  // All of the data, once. DATA_LOSS: the message is shorter than it says.
+  Status ReadData(MutableByteSpan to);
+
+ private:
+  grpc::ProtoBufferReader bytes_;
+  uint64_t data_bytes_ = 0;
+};
+
+}  // namespace dws

@@ -1,0 +1,106 @@
+// Slices begin at cache lines, because captures compare whole lines.
+#include "common/transport/same_host/snapshot_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws {
+namespace {
+
+constexpr size_t kSliceAlignment = 64;
+constexpr size_t kPageBytes = 4096;
+// Nobody can take memory from under a mapping, or map it to write; the sender's own mapping stays.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+Result<struct stat> StatOf(const UniqueFd& file) {
+  struct stat found = {};
+  if (::fstat(file.get(), &found) != 0) return ErrnoError(errno, "a snapshot's descriptor");
+  return found;
+}
+
+Result<std::byte*> MapFile(const UniqueFd& file, size_t size, int protection) {
+  void* const mapped = ::mmap(nullptr, size, protection, MAP_SHARED, file.get(), 0);
+  if (mapped == MAP_FAILED) {
+    return ErrnoError(errno, fmt::format("mapping a snapshot of {} bytes", size));
+  }
+  (void)::madvise(mapped, size, MADV_HUGEPAGE);  // fewer TLB misses where the kernel allows it
+  return static_cast<std::byte*>(mapped);
+}
+
+}  // namespace
+
+SnapshotPlaces::SnapshotPlaces(const RankLayout& layout) {
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    offsets_.push_back(content_bytes_);
+    content_bytes_ += CeilDiv(slice.size_bytes(), kSliceAlignment) * kSliceAlignment;
+  }
+  stamps_offset_ = CeilDiv(content_bytes_, kPageBytes) * kPageBytes;
+  size_bytes_ = stamps_offset_ + std::max<size_t>(layout.block_count(), 1) * sizeof(BlockStamp);
+}
+
+SnapshotMemory::SnapshotMemory(UniqueFd file, uint64_t id, SnapshotPlaces places,
+                               size_t block_count, std::byte* bytes)
+    : file_(std::move(file)),
+      id_(id),
+      places_(std::move(places)),
+      block_count_(block_count),
+      bytes_(bytes),
+      stamps_(reinterpret_cast<BlockStamp*>(bytes + places_.stamps_offset())) {}
+
+SnapshotMemory::~SnapshotMemory() { ::munmap(bytes_, places_.size_bytes()); }
+
+Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout& layout) {
+  SnapshotPlaces places(layout);
+  UniqueFd file(::memfd_create("dws-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return ErrnoError(errno, "creating a snapshot's memory");
+  if (::ftruncate(file.get(), static_cast<off_t>(places.size_bytes())) != 0) {
+    return ErrnoError(errno, fmt::format("a snapshot of {} bytes cannot be allocated",
+                                         places.size_bytes()));
+  }
+  DWS_ASSIGN_OR_RETURN(const struct stat made, StatOf(file));
+  DWS_ASSIGN_OR_RETURN(std::byte* const bytes,
+                       MapFile(file, places.size_bytes(), PROT_READ | PROT_WRITE));
+  std::unique_ptr<SnapshotMemory> memory(new SnapshotMemory(
+      std::move(file), made.st_ino, std::move(places), layout.block_count(), bytes));
+  if (::fcntl(memory->file_.get(), F_ADD_SEALS, kSeals) != 0) {
+    return ErrnoError(errno, "sealing a snapshot's memory");
+  }
+  return memory;
+}
+
+Result<std::unique_ptr<const SnapshotMemory>> SnapshotMemory::Map(UniqueFd descriptor,
+                                                                  const RankLayout& layout) {
+  SnapshotPlaces places(layout);
+  DWS_ASSIGN_OR_RETURN(const struct stat found, StatOf(descriptor));
+  if (static_cast<uint64_t>(found.st_size) != places.size_bytes()) {
+    return InvalidArgumentError("a snapshot's memory has {} bytes, its layout needs {}",
+                                found.st_size, places.size_bytes());
+  }
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return InvalidArgumentError("a snapshot's memory can be made smaller while it is read");
+  }
+  DWS_ASSIGN_OR_RETURN(std::byte* const bytes,
+                       MapFile(descriptor, places.size_bytes(), PROT_READ));
+  return std::unique_ptr<const SnapshotMemory>(
+      new SnapshotMemory(std::move(descriptor), found.st_ino, std::move(places),
+                         layout.block_count(), bytes));
+}
+
+Result<UniqueFd> SnapshotMemory::ReadOnlyDescriptor() const {
+  UniqueFd opened(
+      ::open(fmt::format("/proc/self/fd/{}", file_.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!opened.valid()) return ErrnoError(errno, "opening a snapshot's memory to be read");
+  return opened;
+}
+
+}  // namespace dws

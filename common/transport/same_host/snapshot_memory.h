@@ -1,0 +1,77 @@
+// The memory of a sender's snapshot: an unnamed file that the sender writes and that receivers of
+// its host map to read. It holds the bytes of every slice, and beside them the stamp of every block.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/model/layout.h"
+#include "common/transport/same_host/block_stamps.h"
+
+namespace dws {
+
+// Where everything is in the memory of a snapshot: follows from the layout alone. Slices lie in
+// order, each from a cache line on; the stamps begin at a page behind them.
+class SnapshotPlaces {
+ public:
+  explicit SnapshotPlaces(const RankLayout& layout);
+
+  size_t slice_offset(RankSlice slice) const { return offsets_[slice.value()]; }
+  size_t content_bytes() const { return content_bytes_; }  // all slices, with the gaps
+  size_t stamps_offset() const { return stamps_offset_; }
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::vector<size_t> offsets_;  // by rank slice
+  size_t content_bytes_ = 0;
+  size_t stamps_offset_ = 0;
+  size_t size_bytes_ = 0;
+};
+
+// A mapping of that memory. Lifecycle: unmapped by the destructor; the other process's mapping, and
+// the bytes, stay. Threads: safe from any; who may use the bytes is its owner's business.
+class SnapshotMemory {
+ public:
+  // For the sender: zero bytes, which nobody else can make smaller, larger, or writable.
+  // RESOURCE_EXHAUSTED: there is not enough memory.
+  static Result<std::unique_ptr<SnapshotMemory>> Create(const RankLayout& layout);
+  // For a receiver of the host: maps what ReadOnlyDescriptor gave. INVALID_ARGUMENT: it is no
+  // snapshot of `layout`. RESOURCE_EXHAUSTED: as Create.
+  static Result<std::unique_ptr<const SnapshotMemory>> Map(UniqueFd descriptor,
+                                                           const RankLayout& layout);
+  ~SnapshotMemory();
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
+
+  const SnapshotPlaces& places() const { return places_; }
+  // Of the memory, the same in every process that maps it: no other snapshot of this boot has it.
+  uint64_t id() const { return id_; }
+  // All slices, with the gaps between them. Of a receiver's mapping: never written.
+  MutableByteSpan content() { return {bytes_, places_.content_bytes()}; }
+  ByteSpan content() const { return {bytes_, places_.content_bytes()}; }
+  // By rank block number.
+  std::span<BlockStamp> stamps() { return {stamps_, block_count_}; }
+  std::span<const BlockStamp> stamps() const { return {stamps_, block_count_}; }
+
+  // A new descriptor with which others can map it, and only to read. UNAVAILABLE and others: as
+  // ErrnoError.
+  Result<UniqueFd> ReadOnlyDescriptor() const;
+
+ private:
+  SnapshotMemory(UniqueFd file, uint64_t id, SnapshotPlaces places, size_t block_count,
+                 std::byte* bytes);
+
+  const UniqueFd file_;
+  const uint64_t id_;
+  const SnapshotPlaces places_;
+  const size_t block_count_;
+  std::byte* const bytes_;  // mmap
+  BlockStamp* const stamps_;
+};
+
+}  // namespace dws

@@ -1,0 +1,152 @@
+#include "receiver_daemon/spool/full_assembly.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
+namespace dws {
+
+Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
+                                                           Spool::Options options) {
+  DWS_CHECK(want.expected.size() == want.layout.slice_count());
+  uint64_t bytes = 0;
+  for (const RankSlice slice : want.slices) bytes += want.layout.slice(slice).size_bytes();
+  TransferProgress* const progress = std::exchange(options.progress, nullptr);
+  Spool spool(std::move(options));
+  DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
+  if (progress != nullptr) progress->total_bytes += bytes;
+  return std::unique_ptr<FullAssembly>(new FullAssembly(want, std::move(spool), progress));
+}
+
+FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress)
+    : want_(want), spool_(std::move(spool)), progress_(progress) {
+  uint64_t bytes = 0;
+  uint64_t blocks = 0;
+  for (size_t i = 0; i < want_.slices.size(); ++i) {
+    DWS_CHECK(i == 0 || want_.slices[i - 1] < want_.slices[i]);
+    first_byte_.push_back(bytes);
+    first_block_.push_back(blocks);
+    bytes += want_.layout.slice(want_.slices[i]).size_bytes();
+    blocks += want_.layout.slice(want_.slices[i]).blocks;
+  }
+  DWS_CHECK(bytes == spool_.size_bytes());
+  digests_.resize(blocks);
+  here_.resize(blocks);
+  missing_blocks_ = blocks;
+}
+
+size_t FullAssembly::IndexOf(RankSlice slice) const {
+  const auto found = std::lower_bound(want_.slices.begin(), want_.slices.end(), slice);
+  DWS_CHECK(found != want_.slices.end() && *found == slice);
+  return static_cast<size_t>(found - want_.slices.begin());
+}
+
+bool FullAssembly::Wants(const BlockRange& range) const {
+  return IsInside(want_.layout, range) && range.block_count > 0 &&
+         std::binary_search(want_.slices.begin(), want_.slices.end(), range.slice);
+}
+
+std::vector<BlockRange> FullAssembly::Missing() const {
+  std::vector<BlockRange> missing;
+  for (size_t i = 0; i < want_.slices.size(); ++i) {
+    const uint32_t blocks = want_.layout.slice(want_.slices[i]).blocks;
+    for (uint32_t block = 0; block < blocks; ++block) {
+      if (here_[first_block_[i] + block] != 0) continue;
+      const bool next = !missing.empty() && missing.back().slice == want_.slices[i] &&
+                        missing.back().first_block + missing.back().block_count == block;
+      if (next) {
+        ++missing.back().block_count;
+      } else {
+        missing.push_back({.slice = want_.slices[i], .first_block = block, .block_count = 1});
+      }
+    }
+  }
+  return missing;
+}
+
+MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
+  DWS_CHECK(Wants(range));
+  return spool_.Room(first_byte_[IndexOf(range.slice)] + FirstByte(want_.layout, range),
+                     SizeBytes(want_.layout, range), buffer);
+}
+
+Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
+  DWS_CHECK(Wants(range) && bytes.size() == SizeBytes(want_.layout, range));
+  const size_t index = IndexOf(range.slice);
+  const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
+  DWS_RETURN_IF_ERROR(spool_.Fill(first_byte_[index] + FirstByte(want_.layout, range), bytes));
+  const uint64_t block_bytes = BlockBytes(slice.dtype);
+  for (uint32_t i = 0; i < range.block_count; ++i) {
+    const uint32_t block = range.first_block + i;
+    const ByteSpan content = bytes.subspan(
+        i * block_bytes, std::min<uint64_t>(block_bytes, bytes.size() - i * block_bytes));
+    digests_[first_block_[index] + block] = DigestBytes(content, slice.BlockFirstWord(block));
+    if (std::exchange(here_[first_block_[index] + block], uint8_t{1}) != 0) continue;
+    --missing_blocks_;
+    if (progress_ != nullptr) progress_->done_bytes += content.size();
+  }
+  return OkStatus();
+}
+
+void FullAssembly::Drop(const BlockRange& range) {
+  DWS_CHECK(range.block_count == 0 || Wants(range));
+  const size_t index = IndexOf(range.slice);
+  for (uint32_t i = 0; i < range.block_count; ++i) {
+    const BlockRange block{
+        .slice = range.slice, .first_block = range.first_block + i, .block_count = 1};
+    if (std::exchange(here_[first_block_[index] + block.first_block], uint8_t{0}) == 0) continue;
+    ++missing_blocks_;
+    if (progress_ != nullptr) progress_->done_bytes -= SizeBytes(want_.layout, block);
+  }
+}
+
+std::vector<RankSlice> FullAssembly::DropWrong() {
+  std::vector<RankSlice> wrong;
+  for (size_t i = 0; i < want_.slices.size(); ++i) {
+    const BlockRange whole{.slice = want_.slices[i],
+                           .block_count = want_.layout.slice(want_.slices[i]).blocks};
+    Digest digest;
+    bool complete = true;
+    for (uint32_t block = 0; block < whole.block_count; ++block) {
+      complete = complete && here_[first_block_[i] + block] != 0;
+      digest += digests_[first_block_[i] + block];
+    }
+    if (!complete || digest == want_.expected[whole.slice.value()]) continue;
+    wrong.push_back(whole.slice);
+    Drop(whole);
+  }
+  return wrong;
+}
+
+FetchedFull FullAssembly::Finish() {
+  DWS_CHECK(missing_blocks_ == 0);
+  FetchedFull full{.spool = std::move(spool_), .frames = {}};
+  for (size_t i = 0; i < want_.slices.size(); ++i) {
+    const RankLayout::SliceEntry& slice = want_.layout.slice(want_.slices[i]);
+    const auto blocks_max = static_cast<uint32_t>(
+        std::max<uint64_t>(1, limits::kFrameBytesMax / BlockBytes(slice.dtype)));
+    for (uint32_t block = 0; block < slice.blocks; block += blocks_max) {
+      const BlockRange range{.slice = want_.slices[i],
+                             .first_block = block,
+                             .block_count = std::min(blocks_max, slice.blocks - block)};
+      Digest digest;
+      for (uint32_t b = 0; b < range.block_count; ++b) {
+        digest += digests_[first_block_[i] + block + b];
+      }
+      full.frames.push_back({.slice = range.slice,
+                             .entry = {.first_block = block,
+                                       .block_count = range.block_count,
+                                       .offset = 0,
+                                       .size_bytes = SizeBytes(want_.layout, range),
+                                       .checksum = 0},
+                             .spool_offset = first_byte_[i] + FirstByte(want_.layout, range),
+                             .classes = {},
+                             .arrived = digest});
+    }
+  }
+  return full;
+}
+
+}  // namespace dws

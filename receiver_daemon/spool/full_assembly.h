@@ -1,0 +1,58 @@
+// Where full tensors are put together: every way by which they come fills blocks here, in any order,
+// until none is missing. Takes the digest of what has arrived while that is in the cache.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/block_range.h"
+#include "receiver_daemon/spool/fetched_full.h"
+
+namespace dws {
+
+// Lifecycle: one per transfer. Threads: Room and Take from many at once, for different blocks; the
+// others from one at a time.
+class FullAssembly {
+ public:
+  // `want` outlives it. Errors: Spool::Allocate's.
+  static Result<std::unique_ptr<FullAssembly>> Create(const FullWant& want, Spool::Options options);
+
+  const RankLayout& layout() const { return want_.layout; }
+  // Whether all of these blocks belong to the slices.
+  bool Wants(const BlockRange& range) const;
+  // What has not come yet, ascending.
+  std::vector<BlockRange> Missing() const;
+  uint64_t missing_blocks() const { return missing_blocks_; }
+
+  // Where to put the bytes of wanted blocks; `buffer` as Spool::Room.
+  MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);
+  // `bytes`: what Room returned, filled, or what is to be copied there. The same blocks again
+  // replace what was there. Errors: Spool::Fill's.
+  Status Take(const BlockRange& range, ByteSpan bytes);
+  // They have to come again: what Room returned may be half filled.
+  void Drop(const BlockRange& range);
+  // Drops the slices that are all there and are not as expected; returns them.
+  std::vector<RankSlice> DropWrong();
+
+  // Once nothing is missing; ends it.
+  FetchedFull Finish();
+
+ private:
+  FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress);
+  size_t IndexOf(RankSlice slice) const;
+
+  const FullWant want_;
+  std::vector<uint64_t> first_byte_;   // in the spool, by slice
+  std::vector<uint64_t> first_block_;  // counted through the slices, by slice
+  Spool spool_;
+  TransferProgress* const progress_;
+  std::vector<Digest> digests_;  // by block, counted so
+  std::vector<uint8_t> here_;    // the same
+  std::atomic<uint64_t> missing_blocks_{0};
+};
+
+}  // namespace dws

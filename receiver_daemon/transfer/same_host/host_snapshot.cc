@@ -1,0 +1,92 @@
+#include "receiver_daemon/transfer/same_host/host_snapshot.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/base/printable.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/sockets/descriptor_message.h"
+#include "common/service/sockets/handle_socket.h"
+#include "common/service/sockets/unix_socket.h"
+#include "common/transport/same_host/host_id.h"
+
+namespace dws {
+namespace {
+
+// One message of the sender, which has been told the token.
+Result<DescriptorMessage> Await(const UniqueFd& socket) {
+  pollfd waiting{.fd = socket.get(), .events = POLLIN, .revents = 0};
+  const auto timeout = std::chrono::milliseconds(limits::kRpcDeadline).count();
+  while (::poll(&waiting, 1, static_cast<int>(timeout)) > 0) {
+    DWS_ASSIGN_OR_RETURN(auto message, ReceiveDescriptorMessage(socket, limits::kErrorBytesMax));
+    if (message.has_value()) return *std::move(message);
+  }
+  return DeadlineExceededError("the sender's handle socket does not answer");
+}
+
+// Takes the descriptor over the handle socket, if a user listens there whose senders are trusted:
+// digests find faults, not a forger.
+Result<UniqueFd> Take(const std::string& path, const std::string& token,
+                      const AllowedUsers& users) {
+  if (token.size() != std::tuple_size_v<HandleToken>) {
+    return DataLossError("a token of {} bytes, expected {}", token.size(),
+                         std::tuple_size_v<HandleToken>);
+  }
+  const auto connected = ConnectUnix(path, SOCK_SEQPACKET);
+  if (!connected.ok()) {
+    return FailedPreconditionError("the sender's handle socket cannot be reached: {}",
+                                   Message(connected.status()));
+  }
+  if (const Status trusted = users.CheckServer(connected->peer, path); !trusted.ok()) {
+    return FailedPreconditionError("the sender's handle socket: {}", Message(trusted));
+  }
+  const UniqueFd& socket = connected->fd;
+  std::array<std::byte, std::tuple_size_v<HandleToken> + sizeof(uint32_t)> payload = {};
+  std::memcpy(payload.data(), token.data(), token.size());
+  DWS_RETURN_IF_ERROR(SendDescriptorMessage(socket, payload, {}));
+  DWS_ASSIGN_OR_RETURN(DescriptorMessage message, Await(socket));
+  if (message.descriptors.size() == 1) return std::move(message.descriptors[0]);
+  return FailedPreconditionError("the sender's handle socket {} answers '{}' with {} descriptors",
+                                 path, EscapeUnprintable(AsText(message.payload)),
+                                 message.descriptors.size());
+}
+
+}  // namespace
+
+Result<MappedSnapshot> HostSnapshot::Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
+                                          const PeerCheck& check_peer, const StreamId& stream,
+                                          const RankLayout& layout) {
+  MutexLock lock(mutex_);
+  const bool fits = mapped_ != nullptr && layout_ == layout.signature();
+  v1::OpenSnapshotRequest request;
+  *request.mutable_stream() = ToProto(stream);
+  *request.mutable_layout_signature() = ToProto(layout.signature());
+  request.set_host(HostId());
+  if (fits) request.set_mapped(mapped_->id());
+  v1::OpenSnapshotReply reply;
+  ActiveCalls::Call call(calls, limits::kRpcDeadline);
+  DWS_RETURN_IF_ERROR(FromGrpc(stub.OpenSnapshot(call.context(), request, &reply)));
+  DWS_RETURN_IF_ERROR(check_peer(*call.context()));
+  if (fits && reply.snapshot() == mapped_->id()) return mapped_;
+  mapped_ = nullptr;
+  DWS_ASSIGN_OR_RETURN(UniqueFd descriptor, Take(reply.handle_socket(), reply.token(), users_));
+  DWS_ASSIGN_OR_RETURN(MappedSnapshot mapped,
+                       SnapshotMemory::Map(std::move(descriptor), layout));
+  if (mapped->id() != reply.snapshot()) {
+    return FailedPreconditionError("the handle socket {} passed another snapshot than the sender's",
+                                   reply.handle_socket());
+  }
+  mapped_ = std::move(mapped);
+  layout_ = layout.signature();
+  return mapped_;
+}
+
+}  // namespace dws

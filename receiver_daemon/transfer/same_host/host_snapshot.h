@@ -1,0 +1,45 @@
+// The snapshot of a sender on this host, as this process maps it: asked for over the connection,
+// passed over the sender's handle socket, kept from transfer to transfer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/base/threads/mutex.h"
+#include "common/model/layout.h"
+#include "common/model/stream_id.h"
+#include "common/service/sockets/unix_socket.h"
+#include "common/transport/same_host/snapshot_memory.h"
+#include "proto/sync.grpc.pb.h"
+#include "receiver_daemon/peers/active_calls.h"
+
+namespace dws {
+
+using MappedSnapshot = std::shared_ptr<const SnapshotMemory>;
+
+// Lifecycle: one for each sender. Threads: safe from any.
+class HostSnapshot {
+ public:
+  using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
+
+  // `users`: whose handle sockets are trusted.
+  explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
+
+  // What the sender publishes from now, for `layout` of `stream`. FAILED_PRECONDITION: the sender is
+  // on another host, or its handle socket cannot be reached from here, or is not trusted; UNIMPLEMENTED: it is of an
+  // older release. Both stay so. Others: of the call.
+  Result<MappedSnapshot> Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
+                              const PeerCheck& check_peer, const StreamId& stream,
+                              const RankLayout& layout);
+
+ private:
+  const AllowedUsers users_;
+  Mutex mutex_;  // held while it is asked for: one asks, the others wait
+  MappedSnapshot mapped_ GUARDED_BY(mutex_);
+  Digest layout_ GUARDED_BY(mutex_);  // of it
+};
+
+}  // namespace dws

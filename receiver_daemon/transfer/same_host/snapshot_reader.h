@@ -1,0 +1,18 @@
+// Full tensors from a mapped snapshot.
+#pragma once
+
+#include "common/base/status.h"
+#include "common/base/threads/thread_pool.h"
+#include "common/model/weight_version.h"
+#include "common/transport/same_host/snapshot_memory.h"
+#include "receiver_daemon/spool/full_assembly.h"
+
+namespace dws {
+
+// Copies what is missing in `assembly` and still is as of `version`, which was published; what the
+// trainer has changed since, or is changing, stays missing. Nobody waits for it. Errors:
+// FullAssembly::Take's.
+Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullAssembly& assembly,
+                    ThreadPool& pool);
+
+}  // namespace dws

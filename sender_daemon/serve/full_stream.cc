@@ -1,0 +1,201 @@
+#include "sender_daemon/serve/full_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/threads/mutex.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/full_frame_message.h"
+#include "common/service/grpc/grpc_status.h"
+
+namespace dws {
+namespace {
+
+Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
+
+}  // namespace
+
+// What gRPC holds of the snapshot's memory, counted. Outlives the stream if need be. Threads: safe
+// from any.
+class FullStream::Lent {
+ public:
+  enum class State : uint8_t { kNothing, kChanged, kAwaited };
+
+  void Add() {
+    MutexLock lock(mutex_);
+    ++count_;
+  }
+  // A piece is back, and has to be sent again if its blocks have changed.
+  void Back(const LentPiece& piece);
+  std::vector<BlockRange> TakeChanged() {
+    MutexLock lock(mutex_);
+    return std::exchange(changed_, {});
+  }
+  // kAwaited: nothing that is back has changed, and something is still out; `stream` is continued
+  // later. It lives until then, because it does not finish before.
+  State Await(FullStream* stream) {
+    MutexLock lock(mutex_);
+    if (!changed_.empty()) return State::kChanged;
+    if (count_ == 0) return State::kNothing;
+    waiting_ = stream;
+    return State::kAwaited;
+  }
+
+ private:
+  Mutex mutex_;
+  size_t count_ GUARDED_BY(mutex_) = 0;
+  FullStream* waiting_ GUARDED_BY(mutex_) = nullptr;
+  std::vector<BlockRange> changed_ GUARDED_BY(mutex_);
+};
+
+// Of one message: keeps the memory until gRPC has let go of it.
+struct FullStream::LentPiece {
+  std::shared_ptr<Lent> lent;
+  std::shared_ptr<Snapshot> snapshot;
+  WeightVersion version;
+  BlockRange range;
+
+  bool current() const {
+    return snapshot->BlocksAt(range.slice, range.first_block, range.block_count, version);
+  }
+};
+
+void FullStream::Lent::Back(const LentPiece& piece) {
+  FullStream* stream = nullptr;
+  {
+    MutexLock lock(mutex_);
+    DWS_CHECK(count_ > 0);
+    --count_;
+    if (!piece.current()) changed_.push_back(piece.range);
+    if (count_ == 0 || !changed_.empty()) stream = std::exchange(waiting_, nullptr);
+  }
+  // Not here: this is a thread of gRPC inside its transport.
+  if (stream != nullptr) stream->OnExecutor(&FullStream::Next);
+}
+
+FullStream::FullStream(Executor& executor, SenderMetrics& metrics, EgressLimit& egress,
+                       std::atomic<size_t>& transfers)
+    : executor_(executor),
+      metrics_(metrics),
+      paced_(egress),
+      transfers_(transfers),
+      lent_(std::make_shared<Lent>()) {}
+
+FullStream::~FullStream() { --transfers_; }
+
+void FullStream::OnDone() { delete this; }
+
+void FullStream::Send(FullOrder order) {
+  order_ = std::move(order);
+  reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version);
+  if (!order_.raw) {
+    to_copy_ = std::exchange(order_.ranges, {});
+  }
+  Next();
+}
+
+void FullStream::OnWriteDone(bool ok) {
+  if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+  DWS_KILLPOINT("sender.full.after_frame");
+  Next();
+}
+
+void FullStream::OnExecutor(void (FullStream::*step)()) {
+  if (!executor_.Post([this, step] { (this->*step)(); })) Finish(ToGrpc(Busy()));
+}
+
+void FullStream::Next() {
+  if (!copied_.empty()) return WriteCopied();
+  if (LendNext()) return;
+  while (true) {
+    const std::vector<BlockRange> changed = lent_->TakeChanged();
+    to_copy_.insert(to_copy_.end(), changed.begin(), changed.end());
+    // Copying waits for captures.
+    if (copying_ || !to_copy_.empty()) return OnExecutor(&FullStream::CopyNext);
+    switch (lent_->Await(this)) {
+      case Lent::State::kAwaited:
+        return;
+      case Lent::State::kNothing:
+        return Finish(grpc::Status::OK);
+      case Lent::State::kChanged:
+        break;
+    }
+  }
+}
+
+bool FullStream::LendNext() {
+  reader_->Hold();
+  const RankLayout& layout = order_.state->layout();
+  while (next_range_ < order_.ranges.size()) {
+    const BlockRange& asked = order_.ranges[next_range_];
+    if (next_offset_ == asked.block_count) {
+      ++next_range_;
+      next_offset_ = 0;
+      continue;
+    }
+    const auto blocks_max = std::max<uint32_t>(
+        1, static_cast<uint32_t>(limits::kFrameBytesMax /
+                                 BlockBytes(layout.slice(asked.slice).dtype)));
+    auto piece = std::make_unique<LentPiece>(LentPiece{
+        .lent = lent_,
+        .snapshot = order_.state->snapshot,
+        .version = order_.version,
+        .range = {.slice = asked.slice,
+                  .first_block = asked.first_block + next_offset_,
+                  .block_count = std::min(blocks_max, asked.block_count - next_offset_)}});
+    const BlockRange range = piece->range;
+    next_offset_ += range.block_count;
+    if (!piece->current()) {
+      to_copy_.push_back(range);
+      continue;
+    }
+    const MutableByteSpan content =
+        order_.state->snapshot->SliceBytes(range.slice)
+            .subspan(FirstByte(layout, range), SizeBytes(layout, range));
+    lent_->Add();
+    const auto give_back = [](void* lent) {
+      const std::unique_ptr<LentPiece> back(static_cast<LentPiece*>(lent));
+      back->lent->Back(*back);
+    };
+    metrics_.OnServed(ServedKind::kFull, content.size());
+    Write(range.slice, {.first_block = range.first_block, .block_count = range.block_count},
+          grpc::Slice(content.data(), content.size(), give_back, piece.release()));
+    return true;
+  }
+  return false;
+}
+
+void FullStream::CopyNext() {
+  if (!copying_) reader_->Read(std::exchange(to_copy_, {}));
+  auto frames = reader_->Next(limits::kSnapshotReadDeadline);
+  if (!frames.ok()) return Finish(ToGrpc(frames.status()));
+  copying_ = !frames->empty();
+  for (FullFrame& frame : *frames) copied_.push_back(std::move(frame));
+  Next();
+}
+
+void FullStream::WriteCopied() {
+  const FullFrame frame = copied_.front();
+  copied_.pop_front();
+  // The reader reuses its memory as soon as this is written, gRPC perhaps not.
+  const ByteSpan bytes = order_.raw ? frame.content : frame.bytes;
+  FrameEntry entry = frame.entry;
+  if (order_.raw) entry.checksum = 0;
+  metrics_.OnServed(order_.raw ? ServedKind::kFullCopied : ServedKind::kFull, bytes.size());
+  Write(frame.slice, entry, grpc::Slice(bytes.data(), bytes.size()));
+}
+
+void FullStream::Write(RankSlice slice, FrameEntry entry, grpc::Slice content) {
+  entry.size_bytes = content.size();
+  v1::FullFrame head;
+  head.set_rank_slice(slice.value());
+  *head.mutable_entry() = ToProto(entry);
+  head.set_raw(order_.raw);
+  message_ = FullFrameMessage(head, std::move(content));
+  paced_.At(entry.size_bytes, [this] { StartWrite(&message_); });
+}
+
+}  // namespace dws

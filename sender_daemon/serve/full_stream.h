@@ -1,0 +1,79 @@
+// One FetchFull: full tensors at one version, sent from the snapshot's own memory where that still
+// is the version, and from an exact copy where it has moved on.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "common/base/threads/executor.h"
+#include "proto/sync.pb.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/publish/full_reader.h"
+#include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/serve/paced_write.h"
+
+namespace dws {
+
+// What a FetchFull asks for. The ranges are ascending and inside the layout.
+struct FullOrder {
+  RankStatePtr state;
+  WeightVersion version;
+  std::vector<BlockRange> ranges;
+  bool raw = false;  // as FetchFullRequest
+};
+
+// Owns itself until OnDone. A piece's bytes are lent to gRPC, which reads them when it sends them; a
+// capture does not wait for that. When gRPC gives them back, the stamps of their blocks tell whether
+// they had changed meanwhile: then the piece is sent again, from a copy. Threads: those of gRPC and
+// the executor's, one at a time but for what Lent guards.
+class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  // Copies are made on `executor`. `transfers` counts the streams that live.
+  FullStream(Executor& executor, SenderMetrics& metrics, EgressLimit& egress,
+             std::atomic<size_t>& transfers);
+  ~FullStream() override;
+
+  // Once, instead of Finish.
+  void Send(FullOrder order);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { paced_.Cancel(); }
+  void OnDone() override;
+
+ private:
+  class Lent;
+  struct LentPiece;
+
+  // Writes what is next, or waits for what is lent, or finishes.
+  void Next();
+  // Writes the next piece that is as it should be; the others are copied later. False: there is
+  // none.
+  bool LendNext();
+  void CopyNext();
+  void WriteCopied();
+  // `entry`: without its size.
+  void Write(RankSlice slice, FrameEntry entry, grpc::Slice content);
+  void OnExecutor(void (FullStream::*step)());
+
+  Executor& executor_;
+  SenderMetrics& metrics_;
+  PacedWrite paced_;
+  std::atomic<size_t>& transfers_;
+  FullOrder order_;
+  std::unique_ptr<FullReader> reader_;  // of what is copied
+  size_t next_range_ = 0;               // of the order: to be lent
+  uint32_t next_offset_ = 0;            // in blocks, in that range
+  std::vector<BlockRange> to_copy_;
+  bool copying_ = false;          // the reader has not come to its end
+  std::deque<FullFrame> copied_;  // of the reader's last read; all are sent before the next
+  std::shared_ptr<Lent> lent_;
+  grpc::ByteBuffer message_;
+};
+
+}  // namespace dws

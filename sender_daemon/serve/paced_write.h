@@ -1,0 +1,48 @@
+// The writes of one transfer to a receiver, at the pace of the sender's egress limit.
+#pragma once
+
+#include <grpcpp/alarm.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+#include "common/base/threads/mutex.h"
+#include "sender_daemon/serve/egress_limit.h"
+
+namespace dws {
+
+// Lifecycle: of a reactor, which calls Cancel when its call is cancelled. Threads: one write at a
+// time; Cancel from any.
+class PacedWrite {
+ public:
+  explicit PacedWrite(EgressLimit& limit) : limit_(limit) {}
+
+  // Calls `write` when `bytes` may be sent: at once, or later on a thread of gRPC. After Cancel at
+  // once, too: a write then ends the call.
+  void At(uint64_t bytes, std::function<void()> write) {
+    const Duration wait = limit_.Reserve(bytes);
+    if (wait > Duration::zero()) {
+      MutexLock lock(mutex_);
+      if (!cancelled_) {
+        const auto when = std::chrono::system_clock::now() +
+                          std::chrono::duration_cast<std::chrono::system_clock::duration>(wait);
+        return alarm_.Set(when, [write = std::move(write)](bool) { write(); });
+      }
+    }
+    write();
+  }
+  void Cancel() {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    alarm_.Cancel();
+  }
+
+ private:
+  EgressLimit& limit_;
+  Mutex mutex_;
+  bool cancelled_ GUARDED_BY(mutex_) = false;
+  grpc::Alarm alarm_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

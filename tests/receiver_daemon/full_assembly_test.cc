@@ -1,0 +1,133 @@
+#include "receiver_daemon/spool/full_assembly.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+namespace dws {
+namespace {
+
+RankLayout SmallLayout() {
+  auto layout = RankLayout::Create(
+      {Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {300'001}}),
+       Shard::Whole({.name = "b", .dtype = DType::kF32, .shape = {7}}),
+       Shard::Whole({.name = "c", .dtype = DType::kF32, .shape = {200'000}}),
+       Shard::Whole({.name = "d", .dtype = DType::kBF16, .shape = {0}})});
+  REQUIRE(layout.ok());
+  return *std::move(layout);
+}
+
+// Random bytes of every slice, and their digests.
+struct Tensors {
+  RankLayout layout = SmallLayout();
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<Digest> digests;
+  TransferProgress progress;
+
+  Tensors() {
+    std::mt19937_64 random(Catch::rngSeed());
+    for (const RankLayout::SliceEntry& slice : layout.slices()) {
+      bytes.emplace_back(slice.size_bytes());
+      for (std::byte& byte : bytes.back()) byte = static_cast<std::byte>(random());
+      digests.push_back(DigestBytes(bytes.back(), slice.first_word));
+    }
+  }
+  FullWant Want(std::span<const RankSlice> slices) const {
+    return {.layout = layout, .slices = slices, .expected = digests};
+  }
+  ByteSpan Of(const BlockRange& range) const {
+    return ByteSpan(bytes[range.slice.value()])
+        .subspan(FirstByte(layout, range), SizeBytes(layout, range));
+  }
+  Spool::Options Options(uint64_t memory) {
+    return {.folder = "/tmp",
+            .memory_bytes_max = memory,
+            .size_bytes_max = uint64_t{1} << 30,
+            .progress = &progress};
+  }
+};
+
+TEST_CASE("full tensors are put together in any order, in memory and on disk", "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(2), RankSlice(3)};
+  const uint64_t all = tensors.bytes[0].size() + tensors.bytes[2].size();
+  const bool in_memory = GENERATE(true, false);
+  const FullWant want = tensors.Want(slices);
+  const auto assembly =
+      FullAssembly::Create(want, tensors.Options(in_memory ? all : all - 1));
+  REQUIRE(assembly.ok());
+  FullAssembly& full = **assembly;
+  CHECK(full.missing_blocks() == 5 + 4);
+  CHECK_FALSE(full.Wants({.slice = RankSlice(1), .block_count = 1}));
+  CHECK_FALSE(full.Wants({.slice = RankSlice(0), .first_block = 4, .block_count = 2}));
+  CHECK_FALSE(full.Wants({.slice = RankSlice(9), .block_count = 1}));
+
+  std::vector<std::byte> buffer;
+  for (const BlockRange& range : {BlockRange{RankSlice(2), 2, 2}, BlockRange{RankSlice(0), 1, 3}}) {
+    const MutableByteSpan room = full.Room(range, buffer);
+    const ByteSpan bytes = tensors.Of(range);
+    std::copy(bytes.begin(), bytes.end(), room.begin());
+    REQUIRE(full.Take(range, room).ok());
+  }
+  CHECK(full.Missing() == std::vector<BlockRange>{{RankSlice(0), 0, 1},
+                                                  {RankSlice(0), 4, 1},
+                                                  {RankSlice(2), 0, 2}});
+  for (const BlockRange& range : full.Missing()) {
+    REQUIRE(full.Take(range, tensors.Of(range)).ok());
+  }
+  CHECK(full.missing_blocks() == 0);
+  CHECK(full.DropWrong().empty());
+  CHECK(tensors.progress.done_bytes == all);
+  CHECK(tensors.progress.total_bytes == all);
+
+  const FetchedFull fetched = full.Finish();
+  CHECK(fetched.spool.on_disk() != in_memory);
+  CHECK(fetched.spool.memory_bytes() == (in_memory ? all : 0));
+  Digest sum;
+  for (const SpooledFrame& frame : fetched.frames) {
+    const BlockRange range{frame.slice, frame.entry.first_block, frame.entry.block_count};
+    const auto bytes = fetched.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer);
+    REQUIRE(bytes.ok());
+    const ByteSpan expected = tensors.Of(range);
+    CHECK(std::equal(bytes->begin(), bytes->end(), expected.begin(), expected.end()));
+    sum += *frame.arrived;
+  }
+  CHECK(sum == tensors.digests[0] + tensors.digests[2]);
+}
+
+TEST_CASE("a block that comes again replaces what was there", "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0)};
+  const FullWant want = tensors.Want(slices);
+  const auto assembly = FullAssembly::Create(want, tensors.Options(uint64_t{1} << 24));
+  REQUIRE(assembly.ok());
+  const BlockRange torn{RankSlice(0), 2, 1};
+  REQUIRE((*assembly)->Take(torn, std::vector<std::byte>(SizeBytes(tensors.layout, torn))).ok());
+  for (const BlockRange& range : (*assembly)->Missing()) {
+    REQUIRE((*assembly)->Take(range, tensors.Of(range)).ok());
+  }
+  CHECK((*assembly)->missing_blocks() == 0);
+  SECTION("by the sender") {
+    REQUIRE((*assembly)->Take(torn, tensors.Of(torn)).ok());
+    CHECK((*assembly)->DropWrong().empty());
+    CHECK(tensors.progress.done_bytes == tensors.bytes[0].size());
+  }
+  SECTION("else its slice is wrong, and all of it is missing again") {
+    CHECK((*assembly)->DropWrong() == slices);
+    CHECK((*assembly)->Missing() == std::vector<BlockRange>{{RankSlice(0), 0, 5}});
+    CHECK(tensors.progress.done_bytes == 0);
+  }
+}
+
+TEST_CASE("full tensors beyond what is supported are refused before memory is taken",
+          "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0)};
+  const FullWant want = tensors.Want(slices);
+  Spool::Options options = tensors.Options(uint64_t{1} << 24);
+  options.size_bytes_max = 1000;
+  CHECK(absl::IsDataLoss(FullAssembly::Create(want, std::move(options)).status()));
+  CHECK(tensors.progress.total_bytes == 0);
+}
+
+}  // namespace
+}  // namespace dws
