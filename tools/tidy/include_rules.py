@@ -60,6 +60,7 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"openssl/", ("common/service/security/", "common/service/http/", "common/transport/shared_fs/sha256",
                    "tests/")),
     (r"prometheus/", ("common/service/metrics/",)),
+    (r"rdma/", ("common/transport/fabric/",)),
     (r"sanitizer/", ("tools/bazel/debian/", "tests/")),
     (r"spdlog/", ("common/base/log/log.",)),
     (r"systemd/", ()),  # sd_notify is our own few lines

@@ -1,0 +1,84 @@
+// Off is the default: what goes over a fabric is neither encrypted nor authenticated by it, which
+// the operator of a job with TLS has to decide.
+#include "common/transport/fabric/fabric_host.h"
+
+#include <utility>
+
+#include "common/transport/fabric/fabric_loan.h"
+
+namespace dws {
+
+struct FabricHost::Loan {
+  uint64_t id;
+  std::unique_ptr<FabricLoan> lent;
+  TimePoint ends_at;
+};
+
+FabricHost::FabricHost(Options options, const Clock& clock)
+    : options_(std::move(options)), clock_(clock), ender_([this] {
+        EndUnused();
+        return options_.lease / 4;
+      }) {
+  if (!options_.choice.on) {
+    unusable_ = FailedPreconditionError("off");
+    return;
+  }
+  auto api = FabricApi::Load();
+  if (!api.ok()) {
+    unusable_ = FailedPreconditionError("off: {}", Message(api.status()));
+    return;
+  }
+  Status none;
+  for (const FabricProvider provider : kFabricProviders) {
+    const bool asked = options_.choice.only == provider;
+    if (!asked && (options_.choice.only.has_value() || !HasAdapter(provider))) continue;
+    const Status here =
+        FabricEndpoint::Look(*api, {.provider = provider, .source = options_.source});
+    if (here.ok()) {
+      api_ = *std::move(api);
+      provider_ = provider;
+      return;
+    }
+    if (none.ok()) none = here;
+  }
+  unusable_ = FailedPreconditionError("off: {}", Message(none));
+}
+
+FabricHost::~FabricHost() { ender_.Stop(); }
+
+Result<FabricHost::Lent> FabricHost::Lend(const Memory& memory) {
+  if (api_ == nullptr) {
+    return FailedPreconditionError("the sender's --fabric is {}", Message(unusable_));
+  }
+  MutexLock lock(mutex_);
+  if (loan_ == nullptr || loan_->id != memory.id) {
+    loan_ = nullptr;  // before the next: two would pin twice the memory
+    auto lent = FabricLoan::Create(api_, {.provider = provider_, .source = options_.source},
+                                   memory.bytes, memory.keeper);
+    failed_ = lent.status();
+    if (!lent.ok()) return failed_;
+    loan_ = std::make_unique<Loan>(Loan{.id = memory.id, .lent = *std::move(lent), .ends_at = {}});
+  }
+  loan_->ends_at = clock_.Now() + options_.lease;
+  return Lent{.region = loan_->lent->region(), .lease = options_.lease};
+}
+
+void FabricHost::EndOthers(uint64_t id) {
+  MutexLock lock(mutex_);
+  if (loan_ != nullptr && loan_->id != id) loan_ = nullptr;
+}
+
+void FabricHost::EndUnused() {
+  MutexLock lock(mutex_);
+  if (loan_ != nullptr && clock_.Now() >= loan_->ends_at) loan_ = nullptr;
+}
+
+std::string FabricHost::Text() const {
+  if (api_ == nullptr) return std::string(Message(unusable_));
+  MutexLock lock(mutex_);
+  if (!failed_.ok()) return std::string(Message(failed_));
+  if (loan_ != nullptr) return fmt::format("{}, lent", loan_->lent->name());
+  return std::string(ToString(provider_));
+}
+
+}  // namespace dws

@@ -1,0 +1,73 @@
+// What a sender lends over a fabric: one memory at a time, to whoever its control plane tells the
+// key, and no longer than somebody asks for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/bytes.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/threads/loop_thread.h"
+#include "common/base/threads/mutex.h"
+#include "common/transport/fabric/provider.h"
+#include "common/transport/fabric/remote_memory.h"
+
+namespace dws {
+
+class FabricApi;
+class FabricLoan;
+
+// Lifecycle: Start begins to end loans in time; the destructor ends the last one. Threads: safe from
+// any.
+class FabricHost {
+ public:
+  struct Options {
+    FabricChoice choice;
+    std::string source = {};  // numeric address to bind; empty: any
+    Duration lease;           // how long a loan lasts without being asked for
+  };
+  struct Memory {
+    uint64_t id = 0;  // no other memory has it
+    ByteSpan bytes;
+    std::shared_ptr<const void> keeper;  // owns `bytes`
+  };
+  struct Lent {
+    RemoteRegion region;
+    Duration lease;  // from now; asking again renews it
+  };
+
+  // Looks for libfabric and for adapters, unless it is off. `clock` outlives it.
+  FabricHost(Options options, const Clock& clock);
+  ~FabricHost();
+
+  void Start() { ender_.Start(); }
+
+  // Lends `memory`, or says again how it is lent; a loan of other memory ends. Takes seconds for
+  // large memory that is not lent yet. FAILED_PRECONDITION: it is off, or this host has neither the
+  // library nor an adapter; stays so. Others: FabricLoan's.
+  Result<Lent> Lend(const Memory& memory);
+  // Ends a loan of other memory than this.
+  void EndOthers(uint64_t id);
+  // Ends a loan for which nobody has asked. What Start calls.
+  void EndUnused();
+
+  // For operators: "off", "verbs (mlx5_0), lent", "off: ...".
+  std::string Text() const;
+
+ private:
+  struct Loan;
+
+  const Options options_;
+  const Clock& clock_;
+  std::shared_ptr<const FabricApi> api_;  // null: unusable_ says why
+  Status unusable_;
+  FabricProvider provider_ = FabricProvider::kTcp;
+  mutable Mutex mutex_;
+  std::unique_ptr<Loan> loan_ GUARDED_BY(mutex_);
+  Status failed_ GUARDED_BY(mutex_);  // the last attempt to lend
+  LoopThread ender_;
+};
+
+}  // namespace dws
