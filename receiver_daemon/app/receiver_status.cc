@@ -132,7 +132,9 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     sender.set_last_error(peer.last_error);
     const auto index = static_cast<size_t>(status.senders_size() - 1);
     if (index >= full_ways.size() || !full_ways[index].last.has_value()) continue;
-    sender.set_full_way(std::string(ToString(*full_ways[index].last)));
+    std::string way(ToString(*full_ways[index].last));
+    if (full_ways[index].last == FullWay::kFabric) way += " " + full_ways[index].provider;
+    sender.set_full_way(way);
     sender.set_full_way_reason(full_ways[index].reason);
   }
   status.set_newest_version(newest.version);

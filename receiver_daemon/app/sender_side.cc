@@ -31,7 +31,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .receiver_id = options.receiver_id,
           .tls = std::move(tls),
           .profile = options.profile,
-          .full_way = options.full_way,
+          .full_ways = {.required = options.full_way, .fabric = options.fabric},
           .pool = &parts.pool,
           .pulse = &parts.pulse,
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,

@@ -206,11 +206,22 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
          [&options](const std::string& way) {
            DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
          },
-         "How full tensors come: from the memory of a sender on this host, over its connection, or "
-         "by the best of these that works (auto); any other way than the named one is an error")
-      ->check(CLI::IsMember({"auto", "same-host", "grpc"}).description(""))
-      ->type_name("auto|same-host|grpc")
+         "How full tensors come: from the memory of a sender on this host, or by --fabric, over its "
+         "connection, or by the best of these that works (auto); any other way than the named one is "
+         "an error")
+      ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
+      ->type_name("auto|same-host|fabric|grpc")
       ->default_str("auto");
+  app.add_option_function<std::string>(
+         "--fabric",
+         [&options](const std::string& choice) {
+           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
+         },
+         "Read full tensors over libfabric from senders that lend them: by this provider, or by "
+         "any (auto); none encrypts")
+      ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
+      ->type_name("off|auto|verbs|efa|tcp")
+      ->default_str("off");
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,
@@ -249,6 +260,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (follows && (shared || !options.senders.empty())) {
     config.Reject("slime-dir",
                   "given beside sender or shared-dir: a receiver follows a folder or senders");
+  }
+  if (options.full_way == FullWay::kFabric && !options.fabric.on) {
+    config.Reject("full-way", "fabric is off: give --fabric");
   }
   if (!options.host_share.folder.empty() && options.senders.empty()) {
     config.Reject("host-share", "there is no sender: it shares what is fetched from them");

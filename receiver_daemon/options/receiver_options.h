@@ -15,6 +15,7 @@
 #include "common/service/program/daemon.h"
 #include "common/sync_state/presence_limits.h"
 #include "common/sync_state/sender_watch.h"
+#include "common/transport/fabric/provider.h"
 #include "common/transport/nccl/broadcast_parts.h"
 #include "receiver_daemon/group/group_place.h"
 #include "receiver_daemon/transfer/full_way.h"
@@ -70,6 +71,7 @@ struct ReceiverOptions : DaemonOptions {
   size_t threads = 1;  // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
   FullWayChoice full_way = {};
+  FabricChoice fabric;
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;
   HostShareOptions host_share;

@@ -30,6 +30,8 @@ class FullAssembly {
 
   // Where to put the bytes of wanted blocks; `buffer` as Spool::Room.
   MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);
+  // In which Room is, to be registered with a device; empty if it is in `buffer`.
+  MutableByteSpan memory() { return spool_.memory(); }
   // `bytes`: what Room returned, filled, or what is to be copied there. The same blocks again
   // replace what was there. Errors: Spool::Fill's.
   Status Take(const BlockRange& range, ByteSpan bytes);

@@ -6,6 +6,8 @@ std::string_view ToString(FullWay way) {
   switch (way) {
     case FullWay::kSameHost:
       return "same-host";
+    case FullWay::kFabric:
+      return "fabric";
     case FullWay::kGrpc:
       return "grpc";
   }

@@ -15,7 +15,9 @@
 #include "common/memory/cuda/cuda_devices.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/service/listen_address.h"
 #include "common/service/sockets/handle_socket.h"
+#include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_scrape.h"
 #include "sender_daemon/metrics/sender_metrics.h"
@@ -49,6 +51,13 @@ uint64_t EpochFloor() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                    std::chrono::system_clock::now().time_since_epoch())
                                    .count());
+}
+
+// The address of --listen for a fabric to bind; empty: one for each adapter.
+std::string FabricSource(const std::string& listen) {
+  const auto address = ParseListenAddress(listen);
+  if (!address.ok() || address->host == "0.0.0.0" || address->host == "::") return "";
+  return address->host == "localhost" ? "127.0.0.1" : address->host;
 }
 
 // Members are declared in the order of construction, so each is destroyed before the ones it uses.
@@ -102,6 +111,7 @@ class SenderApp final : public Daemon {
   Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
+  std::unique_ptr<FabricHost> fabric_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
   std::unique_ptr<Executor> delta_executor_;
   std::unique_ptr<Executor> full_executor_;
@@ -181,6 +191,10 @@ Status SenderApp::StartParts() {
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
+  fabric_ = std::make_unique<FabricHost>(
+      FabricHost::Options{.choice = options_.fabric, .source = FabricSource(options_.listen)},
+      clock_);
+  fabric_->Start();
   trainer_executor_ = std::make_unique<Executor>(1, kTrainerQueueMax);
   delta_executor_ = std::make_unique<Executor>(kDeltaThreads, kServeQueueMax);
   full_executor_ = std::make_unique<Executor>(kFullThreads, kServeQueueMax);
@@ -214,6 +228,7 @@ void SenderApp::StartSession() {
                                   }
                                   UpdateReadiness();
                                   for (const auto& sink : sinks_) sink->Welcome(state);
+                                  fabric_->EndOthers(state->snapshot->memory().id());
                                 },
                             .on_gone =
                                 [this] {
@@ -226,6 +241,7 @@ void SenderApp::StartSession() {
                             .on_refined =
                                 [this](const RankStatePtr& state) {
                                   for (const auto& sink : sinks_) sink->Refine(state);
+                                  fabric_->EndOthers(state->snapshot->memory().id());
                                 }});
   refinements_ = std::make_unique<RefinementDesk>(*trainer_executor_, *session_);
 }
@@ -247,6 +263,7 @@ void SenderApp::StartOperations() {
           .drain = drain_,
           .on_drain = [this] { UpdateReadiness(); },
           .sinks = sinks_,
+          .fabric = *fabric_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
   ShowSender(metrics_.registry(),
              {.hub = hub_.get(),
@@ -262,7 +279,10 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
   std::future<Status> done = outcome->get_future();
   if (!trainer_executor_->Post([this, stream, outcome] {
         const Status status = session_->ForgetStream(stream);
-        if (status.ok()) hub_->Forget();
+        if (status.ok()) {
+          hub_->Forget();
+          fabric_->EndOthers(0);
+        }
         outcome->set_value(status);
       })) {
     return ResourceExhaustedError("the sender is busy with its trainer's calls; try again");
@@ -293,7 +313,7 @@ Status SenderApp::Serve() {
             .recheck = *recheck_,
             .refine = [this](RefineRequest request) { refinements_->Ask(std::move(request)); },
             .broadcaster = broadcaster_},
-        *handles_, egress, *delta_executor_, *full_executor_, full_transfers_);
+        *handles_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };
   local_sync_service_ = make_sync_service(no_limit_);
   remote_sync_service_ = make_sync_service(egress_);

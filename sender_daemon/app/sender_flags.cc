@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "common/base/check.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
 #include "sender_daemon/shared/shared_sink.h"
@@ -43,6 +44,16 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   AddSizeFlag(app, "--egress-limit", options.egress_bytes_per_second,
               "Bytes a second to all receivers over TCP together, as 1250MiB; 0: no limit",
               {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option_function<std::string>(
+         "--fabric",
+         [&options](const std::string& choice) {
+           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
+         },
+         "Lend the snapshot to receivers over libfabric: by this provider, or by verbs or efa where "
+         "there is an adapter (auto); neither encrypts")
+      ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
+      ->type_name("off|auto|verbs|efa|tcp")
+      ->default_str("off");
   app.add_option_function<int64_t>(
          "--laggard-after",
          [&options](int64_t seconds) { options.laggard_after = std::chrono::seconds(seconds); },
@@ -90,6 +101,12 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   config.Derive("state-dir", fmt::format("/var/lib/dws/sender-{}", options.trainer_rank));
   RejectExposure(config, options.listen, options.http, options.insecure || options.tls.given());
   RejectTlsInPart(config, options.tls);
+  if (options.fabric.on && options.listen.empty()) {
+    config.Reject("fabric", "it needs --listen, whose address is the fabric's too");
+  }
+  if (options.fabric.on && options.egress_bytes_per_second > 0) {
+    config.Reject("fabric", "receivers read by themselves, which --egress-limit cannot hold");
+  }
   FinishSharedFlags(config, options.shared_dir);
   FinishSlimeFlags(config, options.slime_dir);
 }

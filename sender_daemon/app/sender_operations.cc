@@ -71,6 +71,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   sender.set_retain_bytes_max(names_.log_limits.bytes_max);
   sender.set_retain_versions_max(names_.log_limits.versions_max);
   for (const auto& sink : parts_.sinks) sink->FillStatus(sender);
+  sender.set_fabric(parts_.fabric.Text());
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
     FillState(*state, parts_.hub.Receivers(), sender);
   }

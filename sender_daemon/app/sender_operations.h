@@ -9,6 +9,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
+#include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/version_sink.h"
@@ -36,6 +37,7 @@ class SenderOperations final : public AdminOperations {
     DrainSwitch& drain;
     std::function<void()> on_drain;  // after the switch was turned
     const VersionSinks& sinks;
+    const FabricHost& fabric;
     // As TrainerSession::ForgetStream; also stops serving that stream.
     std::function<Status(const StreamId&)> forget_stream;
   };

@@ -9,6 +9,7 @@
 #include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon.h"
+#include "common/transport/fabric/provider.h"
 #include "common/transport/nccl/broadcast_parts.h"
 #include "sender_daemon/shared/shared_publisher.h"
 #include "sender_daemon/slime/slime_publisher.h"
@@ -23,6 +24,7 @@ struct SenderOptions : DaemonOptions {
   uint64_t retain_bytes = uint64_t{1} << 30;
   size_t retain_versions = 64;
   uint64_t egress_bytes_per_second = 0;  // to receivers over TCP; 0: no limit
+  FabricChoice fabric;
   std::chrono::seconds laggard_after = limits::kLaggardAfterDefault;  // zero: never left out
   ProfileChoice profile = ProfileChoice::kAuto;
   size_t threads = 1;    // for captures

@@ -14,6 +14,7 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/transport/same_host/host_id.h"
+#include "sender_daemon/serve/fabric_offer.h"
 #include "sender_daemon/serve/full_stream.h"
 #include "sender_daemon/serve/paced_write.h"
 
@@ -291,6 +292,21 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenSnapshot(grpc::CallbackServerCont
                                                         v1::OpenSnapshotReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(PassSnapshot(hub_, handles_, *request, *reply)));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* SyncServiceImpl::OpenFabric(grpc::CallbackServerContext* context,
+                                                      const v1::OpenFabricRequest* request,
+                                                      v1::OpenFabricReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // On the executor: pinning memory takes long.
+  if (!full_executor_.Post([this, reactor, request, reply] {
+        const auto state = StateOf(hub_, *request);
+        if (!state.ok()) return reactor->Finish(ToGrpc(state.status()));
+        reactor->Finish(ToGrpc(LendSnapshot(fabric_, **state, *reply)));
+      })) {
+    reactor->Finish(ToGrpc(Busy()));
+  }
   return reactor;
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/base/threads/executor.h"
 #include "common/service/sockets/handle_socket.h"
+#include "common/transport/fabric/fabric_host.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/serve/egress_limit.h"
@@ -23,7 +24,8 @@ using RawSyncService =
     v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
         v1::SyncService::WithCallbackMethod_Fetch<
             v1::SyncService::WithRawCallbackMethod_FetchFull<
-                v1::SyncService::WithCallbackMethod_OpenSnapshot<v1::SyncService::Service>>>>>;
+                v1::SyncService::WithCallbackMethod_OpenSnapshot<
+                    v1::SyncService::WithCallbackMethod_OpenFabric<v1::SyncService::Service>>>>>>;
 
 // The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
 class SyncServiceImpl final : public RawSyncService {
@@ -31,14 +33,16 @@ class SyncServiceImpl final : public RawSyncService {
   // `streams` is what Sync streams use. `delta_executor` prepares deltas. `full_executor` reads the
   // snapshot, which waits for captures; it is separate so that new receivers do not delay those
   // that follow. `full_transfers` counts the FetchFull streams of all services of the sender.
-  // `handles` passes the snapshot's descriptor. `egress` limits what is sent.
-  SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, EgressLimit& egress,
-                  Executor& delta_executor, Executor& full_executor,
+  // `handles` passes the snapshot's descriptor, `fabric` lends its memory. `egress` limits what is
+  // sent.
+  SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, FabricHost& fabric,
+                  EgressLimit& egress, Executor& delta_executor, Executor& full_executor,
                   std::atomic<size_t>& full_transfers)
       : streams_(streams),
         hub_(streams.hub),
         metrics_(streams.metrics),
         handles_(handles),
+        fabric_(fabric),
         egress_(egress),
         delta_executor_(delta_executor),
         full_executor_(full_executor),
@@ -56,12 +60,16 @@ class SyncServiceImpl final : public RawSyncService {
   grpc::ServerUnaryReactor* OpenSnapshot(grpc::CallbackServerContext* context,
                                          const v1::OpenSnapshotRequest* request,
                                          v1::OpenSnapshotReply* reply) override;
+  grpc::ServerUnaryReactor* OpenFabric(grpc::CallbackServerContext* context,
+                                       const v1::OpenFabricRequest* request,
+                                       v1::OpenFabricReply* reply) override;
 
  private:
   const SyncStream::Parts streams_;
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
   HandleSocket& handles_;
+  FabricHost& fabric_;
   EgressLimit& egress_;
   Executor& delta_executor_;
   Executor& full_executor_;

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "common/transport/fabric/fabric_api.h"
 #include "tests/conformance/follower.h"
 #include "tests/conformance/transports.h"
 
@@ -17,6 +18,7 @@ std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every
   if (kind == TransportKind::kSameHost) {
     return std::make_unique<GrpcTransport>(FullWay::kSameHost);
   }
+  if (kind == TransportKind::kFabric) return std::make_unique<GrpcTransport>(FullWay::kFabric);
   return std::make_unique<SharedTransport>(anchor_every, versions_max);
 }
 
@@ -26,7 +28,13 @@ TransportKind EachKind() {
 #if defined(__SANITIZE_THREAD__)
   return TransportKind::kSharedFs;
 #else
-  return GENERATE(TransportKind::kGrpcStream, TransportKind::kSameHost, TransportKind::kSharedFs);
+  const TransportKind kind = GENERATE(TransportKind::kGrpcStream, TransportKind::kSameHost,
+                                      TransportKind::kFabric, TransportKind::kSharedFs);
+  if (kind != TransportKind::kFabric) return kind;
+  const auto installed = FabricApi::Load();
+  if (installed.ok()) return kind;
+  WARN("skipped: " << Message(installed.status()));
+  return TransportKind::kGrpcStream;
 #endif
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <memory>
@@ -21,8 +22,8 @@
 
 namespace dws {
 
-// kGrpcStream, kSameHost: the same connection, full tensors by one way or the other.
-enum class TransportKind { kGrpcStream, kSameHost, kSharedFs };
+// kGrpcStream, kSameHost, kFabric: the same connection, full tensors by one way or another.
+enum class TransportKind { kGrpcStream, kSameHost, kFabric, kSharedFs };
 
 inline std::ostream& operator<<(std::ostream& out, TransportKind kind) {
   switch (kind) {
@@ -30,6 +31,8 @@ inline std::ostream& operator<<(std::ostream& out, TransportKind kind) {
       return out << "grpc_stream";
     case TransportKind::kSameHost:
       return out << "same_host";
+    case TransportKind::kFabric:
+      return out << "fabric";
     case TransportKind::kSharedFs:
       break;
   }
@@ -70,7 +73,11 @@ class Transport {
 class GrpcTransport final : public Transport {
  public:
   // `way`: by which full tensors come.
-  explicit GrpcTransport(FullWay way) : way_(way) {
+  explicit GrpcTransport(FullWay way)
+      : GrpcTransport(FullWayRules{
+            .required = way,
+            .fabric = {.on = way == FullWay::kFabric, .only = FabricProvider::kTcp}}) {}
+  explicit GrpcTransport(FullWayRules rules) : rules_(std::move(rules)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(&service_);
@@ -97,18 +104,24 @@ class GrpcTransport final : public Transport {
     MakeSubscription(address());
     links_ = std::make_unique<SyncLinks>(
         SyncLinks::Options{
-            .addresses = {address()}, .job_id = "job", .receiver_id = "r0", .full_way = way_},
+            .addresses = {address()},
+            .job_id = "job",
+            .receiver_id = "r0",
+            .full_ways = rules_},
         *subscription_, clock_);
     links_->Start();
   }
   void StopReceiver() override { links_.reset(); }
   void CancelFetches() override { links_->CancelFetches(); }
   SenderGroup& group() override { return *links_; }
+  // No receiver can take a descriptor from now on.
+  void CloseHandleSocket() { ::unlink(handles_->path().c_str()); }
+  FullWays::View full_ways() const { return links_->FullWayViews()[0]; }
 
  private:
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
 
-  const FullWay way_;
+  const FullWayRules rules_;
   SenderMetrics metrics_{"job", 0};
   SnapshotRecheck recheck_{[] {}};
   Executor deltas_{1, 16};
@@ -118,9 +131,10 @@ class GrpcTransport final : public Transport {
   std::unique_ptr<HandleSocket> handles_ =
       *HandleSocket::Listen({.path = folder_.path() + "/handles"});
   EgressLimit egress_{0, clock_};
+  FabricHost fabric_{{.choice = rules_.fabric, .source = "127.0.0.1"}, clock_};
   SyncServiceImpl service_{
-      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, *handles_, egress_, deltas_,
-      fulls_, full_transfers_};
+      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, *handles_, fabric_, egress_,
+      deltas_, fulls_, full_transfers_};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<SyncLinks> links_;

@@ -31,7 +31,7 @@ void FindSymbol(void* library, const char* name, const char* version, Function& 
 
 }  // namespace
 
-void FabricInfoRelease::operator()(fi_info* info) const { api->freeinfo_(info); }
+void EndpointListRelease::operator()(fi_info* info) const { api->freeinfo_(info); }
 
 Result<FabricApiPtr> FabricApi::Load(const char* name) {
   // Not closed again: see the class.
@@ -56,26 +56,26 @@ Result<FabricApiPtr> FabricApi::Load(const char* name) {
   return FabricApiPtr(std::move(api));
 }
 
-FabricInfo FabricApi::NewInfo() const {
+EndpointList FabricApi::NewInfo() const {
   fi_info* const info = dupinfo_(nullptr);
   DWS_CHECK(info != nullptr);  // out of memory
   return {info, {shared_from_this()}};
 }
 
-FabricInfo FabricApi::Copy(const fi_info& info) const {
+EndpointList FabricApi::Copy(const fi_info& info) const {
   fi_info* const copy = dupinfo_(&info);
   DWS_CHECK(copy != nullptr);
   return {copy, {shared_from_this()}};
 }
 
-Result<FabricInfo> FabricApi::Find(const fi_info& hints, const std::string& source) const {
+Result<EndpointList> FabricApi::Find(const fi_info& hints, const std::string& source) const {
   fi_info* found = nullptr;
   const char* const node = source.empty() ? nullptr : source.c_str();
   const int error =
       getinfo_(kInterface, node, nullptr, node == nullptr ? 0 : FI_SOURCE, &hints, &found);
-  if (error == -FI_ENODATA) return FabricInfo(nullptr, {shared_from_this()});
+  if (error == -FI_ENODATA) return EndpointList(nullptr, {shared_from_this()});
   if (error != 0) return UnavailableError("fi_getinfo: {}", ErrorText(error));
-  return FabricInfo(found, {shared_from_this()});
+  return EndpointList(found, {shared_from_this()});
 }
 
 int FabricApi::OpenFabric(fi_fabric_attr& attributes, fid_fabric** fabric) const {

@@ -17,11 +17,11 @@ class FabricApi;
 using FabricApiPtr = std::shared_ptr<const FabricApi>;
 
 // Frees a list of fi_info.
-struct FabricInfoRelease {
+struct EndpointListRelease {
   FabricApiPtr api;
   void operator()(fi_info* info) const;
 };
-using FabricInfo = std::unique_ptr<fi_info, FabricInfoRelease>;
+using EndpointList = std::unique_ptr<fi_info, EndpointListRelease>;
 
 // Lifecycle: never unloaded, because its providers leave threads and handlers behind. Threads: safe
 // from any.
@@ -32,12 +32,12 @@ class FabricApi : public std::enable_shared_from_this<FabricApi> {
   static Result<FabricApiPtr> Load(const char* name = "libfabric.so.1");
 
   // A new, empty description, to be filled with what is wanted.
-  FabricInfo NewInfo() const;
+  EndpointList NewInfo() const;
   // All endpoints that fit `hints`, best first; empty: none. `source`: a numeric address of this
   // host, or empty. Errors: libfabric's own.
-  Result<FabricInfo> Find(const fi_info& hints, const std::string& source) const;
+  Result<EndpointList> Find(const fi_info& hints, const std::string& source) const;
   // A copy of one element of a list.
-  FabricInfo Copy(const fi_info& info) const;
+  EndpointList Copy(const fi_info& info) const;
   // fi_fabric.
   int OpenFabric(fi_fabric_attr& attributes, fid_fabric** fabric) const;
   // libfabric's text for an error, which may be negative.
@@ -55,7 +55,7 @@ class FabricApi : public std::enable_shared_from_this<FabricApi> {
   decltype(&::fi_strerror) strerror_ = nullptr;
   decltype(&::fi_version) version_ = nullptr;
 
-  friend struct FabricInfoRelease;
+  friend struct EndpointListRelease;
 };
 
 }  // namespace dws

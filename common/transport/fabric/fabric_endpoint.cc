@@ -8,9 +8,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <ctime>
 #include <utility>
 
 #include "common/base/check.h"
@@ -20,12 +20,12 @@ namespace dws {
 namespace {
 
 // Between two looks at a queue that cannot be waited for.
-constexpr std::chrono::microseconds kPollPause{20};
+constexpr timespec kPollPause{.tv_sec = 0, .tv_nsec = 20'000};
 
 // What fits every provider here: reads of memory that the other side has registered. Nothing may be
 // written, and no memory of a device is asked for.
-FabricInfo Hints(const FabricApi& api, FabricProvider provider) {
-  FabricInfo hints = api.NewInfo();
+EndpointList Hints(const FabricApi& api, FabricProvider provider) {
+  EndpointList hints = api.NewInfo();
   hints->caps = FI_MSG | FI_RMA | FI_READ | FI_REMOTE_READ;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
@@ -78,7 +78,7 @@ Status FabricEndpoint::Look(FabricApiPtr api, const Options& options) {
 
 Status FabricEndpoint::Find(const Options& options) {
   name_ = std::string(ToString(options.provider));
-  FabricInfo hints = Hints(*api_, options.provider);
+  EndpointList hints = Hints(*api_, options.provider);
   if (options.peer != nullptr) {
     const RemoteRegion& peer = *options.peer;
     hints->addr_format = peer.address_format;
@@ -94,7 +94,7 @@ Status FabricEndpoint::Find(const Options& options) {
   const bool by_ip =
       options.provider == FabricProvider::kVerbs || options.provider == FabricProvider::kTcp;
   if (by_ip && !options.source.empty()) name_ += " " + options.source;
-  DWS_ASSIGN_OR_RETURN(const FabricInfo found,
+  DWS_ASSIGN_OR_RETURN(const EndpointList found,
                        api_->Find(*hints, by_ip ? options.source : std::string()));
   std::vector<const fi_info*> all;
   std::vector<Nic> nics;
@@ -206,7 +206,7 @@ ssize_t FabricEndpoint::Await(fi_cq_entry& completion, int timeout_ms) {
     waits_ = false;
   }
   const ssize_t got = ::fi_cq_read(completions_.get(), &completion, 1);
-  if (got == -FI_EAGAIN && timeout_ms > 0) std::this_thread::sleep_for(kPollPause);
+  if (got == -FI_EAGAIN && timeout_ms > 0) ::nanosleep(&kPollPause, nullptr);
   return got;
 }
 

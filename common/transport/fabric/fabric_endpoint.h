@@ -73,7 +73,7 @@ class FabricEndpoint {
 
   const FabricApiPtr api_;
   std::string name_;
-  FabricInfo info_;
+  EndpointList info_;
   FabricHandle<fid_fabric> fabric_;
   FabricHandle<fid_domain> domain_;
   FabricHandle<fid_av> addresses_;

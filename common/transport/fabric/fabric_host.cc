@@ -46,7 +46,7 @@ FabricHost::FabricHost(Options options, const Clock& clock)
 
 FabricHost::~FabricHost() { ender_.Stop(); }
 
-Result<FabricHost::Lent> FabricHost::Lend(const Memory& memory) {
+Result<RemoteLoan> FabricHost::Lend(const Memory& memory) {
   if (api_ == nullptr) {
     return FailedPreconditionError("the sender's --fabric is {}", Message(unusable_));
   }
@@ -60,7 +60,7 @@ Result<FabricHost::Lent> FabricHost::Lend(const Memory& memory) {
     loan_ = std::make_unique<Loan>(Loan{.id = memory.id, .lent = *std::move(lent), .ends_at = {}});
   }
   loan_->ends_at = clock_.Now() + options_.lease;
-  return Lent{.region = loan_->lent->region(), .lease = options_.lease};
+  return RemoteLoan{.region = loan_->lent->region(), .lease = options_.lease};
 }
 
 void FabricHost::EndOthers(uint64_t id) {

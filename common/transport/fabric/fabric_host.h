@@ -2,6 +2,7 @@
 // key, and no longer than somebody asks for it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,6 +20,9 @@ namespace dws {
 class FabricApi;
 class FabricLoan;
 
+// How long a loan lasts without being asked for.
+inline constexpr std::chrono::seconds kFabricLease{60};
+
 // Lifecycle: Start begins to end loans in time; the destructor ends the last one. Threads: safe from
 // any.
 class FabricHost {
@@ -26,16 +30,12 @@ class FabricHost {
   struct Options {
     FabricChoice choice;
     std::string source = {};  // numeric address to bind; empty: any
-    Duration lease;           // how long a loan lasts without being asked for
+    Duration lease = kFabricLease;
   };
   struct Memory {
     uint64_t id = 0;  // no other memory has it
     ByteSpan bytes;
     std::shared_ptr<const void> keeper;  // owns `bytes`
-  };
-  struct Lent {
-    RemoteRegion region;
-    Duration lease;  // from now; asking again renews it
   };
 
   // Looks for libfabric and for adapters, unless it is off. `clock` outlives it.
@@ -47,7 +47,7 @@ class FabricHost {
   // Lends `memory`, or says again how it is lent; a loan of other memory ends. Takes seconds for
   // large memory that is not lent yet. FAILED_PRECONDITION: it is off, or this host has neither the
   // library nor an adapter; stays so. Others: FabricLoan's.
-  Result<Lent> Lend(const Memory& memory);
+  Result<RemoteLoan> Lend(const Memory& memory);
   // Ends a loan of other memory than this.
   void EndOthers(uint64_t id);
   // Ends a loan for which nobody has asked. What Start calls.

@@ -23,6 +23,14 @@ struct RemoteRegion {
   uint64_t base = 0;               // what the fabric calls the first byte
   uint64_t size = 0;               // in bytes
   uint64_t key = 0;
+
+  friend bool operator==(const RemoteRegion&, const RemoteRegion&) = default;
+};
+
+// A region, and how long it is lent from now, unless somebody asks for it again.
+struct RemoteLoan {
+  RemoteRegion region;
+  Duration lease;
 };
 
 // The most bytes of an endpoint's address.

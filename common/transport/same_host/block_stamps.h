@@ -39,14 +39,19 @@ class StampedChange {
   const uint64_t version_;
 };
 
+// Of a copy of a stamp: whether the block's bytes are as of `version`, whose capture has ended.
+inline bool IsAt(uint64_t stamp, WeightVersion version) {
+  return stamp <= version.value() && version.value() < internal::kStampChanging;
+}
+
 // Whether the bytes of all blocks with these stamps are as of `version`, whose capture has ended.
 // Asked before the bytes are taken, and again afterwards: only when both answers are true they are.
 inline bool AllAt(std::span<const BlockStamp> stamps, WeightVersion version) {
   std::atomic_thread_fence(std::memory_order_acquire);  // after the bytes
   for (const BlockStamp& stamp : stamps) {
-    if (stamp.load(std::memory_order_acquire) > version.value()) return false;
+    if (!IsAt(stamp.load(std::memory_order_acquire), version)) return false;
   }
-  return version.value() < internal::kStampChanging;
+  return true;
 }
 
 }  // namespace dws

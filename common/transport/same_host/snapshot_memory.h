@@ -24,6 +24,9 @@ class SnapshotPlaces {
   size_t slice_offset(RankSlice slice) const { return offsets_[slice.value()]; }
   size_t content_bytes() const { return content_bytes_; }  // all slices, with the gaps
   size_t stamps_offset() const { return stamps_offset_; }
+  size_t stamp_offset(uint64_t rank_block) const {
+    return stamps_offset_ + rank_block * sizeof(BlockStamp);
+  }
   size_t size_bytes() const { return size_bytes_; }
 
  private:
@@ -54,6 +57,8 @@ class SnapshotMemory {
   // All slices, with the gaps between them. Of a receiver's mapping: never written.
   MutableByteSpan content() { return {bytes_, places_.content_bytes()}; }
   ByteSpan content() const { return {bytes_, places_.content_bytes()}; }
+  // Content and stamps, as they are lent to readers of other hosts.
+  ByteSpan all() const { return {bytes_, places_.size_bytes()}; }
   // By rank block number.
   std::span<BlockStamp> stamps() { return {stamps_, block_count_}; }
   std::span<const BlockStamp> stamps() const { return {stamps_, block_count_}; }

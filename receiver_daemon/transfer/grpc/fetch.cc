@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/log/log.h"
+#include "common/base/printable.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
@@ -172,6 +173,29 @@ Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly
 Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                             HostSnapshot& host) {
   return host.Open(*stub_, calls_, check_peer_, stream, layout);
+}
+
+Result<RemoteLoan> Fetcher::OpenFabric(const StreamId& stream) {
+  ActiveCalls::Call call(calls_, limits::kRpcDeadline);
+  v1::OpenFabricRequest request;
+  *request.mutable_stream() = ToProto(stream);
+  *request.mutable_layout_signature() = ToProto(layout_);
+  v1::OpenFabricReply reply;
+  DWS_RETURN_IF_ERROR(FromGrpc(stub_->OpenFabric(call.context(), request, &reply)));
+  DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
+  const auto provider = FindFabricProvider(reply.provider());
+  if (!provider.has_value()) {
+    return FailedPreconditionError("the sender's provider '{}' is not known here",
+                                   EscapeUnprintable(reply.provider()));
+  }
+  const ByteSpan address = AsBytes(reply.address());
+  return RemoteLoan{.region = {.provider = *provider,
+                               .address_format = reply.address_format(),
+                               .address = {address.begin(), address.end()},
+                               .base = reply.base(),
+                               .size = reply.size(),
+                               .key = reply.key()},
+                    .lease = std::chrono::seconds(reply.lease_seconds())};
 }
 
 }  // namespace dws

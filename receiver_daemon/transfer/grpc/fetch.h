@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
+#include "common/transport/fabric/remote_memory.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/peers/active_calls.h"
 #include "receiver_daemon/spool/full_assembly.h"
@@ -42,6 +43,9 @@ class Fetcher {
   // See HostSnapshot::Open.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
+  // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing; UNIMPLEMENTED: it
+  // is of an older release. Both stay so. Others: of the call.
+  Result<RemoteLoan> OpenFabric(const StreamId& stream);
 
  private:
   const std::shared_ptr<grpc::Channel> channel_;

@@ -1,3 +1,5 @@
+// A way that reads the sender's memory proves slices that are complete by their digests; a slice that
+// is completed by the last way is proved then.
 #include "receiver_daemon/transfer/grpc/full_ways.h"
 
 #include <algorithm>
@@ -18,58 +20,113 @@ uint64_t MissingBytes(const FullAssembly& assembly) {
   return bytes;
 }
 
+// OK, or which slices had to be dropped.
+Status DropWrong(FullAssembly& assembly) {
+  const std::vector<RankSlice> wrong = assembly.DropWrong();
+  if (wrong.empty()) return OkStatus();
+  return DataLossError("{} slices are not as published, the first is of '{}'", wrong.size(),
+                       assembly.layout().tensor(wrong[0]).name);
+}
+
 }  // namespace
 
-FullWays::Passed FullWays::ReadSameHost(const SyncTarget& target, Fetcher& fetcher,
-                                        FullAssembly& assembly) {
-  const auto snapshot = fetcher.MapSnapshot(target.stream, assembly.layout(), host_);
-  if (!snapshot.ok()) return {.why = snapshot.status()};
-  const Status read = ReadSnapshot(**snapshot, target.version, assembly, pool_);
-  if (!read.ok()) return {.why = read};
-  const std::vector<RankSlice> wrong = assembly.DropWrong();
-  if (!wrong.empty()) {
-    return {.why = DataLossError("{} slices are not as published, the first is of '{}'",
-                                 wrong.size(), assembly.layout().tensor(wrong[0]).name)};
+struct FullWays::Transfer {
+  const SyncTarget& target;
+  Fetcher& fetcher;
+  FullAssembly& assembly;
+  std::array<uint64_t, kFullWays.size()> bytes = {};  // that came, by FullWay
+  std::string provider;
+  std::string reason;  // why not by the ways before
+
+  void Passed(FullWay way, const Status& why) {
+    if (!reason.empty()) reason += "; ";
+    reason += fmt::format("{}: {}", ToString(way), Message(why));
   }
-  if (assembly.missing_blocks() == 0) return {.works = true, .why = OkStatus()};
-  return {.works = true,
-          .why = UnavailableError("the trainer has changed {} blocks since",
-                                  assembly.missing_blocks())};
+};
+
+bool FullWays::MayTry(FullWay way) const {
+  if (required_.has_value()) return *required_ == way;
+  return way != FullWay::kFabric || fabric_.on();
+}
+
+Status FullWays::ReadSameHost(Transfer& transfer) {
+  FullAssembly& assembly = transfer.assembly;
+  DWS_ASSIGN_OR_RETURN(
+      const MappedSnapshot snapshot,
+      transfer.fetcher.MapSnapshot(transfer.target.stream, assembly.layout(), host_));
+  return ReadSnapshot(*snapshot, transfer.target.version, assembly, pool_);
+}
+
+Status FullWays::ReadFabric(Transfer& transfer) {
+  return fabric_.Read([&transfer] { return transfer.fetcher.OpenFabric(transfer.target.stream); },
+                      transfer.target.version, transfer.assembly, transfer.provider);
+}
+
+Status FullWays::ReadMemory(FullWay way, Transfer& transfer) {
+  const uint64_t before = MissingBytes(transfer.assembly);
+  Status read = way == FullWay::kSameHost ? ReadSameHost(transfer) : ReadFabric(transfer);
+  const Status right = DropWrong(transfer.assembly);
+  if (read.ok()) read = right;
+  transfer.bytes[IndexOf(way)] = before - MissingBytes(transfer.assembly);
+  return read;
 }
 
 Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, FullAssembly& assembly) {
-  std::array<uint64_t, kFullWays.size()> bytes = {};
-  const uint64_t all = MissingBytes(assembly);
-  Passed passed;  // the first way
-  if (required_ != FullWay::kGrpc) {
-    passed = ReadSameHost(target, fetcher, assembly);
-    bytes[IndexOf(FullWay::kSameHost)] = all - MissingBytes(assembly);
-    if (absl::IsCancelled(passed.why)) return passed.why;
-    if (required_ == FullWay::kSameHost && !passed.works) {
-      return UnavailableError("full tensors of {} may come by {} only: {}", sender_,
-                              ToString(*required_), Message(passed.why));
+  Transfer transfer{.target = target, .fetcher = fetcher, .assembly = assembly};
+  for (const FullWay way : {FullWay::kSameHost, FullWay::kFabric}) {
+    if (!MayTry(way) || assembly.missing_blocks() == 0) continue;
+    const Status read = ReadMemory(way, transfer);
+    if (absl::IsCancelled(read)) return read;
+    if (read.ok()) {
+      const uint64_t changed = assembly.missing_blocks();
+      if (changed > 0) {
+        transfer.Passed(way, UnavailableError("the trainer has changed {} blocks since", changed));
+      }
+      break;
     }
+    if (required_ == way) {
+      return UnavailableError("full tensors of {} may come by {} only: {}", sender_, ToString(way),
+                              Message(read));
+    }
+    transfer.Passed(way, read);
   }
-  if (assembly.missing_blocks() > 0) {
-    const uint64_t rest = MissingBytes(assembly);
-    DWS_RETURN_IF_ERROR(fetcher.Full(target.stream, target.version, assembly));
-    bytes[IndexOf(FullWay::kGrpc)] = rest;
-  }
-  Note(bytes, passed.why);
+  DWS_RETURN_IF_ERROR(ReadRest(transfer));
+  Note(transfer);
   return OkStatus();
 }
 
-void FullWays::Note(std::array<uint64_t, kFullWays.size()> bytes, const Status& passed) {
-  const auto most = std::max_element(bytes.begin(), bytes.end());
-  const FullWay way = kFullWays[static_cast<size_t>(most - bytes.begin())];
+Status FullWays::ReadRest(Transfer& transfer) {
+  FullAssembly& assembly = transfer.assembly;
+  uint64_t& bytes = transfer.bytes[IndexOf(FullWay::kGrpc)];
+  const uint64_t rest = MissingBytes(assembly);
+  if (assembly.missing_blocks() == 0) return OkStatus();
+  const SyncTarget& target = transfer.target;
+  DWS_RETURN_IF_ERROR(transfer.fetcher.Full(target.stream, target.version, assembly));
+  bytes += rest;
+  // What other ways have brought of these slices may be wrong. Then all of them comes now, once: what
+  // is still wrong then is the sender's.
+  const Status right = DropWrong(assembly);
+  if (right.ok()) return OkStatus();
+  LogWarning("full_slices_again", {{"sender", sender_}, {"reason", Message(right)}});
+  transfer.Passed(FullWay::kGrpc, right);
+  bytes += MissingBytes(assembly);
+  return transfer.fetcher.Full(target.stream, target.version, assembly);
+}
+
+void FullWays::Note(const Transfer& transfer) {
+  const auto most = std::max_element(transfer.bytes.begin(), transfer.bytes.end());
+  const FullWay way = kFullWays[static_cast<size_t>(most - transfer.bytes.begin())];
   MutexLock lock(mutex_);
-  const std::string reason(Message(passed));
-  if (view_.last != way || view_.reason != reason) {
-    LogInfo("full_way", {{"sender", sender_}, {"way", ToString(way)}, {"reason", reason}});
+  if (view_.last != way || view_.reason != transfer.reason) {
+    LogInfo("full_way", {{"sender", sender_},
+                         {"way", ToString(way)},
+                         {"provider", transfer.provider},
+                         {"reason", transfer.reason}});
   }
   view_.last = way;
-  view_.reason = reason;
-  for (size_t i = 0; i < bytes.size(); ++i) view_.bytes[i] += bytes[i];
+  view_.provider = transfer.provider;
+  view_.reason = transfer.reason;
+  for (size_t i = 0; i < transfer.bytes.size(); ++i) view_.bytes[i] += transfer.bytes[i];
 }
 
 FullWays::View FullWays::view() const {

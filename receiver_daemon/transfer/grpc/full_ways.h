@@ -11,11 +11,19 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/spool/full_assembly.h"
+#include "receiver_daemon/transfer/fabric/fabric_way.h"
 #include "receiver_daemon/transfer/full_way.h"
 #include "receiver_daemon/transfer/grpc/fetch.h"
 #include "receiver_daemon/transfer/same_host/host_snapshot.h"
 
 namespace dws {
+
+// How full tensors may come.
+struct FullWayRules {
+  FullWayChoice required = std::nullopt;
+  FabricChoice fabric = {};
+  FabricWay::Connect connect = {};  // for tests; none: by libfabric
+};
 
 // Lifecycle: as long as the connection's. Threads: safe from any.
 class FullWays {
@@ -23,13 +31,19 @@ class FullWays {
   // What came so far.
   struct View {
     std::optional<FullWay> last;  // that brought most of the last transfer
+    std::string provider;         // of the fabric, if that was tried
     std::string reason;           // why that was not a better one; empty: it was the best
     std::array<uint64_t, kFullWays.size()> bytes = {};  // by FullWay
   };
 
   // `sender`: for messages. `users`: as HostSnapshot.
-  FullWays(std::string sender, FullWayChoice required, AllowedUsers users, ThreadPool& pool)
-      : sender_(std::move(sender)), required_(required), pool_(pool), host_(std::move(users)) {}
+  FullWays(std::string sender, FullWayRules rules, AllowedUsers users, ThreadPool& pool,
+           const Clock& clock)
+      : sender_(std::move(sender)),
+        required_(rules.required),
+        pool_(pool),
+        host_(std::move(users)),
+        fabric_(rules.fabric, std::move(rules.connect), clock) {}
 
   // Brings everything that is missing in `assembly`. Errors as SenderGroup's. UNAVAILABLE, too: the
   // required way does not work; says why.
@@ -38,18 +52,24 @@ class FullWays {
   View view() const;
 
  private:
-  // What a way did. What it has brought is right.
-  struct Passed {
-    bool works = false;  // what it has not brought has changed meanwhile, and has to come as a copy
-    Status why;          // why it did not bring all
-  };
-  Passed ReadSameHost(const SyncTarget& target, Fetcher& fetcher, FullAssembly& assembly);
-  void Note(std::array<uint64_t, kFullWays.size()> bytes, const Status& passed);
+  // One transfer.
+  struct Transfer;
+  // Whether the transfer may come so, and it is worth trying.
+  bool MayTry(FullWay way) const;
+  // By a way that reads the sender's memory. OK: what it has not brought has changed meanwhile, and
+  // has to come as a copy. What it has brought of complete slices is right, also after an error.
+  Status ReadMemory(FullWay way, Transfer& transfer);
+  Status ReadSameHost(Transfer& transfer);
+  Status ReadFabric(Transfer& transfer);
+  // Over the connection.
+  Status ReadRest(Transfer& transfer);
+  void Note(const Transfer& transfer);
 
   const std::string sender_;
   const FullWayChoice required_;
   ThreadPool& pool_;
   HostSnapshot host_;
+  FabricWay fabric_;
   mutable Mutex mutex_;
   View view_ GUARDED_BY(mutex_);
 };

@@ -46,14 +46,14 @@ bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(statu
 }  // namespace
 
 SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name,
-                   const PeerTls& tls, FullWayChoice full, ThreadPool& pool, Subscription& subscription,
+                   const PeerTls& tls, FullWayRules full, ThreadPool& pool, Subscription& subscription,
                    const Clock& clock)
     : index_(index),
       address_(address),
       name_(std::move(name)),
       subscription_(subscription),
       channel_(address, name_.job_id, tls),
-      full_ways_(address, full, tls.users, pool),
+      full_ways_(address, std::move(full), tls.users, pool, clock),
       clock_(clock),
       stream_(limits::kSyncQueueMax, clock,
               {.prepare = [this] { return channel_.Refresh(); },

@@ -33,9 +33,8 @@ struct InlineObject {
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
 class SyncLink {
  public:
-  // `full`: how full tensors may come.
   SyncLink(SenderIndex index, const std::string& address, ReceiverName name, const PeerTls& tls,
-           FullWayChoice full, ThreadPool& pool, Subscription& subscription, const Clock& clock);
+           FullWayRules full, ThreadPool& pool, Subscription& subscription, const Clock& clock);
 
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);

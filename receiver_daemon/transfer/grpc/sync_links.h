@@ -31,7 +31,7 @@ class SyncLinks final : public SenderGroup {
     std::string receiver_id;
     PeerTls tls = {};
     ProfileChoice profile = ProfileChoice::kAuto;
-    FullWayChoice full_way = {};
+    FullWayRules full_ways = {};
     ThreadPool* pool = nullptr;  // copies what is on this host; null: the caller does alone
     Pulse* pulse = nullptr;  // waits while a transfer is waited for
     // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders

@@ -130,6 +130,9 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
     text +=
         FormatFolder("shared", shared, fmt::format(", {} receivers", shared.receivers()), columns);
   }
+  if (sender.fabric() != "off" && !sender.fabric().empty()) {
+    text += FormatKeyLine("fabric", sender.fabric(), columns);
+  }
   if (sender.has_slime()) text += FormatFolder("slime", sender.slime(), "", columns);
   const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();
   if (dense) text += FormatKeyLine("dense", FormatDensity(sender.density()), columns);

@@ -1,0 +1,123 @@
+// A fabric that lies: full tensors come another way then, right, and the receiver says why.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <deque>
+#include <string>
+
+#include "common/transport/fabric/fabric_api.h"
+#include "tests/conformance/follower.h"
+#include "tests/conformance/transports.h"
+
+namespace dws {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// Reports success for everything.
+class Liar final : public RemoteMemory {
+ public:
+  // `stamps_offset`: what lies from there on is moved, as zeros, but for the first stamp, which is
+  // moved as `first`. Nullopt: nothing is moved.
+  Liar(std::optional<size_t> stamps_offset, uint64_t first)
+      : stamps_offset_(stamps_offset), first_(first) {}
+
+  const std::string& name() const override { return name_; }
+  size_t pieces_max() const override { return 2; }
+  Status Start(const Piece& piece) override {
+    begun_.push_back(piece.tag);
+    if (!stamps_offset_.has_value() || piece.offset < *stamps_offset_) return OkStatus();
+    std::fill(piece.to.begin(), piece.to.end(), std::byte{0});
+    if (piece.offset == *stamps_offset_) std::memcpy(piece.to.data(), &first_, sizeof(first_));
+    return OkStatus();
+  }
+  Result<uint64_t> Wait() override {
+    const uint64_t tag = begun_.front();
+    begun_.pop_front();
+    return tag;
+  }
+
+ private:
+  const std::optional<size_t> stamps_offset_;
+  const uint64_t first_;
+  const std::string name_ = "liar (nic0)";
+  std::deque<uint64_t> begun_;
+};
+
+struct Case {
+  Rank rank;
+  std::optional<size_t> moves_from;
+  uint64_t first_stamp = 0;
+
+  // A receiver whose first full tensors have come, or not.
+  std::unique_ptr<GrpcTransport> Follow(FullWayChoice required, std::string& outcome) {
+    auto transport = std::make_unique<GrpcTransport>(FullWayRules{
+        .required = required,
+        .fabric = {.on = true, .only = FabricProvider::kTcp},
+        .connect = [this](const RemoteRegion&,
+                          const FabricReader::Options&) -> Result<std::unique_ptr<RemoteMemory>> {
+          return std::make_unique<Liar>(moves_from, first_stamp);
+        }});
+    transport->Registered(rank.state());
+    rank.Publish(1);
+    transport->Published();
+    transport->CloseHandleSocket();  // else they would come from the same host
+    transport->StartReceiver();
+    Follower follower(rank.layout());
+    outcome = follower.Follow(transport->group(), transport->subscription(), 1);
+    if (outcome == "full") CHECK(follower.weights() == rank.At(1));
+    return transport;
+  }
+};
+
+// With a whole sender and receiver ThreadSanitizer reports gRPC's own threads.
+bool Skip() {
+#if defined(__SANITIZE_THREAD__)
+  return true;
+#else
+  const auto installed = FabricApi::Load();
+  if (!installed.ok()) WARN("skipped: " << Message(installed.status()));
+  return !installed.ok();
+#endif
+}
+
+}  // namespace
+
+TEST_CASE("a fabric that reports success and moves nothing is passed over, and named",
+          "[conformance]") {
+  if (Skip()) return;
+  Case with;
+  std::string why;
+  SECTION("nothing at all") {
+    why = "fabric: fabric liar (nic0) says that it has read, and has moved";
+  }
+  SECTION("stamps, but no bytes") {
+    with.moves_from = with.rank.state()->snapshot->memory().places().stamps_offset();
+    why = "slices are not as published";
+  }
+  SECTION("of one slice not even all stamps are right") {
+    with.moves_from = with.rank.state()->snapshot->memory().places().stamps_offset();
+    with.first_stamp = 1'000'000;
+    why = "grpc: 1 slices are not as published";
+  }
+  std::string outcome;
+  const auto transport = with.Follow(std::nullopt, outcome);
+  CHECK(outcome == "full");
+  const FullWays::View view = transport->full_ways();
+  CHECK(view.last == FullWay::kGrpc);
+  CHECK(view.provider == "tcp");
+  CHECK_THAT(view.reason, Contains("same-host: the sender's handle socket cannot be reached"));
+  CHECK_THAT(view.reason, Contains(why));
+}
+
+TEST_CASE("where only a fabric may be used, one that moves nothing is an error", "[conformance]") {
+  if (Skip()) return;
+  Case with;
+  std::string outcome;
+  const auto transport = with.Follow(FullWay::kFabric, outcome);
+  CHECK_THAT(outcome, Contains("UNAVAILABLE") && Contains("may come by fabric only") &&
+                          Contains("has moved nothing"));
+  CHECK(transport->full_ways().bytes == std::array<uint64_t, kFullWays.size()>{});
+}
+
+}  // namespace dws
