@@ -98,6 +98,7 @@ void FullStream::Send(FullOrder order) {
 }
 
 void FullStream::OnWriteDone(bool ok) {
+  message_.Clear();  // lets go of the piece
   if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
   DWS_KILLPOINT("sender.full.after_frame");
   Next();
