@@ -118,7 +118,8 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
 // Works on copies of the parts' states, so a slow caller of status holds no lock of theirs.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        const std::vector<FullWays::View>& full_ways, TimePoint now, v1::ReceiverStatus& status) {
+                        const std::vector<FullWays::View>& full_ways, TimePoint now,
+                        v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
   FillScrub(worker.scrub, now, status);

@@ -160,6 +160,19 @@ void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
       ->capture_default_str();
 }
 
+void AddFullWayFlag(CLI::App& app, FullWayChoice& choice) {
+  app.add_option_function<std::string>(
+         "--full-way",
+         [&choice](const std::string& way) {
+           DWS_CHECK(ParseFullWay(way, choice));  // the check below has passed
+         },
+         "How full tensors come: from the memory of a sender on this host, over its connection, or "
+         "by the best of these that works (auto); any other way than the named one is an error")
+      ->check(CLI::IsMember({"auto", "same-host", "grpc"}).description(""))
+      ->type_name("auto|same-host|grpc")
+      ->default_str("auto");
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -201,16 +214,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       app, options.profile,
       "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
       "decode (direct), by the speed of the link (auto)");
-  app.add_option_function<std::string>(
-         "--full-way",
-         [&options](const std::string& way) {
-           DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
-         },
-         "How full tensors come: from the memory of a sender on this host, over its connection, or "
-         "by the best of these that works (auto); any other way than the named one is an error")
-      ->check(CLI::IsMember({"auto", "same-host", "grpc"}).description(""))
-      ->type_name("auto|same-host|grpc")
-      ->default_str("auto");
+  AddFullWayFlag(app, options.full_way);
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,

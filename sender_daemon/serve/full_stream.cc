@@ -137,9 +137,9 @@ bool FullStream::LendNext() {
       next_offset_ = 0;
       continue;
     }
-    const auto blocks_max = std::max<uint32_t>(
-        1, static_cast<uint32_t>(limits::kFrameBytesMax /
-                                 BlockBytes(layout.slice(asked.slice).dtype)));
+    const auto blocks_max =
+        std::max<uint32_t>(1, static_cast<uint32_t>(limits::kFrameBytesMax /
+                                                    BlockBytes(layout.slice(asked.slice).dtype)));
     auto piece = std::make_unique<LentPiece>(LentPiece{
         .lent = lent_,
         .snapshot = order_.state->snapshot,

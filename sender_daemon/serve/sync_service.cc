@@ -203,15 +203,14 @@ Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
   // The connection has served its purpose with the first message; the receiver closes it.
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
-      handles.Expect({.on_descriptors =
-                          [snapshot = state->snapshot](const std::vector<UniqueFd>&,
-                                                       const UniqueFd& connection) -> Status {
-                        DWS_ASSIGN_OR_RETURN(const UniqueFd memory,
-                                             snapshot->memory().ReadOnlyDescriptor());
-                        const int descriptors[] = {memory.get()};
-                        return SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors);
-                      },
-                      .on_hangup = [](const Status&) {}}));
+      handles.Expect(
+          {.on_descriptors = [snapshot = state->snapshot](const std::vector<UniqueFd>&,
+                                                          const UniqueFd& connection) -> Status {
+             DWS_ASSIGN_OR_RETURN(const UniqueFd memory, snapshot->memory().ReadOnlyDescriptor());
+             const int descriptors[] = {memory.get()};
+             return SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors);
+           },
+           .on_hangup = [](const Status&) {}}));
   reply.set_token(expected.token.data(), expected.token.size());
   reply.set_handle_socket(handles.path());
   return OkStatus();

@@ -118,9 +118,12 @@ class GrpcTransport final : public Transport {
   std::unique_ptr<HandleSocket> handles_ =
       *HandleSocket::Listen({.path = folder_.path() + "/handles"});
   EgressLimit egress_{0, clock_};
-  SyncServiceImpl service_{
-      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, *handles_, egress_, deltas_,
-      fulls_, full_transfers_};
+  SyncServiceImpl service_{{.hub = hub_, .metrics = metrics_, .recheck = recheck_},
+                           *handles_,
+                           egress_,
+                           deltas_,
+                           fulls_,
+                           full_transfers_};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<SyncLinks> links_;

@@ -1,3 +1,4 @@
+// What a way has brought is proved before the next one is asked: only it can be wrong then.
 #include "receiver_daemon/transfer/grpc/full_ways.h"
 
 #include <algorithm>

@@ -112,8 +112,8 @@ class Receiver final : public Process, private SenderGroup {
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             const SliceSelection&, Spool::Options options) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options options) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options options) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;
