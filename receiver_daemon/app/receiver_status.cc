@@ -48,6 +48,9 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   status.set_seconds_without_sender(worker.seconds_without_sender);
   status.set_stale(!worker.stale.empty());
   status.set_seconds_since_version(worker.seconds_since_version);
+  status.set_commit_policy(ToString(worker.commit_policy));
+  status.set_held_seconds(worker.held_seconds);
+  status.set_replaced_versions(worker.replaced);
   uint64_t nacks = 0;
   for (const auto& [code, count] : worker.nacks) nacks += count;
   status.set_nacks(nacks);
@@ -81,6 +84,8 @@ const char* NameOf(GroupLeaderState::Phase phase) {
       return "pausing";
     case GroupLeaderState::Phase::kCommitting:
       return "committing";
+    case GroupLeaderState::Phase::kHeld:
+      return "held";
   }
   return "";
 }

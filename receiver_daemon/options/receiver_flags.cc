@@ -148,6 +148,23 @@ void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
                "An engine that is stale stays ready: /readyz is 200, status and metrics report it");
 }
 
+// A CLI11 validator: returns what is wrong, or "".
+std::string NoCommitPolicy(const std::string& text) {
+  return std::string(Message(ParseCommitPolicy(text).status()));
+}
+
+void AddCommitPolicyFlag(CLI::App& app, CommitPolicy& policy) {
+  app.add_option_function<std::string>(
+         "--commit-policy",
+         [&policy](const std::string& text) { policy = *ParseCommitPolicy(text); },
+         "When a staged version is committed: at once; only at boundaries that the engine names "
+         "(Engine.boundary, dwsctl boundary); there, but never more than K versions behind. In a "
+         "group: of the leader, for all members")
+      ->check(CLI::Validator(NoCommitPolicy, "", "policy"))
+      ->type_name("immediate|boundary|max-behind:K")
+      ->default_str(ToString(policy));
+}
+
 void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
   AddSizeFlag(
       app, "--scrub-rate", options.scrub_bytes_per_second,
@@ -203,6 +220,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
               {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});
   AddScrubFlags(app, options);
   AddStaleFlags(app, options);
+  AddCommitPolicyFlag(app, options.commit_policy);
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -289,6 +307,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (options.senders.size() > limits::kSendersMax) {
     config.Reject("sender", fmt::format("given {} times, expected at most {}",
                                         options.senders.size(), limits::kSendersMax));
+  }
+  if (const std::string mistake = CommitPolicyMistake(options); !mistake.empty()) {
+    config.Reject("commit-policy", mistake);
   }
   for (const GroupMistake& mistake : GroupMistakes(options.group)) {
     config.Reject(mistake.option, mistake.message);
