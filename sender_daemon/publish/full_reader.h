@@ -1,6 +1,7 @@
 // Reads full tensors at exactly one version from a snapshot that moves on. Between captures it
 // copies a few blocks at a time straight into frames, then undoes the retained steps of newer
-// versions in the copy. The trainer waits at most for one such copy.
+// versions in the copy. The trainer waits at most for one such copy. Where a full version has
+// overwritten the snapshot, it reads what was kept for it (capture/full/open_reads.h).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "common/memory/own_pages.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
+#include "sender_daemon/capture/full/open_reads.h"
 #include "sender_daemon/capture/snapshot.h"
 #include "sender_daemon/publish/delta_log.h"
 
@@ -54,6 +56,9 @@ class FullReader {
   };
   std::vector<Piece> TakePieces();
   Result<std::vector<FullFrame>> Read(const std::vector<Piece>& pieces, Duration timeout);
+  // Copies the blocks of `pieces` from the snapshot, or from what was kept; returns the version
+  // they are of.
+  Result<WeightVersion> Copy(const std::vector<Piece>& pieces, Duration timeout) const;
   Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
   Status Undo(const Piece& piece) const;
 
@@ -61,6 +66,7 @@ class FullReader {
   const std::shared_ptr<DeltaLog> log_;
   const WeightVersion version_;
   const std::vector<RankSlice> slices_;
+  OpenReads::Read read_;
   // Every version after `version_` that the snapshot has been seen at. Holding them here lets a
   // transfer finish even if it takes longer than the log retains them.
   std::vector<RetainedVersionPtr> chain_;
