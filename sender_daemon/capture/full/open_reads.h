@@ -70,7 +70,7 @@ class OpenReads {
 
  public:
   // So many captures after a reader was refused keep whole versions.
-  static constexpr uint32_t kHungryVersions = 8;
+  static constexpr uint32_t kHungryVersions = 4;
 
   // All that is kept at a time takes at most `bytes_max`.
   OpenReads(const RankLayout& layout, uint64_t bytes_max)
@@ -93,6 +93,9 @@ class OpenReads {
     OpenReads& reads_;
     std::list<Entry>::iterator entry_;
   };
+
+  // The bytes of all that is kept now.
+  uint64_t held_bytes() const { return held_->load(); }
 
   // A version's full tensors could not be read, because the snapshot has gone on.
   void Refused();
