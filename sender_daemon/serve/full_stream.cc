@@ -90,7 +90,8 @@ void FullStream::OnDone() { delete this; }
 
 void FullStream::Send(FullOrder order) {
   order_ = std::move(order);
-  reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version);
+  reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version,
+                                         order_.ranges);
   if (!order_.raw) {
     to_copy_ = std::exchange(order_.ranges, {});
   }
@@ -170,7 +171,7 @@ bool FullStream::LendNext() {
 }
 
 void FullStream::CopyNext() {
-  if (!copying_) reader_->Read(std::exchange(to_copy_, {}));
+  if (!copying_) reader_->Only(std::exchange(to_copy_, {}));
   auto frames = reader_->Next(limits::kSnapshotReadDeadline);
   if (!frames.ok()) return Finish(ToGrpc(frames.status()));
   copying_ = !frames->empty();
