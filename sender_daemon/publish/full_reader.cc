@@ -103,8 +103,13 @@ Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout)
   DWS_CHECK(snapshot_version > last);  // versions of a snapshot only rise
   DWS_RETURN_IF_ERROR(
       log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
-  DWS_ASSIGN_OR_RETURN(const auto newer, log_->Chain(last, snapshot_version));
-  chain_.insert(chain_.end(), newer.begin(), newer.end());
+  const auto newer = log_->Chain(last, snapshot_version);
+  if (!newer.ok()) {
+    return AbortedError(
+        "version {} can no longer be read, the sender is at version {}: take a newer one",
+        version_.value(), snapshot_version.value());
+  }
+  chain_.insert(chain_.end(), newer->begin(), newer->end());
   DWS_CHECK(chain_.back()->version == snapshot_version);
   return OkStatus();
 }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/model/limits.h"
 
 namespace dws {
 namespace {
@@ -97,6 +96,7 @@ std::shared_ptr<const KeptBlocks> OpenReads::Read::kept() const {
 void OpenReads::Refused() {
   MutexLock lock(mutex_);
   hungry_ = kHungryVersions;
+  hungry_until_ = std::chrono::steady_clock::now() + hungry_time_;
 }
 
 void OpenReads::DropSpare() {
@@ -127,7 +127,8 @@ std::shared_ptr<KeptBlocks> OpenReads::BeginOverwrite(WeightVersion version) {
   uint64_t room = bytes_max_ - std::min(bytes_max_, held);
   std::vector<uint8_t> wanted(layout_.block_count());
   std::vector<Entry*> covered;
-  const bool whole = hungry_ > 0 && layout_.size_bytes() <= room;
+  const bool hungry = hungry_ > 0 || std::chrono::steady_clock::now() < hungry_until_;
+  const bool whole = hungry && layout_.size_bytes() <= room;
   if (hungry_ > 0) --hungry_;
   if (whole) std::ranges::fill(wanted, uint8_t{1});
   for (Entry& entry : entries_) {

@@ -9,16 +9,19 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <vector>
 
 #include "common/base/bytes.h"
+#include "common/base/clock.h"
 #include "common/base/threads/mutex.h"
 #include "common/memory/own_pages.h"
 #include "common/model/block_range.h"
 #include "common/model/layout.h"
+#include "common/model/limits.h"
 #include "common/model/weight_version.h"
 
 namespace dws {
@@ -70,12 +73,14 @@ class OpenReads {
   };
 
  public:
-  // So many captures after a reader was refused keep whole versions.
+  // After a reader was refused so many captures keep whole versions, and all in this time: the
+  // reader tries again after limits::kReconnectDelayMax at most.
   static constexpr uint32_t kHungryVersions = 4;
+  static constexpr Duration kHungryTime = 5 * limits::kReconnectDelayMax;
 
   // All that is kept at a time takes at most `bytes_max`.
-  OpenReads(const RankLayout& layout, uint64_t bytes_max)
-      : layout_(layout), bytes_max_(bytes_max) {}
+  OpenReads(const RankLayout& layout, uint64_t bytes_max, Duration hungry_time = kHungryTime)
+      : layout_(layout), bytes_max_(bytes_max), hungry_time_(hungry_time) {}
 
   // One reader, for as long as it lives. Does not outlive OpenReads.
   class Read {
@@ -113,10 +118,12 @@ class OpenReads {
 
   const RankLayout& layout_;
   const uint64_t bytes_max_;
+  const Duration hungry_time_;
   const std::shared_ptr<std::atomic<uint64_t>> held_ = std::make_shared<std::atomic<uint64_t>>(0);
   mutable Mutex mutex_;
   std::list<Entry> entries_ GUARDED_BY(mutex_);  // oldest first
-  uint32_t hungry_ GUARDED_BY(mutex_) = 0;
+  uint32_t hungry_ GUARDED_BY(mutex_) = 0;       // captures
+  std::chrono::steady_clock::time_point hungry_until_ GUARDED_BY(mutex_);
   std::shared_ptr<KeptBlocks> spare_ GUARDED_BY(mutex_);  // a whole version
 };
 

@@ -88,7 +88,7 @@ TEST_CASE("the room is free again once the readers are gone", "[full_version]") 
 TEST_CASE("after a refusal whole versions are kept for a reader that comes late",
           "[full_version]") {
   const RankLayout layout = Layout();
-  OpenReads reads(layout, layout.size_bytes());
+  OpenReads reads(layout, layout.size_bytes(), Duration::zero());
   reads.Refused();
   std::weak_ptr<KeptBlocks> spare = reads.BeginOverwrite(WeightVersion(1));
   REQUIRE(Wanted(spare.lock()).size() == 6);
@@ -116,6 +116,15 @@ TEST_CASE("after a refusal whole versions are kept for a reader that comes late"
       CHECK(reads.BeginOverwrite(WeightVersion(1 + i)) != nullptr);
     }
     CHECK(reads.BeginOverwrite(WeightVersion(20)) == nullptr);
+  }
+}
+
+TEST_CASE("whole versions are kept until the refused reader has tried again", "[full_version]") {
+  const RankLayout layout = Layout();
+  OpenReads reads(layout, layout.size_bytes(), std::chrono::hours(1));
+  reads.Refused();
+  for (uint32_t i = 0; i < 3 * OpenReads::kHungryVersions; ++i) {
+    CHECK(Wanted(reads.BeginOverwrite(WeightVersion(1 + i))).size() == 6);
   }
 }
 
