@@ -138,8 +138,7 @@ std::string Verdicts(const EstimateView& view) {
   for (const Bandwidth& bandwidth : view.bandwidths) {
     const Verdict verdict = VerdictAt(estimate, bandwidth);
     rows.push_back({Printable(bandwidth.text, 20), std::string(ToString(verdict.sent)),
-                    FormatSeconds(verdict.seconds),
-                    FormatRatio(estimate.full_bytes, verdict.bytes),
+                    FormatSeconds(verdict.seconds), FormatRatio(estimate.full_bytes, verdict.bytes),
                     estimate.slime_bytes.has_value()
                         ? FormatRatio(*estimate.slime_bytes, verdict.bytes)
                         : "-"});

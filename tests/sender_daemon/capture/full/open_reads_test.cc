@@ -65,8 +65,8 @@ TEST_CASE("those who have waited longest come first when there is not room for a
           "[full_version]") {
   const RankLayout layout = Layout();
   OpenReads reads(layout, layout.size_bytes());
-  auto first = std::make_unique<OpenReads::Read>(reads, WeightVersion(1),
-                                                 std::vector<BlockRange>{kFirst});
+  auto first =
+      std::make_unique<OpenReads::Read>(reads, WeightVersion(1), std::vector<BlockRange>{kFirst});
   const auto kept = reads.BeginOverwrite(WeightVersion(1));
   REQUIRE(first->kept() == kept);
   OpenReads::Read second(reads, WeightVersion(2), Slices());  // six blocks, there is room for two
