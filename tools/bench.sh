@@ -2,7 +2,7 @@
 # Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|mesh|slime [--help | OPTION...]
 #
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
-# plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path. mesh: planning.
+# plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path; full versions. mesh: planning.
 # slime: its version folders, published and applied by both.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec without --trace: the recorded

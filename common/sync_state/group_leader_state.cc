@@ -7,8 +7,9 @@
 
 namespace dws {
 
-GroupLeaderState::GroupLeaderState(size_t member_count, std::optional<VersionAt> decided)
-    : members_(member_count), decided_(decided) {
+GroupLeaderState::GroupLeaderState(size_t member_count, std::optional<VersionAt> decided,
+                                   const CommitPolicy& policy)
+    : members_(member_count), policy_(policy), decided_(decided) {
   DWS_CHECK(member_count > 0);
 }
 
@@ -74,14 +75,45 @@ void GroupLeaderState::Hear(Member& member, const GroupStaged& staged) {
     return;
   }
   if (unheld_.has_value()) return Abort();  // rule 7: reported while PREPARE was on its way
+  if (!Holds()) return Decide();
+  const auto drains = [](const Member& m) { return m.drains; };
+  if (std::any_of(members_.begin(), members_.end(), drains)) return Abort();
+  round_->phase = Phase::kHeld;
+  round_->was_held = true;
+}
+
+void GroupLeaderState::Decide() {
   round_->phase = Phase::kDeciding;
   actions_.emplace_back(RecordDecided{.round = round_->nonce, .version = round_->target});
 }
 
-void GroupLeaderState::Hear(Member&, const GroupUnable& unable) {
-  if (round_.has_value() && round_->phase == Phase::kStaging && unable.round == round_->nonce) {
-    Abort();
-  }
+bool GroupLeaderState::Holds() const {
+  const std::optional<VersionAt> common = Common();
+  const VersionAt& staged = round_->target;
+  const bool newer =
+      target_.has_value() && target_->stream == staged.stream && target_->version > staged.version;
+  // Without a common version the engine is paused.
+  return !MayCommitNow(policy_, {.live = common,
+                                 .proved = common.has_value(),
+                                 .resync = false,
+                                 .newest = newer ? *target_ : staged});
+}
+
+RoundHold GroupLeaderState::hold() const {
+  if (!round_.has_value() || !round_->was_held) return RoundHold::kNone;
+  return round_->phase == Phase::kHeld ? RoundHold::kHeld : RoundHold::kUnderWay;
+}
+
+void GroupLeaderState::OnBoundary() {
+  if (hold() == RoundHold::kHeld) Decide();
+}
+
+void GroupLeaderState::Hear(Member& member, const GroupUnable& unable) {
+  if (!round_.has_value() || unable.round != round_->nonce) return;
+  // One that has staged it finishes what is in flight, but does not hold it for longer.
+  member.drains = member.staged;
+  const bool gives_up = round_->phase == Phase::kStaging && !member.staged;
+  if (gives_up || round_->phase == Phase::kHeld) Abort();
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupCommitted& committed) {
@@ -122,7 +154,24 @@ void GroupLeaderState::OnPaused(GroupNonce round, const Status& status) {
 
 void GroupLeaderState::OnTarget(const std::optional<VersionAt>& target) {
   target_ = target;
+  // Its versions cannot be had any more, or none is to be committed.
+  if (!target_.has_value() && hold() == RoundHold::kHeld) Abort();
   Advance();
+  ReplaceHeld();
+}
+
+// Members drop what they have staged when the next PREPARE comes. Not once it may be committed:
+// that would put the commit off for as long as versions come faster than they are staged.
+void GroupLeaderState::ReplaceHeld() {
+  if (hold() != RoundHold::kHeld || !target_.has_value()) return;
+  const VersionAt& staged = round_->target;
+  const bool newer = target_->stream == staged.stream
+                         ? target_->version > staged.version
+                         : target_->stream.incarnation > staged.stream.incarnation;
+  if (!newer || !Reachable(*target_)) return;
+  ++replaced_;
+  StartRound(*target_);
+  round_->was_held = true;
 }
 
 void GroupLeaderState::OnRetry() {
@@ -206,7 +255,8 @@ void GroupLeaderState::Settle(const VersionAt& version) {
 
 void GroupLeaderState::Advance() {
   // While a round is staged the engine runs, with what all have.
-  const bool may_run = !round_.has_value() || round_->phase == Phase::kStaging;
+  const bool may_run =
+      !round_.has_value() || round_->phase == Phase::kStaging || round_->phase == Phase::kHeld;
   if (ended_.has_value() || !may_run || !AllReported() || unheld_.has_value()) return;
   const std::optional<VersionAt> common = Common();
   if (common.has_value()) {
@@ -217,6 +267,7 @@ void GroupLeaderState::Advance() {
       Send(m, NextNonce(), GroupResume{.version = *common, .generation = *members_[m].generation});
     }
   }
+  if (hold() == RoundHold::kHeld && !Holds()) return Decide();
   if (round_.has_value() || waits_ || !target_.has_value()) return;
   if (common == target_ || !Reachable(*target_)) return;
   StartRound(*target_);
@@ -224,7 +275,7 @@ void GroupLeaderState::Advance() {
 
 void GroupLeaderState::StartRound(const VersionAt& target) {
   round_ = Round{.nonce = NextNonce(), .target = target};
-  for (Member& member : members_) member.staged = false;
+  for (Member& member : members_) member.staged = member.drains = false;
   SendAll(round_->nonce, GroupPrepare{.target = target});
 }
 

@@ -16,6 +16,9 @@
 //     except tensors that all of them exclude.
 //  8. Evicting a member ends the engine: nothing is released or committed after that, and members
 //     that connect later are informed.
+//  9. While the commit policy holds a staged round back, all run with what they have: until a
+//     boundary, or until the policy lets it go on. A newer target replaces the round, a member that
+//     cannot commit it any more ends it.
 #pragma once
 
 #include <optional>
@@ -25,6 +28,7 @@
 
 #include "common/base/status.h"
 #include "common/sync_state/group_messages.h"
+#include "common/sync_state/receiver_plan.h"
 
 namespace dws {
 
@@ -47,10 +51,17 @@ struct PauseEngine {  // of the leader's own engine rank, on which all others de
 struct RetryLater {};  // call OnRetry in a while
 using LeaderAction = std::variant<SendDown, RecordDecided, RecordSettled, PauseEngine, RetryLater>;
 
+// What the commit policy does to the round.
+enum class RoundHold : uint8_t {
+  kNone,      // nothing is held
+  kHeld,      // staged by all, and held back
+  kUnderWay,  // it was held, or took the place of one that was, and is staged or committed now
+};
+
 // Lifecycle: as long as the leader's process. Threads: one at a time.
 class GroupLeaderState {
  public:
-  enum class Phase : uint8_t { kStaging, kDeciding, kPausing, kCommitting };
+  enum class Phase : uint8_t { kStaging, kDeciding, kPausing, kCommitting, kHeld };
   struct Member {
     std::optional<ConnectionId> connection;
     bool reported = false;                 // on this connection
@@ -58,6 +69,7 @@ class GroupLeaderState {
     std::optional<GroupShare> share;       // of an engine rank, perhaps another
     std::optional<VersionAt> live;         // known now
     bool staged = false;                   // in the round
+    bool drains = false;                   // it has, and would rather not commit it
     bool released = false;
     // The last COMMIT on this connection, and the round it was for.
     struct Told {
@@ -71,10 +83,12 @@ class GroupLeaderState {
     GroupNonce nonce;
     VersionAt target;
     Phase phase = Phase::kStaging;
+    bool was_held = false;  // it, or one that it replaced
   };
 
   // `decided`: decided and not settled, by the ledger.
-  GroupLeaderState(size_t member_count, std::optional<VersionAt> decided);
+  GroupLeaderState(size_t member_count, std::optional<VersionAt> decided,
+                   const CommitPolicy& policy = {});
 
   // Each is followed by TakeActions. Connections that are not the member's last are ignored.
   void OnConnect(MemberIndex member, ConnectionId connection);
@@ -82,6 +96,8 @@ class GroupLeaderState {
   void OnUp(MemberIndex member, ConnectionId connection, const GroupUp& message);
   // The newest version that all ranks offer, when that changes.
   void OnTarget(const std::optional<VersionAt>& target);
+  // The engine is at a boundary, and stays there until hold() is kNone: a held round is committed.
+  void OnBoundary();
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
   void OnRetry();
@@ -94,6 +110,8 @@ class GroupLeaderState {
   const std::vector<Member>& members() const { return members_; }
   const std::optional<Round>& round() const { return round_; }
   const std::optional<VersionAt>& decided() const { return decided_; }
+  RoundHold hold() const;
+  uint64_t replaced() const { return replaced_; }  // held rounds, by newer ones
   bool ended() const { return ended_.has_value(); }
   // A slice that no member holds (see FirstUnheld), once all have reported what they hold.
   const std::optional<size_t>& unheld() const { return unheld_; }
@@ -107,6 +125,8 @@ class GroupLeaderState {
   void Lose();  // a member no longer holds the round
   void Abort();
   void SendCommits();
+  bool Holds() const;  // the round, which all have staged
+  void Decide();
   void Settle(const VersionAt& version);
   void Advance();
   void LookForUnheld();
@@ -114,17 +134,20 @@ class GroupLeaderState {
   std::optional<VersionAt> Common() const;  // what all are known to hold
   bool Reachable(const VersionAt& target) const;
   void StartRound(const VersionAt& target);
+  void ReplaceHeld();
   GroupNonce NextNonce();
   void Send(uint32_t member, GroupNonce nonce, decltype(GroupDown::body) body);
   void SendAll(GroupNonce nonce, const decltype(GroupDown::body)& body);
 
   std::vector<Member> members_;
+  CommitPolicy policy_;
   std::optional<VersionAt> decided_;
   std::optional<VersionAt> target_;
   std::optional<Round> round_;
   std::optional<size_t> unheld_;
   GroupNonce last_nonce_;
   bool waits_ = false;  // for OnRetry
+  uint64_t replaced_ = 0;
   std::optional<GroupEnd> ended_;
   std::vector<LeaderAction> actions_;
 };

@@ -58,6 +58,11 @@ void GroupMemberState::OnStaged(GroupNonce round, std::optional<WeightVersion> b
   Send(GroupStaged{.round = round, .target = target_, .base = base, .generation = *generation_});
 }
 
+void GroupMemberState::OnDrain() {
+  if (phase_ != Phase::kStaged) return;
+  Send(GroupUnable{.round = round_, .reason = "drained by an operator"});
+}
+
 void GroupMemberState::Obey(GroupNonce, const GroupCommit& commit) {
   // A COMMIT of anything else than what is held cannot be carried out: the leader learns why.
   if (phase_ != Phase::kStaged || commit.round != round_) return Report();

@@ -56,6 +56,8 @@ class GroupMemberState {
   void OnUnproved();
   // The leader's own engine rank was paused for a round.
   void OnPaused() { released_ = false; }
+  // An operator drains this receiver: its leader gives up what is staged, unless it is decided.
+  void OnDrain();
   void OnStaged(GroupNonce round, std::optional<WeightVersion> base, const Status& status);
   // An error: memory may be a mixture, unless `untouched`.
   void OnWritten(GroupNonce round, const Status& status, bool untouched);

@@ -1,8 +1,15 @@
 #include "common/sync_state/receiver_plan.h"
 
+#include <charconv>
+
 #include "common/base/check.h"
 
 namespace dws {
+namespace {
+
+constexpr std::string_view kMaxBehindPrefix = "max-behind:";
+
+}  // namespace
 
 ReceiverStep NextStep(const ReceiverView& view) {
   if (view.drained) return ReceiverStep::kHold;
@@ -36,6 +43,46 @@ std::vector<TrainerRank> RanksPublishedAgain(const LiveState& live, const SyncTa
     if (token.has_value() && *token != live.ranks[r].state_token) ranks.emplace_back(r);
   }
   return ranks;
+}
+
+Result<CommitPolicy> ParseCommitPolicy(std::string_view text) {
+  if (text == "immediate") return CommitPolicy{.kind = CommitPolicy::Kind::kImmediate};
+  if (text == "boundary") return CommitPolicy{.kind = CommitPolicy::Kind::kBoundary};
+  if (text.starts_with(kMaxBehindPrefix)) {
+    const std::string_view digits = text.substr(kMaxBehindPrefix.size());
+    CommitPolicy policy{.kind = CommitPolicy::Kind::kMaxBehind};
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), policy.max_behind);
+    const bool whole = error == std::errc() && end == digits.data() + digits.size();
+    if (whole && policy.max_behind > 0) return policy;
+    return InvalidArgumentError(
+        "'{}' has to end with a number of versions, 1 or more: max-behind:4", text);
+  }
+  return InvalidArgumentError("'{}' is none of immediate, boundary, max-behind:K", text);
+}
+
+std::string ToString(const CommitPolicy& policy) {
+  switch (policy.kind) {
+    case CommitPolicy::Kind::kImmediate:
+      return "immediate";
+    case CommitPolicy::Kind::kBoundary:
+      return "boundary";
+    case CommitPolicy::Kind::kMaxBehind:
+      return fmt::format("{}{}", kMaxBehindPrefix, policy.max_behind);
+  }
+  return "";
+}
+
+uint64_t VersionsBehind(const std::optional<VersionAt>& live, const VersionAt& newest) {
+  const bool comparable = live.has_value() && live->stream == newest.stream;
+  const uint64_t reached = comparable ? live->version.value() : 0;
+  return newest.version.value() > reached ? newest.version.value() - reached : 0;
+}
+
+bool MayCommitNow(const CommitPolicy& policy, const CommitView& view) {
+  if (!policy.holds() || !view.proved || view.resync) return true;
+  return policy.kind == CommitPolicy::Kind::kMaxBehind &&
+         VersionsBehind(view.live, view.newest) > policy.max_behind;
 }
 
 std::optional<WeightVersion> VersionIn(const std::optional<VersionAt>& live,

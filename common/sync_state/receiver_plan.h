@@ -3,8 +3,11 @@
 // clock: receiver_daemon/worker and receiver_daemon/commit/prepare carry it out.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -45,6 +48,39 @@ std::optional<VersionAt> Adoptable(const std::optional<VersionAt>& intended,
 // memory's: the number was used twice (a sender that started with an older copy of its state, or
 // two of them). Empty when `target` is another version.
 std::vector<TrainerRank> RanksPublishedAgain(const LiveState& live, const SyncTarget& target);
+
+// When a version that is staged may be committed.
+struct CommitPolicy {
+  enum class Kind : uint8_t {
+    kImmediate,  // as soon as it is staged and the engine pauses
+    kBoundary,   // between two batches of the engine
+    kMaxBehind,  // the same, but the engine is never more than max_behind versions behind
+  };
+  Kind kind = Kind::kImmediate;
+  uint64_t max_behind = 0;  // kMaxBehind: at least 1
+
+  bool holds() const { return kind != Kind::kImmediate; }
+  friend bool operator==(const CommitPolicy&, const CommitPolicy&) = default;
+};
+
+// "immediate", "boundary", "max-behind:4". INVALID_ARGUMENT: anything else.
+Result<CommitPolicy> ParseCommitPolicy(std::string_view text);
+std::string ToString(const CommitPolicy& policy);
+
+// What it depends on, for a version that is staged.
+struct CommitView {
+  std::optional<VersionAt> live;  // LiveState::at
+  bool proved = false;            // memory is exactly `live`: the engine generates with it
+  bool resync = false;            // an operator asked for this commit
+  VersionAt newest;               // that all ranks offer: the staged one, or a newer one
+};
+
+// How many versions the engine is behind. In another stream numbers begin again: all of them.
+uint64_t VersionsBehind(const std::optional<VersionAt>& live, const VersionAt& newest);
+
+// Whether it may be committed now; otherwise only at a boundary. An engine without a proved version
+// (first contact, drift) waits for a commit, and gets one at once whatever the policy.
+bool MayCommitNow(const CommitPolicy& policy, const CommitView& view);
 
 // How to get to a version.
 enum class Way : uint8_t {

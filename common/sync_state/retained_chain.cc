@@ -25,6 +25,10 @@ Result<RetainedChain::Range> RetainedChain::Lead(WeightVersion base, WeightVersi
   for (size_t i = 0; i < versions_.size(); ++i) {
     const Entry& entry = versions_[i];
     if (entry.version <= base || entry.version > target) continue;
+    if (!entry.base.has_value()) {
+      return AbortedError("no delta leads to version {}, it has full tensors only: take those",
+                          entry.version.value());
+    }
     if (entry.base != at) break;
     if (range.count++ == 0) range.first = i;
     at = entry.version;

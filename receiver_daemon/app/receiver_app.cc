@@ -124,7 +124,7 @@ void ReceiverApp::MakeGroup() {
     decided = VersionAt{.stream = open->stream, .version = open->version};
   }
   group_ = std::make_unique<CommitGroup>(options_.group, options_.receiver_id, decided, registry_,
-                                         clock_, changed_);
+                                         clock_, changed_, options_.commit_policy);
   group_endpoint_ = std::make_unique<GroupEndpoint>(
       ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
       PeerTls{.credentials = credentials_, .server_name = "", .users = allowed_users_}, *group_,
@@ -163,10 +163,17 @@ Status ReceiverApp::StartEngineSide() {
                       .scrub = {.bytes_per_second_max = options_.scrub_bytes_per_second,
                                 .pass = std::chrono::seconds(options_.scrub_pass_seconds)},
                       .cuda = {.duty = {.percent = options_.gpu_duty_percent}},
-                      .stale = options_.stale()});
+                      .stale = options_.stale(),
+                      .commit_policy = options_.commit_policy});
   engine_service_ = std::make_unique<EngineServiceImpl>(
-      *desk_, registry_, handles_->path(), clock_,
-      [this] { return WhyEngineWaits(worker_->status(), *subscription_); });
+      *desk_, registry_, worker_->boundary(), handles_->path(), clock_,
+      EngineServiceImpl::Questions{
+          .why = [this] { return WhyEngineWaits(worker_->status(), *subscription_); },
+          .version =
+              [this] {
+                const std::optional<VersionAt> live = worker_->status().live;
+                return live.has_value() ? live->version.value() : 0;
+              }});
   return OkStatus();
 }
 

@@ -66,6 +66,18 @@ void ShowStaleness(Scrape& scrape, const WorkerStatus& worker) {
                worker.seconds_since_version);
 }
 
+void ShowHeld(Scrape& scrape, const WorkerStatus& worker) {
+  scrape.Gauge("dws_receiver_held_seconds",
+               "How long --commit-policy has held staged versions back; 0: none is held.",
+               worker.held_seconds);
+  scrape.Gauge("dws_receiver_versions_behind_max",
+               "K of --commit-policy=max-behind:K; 0: another policy.",
+               Number(worker.commit_policy.max_behind));
+  scrape.Counter("dws_receiver_replaced_total",
+                 "Versions that were staged, and replaced by newer ones before a commit.",
+                 Number(worker.replaced));
+}
+
 void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {
   scrape.Gauge("dws_receiver_staging_bytes", "Memory that holds fetched and staged weights now.",
                Number(worker.staging_bytes));
@@ -163,6 +175,7 @@ void ReceiverMetrics::Show(States states) {
     ShowWorker(scrape, worker, states.clock.Now());
     ShowScrub(scrape, worker.scrub, states.clock.Now());
     ShowStaleness(scrape, worker);
+    ShowHeld(scrape, worker);
     ShowVersions(scrape, worker, states.subscription);
     ShowEngine(scrape, states.registry);
     if (states.group != nullptr) ShowGroup(scrape, *states.group);

@@ -68,6 +68,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
                      parts_.links.FullWayViews(), parts_.clock.Now(), *reply.mutable_receiver());
   if (parts_.group != nullptr) {
+    if (!parts_.group->leads()) reply.mutable_receiver()->clear_commit_policy();
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }
   if (parts_.broadcasts != nullptr) {
@@ -134,6 +135,38 @@ Status ReceiverOperations::ForgetStream(const v1::ForgetStreamRequest& request,
                                         const Sink& progress) {
   DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Forget(AsStands(request.stream())));
   return Follow(*task, progress);
+}
+
+Status ReceiverOperations::Boundary(const Sink& progress) {
+  const WorkerStatus before = parts_.worker.status();
+  if (parts_.group != nullptr && !parts_.group->leads()) {
+    const GroupPlace& place = parts_.group->place();
+    return FailedPreconditionError(
+        "this is member {} of group '{}': expected its leader, {}, whose --commit-policy counts "
+        "for "
+        "all",
+        place.index, place.group_id, place.leader_address);
+  }
+  if (!before.commit_policy.holds()) {
+    return FailedPreconditionError(
+        "--commit-policy is {}: nothing is held back, every version is committed once it is staged",
+        ToString(before.commit_policy));
+  }
+  const auto task = std::make_shared<OperatorTask>(false);
+  CommitBoundary& boundary = parts_.worker.boundary();
+  const uint64_t id = boundary.NewId();
+  task->Update([&](TaskProgress& now) { now.step = "waits for the commit of what is held"; });
+  DWS_RETURN_IF_ERROR(boundary.Begin(id, false, [this, task, before](const Status& status) {
+    const std::optional<VersionAt> live = parts_.worker.status().live;
+    task->Update([&](TaskProgress& now) {
+      if (live.has_value()) now.version = live->version;
+      now.step = live == before.live ? "nothing was held" : "what was held is committed";
+    });
+    task->End(status);
+  }));
+  const Status status = Follow(*task, progress);
+  static_cast<void>(boundary.Drop(id));
+  return status;
 }
 
 Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {

@@ -24,7 +24,7 @@ class ReceiverOperations final : public AdminOperations {
     const Subscription& subscription;
     const EngineRegistry& registry;
     const SyncLinks& links;
-    const Worker& worker;
+    Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;
     CommitGroup* group = nullptr;           // null: in no group
@@ -43,6 +43,7 @@ class ReceiverOperations final : public AdminOperations {
   Status Evict(const v1::EvictRequest& request, const Sink& progress) override;
   // Returns after the stream is durably forgotten and the engine is paused.
   Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
+  Status Boundary(const Sink& progress) override;
 
  private:
   // Reports progress until the task has ended. CANCELLED: the caller hung up.

@@ -48,6 +48,9 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   status.set_seconds_without_sender(worker.seconds_without_sender);
   status.set_stale(!worker.stale.empty());
   status.set_seconds_since_version(worker.seconds_since_version);
+  status.set_commit_policy(ToString(worker.commit_policy));
+  status.set_held_seconds(worker.held_seconds);
+  status.set_replaced_versions(worker.replaced);
   uint64_t nacks = 0;
   for (const auto& [code, count] : worker.nacks) nacks += count;
   status.set_nacks(nacks);
@@ -81,6 +84,8 @@ const char* NameOf(GroupLeaderState::Phase phase) {
       return "pausing";
     case GroupLeaderState::Phase::kCommitting:
       return "committing";
+    case GroupLeaderState::Phase::kHeld:
+      return "held";
   }
   return "";
 }
@@ -118,7 +123,8 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
 // Works on copies of the parts' states, so a slow caller of status holds no lock of theirs.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        const std::vector<FullWays::View>& full_ways, TimePoint now, v1::ReceiverStatus& status) {
+                        const std::vector<FullWays::View>& full_ways, TimePoint now,
+                        v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
   FillScrub(worker.scrub, now, status);

@@ -16,7 +16,8 @@ namespace dws {
 // `full_ways`: by sender; none where there are no connections.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        const std::vector<FullWays::View>& full_ways, TimePoint now, v1::ReceiverStatus& status);
+                        const std::vector<FullWays::View>& full_ways, TimePoint now,
+                        v1::ReceiverStatus& status);
 
 void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status);
 

@@ -236,11 +236,11 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   for (const RankSlice slice : slices) {
     spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
   }
-  DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank,
-                                          {.layout = job.layout(),
-                                           .slices = slices,
-                                           .expected = prepared.published},
-                                          std::move(spool_options)));
+  DWS_ASSIGN_OR_RETURN(
+      FetchedFull full,
+      senders_.FetchFull(job.target, job.rank,
+                         {.layout = job.layout(), .slices = slices, .expected = prepared.published},
+                         std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes();

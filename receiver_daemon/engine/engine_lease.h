@@ -62,6 +62,7 @@ class EngineLease {
   uint32_t engine_rank() const { return engine_rank_; }
   Generation generation() const { return generation_; }
   bool has_hook() const { return needs_.post_commit; }
+  bool asks() const { return needs_.request; }  // for its commits
   State state() const;
 
   // Called by the stream. The lease opens paused, or running (see Needs::request).

@@ -88,6 +88,36 @@ TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& cl
   return clock.Now() + std::max<Duration>(left - kAnswerMargin, Duration::zero());
 }
 
+// A call that waits for the end of a boundary. Lifecycle: owns itself until OnDone.
+class BoundaryWait final : public grpc::ServerUnaryReactor {
+ public:
+  BoundaryWait(CommitBoundary& boundary, uint64_t id, std::function<void()> fill)
+      : boundary_(boundary), id_(id), fill_(std::move(fill)) {}
+
+  // Finishes the call, once.
+  CommitBoundary::Ended AtEnd() {
+    return [this](const Status& status) {
+      if (status.ok()) fill_();
+      Finish(ToGrpc(status));
+    };
+  }
+  void OnCancel() override {
+    if (boundary_.Drop(id_)) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  CommitBoundary& boundary_;
+  const uint64_t id_;  // that a cancelled call gives up
+  const std::function<void()> fill_;
+};
+
+Status CheckBoundaryId(uint64_t id) {
+  if (id > 0 && id < CommitBoundary::kOwnIds) return OkStatus();
+  return InvalidArgumentError("boundary_id is {}, expected a random number from 1 to {}", id,
+                              CommitBoundary::kOwnIds - 1);
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext* context,
@@ -121,8 +151,31 @@ grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseDown>* EngineServiceImpl::Lease(
 grpc::ServerUnaryReactor* EngineServiceImpl::Why(grpc::CallbackServerContext* context,
                                                  const v1::WhyRequest*, v1::WhyReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reply->set_waits_for(why_());
+  reply->set_waits_for(questions_.why());
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* EngineServiceImpl::Boundary(grpc::CallbackServerContext*,
+                                                      const v1::BoundaryRequest* request,
+                                                      v1::BoundaryReply* reply) {
+  const uint64_t id = request->boundary_id();
+  auto* const wait =
+      new BoundaryWait(boundary_, id, [this, reply] { reply->set_version(questions_.version()); });
+  Status begun = CheckBoundaryId(id);
+  if (begun.ok()) begun = boundary_.Begin(id, request->stays(), wait->AtEnd());
+  if (!begun.ok()) wait->Finish(ToGrpc(begun));
+  return wait;
+}
+
+grpc::ServerUnaryReactor* EngineServiceImpl::EndBoundary(grpc::CallbackServerContext* context,
+                                                         const v1::EndBoundaryRequest* request,
+                                                         v1::BoundaryReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  boundary_.End(request->boundary_id(), [this, reactor, reply](const Status& status) {
+    reply->set_version(questions_.version());
+    reactor->Finish(ToGrpc(status));
+  });
   return reactor;
 }
 

@@ -1,5 +1,5 @@
-// The gRPC service for engines: Attach, the lease stream, and Why. It converts messages; AttachDesk
-// decides, and EngineLease holds the state.
+// The gRPC service for engines: Attach, the lease stream, boundaries, and Why. It converts messages;
+// AttachDesk decides, EngineLease and CommitBoundary hold the state.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "proto/engine.grpc.pb.h"
 #include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/engine/engine_registry.h"
 
 namespace dws {
@@ -16,14 +17,19 @@ namespace dws {
 // Lifecycle: all references outlive it. Threads: gRPC's.
 class EngineServiceImpl final : public v1::EngineService::CallbackService {
  public:
-  // `why` returns, as text, what engines wait for; it never blocks.
-  EngineServiceImpl(AttachDesk& desk, EngineRegistry& registry, std::string handle_socket,
-                    const Clock& clock, std::function<std::string()> why)
+  // What it asks; neither blocks.
+  struct Questions {
+    std::function<std::string()> why;   // what engines wait for, as text
+    std::function<uint64_t()> version;  // that memory has; 0: none
+  };
+  EngineServiceImpl(AttachDesk& desk, EngineRegistry& registry, CommitBoundary& boundary,
+                    std::string handle_socket, const Clock& clock, Questions questions)
       : desk_(desk),
         registry_(registry),
+        boundary_(boundary),
         handle_socket_(std::move(handle_socket)),
         clock_(clock),
-        why_(std::move(why)) {}
+        questions_(std::move(questions)) {}
 
   grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
                                    const v1::AttachRequest* request,
@@ -32,13 +38,20 @@ class EngineServiceImpl final : public v1::EngineService::CallbackService {
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context, const v1::WhyRequest* request,
                                 v1::WhyReply* reply) override;
+  grpc::ServerUnaryReactor* Boundary(grpc::CallbackServerContext* context,
+                                     const v1::BoundaryRequest* request,
+                                     v1::BoundaryReply* reply) override;
+  grpc::ServerUnaryReactor* EndBoundary(grpc::CallbackServerContext* context,
+                                        const v1::EndBoundaryRequest* request,
+                                        v1::BoundaryReply* reply) override;
 
  private:
   AttachDesk& desk_;
   EngineRegistry& registry_;
+  CommitBoundary& boundary_;
   const std::string handle_socket_;
   const Clock& clock_;
-  const std::function<std::string()> why_;
+  const Questions questions_;
 };
 
 }  // namespace dws

@@ -13,7 +13,7 @@ namespace dws {
 
 CommitGroup::CommitGroup(GroupPlace place, std::string receiver_id,
                          std::optional<VersionAt> decided, EngineRegistry& registry,
-                         const Clock& clock, ChangeSignal& changed)
+                         const Clock& clock, ChangeSignal& changed, const CommitPolicy& policy)
     : place_(std::move(place)),
       registry_(registry),
       clock_(clock),
@@ -23,7 +23,7 @@ CommitGroup::CommitGroup(GroupPlace place, std::string receiver_id,
       next_keepalive_(clock.Now()) {
   DWS_CHECK(place_.index < place_.member_count);
   if (!leads()) return;
-  leader_.emplace(place_.member_count, decided);
+  leader_.emplace(place_.member_count, decided, policy);
   remotes_.resize(place_.member_count);
   leader_id_ = ConnectionId(++last_connection_);
   remotes_[0] = {.receiver_id = std::move(receiver_id),
@@ -103,6 +103,31 @@ void CommitGroup::OnForget(const StreamId& stream) {
     Drive();
   }
   Deliver();
+}
+
+void CommitGroup::OnDrain() {
+  {
+    MutexLock lock(mutex_);
+    member_.OnDrain();
+    Drive();
+  }
+  Deliver();
+}
+
+void CommitGroup::OnBoundary() {
+  {
+    MutexLock lock(mutex_);
+    if (!leader_.has_value()) return;
+    leader_->OnBoundary();
+    Drive();
+  }
+  Deliver();
+}
+
+CommitGroup::Hold CommitGroup::hold() const {
+  MutexLock lock(mutex_);
+  if (!leader_.has_value()) return {};
+  return {.state = leader_->hold(), .replaced = leader_->replaced()};
 }
 
 void CommitGroup::OnStaged(const StageOrder& order, std::optional<WeightVersion> base,

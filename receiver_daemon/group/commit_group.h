@@ -72,9 +72,10 @@ struct GroupView {
 class CommitGroup {
  public:
   // `decided`: what the ledger says is decided and not settled. `registry`: of the engine that ends
-  // with the group, at once, whatever the worker is doing.
+  // with the group, at once, whatever the worker is doing. `policy`: of a leader, for all.
   CommitGroup(GroupPlace place, std::string receiver_id, std::optional<VersionAt> decided,
-              EngineRegistry& registry, const Clock& clock, ChangeSignal& changed);
+              EngineRegistry& registry, const Clock& clock, ChangeSignal& changed,
+              const CommitPolicy& policy = {});
 
   const GroupPlace& place() const { return place_; }
   bool leads() const { return place_.index == 0; }
@@ -99,6 +100,15 @@ class CommitGroup {
   void OnTarget(const std::optional<VersionAt>& target);  // on a member: nothing
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
+  void OnBoundary();  // on a member: nothing
+  // An operator drains this receiver, which has something staged.
+  void OnDrain();
+  // Of a leader's round; kNone on the others.
+  struct Hold {
+    RoundHold state = RoundHold::kNone;
+    uint64_t replaced = 0;
+  };
+  Hold hold() const;
 
   // An operator's: ends the engine for good. FAILED_PRECONDITION: this is not the leader, or it has
   // ended already. INVALID_ARGUMENT: there is no such member.

@@ -148,6 +148,23 @@ void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
                "An engine that is stale stays ready: /readyz is 200, status and metrics report it");
 }
 
+// A CLI11 validator: returns what is wrong, or "".
+std::string NoCommitPolicy(const std::string& text) {
+  return std::string(Message(ParseCommitPolicy(text).status()));
+}
+
+void AddCommitPolicyFlag(CLI::App& app, CommitPolicy& policy) {
+  app.add_option_function<std::string>(
+         "--commit-policy",
+         [&policy](const std::string& text) { policy = *ParseCommitPolicy(text); },
+         "When a staged version is committed: at once; only at boundaries that the engine names "
+         "(Engine.boundary, dwsctl boundary); there, but never more than K versions behind. In a "
+         "group: of the leader, for all members")
+      ->check(CLI::Validator(NoCommitPolicy, "", "policy"))
+      ->type_name("immediate|boundary|max-behind:K")
+      ->default_str(ToString(policy));
+}
+
 void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
   AddSizeFlag(
       app, "--scrub-rate", options.scrub_bytes_per_second,
@@ -158,6 +175,30 @@ void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
                  "allows")
       ->check(CLI::Range(int64_t{1}, limits::kScrubPassMax.count()))
       ->capture_default_str();
+}
+
+void AddFullWayFlags(CLI::App& app, ReceiverOptions& options) {
+  app.add_option_function<std::string>(
+         "--full-way",
+         [&options](const std::string& way) {
+           DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
+         },
+         "How full tensors come: from the memory of a sender on this host, by --fabric, over the "
+         "sender's connection, or by the best of these that works (auto); any other way than the "
+         "named one is an error")
+      ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
+      ->type_name("auto|same-host|fabric|grpc")
+      ->default_str("auto");
+  app.add_option_function<std::string>(
+         "--fabric",
+         [&options](const std::string& choice) {
+           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
+         },
+         "Read full tensors over libfabric from senders that lend them: by this provider, or by "
+         "any (auto); none encrypts")
+      ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
+      ->type_name("off|auto|verbs|efa|tcp")
+      ->default_str("off");
 }
 
 }  // namespace
@@ -190,6 +231,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
               {.bytes_min = limits::kStagingBytesMin, .bytes_max = limits::kRegionBytesMax});
   AddScrubFlags(app, options);
   AddStaleFlags(app, options);
+  AddCommitPolicyFlag(app, options.commit_policy);
   app.add_option("--threads", options.threads, "Threads that stage and digest, besides the worker")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -201,27 +243,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       app, options.profile,
       "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
       "decode (direct), by the speed of the link (auto)");
-  app.add_option_function<std::string>(
-         "--full-way",
-         [&options](const std::string& way) {
-           DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
-         },
-         "How full tensors come: from the memory of a sender on this host, or by --fabric, over its "
-         "connection, or by the best of these that works (auto); any other way than the named one is "
-         "an error")
-      ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
-      ->type_name("auto|same-host|fabric|grpc")
-      ->default_str("auto");
-  app.add_option_function<std::string>(
-         "--fabric",
-         [&options](const std::string& choice) {
-           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
-         },
-         "Read full tensors over libfabric from senders that lend them: by this provider, or by "
-         "any (auto); none encrypts")
-      ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
-      ->type_name("off|auto|verbs|efa|tcp")
-      ->default_str("off");
+  AddFullWayFlags(app, options);
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,
@@ -299,6 +321,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (options.senders.size() > limits::kSendersMax) {
     config.Reject("sender", fmt::format("given {} times, expected at most {}",
                                         options.senders.size(), limits::kSendersMax));
+  }
+  if (const std::string mistake = CommitPolicyMistake(options); !mistake.empty()) {
+    config.Reject("commit-policy", mistake);
   }
   for (const GroupMistake& mistake : GroupMistakes(options.group)) {
     config.Reject(mistake.option, mistake.message);

@@ -35,6 +35,19 @@ Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
       peer.option, peer.address);
 }
 
+std::string CommitPolicyMistake(const ReceiverOptions& options) {
+  if (!options.commit_policy.holds()) return "";
+  if (!options.follow.slime_dir.empty()) {
+    return fmt::format("{} is given beside slime-dir: a follower commits nothing, its engine loads",
+                       ToString(options.commit_policy));
+  }
+  if (options.group.index == 0) return "";
+  return fmt::format(
+      "{} is given to member {} of group '{}': expected only on its leader (group-index 0), which "
+      "decides for all members",
+      ToString(options.commit_policy), options.group.index, options.group.group_id);
+}
+
 Status CheckOptions(const ReceiverOptions& options) {
   if (options.job_id.empty() || options.job_id.size() > limits::kIdBytesMax) {
     return InvalidArgumentError("--job-id has {} bytes, expected 1 to {}", options.job_id.size(),
@@ -64,6 +77,9 @@ Status CheckOptions(const ReceiverOptions& options) {
   }
   if (!options.host_share.folder.empty() && options.senders.empty()) {
     return InvalidArgumentError("--host-share needs --sender: it shares what is fetched from them");
+  }
+  if (const std::string mistake = CommitPolicyMistake(options); !mistake.empty()) {
+    return InvalidArgumentError("--commit-policy: {}", mistake);
   }
   for (const PlainPeer& peer : PlainPeers(options)) {
     DWS_RETURN_IF_ERROR(CheckPlainPeer(options, peer));

@@ -14,6 +14,7 @@
 #include "common/model/limits.h"
 #include "common/service/program/daemon.h"
 #include "common/sync_state/presence_limits.h"
+#include "common/sync_state/receiver_plan.h"
 #include "common/sync_state/sender_watch.h"
 #include "common/transport/fabric/provider.h"
 #include "common/transport/nccl/broadcast_parts.h"
@@ -68,7 +69,8 @@ struct ReceiverOptions : DaemonOptions {
   uint32_t scrub_pass_seconds = limits::kScrubPassDefault.count();
   uint32_t stale_after_seconds = limits::kStaleAfterDefault.count();
   bool stale_keeps_ready = false;
-  size_t threads = 1;  // besides the worker
+  CommitPolicy commit_policy;  // of a group's leader: for all; on its members and followers: none
+  size_t threads = 1;          // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
   FullWayChoice full_way = {};
   FabricChoice fabric;
@@ -96,6 +98,9 @@ std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options);
 std::vector<std::string> PlainPeerNames(const ReceiverOptions& options);
 // FAILED_PRECONDITION unless --insecure is given; the message says what to do.
 Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer);
+
+// What is mistaken about --commit-policy beside other options; empty: nothing.
+std::string CommitPolicyMistake(const ReceiverOptions& options);
 
 // INVALID_ARGUMENT or FAILED_PRECONDITION names the flag of a wrong option.
 Status CheckOptions(const ReceiverOptions& options);

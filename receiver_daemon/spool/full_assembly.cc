@@ -1,3 +1,4 @@
+// Digests are kept by block, because a block may come more than once.
 #include "receiver_daemon/spool/full_assembly.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The names are those of the flag, the status and the metrics.
 #include "receiver_daemon/transfer/full_way.h"
 
 namespace dws {

@@ -17,11 +17,11 @@ Result<std::vector<EncodedBlockView>> RawBlocks(const RankLayout::SliceEntry& sl
   const uint64_t element_bytes = ElementBytes(slice.dtype);
   std::vector<EncodedBlockView> blocks;
   for (uint32_t i = 0; i < entry.block_count; ++i) {
-    const auto elements = static_cast<uint32_t>(BlockElements(slice.elements, entry.first_block + i));
+    const auto elements =
+        static_cast<uint32_t>(BlockElements(slice.elements, entry.first_block + i));
     const uint64_t size = elements * element_bytes;
     DWS_CHECK(size <= bytes.size());  // whoever spooled it knew the layout
-    blocks.push_back(
-        {.mode = BlockMode::kDenseRaw, .nnz = elements, .payload = bytes.first(size)});
+    blocks.push_back({.mode = BlockMode::kDenseRaw, .nnz = elements, .payload = bytes.first(size)});
     bytes = bytes.subspan(size);
   }
   DWS_CHECK(bytes.empty());

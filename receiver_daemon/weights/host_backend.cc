@@ -102,9 +102,8 @@ void ApplyAt(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint3
 // Writes the blocks of a raw frame, without a copy in between.
 Status WriteRaw(const FrameSet& set, const SpooledFrame& frame, std::span<const SegmentMap> places,
                 BlockScratch& scratch) {
-  DWS_ASSIGN_OR_RETURN(
-      const std::vector<EncodedBlockView> blocks,
-      ReadBlocks(set.layout.slice(frame.slice), frame, set.spool, scratch.frame));
+  DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlockView> blocks,
+                       ReadBlocks(set.layout.slice(frame.slice), frame, set.spool, scratch.frame));
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     DWS_KILLPOINT("receiver.commit.inside_apply");
     const uint64_t first = uint64_t{frame.entry.first_block + i} * limits::kBlockElements;

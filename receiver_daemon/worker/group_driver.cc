@@ -18,6 +18,8 @@ Status GroupDriver::Round() {
   bool attached = engine_.Attach();
   TellEngine();  // not only once all memory has been read
   if (attached) attached = engine_.Read();
+  TellDrain();
+  LookAtBoundary();  // before a newer target takes the place of what is held
   std::optional<SyncTarget> target;
   if (!parts_.desk.draining()) target = parts_.subscription.Target();
   parts_.group.OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
@@ -30,8 +32,24 @@ Status GroupDriver::Round() {
     if (status.ok()) status = Resync();
   }
   ObeyGroup();
+  LookAtBoundary();
   if (attached && status.ok()) Show();
   return status;
+}
+
+// What is held may be so for long.
+void GroupDriver::TellDrain() {
+  if (!parts_.desk.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
+  work_.staged->drain_told = true;
+  parts_.group.OnDrain();
+}
+
+void GroupDriver::LookAtBoundary() {
+  const CommitGroup::Hold hold = parts_.group.hold();
+  board_.SetReplaced(hold.replaced);
+  board_.SetHeld(hold.state != RoundHold::kNone);
+  if (hold.state == RoundHold::kNone) parts_.boundary.Settle();
+  if (hold.state == RoundHold::kHeld && parts_.boundary.Hold()) parts_.group.OnBoundary();
 }
 
 void GroupDriver::TellEngine() {

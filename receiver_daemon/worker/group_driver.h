@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/ledger/version_ledger.h"
+#include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/worker/drift_watch.h"
@@ -32,6 +33,7 @@ class GroupDriver final : public VersionDriver {
     DriftWatch& watch;
     VersionRunner& runner;
     WorkerBoard& board;
+    CommitBoundary& boundary;
     const std::atomic<bool>& stopping;
   };
   explicit GroupDriver(const Parts& parts)
@@ -56,6 +58,7 @@ class GroupDriver final : public VersionDriver {
     Prepared prepared;
     uint64_t drifts = 0;  // found until then
     bool resync = false;  // as an operator's resync wants it
+    bool drain_told = false;
   };
   // What is under way between two orders, of one engine.
   struct Work {
@@ -71,6 +74,9 @@ class GroupDriver final : public VersionDriver {
 
   void TellEngine();
   Status TellDrift();
+  void TellDrain();
+  // Of the leader: has a held round committed at a boundary.
+  void LookAtBoundary();
   Status Adopt(const SyncTarget& target);
   Status Resync();
   void ObeyGroup();

@@ -164,6 +164,11 @@ bool LiveEngine::MayCommit(const VersionAt& target) const {
   });
 }
 
+bool LiveEngine::Asks() const {
+  DWS_CHECK(engine_.has_value());
+  return std::ranges::any_of(engine_->leases, [](const auto& lease) { return lease->asks(); });
+}
+
 bool LiveEngine::AllRun() const {
   DWS_CHECK(engine_.has_value());
   return std::ranges::all_of(engine_->leases, [](const auto& lease) {

@@ -66,6 +66,8 @@ class LiveEngine {
   // Whether all its ranks would stop for a commit of `target` now. Requires that an engine is
   // attached.
   bool MayCommit(const VersionAt& target) const;
+  // Whether it says itself when it lets versions be committed. Requires that an engine is attached.
+  bool Asks() const;
   // Whether it may compute now: it has a version, and neither a commit group nor drift has it
   // paused.
   bool runs() const {

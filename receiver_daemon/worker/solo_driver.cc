@@ -1,6 +1,6 @@
 // Each round is one straight line: NextStep decides what to do from what is known of memory,
 // senders and operators. All that is kept between two rounds is a version that is staged for an
-// engine that has not asked for it yet.
+// engine that has not asked for it yet, or that the commit policy holds back.
 #include "receiver_daemon/worker/solo_driver.h"
 
 #include <utility>
@@ -18,6 +18,7 @@ void SoloDriver::AfterRound(const Status& round) {
   if (parts_.engine.live().drifted && !parts_.engine.paused_for_drift()) {
     parts_.engine.PauseForDrift(round);
   }
+  if (!round.ok()) parts_.boundary.Settle();  // boundaries do not wait for the next one
 }
 
 Status SoloDriver::FollowTarget() {
@@ -28,6 +29,7 @@ Status SoloDriver::FollowTarget() {
     // The stream has changed since the engine was looked at, its ranks do not fit each other, or
     // they are cut otherwise.
     DWS_RETURN_IF_ERROR(parts_.subscription.Layouts().status());
+    DropStaged();
     parts_.board.SetTrouble("versions are not followed while senders cut tensors otherwise");
     return OkStatus();
   }
@@ -87,7 +89,7 @@ Status SoloDriver::Resync(OperatorTask& task, const std::optional<SyncTarget>& t
   } else {
     status = UnavailableError("{}", parts_.subscription.MissingTarget());
   }
-  if (status.ok() && staged_.has_value()) {
+  if (status.ok() && staged_.has_value()) {  // the commit policy holds no resync back
     task.Update([](TaskProgress& progress) {
       progress.step = "waits for the engine, which asks when a version may be committed";
     });
@@ -116,18 +118,18 @@ Status SoloDriver::Adopt(const SyncTarget& target) {
 
 Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   LiveEngine& engine = parts_.engine;
-  Status status = Stage(target, way);
-  if (status.ok() && !engine.MayCommit(target.at())) {
+  Status status = CommitOlder(target, way);
+  if (status.ok()) status = Stage(target, way);
+  if (status.ok() && !MayCommit(target, way)) {
     parts_.board.SetStage("staged", target.version, staged_->prepared.staging_bytes());
     parts_.board.SetTrouble("");
-    return OkStatus();  // its request wakes the worker
+    if (engine.live().proved()) parts_.board.SetReadiness(true, "");
+    return OkStatus();
   }
-  if (status.ok()) {
-    const Staged staged = *std::exchange(staged_, std::nullopt);
-    parts_.board.SetStage("committing", target.version, staged.prepared.staging_bytes());
-    status = Commit(staged.prepared);
-  }
+  if (status.ok()) status = CommitStaged();
   parts_.board.SetStage("idle", std::nullopt);
+  parts_.board.SetHeld(false);
+  parts_.boundary.Settle();
   engine.Show();
   parts_.board.SetTrouble(status.ok() ? ""
                                       : fmt::format("version {} cannot be reached: {}",
@@ -141,12 +143,43 @@ Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   return status;
 }
 
-bool SoloDriver::IsStaged(const SyncTarget& target, Way way) const {
+Status SoloDriver::CommitOlder(const SyncTarget& target, Way way) {
+  if (!policy_.holds() || !StagedFits(way) || parts_.engine.Asks()) return OkStatus();
+  const VersionAt staged = staged_->prepared.target.at();
+  const bool older = staged.stream == target.stream && staged.version < target.version;
+  return older && MayCommit(target, way) ? CommitStaged() : OkStatus();
+}
+
+bool SoloDriver::MayCommit(const SyncTarget& newest, Way way) {
   const LiveEngine& engine = parts_.engine;
-  if (!staged_.has_value() || staged_->prepared.target.at() != target.at() || staged_->way != way ||
-      staged_->base != engine.live().at || staged_->drifts != engine.drifts()) {
-    return false;
-  }
+  if (engine.Asks()) return engine.MayCommit(newest.at());  // these are its boundaries
+  const bool now = MayCommitNow(policy_, {.live = engine.live().at,
+                                          .proved = engine.live().proved(),
+                                          .resync = way != Way::kDelta,
+                                          .newest = newest.at()});
+  if (now) return true;
+  parts_.board.SetHeld(true);
+  return parts_.boundary.Hold();
+}
+
+Status SoloDriver::CommitStaged() {
+  const Staged staged = *std::exchange(staged_, std::nullopt);
+  parts_.board.SetStage("committing", staged.prepared.target.version,
+                        staged.prepared.staging_bytes());
+  const Status status = Commit(staged.prepared);
+  parts_.board.SetHeld(false);
+  parts_.boundary.Settle();
+  return status;
+}
+
+bool SoloDriver::StagedFits(Way way) const {
+  const LiveEngine& engine = parts_.engine;
+  return staged_.has_value() && staged_->way == way && staged_->base == engine.live().at &&
+         staged_->drifts == engine.drifts();
+}
+
+bool SoloDriver::IsStaged(const SyncTarget& target, Way way) const {
+  if (!StagedFits(way) || staged_->prepared.target.at() != target.at()) return false;
   // A number that was published again names other weights.
   DWS_CHECK(target.ranks.size() == staged_->prepared.ranks.size());
   for (size_t r = 0; r < target.ranks.size(); ++r) {
@@ -157,14 +190,22 @@ bool SoloDriver::IsStaged(const SyncTarget& target, Way way) const {
 }
 
 void SoloDriver::DropStaged() {
-  if (!staged_.has_value()) return;
+  const bool had = staged_.has_value();
+  DropPrepared();
+  if (had) parts_.board.SetStage("idle", std::nullopt);
+}
+
+void SoloDriver::DropPrepared() {
   staged_.reset();
-  parts_.board.SetStage("idle", std::nullopt);
+  parts_.board.SetHeld(false);
+  parts_.boundary.Settle();
 }
 
 Status SoloDriver::Stage(const SyncTarget& target, Way way) {
   LiveEngine& engine = parts_.engine;
   if (IsStaged(target, way)) return OkStatus();
+  // Released before the newer one is fetched, for both together may be too large.
+  if (StagedFits(way)) parts_.board.CountReplaced();
   staged_.reset();
   const std::optional<VersionAt> base = engine.live().at;
   const uint64_t drifts = engine.drifts();

@@ -1,10 +1,12 @@
 // Drives an engine that is served by this receiver alone: to the newest version that all trainer
-// ranks offer, and it runs as soon as it is there.
+// ranks offer, as soon as the commit policy lets it, and it runs as soon as it is there.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
+#include "common/sync_state/receiver_plan.h"
+#include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/worker/drift_watch.h"
 #include "receiver_daemon/worker/version_driver.h"
 #include "receiver_daemon/worker/version_runner.h"
@@ -22,14 +24,15 @@ class SoloDriver final : public VersionDriver {
     DriftWatch& watch;
     VersionRunner& runner;
     WorkerBoard& board;
+    CommitBoundary& boundary;
   };
-  explicit SoloDriver(const Parts& parts) : parts_(parts) {}
+  SoloDriver(const Parts& parts, const CommitPolicy& policy) : parts_(parts), policy_(policy) {}
 
   Status Round() override;
   void AfterRound(const Status& round) override;
   bool in_flight() const override { return false; }
   bool has_orders() const override { return false; }
-  void DropPrepared() override { staged_.reset(); }
+  void DropPrepared() override;
   void BeforeForget() override {}
   void AfterForget(const StreamId&) override {}
 
@@ -45,8 +48,17 @@ class SoloDriver final : public VersionDriver {
   // Prepares the version, unless it is staged.
   Status Stage(const SyncTarget& target, Way way);
   bool IsStaged(const SyncTarget& target, Way way) const;
+  // Whether what is staged still leads from what memory has.
+  bool StagedFits(Way way) const;
+  // Commits a staged version that is older than `target`, if the policy does not hold it any more:
+  // replacing it would put the commit off.
+  Status CommitOlder(const SyncTarget& target, Way way);
+  // Whether what is staged may be committed; false: the engine's request or a boundary wakes the
+  // worker.
+  bool MayCommit(const SyncTarget& newest, Way way);
+  Status CommitStaged();
 
-  // For an engine that lets a commit happen only when it asks for one.
+  // For an engine that lets a commit happen only when it asks for one, and for the commit policy.
   struct Staged {
     Prepared prepared;
     Way way;
@@ -55,6 +67,7 @@ class SoloDriver final : public VersionDriver {
   };
 
   const Parts parts_;
+  const CommitPolicy policy_;
   std::optional<Staged> staged_;
 };
 

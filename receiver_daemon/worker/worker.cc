@@ -15,6 +15,7 @@ namespace dws {
 Worker::Worker(Parts parts, Options options)
     : parts_(std::move(parts)),
       preparer_(parts_.senders, parts_.pool, parts_.clock, options.prepare),
+      boundary_(parts_.changed),
       board_({.subscription = parts_.subscription,
               .desk = parts_.desk,
               .preparer = preparer_,
@@ -23,7 +24,8 @@ Worker::Worker(Parts parts, Options options)
               .on_commit = parts_.on_commit},
              {.staging_bytes_max = options.prepare.staging_bytes_max,
               .stale = options.stale,
-              .scrub = options.scrub}),
+              .scrub = options.scrub,
+              .commit_policy = options.commit_policy}),
       engine_({.subscription = parts_.subscription,
                .registry = parts_.registry,
                .preparer = preparer_,
@@ -58,9 +60,9 @@ Worker::Worker(Parts parts, Options options)
                .engine = engine_,
                .board = board_},
               options.pause_timeout),
-      driver_(MakeDriver()) {}
+      driver_(MakeDriver(options.commit_policy)) {}
 
-std::unique_ptr<VersionDriver> Worker::MakeDriver() {
+std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
   if (parts_.group == nullptr) {
     return std::make_unique<SoloDriver>(SoloDriver::Parts{.subscription = parts_.subscription,
                                                           .desk = parts_.desk,
@@ -68,7 +70,9 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver() {
                                                           .engine = engine_,
                                                           .watch = watch_,
                                                           .runner = runner_,
-                                                          .board = board_});
+                                                          .board = board_,
+                                                          .boundary = boundary_},
+                                        policy);
   }
   return std::make_unique<GroupDriver>(GroupDriver::Parts{.group = *parts_.group,
                                                           .subscription = parts_.subscription,
@@ -81,6 +85,7 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver() {
                                                           .watch = watch_,
                                                           .runner = runner_,
                                                           .board = board_,
+                                                          .boundary = boundary_,
                                                           .stopping = stopping_});
 }
 
@@ -130,6 +135,7 @@ void Worker::Run() {
   const Status reason = UnavailableError("the receiver is stopping");
   watch_.EndVerifies(reason);
   parts_.desk.Close(reason);
+  boundary_.Close(reason);
   MutexLock lock(mutex_);
   running_ = false;
   ended_.NotifyAll();

@@ -22,6 +22,8 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
+#include "common/sync_state/receiver_plan.h"
+#include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/peers/change_signal.h"
 #include "receiver_daemon/worker/drift_watch.h"
@@ -59,6 +61,7 @@ class Worker {
     ScrubOptions scrub = {};
     CudaOptions cuda;
     StaleRule stale;
+    CommitPolicy commit_policy;  // of a leader: given to its group as well
   };
 
   Worker(Parts parts, Options options);
@@ -69,6 +72,8 @@ class Worker {
   void Join();                       // waits for the end, however long
 
   WorkerStatus status() const { return board_.status(); }
+  // Where engines and operators name boundaries. Threads: any.
+  CommitBoundary& boundary() { return boundary_; }
   // One round, then one batch of what is to be verified or is due to be scrubbed. Public for tests,
   // which call it instead of Start. An error means "again, a little later".
   Status Step();
@@ -84,7 +89,7 @@ class Worker {
   bool busy() const { return watch_.busy(); }  // there is more to do, although nothing has changed
 
  private:
-  std::unique_ptr<VersionDriver> MakeDriver();
+  std::unique_ptr<VersionDriver> MakeDriver(const CommitPolicy& policy);
   void Run();
   void AwaitRetry(uint64_t seen, Duration delay);
   bool Look();
@@ -95,6 +100,7 @@ class Worker {
   const Parts parts_;
   std::atomic<bool> stopping_{false};
   Preparer preparer_;
+  CommitBoundary boundary_;
   WorkerBoard board_;
   LiveEngine engine_;
   DriftWatch watch_;

@@ -23,6 +23,7 @@ WorkerBoard::WorkerBoard(Parts parts, const Options& options)
     : parts_(std::move(parts)), options_(options) {
   status_.version_since = parts_.clock.Now();
   status_.scrub.asked = options_.scrub;
+  status_.commit_policy = options_.commit_policy;
 }
 
 WorkerStatus WorkerBoard::status() const {
@@ -37,6 +38,9 @@ WorkerStatus WorkerBoard::status() const {
     }
   }
   status.seconds_since_version = ToSeconds(parts_.clock.Now() - status.version_since);
+  if (status.held_since.has_value()) {
+    status.held_seconds = ToSeconds(parts_.clock.Now() - *status.held_since);
+  }
   status.drain = parts_.desk.drain();
   if (status.stage == "idle" && status.drain == DrainStage::kDrained) status.stage = "drained";
   const RejectionCounts rejections = parts_.preparer.rejections();
@@ -123,6 +127,25 @@ void WorkerBoard::ShowReading(uint64_t done_bytes, uint64_t total_bytes) {
 void WorkerBoard::EndReading() {
   MutexLock lock(mutex_);
   reading_.reset();
+}
+
+void WorkerBoard::SetHeld(bool held) {
+  MutexLock lock(mutex_);
+  if (!held) {
+    status_.held_since.reset();
+  } else if (!status_.held_since.has_value()) {
+    status_.held_since = parts_.clock.Now();
+  }
+}
+
+void WorkerBoard::SetReplaced(uint64_t replaced) {
+  MutexLock lock(mutex_);
+  status_.replaced = replaced;
+}
+
+void WorkerBoard::CountReplaced() {
+  MutexLock lock(mutex_);
+  ++status_.replaced;
 }
 
 void WorkerBoard::SetTrouble(std::string trouble) {

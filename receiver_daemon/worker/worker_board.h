@@ -38,6 +38,7 @@ class WorkerBoard {
     uint64_t staging_bytes_max = 0;
     StaleRule stale;
     ScrubOptions scrub;
+    CommitPolicy commit_policy;
   };
   WorkerBoard(Parts parts, const Options& options);
 
@@ -52,6 +53,10 @@ class WorkerBoard {
   // committed, until EndReading.
   void ShowReading(uint64_t done_bytes, uint64_t total_bytes);
   void EndReading();
+  // Whether the commit policy holds a staged version back; the same again changes nothing.
+  void SetHeld(bool held);
+  void SetReplaced(uint64_t replaced);
+  void CountReplaced();
   void SetTrouble(std::string trouble);
   // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
   // recorded.

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/model/digest/digest.h"
 #include "common/model/weight_version.h"
+#include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/commit/scrub.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker/operator_desk.h"
@@ -70,6 +71,12 @@ struct WorkerStatus {
   std::map<std::string, uint64_t> nacks;  // by status code, lower case
   MismatchCounts mismatches;
   ScrubProgress scrub;
+
+  CommitPolicy commit_policy;
+  // The commit policy holds versions back: since the first of them was staged.
+  std::optional<TimePoint> held_since;
+  double held_seconds = 0;
+  uint64_t replaced = 0;  // versions that were staged, and replaced by newer ones before a commit
 
   double seconds_without_sender = 0;  // not every trainer rank has an accepted one; 0: each has
   std::string stale;                  // said when that lasts too long; empty: it does not

@@ -121,7 +121,7 @@ class SenderApp final : public Daemon {
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::atomic<size_t> full_transfers_{0};
   EgressLimit egress_{options_.egress_bytes_per_second, clock_};
-  EgressLimit no_limit_{0, clock_};  // to this host
+  EgressLimit no_limit_{0, clock_};                       // to this host
   std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
   std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
   std::unique_ptr<SenderOperations> operations_;

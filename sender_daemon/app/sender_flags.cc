@@ -13,6 +13,26 @@
 #include "sender_daemon/slime/slime_sink.h"
 
 namespace dws {
+namespace {
+
+void AddTransferFlags(CLI::App& app, SenderOptions& options) {
+  AddSizeFlag(app, "--egress-limit", options.egress_bytes_per_second,
+              "Bytes a second to all receivers over TCP together, as 1250MiB; 0: no limit",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_option_function<std::string>(
+         "--fabric",
+         [&options](const std::string& choice) {
+           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
+         },
+         "Lend the snapshot to receivers over libfabric: by this provider, or by verbs or efa "
+         "where "
+         "there is an adapter (auto); none encrypts")
+      ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
+      ->type_name("off|auto|verbs|efa|tcp")
+      ->default_str("off");
+}
+
+}  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   options.threads = std::max(1U, std::thread::hardware_concurrency());
@@ -41,19 +61,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
                  "Cap on retained deltas, in versions")
       ->check(CLI::Range(size_t{1}, limits::kRetainedVersionsMax))
       ->capture_default_str();
-  AddSizeFlag(app, "--egress-limit", options.egress_bytes_per_second,
-              "Bytes a second to all receivers over TCP together, as 1250MiB; 0: no limit",
-              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
-  app.add_option_function<std::string>(
-         "--fabric",
-         [&options](const std::string& choice) {
-           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
-         },
-         "Lend the snapshot to receivers over libfabric: by this provider, or by verbs or efa where "
-         "there is an adapter (auto); neither encrypts")
-      ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
-      ->type_name("off|auto|verbs|efa|tcp")
-      ->default_str("off");
+  AddTransferFlags(app, options);
   app.add_option_function<int64_t>(
          "--laggard-after",
          [&options](int64_t seconds) { options.laggard_after = std::chrono::seconds(seconds); },

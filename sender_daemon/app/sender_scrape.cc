@@ -12,11 +12,14 @@ namespace dws {
 namespace {
 
 void ShowNewest(Scrape& scrape, const RankState& state, const RetainedVersion& newest) {
-  if (!newest.base.has_value()) return;  // no delta: nothing to compare
-  DWS_CHECK(!newest.object.empty());
+  const bool compared = newest.base.has_value() || newest.full == FullCause::kAsked ||
+                        newest.full == FullCause::kDense;
+  if (!compared) return;
   const auto elements = static_cast<double>(state.layout().element_count());
   scrape.Gauge("dws_sender_density_ratio", "Changed elements of the newest version, of all.",
                static_cast<double>(newest.nnz) / std::max(elements, 1.0));
+  if (!newest.base.has_value()) return;
+  DWS_CHECK(!newest.object.empty());
   scrape.Gauge(
       "dws_sender_reduction_ratio",
       "Bytes of all weights, divided by those of the newest version's delta.",
@@ -49,6 +52,9 @@ void ShowSender(Metrics& registry, SenderStates states) {
                  static_cast<double>(states.retain_versions_max));
     scrape.Gauge("dws_sender_snapshot_bytes", "Memory of the snapshot that versions are made from.",
                  rank == nullptr ? 0 : static_cast<double>(rank->snapshot->size_bytes()));
+    scrape.Gauge("dws_sender_kept_bytes",
+                 "Memory of what full versions have overwritten and readers have yet to read.",
+                 rank == nullptr ? 0 : static_cast<double>(rank->snapshot->reads().held_bytes()));
     scrape.Gauge("dws_sender_trainer_present", "1 while a trainer is registered.",
                  states.trainer_present() ? 1 : 0);
     for (const auto& sink : *states.sinks) sink->Show(scrape);

@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log/log.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/encoder.h"
 #include "common/model/limits.h"
+#include "sender_daemon/capture/full/counting_copy.h"
 
 namespace dws {
 
@@ -20,6 +22,12 @@ constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kBatchBlocks = 1024;
 // Several batches per worker, so that the others do not wait long for a late one.
 constexpr size_t kBatchesPerWorker = 8;
+
+uint64_t PayloadBytes(std::span<const EncodedBlock> blocks) {
+  uint64_t bytes = 0;
+  for (const EncodedBlock& block : blocks) bytes += block.payload.size();
+  return bytes;
+}
 
 }  // namespace
 
@@ -42,23 +50,51 @@ struct alignas(128) Capture::Scratch {
   }
 };
 
-Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, DeltaProfile profile)
+// Only captures change the snapshot's version, and there is one at a time.
+Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, DeltaProfile profile,
+                 FullCause full)
     : snapshot_(snapshot),
       pool_(pool),
       version_(version),
-      profile_(profile),
+      full_(snapshot.version().has_value() ? full : FullCause::kFirst),
+      profile_(full_ == FullCause::kNone ? profile : DeltaProfile::kFast),
       blocks_(snapshot.layout().block_count()),
       block_differences_(snapshot.layout().block_count()),
       captured_(snapshot.layout().block_count()),
       scratch_(pool.worker_count()) {
   snapshot_.gate().BeginCapture();
-  if (profile_ != DeltaProfile::kFast && snapshot_.version().has_value()) {
-    other_blocks_.resize(blocks_.size());
-  }
+  if (profile_ != DeltaProfile::kFast) other_blocks_.resize(blocks_.size());
+  if (full_ == FullCause::kDense) replaced_digests_.resize(blocks_.size());
+  if (full_ == FullCause::kNone) snapshot_.reads().DropSpare();
 }
 
 Capture::~Capture() {
   if (open_) Undo();
+}
+
+void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch) {
+  const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
+  const MutableByteSpan block = snapshot_.BlockBytes(ref.slice, ref.block);
+  const uint64_t number = slice.first_block + ref.block;
+  const uint64_t first_word = slice.BlockFirstWord(ref.block);
+  const ByteSpan current = scratch.Current(source, ref, block.size());
+  if (kept_ != nullptr) kept_->Keep(number, block);
+  const StampedChange change = snapshot_.Change(ref.slice, ref.block, version_);
+  if (full_ == FullCause::kFirst) {  // nothing to compare with
+    std::memcpy(block.data(), current.data(), current.size());
+    block_differences_[number] = DigestBytes(block, first_word);
+    return;
+  }
+  if (full_ == FullCause::kDense) replaced_digests_[number] = DigestBytes(block, first_word);
+  if (snapshot_.full_watch().InSample(number, version_.value())) {
+    scratch.differ.Diff(slice.dtype, block, current, first_word, scratch.changes);
+    if (scratch.changes.size() > 0) Encode(ref, block, scratch);
+    scratch.differ.Update(block);
+  } else {
+    blocks_[number].nnz =
+        static_cast<uint32_t>(CopyCounting(ElementBytes(slice.dtype), current, block));
+  }
+  block_differences_[number] = DigestBytes(block, first_word);
 }
 
 void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch) {
@@ -66,13 +102,6 @@ void Capture::CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const MutableByteSpan before = snapshot_.BlockBytes(ref.slice, ref.block);
   const uint64_t number = slice.first_block + ref.block;
   const uint64_t first_word = slice.BlockFirstWord(ref.block);
-  if (!snapshot_.version().has_value()) {  // nothing to compare with
-    const ByteSpan current = scratch.Current(source, ref, before.size());
-    const StampedChange change = snapshot_.Change(ref.slice, ref.block, version_);
-    std::memcpy(before.data(), current.data(), current.size());
-    block_differences_[number] = DigestBytes(before, first_word);
-    return;
-  }
   const std::optional<DiffedBlock> diffed = source.Diffed(ref);
   if (diffed.has_value()) {
     block_differences_[number] = diffed->difference;
@@ -162,7 +191,8 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
   DWS_CHECK(open_ && !broken_);
   DWS_RETURN_IF_ERROR(Claim(refs));
   while (!refs.empty()) {
-    const Result<FetchedBlocks> fetched = source.Fetch(refs, snapshot_, pool_);
+    const Result<FetchedBlocks> fetched = source.Fetch(
+        refs, full_ == FullCause::kNone ? FetchAs::kChanges : FetchAs::kWhole, snapshot_, pool_);
     broken_ = !fetched.ok();
     DWS_RETURN_IF_ERROR(fetched.status());
     DWS_CHECK(fetched->count > 0 && fetched->count <= refs.size());
@@ -176,10 +206,18 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
 }
 
 void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& source) {
+  const bool full = full_ != FullCause::kNone;
+  if (full && !std::exchange(replaced_, true) && full_ != FullCause::kFirst) {
+    kept_ = snapshot_.reads().BeginOverwrite(*snapshot_.version());
+  }
   const std::vector<size_t> ends = Batches(refs);
   pool_.ParallelFor(ends.size(), [&](size_t batch, size_t worker) {
     for (size_t i = batch == 0 ? 0 : ends[batch - 1]; i < ends[batch]; ++i) {
-      CaptureBlock(refs[i], source, scratch_[worker]);
+      if (full) {
+        ReplaceBlock(refs[i], source, scratch_[worker]);
+      } else {
+        CaptureBlock(refs[i], source, scratch_[worker]);
+      }
     }
   });
 }
@@ -191,55 +229,140 @@ void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& s
 void Capture::Mend(RankSlice slice, Digest& after) {
   if (!snapshot_.distrusts(slice)) return;
   const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
-  const auto first = captured_.begin() + static_cast<ptrdiff_t>(entry.first_block);
-  if (std::find(first, first + entry.blocks, 0) != first + entry.blocks) return;
+  if (CapturedOf(entry) < entry.blocks) return;
   after = snapshot_.DigestBlocks(slice, 0, entry.blocks);
   snapshot_.Trust(slice);
 }
 
+uint64_t Capture::CapturedOf(const RankLayout::SliceEntry& slice) const {
+  const auto first = captured_.begin() + static_cast<ptrdiff_t>(slice.first_block);
+  return static_cast<uint64_t>(std::count(first, first + slice.blocks, 1));
+}
+
+Status Capture::CheckWhole() const {
+  const RankLayout& layout = snapshot_.layout();
+  const auto lacking = std::find_if(
+      layout.slices().begin(), layout.slices().end(),
+      [this](const RankLayout::SliceEntry& slice) { return CapturedOf(slice) < slice.blocks; });
+  if (lacking == layout.slices().end()) return OkStatus();
+  const char* what = "is the first the sender captures";
+  if (full_ == FullCause::kAsked) {
+    what = "is to be a full one";
+  } else if (snapshot_.newest().has_value()) {
+    what = "follows a full version that was given up";
+  }
+  return FailedPreconditionError("version {} {} and lacks tensor '{}': hand over every tensor",
+                                 version_.value(), what,
+                                 layout.shards()[lacking->shard].tensor.name);
+}
+
 Result<CapturedVersion> Capture::Finish() {
   DWS_CHECK(open_ && !broken_);
+  if (full_ == FullCause::kFirst || full_ == FullCause::kAsked) DWS_RETURN_IF_ERROR(CheckWhole());
+  CapturedVersion result = full_ == FullCause::kNone ? FinishDelta() : FinishFull();
+  result.compared_blocks = compared_blocks_;
+  result.copied_blocks = copied_blocks_;
+  snapshot_.SetVersion(version_, result.after);
+  CloseGate();
+  return result;
+}
+
+CapturedVersion Capture::FinishFull() {
+  const RankLayout& layout = snapshot_.layout();
+  CapturedVersion result{.version = version_, .full = full_, .after = snapshot_.digests()};
+  uint64_t sample_bytes = 0;
+  bool whole = true;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    // The trainer's bytes alone decide, unless some of the slice are older.
+    const bool slice_whole = CapturedOf(slice) == slice.blocks;
+    whole = whole && slice_whole;
+    if (slice_whole) {
+      result.after[s] = {};
+      snapshot_.Trust(RankSlice(s));
+    }
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      const uint64_t number = slice.first_block + b;
+      if (captured_[number] == 0) continue;
+      result.after[s] += block_differences_[number];
+      if (!slice_whole) result.after[s] -= replaced_digests_[number];
+      result.nnz += blocks_[number].nnz;
+      if (snapshot_.full_watch().InSample(number, version_.value())) {
+        sample_bytes += snapshot_.BlockBytes(RankSlice(s), b).size();
+      }
+    }
+  }
+  if (full_ != FullCause::kFirst) {
+    snapshot_.full_watch().Learn(PayloadBytes(blocks_), sample_bytes, whole);
+  }
+  CloseKept();
+  return result;
+}
+
+void Capture::CloseKept() {
+  if (kept_ == nullptr) return;
+  const RankLayout& layout = snapshot_.layout();
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
+    for (uint32_t b = 0; b < slice.blocks; ++b) {
+      // Each block was kept before it was replaced, so what is left has its old bytes still.
+      if (kept_->Wants(slice.first_block + b)) {
+        kept_->Keep(slice.first_block + b, snapshot_.BlockBytes(RankSlice(s), b));
+      }
+    }
+  }
+  kept_->Close();
+}
+
+CapturedVersion Capture::FinishDelta() {
   const RankLayout& layout = snapshot_.layout();
   CapturedVersion result{
       .version = version_, .base = snapshot_.version(), .before = snapshot_.digests()};
-  result.compared_blocks = compared_blocks_;
-  result.copied_blocks = copied_blocks_;
   result.after = result.before;
+  bool whole = true;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     for (uint64_t b = slice.first_block; b < slice.first_block + slice.blocks; ++b) {
-      if (!result.base.has_value() && captured_[b] == 0) {
-        return FailedPreconditionError(
-            "version {} is the first the sender captures and lacks tensor '{}': hand over every "
-            "tensor",
-            version_.value(), layout.tensor(RankSlice(s)).name);
-      }
       result.after[s] += block_differences_[b];
       result.nnz += blocks_[b].nnz;
+      whole = whole && captured_[b] != 0;
     }
     Mend(RankSlice(s), result.after[s]);
   }
-  DWS_CHECK(result.base.has_value() || (result.nnz == 0 && other_blocks_.empty()));
   result.other = profile_;
   result.other_blocks = std::move(other_blocks_);
-  if (profile_ == DeltaProfile::kWan && result.base.has_value()) {
+  if (profile_ == DeltaProfile::kWan) {
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
       const ClassTable* const table = snapshot_.class_tables().Find(RankSlice(s));
       result.class_tables.push_back(table == nullptr ? std::nullopt : std::optional(*table));
     }
     snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
-  if (result.base.has_value()) {
-    result.density = snapshot_.density_watch().Learn(blocks_);
-    result.blocks = std::move(blocks_);
-  }
-  snapshot_.SetVersion(version_, result.after);
-  CloseGate();
+  snapshot_.full_watch().Learn(PayloadBytes(blocks_), layout.size_bytes(), whole);
+  result.density = snapshot_.density_watch().Learn(blocks_);
+  result.blocks = std::move(blocks_);
   return result;
 }
 
 void Capture::Undo() {
   DWS_CHECK(open_);
+  if (full_ == FullCause::kNone) {
+    UndoSteps();
+  } else if (replaced_ && full_ != FullCause::kFirst) {
+    CloseKept();
+    LogWarning("full_version_given_up",
+               {{"version", version_.value()},
+                {"overwritten", snapshot_.version()->value()},
+                {"reason",
+                 "nothing leads back from it: no full tensors are served until the next version, "
+                 "which has to bring every tensor"}});
+    snapshot_.Invalidate();
+  }
+  snapshot_.CountUndone();
+  CloseGate();
+}
+
+void Capture::UndoSteps() {
   const RankLayout& layout = snapshot_.layout();
   DecodedBlock decoded;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
@@ -255,8 +378,6 @@ void Capture::Undo() {
       UndoBlock(slice.dtype, decoded, bytes);
     }
   }
-  snapshot_.CountUndone();
-  CloseGate();
 }
 
 void Capture::CloseGate() {

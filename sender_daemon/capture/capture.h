@@ -1,9 +1,13 @@
 // Captures weights into the snapshot: diff, encode, digest and snapshot update, block by block over
 // a thread pool. The result is one captured version, or nothing: an unfinished capture is undone
 // from its own steps.
+//
+// A full version is only copied: no delta leads to it. If it is not finished nothing can be undone:
+// the snapshot then has no version until the next capture, which has to bring every block.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -16,6 +20,8 @@
 #include "common/model/digest/digest.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/capture/density_watch.h"
+#include "sender_daemon/capture/full/full_watch.h"
+#include "sender_daemon/capture/full/open_reads.h"
 #include "sender_daemon/capture/snapshot.h"
 #include "sender_daemon/capture/weight_source.h"
 
@@ -24,12 +30,12 @@ namespace dws {
 // A version after capture: everything that sealing needs, and no memory of the trainer.
 struct CapturedVersion {
   WeightVersion version;
-  std::optional<WeightVersion>
-      base;  // absent for the first version of a snapshot: full tensors only
-  std::vector<EncodedBlock> blocks;  // by rank block number; empty when there is no base
-  std::vector<Digest> before;        // by rank slice
+  std::optional<WeightVersion> base;  // absent: full tensors only
+  FullCause full = FullCause::kNone;  // why it is absent
+  std::vector<EncodedBlock> blocks;   // by rank block number; empty when there is no base
+  std::vector<Digest> before;         // by rank slice; empty when there is no base
   std::vector<Digest> after;
-  uint64_t nnz = 0;
+  uint64_t nnz = 0;              // changed elements; of a first version none
   uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;    // copied whole from a GPU
   VersionDensity density;        // only with a base
@@ -47,9 +53,10 @@ struct CapturedVersion {
 // Threads: one at a time.
 class Capture {
  public:
-  // Encodes blocks for `profile` in addition to fast.
+  // Encodes blocks for `profile` in addition to fast. `full`, if not kNone: why no delta is wanted.
+  // Without an earlier version it is kFirst whatever is wanted.
   Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
-          DeltaProfile profile = DeltaProfile::kFast);
+          DeltaProfile profile = DeltaProfile::kFast, FullCause full = FullCause::kNone);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -61,11 +68,13 @@ class Capture {
   // afterwards.
   Status Blocks(std::span<const BlockRef> refs, WeightSource& source);
 
-  // Ends the capture; blocks that were not captured are unchanged. FAILED_PRECONDITION: the first
-  // version of a snapshot lacks blocks; names the first tensor; the capture stays open.
+  // Ends the capture; blocks that were not captured are unchanged. FAILED_PRECONDITION: a first
+  // version, or a full one that was asked for, lacks blocks; names the first tensor; the capture
+  // stays open.
   Result<CapturedVersion> Finish();
 
-  // Restores the snapshot to its state before the capture.
+  // Restores the snapshot to its state before the capture; after a block of a full version, leaves
+  // it without a version.
   void Undo();
 
  private:
@@ -79,20 +88,34 @@ class Capture {
   // Captures blocks that the source has made ready.
   void CaptureReady(std::span<const BlockRef> refs, const WeightSource& source);
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
+  // The same for full versions.
+  void ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
   void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
+  // How many of the slice's blocks were captured.
+  uint64_t CapturedOf(const RankLayout::SliceEntry& slice) const;
+  Status CheckWhole() const;
+  CapturedVersion FinishDelta();
+  CapturedVersion FinishFull();
+  void UndoSteps();
+  // Completes what is kept for readers, before the next version overwrites the rest.
+  void CloseKept();
   void CloseGate();
 
   Snapshot& snapshot_;
   ThreadPool& pool_;
   const WeightVersion version_;
-  const DeltaProfile profile_;
+  const FullCause full_;
+  const DeltaProfile profile_;  // of a full version: fast
   bool open_ = true;
-  bool broken_ = false;  // source.Fetch failed
+  bool replaced_ = false;  // the first block of a full version
+  bool broken_ = false;    // source.Fetch failed
   uint64_t compared_blocks_ = 0;
   uint64_t copied_blocks_ = 0;
   std::vector<EncodedBlock> blocks_;        // by rank block number
   std::vector<EncodedBlock> other_blocks_;  // by rank block number; empty with profile fast
-  std::vector<Digest> block_differences_;   // by rank block number
+  std::vector<Digest> block_differences_;   // by rank block number; of a full version: digests
+  std::vector<Digest> replaced_digests_;    // by rank block number; only with kDense
+  std::shared_ptr<KeptBlocks> kept_;        // null: nothing
   std::vector<uint8_t> captured_;           // by rank block number
   std::vector<Scratch> scratch_;            // by worker
 };

@@ -72,9 +72,10 @@ uint64_t DeviceShards::Number(BlockRef ref) const {
   return snapshot_->layout().slice(ref.slice).first_block + ref.block;
 }
 
-void DeviceShards::Begin(Snapshot& snapshot) {
+void DeviceShards::Begin(Snapshot& snapshot, FetchAs as) {
   DWS_CHECK(snapshot_ == nullptr || snapshot_ == &snapshot);
   snapshot_ = &snapshot;
+  as_ = as;
   window_.clear();
   window_bytes_ = 0;
   window_of_.resize(snapshot.layout().block_count());
@@ -119,11 +120,11 @@ Result<FetchedBlocks> DeviceShards::FetchWindow(ThreadPool& pool) {
   return FetchedBlocks{.compared = window_.size() - whole.size(), .copied = whole.size()};
 }
 
-// All blocks except those of distrusted slices: the digest of such a slice is recomputed from the
+// All blocks, if changes are wanted, except those of distrusted slices: the digest of such a slice is recomputed from the
 // host's bytes, so all of these must come from the trainer.
 std::vector<uint32_t> DeviceShards::Comparable() const {
   std::vector<uint32_t> blocks;
-  if (!snapshot_->version().has_value()) return blocks;
+  if (as_ == FetchAs::kWhole) return blocks;
   for (uint32_t i = 0; i < window_.size(); ++i) {
     if (!snapshot_->distrusts(window_[i].ref.slice)) blocks.push_back(i);
   }

@@ -47,8 +47,8 @@ class DeviceShards {
   DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePlace>& places,
                const DeviceShardsOptions& options);
 
-  // Empties the window. `snapshot` is the same in every call.
-  void Begin(Snapshot& snapshot);
+  // Empties the window. `snapshot` is the same in every call. With kWhole all blocks are copied.
+  void Begin(Snapshot& snapshot, FetchAs as);
   // Adds a block of one of the slices to the window. False: the window is full.
   bool Take(BlockRef ref);
   // Brings the window's blocks, inside a capture of them. Does not set `count`. All weights have
@@ -88,6 +88,7 @@ class DeviceShards {
   std::vector<uint32_t> place_of_;  // by rank slice, up to the last that has a place
   DeviceSnapshot base_;
   Snapshot* snapshot_ = nullptr;
+  FetchAs as_ = FetchAs::kChanges;
 
   bool started_ = false;
   cuda::WorkLane lane_;

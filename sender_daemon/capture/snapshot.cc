@@ -19,7 +19,9 @@ Snapshot::Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory)
       digests_(layout_.slice_count()),
       distrusted_(layout_.slice_count()),
       class_tables_(layout_.slice_count()),
-      density_watch_(layout_) {}
+      density_watch_(layout_),
+      full_watch_(layout_.size_bytes(), layout_.block_count()),
+      reads_(layout_, layout_.size_bytes()) {}
 
 bool Snapshot::BlocksAt(RankSlice slice, uint32_t first, uint32_t count,
                         WeightVersion version) const {
@@ -54,9 +56,14 @@ Digest Snapshot::DigestBlocks(RankSlice slice, uint32_t first, uint32_t end) {
 
 void Snapshot::SetVersion(WeightVersion version, std::vector<Digest> digests) {
   DWS_CHECK(digests.size() == layout_.slice_count());
-  DWS_CHECK(!version_.has_value() || *version_ < version);
-  version_ = version;
+  DWS_CHECK(!newest_.has_value() || *newest_ < version);
+  version_ = newest_ = version;
   digests_ = std::move(digests);
+}
+
+void Snapshot::Invalidate() {
+  version_.reset();
+  digests_.assign(layout_.slice_count(), Digest());
 }
 
 }  // namespace dws

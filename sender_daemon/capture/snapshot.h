@@ -17,6 +17,8 @@
 #include "common/transport/same_host/snapshot_memory.h"
 #include "sender_daemon/capture/class_tables.h"
 #include "sender_daemon/capture/density_watch.h"
+#include "sender_daemon/capture/full/full_watch.h"
+#include "sender_daemon/capture/full/open_reads.h"
 #include "sender_daemon/capture/snapshot_gate.h"
 
 namespace dws {
@@ -53,10 +55,14 @@ class Snapshot {
   // Digest of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
 
-  // The newest version whose capture has ended.
+  // The version whose bytes these are. None before the first capture, and after one of a full
+  // version was given up in the middle: then the bytes are of no version, and nobody reads them.
   std::optional<WeightVersion> version() const { return version_; }
   const std::vector<Digest>& digests() const { return digests_; }
+  // The newest version whose capture has ended: its number is used.
+  std::optional<WeightVersion> newest() const { return newest_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
+  void Invalidate();
 
   // How often a capture was undone. A holder of a copy of the bytes copies again when this changes.
   // Only inside a capture.
@@ -74,6 +80,10 @@ class Snapshot {
   ClassTables& class_tables() { return class_tables_; }
   // Which groups of tensors change nearly everywhere.
   DensityWatch& density_watch() { return density_watch_; }
+  // Whether the next version is better published in full.
+  FullWatch& full_watch() { return full_watch_; }
+  // Who reads full tensors; what is kept for them is at most one more snapshot.
+  OpenReads& reads() { return reads_; }
 
  private:
   Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory);
@@ -82,11 +92,14 @@ class Snapshot {
   const std::unique_ptr<SnapshotMemory> memory_;
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
+  std::optional<WeightVersion> newest_;
   std::vector<Digest> digests_;
   uint64_t undone_ = 0;
   std::vector<bool> distrusted_;  // by rank slice
   ClassTables class_tables_;
   DensityWatch density_watch_;
+  FullWatch full_watch_;
+  OpenReads reads_;
 };
 
 }  // namespace dws

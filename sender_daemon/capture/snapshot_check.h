@@ -26,7 +26,7 @@ struct SliceDifference {
 
 // Compares one slice, in reads of a few milliseconds, for which a capture waits. A slice that
 // changes faster than it can be read in pieces is read at once. A slice that differs is distrusted
-// from then on (snapshot.h). FAILED_PRECONDITION: the snapshot has no version yet.
+// from then on (snapshot.h). FAILED_PRECONDITION: the snapshot has no version.
 // DEADLINE_EXCEEDED: captures left no gap within `timeout`.
 Result<std::optional<SliceDifference>> CheckSlice(Snapshot& snapshot, RankSlice slice,
                                                   Duration timeout);

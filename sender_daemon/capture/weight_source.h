@@ -30,6 +30,10 @@ struct FetchedBlocks {
   uint64_t copied = 0;    // of these, copied whole from a GPU
 };
 
+// What a capture wants to know of blocks: what has changed, or all their bytes, because no delta is
+// made of them.
+enum class FetchAs : uint8_t { kChanges, kWhole };
+
 // Threads: Fetch from one at a time, with no other call meanwhile; the others from several at once,
 // for different blocks.
 class WeightSource {
@@ -39,10 +43,11 @@ class WeightSource {
   // Makes the first of `refs` (at least one) ready to be captured into `snapshot`, whose gate the
   // caller holds: as many as the source has room for. The other methods are called for those blocks
   // only, until the next Fetch. A source gets the same snapshot every time; the snapshot outlives
-  // the source. Errors come from sources that must copy weights first (a GPU's); after one, the
-  // version can only be undone.
-  virtual Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
-                                      ThreadPool& pool) {
+  // the source. With kWhole none of the blocks is Diffed. Errors come from sources that must copy
+  // weights first (a GPU's); after one, the version can only be undone.
+  virtual Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as,
+                                      Snapshot& snapshot, ThreadPool& pool) {
+    (void)as;
     (void)snapshot;
     (void)pool;
     return FetchedBlocks{.count = refs.size()};

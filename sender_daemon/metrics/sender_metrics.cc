@@ -35,6 +35,14 @@ Counter ServedBytes(Metrics& metrics, const std::string& kind) {
       {{"kind", kind}});
 }
 
+Counter FullVersions(Metrics& metrics, FullCause cause) {
+  return metrics.AddCounter("dws_sender_full_versions_total",
+                            "Versions published as full tensors, without a delta: the first of a "
+                            "snapshot, as the trainer "
+                            "asked for it, or because a delta would have been about as large.",
+                            {{"cause", std::string(ToString(cause))}});
+}
+
 Counter GpuBlocks(Metrics& metrics, const std::string& how) {
   return metrics.AddCounter("dws_sender_gpu_blocks_total",
                             "Blocks of captured weights on GPUs: compared there, or copied whole.",
@@ -71,6 +79,9 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       dense_bytes_(registry_.AddCounter(
           "dws_sender_dense_bytes_total",
           "Bytes of published deltas' blocks that are of groups which change nearly everywhere.")),
+      full_versions_{FullVersions(registry_, FullCause::kFirst),
+                     FullVersions(registry_, FullCause::kAsked),
+                     FullVersions(registry_, FullCause::kDense)},
       gpu_compared_blocks_(GpuBlocks(registry_, "compared")),
       gpu_copied_blocks_(GpuBlocks(registry_, "copied")),
       wire_bytes_(WireBytes(registry_, std::make_index_sequence<kBlockModes>())),
@@ -90,7 +101,11 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   seal_seconds_.Observe(ToSeconds(seal_time));
   gpu_compared_blocks_.Increment(static_cast<double>(version.compared_blocks));
   gpu_copied_blocks_.Increment(static_cast<double>(version.copied_blocks));
-  if (!version.base.has_value()) return;
+  if (!version.base.has_value()) {
+    DWS_CHECK(version.full != FullCause::kNone);
+    full_versions_[static_cast<size_t>(version.full) - 1].Increment();
+    return;
+  }
   DWS_CHECK(version.nnz <= state.layout().element_count());
   published_elements_.Increment(static_cast<double>(state.layout().element_count()));
   changed_elements_.Increment(static_cast<double>(version.nnz));

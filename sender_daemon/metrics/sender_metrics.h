@@ -47,6 +47,7 @@ class SenderMetrics {
   Counter changed_elements_;
   Counter full_bytes_;
   Counter dense_bytes_;
+  std::array<Counter, 3> full_versions_;  // by FullCause, from kFirst on
   Counter gpu_compared_blocks_;
   Counter gpu_copied_blocks_;
   std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; kEmpty: all other bytes

@@ -59,6 +59,13 @@ Result<std::vector<RetainedVersionPtr>> DeltaLog::Chain(WeightVersion base,
   return chain;
 }
 
+bool DeltaLog::HasFull(WeightVersion base, WeightVersion target) const {
+  MutexLock lock(mutex_);
+  return std::ranges::any_of(versions_, [&](const RetainedVersionPtr& entry) {
+    return entry->version > base && entry->version <= target && !entry->base.has_value();
+  });
+}
+
 Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
   const auto until = std::chrono::steady_clock::now() + timeout;
   MutexLock lock(mutex_);

@@ -43,6 +43,10 @@ class DeltaLog {
   // The versions (base, target], ascending. ABORTED: one of them is not retained, or has no delta.
   Result<std::vector<RetainedVersionPtr>> Chain(WeightVersion base, WeightVersion target) const;
 
+  // Whether no delta leads from `base` to `target` because a retained version between them has
+  // full tensors only.
+  bool HasFull(WeightVersion base, WeightVersion target) const;
+
   // Waits until `version` is in the log. DEADLINE_EXCEEDED: it was not appended in time.
   Status WaitFor(WeightVersion version, Duration timeout) const;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -37,19 +39,22 @@ std::vector<FrameRow> DenseRawRows(const RankLayout::SliceEntry& slice, uint32_t
 
 FullReader::FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
                        WeightVersion version, std::vector<BlockRange> ranges)
-    : snapshot_(std::move(snapshot)), log_(std::move(log)), version_(version) {
-  Read(std::move(ranges));
-}
-
-void FullReader::Read(std::vector<BlockRange> ranges) {
-  DWS_CHECK(next_range_ == ranges_.size());
-  ranges_ = std::move(ranges);
-  next_range_ = 0;
-  next_offset_ = 0;
+    : snapshot_(std::move(snapshot)),
+      log_(std::move(log)),
+      version_(version),
+      ranges_(std::move(ranges)),
+      read_(snapshot_->reads(), version_, ranges_),
+      memory_(AllocateOwnPages(kMemoryBytes)) {
   DWS_CHECK(std::all_of(ranges_.begin(), ranges_.end(), [this](const BlockRange& range) {
     return IsInside(snapshot_->layout(), range);
   }));
-  if (!ranges_.empty() && memory_ == nullptr) memory_ = AllocateOwnPages(kMemoryBytes);
+}
+
+void FullReader::Only(std::vector<BlockRange> ranges) {
+  ranges_ = std::move(ranges);
+  narrowed_ = true;
+  next_range_ = 0;
+  next_offset_ = 0;
 }
 
 void FullReader::Hold() {
@@ -98,8 +103,13 @@ Status FullReader::ExtendChain(WeightVersion snapshot_version, Duration timeout)
   DWS_CHECK(snapshot_version > last);  // versions of a snapshot only rise
   DWS_RETURN_IF_ERROR(
       log_->WaitFor(snapshot_version, timeout));  // captured, perhaps not sealed yet
-  DWS_ASSIGN_OR_RETURN(const auto newer, log_->Chain(last, snapshot_version));
-  chain_.insert(chain_.end(), newer.begin(), newer.end());
+  const auto newer = log_->Chain(last, snapshot_version);
+  if (!newer.ok()) {
+    return AbortedError(
+        "version {} can no longer be read, the sender is at version {}: take a newer one",
+        version_.value(), snapshot_version.value());
+  }
+  chain_.insert(chain_.end(), newer->begin(), newer->end());
   DWS_CHECK(chain_.back()->version == snapshot_version);
   return OkStatus();
 }
@@ -130,7 +140,9 @@ Result<std::vector<FullFrame>> FullReader::NextWhile(const std::function<bool()>
 Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
   const size_t range = next_range_;
   const uint32_t offset = next_offset_;
+  if (!narrowed_) read_.Passed(range, offset);
   auto frames = ReadPieces(TakePieces(), timeout);
+  if (absl::IsAborted(frames.status())) snapshot_->reads().Refused();
   if (!frames.ok()) {
     next_range_ = range;
     next_offset_ = offset;
@@ -138,24 +150,46 @@ Result<std::vector<FullFrame>> FullReader::Next(Duration timeout) {
   return frames;
 }
 
+Result<WeightVersion> FullReader::Copy(const std::vector<Piece>& pieces, Duration timeout) const {
+  std::shared_ptr<const KeptBlocks> kept = read_.kept();
+  const bool reads_snapshot = kept == nullptr || !kept->closed();
+  if (reads_snapshot) {  // or awaits the capture that fills `kept`
+    DWS_RETURN_IF_ERROR(snapshot_->gate().BeginRead(timeout));
+    kept = read_.kept();
+  }
+  const std::optional<WeightVersion> at = kept == nullptr ? snapshot_->version() : kept->version();
+  for (const Piece& piece : pieces) {
+    if (!at.has_value()) break;
+    const RankLayout::SliceEntry& entry = snapshot_->layout().slice(piece.slice);
+    const size_t block_bytes = size_t{limits::kBlockElements} * ElementBytes(entry.dtype);
+    const size_t offset = size_t{piece.first_block} * block_bytes;
+    if (kept == nullptr) {
+      const ByteSpan slice = snapshot_->SliceBytes(piece.slice);
+      DWS_CHECK(offset <= slice.size() && piece.payloads.size() <= slice.size() - offset);
+      std::memcpy(piece.payloads.data(), slice.data() + offset, piece.payloads.size());
+      continue;
+    }
+    for (uint32_t i = 0; i < piece.block_count; ++i) {
+      const MutableByteSpan to = piece.payloads.subspan(
+          i * block_bytes, std::min(block_bytes, piece.payloads.size() - i * block_bytes));
+      const ByteSpan from = kept->Block(entry.first_block + piece.first_block + i, to.size());
+      std::memcpy(to.data(), from.data(), to.size());
+    }
+  }
+  if (reads_snapshot) snapshot_->gate().EndRead();
+  if (at.has_value()) return *at;
+  return AbortedError(
+      "version {} cannot be read any more: a full version that overwrote it was given up; take the "
+      "next one",
+      version_.value());
+}
+
 Result<std::vector<FullFrame>> FullReader::ReadPieces(const std::vector<Piece>& pieces,
                                                       Duration timeout) {
   std::vector<FullFrame> frames;
   if (pieces.empty()) return frames;
-
-  DWS_RETURN_IF_ERROR(snapshot_->gate().BeginRead(timeout));
-  // `version_` was published, so its capture has ended.
-  DWS_CHECK(snapshot_->version().has_value() && *snapshot_->version() >= version_);
-  const WeightVersion at = *snapshot_->version();
-  for (const Piece& piece : pieces) {
-    const size_t offset = size_t{piece.first_block} * limits::kBlockElements *
-                          ElementBytes(snapshot_->layout().slice(piece.slice).dtype);
-    const ByteSpan slice = snapshot_->SliceBytes(piece.slice);
-    DWS_CHECK(offset <= slice.size() && piece.payloads.size() <= slice.size() - offset);
-    std::memcpy(piece.payloads.data(), slice.data() + offset, piece.payloads.size());
-  }
-  snapshot_->gate().EndRead();
-
+  DWS_ASSIGN_OR_RETURN(const WeightVersion at, Copy(pieces, timeout));
+  DWS_CHECK(at >= version_);  // `version_` was published, so its capture has ended
   DWS_RETURN_IF_ERROR(ExtendChain(at, timeout));
   for (const Piece& piece : pieces) {
     DWS_RETURN_IF_ERROR(Undo(piece));

@@ -1,6 +1,7 @@
 // Reads full tensors at exactly one version from a snapshot that moves on. Between captures it
 // copies a few blocks at a time straight into frames, then undoes the retained steps of newer
-// versions in the copy. The trainer waits at most for one such copy.
+// versions in the copy. The trainer waits at most for one such copy. Where a full version has
+// overwritten the snapshot, it reads what was kept for it (capture/full/open_reads.h).
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "common/model/block_range.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
+#include "sender_daemon/capture/full/open_reads.h"
 #include "sender_daemon/capture/snapshot.h"
 #include "sender_daemon/publish/delta_log.h"
 
@@ -33,12 +35,12 @@ struct FullFrame {
 // MiB. Threads: one at a time.
 class FullReader {
  public:
-  // Reads nothing before it is asked to. `ranges` are inside the layout.
+  // `ranges` are inside the layout, in the order in which they are read.
   FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
-             WeightVersion version, std::vector<BlockRange> ranges = {});
+             WeightVersion version, std::vector<BlockRange> ranges);
 
-  // Reads these from now on. Call it at the end of the former ones only.
-  void Read(std::vector<BlockRange> ranges);
+  // Reads these from now on, which are part of those.
+  void Only(std::vector<BlockRange> ranges);
   // Holds the newer versions that are retained now, so that this version stays in reach.
   void Hold();
 
@@ -60,6 +62,9 @@ class FullReader {
   };
   std::vector<Piece> TakePieces();
   Result<std::vector<FullFrame>> ReadPieces(const std::vector<Piece>& pieces, Duration timeout);
+  // Copies the blocks of `pieces` from the snapshot, or from what was kept; returns the version
+  // they are of.
+  Result<WeightVersion> Copy(const std::vector<Piece>& pieces, Duration timeout) const;
   Status ExtendChain(WeightVersion snapshot_version, Duration timeout);
   Status Undo(const Piece& piece) const;
 
@@ -67,10 +72,12 @@ class FullReader {
   const std::shared_ptr<DeltaLog> log_;
   const WeightVersion version_;
   std::vector<BlockRange> ranges_;
+  bool narrowed_ = false;  // ranges_ are no longer all that may be read
+  OpenReads::Read read_;
   // Every version after `version_` that the snapshot has been seen at. Holding them here lets a
   // transfer finish even if it takes longer than the log retains them.
   std::vector<RetainedVersionPtr> chain_;
-  OwnPages memory_;           // once something is read
+  const OwnPages memory_;
   size_t next_range_ = 0;     // index in ranges_
   uint32_t next_offset_ = 0;  // in blocks, in that range
 };

@@ -103,6 +103,7 @@ RetainedVersionPtr Seal(SealJob job) {
   auto sealed = std::make_shared<RetainedVersion>();
   sealed->version = captured.version;
   sealed->base = captured.base;
+  sealed->full = captured.full;
   sealed->nnz = captured.nnz;
   sealed->compared_blocks = captured.compared_blocks;
   sealed->copied_blocks = captured.copied_blocks;
@@ -261,6 +262,7 @@ bool PublishPipeline::Process(SealJob job) {
   DWS_KILLPOINT("sender.publish.after_retain");
   if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
   LogInfo("published", {{"version", sealed->version.value()},
+                        {"full", ToString(sealed->full)},
                         {"nnz", sealed->nnz},
                         {"wire_bytes", sealed->object.size()},
                         {"wan_bytes", sealed->other_bytes(DeltaProfile::kWan)},

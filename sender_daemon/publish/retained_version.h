@@ -17,6 +17,7 @@
 #include "common/model/delta_manifest.h"
 #include "common/model/delta_profile.h"
 #include "sender_daemon/capture/density_watch.h"
+#include "sender_daemon/capture/full/full_watch.h"
 
 namespace dws {
 
@@ -24,6 +25,7 @@ namespace dws {
 struct RetainedVersion {
   WeightVersion version;
   std::optional<WeightVersion> base;  // absent: no delta leads to this version, full tensors only
+  FullCause full = FullCause::kNone;  // why, if it was captured so
   std::vector<std::byte> object;      // empty without a base
   // The same changes as profile `other` encodes them; empty if that is no different.
   DeltaProfile other = DeltaProfile::kFast;

@@ -90,7 +90,8 @@ void FullStream::OnDone() { delete this; }
 
 void FullStream::Send(FullOrder order) {
   order_ = std::move(order);
-  reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version);
+  reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version,
+                                         order_.ranges);
   if (!order_.raw) {
     to_copy_ = std::exchange(order_.ranges, {});
   }
@@ -98,6 +99,7 @@ void FullStream::Send(FullOrder order) {
 }
 
 void FullStream::OnWriteDone(bool ok) {
+  message_.Clear();  // lets go of the piece
   if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
   DWS_KILLPOINT("sender.full.after_frame");
   Next();
@@ -136,9 +138,9 @@ bool FullStream::LendNext() {
       next_offset_ = 0;
       continue;
     }
-    const auto blocks_max = std::max<uint32_t>(
-        1, static_cast<uint32_t>(limits::kFrameBytesMax /
-                                 BlockBytes(layout.slice(asked.slice).dtype)));
+    const auto blocks_max =
+        std::max<uint32_t>(1, static_cast<uint32_t>(limits::kFrameBytesMax /
+                                                    BlockBytes(layout.slice(asked.slice).dtype)));
     auto piece = std::make_unique<LentPiece>(LentPiece{
         .lent = lent_,
         .snapshot = order_.state->snapshot,
@@ -169,7 +171,7 @@ bool FullStream::LendNext() {
 }
 
 void FullStream::CopyNext() {
-  if (!copying_) reader_->Read(std::exchange(to_copy_, {}));
+  if (!copying_) reader_->Only(std::exchange(to_copy_, {}));
   auto frames = reader_->Next(limits::kSnapshotReadDeadline);
   if (!frames.ok()) return Finish(ToGrpc(frames.status()));
   copying_ = !frames->empty();

@@ -1,6 +1,8 @@
 #include "sender_daemon/serve/sync_service.h"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +16,6 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/transport/same_host/host_id.h"
-#include "sender_daemon/serve/fabric_offer.h"
 #include "sender_daemon/serve/full_stream.h"
 #include "sender_daemon/serve/paced_write.h"
 
@@ -204,17 +205,36 @@ Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
   // The connection has served its purpose with the first message; the receiver closes it.
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
-      handles.Expect({.on_descriptors =
-                          [snapshot = state->snapshot](const std::vector<UniqueFd>&,
-                                                       const UniqueFd& connection) -> Status {
-                        DWS_ASSIGN_OR_RETURN(const UniqueFd memory,
-                                             snapshot->memory().ReadOnlyDescriptor());
-                        const int descriptors[] = {memory.get()};
-                        return SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors);
-                      },
-                      .on_hangup = [](const Status&) {}}));
+      handles.Expect(
+          {.on_descriptors = [snapshot = state->snapshot](const std::vector<UniqueFd>&,
+                                                          const UniqueFd& connection) -> Status {
+             DWS_ASSIGN_OR_RETURN(const UniqueFd memory, snapshot->memory().ReadOnlyDescriptor());
+             const int descriptors[] = {memory.get()};
+             return SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors);
+           },
+           .on_hangup = [](const Status&) {}}));
   reply.set_token(expected.token.data(), expected.token.size());
   reply.set_handle_socket(handles.path());
+  return OkStatus();
+}
+
+// The loan keeps the snapshot, whose stream may end while it is read.
+Status LendSnapshot(const ReceiverHub& hub, FabricHost& fabric,
+                    const v1::OpenFabricRequest& request, v1::OpenFabricReply& reply) {
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
+  const SnapshotMemory& memory = state->snapshot->memory();
+  DWS_ASSIGN_OR_RETURN(
+      const RemoteLoan loan,
+      fabric.Lend({.id = memory.id(), .bytes = memory.all(), .keeper = state->snapshot}));
+  const RemoteRegion& region = loan.region;
+  reply.set_provider(std::string(ToString(region.provider)));
+  reply.set_address_format(region.address_format);
+  reply.set_address(region.address.data(), region.address.size());
+  reply.set_base(region.base);
+  reply.set_size(region.size);
+  reply.set_key(region.key);
+  reply.set_lease_seconds(
+      static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(loan.lease).count()));
   return OkStatus();
 }
 
@@ -301,9 +321,7 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenFabric(grpc::CallbackServerContex
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // On the executor: pinning memory takes long.
   if (!full_executor_.Post([this, reactor, request, reply] {
-        const auto state = StateOf(hub_, *request);
-        if (!state.ok()) return reactor->Finish(ToGrpc(state.status()));
-        reactor->Finish(ToGrpc(LendSnapshot(fabric_, **state, *reply)));
+        reactor->Finish(ToGrpc(LendSnapshot(hub_, fabric_, *request, *reply)));
       })) {
     reactor->Finish(ToGrpc(Busy()));
   }

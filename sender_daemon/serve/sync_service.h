@@ -22,10 +22,9 @@ namespace dws {
 // them.
 using RawSyncService =
     v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
-        v1::SyncService::WithCallbackMethod_Fetch<
-            v1::SyncService::WithRawCallbackMethod_FetchFull<
-                v1::SyncService::WithCallbackMethod_OpenSnapshot<
-                    v1::SyncService::WithCallbackMethod_OpenFabric<v1::SyncService::Service>>>>>>;
+        v1::SyncService::WithCallbackMethod_Fetch<v1::SyncService::WithRawCallbackMethod_FetchFull<
+            v1::SyncService::WithCallbackMethod_OpenSnapshot<
+                v1::SyncService::WithCallbackMethod_OpenFabric<v1::SyncService::Service>>>>>>;
 
 // The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
 class SyncServiceImpl final : public RawSyncService {

@@ -174,9 +174,11 @@ Result<bool> SharedPublisher::WriteNext() {
   if (behind) {
     const auto next = NextInChain(*newest);
     if (!next.ok()) {
-      LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
-                                         {"version", newest->version.value()},
-                                         {"reason", Message(next.status())}});
+      if (!progress_->writer.state()->log->HasFull(*progress_->last, newest->version)) {
+        LogWarning("shared_chain_broken", {{"after", progress_->last->value()},
+                                           {"version", newest->version.value()},
+                                           {"reason", Message(next.status())}});
+      }
       DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
       return true;
     }
@@ -239,6 +241,13 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
     progress_->full_gone = version->version;
     settle_owed();
     progress_->deltas = options_.dir.anchor_every;
+    return OkStatus();
+  }
+  if (absl::IsAborted(written.status()) &&
+      progress_->writer.state()->log->Newest()->version > version->version) {
+    // A full version has overwritten it: the newer one is next.
+    LogInfo("shared_version_skipped",
+            {{"version", version->version.value()}, {"reason", Message(written.status())}});
     return OkStatus();
   }
   DWS_RETURN_IF_ERROR(written.status());

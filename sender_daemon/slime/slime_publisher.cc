@@ -58,6 +58,10 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
     // 3. If the disk is full, the incomplete version may be what fills it.
     const Status abandoned = progress_->folder.Abandon(number);
     if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
+    if (absl::IsAborted(written) && offered->log->Newest()->version > next.version->version) {
+      LogInfo("slime_version_skipped", {{"version", number}, {"reason", Message(written)}});
+      return true;
+    }
     return written;
   }
   DWS_RETURN_IF_ERROR(Tell());
@@ -127,11 +131,13 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
     if (chain.ok() && chain->front()->version.value() == last->value() + 1) {
       return Next{.version = chain->front(), .full = FullDue()};
     }
-    LogWarning("slime_chain_broken",
-               {{"after", last->value()},
-                {"version", newest->version.value()},
-                {"reason", chain.ok() ? "the trainer left a number out"
-                                      : std::string(Message(chain.status()))}});
+    if (!log.HasFull(*last, newest->version)) {
+      LogWarning("slime_chain_broken",
+                 {{"after", last->value()},
+                  {"version", newest->version.value()},
+                  {"reason", chain.ok() ? "the trainer left a number out"
+                                        : std::string(Message(chain.status()))}});
+    }
   }
   // 4. Readers that have the folder's newest version would never see an older one.
   if (newest->version.value() <= progress_->folder.newest()) {

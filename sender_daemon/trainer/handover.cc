@@ -148,11 +148,11 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
   return source;
 }
 
-Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
-                                            ThreadPool& pool) {
+Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, FetchAs as,
+                                            Snapshot& snapshot, ThreadPool& pool) {
   FetchedBlocks fetched{.count = refs.size()};
   if (devices_.empty()) return fetched;
-  for (const auto& device : devices_) device->Begin(snapshot);
+  for (const auto& device : devices_) device->Begin(snapshot, as);
   for (fetched.count = 0; fetched.count < refs.size(); ++fetched.count) {
     const BlockRef ref = refs[fetched.count];
     DeviceShards* const device = slices_[ref.slice.value()].device;

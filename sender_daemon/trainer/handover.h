@@ -40,7 +40,7 @@ class ResidentSource final : public WeightSource {
   Result<std::unique_ptr<ResidentSource>> For(const RankLayout& layout,
                                               std::span<const ShardPlace> places,
                                               const DeviceShardsOptions& options = {}) const;
-  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool) override;
   std::optional<DiffedBlock> Diffed(BlockRef ref) const override;
   void Read(BlockRef ref, MutableByteSpan block) const override;

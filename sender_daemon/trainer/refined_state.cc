@@ -34,7 +34,11 @@ RankLayout CutAsBefore(const CutsFile* cuts, const StreamId& stream, const RankL
 Result<RankStatePtr> RefinedState(const RankState& state, RankLayout finer,
                                   const RefineParts& parts) {
   const RetainedVersionPtr newest = state.log->Newest();
-  const std::optional<WeightVersion> captured = state.snapshot->version();
+  const std::optional<WeightVersion> captured = state.snapshot->newest();
+  if (captured.has_value() && !state.snapshot->version().has_value()) {
+    return UnavailableError(
+        "a full version was given up: the snapshot has no version until the next one");
+  }
   if (captured.has_value() && (newest == nullptr || newest->version != *captured)) {
     return UnavailableError("version {} is not recorded yet", captured->value());
   }

@@ -76,4 +76,27 @@ Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
   return registration;
 }
 
+Result<BucketSource> ParsePut(const v1::PutRequest& request, const RankLayout& layout,
+                              const Registration::Ring& ring, ByteSpan memory) {
+  if (request.bucket() >= ring.bucket_count) {
+    return InvalidArgumentError("bucket {} does not exist, the ring has {}", request.bucket(),
+                                ring.bucket_count);
+  }
+  if (static_cast<size_t>(request.pieces_size()) > limits::kPutPiecesMax) {
+    return InvalidArgumentError("{} pieces in one Put, at most {} are supported",
+                                request.pieces_size(), limits::kPutPiecesMax);
+  }
+  std::vector<BucketPiece> pieces;
+  for (const v1::PutPiece& piece : request.pieces()) {
+    pieces.push_back({.slice = RankSlice(piece.rank_slice()),
+                      .first_block = piece.first_block(),
+                      .block_count = piece.block_count(),
+                      .offset_bytes = piece.offset_bytes()});
+  }
+  DWS_CHECK(memory.size() == ring.bucket_bytes * ring.bucket_count);
+  return BucketSource::Create(
+      layout, memory.subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes),
+      std::move(pieces));
+}
+
 }  // namespace dws

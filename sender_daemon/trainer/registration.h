@@ -16,6 +16,7 @@
 #include "sender_daemon/trainer/handover.h"
 
 namespace dws::v1 {
+class PutRequest;
 class RegisterRequest;
 }  // namespace dws::v1
 
@@ -41,5 +42,10 @@ struct Registration {
 
 // INVALID_ARGUMENT says which field is wrong and what was expected.
 Result<Registration> ParseRegistration(const v1::RegisterRequest& request);
+
+// What a Put hands over: pieces of `layout` in one of the buckets of `ring`, which is `memory`.
+// INVALID_ARGUMENT: there is no such bucket, there are too many pieces, or as BucketSource::Create.
+Result<BucketSource> ParsePut(const v1::PutRequest& request, const RankLayout& layout,
+                              const Registration::Ring& ring, ByteSpan memory);
 
 }  // namespace dws

@@ -334,8 +334,8 @@ bool TrainerSession::GivenUp(const Live& live, uint64_t attempt) {
 std::optional<WeightVersion> TrainerSession::LastVersion() const {
   std::optional<WeightVersion> last =
       parts_.ledger->state().last_version();  // of the current stream
-  if (state_ != nullptr && state_->snapshot->version().has_value()) {
-    last = std::max(last.value_or(WeightVersion(0)), *state_->snapshot->version());
+  if (state_ != nullptr && state_->snapshot->newest().has_value()) {
+    last = std::max(last.value_or(WeightVersion(0)), *state_->snapshot->newest());
   }
   return last;
 }
@@ -350,9 +350,14 @@ Status TrainerSession::AdmitVersion(WeightVersion version) const {
       version.value(), ToString(state_->stream), last, last + 1);
 }
 
-DeltaProfile TrainerSession::NextProfile() const {
+void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   const std::optional<DeltaProfile> decided = Decided(options_.profile);
-  return decided.has_value() ? *decided : state_->log->Asked();
+  FullCause cause = FullCause::kNone;
+  if (state_->snapshot->full_watch().pays()) cause = FullCause::kDense;
+  if (full) cause = FullCause::kAsked;
+  live.open_version =
+      std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version,
+                                decided.has_value() ? *decided : state_->log->Asked(), cause);
 }
 
 Result<v1::BeginReply> TrainerSession::Begin(const v1::BeginRequest& request) {
@@ -377,8 +382,7 @@ Result<v1::BeginReply> TrainerSession::Begin(const v1::BeginRequest& request) {
   }
   live->open_attempt = request.attempt();
   live->capture_time = {};
-  live->open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool,
-                                                 WeightVersion(request.version()), NextProfile());
+  OpenVersion(*live, WeightVersion(request.version()), request.full());
   return reply;
 }
 
@@ -390,26 +394,8 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   // A Put of an earlier attempt: its bucket has been reused.
   if (request.attempt() != live->open_attempt) return AttemptGivenUp(request.version());
   DWS_CHECK(live->registration.ring.has_value());  // else nothing stays open between calls
-  const Registration::Ring& ring = *live->registration.ring;
-  if (request.bucket() >= ring.bucket_count) {
-    return InvalidArgumentError("bucket {} does not exist, the ring has {}", request.bucket(),
-                                ring.bucket_count);
-  }
-  if (static_cast<size_t>(request.pieces_size()) > limits::kPutPiecesMax) {
-    return InvalidArgumentError("{} pieces in one Put, at most {} are supported",
-                                request.pieces_size(), limits::kPutPiecesMax);
-  }
-  std::vector<BucketPiece> pieces;
-  for (const v1::PutPiece& piece : request.pieces()) {
-    pieces.push_back({.slice = RankSlice(piece.rank_slice()),
-                      .first_block = piece.first_block(),
-                      .block_count = piece.block_count(),
-                      .offset_bytes = piece.offset_bytes()});
-  }
-  const ByteSpan bucket =
-      live->ring.bytes().subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes);
-  DWS_ASSIGN_OR_RETURN(BucketSource source,
-                       BucketSource::Create(state_->layout(), bucket, std::move(pieces)));
+  DWS_ASSIGN_OR_RETURN(BucketSource source, ParsePut(request, state_->layout(),
+                                                     *live->registration.ring, live->ring.bytes()));
   const TimePoint began = parts_.clock->Now();
   DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
   live->capture_time += parts_.clock->Now() - began;
@@ -452,8 +438,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   const auto wanted = [&] { return still_wanted() && !GivenUp(*live, request.attempt()); };
   if (!ring && wanted()) {
     live->capture_time = {};
-    live->open_version =
-        std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, NextProfile());
+    OpenVersion(*live, version, request.full());
     // Each block once, so none is refused; but a GPU may fail.
     if (Status captured = live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident);
         !captured.ok()) {
@@ -473,6 +458,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   v1::PublishReply reply;
   reply.set_changed_elements(captured.nnz);
   reply.set_total_elements(state_->layout().element_count());
+  reply.set_full(!captured.base.has_value());
   DWS_KILLPOINT("sender.publish.after_capture");
   reply.set_capture_seconds(ToSeconds(parts_.clock->Now() - accepted_at));
   parts_.pipeline->Submit(
@@ -487,7 +473,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
 Status TrainerSession::CheckWait(const v1::WaitRequest& request) {
   DWS_ASSIGN_OR_RETURN(const Live* live, Find(request.session()));
   (void)live;
-  const std::optional<WeightVersion> captured = state_->snapshot->version();
+  const std::optional<WeightVersion> captured = state_->snapshot->newest();
   if (captured.has_value() && captured->value() >= request.version()) return OkStatus();
   return AbortedError(
       "version {} was not published to this sender (newest {}): it was lost with a restart, "

@@ -164,8 +164,8 @@ class TrainerSession {
   // Refines by what was asked for while a version was open, after the calls that wait already.
   void RefineLater();
   Result<Live*> Find(uint64_t session);
-  // The profile for which the next version is encoded in addition to fast.
-  DeltaProfile NextProfile() const;
+  // Begins to capture `version`; `full`: the trainer wants it so.
+  void OpenVersion(Live& live, WeightVersion version, bool full);
   Status AdmitVersion(WeightVersion version) const;
   // Whether the trainer may already overwrite what `attempt` reads.
   static bool GivenUp(const Live& live, uint64_t attempt);

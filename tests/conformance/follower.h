@@ -79,9 +79,9 @@ class Follower {
       const BlockRange range{.slice = frame.slice,
                              .first_block = frame.entry.first_block,
                              .block_count = frame.entry.block_count};
-      std::copy(bytes.begin(), bytes.end(),
-                next[frame.slice.value()].begin() +
-                    static_cast<ptrdiff_t>(FirstByte(layout_, range)));
+      std::copy(
+          bytes.begin(), bytes.end(),
+          next[frame.slice.value()].begin() + static_cast<ptrdiff_t>(FirstByte(layout_, range)));
     }
     return Prove(group, target, std::move(next));
   }

@@ -104,10 +104,7 @@ class GrpcTransport final : public Transport {
     MakeSubscription(address());
     links_ = std::make_unique<SyncLinks>(
         SyncLinks::Options{
-            .addresses = {address()},
-            .job_id = "job",
-            .receiver_id = "r0",
-            .full_ways = rules_},
+            .addresses = {address()}, .job_id = "job", .receiver_id = "r0", .full_ways = rules_},
         *subscription_, clock_);
     links_->Start();
   }
@@ -132,9 +129,13 @@ class GrpcTransport final : public Transport {
       *HandleSocket::Listen({.path = folder_.path() + "/handles"});
   EgressLimit egress_{0, clock_};
   FabricHost fabric_{{.choice = rules_.fabric, .source = "127.0.0.1"}, clock_};
-  SyncServiceImpl service_{
-      {.hub = hub_, .metrics = metrics_, .recheck = recheck_}, *handles_, fabric_, egress_,
-      deltas_, fulls_, full_transfers_};
+  SyncServiceImpl service_{{.hub = hub_, .metrics = metrics_, .recheck = recheck_},
+                           *handles_,
+                           fabric_,
+                           egress_,
+                           deltas_,
+                           fulls_,
+                           full_transfers_};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<SyncLinks> links_;

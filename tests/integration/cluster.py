@@ -1,6 +1,6 @@
 """Starts DWS daemons in their own folder, with HTTP pages on free ports, and stops them
 by pid. They connect over unix sockets, or over TCP if their flags have certificates or
---insecure."""
+--insecure: then as if they were on different hosts."""
 
 from __future__ import annotations
 
@@ -216,6 +216,10 @@ class Cluster:
             command.append("--scrub-rate=0")
         for sender in self.senders if senders else []:
             command.append(f"--sender={sender.address}")
+        # Over TCP full tensors come as from another host, unless `flags` say how.
+        tcp = any(flag == "--insecure" or flag.startswith("--tls-ca=") for flag in flags)
+        if tcp and not any(flag.startswith("--full-way") for flag in flags):
+            command.append("--full-way=grpc")
         return self._start(name or receiver_id, command, self.receivers)
 
     def _start(self, name: str, command: list[str], daemons: list[Daemon]) -> Daemon:

@@ -106,6 +106,7 @@ class RoleTest(HostileCase):
         "dws.v1.AdminService/Plan": {"operate"},
         "dws.v1.AdminService/Verify": {"operate"},
         "dws.v1.AdminService/Resync": {"operate"},
+        "dws.v1.AdminService/Boundary": {"operate"},
         "grpc.health.v1.Health/Check": {"publish", "receive", "operate", "stranger"},
     }
     WHO = {

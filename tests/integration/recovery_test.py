@@ -33,6 +33,7 @@ FIRST_ONLY = (
     "receiver.stream.",
     "receiver.attach.",
     "receiver.prepare.after_fetch_full",
+    "receiver.full.",
     "receiver.commit.inside_apply",
     "file.",
 )
@@ -58,9 +59,11 @@ class RecoveryTest(IntegrationCase):
         self.use_failpoints("SENDER", "RECEIVER")
 
     def start_armed(self, role: str, armed: str) -> None:
+        # Full tensors come from the sender only as they do from another host.
+        flags = ("--full-way=grpc",) if armed.startswith("sender.full.") else ()
         for name, start in (
             ("sender", self.cluster.start_sender),
-            ("receiver", lambda: self.cluster.start_receiver("receiver-0")),
+            ("receiver", lambda: self.cluster.start_receiver("receiver-0", *flags)),
         ):
             if name == role:
                 os.environ["DWS_FAILPOINT"] = armed

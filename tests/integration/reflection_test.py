@@ -19,7 +19,7 @@ class ReflectionTest(AdminCase):
             self.assertEqual(
                 client.methods(ADMIN),
                 dict.fromkeys(
-                    ("Watch", "Verify", "Resync", "Drain", "Evict", "ForgetStream"), True
+                    ("Watch", "Verify", "Resync", "Drain", "Evict", "ForgetStream", "Boundary"), True
                 )
                 | dict.fromkeys(("Status", "Plan"), False),
             )
@@ -61,7 +61,7 @@ class ReflectionTest(AdminCase):
             status = client.call(ADMIN, "Status")
             self.assertEqual(status.sender.newest_version, 1)
             self.assertEqual(status.sender.versions[0].full_bytes, MODEL_BYTES)
-            for method in ("Resync", "Evict"):
+            for method in ("Resync", "Evict", "Boundary"):
                 with self.assertRaises(grpc.RpcError) as caught:
                     list(client.call(ADMIN, method))
                 self.assertEqual(caught.exception.code(), grpc.StatusCode.FAILED_PRECONDITION)

@@ -220,6 +220,33 @@ class SlimePublishTest(IntegrationCase):
         self.assert_same(held, source)
         receiver.stop()
 
+    def test_versions_published_in_full_are_full_checkpoints(self) -> None:
+        sender = self.sender()
+        reader = SlimeReader(self.versions, self.given)
+        local = os.path.join(self.cluster.folder, "local")
+        write_checkpoint(local, self.given)
+        trainer = self.trainer()
+        source = trainer.register({name: array.copy() for name, array in self.given.items()})
+        for version, full in enumerate((False, False, True, False, True), start=1):
+            for array in source.values():
+                change(array, self.random, 0.9 if full else 0.01)
+            trainer.publish(version, full=full)
+            self.await_folder(version)
+            metadata = reader.apply(version)
+            self.assert_same(reader.weights, source)
+            self.assertEqual("delta_encoding" in metadata, version in (2, 4))
+        self.follow(local, source, 5)
+        self.assertNotIn("slime_chain_broken", sender.log_tail(1000))
+        # Faster than they are written: those that are overwritten before that are left out.
+        for version in range(6, 16):
+            for array in source.values():
+                change(array, self.random, 0.9)
+            trainer.publish(version, full=version != 12)
+        self.await_folder(15)
+        reader.apply(15)
+        self.assert_same(reader.weights, source)
+        self.assertNotIn("slime_publish_failed", sender.log_tail(1000))
+
     def test_a_restarted_sender_continues_and_another_run_is_refused(self) -> None:
         sender = self.sender("--slime-keep=2")
         reader = SlimeReader(self.versions, self.given)

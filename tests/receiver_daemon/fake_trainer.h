@@ -166,8 +166,8 @@ class FakeTrainer final : public SenderGroup {
     return description;
   }
 
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options options) override {
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options options) override {
     std::string numbers;
     FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
     DWS_RETURN_IF_ERROR(fail_full);

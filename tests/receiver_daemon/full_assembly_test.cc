@@ -7,11 +7,11 @@ namespace dws {
 namespace {
 
 RankLayout SmallLayout() {
-  auto layout = RankLayout::Create(
-      {Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {300'001}}),
-       Shard::Whole({.name = "b", .dtype = DType::kF32, .shape = {7}}),
-       Shard::Whole({.name = "c", .dtype = DType::kF32, .shape = {200'000}}),
-       Shard::Whole({.name = "d", .dtype = DType::kBF16, .shape = {0}})});
+  auto layout =
+      RankLayout::Create({Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {300'001}}),
+                          Shard::Whole({.name = "b", .dtype = DType::kF32, .shape = {7}}),
+                          Shard::Whole({.name = "c", .dtype = DType::kF32, .shape = {200'000}}),
+                          Shard::Whole({.name = "d", .dtype = DType::kBF16, .shape = {0}})});
   REQUIRE(layout.ok());
   return *std::move(layout);
 }
@@ -52,8 +52,7 @@ TEST_CASE("full tensors are put together in any order, in memory and on disk", "
   const uint64_t all = tensors.bytes[0].size() + tensors.bytes[2].size();
   const bool in_memory = GENERATE(true, false);
   const FullWant want = tensors.Want(slices);
-  const auto assembly =
-      FullAssembly::Create(want, tensors.Options(in_memory ? all : all - 1));
+  const auto assembly = FullAssembly::Create(want, tensors.Options(in_memory ? all : all - 1));
   REQUIRE(assembly.ok());
   FullAssembly& full = **assembly;
   CHECK(full.missing_blocks() == 5 + 4);
@@ -68,9 +67,8 @@ TEST_CASE("full tensors are put together in any order, in memory and on disk", "
     std::copy(bytes.begin(), bytes.end(), room.begin());
     REQUIRE(full.Take(range, room).ok());
   }
-  CHECK(full.Missing() == std::vector<BlockRange>{{RankSlice(0), 0, 1},
-                                                  {RankSlice(0), 4, 1},
-                                                  {RankSlice(2), 0, 2}});
+  CHECK(full.Missing() ==
+        std::vector<BlockRange>{{RankSlice(0), 0, 1}, {RankSlice(0), 4, 1}, {RankSlice(2), 0, 2}});
   for (const BlockRange& range : full.Missing()) {
     REQUIRE(full.Take(range, tensors.Of(range)).ok());
   }

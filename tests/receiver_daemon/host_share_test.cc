@@ -325,7 +325,7 @@ TEST_CASE("older versions and what a dead receiver left are removed", "[host]") 
   const auto lock = opened->TryLock({.stream = stem.substr(0, 32),
                                      .version = WeightVersion(2),
                                      .object = stem.substr(stem.size() - 32)});
-  REQUIRE((lock.ok() && lock->has_value()));
+  REQUIRE((lock.ok() && lock->valid()));
   std::ofstream(name + ".tmp") << "written";
   Receiver c(folder.path());
   CHECK(std::filesystem::exists(name + ".tmp"));

@@ -181,12 +181,10 @@ TEST_CASE("a broken transfer of full tensors continues with the unfinished slice
   }
   std::vector<Digest> digests;  // of zeros
   for (const RankLayout::SliceEntry& slice : sender.layout->slices()) {
-    digests.push_back(
-        DigestBytes(std::vector<std::byte>(slice.size_bytes()), slice.first_word));
+    digests.push_back(DigestBytes(std::vector<std::byte>(slice.size_bytes()), slice.first_word));
   }
   const auto full = receiver.links.FetchFull(
-      target, TrainerRank(0),
-      {.layout = *sender.layout, .slices = slices, .expected = digests},
+      target, TrainerRank(0), {.layout = *sender.layout, .slices = slices, .expected = digests},
       {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 24});
   REQUIRE(full.ok());
   REQUIRE(full->frames.size() == 2);  // of raw blocks, whatever the sender's frames were

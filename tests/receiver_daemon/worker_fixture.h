@@ -101,7 +101,7 @@ struct Daemon {
   explicit Daemon(FakeTrainer& trainer_in, MemoryReceiverLedger& ledger_in,
                   std::function<void(const CommitReport&)> on_commit_in = {},
                   const ScrubOptions& scrub = {}, const GroupPlace& place = {},
-                  bool stale_keeps_ready = false)
+                  bool stale_keeps_ready = false, const CommitPolicy& policy = {})
       : trainer(trainer_in),
         ledger(ledger_in),
         on_commit(std::move(on_commit_in)),
@@ -110,7 +110,8 @@ struct Daemon {
                  .pause_timeout = std::chrono::seconds(1),
                  .verify_batch_bytes = 1,  // a slice at a time
                  .scrub = scrub,
-                 .stale = {.keeps_ready = stale_keeps_ready}}),
+                 .stale = {.keeps_ready = stale_keeps_ready},
+                 .commit_policy = policy}),
         group(MakeGroup(place)) {}
 
   std::unique_ptr<CommitGroup> MakeGroup(const GroupPlace& place) {
@@ -118,7 +119,7 @@ struct Daemon {
     std::optional<VersionAt> decided;
     if (const auto& open = ledger.state().decided()) decided = {open->stream, open->version};
     return std::make_unique<CommitGroup>(place, fmt::format("r{}", place.index), decided, registry,
-                                         clock, changed);
+                                         clock, changed, options.commit_policy);
   }
 
   void Connect() {

@@ -45,9 +45,9 @@ struct Twins {
     memory.Set(weights);
   }
 
-  Result<CapturedVersion> CaptureOnGpu(uint64_t version,
-                                       DeltaProfile profile = DeltaProfile::kFast) {
-    Capture capture(*on_gpu->snapshot, pool, WeightVersion(version), profile);
+  Result<CapturedVersion> CaptureOnGpu(uint64_t version, DeltaProfile profile = DeltaProfile::kFast,
+                                       FullCause full = FullCause::kNone) {
+    Capture capture(*on_gpu->snapshot, pool, WeightVersion(version), profile, full);
     DWS_RETURN_IF_ERROR(capture.Blocks(AllBlocks(on_gpu->layout()), source));
     return capture.Finish();
   }
@@ -104,6 +104,48 @@ TEST_CASE("blocks that do not fit in the list of changes are copied whole", "[gp
     CHECK(counts.compared > 0);
     CHECK(counts.copied > 0);
   }
+}
+
+TEST_CASE("a full version of a GPU is copied whole, and the changes after it are listed again",
+          "[gpu]") {
+  const auto spare = GENERATE(uint64_t{0}, kAllSpare);
+  Twins twins(WideLayout(), {.window_bytes = kMiB, .spare_bytes = spare});
+  const uint64_t blocks = twins.on_gpu->layout().block_count();
+  twins.Publish(1);
+  for (uint64_t version = 2; version < 8; version += 2) {
+    twins.Step(0.001);
+    const auto full = twins.CaptureOnGpu(version, DeltaProfile::kFast, FullCause::kAsked);
+    REQUIRE(full.ok());
+    CHECK(full->copied_blocks == blocks);
+    CHECK(full->after == DigestsOf(twins.on_gpu->layout(), twins.weights));
+    CHECK(SnapshotWeights(*twins.on_gpu) == twins.weights);
+    PublishAll(twins.on_host, twins.pool, version, twins.weights);
+    twins.Step(0.001);
+    CHECK(twins.Publish(version + 1).compared == blocks);
+  }
+}
+
+TEST_CASE("after a full version of a GPU that was given up all blocks are copied", "[gpu]") {
+  const auto spare = GENERATE(uint64_t{0}, kAllSpare);
+  Twins twins(WideLayout(), {.window_bytes = kMiB, .spare_bytes = spare});
+  twins.Publish(1);
+  twins.Step(0.01);
+  {
+    Capture capture(*twins.on_gpu->snapshot, twins.pool, WeightVersion(2), DeltaProfile::kFast,
+                    FullCause::kAsked);
+    auto refs = AllBlocks(twins.on_gpu->layout());
+    refs.resize(refs.size() / 2);
+    REQUIRE(capture.Blocks(refs, twins.source).ok());
+  }
+  CHECK_FALSE(twins.on_gpu->snapshot->version().has_value());
+  twins.Step(0.01);
+  const auto next = twins.CaptureOnGpu(2);
+  REQUIRE(next.ok());
+  CHECK(next->copied_blocks == twins.on_gpu->layout().block_count());
+  CHECK(SnapshotWeights(*twins.on_gpu) == twins.weights);
+  PublishAll(twins.on_host, twins.pool, 2, twins.weights);
+  twins.Step(0.001);
+  CHECK(twins.Publish(3).copied == 0);
 }
 
 TEST_CASE("an undone capture from a GPU leaves nothing behind", "[gpu]") {

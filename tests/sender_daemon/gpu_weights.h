@@ -63,9 +63,9 @@ class GpuSource final : public WeightSource {
   GpuSource(const cuda::CudaDevicePtr& device, const GpuWeights& weights,
             const DeviceShardsOptions& options)
       : shards_(device, weights.places(), options) {}
-  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, Snapshot& snapshot,
+  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool) override {
-    shards_.Begin(snapshot);
+    shards_.Begin(snapshot, as);
     size_t count = 0;
     while (count < refs.size() && shards_.Take(refs[count])) ++count;
     Result<FetchedBlocks> fetched = shards_.Fetch(pool);

@@ -2,6 +2,7 @@
 // versions published from them the way the daemon does it.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -60,7 +61,10 @@ inline Weights RandomWeights(const RankLayout& layout, std::mt19937_64& random) 
   Weights weights;
   for (const RankLayout::SliceEntry& slice : layout.slices()) {
     std::vector<std::byte> bytes(slice.size_bytes());
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    for (size_t at = 0; at < bytes.size(); at += 8) {
+      const uint64_t word = random();
+      std::memcpy(bytes.data() + at, &word, std::min<size_t>(bytes.size() - at, 8));
+    }
     weights.push_back(std::move(bytes));
   }
   return weights;

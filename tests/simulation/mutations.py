@@ -19,10 +19,11 @@ class Edit(NamedTuple):
     new: str
 
 
-def _edits() -> list[Edit]:
-    def mutated(name: str) -> str:
-        return f"sim::Mutated(sim::Mutation::{name})"
+def mutated(name: str) -> str:
+    return f"sim::Mutated(sim::Mutation::{name})"
 
+
+def _edits() -> list[Edit]:
     return [
         # A delta is staged whatever memory it meets.
         Edit(
@@ -30,7 +31,7 @@ def _edits() -> list[Edit]:
             "switch (JudgeSlice(live, delta, predicted)) {",
             f"switch ({mutated('kSkipBaseCheck')} ? SliceVerdict::kAdmitted : JudgeSlice(live, delta, predicted)) {{",
         ),
-        # Full tensors are not compared: neither when they arrive nor when they are written.
+        # Full tensors are compared neither when they arrive nor when they are written.
         Edit(
             "receiver_daemon/weights/staging.cc",
             "if (digest != expected[slice.value()]) {",
@@ -66,8 +67,7 @@ def _edits() -> list[Edit]:
         Edit(
             "common/sync_state/group_leader_state.cc",
             "if (!member.told.has_value() || committed.round != member.told->round ||\n",
-            "if (!member.told.has_value() ||\n"
-            f"      (committed.round != member.told->round && !{mutated('kAcceptStaleNonce')}) ||\n",
+            f"if (!member.told.has_value() ||\n      (committed.round != member.told->round && !{mutated('kAcceptStaleNonce')}) ||\n",
         ),
         # A leader that loses a member in a COMMIT releases the others.
         Edit(
@@ -79,6 +79,12 @@ def _edits() -> list[Edit]:
             "    if (!other.live.has_value() || !other.generation.has_value()) continue;\n"
             "    Send(m, NextNonce(), GroupResume{.version = *other.live, .generation = *other.generation});\n"
             "  }\n",
+        ),
+        # A version that is held back is committed between boundaries.
+        Edit(
+            "receiver_daemon/worker/solo_driver.cc",
+            "  return parts_.boundary.Hold();\n",
+            f"  return parts_.boundary.Hold() || {mutated('kIgnorePolicy')};\n",
         ),
         # A receiver stages past its cap.
         Edit(

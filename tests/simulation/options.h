@@ -8,7 +8,7 @@
 namespace dws::sim {
 
 // A rule that is broken on purpose, to show that the simulation detects it. mutations.py plants the
-// first eight in copies of product code, the others are in the models around it.
+// first nine in copies of product code, the others are in the models around it.
 enum class Mutation : uint8_t {
   kNone,
   kSkipBaseCheck,     // a delta is staged whatever memory it meets
@@ -19,6 +19,7 @@ enum class Mutation : uint8_t {
   kAcceptStaleNonce,  // a leader accepts a late COMMITTED as the answer to its last COMMIT
   kReleaseAfterLoss,  // a leader that loses a member in a COMMIT releases the others
   kStageTooMuch,      // a receiver stages past its cap
+  kIgnorePolicy,      // a version that is held back is committed between boundaries
   kDropFsync,         // a receiver's records are acknowledged before they are durable
   kRetainEverything,  // a sender's log has no limit
   kNeverReconnect,    // a receiver does not connect again
@@ -33,6 +34,7 @@ inline constexpr std::pair<Mutation, std::string_view> kMutations[] = {
     {Mutation::kAcceptStaleNonce, "accept stale nonce"},
     {Mutation::kReleaseAfterLoss, "release after loss"},
     {Mutation::kStageTooMuch, "stage too much"},
+    {Mutation::kIgnorePolicy, "ignore policy"},
     {Mutation::kDropFsync, "drop fsync"},
     {Mutation::kRetainEverything, "retain everything"},
     {Mutation::kNeverReconnect, "never reconnect"},

@@ -54,13 +54,27 @@ TEST_CASE("every situation that the rules handle occurs", "[simulation]") {
     world.Run();
     for (const auto& [what, times] : world.seen) seen[what] += times;
   }
-  for (const char* what :
-       {"a squash is served", "a moving snapshot is read", "an old stream is refused",
-        "an engine keeps what it had", "bytes are staged", "a slice of a delta is rejected",
-        "a full tensor is rejected", "a delta is too large to stage", "a commit is abandoned",
-        "a commit is torn", "a group commits", "a group aborts",
-        "a group loses a member in a COMMIT", "a member cannot write",
-        "a leader starts with a decision open", "a record that nobody was told of is found"}) {
+  for (const char* what : {"a squash is served",
+                           "a moving snapshot is read",
+                           "an old stream is refused",
+                           "an engine keeps what it had",
+                           "bytes are staged",
+                           "a slice of a delta is rejected",
+                           "a full tensor is rejected",
+                           "a delta is too large to stage",
+                           "a commit is abandoned",
+                           "a commit is torn",
+                           "a group commits",
+                           "a group aborts",
+                           "a group loses a member in a COMMIT",
+                           "a member cannot write",
+                           "a leader starts with a decision open",
+                           "a record that nobody was told of is found",
+                           "an engine is held",
+                           "a held version is replaced",
+                           "an engine commits at a boundary",
+                           "a group holds a round",
+                           "a held round is replaced"}) {
     INFO(what);
     CHECK(seen[what] > 0);
   }
@@ -113,6 +127,10 @@ TEST_CASE("the simulation detects a group that runs on after losing a member in 
 
 TEST_CASE("the simulation detects a receiver that stages past its cap", "[simulation]") {
   ExpectNoticed(Mutation::kStageTooMuch, "its cap is");
+}
+
+TEST_CASE("the simulation detects a commit between two boundaries", "[simulation]") {
+  ExpectNoticed(Mutation::kIgnorePolicy, "commits between two boundaries");
 }
 
 TEST_CASE("the simulation detects a sender that retains without a limit", "[simulation]") {

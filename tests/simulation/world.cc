@@ -111,12 +111,17 @@ void World::AddEngine(uint32_t members) {
   const size_t number = units.size();
   EngineUnit unit{.name = fmt::format("engine{}", number)};
   auto group = std::make_shared<std::vector<Receiver*>>();
+  const CommitPolicy policy =
+      random.Pick<CommitPolicy>({{},
+                                 {},
+                                 {.kind = CommitPolicy::Kind::kBoundary},
+                                 {.kind = CommitPolicy::Kind::kMaxBehind, .max_behind = 2}});
   for (uint32_t m = 0; m < members; ++m) {
     const auto site = static_cast<uint32_t>(10 * number + m);
     engines.push_back(
         std::make_unique<Engine>(*this, site, fmt::format("engine{}.{}", number, m), m, members));
     receivers.push_back(std::make_unique<Receiver>(
-        *this, site, fmt::format("receiver{}.{}", number, m), *engines.back(), group, m));
+        *this, site, fmt::format("receiver{}.{}", number, m), *engines.back(), group, m, policy));
     engines.back()->Serve(*receivers.back());
     group->push_back(receivers.back().get());
     unit.parts.push_back(engines.back().get());

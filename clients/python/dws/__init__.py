@@ -5,6 +5,7 @@ Weights are numpy arrays or torch tensors; torch is used if the program imports 
 """
 
 from dws import declare
+from dws.boundaries import Boundaries
 from dws.dtypes import DType
 from dws.engine import Engine
 from dws.engine_stats import EngineStats
@@ -35,6 +36,7 @@ from dws.torch_module import bind, named_tensors
 from dws.trainer import Trainer
 
 __all__ = [
+    "Boundaries",
     "CudaError",
     "Box",
     "Cut",

@@ -134,6 +134,7 @@ class CheckpointTrainer:
         """Takes over `trainer`, which is not registered; whoever made it closes it."""
         self.checkpoint = checkpoint
         self.published: Optional[LocalVersion] = None
+        self._given_up = False  # the last version
         self._trainer = trainer
         self._specs: Optional[dict[str, TensorSpec]] = None
 
@@ -152,7 +153,9 @@ class CheckpointTrainer:
             return None
         files = CheckpointFiles(self.checkpoint)
         self._register(files.specs)
-        known = self.published.digests if self.published else {}
+        # What a version that was given up has overwritten may not have been undone.
+        known = self.published.digests if self.published and not self._given_up else {}
+        self._given_up = True
         try:
             with self._trainer.version(now.version) as version:
                 for name, digest in now.digests.items():
@@ -162,6 +165,7 @@ class CheckpointTrainer:
                     raise ChangedMeanwhile
         except ChangedMeanwhile:
             return None
+        self._given_up = False
         self.published = now
         return now.version
 

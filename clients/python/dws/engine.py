@@ -16,8 +16,10 @@ import contextlib
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 from dws.attachment import Attachment
+from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
+from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
-from dws.errors import InvalidArgumentError, StateError
+from dws.errors import DaemonUnavailableError, InvalidArgumentError, StateError
 from dws.lease import ExecutionLease, Grant
 from dws.lease_stream import PostCommitHook
 from dws.mapping import Mapped
@@ -45,6 +47,9 @@ class Engine:
     only then does the receiver release the memory before the move.
 
     Threads: `running` from any; everything else from one.
+
+    Where the receiver holds versions back (--commit-policy), commits fall only where `boundary` or
+    `at_boundary` is called, and with max-behind:K also when the engine would fall too far behind.
     """
 
     def __init__(self, socket: str, engine_rank: int = 0, world_size: int = 1) -> None:
@@ -64,6 +69,7 @@ class Engine:
         self.world_size = world_size
         self._lease = ExecutionLease()
         self._link = ReceiverLink(socket, engine_rank, self._lease)
+        self._boundaries = Boundaries(socket)
         self._attachment: Optional[Attachment] = None
 
     def attach(
@@ -180,6 +186,51 @@ class Engine:
         self._require_attached()
         return self._link.let_commit(version, stream, timeout)
 
+    def boundary(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Grant:
+        """Says that the engine is between two batches: a version that the receiver holds back by its
+        --commit-policy is committed. Returns after that, or at once if none is held, or if the
+        receiver is away. Of an engine of several ranks one calls it, and the others begin no batch
+        before it has returned; over several hosts a rank on the leader's.
+
+        Args:
+          timeout: seconds.
+
+        Returns:
+          what is in memory now.
+
+        Raises:
+          DeadlineError: the commit took longer. None begins after that.
+          EnginePaused: not released in time.
+          StateError: called inside `running`, or never attached.
+        """
+        self._require_between("boundary()")
+        deadline = Deadline(timeout)
+        with contextlib.suppress(DaemonUnavailableError):  # it commits nothing then
+            self._boundaries.passed(timeout)
+        return self.wait_ready(deadline.left)
+
+    @contextlib.contextmanager
+    def at_boundary(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Iterator[None]:
+        """A block between two batches, for example while the next prompts are waited for: versions are
+        committed as they come. As `boundary`, for as long as the block takes; do not use `running`
+        inside it.
+
+        Args:
+          timeout: seconds for the end of the block, while a commit is under way.
+
+        Raises:
+          DeadlineError: at the end: a commit that began in the block takes longer.
+          StateError: called inside `running`, or never attached.
+        """
+        self._require_between("at_boundary()")
+        with self._boundaries.stay(timeout):
+            yield
+
+    def _require_between(self, what: str) -> None:
+        self._require_attached()
+        if self._lease.inside:
+            raise StateError(f"{what} lets commits happen: call it outside of running() blocks")
+
     def suspend(self, timeout: float = RELEASE_TIMEOUT_SECONDS) -> None:
         """Pauses the engine and releases the weights. Call it before they are put to sleep or
         moved, not inside `running`. Returns when forward passes have ended and the receiver has
@@ -230,6 +281,7 @@ class Engine:
             hangs), a ResourceWarning says that it may still write to them: memory of a device must
             stay allocated until the receiver's process has ended.
         """
+        self._boundaries.close()
         self._link.close(timeout)
 
     def __enter__(self) -> "Engine":

@@ -16,11 +16,13 @@ class PublishStats:
     """What one publish changed, and how long it took.
 
     Attributes:
-      changed_elements, total_elements: of this rank, compared with the version before; the first
-        version of a stream changes nothing, receivers take it whole.
+      changed_elements, total_elements: of this rank, compared with the version before; where there
+        is none to compare with, as for the first version of a stream, nothing changed.
       capture_seconds: of the daemon's pass over resident weights; without a ring's puts.
       stall_seconds: time that the caller lost, measured here: from the start of the version's calls
         to the return.
+      full: no delta leads to this version, receivers take its tensors whole: the first of a stream,
+        one that was published with full=True, or one whose delta would be about as large.
     """
 
     version: int
@@ -28,6 +30,7 @@ class PublishStats:
     total_elements: int
     capture_seconds: float
     stall_seconds: float
+    full: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

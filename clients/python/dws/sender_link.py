@@ -141,11 +141,14 @@ class SenderLink:
                     self._handles.shut()
         return answered
 
-    def begin(self, version: int, registered: RankLayout, timeout: float) -> RankLayout:
+    def begin(
+        self, version: int, registered: RankLayout, timeout: float, full: bool = False
+    ) -> RankLayout:
         """Opens a version of a ring. Each of its puts may take `timeout` seconds.
 
         Args:
           registered: the layout that was registered.
+          full: whether no delta is wanted.
 
         Returns:
           That by whose rank slices the puts have to name their pieces: the same, or a finer one of
@@ -159,6 +162,7 @@ class SenderLink:
                 version=version,
                 attempt=self._attempt,
                 layout_signature=self._refined_signature,
+                full=full,
             )
             what = f"opening version {version}"
             reply = self._call(self._stub.Begin, request, what, deadline.left)
@@ -182,14 +186,17 @@ class SenderLink:
         """Raises the error of the Put, if it failed."""
         self._call(lambda request, timeout: pending.result(), None, "putting tensors")
 
-    def publish(self, version: int, started: float, timeout: float) -> PublishStats:
+    def publish(
+        self, version: int, started: float, timeout: float, full: bool = False
+    ) -> PublishStats:
         """Call it inside `attempt`.
 
         Args:
           started: when the stall began, on the monotonic clock.
+          full: whether no delta is wanted; of resident weights, since a ring says it in `begin`.
         """
         request = trainer_pb2.PublishRequest(
-            session=self._session, version=version, attempt=self._attempt
+            session=self._session, version=version, attempt=self._attempt, full=full
         )
         reply = self._call(self._stub.Publish, request, f"publishing version {version}", timeout)
         return PublishStats(
@@ -198,6 +205,7 @@ class SenderLink:
             total_elements=reply.total_elements,
             capture_seconds=reply.capture_seconds,
             stall_seconds=time.monotonic() - started,
+            full=reply.full,
         )
 
     def wait(self, version: int, policy: Union[str, int], timeout: float) -> WaitResult:

@@ -19,6 +19,11 @@ name where something is missing:
     tp_size, tp_group.cpu_group (gloo), and dp_rank of several replicas;
   * model.config, a Hugging Face config.
 
+Commits happen at any time, or with the receiver's --commit-policy only at boundaries. What drives the
+server names them, in a process of the same host with DWS_RECEIVER_SOCKET:
+    dws.sglang.boundary()                # between two batches
+    with dws.sglang.at_boundary(): ...   # while no batch runs
+
 How execution is held: a hook around ModelRunner.forward enters the lease when all ranks are inside
 it with the same weights (dws.plugins.step_gate), and blocks until then. CUDA graphs are replayed
 inside. With the overlap schedule, the receiver writes only after work that is in progress on the
@@ -30,11 +35,13 @@ attached; a server that could give memory back (enable_memory_saver) is refused.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
+from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
 from dws.errors import LayoutError, StateError
 from dws.plugins.agreement import minimum_over
 from dws.plugins.agreed_mapping import Weights
@@ -77,6 +84,34 @@ def register() -> None:
 
     HookRegistry.register(_FORWARD, _held, HookType.AROUND)
     HookRegistry.register(_SCHEDULER, _complete, HookType.AFTER)
+
+
+def boundary(timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> int:
+    """As Boundaries.passed, at the receiver of DWS_RECEIVER_SOCKET.
+
+    Raises:
+      StateError: it is not set.
+    """
+    with contextlib.closing(_boundaries()) as boundaries:
+        return boundaries.passed(timeout)
+
+
+@contextlib.contextmanager
+def at_boundary(timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Iterator[None]:
+    """As Boundaries.stay, at the receiver of DWS_RECEIVER_SOCKET.
+
+    Raises:
+      StateError: it is not set.
+    """
+    with contextlib.closing(_boundaries()) as boundaries, boundaries.stay(timeout):
+        yield
+
+
+def _boundaries() -> Boundaries:
+    socket = os.environ.get(SOCKET_VARIABLE)
+    if not socket:
+        raise StateError(f"{SOCKET_VARIABLE} is not set: expected the --socket of this server's receiver")
+    return Boundaries(socket)
 
 
 def _options() -> AttachOptions:

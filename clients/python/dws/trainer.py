@@ -34,7 +34,9 @@ class Trainer(RegisteredTrainer):
     restart of the sender, calls raise RegistrationLostError: `reconnect` keeps the same memory.
     """
 
-    def publish(self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> PublishStats:
+    def publish(
+        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False
+    ) -> PublishStats:
         """Captures the resident weights as `version`; on return they may be overwritten.
 
         First waits until the devices that hold weights have finished the work of this process.
@@ -50,6 +52,10 @@ class Trainer(RegisteredTrainer):
         Args:
           timeout: seconds for the sender. After them the publish is given up, which takes at most
             SETTLE_GRACE_SECONDS (2 s) more. The wait for devices has no limit.
+          full: publish the tensors themselves, and no delta: for weights that all have changed, such
+            as those of another checkpoint. The sender does so by itself when deltas are about as
+            large as the weights. A full version that is given up cannot be undone: until the next
+            version, engines that join find no weights.
 
         Raises:
           VersionError: not above the newest version.
@@ -70,24 +76,28 @@ class Trainer(RegisteredTrainer):
         deadline = Deadline(timeout)
         handover.settle(lambda moved: self._register(moved, deadline))
         with self._link.attempt(version):
-            stats = self._link.publish(version, started, deadline.left)
+            stats = self._link.publish(version, started, deadline.left, full)
         self.last_version = version
         return stats
 
     @contextlib.contextmanager
     def version(
-        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
+        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False
     ) -> Iterator[VersionWriter]:
         """A block in which tensors are put; its end publishes them as `version`.
 
         Tensors not put are unchanged. If the block raises, the version is given up and what was
-        captured is undone; the same number may be used again.
+        captured is undone; the same number may be used again. Of a full version nothing can be
+        undone once a tensor was put: then the next version has to bring every tensor.
 
         Args:
           timeout: seconds for the sender to open the version, for each put, and for the end of the
             block. Giving up takes at most SETTLE_GRACE_SECONDS (2 s) more.
+          full: as in `publish`. Every tensor has to be put. A version that the sender makes full by
+            itself may leave out tensors.
 
         Raises:
+          StateError: a first or full version lacks a tensor, by name.
           As `publish`.
         """
         handover = self._require_registered()
@@ -99,7 +109,7 @@ class Trainer(RegisteredTrainer):
         handover.try_pin()
         started = time.monotonic()
         with self._link.attempt(version):
-            layout = self._link.begin(version, handover.layout, timeout)
+            layout = self._link.begin(version, handover.layout, timeout, full)
             writer = VersionWriter(version, layout, handover.ring, self._link)
             writer.stall_seconds += time.monotonic() - started
             self._open_version = version

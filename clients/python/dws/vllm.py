@@ -5,7 +5,9 @@
     llm.collective_rpc("dws_wait_ready", kwargs={"timeout": 600})
 
 vllm serve takes --worker-extension-cls, and RPCs at POST /collective_rpc (VLLM_SERVER_DEV_MODE=1).
-Commits happen at any time; dws.plugins.vllm_transfer is for commits when vLLM's API says so.
+Commits happen at any time, or with the receiver's --commit-policy only at boundaries:
+    llm.collective_rpc("dws_boundary")   # between two batches
+dws.plugins.vllm_transfer is for commits when vLLM's API says so.
 
 It relies on the following, as in vLLM 0.32 (V1 engine, both of its model runners). Attach checks
 this, and refuses by name where something is missing, and releases that were never run with it:
@@ -53,6 +55,7 @@ import contextlib
 import logging
 from typing import Any, Callable, Optional, TypeVar
 
+from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS
 from dws.errors import StateError
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
@@ -140,6 +143,26 @@ class WorkerExtension:
             return attached.status()
 
         return _replied(self, ready)
+
+    def dws_boundary(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Optional[dict[str, Any]]:
+        """Between two batches: a version that the receiver holds back by its --commit-policy is
+        committed. Returns after that, at once if none is held.
+
+        Returns:
+          as dws_status.
+
+        Raises:
+          DeadlineError, EnginePaused: not within `timeout` seconds.
+        """
+
+        def passed() -> dict[str, Any]:
+            attached = _between_steps(self)
+            # For all ranks, which begin no step before all have replied.
+            if attached.engine.engine_rank == 0:
+                attached.engine.boundary(timeout)
+            return attached.status()
+
+        return _replied(self, passed)
 
     def dws_status(self) -> Optional[dict[str, Any]]:
         """This rank's version, stream and state token (None while paused), passes and pauses; also

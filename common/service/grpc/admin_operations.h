@@ -37,6 +37,11 @@ class AdminOperations {
   virtual Status Drain(const v1::DrainRequest& request, const Sink& progress) = 0;
   virtual Status Evict(const v1::EvictRequest& request, const Sink& progress) = 0;
   virtual Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) = 0;
+  virtual Status Boundary(const Sink&) {
+    return FailedPreconditionError(
+        "this daemon holds no versions back: expected the --socket or --address of a receiver with "
+        "--sender or --shared-dir");
+  }
 };
 
 }  // namespace dws

@@ -265,6 +265,12 @@ class AdminService::Server final : public v1::AdminService::CallbackService {
                        return impl_.operations().ForgetStream(request, sink);
                      });
   }
+  grpc::ServerWriteReactor<v1::OperationProgress>* Boundary(
+      grpc::CallbackServerContext* context, const v1::AdminBoundaryRequest*) override {
+    return impl_.Run(context, impl_.work(), [this](const AdminOperations::Sink& sink) {
+      return impl_.operations().Boundary(sink);
+    });
+  }
 
  private:
   Impl& impl_;

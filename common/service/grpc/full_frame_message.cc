@@ -26,8 +26,7 @@ constexpr uint32_t kEntryTag =
     TagOf(v1::FullFrame::kEntryFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 constexpr uint32_t kDataTag =
     TagOf(v1::FullFrame::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-constexpr uint32_t kRawTag =
-    TagOf(v1::FullFrame::kRawFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+constexpr uint32_t kRawTag = TagOf(v1::FullFrame::kRawFieldNumber, WireFormatLite::WIRETYPE_VARINT);
 // Of a frame's entry, far more than it has.
 constexpr uint32_t kEntryBytesMax = 1024;
 
@@ -90,8 +89,7 @@ Status FullFrameReader::ReadData(MutableByteSpan to) {
   DWS_CHECK(to.size() == data_bytes_);
   CodedInputStream in(&bytes_);
   if (in.ReadRaw(to.data(), static_cast<int>(to.size()))) return OkStatus();
-  return DataLossError("a message of full tensors is shorter than its {} bytes of data",
-                       to.size());
+  return DataLossError("a message of full tensors is shorter than its {} bytes of data", to.size());
 }
 
 }  // namespace dws

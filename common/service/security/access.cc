@@ -25,6 +25,7 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.AdminService/Drain", CallAccess::kOperate},
     MethodAccess{"/dws.v1.AdminService/Evict", CallAccess::kOperate},
     MethodAccess{"/dws.v1.AdminService/ForgetStream", CallAccess::kOperate},
+    MethodAccess{"/dws.v1.AdminService/Boundary", CallAccess::kOperate},
     MethodAccess{"/grpc.health.v1.Health/", CallAccess::kAnyCertificate},
     MethodAccess{"/grpc.reflection.v1alpha.ServerReflection/", CallAccess::kAnyCertificate},
 };

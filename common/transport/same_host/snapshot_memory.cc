@@ -63,8 +63,8 @@ Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout&
   UniqueFd file(::memfd_create("dws-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return ErrnoError(errno, "creating a snapshot's memory");
   if (::ftruncate(file.get(), static_cast<off_t>(places.size_bytes())) != 0) {
-    return ErrnoError(errno, fmt::format("a snapshot of {} bytes cannot be allocated",
-                                         places.size_bytes()));
+    return ErrnoError(
+        errno, fmt::format("a snapshot of {} bytes cannot be allocated", places.size_bytes()));
   }
   DWS_ASSIGN_OR_RETURN(const struct stat made, StatOf(file));
   DWS_ASSIGN_OR_RETURN(std::byte* const bytes,
@@ -89,11 +89,9 @@ Result<std::unique_ptr<const SnapshotMemory>> SnapshotMemory::Map(UniqueFd descr
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return InvalidArgumentError("a snapshot's memory can be made smaller while it is read");
   }
-  DWS_ASSIGN_OR_RETURN(std::byte* const bytes,
-                       MapFile(descriptor, places.size_bytes(), PROT_READ));
-  return std::unique_ptr<const SnapshotMemory>(
-      new SnapshotMemory(std::move(descriptor), found.st_ino, std::move(places),
-                         layout.block_count(), bytes));
+  DWS_ASSIGN_OR_RETURN(std::byte* const bytes, MapFile(descriptor, places.size_bytes(), PROT_READ));
+  return std::unique_ptr<const SnapshotMemory>(new SnapshotMemory(
+      std::move(descriptor), found.st_ino, std::move(places), layout.block_count(), bytes));
 }
 
 Result<UniqueFd> SnapshotMemory::ReadOnlyDescriptor() const {

@@ -16,6 +16,9 @@
 namespace dws {
 namespace {
 
+// Ranges that one request names, far below the largest message.
+constexpr int kRangesMax = 1 << 16;
+
 bool IsBroken(const Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsCancelled(status) || absl::IsUnknown(status) || absl::IsInternal(status);
@@ -142,6 +145,7 @@ Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly
     request.set_raw(true);
     uint64_t bytes = 0;
     for (const BlockRange& range : assembly.Missing()) {
+      if (request.blocks_size() == kRangesMax) break;  // the others next time
       bytes += SizeBytes(assembly.layout(), range);
       const int slices = request.rank_slices_size();
       if (slices == 0 || request.rank_slices(slices - 1) != range.slice.value()) {
@@ -162,9 +166,9 @@ Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly
     for (const RankSlice slice : assembly.DropWrong()) {
       LogInfo("full_slice_again", {{"slice", slice.value()}, {"reason", Message(end.remote)}});
     }
-    const Status status = !end.remote.ok()
-                              ? end.remote
-                              : UnavailableError("full tensors ended, {} blocks are missing", missing);
+    const Status status =
+        !end.remote.ok() ? end.remote
+                         : UnavailableError("full tensors ended, {} blocks are missing", missing);
     DWS_RETURN_IF_ERROR(attempts.Next(status, missing < had));
   }
   return OkStatus();

@@ -29,8 +29,8 @@ Status TakeFrame(const BlockRange& range, const FrameEntry& entry, ByteSpan byte
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     const BlockRange block{
         .slice = range.slice, .first_block = range.first_block + i, .block_count = 1};
-    DWS_RETURN_IF_ERROR(DecodeBlock(
-        slice.dtype, BlockElements(slice.elements, block.first_block), blocks[i], decoded, {}));
+    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, BlockElements(slice.elements, block.first_block),
+                                    blocks[i], decoded, {}));
     if (decoded.kind != DecodedBlock::Kind::kDense) {
       return DataLossError("block {} of a full tensor is not a full block", block.first_block);
     }

@@ -49,6 +49,9 @@ class FullWays {
   // required way does not work; says why.
   Status Read(const SyncTarget& target, Fetcher fetcher, FullAssembly& assembly);
 
+  // The sender has welcomed, or has gone.
+  void Forget() { host_.Forget(); }
+
   View view() const;
 
  private:

@@ -46,8 +46,8 @@ bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(statu
 }  // namespace
 
 SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name,
-                   const PeerTls& tls, FullWayRules full, ThreadPool& pool, Subscription& subscription,
-                   const Clock& clock)
+                   const PeerTls& tls, FullWayRules full, ThreadPool& pool,
+                   Subscription& subscription, const Clock& clock)
     : index_(index),
       address_(address),
       name_(std::move(name)),
@@ -165,6 +165,7 @@ Status SyncLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
   DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.trainer_rank()));
   DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, name_.job_id));
   KeepInline(nullptr);  // perhaps of another rank
+  full_ways_.Forget();  // perhaps there is another snapshot
   {
     MutexLock lock(order_mutex_);
     refused_.reset();
@@ -254,6 +255,7 @@ void SyncLink::OnDone(const Status& reason, bool lost) {
     subscription_.OnDisconnect(index_, reason);
   }
   KeepInline(nullptr);
+  full_ways_.Forget();
   if (broadcasts_ != nullptr) broadcasts_->OnDisconnect();
 }
 

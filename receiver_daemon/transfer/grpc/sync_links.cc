@@ -122,8 +122,7 @@ Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank ra
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
                                          const FullWant& want, Spool::Options spool) {
   const PulseWait wait(pulse_);
-  DWS_ASSIGN_OR_RETURN(const auto assembly,
-                       FullAssembly::Create(want, std::move(spool)));
+  DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(spool)));
   SyncLink& link = Link(target, rank);
   DWS_RETURN_IF_ERROR(link.full_ways().Read(target, link.fetcher(target, rank), *assembly));
   return assembly->Finish();

@@ -33,7 +33,7 @@ class SyncLinks final : public SenderGroup {
     ProfileChoice profile = ProfileChoice::kAuto;
     FullWayRules full_ways = {};
     ThreadPool* pool = nullptr;  // copies what is on this host; null: the caller does alone
-    Pulse* pulse = nullptr;  // waits while a transfer is waited for
+    Pulse* pulse = nullptr;      // waits while a transfer is waited for
     // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders
     // together; a larger object than its share of that is fetched.
     const nccl::BroadcastChannel::Parts* broadcasts = nullptr;
@@ -68,8 +68,8 @@ class SyncLinks final : public SenderGroup {
   Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
                                           WeightVersion base, const Spool::Options& spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options spool) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;

@@ -121,13 +121,13 @@ Result<HostFolder> HostFolder::Open(std::string path, uint64_t bytes_max) {
   return folder;
 }
 
-Result<std::optional<UniqueFd>> HostFolder::TryLock(const HostKey& key) const {
+Result<UniqueFd> HostFolder::TryLock(const HostKey& key) const {
   const std::string name = key.Name().append(kLock);
   UniqueFd fd(::openat(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
                        S_IRUSR | S_IWUSR));
   if (!fd.valid()) return Error(errno, "open", name);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return std::optional<UniqueFd>(std::move(fd));
-  if (errno == EWOULDBLOCK || errno == EINTR) return std::optional<UniqueFd>();
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno == EWOULDBLOCK || errno == EINTR) return UniqueFd();
   return Error(errno, "lock", name);
 }
 
@@ -266,7 +266,7 @@ Result<std::vector<HostFolder::File>> HostFolder::List() const {
 bool HostFolder::IsLeftover(const File& file) const {
   if (file.suffix != kTemporary) return false;
   const auto lock = TryLock(file.key);
-  return lock.ok() && lock->has_value();
+  return lock.ok() && lock->valid();
 }
 
 Status HostFolder::MakeRoom(const std::string& own) const {

@@ -38,8 +38,8 @@ class HostFolder {
   // files together.
   static Result<HostFolder> Open(std::string path, uint64_t bytes_max);
 
-  // The lock of the key, held as long as the descriptor is open; nullopt: another has it.
-  Result<std::optional<UniqueFd>> TryLock(const HostKey& key) const;
+  // The lock of the key, held as long as the descriptor is open; not valid: another has it.
+  Result<UniqueFd> TryLock(const HostKey& key) const;
 
   // The file of the key; nullopt: there is none.
   Result<std::optional<UniqueFd>> Find(const HostKey& key) const;

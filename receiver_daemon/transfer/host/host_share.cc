@@ -77,7 +77,7 @@ Result<HostShare::Turn> HostShare::Await(const HostKey& key, const Spool::Option
   const TimePoint until = RealClock().Now() + options_.wait_max;
   while (true) {
     // The lock first: between looking for the file and taking the lock its holder may have finished.
-    DWS_ASSIGN_OR_RETURN(std::optional<UniqueFd> lock, folder_.TryLock(key));
+    DWS_ASSIGN_OR_RETURN(UniqueFd lock, folder_.TryLock(key));
     DWS_ASSIGN_OR_RETURN(const std::optional<UniqueFd> file, folder_.Find(key));
     if (file.has_value()) {
       lock.reset();  // all read at once
@@ -86,7 +86,7 @@ Result<HostShare::Turn> HostShare::Await(const HostKey& key, const Spool::Option
       DWS_RETURN_IF_ERROR(object.status());
       return Turn{.object = *std::move(object), .lock = std::nullopt};
     }
-    if (lock.has_value()) return Turn{.object = std::nullopt, .lock = std::move(lock)};
+    if (lock.valid()) return Turn{.object = std::nullopt, .lock = std::move(lock)};
     if (RealClock().Now() >= until) {
       return UnavailableError("another receiver of this host has been fetching it for {} s",
                               ToSeconds(options_.wait_max));

@@ -58,8 +58,8 @@ class HostShare final : public SenderGroup {
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
     return senders_.Describe(target, rank);
   }
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options spool) override {
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options spool) override {
     return senders_.FetchFull(target, rank, want, std::move(spool));
   }
   void Staged(const SyncTarget& target, TrainerRank rank) override {

@@ -61,32 +61,41 @@ Result<UniqueFd> Take(const std::string& path, const std::string& token,
 
 }  // namespace
 
+void HostSnapshot::Forget() {
+  MutexLock lock(mutex_);
+  mapped_ = nullptr;
+}
+
 Result<MappedSnapshot> HostSnapshot::Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                                           const PeerCheck& check_peer, const StreamId& stream,
                                           const RankLayout& layout) {
-  MutexLock lock(mutex_);
-  const bool fits = mapped_ != nullptr && layout_ == layout.signature();
+  const MappedSnapshot mapped = Mapped(layout);
   v1::OpenSnapshotRequest request;
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout.signature());
   request.set_host(HostId());
-  if (fits) request.set_mapped(mapped_->id());
+  if (mapped != nullptr) request.set_mapped(mapped->id());
   v1::OpenSnapshotReply reply;
   ActiveCalls::Call call(calls, limits::kRpcDeadline);
   DWS_RETURN_IF_ERROR(FromGrpc(stub.OpenSnapshot(call.context(), request, &reply)));
   DWS_RETURN_IF_ERROR(check_peer(*call.context()));
-  if (fits && reply.snapshot() == mapped_->id()) return mapped_;
-  mapped_ = nullptr;
+  if (mapped != nullptr && reply.snapshot() == mapped->id()) return mapped;
+  Forget();
   DWS_ASSIGN_OR_RETURN(UniqueFd descriptor, Take(reply.handle_socket(), reply.token(), users_));
-  DWS_ASSIGN_OR_RETURN(MappedSnapshot mapped,
-                       SnapshotMemory::Map(std::move(descriptor), layout));
-  if (mapped->id() != reply.snapshot()) {
+  DWS_ASSIGN_OR_RETURN(MappedSnapshot opened, SnapshotMemory::Map(std::move(descriptor), layout));
+  if (opened->id() != reply.snapshot()) {
     return FailedPreconditionError("the handle socket {} passed another snapshot than the sender's",
                                    reply.handle_socket());
   }
-  mapped_ = std::move(mapped);
+  MutexLock lock(mutex_);
+  mapped_ = opened;
   layout_ = layout.signature();
-  return mapped_;
+  return opened;
+}
+
+MappedSnapshot HostSnapshot::Mapped(const RankLayout& layout) {
+  MutexLock lock(mutex_);
+  return layout_ == layout.signature() ? mapped_ : nullptr;
 }
 
 }  // namespace dws

@@ -35,9 +35,14 @@ class HostSnapshot {
                               const PeerCheck& check_peer, const StreamId& stream,
                               const RankLayout& layout);
 
+  // The sender may have another one: what is mapped is let go of, so that its memory is freed.
+  void Forget();
+
  private:
+  MappedSnapshot Mapped(const RankLayout& layout);  // null: none of that layout
+
   const AllowedUsers users_;
-  Mutex mutex_;  // held while it is asked for: one asks, the others wait
+  Mutex mutex_;
   MappedSnapshot mapped_ GUARDED_BY(mutex_);
   Digest layout_ GUARDED_BY(mutex_);  // of it
 };

@@ -14,11 +14,10 @@ namespace {
 Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& block,
                  FullAssembly& assembly) {
   const RankLayout& layout = assembly.layout();
-  const auto stamp = snapshot.stamps().subspan(
-      layout.slice(block.slice).first_block + block.first_block, 1);
+  const auto stamp =
+      snapshot.stamps().subspan(layout.slice(block.slice).first_block + block.first_block, 1);
   if (!AllAt(stamp, version)) return OkStatus();
-  const size_t offset =
-      snapshot.places().slice_offset(block.slice) + FirstByte(layout, block);
+  const size_t offset = snapshot.places().slice_offset(block.slice) + FirstByte(layout, block);
   DWS_RETURN_IF_ERROR(
       assembly.Take(block, snapshot.content().subspan(offset, SizeBytes(layout, block))));
   if (!AllAt(stamp, version)) assembly.Drop(block);  // changed while it was copied

@@ -42,8 +42,8 @@ class SharedBeside final : public SenderGroup {
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
     return senders_.Describe(target, rank);
   }
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options spool) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override {
     senders_.Staged(target, rank);
   }

@@ -51,8 +51,8 @@ class SharedLinks final : public SenderGroup {
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             const SliceSelection& slices, Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options spool) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;

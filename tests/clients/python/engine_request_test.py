@@ -1,10 +1,13 @@
-"""dws.Engine.let_commit: commits happen only when the engine asks."""
+"""Commits happen only when the engine asks (dws.Engine.let_commit), or at the boundaries that it names
+(dws.Boundaries, dws.Engine.boundary)."""
 
 import tempfile
 import threading
 import unittest
 from typing import Any
+from unittest import mock
 
+import grpc
 import numpy as np
 
 import dws
@@ -89,6 +92,102 @@ class RequestTest(unittest.TestCase):
         with self.engine.running(20):
             with self.assertRaisesRegex(dws.StateError, "outside of running"):
                 self.engine.let_commit(2, 20)
+
+
+class BoundariesTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.receiver = FakeReceiver(folder.name)
+        self.addCleanup(lambda: self.receiver.stop())
+        self.boundaries = dws.Boundaries(self.receiver.socket)
+        self.addCleanup(self.boundaries.close)
+
+    def said(self) -> Any:
+        return self.receiver.boundaries.get(timeout=20)
+
+    def attached(self) -> dws.Engine:
+        engine = dws.Engine(self.receiver.socket)
+        self.addCleanup(engine.close, 0.1)
+        engine.attach({"a": np.zeros(4, np.float32)})
+        down, _ = self.receiver.leases.get(timeout=20)
+        down.put(resume(3))
+        engine.wait_ready(20)
+        return engine
+
+    def test_a_boundary_that_passes_returns_the_version(self) -> None:
+        self.assertEqual(self.boundaries.passed(20), 7)
+        first = self.said()
+        self.assertEqual(self.boundaries.passed(20), 7)
+        second = self.said()
+        self.assertNotEqual(first.boundary_id, second.boundary_id)
+        for request in (first, second):
+            self.assertTrue(0 < request.boundary_id < 1 << 63)
+            self.assertFalse(request.stays)
+
+    def test_one_that_takes_too_long_is_taken_back(self) -> None:
+        self.receiver.holds = True
+        with self.assertRaisesRegex(dws.DeadlineError, "was not committed within 0.2 s of this"):
+            self.boundaries.passed(0.2)
+        begun, ended = self.said(), self.said()
+        self.assertEqual(begun.boundary_id, ended.boundary_id)
+
+    def test_one_that_stays_is_ended_and_its_error_is_the_blocks(self) -> None:
+        with self.assertRaisesRegex(ValueError, "the batch failed"):
+            with self.boundaries.stay(20):
+                begun = self.said()
+                self.assertTrue(begun.stays)
+                raise ValueError("the batch failed")
+        self.assertEqual(self.said().boundary_id, begun.boundary_id)
+        self.assertNotIn("dws-boundary", [thread.name for thread in threading.enumerate()])
+
+    def test_one_that_stays_is_named_again_to_a_receiver_that_comes_back(self) -> None:
+        with self.boundaries.stay(20):
+            first = self.said()
+            folder = self.receiver.socket.rsplit("/", 1)[0]
+            self.receiver.stop()
+            self.receiver = FakeReceiver(folder)
+            again = self.said()
+            self.assertNotEqual(again.boundary_id, first.boundary_id)
+        self.assertEqual(self.said().boundary_id, again.boundary_id)
+
+    def test_a_receiver_that_is_away_is_an_error_here_and_none_for_an_engine(self) -> None:
+        engine = self.attached()
+        self.assertEqual(engine.boundary(20).version, 3)
+        self.receiver.stop()
+        with self.assertRaisesRegex(dws.DaemonUnavailableError, "naming a boundary: no daemon"):
+            self.boundaries.passed(5)
+        self.assertEqual(engine.boundary(20).version, 3)  # it generates with what it has
+        with engine.at_boundary(20):
+            pass
+
+    def test_an_older_receiver_commits_at_once(self) -> None:
+        def unknown(_: Any, __: Any, context: Any) -> None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+
+        with mock.patch.multiple(FakeReceiver, Boundary=unknown, EndBoundary=unknown):
+            older = tempfile.TemporaryDirectory()
+            self.addCleanup(older.cleanup)
+            receiver = FakeReceiver(older.name)
+            self.addCleanup(receiver.stop)
+            boundaries = dws.Boundaries(receiver.socket)
+            self.addCleanup(boundaries.close)
+            self.assertEqual(boundaries.passed(20), 0)
+            with boundaries.stay(20):
+                pass
+
+    def test_an_engine_names_them_when_it_is_attached_and_outside_of_passes(self) -> None:
+        unattached = dws.Engine(self.receiver.socket)
+        self.addCleanup(unattached.close, 0.1)
+        with self.assertRaisesRegex(dws.StateError, "attach"):
+            unattached.boundary()
+        engine = self.attached()
+        with engine.running(20):
+            with self.assertRaisesRegex(dws.StateError, r"at_boundary\(\) lets commits happen"):
+                with engine.at_boundary():
+                    pass
+        with engine.at_boundary(20):
+            self.assertTrue(self.said().stays)
 
 
 if __name__ == "__main__":

@@ -197,6 +197,9 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
         self.has_layout.set()
         self.waits_for = ""
         self.leases: queue.Queue[tuple[queue.Queue[Any], queue.Queue[Any]]] = queue.Queue()
+        self.holds = False  # boundaries are not over before they are ended
+        self.boundaries: queue.Queue[Any] = queue.Queue()  # requests of Boundary and EndBoundary
+        self._open: dict[int, threading.Event] = {}
         super().__init__(folder, "receiver.sock")
 
     def _add(self, server: Any) -> None:
@@ -218,6 +221,19 @@ class FakeReceiver(_FakeDaemon, engine_pb2_grpc.EngineServiceServicer):
 
     def Why(self, request: Any, context: Any) -> Any:
         return engine_pb2.WhyReply(waits_for=self.waits_for)
+
+    def Boundary(self, request: Any, context: Any) -> Any:
+        over = self._open.setdefault(request.boundary_id, threading.Event())
+        context.add_callback(over.set)
+        self.boundaries.put(request)
+        if request.stays or self.holds:
+            over.wait()
+        return engine_pb2.BoundaryReply(version=7)
+
+    def EndBoundary(self, request: Any, context: Any) -> Any:
+        self.boundaries.put(request)
+        self._open.pop(request.boundary_id).set()
+        return engine_pb2.BoundaryReply(version=7)
 
     def Lease(self, up: Any, context: Any) -> Any:
         down: queue.Queue[Any] = queue.Queue()

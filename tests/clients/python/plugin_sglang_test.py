@@ -177,6 +177,21 @@ class SglangTest(unittest.TestCase):
         with mock.patch("os.getppid", os.getpid):
             self.assertTrue(dws.plugins.sglang_version._server_listens(server.server_port))
 
+    def test_what_drives_the_server_names_boundaries(self) -> None:
+        with mock.patch.dict(os.environ, {dws.sglang.SOCKET_VARIABLE: self.receiver.socket}):
+            self.assertEqual(dws.sglang.boundary(20), 7)
+            self.assertFalse(self.receiver.boundaries.get(timeout=20).stays)
+            with dws.sglang.at_boundary(20):
+                stays = self.receiver.boundaries.get(timeout=20)
+                self.assertTrue(stays.stays)
+                self.assertTrue(self.receiver.boundaries.empty())
+            ended = self.receiver.boundaries.get(timeout=20)
+            self.assertEqual(ended.boundary_id, stays.boundary_id)
+        with mock.patch.dict(os.environ):
+            os.environ.pop(dws.sglang.SOCKET_VARIABLE, None)
+            with self.assertRaisesRegex(dws.StateError, "DWS_RECEIVER_SOCKET is not set"):
+                dws.sglang.boundary()
+
     def test_without_a_socket_nothing_is_changed(self) -> None:
         with mock.patch.dict(os.environ, {dws.sglang.SOCKET_VARIABLE: ""}):
             self.load_plugins()

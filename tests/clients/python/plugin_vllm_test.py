@@ -77,6 +77,29 @@ class VllmTest(VllmCase):
         status = worker.execute_method("dws_status")
         self.assertRegex(status["mapping"], "load_weights and the table agree on 12 parameters")
 
+    def test_a_boundary_between_two_batches_ends_the_open_step_and_returns_the_status(self) -> None:
+        worker, down, _ = self.attached()
+        down.put(resume(1))
+        worker.execute_method("dws_wait_ready", timeout=20)
+        self.assertIsNone(worker.execute_model(SCHEDULED))  # never sampled: commits would wait
+        status = worker.execute_method("dws_boundary", timeout=20)
+        self.assertEqual((status["version"], status["step_open"]), (1, False))
+        self.assertFalse(self.receiver.boundaries.get(timeout=20).stays)
+        self.receiver.holds = True
+        with self.assertRaisesRegex(dws.DeadlineError, "not committed within 0.2 s"):
+            worker.execute_method("dws_boundary", timeout=0.2)
+
+    def test_of_several_ranks_the_first_names_the_boundary(self) -> None:
+        for number in (0, 1):
+            attached = mock.Mock()
+            attached.engine.engine_rank = number
+            with mock.patch.object(dws.vllm, "_between_steps", return_value=attached):
+                with mock.patch.object(dws.vllm, "replies_last", return_value=True):
+                    worker = dws.vllm.WorkerExtension()
+                    worker.vllm_config = config()  # type: ignore[attr-defined]
+                    worker.dws_boundary(timeout=3)
+            self.assertEqual(attached.engine.boundary.call_count, 1 - number)
+
     def test_options_complete_the_mapping(self) -> None:
         self.attached(
             own=["model.layers.0.input_layernorm.weight"],

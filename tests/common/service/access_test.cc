@@ -44,7 +44,8 @@ TEST_CASE("each role may call exactly its own methods", "[access]") {
     CHECK(Ask(path, {{.job_id = "another", .role = Role::kOperate, .name = "ann"}}) == kNo);
     CHECK(Ask(path, {}) == kNo);
   }
-  for (const std::string method : {"Verify", "Resync", "Drain", "Evict", "ForgetStream"}) {
+  for (const std::string method :
+       {"Verify", "Resync", "Drain", "Evict", "ForgetStream", "Boundary"}) {
     const std::string path = "/dws.v1.AdminService/" + method;
     CHECK(Ask(path, {kOperator}) == kYes);
     CHECK(Ask(path, {kSender, kReceiver}) == kNo);

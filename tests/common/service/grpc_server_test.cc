@@ -248,7 +248,7 @@ TEST_CASE("orders are accepted on the socket file and never on a plain port", "[
   const std::string port = fmt::format("127.0.0.1:{}", *(*server)->port());
   const std::string socket = "unix:" + folder.File("sock");
   std::string reply;
-  for (const char* order : {"Verify", "Resync", "Drain", "Evict"}) {
+  for (const char* order : {"Verify", "Resync", "Drain", "Evict", "Boundary"}) {
     INFO(order);
     const std::string method = fmt::format("/dws.v1.AdminService/{}", order);
     const grpc::Status refused = RawCall(port, method, "", reply);

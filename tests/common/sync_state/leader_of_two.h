@@ -23,7 +23,8 @@ inline VersionAt At(uint64_t version, const StreamId& stream = kStream) {
 
 // A leader with two members, and short calls for what they do.
 struct Group {
-  explicit Group(std::optional<VersionAt> decided = std::nullopt) : leader(kMembers, decided) {}
+  explicit Group(std::optional<VersionAt> decided = std::nullopt, const CommitPolicy& policy = {})
+      : leader(kMembers, decided, policy) {}
 
   void Connect(uint32_t member) {
     connections[member] = ConnectionId(connections[member].value() + 10 + member);
@@ -82,9 +83,9 @@ struct Group {
     }
   }
   std::string Did() { return std::exchange(did, ""); }
-  // '-' without a round, then S, D, P, C.
+  // '-' without a round, then S, D, P, C, and H for held.
   char Phase() const {
-    return leader.round().has_value() ? "SDPC"[static_cast<size_t>(leader.round()->phase)] : '-';
+    return leader.round().has_value() ? "SDPCH"[static_cast<size_t>(leader.round()->phase)] : '-';
   }
 
   GroupLeaderState leader;

@@ -27,6 +27,7 @@ EXPECTED = frozenset({
     "DwsInsecure",
     "DwsReceiverAbsent",
     "DwsReceiverDigestMismatch",
+    "DwsReceiverHeld",
     "DwsReceiverLeftOut",
     "DwsReceiverOldVersion",
     "DwsReceiverStale",

@@ -28,7 +28,7 @@ std::vector<std::string> AddressesOf(uint32_t ranks) {
 
 std::unique_ptr<CommitGroup> MakeGroup(GroupPlace place, const Receiver& receiver,
                                        const ReceiverLedgerState& ledger, EngineRegistry& registry,
-                                       ChangeSignal& changed) {
+                                       ChangeSignal& changed, const CommitPolicy& policy) {
   if (place.member_count == 1) return nullptr;
   std::optional<VersionAt> decided;
   if (const auto& open = ledger.decided(); open.has_value()) {
@@ -36,7 +36,7 @@ std::unique_ptr<CommitGroup> MakeGroup(GroupPlace place, const Receiver& receive
     receiver.world().See("a leader starts with a decision open");
   }
   return std::make_unique<CommitGroup>(std::move(place), receiver.name(), decided, registry,
-                                       receiver.world().clock, changed);
+                                       receiver.world().clock, changed, policy);
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ Receiver::Daemon::Daemon(Receiver& owner)
                    owner.world().clock, owner.world().wall_clock),
       registry(Generation(owner.world().events.now() + 1), changed,
                owner.grouped() ? Coverage::kShare : Coverage::kWhole),
-      group(MakeGroup(owner.Place(), owner, ledger.state(), registry, changed)),
+      group(MakeGroup(owner.Place(), owner, ledger.state(), registry, changed, owner.policy_)),
       worker({.subscription = subscription,
               .registry = registry,
               .senders = owner,
@@ -71,13 +71,15 @@ Receiver::Daemon::Daemon(Receiver& owner)
               .group = group.get()},
              {.prepare = {.spool_folder = "/tmp",
                           .staging_bytes_max = owner.world().staging_bytes_max},
-              .pause_timeout = std::chrono::microseconds(kPauseTimeout)}) {}
+              .pause_timeout = std::chrono::microseconds(kPauseTimeout),
+              .commit_policy = owner.policy_}) {}
 
 Receiver::Receiver(World& world, uint32_t site, std::string name, Engine& engine, Members members,
-                   uint32_t index)
+                   uint32_t index, const CommitPolicy& policy)
     : Process(world, site, std::move(name)),
       members_(std::move(members)),
       index_(index),
+      policy_(index == 0 ? policy : CommitPolicy()),
       engine_(engine),
       disk_(*this) {
   if (world.options.mutation == Mutation::kDropFsync) disk_.DropSyncs();
@@ -101,6 +103,8 @@ void Receiver::OnStart() {
   wires_.assign(members_->size(), nullptr);
   for (uint32_t slot = 0; slot < world().ranks; ++slot) Connect(slot);
   if (grouped() && leads()) TickGroup();
+  open_ = 0;
+  if (policy_.holds()) NameBoundaries();
   if (grouped() && !leads()) ConnectToLeader();
   worker_ = std::make_unique<Fiber>([this] { Work(); });
   After(1, [this] { Resume(); });
@@ -131,6 +135,7 @@ void Receiver::Work() {
     const bool has = daemon_->worker.status().live.has_value();
     if (has && !had && !fetched_) world().See("an engine keeps what it had");
     CheckStaging();
+    CheckHeld();
     if (turn.retry) {
       if (disk_.state().open_intent().has_value()) world().See("a commit is torn");
       Sleep(Micros(turn.wait));
@@ -196,7 +201,10 @@ Status Receiver::OnFailpoint(std::string_view name) {
     world().See("a member cannot write");
     if (disk_.state().open_intent().has_value()) world().See("a commit is torn");
   }
-  if (name == "receiver.commit.after_intent") CheckStaging();
+  if (name == "receiver.commit.after_intent") {
+    CheckStaging();
+    CheckBoundary();
+  }
   Sleep(kWriteTime);
   // A disk that loses spooled bytes.
   if (world().faulty && world().random.Chance(5)) return DataLossError("the spool lost bytes");
@@ -209,6 +217,53 @@ void Receiver::CheckStaging() {
   if (bytes <= world().staging_bytes_max) return;
   world().Violate("{} has staged {} bytes, its cap is {}", name(), bytes,
                   world().staging_bytes_max);
+}
+
+// Some pass, some stay for a while; once the faults have stopped one stays for good.
+void Receiver::NameBoundaries() {
+  After(world().random.Below(2 * kRoundTrip) + 1, [this] {
+    OpenBoundary();
+    if (world().faulty) NameBoundaries();
+  });
+}
+
+void Receiver::OpenBoundary() {
+  const bool stays = !world().faulty || world().random.Chance(300);
+  const uint64_t id = ++boundaries_;
+  ++open_;
+  const Status begun =
+      daemon_->worker.boundary().Begin(id, stays, [this](const Status&) { --open_; });
+  DWS_CHECK(begun.ok());
+  Kick();
+  if (!stays || !world().faulty) return;
+  After(world().random.Below(kRoundTrip),
+        [this, id] { daemon_->worker.boundary().End(id, [](const Status&) {}); });
+}
+
+void Receiver::CheckHeld() {
+  const WorkerStatus status = daemon_->worker.status();
+  if (status.replaced > 0) {
+    world().See(grouped() ? "a held round is replaced" : "a held version is replaced");
+  }
+  if (!status.held_since.has_value()) return;
+  world().See(grouped() ? "a group holds a round" : "an engine is held");
+  if (policy_.kind != CommitPolicy::Kind::kMaxBehind || status.stage != "staged" || grouped())
+    return;
+  // A stream that has come since then makes another version the target.
+  if (!status.live.has_value() || status.live->stream != daemon_->subscription.stream()) return;
+  const uint64_t behind = status.target->value() - status.live->version.value();
+  if (behind <= policy_.max_behind) return;
+  world().Violate("{} holds a version back that is {} ahead, at most {} are allowed", name(),
+                  behind, policy_.max_behind);
+}
+
+// A commit group's leader has decided long before; memory that is not proved waits for its commit.
+void Receiver::CheckBoundary() {
+  const WorkerStatus status = daemon_->worker.status();
+  const bool proved = status.live.has_value() && status.state_token != Digest();
+  if (policy_.kind != CommitPolicy::Kind::kBoundary || grouped() || !proved) return;
+  world().See("an engine commits at a boundary");
+  if (open_ == 0) world().Violate("{} commits between two boundaries", name());
 }
 
 bool Receiver::Attach() {

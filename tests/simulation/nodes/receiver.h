@@ -3,7 +3,7 @@
 // product reaches over gRPC, with its reconnects: the streams to the senders, to the group's leader
 // and to the engine, and how an engine attaches. The decisions and commits, down to the writes to
 // the engine's memory, are the shipped code, compiled with its failpoints: at each of them the
-// process may die. Not simulated: scrub, verification, resync, forgotten streams, drain, engines
+// process may die. Engines of some receivers name boundaries. Not simulated: scrub, verification, resync, forgotten streams, drain, engines
 // that say when to commit.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/worker/worker.h"
 #include "tests/simulation/disk.h"
@@ -35,7 +36,7 @@ class Receiver final : public Process, private SenderGroup {
   using Members = std::shared_ptr<std::vector<Receiver*>>;
 
   Receiver(World& world, uint32_t site, std::string name, Engine& engine, Members members,
-           uint32_t index);
+           uint32_t index, const CommitPolicy& policy);
   ~Receiver() override;
 
   // The senders' side; `slot` numbers their addresses.
@@ -76,6 +77,11 @@ class Receiver final : public Process, private SenderGroup {
   void Wake();  // if it waits for a change
   void Resume();
   void CheckStaging();
+  // Between its engine's batches.
+  void NameBoundaries();
+  void OpenBoundary();
+  void CheckHeld();
+  void CheckBoundary();
 
   // The streams to the senders.
   void Connect(uint32_t slot);
@@ -112,8 +118,8 @@ class Receiver final : public Process, private SenderGroup {
   Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
                             const SliceSelection&, Spool::Options options) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
-                                const FullWant& want, Spool::Options options) override;
+  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                                Spool::Options options) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;
@@ -132,6 +138,7 @@ class Receiver final : public Process, private SenderGroup {
 
   const Members members_;
   const uint32_t index_;
+  const CommitPolicy policy_;  // of the leader
   Engine& engine_;
   ReceiverDisk disk_;
   std::map<StreamId, WeightVersion> committed_;  // for the checker: survives crashes
@@ -146,6 +153,8 @@ class Receiver final : public Process, private SenderGroup {
   bool fetched_ = false;        // since the memory was read
   bool fetched_full_ = false;   // in this preparation of a version
   bool written_ = false;        // since the group ordered it
+  uint64_t boundaries_ = 0;     // named so far
+  uint64_t open_ = 0;           // of these
   Generation generation_;       // of the engine's registration
   uint64_t attachment_ = 0;     // of the engine
   uint64_t written_to_ = 0;     // the attachment that was written to last

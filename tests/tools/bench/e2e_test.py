@@ -10,6 +10,15 @@ import tempfile
 import unittest
 
 FIGURES = ["round 1", "bytes of a version", "until the weights may change", "publish to last ACK"]
+FULL_FIGURES = [
+    f"{kind}: {what}"
+    for kind in ("delta", "full")
+    for what in (
+        "publish against that of first contact",
+        "publish to COMMITTED against first contact",
+        "publish to COMMITTED against its transfer",
+    )
+]
 
 
 def run_e2e(*options: str) -> subprocess.CompletedProcess[str]:
@@ -23,8 +32,12 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(ran.returncode, 0, ran.stderr)
         rows = list(csv.DictReader(ran.stdout.splitlines()))
         self.assertEqual(list(rows[0]), ["id", "case", "ours", "reference", "ratio", "unit"])
-        self.assertEqual([row["case"].split(";")[0] for row in rows], FIGURES * 2)
-        for number, row in enumerate(rows):
+        shown = [row["case"].split(";")[0] for row in rows]
+        self.assertEqual(shown, FIGURES * 2 + FULL_FIGURES)
+        for row in rows[len(FIGURES) * 2 :]:
+            self.assertEqual(row["id"], "P27")
+            self.assertGreater(float(row["ratio"]), 0)
+        for number, row in enumerate(rows[: len(FIGURES) * 2]):
             self.assertEqual(row["id"], "P5")
             self.assertIn("loopback" if number < len(FIGURES) else "files at 300 MB/s", row["case"])
             self.assertGreater(float(row["ours"]), 0)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/dwsctl/checkpoints/checkpoint_run.h"
+#include "tools/dwsctl/checkpoints/estimate_verdict.h"
 
 namespace dws::dwsctl {
 namespace {
@@ -73,6 +74,26 @@ TEST_CASE("an estimate in JSON has every group and exact figures", "[dwsctl]") {
   CHECK(json["steps"][2] == nlohmann::json({{"above", 2}, {"to", 4}, {"changed", 1}}));
   CHECK_FALSE(json["steps"][8].contains("to"));
   CHECK(json["mismatches"][0]["name"] == std::string(300, 'x'));
+}
+
+TEST_CASE("an estimate ends with what the daemons would do", "[dwsctl]") {
+  checkpoint::Estimate estimate = Sample();
+  const EstimateView view{.estimate = estimate, .bandwidths = kBandwidths};
+  const Bandwidth slow{.text = "10 MB/s", .bytes_per_second = 10e6};
+  CHECK(VerdictAt(estimate, kBandwidths[1]).sent == SentAs::kFast);
+  CHECK(VerdictAt(estimate, kBandwidths[1]).seconds == Approx(10e9 / 300e6));
+  CHECK(VerdictAt(estimate, slow).sent == SentAs::kWan);
+  CHECK(VerdictAt(estimate, slow).bytes == estimate.wan_bytes);
+  CHECK(nlohmann::json::parse(FormatEstimateJson(view))["times"][1]["verdict"] == "DWS fast");
+  CHECK(FormatEstimate(view).find("verdict: at") != std::string::npos);
+
+  estimate.fast_bytes = estimate.full_bytes / 8 * 7;
+  CHECK(VerdictAt(estimate, slow).sent == SentAs::kFull);
+  --estimate.fast_bytes;
+  CHECK(VerdictAt(estimate, slow).sent == SentAs::kWan);
+  estimate.changed = 0;
+  CHECK(VerdictAt(estimate, slow).sent == SentAs::kNothing);
+  CHECK(VerdictAt(estimate, slow).seconds == 0);
 }
 
 TEST_CASE("counts are printed with three digits", "[dwsctl]") {

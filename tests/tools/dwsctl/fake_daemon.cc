@@ -63,6 +63,10 @@ class FakeDaemon::Service final : public v1::AdminService::Service {
     answers_.forget = *request;
     return Operate(*context, *writer);
   }
+  grpc::Status Boundary(grpc::ServerContext* context, const v1::AdminBoundaryRequest*,
+                        grpc::ServerWriter<v1::OperationProgress>* writer) override {
+    return Operate(*context, *writer);
+  }
 
  private:
   grpc::Status Error() const {

@@ -174,6 +174,8 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
   sender.set_address("127.0.0.1:7700");
   sender.set_connected(true);
   sender.set_newest_version(5);
+  sender.set_full_way("grpc");
+  sender.set_full_way_reason("this sender is on another host");
   v1::EngineRankStatus& rank = *receiver.add_engine_ranks();
   rank.set_attached(true);
   rank.set_generating(true);
@@ -193,8 +195,9 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
         "  memory    staging 0 B\n"
         "  scrub     off\n"
         "\n"
-        "  sender          state      rank  newest\n"
-        "  127.0.0.1:7700  connected     0       5\n"
+        "  sender          state      rank  newest  full by\n"
+        "  127.0.0.1:7700  connected     0       5     grpc\n"
+        "    127.0.0.1:7700: this sender is on another host\n"
         "\n"
         "  engine rank  state     engine      generation  memory  client\n"
         "            0  attached  generating           1  host    dws-python 0.1\n");

@@ -1,6 +1,7 @@
 """P5: from a publish to the engine's acknowledgement, two processes on one machine, against slime's path
 with the same weights, changes and number of threads; over loopback, and over a directory of limited
-throughput. Both see each version, one after the other, in turns first."""
+throughput. Both see each version, one after the other, in turns first. P27: versions in which every element
+changed, beside first contact."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import Callable, Optional
 from tools.bench.daemons.report import Report
 from tools.bench.end_to_end import model
 from tools.bench.end_to_end.dws_path import DwsPath
+from tools.bench.end_to_end.full_versions import bench_full_versions
 from tools.bench.end_to_end.limited_dir import LimitedDir
 from tools.bench.end_to_end.published import Published
 from tools.bench.end_to_end.slime_path import SlimePath
@@ -89,7 +91,9 @@ def parse_options() -> argparse.Namespace:
         help="MiB of a tensor that slime's path handles at a time; 0: whole tensors (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--dir", default="/dev/shm", help="a folder in memory (%(default)s)")
-    parser.add_argument("--only", choices=["loopback", "shared"], help="one of the two ways")
+    parser.add_argument(
+        "--only", choices=["loopback", "shared", "full"], help="one of P5's two ways, or P27"
+    )
     options = parser.parse_args()
     if not 0 < options.gib <= 1024 or not 1 <= options.rounds <= 30 or options.threads < 1:
         parser.error("expected --gib above 0, --rounds from 1 to 30, --threads above 0")
@@ -111,6 +115,9 @@ def main() -> int:
         if options.only in (None, way):
             with tempfile.TemporaryDirectory(prefix="dws-bench-", dir=options.dir) as folder:
                 bench(options, way == "shared", folder, report)
+    if options.only in (None, "full"):
+        size_bytes = int(options.gib * (1 << 30))
+        bench_full_versions(size_bytes, options.rounds, options.threads, report)
     report.print_table()
     return 0
 

@@ -77,8 +77,9 @@ void AddCompletionCommand(CLI::App& app, Context& context);
 void AddEstimateCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
 void AddMaterializeCommand(CLI::App& app, Context& context);
-void AddOperationCommands(CLI::App& app,
-                          Context& context);  // verify, resync, drain, evict, forget-stream
+void AddOperationCommands(
+    CLI::App& app,
+    Context& context);  // verify, resync, drain, evict, forget-stream, boundary
 void AddPackCommand(CLI::App& app, Context& context);
 void AddPlanCommand(CLI::App& app, Context& context);
 void AddReceiversCommand(CLI::App& app, Context& context);

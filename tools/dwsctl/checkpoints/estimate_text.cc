@@ -9,6 +9,7 @@
 
 #include "tools/dwsctl/base/printable.h"
 #include "tools/dwsctl/checkpoints/checkpoint_run.h"
+#include "tools/dwsctl/checkpoints/estimate_verdict.h"
 #include "tools/dwsctl/text/text_table.h"
 
 namespace dws::dwsctl {
@@ -131,6 +132,26 @@ std::string DensitiesTable(const Estimate& estimate) {
                      rows, 2);
 }
 
+std::string Verdicts(const EstimateView& view) {
+  const Estimate& estimate = view.estimate;
+  std::vector<std::vector<std::string>> rows;
+  for (const Bandwidth& bandwidth : view.bandwidths) {
+    const Verdict verdict = VerdictAt(estimate, bandwidth);
+    rows.push_back({Printable(bandwidth.text, 20), std::string(ToString(verdict.sent)),
+                    FormatSeconds(verdict.seconds), FormatRatio(estimate.full_bytes, verdict.bytes),
+                    estimate.slime_bytes.has_value()
+                        ? FormatRatio(*estimate.slime_bytes, verdict.bytes)
+                        : "-"});
+  }
+  return FormatTable({{.title = "verdict: at", .left = true},
+                      {.title = "send", .left = true},
+                      {.title = "takes"},
+                      {.title = "than full"},
+                      {.title = "than slime"}},
+                     rows, 2) +
+         "  on one host full tensors cost no transfer; docs/transports.md has the ways\n";
+}
+
 std::string Mismatches(const Estimate& estimate) {
   if (estimate.mismatches.empty()) return "";
   std::string text = fmt::format("\nnot compared, {} tensors that A and B do not share:\n",
@@ -159,6 +180,7 @@ nlohmann::json TimesJson(const EstimateView& view) {
                            {"full_seconds", seconds(estimate.full_bytes)},
                            {"fast_seconds", seconds(estimate.fast_bytes)},
                            {"wan_seconds", seconds(estimate.wan_bytes)}};
+    time["verdict"] = ToString(VerdictAt(estimate, bandwidth).sent);
     if (estimate.slime_bytes.has_value()) time["slime_seconds"] = seconds(*estimate.slime_bytes);
     times.push_back(std::move(time));
   }
@@ -175,7 +197,8 @@ std::string FormatEstimate(const EstimateView& view) {
                      FormatShare(estimate.changed, estimate.elements),
                      FormatBytes(estimate.full_bytes)) +
          SizesTable(estimate) + "\n" + TimesTable(view) + "\n" + GroupsTable(view) + "\n" +
-         StepsTable(estimate) + "\n" + DensitiesTable(estimate) + Mismatches(estimate);
+         StepsTable(estimate) + "\n" + DensitiesTable(estimate) + Mismatches(estimate) + "\n" +
+         Verdicts(view);
 }
 
 std::string FormatEstimateJson(const EstimateView& view) {

@@ -92,6 +92,9 @@ struct AdminClient::Connection {
   ProgressReader Begin(grpc::ClientContext* context, const v1::ForgetStreamRequest& request) {
     return stub->ForgetStream(context, request);
   }
+  ProgressReader Begin(grpc::ClientContext* context, const v1::AdminBoundaryRequest& request) {
+    return stub->Boundary(context, request);
+  }
 };
 
 AdminClient::AdminClient(std::unique_ptr<Connection> connection)

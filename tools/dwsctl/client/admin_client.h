@@ -34,8 +34,9 @@ class Hangup {
   bool hung_up_ GUARDED_BY(mutex_) = false;
 };
 
-using OperationRequest = std::variant<v1::VerifyRequest, v1::ResyncRequest, v1::DrainRequest,
-                                      v1::EvictRequest, v1::ForgetStreamRequest>;
+using OperationRequest =
+    std::variant<v1::VerifyRequest, v1::ResyncRequest, v1::DrainRequest, v1::EvictRequest,
+                 v1::ForgetStreamRequest, v1::AdminBoundaryRequest>;
 
 // A client of one daemon. Lifecycle: connects with the first call, and again with a call after the
 // connection was lost. Threads: safe from any.

@@ -118,6 +118,7 @@ void AddOperationCommands(CLI::App& app, Context& context) {
   AddDrainCommand(app, context);
   AddEvictCommand(app, context);
   AddForgetStreamCommand(app, context);
+  AddBoundaryCommand(app, context);
 }
 
 }  // namespace dws::dwsctl

@@ -1,5 +1,5 @@
-// Shared by `verify`, `resync`, `drain`, `evict` and `forget-stream`: a call that streams its
-// progress until it is finished.
+// Shared by `verify`, `resync`, `drain`, `evict`, `forget-stream` and `boundary`: a call that
+// streams its progress until it is finished.
 #pragma once
 
 #include <optional>
@@ -37,5 +37,6 @@ void AddResyncCommand(CLI::App& app, Context& context);
 void AddDrainCommand(CLI::App& app, Context& context);
 void AddEvictCommand(CLI::App& app, Context& context);
 void AddForgetStreamCommand(CLI::App& app, Context& context);
+void AddBoundaryCommand(CLI::App& app, Context& context);
 
 }  // namespace dws::dwsctl

@@ -187,6 +187,23 @@ std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
   return FormatKeyLine("age", text, columns);
 }
 
+// Nothing for older daemons, for members of a group, and for followers.
+std::string FormatPolicy(const v1::ReceiverStatus& receiver, size_t columns) {
+  if (receiver.commit_policy().empty()) return "";
+  std::string text = Printable(receiver.commit_policy(), kNameColumns);
+  if (receiver.held_seconds() > 0) {
+    const bool staged = receiver.stage() == "staged" && receiver.target_version() > 0;
+    text += fmt::format(", holds {}{} for {}, {} version{} behind",
+                        staged ? "version " + FormatVersion(receiver.target_version()) : "versions",
+                        staged ? "" : " back", FormatSeconds(receiver.held_seconds()),
+                        receiver.version_lag(), receiver.version_lag() == 1 ? "" : "s");
+  }
+  if (receiver.replaced_versions() > 0) {
+    text += fmt::format(", {} replaced while staged", receiver.replaced_versions());
+  }
+  return FormatKeyLine("policy", text, columns);
+}
+
 std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_seconds,
                            size_t columns) {
   const std::string staging =
@@ -201,7 +218,8 @@ std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_s
              fmt::format("{}, newest offered {}", FormatVersion(receiver.committed_version()),
                          FormatVersion(receiver.newest_version())),
              columns) +
-         FormatKeyLine("target", FormatTarget(receiver), columns) + FormatAge(receiver, columns) +
+         FormatKeyLine("target", FormatTarget(receiver), columns) +
+         FormatPolicy(receiver, columns) + FormatAge(receiver, columns) +
          FormatKeyLine("commits",
                        fmt::format("{}, repairs {}, refused {}", receiver.commits(),
                                    receiver.repairs(), receiver.nacks()),

@@ -129,10 +129,13 @@ class Publisher:
         self._weights, self._trainer = weights[0], trainer
 
     def publish(
-        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS
+        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False
     ) -> Optional[PublishStats]:
         """Publishes the weights as they are now; on return they may be overwritten. If the sender has
         restarted, registers with it again first. With FSDP1 and ZeRO-3 it is a collective call.
+
+        Args:
+          full: as in Trainer.publish.
 
         Returns:
           What changed on this process; None if it publishes nothing, or if the sender had the
@@ -148,13 +151,13 @@ class Publisher:
             return None
         self._weights.refresh()
         try:
-            return self._trainer.publish(version, timeout)
+            return self._trainer.publish(version, timeout, full=full)
         except (DaemonUnavailableError, RegistrationLostError, SenderStalledError) as error:
             _LOG.warning("dws: version %d: %s; registering again", version, error)
             self._trainer.reconnect(self._reconnect_timeout)
         if self._trainer.last_version >= version:
             return None
-        return self._trainer.publish(version, timeout)
+        return self._trainer.publish(version, timeout, full=full)
 
     def wait(
         self, version: int, policy: Union[str, int] = "all", timeout: float = 60.0

@@ -14,10 +14,10 @@ namespace dws {
 namespace {
 
 RankLayout LayoutOf(uint64_t elements) {
-  auto layout = RankLayout::Create(
-      {Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {elements}}),
-       Shard::Whole({.name = "b", .dtype = DType::kF32, .shape = {33}}),
-       Shard::Whole({.name = "empty", .dtype = DType::kF32, .shape = {0}})});
+  auto layout =
+      RankLayout::Create({Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {elements}}),
+                          Shard::Whole({.name = "b", .dtype = DType::kF32, .shape = {33}}),
+                          Shard::Whole({.name = "empty", .dtype = DType::kF32, .shape = {0}})});
   REQUIRE(layout.ok());
   return *std::move(layout);
 }

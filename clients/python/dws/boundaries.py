@@ -1,0 +1,151 @@
+"""The boundaries between an engine's batches, named to its receiver: where a receiver with
+--commit-policy=boundary, or max-behind:K, commits what it holds back."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from typing import Any, Iterator, Optional
+
+import grpc
+
+from dws._proto import engine_pb2, engine_pb2_grpc
+from dws.errors import DaemonUnavailableError, DeadlineError
+from dws.rpc import DaemonConnection
+
+# A commit takes a pause of milliseconds, but a newer version may be fetched first.
+BOUNDARY_TIMEOUT_SECONDS = 60.0
+_RETRY_SECONDS = 0.2
+# For what a call that was given up may have begun.
+_END_SECONDS = 5.0
+_WHAT = "naming a boundary"
+
+
+class _Stay:
+    """One `stay`, shared with its thread."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.guard = threading.Lock()  # guards boundary_id: none is made once it is over
+        self.boundary_id = 0
+
+
+class Boundaries:
+    """Names boundaries for the whole engine of a receiver: from the engine's process, or from one that
+    drives it, on the receiver's host and by a user that may attach engines.
+
+    Nothing computes with the engine's weights between two batches. That is the caller's part; a batch
+    that runs nevertheless is not torn, because its forward passes hold the commit back as always.
+
+    Lifecycle: make, use, close. Threads: any.
+    """
+
+    def __init__(self, socket: str) -> None:
+        """Args:
+        socket: the receiver's --socket; of a commit group, its leader's.
+        """
+        self._daemon = DaemonConnection(
+            socket, f"dws-receiver --socket {socket} --job-id JOB --sender unix:PATH"
+        )
+
+    def passed(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> int:
+        """Names a boundary: what is held is committed. Returns then, or at once if nothing is held.
+
+        Args:
+          timeout: seconds.
+
+        Returns:
+          the version that memory has now; 0 if the receiver does not say.
+
+        Raises:
+          DeadlineError: the commit took longer. None begins after that.
+          DaemonUnavailableError: no receiver answers, or it ended meanwhile.
+        """
+        boundary_id = _new_id()
+        try:
+            request = engine_pb2.BoundaryRequest(boundary_id=boundary_id)
+            return int(self._stub.Boundary(request, timeout=timeout).version)
+        except grpc.RpcError as error:
+            if _is_older(error):
+                return 0
+            if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise self._daemon.error(error, _WHAT) from error
+            with contextlib.suppress(DeadlineError, DaemonUnavailableError):
+                self._end(boundary_id, _END_SECONDS)
+            raise DeadlineError(
+                f"what the receiver on {self._daemon.socket_path} holds back was not committed within "
+                f"{timeout:g} s of this boundary: its status and log say what it does"
+            ) from error
+
+    @contextlib.contextmanager
+    def stay(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Iterator[None]:
+        """A block between two batches, for example while the next prompts are waited for: versions are
+        committed as they come. Also while the receiver restarts: it is told again.
+
+        Args:
+          timeout: seconds for the end of the block, while a commit is under way.
+
+        Raises:
+          DeadlineError: at the end: a commit that began in the block takes longer.
+        """
+        stay = _Stay()
+        thread = threading.Thread(target=self._keep, args=(stay,), name="dws-boundary", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stay.over.set()
+            with stay.guard:
+                boundary_id = stay.boundary_id
+            if boundary_id:
+                with contextlib.suppress(DaemonUnavailableError):  # it commits nothing then
+                    self._end(boundary_id, timeout)
+            thread.join(_END_SECONDS)
+
+    def close(self) -> None:
+        self._daemon.close()
+
+    @property
+    def _stub(self) -> Any:
+        return engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
+
+    def _keep(self, stay: _Stay) -> None:
+        while True:
+            with stay.guard:
+                if stay.over.is_set():
+                    return
+                stay.boundary_id = _new_id()
+                request = engine_pb2.BoundaryRequest(boundary_id=stay.boundary_id, stays=True)
+                try:
+                    call = self._stub.Boundary.future(request)
+                except ValueError:  # closed
+                    return
+            try:
+                call.result()
+            except grpc.RpcError as error:
+                if _is_older(error):
+                    with stay.guard:
+                        stay.boundary_id = 0
+                    return
+            except grpc.FutureCancelledError:  # closed
+                return
+            stay.over.wait(_RETRY_SECONDS)
+
+    def _end(self, boundary_id: int, timeout: float) -> None:
+        request = engine_pb2.EndBoundaryRequest(boundary_id=boundary_id)
+        try:
+            self._stub.EndBoundary(request, timeout=timeout)
+        except grpc.RpcError as error:
+            if not _is_older(error):
+                raise self._daemon.error(error, "ending a boundary") from error
+
+
+def _new_id() -> int:
+    return 1 + secrets.randbelow((1 << 63) - 1)
+
+
+def _is_older(error: Any) -> bool:
+    """Of a receiver without boundaries, which commits at once."""
+    code: Optional[grpc.StatusCode] = error.code()
+    return code == grpc.StatusCode.UNIMPLEMENTED

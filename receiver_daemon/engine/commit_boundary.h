@@ -1,0 +1,73 @@
+// The boundaries between an engine's batches: calls of engines and operators open and end them, and
+// the worker asks, for a version that --commit-policy holds back, whether one is open. Decides
+// nothing else, touches no memory.
+//
+// A commit and the end of a boundary exclude each other: a boundary that is over when Hold asks does
+// not count, and one that counted is not over before Settle.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/threads/mutex.h"
+#include "receiver_daemon/peers/change_signal.h"
+
+namespace dws {
+
+// Lifecycle: the worker's; `changed` outlives it. Threads: safe from any; Hold and Settle from the
+// worker's.
+class CommitBoundary {
+ public:
+  // Called once, with no lock held. OK: the boundary is over, and no commit that began in it is
+  // under way.
+  using Ended = std::function<void(const Status&)>;
+  // Callers choose lower ids than this.
+  static constexpr uint64_t kOwnIds = uint64_t{1} << 63;
+
+  explicit CommitBoundary(ChangeSignal& changed) : changed_(changed) {}
+
+  // The caller's side.
+  //
+  // Opens a boundary, that `stays` until End, or else until nothing is held: at once, perhaps.
+  // ALREADY_EXISTS: the id is in use. RESOURCE_EXHAUSTED: too many are open. UNAVAILABLE: after
+  // Close. `ended` is called unless an error is returned.
+  Status Begin(uint64_t id, bool stays, Ended ended);
+  // Ends it; `ended` is called when it is over, also if there is no such boundary any more.
+  void End(uint64_t id, Ended ended);
+  // The caller has gone. Whether its `ended` will not be called.
+  bool Drop(uint64_t id);
+  uint64_t NewId();  // of a boundary that no caller named; kOwnIds or higher
+
+  // The worker's side.
+  //
+  // A version is staged and held back, from now until Settle. True: a boundary is open, so it has to
+  // be committed, or given up, and Settle called.
+  bool Hold();
+  // Nothing is held any more.
+  void Settle();
+  // Ends all, and all that come later.
+  void Close(const Status& reason);
+
+ private:
+  struct Entry {
+    bool stays = false;
+    bool over = false;  // by End, during a commit
+    Ended ended;
+  };
+  static void Finish(const std::vector<Ended>& calls, const Status& status);
+
+  ChangeSignal& changed_;
+  Mutex mutex_;
+  std::optional<Status> closed_ GUARDED_BY(mutex_);
+  std::map<uint64_t, Entry> open_ GUARDED_BY(mutex_);
+  std::vector<Ended> waiting_ GUARDED_BY(mutex_);  // of End during a commit
+  uint64_t last_own_id_ GUARDED_BY(mutex_) = kOwnIds;
+  bool held_ GUARDED_BY(mutex_) = false;
+  bool committing_ GUARDED_BY(mutex_) = false;  // since Hold returned true
+};
+
+}  // namespace dws

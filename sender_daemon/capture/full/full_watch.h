@@ -1,0 +1,58 @@
+// Learns from what versions change whether the next one is better published in full: as full
+// tensors, without a delta that leads to it. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace dws {
+
+// Why no delta leads to a version.
+enum class FullCause : uint8_t {
+  kNone,   // one does
+  kFirst,  // the sender had nothing to compare with
+  kAsked,  // the trainer wanted it so
+  kDense,  // a delta would have been about as large as the weights (FullWatch)
+};
+
+// "", "first", "asked", "dense"
+std::string_view ToString(FullCause cause);
+
+// Lifecycle: one per snapshot. Threads: called only inside a capture, or with the gate held as for
+// one, except pays, which the thread that captures may call at any time.
+class FullWatch {
+ public:
+  // Deltas are given up after kVersions versions in a row that handed over every block, and whose
+  // deltas had at least kEnter of the weights' bytes. They come back after one version that lacked
+  // blocks, or whose delta would have had less than kLeave. In between nothing changes.
+  static constexpr double kEnter = 7.0 / 8;
+  static constexpr double kLeave = 3.0 / 4;
+  static constexpr uint32_t kVersions = 2;
+  // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
+  static constexpr uint64_t kWeightsBytesMin = uint64_t{16} << 20;
+  // Of a full version one in so many blocks is encoded, to know how large a delta would have been:
+  // 1.6 % of the work, but no fewer than kSampleBlocksMin blocks if there are as many.
+  static constexpr uint64_t kSampleEvery = 64;
+  static constexpr uint64_t kSampleBlocksMin = 256;
+
+  FullWatch(uint64_t weights_bytes, uint64_t block_count)
+      : eligible_(weights_bytes >= kWeightsBytesMin), block_count_(block_count) {}
+
+  bool pays() const { return pays_; }
+
+  // Whether block `number` of full version `version` belongs to the sample. Each version has
+  // another.
+  bool InSample(uint64_t number, uint64_t version) const;
+
+  // Called after a version was captured: the bytes of its delta, or of the sample's blocks
+  // encoded, and those of the weights, or of the sample. `whole`: it handed over every block.
+  void Learn(uint64_t delta_bytes, uint64_t weights_bytes, bool whole);
+
+ private:
+  bool eligible_;
+  uint64_t block_count_;
+  bool pays_ = false;
+  uint32_t dense_ = 0;  // versions in a row
+};
+
+}  // namespace dws

@@ -1,0 +1,68 @@
+#include "sender_daemon/capture/full/full_watch.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+namespace dws {
+namespace {
+
+constexpr uint64_t kBytes = uint64_t{64} << 20;
+
+struct Watched {
+  FullWatch watch{kBytes, 512};
+  bool Learn(double share, bool whole = true) {
+    watch.Learn(static_cast<uint64_t>(share * static_cast<double>(kBytes)), kBytes, whole);
+    return watch.pays();
+  }
+};
+
+TEST_CASE("deltas are given up after two whole versions about as large as the weights",
+          "[full_version]") {
+  Watched model;
+  CHECK_FALSE(model.Learn(1.0));
+  CHECK_FALSE(model.Learn(0.87));
+  CHECK_FALSE(model.Learn(0.88));
+  CHECK_FALSE(model.Learn(1.0, false));  // lacked tensors: a full version might lack them too
+  CHECK_FALSE(model.Learn(1.0));
+  CHECK(model.Learn(0.88));
+}
+
+TEST_CASE("deltas come back after one version that would have been smaller, or that lacked blocks",
+          "[full_version]") {
+  Watched model;
+  model.Learn(1.0);
+  REQUIRE(model.Learn(1.0));
+  for (int i = 0; i < 5; ++i) CHECK(model.Learn(0.76));  // between the thresholds nothing changes
+  SECTION("smaller") { CHECK_FALSE(model.Learn(0.74)); }
+  SECTION("not whole") { CHECK_FALSE(model.Learn(1.0, false)); }
+  CHECK_FALSE(model.Learn(1.0));
+  CHECK(model.Learn(1.0));
+}
+
+TEST_CASE("of few weights every version is a delta", "[full_version]") {
+  FullWatch watch(FullWatch::kWeightsBytesMin - 1, 512);
+  for (int i = 0; i < 5; ++i) watch.Learn(100, 100, true);
+  CHECK_FALSE(watch.pays());
+}
+
+TEST_CASE("a sample is one block in 64, another for each version, and all of few blocks",
+          "[full_version]") {
+  const FullWatch large(kBytes, 100'000);
+  std::set<uint64_t> seen;
+  for (uint64_t version = 1; version <= FullWatch::kSampleEvery; ++version) {
+    size_t count = 0;
+    for (uint64_t number = 0; number < 100'000; ++number) {
+      if (!large.InSample(number, version)) continue;
+      ++count;
+      seen.insert(number);
+    }
+    CHECK(count >= 1562);
+    CHECK(count <= 1563);
+  }
+  CHECK(seen.size() == 100'000);
+  const FullWatch small(kBytes, 2 * FullWatch::kSampleBlocksMin - 1);
+  for (uint64_t number = 0; number < 511; ++number) CHECK(small.InSample(number, 7));
+}
+
+}  // namespace
+}  // namespace dws

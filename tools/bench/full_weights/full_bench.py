@@ -1,0 +1,76 @@
+"""P14 to P18: full weights from two trainer ranks to an engine of two ranks, against the machine's limits and
+against what a user would take instead, interleaved in one run."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Callable
+
+from tools.bench.daemons.report import Report
+from tools.bench.full_weights.gloo_broadcast import GlooBroadcast
+from tools.bench.full_weights.mesh_job import MeshJob
+from tools.bench.full_weights.raw_limits import RawLimits
+from tools.bench.full_weights.shapes import Shapes
+
+_THREADS = 2
+
+
+def _medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """One run of each in turn; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            seconds = run()
+            if turn > 0:
+                times[name].append(seconds)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _versions(shapes: Shapes, rounds: int, report: Report) -> None:
+    size = f"{shapes.size_bytes / 2**30:.2g} GiB; 2 ranks of rows to TP 2"
+    for way in ("grpc", "same-host"):
+        with MeshJob(shapes, way, _THREADS) as job, GlooBroadcast(shapes) as gloo:
+            limits = RawLimits(shapes.size_bytes)
+            found = _medians(
+                {"ours": lambda: job.publish()[1], "tcp": limits.tcp_seconds, "memcpy": limits.memcpy_seconds,
+                 "gloo": gloo.seconds}, rounds,
+            )  # fmt: skip
+            job.check()
+        ours = found["ours"]
+        if way == "grpc":
+            report.add("P14", f"{size}: publish to COMMITTED by grpc against 2 raw TCP streams", ours,
+                       found["tcp"], ours / found["tcp"], "s", at_most=1.4)  # fmt: skip
+            report.add("P16", f"{size}: gloo broadcast and load against the same", ours, found["gloo"],
+                       found["gloo"] / ours, "s", at_least=3)  # fmt: skip
+        else:
+            report.add("P15", f"{size}: publish to COMMITTED on one host against memcpy", ours,
+                       found["memcpy"], ours / found["memcpy"], "s", at_most=1.5)  # fmt: skip
+            report.add("P16", f"{size}: gloo broadcast and load against the same", ours, found["gloo"],
+                       found["gloo"] / ours, "s", at_least=3)  # fmt: skip
+
+
+def _first_contact(shapes: Shapes, rounds: int, report: Report) -> None:
+    size = f"{shapes.size_bytes / 2**30:.2g} GiB"
+    for way in ("grpc", "same-host"):
+        with MeshJob(shapes, way, _THREADS) as job:
+            limits = RawLimits(shapes.size_bytes)
+            found = _medians({"ours": job.join, "tcp": limits.tcp_seconds}, rounds)
+            job.check()
+        report.add("P18", f"{size}: first contact by {way} against raw TCP", found["ours"], found["tcp"],
+                   found["ours"] / found["tcp"], "s", at_most=1.5)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size-mib", type=int, default=4096, help="of the weights; first contact takes half")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    report = Report()
+    _versions(Shapes.of(options.size_mib << 20), options.rounds, report)
+    _first_contact(Shapes.of(options.size_mib << 19), options.rounds, report)
+    report.print_table()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+#!/bin/bash
+# Runs the benchmarks of planning and of full weights from runfiles, its own or those it was started in.
+# --size-mib and --rounds are those of full weights.
+set -euo pipefail
+if [[ -d "$0.runfiles/dws" ]]; then cd "$0.runfiles/dws"; fi
+export PYTHONPATH="$PWD/clients/python:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
+tools/bench/planning/mesh_bench --rounds=1
+exec /usr/bin/python3 tools/bench/full_weights/full_bench.py "$@"

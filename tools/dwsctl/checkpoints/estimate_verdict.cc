@@ -1,0 +1,41 @@
+// The two limits are the daemons' own (FullWatch, LinkSpeed).
+#include "tools/dwsctl/checkpoints/estimate_verdict.h"
+
+#include "common/model/limits.h"
+
+namespace dws::dwsctl {
+namespace {
+
+// Of the weights' bytes: from here on a sender gives deltas up.
+constexpr double kFullShare = 7.0 / 8;
+
+}  // namespace
+
+std::string_view ToString(SentAs sent) {
+  switch (sent) {
+    case SentAs::kNothing:
+      return "nothing";
+    case SentAs::kFull:
+      return "full";
+    case SentAs::kFast:
+      return "DWS fast";
+    case SentAs::kWan:
+      return "DWS wan";
+  }
+  return "";
+}
+
+Verdict VerdictAt(const checkpoint::Estimate& estimate, const Bandwidth& bandwidth) {
+  if (estimate.changed == 0) return {};
+  Verdict verdict{.sent = SentAs::kFast, .bytes = estimate.fast_bytes};
+  if (static_cast<double>(estimate.fast_bytes) >=
+      kFullShare * static_cast<double>(estimate.full_bytes)) {
+    verdict = {.sent = SentAs::kFull, .bytes = estimate.full_bytes};
+  } else if (bandwidth.bytes_per_second < static_cast<double>(limits::kWanBytesPerSecond)) {
+    verdict = {.sent = SentAs::kWan, .bytes = estimate.wan_bytes};
+  }
+  verdict.seconds = static_cast<double>(verdict.bytes) / bandwidth.bytes_per_second;
+  return verdict;
+}
+
+}  // namespace dws::dwsctl

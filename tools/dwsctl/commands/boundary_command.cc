@@ -1,0 +1,43 @@
+// The daemon says what it did; nothing of it is decided here.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "tools/dwsctl/base/printable.h"
+#include "tools/dwsctl/client/operation.h"
+#include "tools/dwsctl/text/text_table.h"
+
+namespace dws::dwsctl {
+namespace {
+
+ExitCode RunBoundary(const OperationFlags& flags, Console& console) {
+  const OperationOutcome outcome =
+      RunOperation(flags, v1::AdminBoundaryRequest(),
+                   "the boundary is taken back, unless a commit has begun", console);
+  if (outcome.code != ExitCode::kOk || flags.json) return outcome.code;
+  console.Out(fmt::format("{}: {}, the engine has version {}\n", outcome.Name(),
+                          Printable(outcome.last.step(), 200),
+                          FormatVersion(outcome.last.version())));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddBoundaryCommand(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<OperationFlags>();
+  CLI::App* command = AddCommand(
+      app, "boundary",
+      "Says that a receiver's engine is between two batches.\n"
+      "\n"
+      "A version that the receiver holds back by its --commit-policy is committed now. Ends "
+      "after\n"
+      "that, at once if none is held; ^C takes it back. For engines that cannot say it "
+      "themselves:\n"
+      "what drives them calls this between two batches. Of a commit group: its leader.",
+      {"dwsctl boundary --socket /run/dws/receiver-rollout-0.sock"}, flags->json);
+  AddTargetFlags(*command, flags->target);
+  command->callback([flags, &context] { context.code = RunBoundary(*flags, context.console); });
+}
+
+}  // namespace dws::dwsctl
