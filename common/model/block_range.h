@@ -29,6 +29,7 @@ inline uint64_t FirstByte(const RankLayout& layout, const BlockRange& range) {
 }
 inline uint64_t SizeBytes(const RankLayout& layout, const BlockRange& range) {
   const RankLayout::SliceEntry& slice = layout.slice(range.slice);
+  if (range.block_count == 0) return 0;
   const uint64_t end = uint64_t{range.first_block} + range.block_count;
   return std::min(end * BlockBytes(slice.dtype), slice.size_bytes()) - FirstByte(layout, range);
 }

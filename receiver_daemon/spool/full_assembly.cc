@@ -77,7 +77,11 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   DWS_CHECK(Wants(range) && bytes.size() == SizeBytes(want_.layout, range));
   const size_t index = IndexOf(range.slice);
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
-  DWS_RETURN_IF_ERROR(spool_.Fill(first_byte_[index] + FirstByte(want_.layout, range), bytes));
+  const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
+  DWS_RETURN_IF_ERROR(spool_.Fill(offset, bytes));
+  // What is here counts, not what was to come; of a file, what was given to it.
+  std::vector<std::byte> unused;
+  if (!spool_.on_disk()) bytes = spool_.Room(offset, bytes.size(), unused);
   const uint64_t block_bytes = BlockBytes(slice.dtype);
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const uint32_t block = range.first_block + i;

@@ -6,15 +6,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "common/base/check.h"
-#include "common/memory/stream_copy.h"
 
 namespace dws {
 namespace {
 
 // Memory reserved at first for a transfer of unknown size.
 constexpr uint64_t kUnknownBytes = uint64_t{1} << 20;
+// From here on what is allocated lies in huge pages.
+constexpr uint64_t kPagesBytesMin = uint64_t{32} << 20;
 
 }  // namespace
 
@@ -66,18 +68,24 @@ Status Spool::Allocate(uint64_t size) {
                          options_.size_bytes_max);
   }
   size_bytes_ = size;
+  // Whole huge pages where they matter, and where the cap has room for them.
+  const uint64_t in_pages = CeilDiv(size, kHugePageBytes) * kHugePageBytes;
   if (size > options_.memory_bytes_max) {
     DWS_RETURN_IF_ERROR(OpenFile());
     if (::ftruncate(file_.get(), static_cast<off_t>(size)) == 0) return OkStatus();
     return ErrnoError(errno, fmt::format("making room for {} bytes in {}", size, options_.folder));
   }
-  if (size > 0) pages_ = AllocateOwnPages(size);
+  if (size >= kPagesBytesMin && in_pages <= options_.memory_bytes_max) {
+    pages_ = AllocateOwnPages(size);
+  } else {
+    memory_.resize(size);
+  }
   return OkStatus();
 }
 
 MutableByteSpan Spool::Room(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) {
   DWS_CHECK(offset <= size_bytes_ && size <= size_bytes_ - offset);
-  if (pages_ != nullptr) return {pages_.get() + offset, size};
+  if (!on_disk()) return {Memory() + offset, size};
   buffer.resize(size);
   return buffer;
 }
@@ -86,8 +94,8 @@ Status Spool::Fill(uint64_t offset, ByteSpan bytes) {
   DWS_CHECK(offset <= size_bytes_ && bytes.size() <= size_bytes_ - offset);
   if (options_.wanted && !options_.wanted()) return CancelledError("given up");
   if (on_disk()) return WriteFile(bytes, offset);
-  if (!bytes.empty() && bytes.data() != pages_.get() + offset) {
-    StreamCopy({pages_.get() + offset, bytes.size()}, bytes);
+  if (!bytes.empty() && bytes.data() != Memory() + offset) {
+    std::memcpy(Memory() + offset, bytes.data(), bytes.size());
   }
   return OkStatus();
 }

@@ -26,7 +26,7 @@ class Spool {
     uint64_t size_bytes_max = 0;           // the most bytes that Append accepts
     uint64_t size_bytes_expected = 0;      // an estimate; 0: unknown
     TransferProgress* progress = nullptr;  // not owned; counts the bytes that arrive
-    std::function<bool()> wanted = {};     // called by each Append; none: always wanted
+    std::function<bool()> wanted = {};     // called by each Append and Fill; none: always wanted
   };
 
   explicit Spool(Options options) : options_(std::move(options)) {}
@@ -56,12 +56,15 @@ class Spool {
   uint64_t size_bytes() const { return size_bytes_; }
   bool on_disk() const { return file_.valid(); }
   // Memory that it holds, used or not.
-  uint64_t memory_bytes() const { return memory_.capacity() + (pages_ ? size_bytes_ : 0); }
+  uint64_t memory_bytes() const {
+    return memory_.capacity() + (pages_ == nullptr ? 0 : pages_.get_deleter().size);
+  }
 
  private:
   // The peak of memory held if `more` bytes are appended to memory.
   uint64_t MemoryFor(uint64_t more) const;
   Status OpenFile();
+  std::byte* Memory() { return pages_ != nullptr ? pages_.get() : memory_.data(); }
   Status WriteFile(ByteSpan bytes, uint64_t offset) const;
 
   Options options_;

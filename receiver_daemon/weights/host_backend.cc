@@ -7,6 +7,7 @@
 #include "common/base/failpoint.h"
 #include "common/delta/blocks/diff.h"
 #include "common/memory/staged_writes.h"
+#include "common/memory/stream_copy.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/weights/block_source.h"
 #include "receiver_daemon/weights/frame_stager.h"
@@ -107,7 +108,14 @@ Status WriteRaw(const FrameSet& set, const SpooledFrame& frame, std::span<const 
   for (uint32_t i = 0; i < blocks.size(); ++i) {
     DWS_KILLPOINT("receiver.commit.inside_apply");
     const uint64_t first = uint64_t{frame.entry.first_block + i} * limits::kBlockElements;
-    for (const SegmentMap& place : places) place.Write(first, blocks[i].payload);
+    for (const SegmentMap& place : places) {
+      const MutableByteSpan there = place.Contiguous(first, blocks[i].nnz);
+      if (there.empty()) {
+        place.Write(first, blocks[i].payload);
+      } else {
+        StreamCopy(there, blocks[i].payload);
+      }
+    }
   }
   return OkStatus();
 }

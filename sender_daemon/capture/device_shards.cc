@@ -120,8 +120,8 @@ Result<FetchedBlocks> DeviceShards::FetchWindow(ThreadPool& pool) {
   return FetchedBlocks{.compared = window_.size() - whole.size(), .copied = whole.size()};
 }
 
-// All blocks, if changes are wanted, except those of distrusted slices: the digest of such a slice is recomputed from the
-// host's bytes, so all of these must come from the trainer.
+// All blocks, if changes are wanted, except those of distrusted slices: the digest of such a slice is
+// recomputed from the host's bytes, so all of these must come from the trainer.
 std::vector<uint32_t> DeviceShards::Comparable() const {
   std::vector<uint32_t> blocks;
   if (as_ == FetchAs::kWhole) return blocks;

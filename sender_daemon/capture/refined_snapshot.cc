@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/memory/available_memory.h"
 #include "common/memory/segment_map.h"
 #include "common/model/limits.h"
 #include "common/model/refinement.h"
@@ -93,17 +92,12 @@ Status Copy(Snapshot& old, Snapshot& copy, const std::vector<Origin>& origins, T
 
 // The kernel would grant the memory and end some process when it is used.
 Status CheckMemoryFor(const Snapshot& old) {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) != 1) continue;
-    if (old.size_bytes() / 1024 < kib) break;
-    return ResourceExhaustedError(
-        "cutting the layout finer takes {} MiB beside the snapshot while it lasts, {} MiB are "
-        "available",
-        old.size_bytes() >> 20, kib >> 10);
-  }
-  return OkStatus();
+  const uint64_t available = AvailableMemoryBytes();
+  if (old.size_bytes() < available) return OkStatus();
+  return ResourceExhaustedError(
+      "cutting the layout finer takes {} MiB beside the snapshot while it lasts, {} MiB are "
+      "available",
+      old.size_bytes() >> 20, available >> 20);
 }
 
 Result<std::unique_ptr<Snapshot>> RefinedSnapshot(Snapshot& old, RankLayout finer,

@@ -41,6 +41,8 @@ class FullReader {
 
   // Reads these from now on, which are part of those.
   void Only(std::vector<BlockRange> ranges);
+  // What lies before this place of `ranges` is not read any more: nothing need be kept of it.
+  void Passed(size_t range, uint32_t offset) { read_.Passed(range, offset); }
   // Holds the newer versions that are retained now, so that this version stays in reach.
   void Hold();
 

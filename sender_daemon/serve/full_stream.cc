@@ -1,6 +1,7 @@
 #include "sender_daemon/serve/full_stream.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "common/base/check.h"
@@ -24,9 +25,22 @@ class FullStream::Lent {
  public:
   enum class State : uint8_t { kNothing, kChanged, kAwaited };
 
-  void Add() {
+  // A piece that is lent now; returns its number.
+  uint64_t Add(Place place) {
     MutexLock lock(mutex_);
     ++count_;
+    needed_.emplace(++last_, place);
+    return last_;
+  }
+  // A piece that is copied later.
+  void Skip(Place place) {
+    MutexLock lock(mutex_);
+    needed_.emplace(++last_, place);
+  }
+  // The first piece that may have to be read once more; `next` if all before that is sent.
+  Place FirstNeeded(Place next) {
+    MutexLock lock(mutex_);
+    return needed_.empty() ? next : needed_.begin()->second;
   }
   // A piece is back, and has to be sent again if its blocks have changed.
   void Back(const LentPiece& piece);
@@ -47,6 +61,9 @@ class FullStream::Lent {
  private:
   Mutex mutex_;
   size_t count_ GUARDED_BY(mutex_) = 0;
+  uint64_t last_ GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Place> needed_
+      GUARDED_BY(mutex_);  // by number: what is not sent as it should be
   FullStream* waiting_ GUARDED_BY(mutex_) = nullptr;
   std::vector<BlockRange> changed_ GUARDED_BY(mutex_);
 };
@@ -57,6 +74,7 @@ struct FullStream::LentPiece {
   std::shared_ptr<Snapshot> snapshot;
   WeightVersion version;
   BlockRange range;
+  uint64_t number = 0;  // as Lent::Add has it
 
   bool current() const {
     return snapshot->BlocksAt(range.slice, range.first_block, range.block_count, version);
@@ -69,7 +87,11 @@ void FullStream::Lent::Back(const LentPiece& piece) {
     MutexLock lock(mutex_);
     DWS_CHECK(count_ > 0);
     --count_;
-    if (!piece.current()) changed_.push_back(piece.range);
+    if (piece.current()) {
+      needed_.erase(piece.number);
+    } else {
+      changed_.push_back(piece.range);
+    }
     if (count_ == 0 || !changed_.empty()) stream = std::exchange(waiting_, nullptr);
   }
   // Not here: this is a thread of gRPC inside its transport.
@@ -92,10 +114,16 @@ void FullStream::Send(FullOrder order) {
   order_ = std::move(order);
   reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version,
                                          order_.ranges);
-  if (!order_.raw) {
-    to_copy_ = std::exchange(order_.ranges, {});
+  if (!order_.raw) {  // the reader reads all of it
+    order_.ranges.clear();
+    copying_ = true;
   }
   Next();
+}
+
+void FullStream::OnCancel() {
+  cancelled_ = true;
+  paced_.Cancel();
 }
 
 void FullStream::OnWriteDone(bool ok) {
@@ -149,15 +177,19 @@ bool FullStream::LendNext() {
                   .first_block = asked.first_block + next_offset_,
                   .block_count = std::min(blocks_max, asked.block_count - next_offset_)}});
     const BlockRange range = piece->range;
+    const Place place{.range = next_range_, .offset = next_offset_};
     next_offset_ += range.block_count;
     if (!piece->current()) {
+      lent_->Skip(place);
       to_copy_.push_back(range);
       continue;
     }
     const MutableByteSpan content =
         order_.state->snapshot->SliceBytes(range.slice)
             .subspan(FirstByte(layout, range), SizeBytes(layout, range));
-    lent_->Add();
+    piece->number = lent_->Add(place);
+    const Place needed = lent_->FirstNeeded(place);
+    reader_->Passed(needed.range, needed.offset);
     const auto give_back = [](void* lent) {
       const std::unique_ptr<LentPiece> back(static_cast<LentPiece*>(lent));
       back->lent->Back(*back);
@@ -171,8 +203,12 @@ bool FullStream::LendNext() {
 }
 
 void FullStream::CopyNext() {
-  if (!copying_) reader_->Only(std::exchange(to_copy_, {}));
-  auto frames = reader_->Next(limits::kSnapshotReadDeadline);
+  if (!std::exchange(copying_, true)) reader_->Only(std::exchange(to_copy_, {}));
+  auto frames = reader_->Next(limits::kTick);
+  // A capture may stay open for long; what was kept for this reader waits for it.
+  if (absl::IsDeadlineExceeded(frames.status()) && !cancelled_) {
+    return OnExecutor(&FullStream::CopyNext);
+  }
   if (!frames.ok()) return Finish(ToGrpc(frames.status()));
   copying_ = !frames->empty();
   for (FullFrame& frame : *frames) copied_.push_back(std::move(frame));

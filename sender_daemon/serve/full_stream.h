@@ -43,11 +43,16 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void Send(FullOrder order);
 
   void OnWriteDone(bool ok) override;
-  void OnCancel() override { paced_.Cancel(); }
+  void OnCancel() override;
   void OnDone() override;
 
  private:
   class Lent;
+  // A piece in the order.
+  struct Place {
+    size_t range = 0;
+    uint32_t offset = 0;  // in blocks, in that range
+  };
   struct LentPiece;
 
   // Writes what is next, or waits for what is lent, or finishes.
@@ -70,6 +75,7 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t next_range_ = 0;               // of the order: to be lent
   uint32_t next_offset_ = 0;            // in blocks, in that range
   std::vector<BlockRange> to_copy_;
+  std::atomic<bool> cancelled_{false};
   bool copying_ = false;          // the reader has not come to its end
   std::deque<FullFrame> copied_;  // of the reader's last read; all are sent before the next
   std::shared_ptr<Lent> lent_;

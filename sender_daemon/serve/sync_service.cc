@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,25 +197,32 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
                    .raw = request.raw()};
 }
 
+// `peer`: who asks, if over the unix socket.
 Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
-                    const v1::OpenSnapshotRequest& request, v1::OpenSnapshotReply& reply) {
+                    const std::optional<UnixPeer>& peer, const v1::OpenSnapshotRequest& request,
+                    v1::OpenSnapshotReply& reply) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
   if (request.host().empty() || request.host() != HostId()) {
     return FailedPreconditionError("this sender is on another host");
   }
   reply.set_snapshot(state->snapshot->memory().id());
   if (request.mapped() == reply.snapshot()) return OkStatus();
-  // The connection has served its purpose with the first message; the receiver closes it.
+  // The connection has served its purpose with the descriptor, and ends then: it would take the place
+  // of a trainer's.
+  const auto id = std::make_shared<std::promise<HandleRegistrationId>>();
+  std::shared_future<HandleRegistrationId> passed = id->get_future().share();
+  const auto pass = [&handles, passed, snapshot = state->snapshot](
+                        const std::vector<UniqueFd>&, const UniqueFd& connection) -> Status {
+    DWS_ASSIGN_OR_RETURN(const UniqueFd memory, snapshot->memory().ReadOnlyDescriptor());
+    const int descriptors[] = {memory.get()};
+    DWS_RETURN_IF_ERROR(SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors));
+    handles.Drop(passed.get());
+    return OkStatus();
+  };
   DWS_ASSIGN_OR_RETURN(
       const HandleSocket::Registration expected,
-      handles.Expect(
-          {.on_descriptors = [snapshot = state->snapshot](const std::vector<UniqueFd>&,
-                                                          const UniqueFd& connection) -> Status {
-             DWS_ASSIGN_OR_RETURN(const UniqueFd memory, snapshot->memory().ReadOnlyDescriptor());
-             const int descriptors[] = {memory.get()};
-             return SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors);
-           },
-           .on_hangup = [](const Status&) {}}));
+      handles.Expect({.peer = peer, .on_descriptors = pass, .on_hangup = [](const Status&) {}}));
+  id->set_value(expected.id);
   reply.set_token(expected.token.data(), expected.token.size());
   reply.set_handle_socket(handles.path());
   return OkStatus();
@@ -311,7 +321,8 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenSnapshot(grpc::CallbackServerCont
                                                         const v1::OpenSnapshotRequest* request,
                                                         v1::OpenSnapshotReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(PassSnapshot(hub_, handles_, *request, *reply)));
+  reactor->Finish(
+      ToGrpc(PassSnapshot(hub_, handles_, PeerOfCall(context->peer()), *request, *reply)));
   return reactor;
 }
 

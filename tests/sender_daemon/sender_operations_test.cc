@@ -313,7 +313,7 @@ TEST_CASE("wire bytes by encoding add up to the objects that travel", "[sender_o
   Fixture sender;
   sender.hub.Welcome(sender.state);
   for (uint64_t version = 1; version <= 4; ++version) {
-    sender.Publish(version, version == 3 ? 0.9 : 0.01);
+    sender.Publish(version, version == 3 ? 2.0 : 0.01);
   }
   double travelled = 0;
   for (const RetainedVersionPtr& version : sender.state->log->All()) {

@@ -72,7 +72,9 @@ Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout&
   std::unique_ptr<SnapshotMemory> memory(new SnapshotMemory(
       std::move(file), made.st_ino, std::move(places), layout.block_count(), bytes));
   if (::fcntl(memory->file_.get(), F_ADD_SEALS, kSeals) != 0) {
-    return ErrnoError(errno, "sealing a snapshot's memory");
+    const int why = errno;
+    if (why != EINVAL) return ErrnoError(why, "sealing a snapshot's memory");
+    memory->shared_ = false;  // a kernel before 5.1
   }
   return memory;
 }
@@ -95,6 +97,9 @@ Result<std::unique_ptr<const SnapshotMemory>> SnapshotMemory::Map(UniqueFd descr
 }
 
 Result<UniqueFd> SnapshotMemory::ReadOnlyDescriptor() const {
+  if (!shared_) {
+    return FailedPreconditionError("the sender's kernel cannot keep others from writing to it");
+  }
   UniqueFd opened(
       ::open(fmt::format("/proc/self/fd/{}", file_.get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!opened.valid()) return ErrnoError(errno, "opening a snapshot's memory to be read");

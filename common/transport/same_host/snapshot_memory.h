@@ -63,8 +63,8 @@ class SnapshotMemory {
   std::span<BlockStamp> stamps() { return {stamps_, block_count_}; }
   std::span<const BlockStamp> stamps() const { return {stamps_, block_count_}; }
 
-  // A new descriptor with which others can map it, and only to read. UNAVAILABLE and others: as
-  // ErrnoError.
+  // A new descriptor with which others can map it, and only to read. FAILED_PRECONDITION: this
+  // kernel cannot promise that. Others: as ErrnoError.
   Result<UniqueFd> ReadOnlyDescriptor() const;
 
  private:
@@ -77,6 +77,7 @@ class SnapshotMemory {
   const size_t block_count_;
   std::byte* const bytes_;  // mmap
   BlockStamp* const stamps_;
+  bool shared_ = true;  // others may map it
 };
 
 }  // namespace dws

@@ -160,16 +160,17 @@ Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly
     const FullCallEnd end = CallFetchFull(
         channel_, *call.context(), request, [&] { return check_peer_(*call.context()); }, assembly);
     DWS_RETURN_IF_ERROR(end.local);
-    const uint64_t missing = assembly.missing_blocks();
-    if (end.remote.ok() && missing == 0) return OkStatus();
+    if (end.remote.ok() && assembly.missing_blocks() == 0) return OkStatus();
     // The stream may have ended before a piece that had changed on its way came again.
     for (const RankSlice slice : assembly.DropWrong()) {
       LogInfo("full_slice_again", {{"slice", slice.value()}, {"reason", Message(end.remote)}});
     }
-    const Status status =
-        !end.remote.ok() ? end.remote
-                         : UnavailableError("full tensors ended, {} blocks are missing", missing);
-    DWS_RETURN_IF_ERROR(attempts.Next(status, missing < had));
+    const uint64_t left = assembly.missing_blocks();
+    if (left == 0) return OkStatus();
+    const Status status = !end.remote.ok()
+                              ? end.remote
+                              : UnavailableError("full tensors ended, {} blocks are missing", left);
+    DWS_RETURN_IF_ERROR(attempts.Next(status, left < had));
   }
   return OkStatus();
 }

@@ -20,6 +20,11 @@ uint64_t MissingBytes(const FullAssembly& assembly) {
   return bytes;
 }
 
+// A call that was cancelled, with its stream perhaps, does not mean that the transfer is given up.
+Status OfCall(const Status& status) {
+  return absl::IsCancelled(status) ? UnavailableError("{}", Message(status)) : status;
+}
+
 // OK, or which slices had to be dropped.
 Status DropWrong(FullAssembly& assembly) {
   const std::vector<RankSlice> wrong = assembly.DropWrong();
@@ -51,15 +56,19 @@ bool FullWays::MayTry(FullWay way) const {
 
 Status FullWays::ReadSameHost(Transfer& transfer) {
   FullAssembly& assembly = transfer.assembly;
-  DWS_ASSIGN_OR_RETURN(
-      const MappedSnapshot snapshot,
-      transfer.fetcher.MapSnapshot(transfer.target.stream, assembly.layout(), host_));
-  return ReadSnapshot(*snapshot, transfer.target.version, assembly, pool_);
+  const auto snapshot =
+      transfer.fetcher.MapSnapshot(transfer.target.stream, assembly.layout(), host_);
+  DWS_RETURN_IF_ERROR(OfCall(snapshot.status()));
+  return ReadSnapshot(**snapshot, transfer.target.version, assembly, pool_);
 }
 
 Status FullWays::ReadFabric(Transfer& transfer) {
-  return fabric_.Read([&transfer] { return transfer.fetcher.OpenFabric(transfer.target.stream); },
-                      transfer.target.version, transfer.assembly, transfer.provider);
+  const auto ask = [&transfer]() -> Result<RemoteLoan> {
+    auto loan = transfer.fetcher.OpenFabric(transfer.target.stream);
+    DWS_RETURN_IF_ERROR(OfCall(loan.status()));
+    return loan;
+  };
+  return fabric_.Read(ask, transfer.target.version, transfer.assembly, transfer.provider);
 }
 
 Status FullWays::ReadMemory(FullWay way, Transfer& transfer) {
@@ -84,7 +93,10 @@ Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, FullAssembly& a
       }
       break;
     }
-    if (required_ == way) {
+    // Of slices that are not as published in the sender's own memory the sender has to be told, after
+    // it has sent them itself.
+    const bool damaged = way == FullWay::kSameHost && absl::IsDataLoss(read);
+    if (required_ == way && !damaged) {
       return UnavailableError("full tensors of {} may come by {} only: {}", sender_, ToString(way),
                               Message(read));
     }

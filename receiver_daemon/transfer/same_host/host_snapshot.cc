@@ -21,15 +21,20 @@
 namespace dws {
 namespace {
 
+// For the descriptor, which the sender passes at once. Short, because nothing else ends the wait.
+constexpr std::chrono::milliseconds kPassTimeout{2000};
+
 // One message of the sender, which has been told the token.
 Result<DescriptorMessage> Await(const UniqueFd& socket) {
   pollfd waiting{.fd = socket.get(), .events = POLLIN, .revents = 0};
-  const auto timeout = std::chrono::milliseconds(limits::kRpcDeadline).count();
-  while (::poll(&waiting, 1, static_cast<int>(timeout)) > 0) {
-    DWS_ASSIGN_OR_RETURN(auto message, ReceiveDescriptorMessage(socket, limits::kErrorBytesMax));
-    if (message.has_value()) return *std::move(message);
+  while (::poll(&waiting, 1, static_cast<int>(kPassTimeout.count())) > 0) {
+    auto message = ReceiveDescriptorMessage(socket, limits::kErrorBytesMax);
+    if (!message.ok()) {
+      return UnavailableError("the sender's handle socket: {}", Message(message.status()));
+    }
+    if (message->has_value()) return **std::move(message);
   }
-  return DeadlineExceededError("the sender's handle socket does not answer");
+  return UnavailableError("the sender's handle socket does not answer");
 }
 
 // Takes the descriptor over the handle socket, if a user listens there whose senders are trusted:
@@ -64,12 +69,13 @@ Result<UniqueFd> Take(const std::string& path, const std::string& token,
 void HostSnapshot::Forget() {
   MutexLock lock(mutex_);
   mapped_ = nullptr;
+  ++forgotten_;
 }
 
 Result<MappedSnapshot> HostSnapshot::Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                                           const PeerCheck& check_peer, const StreamId& stream,
                                           const RankLayout& layout) {
-  const MappedSnapshot mapped = Mapped(layout);
+  const auto [mapped, forgotten] = Mapped(layout);
   v1::OpenSnapshotRequest request;
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout.signature());
@@ -80,7 +86,6 @@ Result<MappedSnapshot> HostSnapshot::Open(v1::SyncService::Stub& stub, ActiveCal
   DWS_RETURN_IF_ERROR(FromGrpc(stub.OpenSnapshot(call.context(), request, &reply)));
   DWS_RETURN_IF_ERROR(check_peer(*call.context()));
   if (mapped != nullptr && reply.snapshot() == mapped->id()) return mapped;
-  Forget();
   DWS_ASSIGN_OR_RETURN(UniqueFd descriptor, Take(reply.handle_socket(), reply.token(), users_));
   DWS_ASSIGN_OR_RETURN(MappedSnapshot opened, SnapshotMemory::Map(std::move(descriptor), layout));
   if (opened->id() != reply.snapshot()) {
@@ -88,14 +93,15 @@ Result<MappedSnapshot> HostSnapshot::Open(v1::SyncService::Stub& stub, ActiveCal
                                    reply.handle_socket());
   }
   MutexLock lock(mutex_);
+  if (forgotten_ != forgotten) return opened;  // for this transfer only
   mapped_ = opened;
   layout_ = layout.signature();
   return opened;
 }
 
-MappedSnapshot HostSnapshot::Mapped(const RankLayout& layout) {
+std::pair<MappedSnapshot, uint64_t> HostSnapshot::Mapped(const RankLayout& layout) {
   MutexLock lock(mutex_);
-  return layout_ == layout.signature() ? mapped_ : nullptr;
+  return {layout_ == layout.signature() ? mapped_ : nullptr, forgotten_};
 }
 
 }  // namespace dws

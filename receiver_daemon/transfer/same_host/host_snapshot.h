@@ -29,8 +29,8 @@ class HostSnapshot {
   explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
 
   // What the sender publishes from now, for `layout` of `stream`. FAILED_PRECONDITION: the sender is
-  // on another host, or its handle socket cannot be reached from here, or is not trusted; UNIMPLEMENTED: it is of an
-  // older release. Both stay so. Others: of the call.
+  // on another host, or its handle socket cannot be reached from here, or is not trusted.
+  // UNIMPLEMENTED: it is of an older release. Both stay so. UNAVAILABLE, and others: of the call.
   Result<MappedSnapshot> Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                               const PeerCheck& check_peer, const StreamId& stream,
                               const RankLayout& layout);
@@ -39,12 +39,14 @@ class HostSnapshot {
   void Forget();
 
  private:
-  MappedSnapshot Mapped(const RankLayout& layout);  // null: none of that layout
+  // Null: none of that layout is mapped. And how often it was told to forget.
+  std::pair<MappedSnapshot, uint64_t> Mapped(const RankLayout& layout);
 
   const AllowedUsers users_;
   Mutex mutex_;
   MappedSnapshot mapped_ GUARDED_BY(mutex_);
   Digest layout_ GUARDED_BY(mutex_);  // of it
+  uint64_t forgotten_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace dws

@@ -7,12 +7,15 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/memory/available_memory.h"
 
 namespace dws {
 namespace {
 
 constexpr uint64_t kNotWanted = ~uint64_t{0};
 constexpr uint64_t kAlignment = 64;
+// Of the memory that the host has left, at most one part in so many.
+constexpr uint64_t kMemoryShare = 2;
 
 uint64_t BlockBytes(const RankLayout::SliceEntry& slice, uint32_t block) {
   return uint64_t{BlockElements(slice.elements, block)} * ElementBytes(slice.dtype);
@@ -67,7 +70,7 @@ OpenReads::Read::Read(OpenReads& reads, WeightVersion version,
   MutexLock lock(reads_.mutex_);
   entry_ = reads_.entries_.insert(reads_.entries_.end(), {.version = version, .ranges = ranges});
   const auto& spare = reads_.spare_;
-  if (spare != nullptr && version <= spare->version()) entry_->kept = spare;
+  if (spare != nullptr && version == spare->version()) entry_->kept = spare;
 }
 
 OpenReads::Read::~Read() {
@@ -124,7 +127,9 @@ std::shared_ptr<KeptBlocks> OpenReads::BeginOverwrite(WeightVersion version) {
   DropSpare();
   MutexLock lock(mutex_);
   const uint64_t held = held_->load();
-  uint64_t room = bytes_max_ - std::min(bytes_max_, held);
+  // Keeping is worth less than what else runs on this host.
+  uint64_t room =
+      std::min(bytes_max_ - std::min(bytes_max_, held), AvailableMemoryBytes() / kMemoryShare);
   std::vector<uint8_t> wanted(layout_.block_count());
   std::vector<Entry*> covered;
   const bool hungry = hungry_ > 0 || std::chrono::steady_clock::now() < hungry_until_;
