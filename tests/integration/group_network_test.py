@@ -12,7 +12,7 @@ from tests.integration.network_hosts import NetworkHosts
 
 class GroupNetworkTest(GroupCase):
     def test_a_group_recovers_after_its_hosts_lost_their_connection(self) -> None:
-        hosts = NetworkHosts(self)
+        hosts = NetworkHosts.of_test(self)
         self.flags = ("--insecure",)
         hosts.enter(self.cluster, 0)
         self.cluster.start_sender(0, "--insecure")
@@ -26,7 +26,7 @@ class GroupNetworkTest(GroupCase):
         self.await_group(self.publish())
         self.await_group(self.publish())
 
-        hosts.set_link(False)
+        hosts.set_link(1, False)
         released = self.pauses()
         self.publish()
         # Each side notices separately.
@@ -41,7 +41,7 @@ class GroupNetworkTest(GroupCase):
         self.assertEqual([rank.engine.grant.version for rank in self.ranks], [2, 2])
         self.assertEqual(self.pauses(), released)
 
-        hosts.set_link(True)
+        hosts.set_link(1, True)
         self.await_group(4)
 
 

@@ -21,7 +21,7 @@ DOWN_SECONDS = 30
 class HostNetworkTest(IntegrationCase):
     def setUp(self) -> None:
         super().setUp()
-        self.hosts = NetworkHosts(self)
+        self.hosts = NetworkHosts.of_test(self)
         self.random = np.random.default_rng(37)
         self.hosts.enter(self.cluster, 0)
         self.sender = self.cluster.start_sender(0, "--insecure")
@@ -57,6 +57,9 @@ class HostNetworkTest(IntegrationCase):
         finally:
             client.close()
 
+    def sent_bytes(self) -> int:
+        return self.hosts.traffic()[0][0]
+
     def await_loss(self) -> None:
         eventually(
             lambda: not self.status().senders[0].connected, lambda: f"it is missed: {self.status()}"
@@ -65,18 +68,18 @@ class HostNetworkTest(IntegrationCase):
 
     def test_a_fetch_continues_after_its_link_was_down(self) -> None:
         size = 4 * ELEMENTS
-        self.hosts.limit(8_000_000)
-        began = self.hosts.sent_bytes()
+        self.hosts.limit(1, 1_000_000)
+        began = self.sent_bytes()
         self.publish(1)
-        eventually(lambda: self.hosts.sent_bytes() > began + size // 2, lambda: "it is under way")
-        self.hosts.set_link(False)
+        eventually(lambda: self.sent_bytes() > began + size // 2, lambda: "it is under way")
+        self.hosts.set_link(1, False)
         threading.Event().wait(DOWN_SECONDS)
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
-        self.hosts.set_link(True)
+        self.hosts.set_link(1, True)
         self.hosts.restore()
         self.check()
         # Bytes that had arrived were not sent again.
-        self.assertLess(self.hosts.sent_bytes() - began, size * 1.4)
+        self.assertLess(self.sent_bytes() - began, size * 1.4)
 
     def test_versions_arrive_although_packets_are_lost(self) -> None:
         self.hosts.drop()

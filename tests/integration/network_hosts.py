@@ -1,68 +1,139 @@
-"""Two hosts for a test, each in its own network namespace, with a wire between them whose faults the test sets."""
+"""Hosts in network namespaces of their own, on one switch, with links whose speed and faults the caller sets.
+Needs root, iproute2, and kernel support for namespaces, bridges and token buckets."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import json
 import os
 import subprocess
 import unittest
+from typing import Any, Iterator
 
 from tests.integration.cluster import Cluster
 
-_ADDRESSES = ("10.231.77.1", "10.231.77.2")
+HOSTS_MAX = 64
+_NETWORK = "10.231.77"
+_COMMAND_SECONDS = 30
+_CLONE_NEWNET = 0x40000000
+# Large, as between hosts that move weights: headers are below 1 % of the bytes.
+_MTU = "9000"
+
+
+class NoNamespaces(RuntimeError):
+    """Hosts cannot be made here; says why."""
 
 
 def _run(*words: str) -> str:
     paths = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}  # tc is there
     return subprocess.run(
-        words, check=True, capture_output=True, timeout=30, text=True, env=paths
+        words, check=True, capture_output=True, timeout=_COMMAND_SECONDS, text=True, env=paths
     ).stdout
 
 
 class NetworkHosts:
-    """Hosts 0 and 1, removed when the test ends. Skips the test if it cannot make namespaces."""
+    """`count` hosts. A context manager, whose end removes them; processes on them have to have ended."""
 
-    def __init__(self, case: unittest.TestCase) -> None:
-        self._spaces = [f"dws-{os.getpid()}-{side}" for side in "ab"]
-        for space in self._spaces:
+    def __init__(self, count: int) -> None:
+        assert 0 < count <= HOSTS_MAX
+        self._switch = f"dws-{os.getpid()}-switch"
+        self._spaces = [f"dws-{os.getpid()}-{host}" for host in range(count)]
+        self._stack = contextlib.ExitStack()
+
+    @classmethod
+    def of_test(cls, case: unittest.TestCase, count: int = 2) -> "NetworkHosts":
+        """Removed when the test ends. Skips the test if hosts cannot be made."""
+        hosts = cls(count)
+        try:
+            hosts.__enter__()
+        except NoNamespaces as error:
+            case.skipTest(str(error))
+        case.addCleanup(hosts.__exit__)
+        return hosts
+
+    def __enter__(self) -> "NetworkHosts":
+        """Raises NoNamespaces."""
+        with self._stack:
             try:
-                _run("ip", "netns", "add", space)
-            except (OSError, subprocess.CalledProcessError) as error:
+                self._make()
+            except (OSError, subprocess.SubprocessError) as error:
                 detail = getattr(error, "stderr", "") or str(error)
-                case.skipTest(f"no network namespaces here: {detail.strip()}")
-            case.addCleanup(_run, "ip", "netns", "del", space)
-        first, second = self._spaces
-        veth = ("link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", second)
-        _run("ip", "-n", first, *veth)
-        for space, host in zip(self._spaces, _ADDRESSES):
-            _run("ip", "-n", space, "addr", "add", f"{host}/24", "dev", "wire")
+                raise NoNamespaces(f"no network namespaces here: {detail.strip()}") from error
+            self._stack = self._stack.pop_all()
+        return self
+
+    def _make(self) -> None:
+        for space in (self._switch, *self._spaces):
+            _run("ip", "netns", "add", space)
+            self._stack.callback(_run, "ip", "netns", "del", space)
+        _run("ip", "-n", self._switch, "link", "add", "name", "switch", "mtu", _MTU, "type", "bridge")
+        _run("ip", "-n", self._switch, "link", "set", "switch", "up")
+        for host, space in enumerate(self._spaces):
+            port = f"port{host}"
+            peer = ("peer", "name", "wire", "mtu", _MTU, "netns", space)
+            _run("ip", "-n", self._switch, "link", "add", "name", port, "mtu", _MTU, "type", "veth", *peer)
+            _run("ip", "-n", self._switch, "link", "set", port, "master", "switch", "up")
+            _run("ip", "-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "wire")
             for link in ("lo", "wire"):
                 _run("ip", "-n", space, "link", "set", link, "up")
+
+    def __exit__(self, *unused: Any) -> None:
+        self._stack.close()
+
+    def address(self, host: int) -> str:
+        return f"{_NETWORK}.{host + 1}"
 
     def enter(self, cluster: Cluster, host: int) -> None:
         """Makes the cluster start its next daemons on `host`."""
         cluster.prefix = ["ip", "netns", "exec", self._spaces[host]]
-        cluster.host = _ADDRESSES[host]
+        cluster.host = self.address(host)
 
-    def set_link(self, up: bool) -> None:
-        _run("ip", "-n", self._spaces[1], "link", "set", "wire", "up" if up else "down")
+    @contextlib.contextmanager
+    def inside(self, host: int) -> Iterator[None]:
+        """A block in which this thread is on `host`: sockets that it makes there stay there."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/thread-self/ns/net", "rb") as home:
+            with open(f"/run/netns/{self._spaces[host]}", "rb") as there:
+                _set_namespace(libc, there.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(libc, home.fileno())
 
-    def limit(self, bits_per_second: int) -> None:
-        """Limits the rate at which host 0 sends."""
-        rate = ("rate", str(bits_per_second), "burst", "64kb", "latency", "400ms")
-        _run("tc", "-n", self._spaces[0], "qdisc", "replace", "dev", "wire", "root", "tbf", *rate)
+    def set_link(self, host: int, up: bool) -> None:
+        _run("ip", "-n", self._spaces[host], "link", "set", "wire", "up" if up else "down")
+
+    def limit(self, host: int, bytes_per_second: int) -> None:
+        """Limits the host's link to this rate, in each direction."""
+        rate = ("tbf", "rate", f"{bytes_per_second}bps", "burst", "64kb", "latency", "200ms")
+        self._shape(self._spaces[host], "wire", *rate)
+        self._shape(self._switch, f"port{host}", *rate)
 
     def drop(self) -> None:
-        """Silently drops every packet of both hosts: none fits the bucket."""
+        """Silently drops every packet: none fits the bucket."""
         for space in self._spaces:
-            rate = ("rate", "1mbit", "burst", "10", "limit", "10")
-            _run("tc", "-n", space, "qdisc", "replace", "dev", "wire", "root", "tbf", *rate)
+            self._shape(space, "wire", "tbf", "rate", "1mbit", "burst", "10", "limit", "10")
 
     def restore(self) -> None:
-        """Ends `limit` and `drop`."""
-        for space in self._spaces:
-            _run("tc", "-n", space, "qdisc", "replace", "dev", "wire", "root", "pfifo")
+        """Ends every `limit` and `drop`."""
+        for host, space in enumerate(self._spaces):
+            self._shape(space, "wire", "pfifo")
+            self._shape(self._switch, f"port{host}", "pfifo")
 
-    def sent_bytes(self) -> int:
-        """Bytes that host 0 has sent so far."""
-        path = "/sys/class/net/wire/statistics/tx_bytes"
-        return int(_run("ip", "netns", "exec", self._spaces[0], "cat", path))
+    @staticmethod
+    def _shape(space: str, link: str, *words: str) -> None:
+        _run("tc", "-n", space, "qdisc", "replace", "dev", link, "root", *words)
+
+    def traffic(self) -> list[tuple[int, int]]:
+        """Bytes that passed each host's link so far: sent and received by the host, behind any limit."""
+        links = json.loads(_run("ip", "-n", self._switch, "-json", "-stats", "link", "show", "type", "veth"))
+        found = {link["ifname"]: link["stats64"] for link in links}
+        ports = [found[f"port{host}"] for host in range(len(self._spaces))]
+        return [(int(port["rx"]["bytes"]), int(port["tx"]["bytes"])) for port in ports]
+
+
+def _set_namespace(libc: ctypes.CDLL, file: int) -> None:
+    if libc.setns(file, _CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"setns: {os.strerror(error)}")
