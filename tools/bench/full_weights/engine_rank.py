@@ -10,11 +10,11 @@ import xxhash
 
 import dws
 from tools.bench.daemons.engine_loop import WAIT_SECONDS
-from tools.bench.full_weights.shapes import TP, Shapes
+from tools.bench.full_weights.shapes import Shapes
 
 
 def _run(socket: str, rank: int, shapes: Shapes, pipe: Any) -> None:
-    engine = dws.Engine(socket, rank, TP)
+    engine = dws.Engine(socket, rank, shapes.tp)
     empty = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.engine_shapes().items()}
     live = engine.attach(empty, shapes.engine_mapping(rank), timeout=WAIT_SECONDS)
     del empty

@@ -1,19 +1,26 @@
 """P14 to P18: full weights from two trainer ranks to an engine of two ranks, against the machine's limits and
-against what a user would take instead, interleaved in one run."""
+against what a user would take instead, interleaved in one run. P28 and P29: from eight hosts to eight, whose links
+have a limit; they need root and iproute2."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
+import sys
 from typing import Callable
 
+from tests.integration.network_hosts import NetworkHosts, NoNamespaces
 from tools.bench.daemons.report import Report
+from tools.bench.full_weights.gather_and_send import GatherAndSend
 from tools.bench.full_weights.gloo_broadcast import GlooBroadcast
+from tools.bench.full_weights.link_job import LinkJob
 from tools.bench.full_weights.mesh_job import MeshJob
 from tools.bench.full_weights.raw_limits import RawLimits
 from tools.bench.full_weights.shapes import Shapes
 
 _THREADS = 2
+_HOSTS = 8  # of the trainer, and of the engine
 
 
 def _medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -61,14 +68,41 @@ def _first_contact(shapes: Shapes, rounds: int, report: Report) -> None:
                    found["ours"] / found["tcp"], "s", at_most=1.5)  # fmt: skip
 
 
+def _links(shapes: Shapes, rate: int, rounds: int, report: Report) -> None:
+    what = f"{shapes.size_bytes / 2**20:.0f} MiB; {_HOSTS} hosts to {_HOSTS}"
+    with NetworkHosts(2 * _HOSTS) as hosts:
+        with LinkJob(shapes, hosts) as job:
+            for host in range(2 * _HOSTS):
+                hosts.limit(host, rate)
+            moved = [job.publish() for _ in range(rounds)]
+            job.check()
+        with GatherAndSend(shapes, hosts) as peer:
+            gathered = peer.seconds()
+    seconds = statistics.median(version.seconds for version in moved)
+    slowest = statistics.median(min(version.sent + version.received) / version.seconds for version in moved)
+    report.add("P28", f"{what}: slowest link from capture to COMMITTED against its limit", slowest / 1e6,
+               rate / 1e6, slowest / rate, "MB/s", at_least=0.9)  # fmt: skip
+    report.add("P29", f"{what}: one gathers and sends against the same", seconds, gathered,
+               gathered / seconds, "s", at_least=7)  # fmt: skip
+
+
 def main() -> None:
+    # So that nothing of what was made is left.
+    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(f"{sys.argv[0]}: ended by SIGTERM"))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mib", type=int, default=4096, help="of the weights; first contact takes half")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--link-size-mib", type=int, default=384, help="of the weights between hosts")
+    parser.add_argument("--link-rate", type=int, default=16_000_000, help="of each link, bytes a second")
     options = parser.parse_args()
     report = Report()
     _versions(Shapes.of(options.size_mib << 20), options.rounds, report)
     _first_contact(Shapes.of(options.size_mib << 19), options.rounds, report)
+    try:
+        shapes = Shapes.of(options.link_size_mib << 20, _HOSTS, _HOSTS)
+        _links(shapes, options.link_rate, options.rounds, report)
+    except NoNamespaces as error:
+        print(f"P28 and P29 skipped: {error}", file=sys.stderr)
     report.print_table()
 
 

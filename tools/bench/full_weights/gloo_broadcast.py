@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any
 
-from tools.bench.full_weights.shapes import RANKS, TP, Shapes
+from tools.bench.full_weights.shapes import Shapes
 
 _TIMEOUT_SECONDS = 600.0
 
@@ -24,28 +24,28 @@ def _run(rank: int, port: int, shapes: Shapes, pipe: Any) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS + TP)
-    trainers = dist.new_group(list(range(RANKS)))
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=shapes.ranks + shapes.tp)
+    trainers = dist.new_group(list(range(shapes.ranks)))
     specs = shapes.specs()
     rows, columns = specs[0].shape
-    part = torch.full((rows // RANKS, columns), rank + 1, dtype=torch.bfloat16)
-    parts = [torch.empty_like(part) for _ in range(RANKS)]
+    part = torch.full((rows // shapes.ranks, columns), rank + 1, dtype=torch.bfloat16)
+    parts = [torch.empty_like(part) for _ in range(shapes.ranks)]
     whole = torch.empty((rows, columns), dtype=torch.bfloat16)
     live = [torch.zeros(shape, dtype=torch.bfloat16) for shape in shapes.engine_shapes().values()]
-    if rank < RANKS:
+    if rank < shapes.ranks:
         live = []
     for _ in iter(pipe.recv, "stop"):
         dist.barrier()
         begin = time.monotonic()
         for i in range(len(specs)):
-            if rank < RANKS:
+            if rank < shapes.ranks:
                 dist.gather(part.view(torch.int16), [p.view(torch.int16) for p in parts] if rank == 0 else None,
                             group=trainers)  # fmt: skip
                 if rank == 0:
                     torch.cat(parts, out=whole)
             dist.broadcast(whole.view(torch.int16), 0)
-            if rank >= RANKS:
-                live[i].copy_(whole.chunk(TP, 1 if shapes.by_columns(i) else 0)[rank - RANKS])
+            if rank >= shapes.ranks:
+                live[i].copy_(whole.chunk(shapes.tp, 1 if shapes.by_columns(i) else 0)[rank - shapes.ranks])
         dist.barrier()
         pipe.send(time.monotonic() - begin)
     dist.destroy_process_group()
@@ -58,7 +58,7 @@ class GlooBroadcast:
         context = multiprocessing.get_context("spawn")
         port = _free_port()
         self._pipes, self._processes = [], []
-        for rank in range(RANKS + TP):
+        for rank in range(shapes.ranks + shapes.tp):
             ours, theirs = context.Pipe()
             process = context.Process(target=_run, args=(rank, port, shapes, theirs), daemon=True)
             process.start()

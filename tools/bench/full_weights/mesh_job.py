@@ -1,4 +1,4 @@
-"""DWS moving full weights from two trainer ranks to an engine of two ranks: publish to COMMITTED."""
+"""DWS moving full weights from trainer ranks to an engine of several ranks: publish to COMMITTED."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import dws
 from tests.integration.cluster import Cluster
 from tools.bench.daemons.engine_loop import WAIT_SECONDS
 from tools.bench.full_weights.engine_rank import EngineRank, digest_of
-from tools.bench.full_weights.shapes import RANKS, TP, Shapes
+from tools.bench.full_weights.shapes import Shapes
 
 
-def both(call: Callable[[int], Any]) -> None:
-    """`call(rank)` for every trainer rank, at the same time."""
+def all_ranks(ranks: int, call: Callable[[int], Any]) -> None:
+    """`call(rank)` for every rank, at the same time."""
     failed: list[BaseException] = []
 
     def run(rank: int) -> None:
@@ -27,7 +27,7 @@ def both(call: Callable[[int], Any]) -> None:
         except BaseException as error:  # pylint: disable=broad-except
             failed.append(error)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(RANKS)]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -44,17 +44,18 @@ class MeshJob:
         self._way = way
         self._threads = threads
         self._version = 1
-        self.views: list[dict[str, Any]] = [{} for _ in range(RANKS)]
+        self.views: list[dict[str, Any]] = [{} for _ in range(shapes.ranks)]
 
     def __enter__(self) -> "MeshJob":
         with ExitStack() as stack:
             self._cluster = stack.enter_context(Cluster("bench"))
             self._senders = [
-                self._cluster.start_sender(r, f"--threads={self._threads}", "--insecure") for r in range(RANKS)
+                self._cluster.start_sender(r, f"--threads={self._threads}", "--insecure")
+                for r in range(self._shapes.ranks)
             ]
             stream = dws.Stream.new()
             self._trainers = [
-                stack.enter_context(dws.Trainer(s.socket, "bench", r, RANKS, stream))
+                stack.enter_context(dws.Trainer(s.socket, "bench", r, self._shapes.ranks, stream))
                 for r, s in enumerate(self._senders)
             ]
             for rank, trainer in enumerate(self._trainers):
@@ -63,7 +64,7 @@ class MeshJob:
                 )
             self._random = np.random.default_rng(41)
             self._fill()
-            both(lambda rank: self._trainers[rank].publish(1))
+            all_ranks(self._shapes.ranks, lambda rank: self._trainers[rank].publish(1))
             self._receivers = 0
             self._engines: list[EngineRank] = []
             self.join()
@@ -88,7 +89,7 @@ class MeshJob:
             f"--full-way={self._way}", f"--staging-bytes={2 * self._shapes.size_bytes}",
         )  # fmt: skip
         self._receivers += 1
-        self._engines = [EngineRank(receiver.socket, rank, self._shapes) for rank in range(TP)]
+        self._engines = [EngineRank(receiver.socket, rank, self._shapes) for rank in range(self._shapes.tp)]
         self._receiver = receiver
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
@@ -105,7 +106,7 @@ class MeshJob:
         self._version += 1
         self._fill()
         begin = time.monotonic()
-        both(lambda rank: self._trainers[rank].publish(self._version, full=True))
+        all_ranks(self._shapes.ranks, lambda rank: self._trainers[rank].publish(self._version, full=True))
         published = time.monotonic() - begin
         for trainer in self._trainers:
             trainer.wait(self._version, 1, WAIT_SECONDS)
@@ -116,9 +117,9 @@ class MeshJob:
         found = [engine.digests() for engine in self._engines]
         for i, spec in enumerate(self._shapes.specs()):
             whole = np.concatenate([views[spec.name] for views in self.views])
-            for rank in range(TP):
+            for rank in range(self._shapes.tp):
                 dim = 1 if self._shapes.by_columns(i) else 0
-                part = np.ascontiguousarray(np.split(whole, TP, axis=dim)[rank])
+                part = np.ascontiguousarray(np.split(whole, self._shapes.tp, axis=dim)[rank])
                 if found[rank][spec.name] != digest_of(_as_torch(part)):
                     raise RuntimeError(f"the engine's '{spec.name}' is not what the trainers published")
 

@@ -54,10 +54,14 @@ def _send(address: Any, source: Any) -> None:
 
 
 def _receive(connection: socket.socket, to: Any) -> None:
-    view, have = memoryview(to), 0
     with connection:
-        while have < len(view):
-            got = connection.recv_into(view[have : have + _PIECE_BYTES])
-            if got == 0:
-                raise RuntimeError(f"a stream ended after {have} of {len(view)} bytes")
-            have += got
+        receive_all(connection, to.data)
+
+
+def receive_all(connection: socket.socket, to: memoryview) -> None:
+    have = 0
+    while have < len(to):
+        got = connection.recv_into(to[have : have + _PIECE_BYTES])
+        if got == 0:
+            raise RuntimeError(f"a stream ended after {have} of {len(to)} bytes")
+        have += got

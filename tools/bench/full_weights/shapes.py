@@ -1,5 +1,5 @@
-"""The model of the figures of full weights: two trainer ranks that hold rows, as FSDP shards them, and one
-engine of tensor parallelism 2 that holds rows of half of the tensors and columns of the others."""
+"""The model of the figures of full weights: trainer ranks that hold rows, as FSDP shards them, and one engine of
+tensor parallelism that holds rows of half of the tensors and columns of the others."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import dataclasses
 
 import dws
 
-RANKS = 2
-TP = 2
 _TENSORS = 16
 _COLUMNS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """`rows` x 4096 BF16 elements for each of 16 tensors."""
+    """`rows` x 4096 BF16 elements for each of 16 tensors, from `ranks` trainer ranks to `tp` engine ranks."""
 
     rows: int
+    ranks: int = 2
+    tp: int = 2
 
     @classmethod
-    def of(cls, size_bytes: int) -> "Shapes":
+    def of(cls, size_bytes: int, ranks: int = 2, tp: int = 2) -> "Shapes":
+        """Of about that size; all parts are equal."""
         rows = size_bytes // (_TENSORS * _COLUMNS * 2)
-        return cls(max(rows - rows % (2 * RANKS), 2 * RANKS))
+        return cls(max(rows - rows % (ranks * tp), ranks * tp), ranks, tp)
 
     @property
     def size_bytes(self) -> int:
@@ -32,9 +33,9 @@ class Shapes:
         return [
             dws.TensorSpec(
                 f"layers.{i:02}.weight", "BF16", (self.rows, _COLUMNS),
-                (dws.Cut.even(self.rows, RANKS), dws.Cut.even(_COLUMNS, TP, 1))
+                (dws.Cut.even(self.rows, self.ranks), dws.Cut.even(_COLUMNS, self.tp, 1))
                 if self.by_columns(i)
-                else (dws.Cut.even(self.rows, RANKS),),
+                else (dws.Cut.even(self.rows, self.ranks),),
             )
             for i in range(_TENSORS)
         ]  # fmt: skip
@@ -46,13 +47,13 @@ class Shapes:
     def owned(self, rank: int) -> dict[str, list[tuple[int, int]]]:
         """The cells of each tensor that a trainer rank holds."""
         return {
-            spec.name: [(rank, 1)] + ([(0, TP)] if self.by_columns(i) else [])
+            spec.name: [(rank, 1)] + ([(0, self.tp)] if self.by_columns(i) else [])
             for i, spec in enumerate(self.specs())
         }
 
     def engine_shapes(self) -> dict[str, tuple[int, int]]:
         return {
-            spec.name: (self.rows, _COLUMNS // TP) if self.by_columns(i) else (self.rows // TP, _COLUMNS)
+            spec.name: (self.rows, _COLUMNS // self.tp) if self.by_columns(i) else (self.rows // self.tp, _COLUMNS)
             for i, spec in enumerate(self.specs())
         }
 
@@ -60,6 +61,6 @@ class Shapes:
         mapping = {}
         for i, spec in enumerate(self.specs()):
             dim = 1 if self.by_columns(i) else 0
-            part = spec.shape[dim] // TP
+            part = spec.shape[dim] // self.tp
             mapping[spec.name] = dws.Slice(spec.name, dim, rank * part, (rank + 1) * part)
         return mapping
