@@ -2,8 +2,9 @@
 # Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|mesh|slime [--help | OPTION...]
 #
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
-# plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path; full versions. mesh: planning.
-# slime: its version folders, published and applied by both.
+# plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path; full versions. mesh: planning;
+# full weights on one host, and as root between hosts in network namespaces. slime: its version folders, published and
+# applied by both.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.

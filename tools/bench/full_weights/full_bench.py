@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mib", type=int, default=4096, help="of the weights; first contact takes half")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--link-size-mib", type=int, default=384, help="of the weights between hosts")
+    parser.add_argument("--link-size-mib", type=int, default=512, help="of the weights between hosts")
     parser.add_argument("--link-rate", type=int, default=16_000_000, help="of each link, bytes a second")
     options = parser.parse_args()
     report = Report()

@@ -93,7 +93,7 @@ class LinkJob:
             for view in views.values():
                 view[...] = self._random.integers(0, 1 << 14, view.shape[-1], np.uint16) + self._version
         before = self._hosts.traffic()
-        all_ranks(self._shapes.ranks, lambda rank: self._trainers[rank].publish(self._version, full=True))
+        all_ranks(self._shapes.ranks, self._publish)
         begin = time.monotonic()
         all_ranks(
             self._shapes.ranks,
@@ -104,6 +104,10 @@ class LinkJob:
         sources = passed[: self._shapes.ranks]
         engines = passed[self._shapes.ranks :]
         return Moved(seconds, [sent for sent, _ in sources], [received for _, received in engines])
+
+    def _publish(self, rank: int) -> None:
+        if not self._trainers[rank].publish(self._version, full=True).full:
+            raise RuntimeError(f"rank {rank}: version {self._version} is not full")
 
     def check(self) -> None:
         """Raises RuntimeError if the engine's weights are not the trainer's."""
