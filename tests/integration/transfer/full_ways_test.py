@@ -62,7 +62,7 @@ class FullWaysTest(IntegrationCase):
                 self.assertEqual(
                     self.came_by(receiver, each), self.model_bytes() if each == way else 0
                 )
-            self.assertIn(f'"fullWay":"{way}"', receiver.page("/status").replace(" ", ""))
+            self.assertIn(f'"full_way":"{way}"', receiver.page("/status").replace(" ", ""))
         served = self.sender.metric("dws_sender_served_bytes_total", 'kind="full"')
         self.assertEqual(served, self.model_bytes())
 

@@ -69,11 +69,9 @@ class GatherAndSend:
     def _send(self, rank: int) -> None:
         for tensor in range(self._tensors):
             with self._changed:
-                there = self._changed.wait_for(
-                    lambda t=tensor: self._arrived[t] == len(self._sources), _TIMEOUT_SECONDS
-                )
-            if not there:
-                raise TimeoutError(f"tensor {tensor} is not there")
+                while self._arrived[tensor] < len(self._sources):
+                    if not self._changed.wait(_TIMEOUT_SECONDS):
+                        raise TimeoutError(f"tensor {tensor}: no more rows come")
             begin = rank * self._part_bytes
             self._engines[rank][0].sendall(self._weights[tensor, begin : begin + self._part_bytes].data)
 

@@ -94,9 +94,9 @@ class MeshJob:
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             status = json.loads(receiver.page("/status"))["receiver"]
-            if int(status.get("committedVersion", 0)) == self._version:
-                last = status["lastCommit"]
-                return sum(float(last[f"{step}Seconds"]) for step in ("fetch", "stage", "commit"))
+            if int(status.get("committed_version", 0)) == self._version:
+                last = status["last_commit"]
+                return sum(float(last[f"{step}_seconds"]) for step in ("fetch", "stage", "commit"))
             if time.monotonic() > deadline:
                 raise RuntimeError(f"version {self._version} was not committed: {status}")
             time.sleep(0.05)
