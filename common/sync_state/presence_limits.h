@@ -28,6 +28,10 @@ inline constexpr std::chrono::seconds kKnownReceiversSaveInterval{1};
 inline constexpr std::chrono::seconds kReceiverReturnWait{600};  // that policy all waits for one
 inline constexpr std::chrono::hours kReceiverForgottenAfter{24};
 
+// An engine's boundaries, a call each of its ranks or of what drives it: that are open, and that
+// wait for a commit to end.
+inline constexpr size_t kBoundariesOpenMax = 256;
+
 // The scrub.
 inline constexpr uint64_t kScrubBytesPerSecondDefault = uint64_t{1} << 30;
 inline constexpr std::chrono::seconds kScrubPassDefault{300};

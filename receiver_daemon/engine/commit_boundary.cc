@@ -1,3 +1,5 @@
+// Callers are called without the lock, for they answer their calls then. An entry that is taken out
+// of the map is finished by whoever took it, so each is finished once.
 #include "receiver_daemon/engine/commit_boundary.h"
 
 #include <algorithm>
@@ -5,16 +7,11 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/sync_state/presence_limits.h"
 
 namespace dws {
-namespace {
 
-// A call each: of an engine's ranks, or of what drives it.
-constexpr size_t kOpenMax = 256;
-
-}  // namespace
-
-Status CommitBoundary::Begin(uint64_t id, bool stays, Ended ended) {
+Status CommitBoundary::Begin(uint64_t id, bool stays, Ended ended, const void* owner) {
   bool over = false;
   {
     MutexLock lock(mutex_);
@@ -23,11 +20,15 @@ Status CommitBoundary::Begin(uint64_t id, bool stays, Ended ended) {
       return MakeStatus(absl::StatusCode::kAlreadyExists,
                         fmt::format("boundary {} is open already: each needs its own id", id));
     }
-    if (open_.size() >= kOpenMax) {
-      return ResourceExhaustedError("{} boundaries are open already: end them first", kOpenMax);
+    if (open_.size() >= limits::kBoundariesOpenMax) {
+      return ResourceExhaustedError("{} boundaries are open already: end them first",
+                                    limits::kBoundariesOpenMax);
     }
     over = !held_ && !stays;
-    if (!over) open_.emplace(id, Entry{.stays = stays, .over = false, .ended = std::move(ended)});
+    if (!over) {
+      open_.emplace(
+          id, Entry{.stays = stays, .over = false, .ended = std::move(ended), .owner = owner});
+    }
   }
   if (over) {
     ended(OkStatus());
@@ -39,12 +40,20 @@ Status CommitBoundary::Begin(uint64_t id, bool stays, Ended ended) {
 
 void CommitBoundary::End(uint64_t id, Ended ended) {
   std::vector<Ended> calls;
+  Status status;
   {
     MutexLock lock(mutex_);
     const auto found = open_.find(id);
     if (committing_) {
       if (found != open_.end()) found->second.over = true;
-      waiting_.push_back(std::move(ended));
+      if (waiting_.size() < limits::kBoundariesOpenMax) {
+        waiting_.push_back(std::move(ended));
+      } else {
+        calls.push_back(std::move(ended));
+        status = ResourceExhaustedError(
+            "{} calls wait already for the commit that is under way: end each boundary once",
+            limits::kBoundariesOpenMax);
+      }
     } else {
       if (found != open_.end()) {
         calls.push_back(std::move(found->second.ended));
@@ -53,12 +62,15 @@ void CommitBoundary::End(uint64_t id, Ended ended) {
       calls.push_back(std::move(ended));
     }
   }
-  Finish(calls, OkStatus());
+  Finish(calls, status);
 }
 
-bool CommitBoundary::Drop(uint64_t id) {
+bool CommitBoundary::Drop(uint64_t id, const void* owner) {
   MutexLock lock(mutex_);
-  return open_.erase(id) > 0;
+  const auto found = open_.find(id);
+  if (found == open_.end() || found->second.owner != owner) return false;
+  open_.erase(found);
+  return true;
 }
 
 uint64_t CommitBoundary::NewId() {

@@ -2,8 +2,8 @@
 // the worker asks, for a version that --commit-policy holds back, whether one is open. Decides
 // nothing else, touches no memory.
 //
-// A commit and the end of a boundary exclude each other: a boundary that is over when Hold asks does
-// not count, and one that counted is not over before Settle.
+// A commit and the end of a boundary exclude each other: a boundary that is over when Hold asks
+// does not count, and one that counted is not over before Settle.
 #pragma once
 
 #include <cstdint>
@@ -33,19 +33,21 @@ class CommitBoundary {
   // The caller's side.
   //
   // Opens a boundary, that `stays` until End, or else until nothing is held: at once, perhaps.
-  // ALREADY_EXISTS: the id is in use. RESOURCE_EXHAUSTED: too many are open. UNAVAILABLE: after
-  // Close. `ended` is called unless an error is returned.
-  Status Begin(uint64_t id, bool stays, Ended ended);
-  // Ends it; `ended` is called when it is over, also if there is no such boundary any more.
+  // ALREADY_EXISTS: the id is in use. RESOURCE_EXHAUSTED: kBoundariesOpenMax are open. UNAVAILABLE:
+  // after Close. `ended` is called unless an error is returned. `owner`: what may drop it, an
+  // address that nothing else has meanwhile; not needed for an id of NewId.
+  Status Begin(uint64_t id, bool stays, Ended ended, const void* owner = nullptr);
+  // Ends it; `ended` is called when it is over, also if there is no such boundary any more; at
+  // once, with RESOURCE_EXHAUSTED, if kBoundariesOpenMax calls wait for a commit already.
   void End(uint64_t id, Ended ended);
-  // The caller has gone. Whether its `ended` will not be called.
-  bool Drop(uint64_t id);
+  // The caller that is its owner has gone. Whether its `ended` will not be called.
+  bool Drop(uint64_t id, const void* owner = nullptr);
   uint64_t NewId();  // of a boundary that no caller named; kOwnIds or higher
 
   // The worker's side.
   //
-  // A version is staged and held back, from now until Settle. True: a boundary is open, so it has to
-  // be committed, or given up, and Settle called.
+  // A version is staged and held back, from now until Settle. True: a boundary is open, so it has
+  // to be committed, or given up, and Settle called.
   bool Hold();
   // Nothing is held any more.
   void Settle();
@@ -57,6 +59,7 @@ class CommitBoundary {
     bool stays = false;
     bool over = false;  // by End, during a commit
     Ended ended;
+    const void* owner = nullptr;
   };
   static void Finish(const std::vector<Ended>& calls, const Status& status);
 

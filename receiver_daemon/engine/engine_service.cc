@@ -101,8 +101,9 @@ class BoundaryWait final : public grpc::ServerUnaryReactor {
       Finish(ToGrpc(status));
     };
   }
+  // Only what it opened itself: the id may be another call's.
   void OnCancel() override {
-    if (boundary_.Drop(id_)) Finish(grpc::Status::CANCELLED);
+    if (boundary_.Drop(id_, this)) Finish(grpc::Status::CANCELLED);
   }
   void OnDone() override { delete this; }
 
@@ -163,7 +164,7 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Boundary(grpc::CallbackServerContex
   auto* const wait =
       new BoundaryWait(boundary_, id, [this, reply] { reply->set_version(questions_.version()); });
   Status begun = CheckBoundaryId(id);
-  if (begun.ok()) begun = boundary_.Begin(id, request->stays(), wait->AtEnd());
+  if (begun.ok()) begun = boundary_.Begin(id, request->stays(), wait->AtEnd(), wait);
   if (!begun.ok()) wait->Finish(ToGrpc(begun));
   return wait;
 }

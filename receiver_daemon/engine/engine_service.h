@@ -1,5 +1,5 @@
-// The gRPC service for engines: Attach, the lease stream, boundaries, and Why. It converts messages;
-// AttachDesk decides, EngineLease and CommitBoundary hold the state.
+// The gRPC service for engines: Attach, the lease stream, boundaries, and Why. It converts
+// messages; AttachDesk decides, EngineLease and CommitBoundary hold the state.
 #pragma once
 
 #include <functional>

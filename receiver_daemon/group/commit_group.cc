@@ -127,7 +127,9 @@ void CommitGroup::OnBoundary() {
 CommitGroup::Hold CommitGroup::hold() const {
   MutexLock lock(mutex_);
   if (!leader_.has_value()) return {};
-  return {.state = leader_->hold(), .replaced = leader_->replaced()};
+  Hold hold{.state = leader_->hold(), .round = std::nullopt, .replaced = leader_->replaced()};
+  if (leader_->round().has_value()) hold.round = leader_->round()->nonce;
+  return hold;
 }
 
 void CommitGroup::OnStaged(const StageOrder& order, std::optional<WeightVersion> base,

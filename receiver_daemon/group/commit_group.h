@@ -1,7 +1,7 @@
-// This receiver's place in a commit group (protocol.md §6): its GroupMemberState and, on the leader,
-// the GroupLeaderState, between the network's threads and the worker's. Decides nothing: it passes
-// events to the states, and their actions to connections and, as orders, to the worker. The leader
-// is connected to its own member in here.
+// This receiver's place in a commit group (protocol.md §6): its GroupMemberState and, on the
+// leader, the GroupLeaderState, between the network's threads and the worker's. Decides nothing: it
+// passes events to the states, and their actions to connections and, as orders, to the worker. The
+// leader is connected to its own member in here.
 #pragma once
 
 #include <cstdint>
@@ -106,6 +106,7 @@ class CommitGroup {
   // Of a leader's round; kNone on the others.
   struct Hold {
     RoundHold state = RoundHold::kNone;
+    std::optional<GroupNonce> round;
     uint64_t replaced = 0;
   };
   Hold hold() const;

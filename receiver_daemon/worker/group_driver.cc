@@ -32,9 +32,15 @@ Status GroupDriver::Round() {
     if (status.ok()) status = Resync();
   }
   ObeyGroup();
-  LookAtBoundary();
   if (attached && status.ok()) Show();
   return status;
+}
+
+// Boundaries do not wait for the next round, unless a commit has begun in one: that goes on.
+void GroupDriver::AfterRound(const Status& round) {
+  if (round.ok()) return;  // it has paused for drift already
+  const CommitGroup::Hold hold = parts_.group.hold();
+  if (!committing_.has_value() || committing_ != hold.round) Settle();
 }
 
 // What is held may be so for long.
@@ -48,8 +54,17 @@ void GroupDriver::LookAtBoundary() {
   const CommitGroup::Hold hold = parts_.group.hold();
   board_.SetReplaced(hold.replaced);
   board_.SetHeld(hold.state != RoundHold::kNone);
-  if (hold.state == RoundHold::kNone) parts_.boundary.Settle();
-  if (hold.state == RoundHold::kHeld && parts_.boundary.Hold()) parts_.group.OnBoundary();
+  // A boundary counts for one round: the next may be held before this is called again.
+  const bool next = committing_.has_value() && committing_ != hold.round;
+  if (hold.state == RoundHold::kNone || next) Settle();
+  if (hold.state != RoundHold::kHeld || !parts_.boundary.Hold()) return;
+  committing_ = hold.round;
+  parts_.group.OnBoundary();
+}
+
+void GroupDriver::Settle() {
+  committing_.reset();
+  parts_.boundary.Settle();
 }
 
 void GroupDriver::TellEngine() {
@@ -115,7 +130,9 @@ void GroupDriver::ObeyGroup() {
     for (const GroupOrder& order : orders) {
       std::visit([this](const auto& one) { Obey(one); }, order);
     }
-    if (orders.empty() && !Stage()) return;
+    if (!orders.empty()) continue;
+    LookAtBoundary();  // the round before may have ended just now, and staging takes long
+    if (!Stage()) return;
   }
 }
 

@@ -1,6 +1,7 @@
-// Drives an engine rank as a member of a commit group (protocol.md §6): carries out what CommitGroup
-// orders, and reports to it what becomes of that and of the engine. On its own it commits nothing
-// and releases nothing; what it does unasked is prove which version memory has, and pause for drift.
+// Drives an engine rank as a member of a commit group (protocol.md §6): carries out what
+// CommitGroup orders, and reports to it what becomes of that and of the engine. On its own it
+// commits nothing and releases nothing; what it does unasked is prove which version memory has, and
+// pause for drift.
 #pragma once
 
 #include <atomic>
@@ -40,7 +41,7 @@ class GroupDriver final : public VersionDriver {
       : parts_(parts), engine_(parts.engine), board_(parts.board) {}
 
   Status Round() override;
-  void AfterRound(const Status&) override {}  // it has paused for drift already
+  void AfterRound(const Status& round) override;
   bool in_flight() const override { return work_.staged.has_value(); }
   bool has_orders() const override { return parts_.group.has_orders(); }
   void DropPrepared() override { work_.staged.reset(); }
@@ -77,6 +78,7 @@ class GroupDriver final : public VersionDriver {
   void TellDrain();
   // Of the leader: has a held round committed at a boundary.
   void LookAtBoundary();
+  void Settle();
   Status Adopt(const SyncTarget& target);
   Status Resync();
   void ObeyGroup();
@@ -98,6 +100,7 @@ class GroupDriver final : public VersionDriver {
   LiveEngine& engine_;
   WorkerBoard& board_;
   Work work_;
+  std::optional<GroupNonce> committing_;  // the round that a boundary let go on
 };
 
 }  // namespace dws

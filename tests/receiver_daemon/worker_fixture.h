@@ -173,4 +173,25 @@ struct Daemon {
                 options};
 };
 
+// A boundary that a test opens, and sees the end of.
+class Opened {
+ public:
+  Opened(CommitBoundary& boundary, bool stays, uint64_t id = 7) : boundary_(boundary), id_(id) {
+    REQUIRE(
+        boundary.Begin(id, stays, [over = over_](const Status& status) { *over = status; }).ok());
+  }
+  void End() {
+    boundary_.End(id_, [ended = ended_](const Status& status) { *ended = status; });
+  }
+  bool over() const { return over_->has_value(); }
+  bool ended() const { return ended_->has_value(); }
+  Status status() const { return over_->value(); }
+
+ private:
+  CommitBoundary& boundary_;
+  const uint64_t id_;
+  const std::shared_ptr<std::optional<Status>> over_ = std::make_shared<std::optional<Status>>();
+  const std::shared_ptr<std::optional<Status>> ended_ = std::make_shared<std::optional<Status>>();
+};
+
 }  // namespace dws

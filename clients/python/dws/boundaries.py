@@ -27,8 +27,9 @@ class _Stay:
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        self.guard = threading.Lock()  # guards boundary_id: none is made once it is over
+        self.guard = threading.Lock()  # guards the others: none is made once it is over
         self.boundary_id = 0
+        self.call: Any = None
 
 
 class Boundaries:
@@ -97,10 +98,15 @@ class Boundaries:
         finally:
             stay.over.set()
             with stay.guard:
-                boundary_id = stay.boundary_id
-            if boundary_id:
-                with contextlib.suppress(DaemonUnavailableError):  # it commits nothing then
-                    self._end(boundary_id, timeout)
+                boundary_id, call = stay.boundary_id, stay.call
+            try:
+                if boundary_id:
+                    with contextlib.suppress(DaemonUnavailableError):  # it commits nothing then
+                        self._end(boundary_id, timeout)
+            finally:
+                # The receiver may see the end before the begin, which it would keep open.
+                if call is not None:
+                    call.cancel()
             thread.join(_END_SECONDS)
 
     def close(self) -> None:
@@ -118,7 +124,7 @@ class Boundaries:
                 stay.boundary_id = _new_id()
                 request = engine_pb2.BoundaryRequest(boundary_id=stay.boundary_id, stays=True)
                 try:
-                    call = self._stub.Boundary.future(request)
+                    call = stay.call = self._stub.Boundary.future(request)
                 except ValueError:  # closed
                     return
             try:

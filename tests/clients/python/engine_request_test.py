@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 
 import dws
+from dws._proto import engine_pb2
 from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
 
 
@@ -139,6 +140,34 @@ class BoundariesTest(unittest.TestCase):
                 self.assertTrue(begun.stays)
                 raise ValueError("the batch failed")
         self.assertEqual(self.said().boundary_id, begun.boundary_id)
+        self.assertNotIn("dws-boundary", [thread.name for thread in threading.enumerate()])
+
+    def test_one_that_stays_is_over_even_where_its_begin_comes_after_its_end(self) -> None:
+        begins, ended, hung_up = threading.Event(), threading.Event(), threading.Event()
+
+        def begin(_: Any, __: Any, context: Any) -> engine_pb2.BoundaryReply:
+            context.add_callback(hung_up.set)
+            begins.set()
+            ended.wait(20)  # opens the boundary only then
+            hung_up.wait(20)
+            return engine_pb2.BoundaryReply()
+
+        def end(*_: Any) -> engine_pb2.BoundaryReply:
+            ended.set()
+            return engine_pb2.BoundaryReply()
+
+        with mock.patch.multiple(FakeReceiver, Boundary=begin, EndBoundary=end):
+            late = tempfile.TemporaryDirectory()
+            self.addCleanup(late.cleanup)
+            receiver = FakeReceiver(late.name)
+            self.addCleanup(receiver.stop)
+            self.addCleanup(hung_up.set)
+            boundaries = dws.Boundaries(receiver.socket)
+            self.addCleanup(boundaries.close)
+            with boundaries.stay(20):
+                self.assertTrue(begins.wait(20))
+                self.assertFalse(hung_up.is_set())
+            self.assertTrue(hung_up.wait(4))
         self.assertNotIn("dws-boundary", [thread.name for thread in threading.enumerate()])
 
     def test_one_that_stays_is_named_again_to_a_receiver_that_comes_back(self) -> None:

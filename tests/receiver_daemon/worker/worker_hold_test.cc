@@ -1,5 +1,5 @@
-// The commit policy: versions that the worker holds back until a boundary, or until the engine would
-// fall too far behind.
+// The commit policy: versions that the worker holds back until a boundary, or until the engine
+// would fall too far behind.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/sync_state/presence_limits.h"
 #include "receiver_daemon/worker/worker.h"
 #include "tests/receiver_daemon/worker_fixture.h"
 
@@ -16,27 +17,6 @@ namespace {
 
 constexpr CommitPolicy kBoundary{.kind = CommitPolicy::Kind::kBoundary};
 constexpr CommitPolicy kTwo{.kind = CommitPolicy::Kind::kMaxBehind, .max_behind = 2};
-
-// A boundary that a test opens, and sees the end of.
-class Opened {
- public:
-  Opened(CommitBoundary& boundary, bool stays, uint64_t id = 7) : boundary_(boundary), id_(id) {
-    REQUIRE(
-        boundary.Begin(id, stays, [over = over_](const Status& status) { *over = status; }).ok());
-  }
-  void End() {
-    boundary_.End(id_, [ended = ended_](const Status& status) { *ended = status; });
-  }
-  bool over() const { return over_->has_value(); }
-  bool ended() const { return ended_->has_value(); }
-  Status status() const { return over_->value(); }
-
- private:
-  CommitBoundary& boundary_;
-  const uint64_t id_;
-  const std::shared_ptr<std::optional<Status>> over_ = std::make_shared<std::optional<Status>>();
-  const std::shared_ptr<std::optional<Status>> ended_ = std::make_shared<std::optional<Status>>();
-};
 
 // An engine that runs with version 1.
 struct Holding {
@@ -356,13 +336,59 @@ TEST_CASE("a commit and the end of its boundary exclude each other", "[hold]") {
   CHECK_FALSE(stays.over());
   CHECK_FALSE(stays.ended());
   CHECK(boundary.Drop(2));  // its caller has hung up
+  Opened other(boundary, /*stays=*/true, 3);
+  const int owner = 0;
+  CHECK_FALSE(boundary.Drop(3, &owner));  // of a caller that did not open it
   boundary.Settle();
   CHECK(stays.over());
   CHECK(stays.ended());
   CHECK_FALSE(passes.over());
-  CHECK_FALSE(boundary.Hold());  // neither counts any more
+  CHECK(boundary.Hold());  // for the other
+  CHECK_FALSE(other.over());
+  other.End();
+  boundary.Settle();
+  CHECK(other.over());
+  CHECK_FALSE(boundary.Hold());  // none counts any more
   stays.End();                   // there is none: over at once
   CHECK_FALSE(boundary.Drop(1));
+}
+
+TEST_CASE("an id that is used again is dropped by its owner alone", "[hold]") {
+  ChangeSignal changed;
+  CommitBoundary boundary(changed);
+  const int first = 0;
+  const int second = 0;
+  int over = 0;
+  const auto count = [&over](const Status&) { ++over; };
+  REQUIRE(boundary.Begin(1, true, count, &first).ok());
+  CHECK(absl::IsAlreadyExists(boundary.Begin(1, true, count, &second)));
+  CHECK_FALSE(boundary.Drop(1, &second));  // its call was refused
+  CHECK(boundary.Hold());
+  boundary.Settle();
+  boundary.End(1, count);
+  CHECK(over == 2);
+  REQUIRE(boundary.Begin(1, true, count, &second).ok());
+  CHECK_FALSE(boundary.Drop(1, &first));  // that call has been answered
+  CHECK(boundary.Drop(1, &second));
+  CHECK(over == 2);
+}
+
+TEST_CASE("calls that wait for a commit are bounded", "[hold]") {
+  ChangeSignal changed;
+  CommitBoundary boundary(changed);
+  const Opened open(boundary, true, 1);
+  REQUIRE(boundary.Hold());
+  size_t over = 0;
+  for (size_t i = 0; i < limits::kBoundariesOpenMax; ++i) {
+    boundary.End(99, [&over](const Status& status) { over += status.ok() ? 1 : 0; });
+  }
+  CHECK(over == 0);
+  Status refused;
+  boundary.End(99, [&refused](const Status& status) { refused = status; });
+  CHECK(absl::IsResourceExhausted(refused));
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("256 calls wait already"));
+  boundary.Settle();
+  CHECK(over == limits::kBoundariesOpenMax);
 }
 
 TEST_CASE("boundaries have ids of their own, and are bounded", "[hold]") {
