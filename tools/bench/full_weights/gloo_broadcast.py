@@ -39,11 +39,11 @@ def _run(rank: int, port: int, shapes: Shapes, pipe: Any) -> None:
         begin = time.monotonic()
         for i in range(len(specs)):
             if rank < shapes.ranks:
-                dist.gather(part.view(torch.int16), [p.view(torch.int16) for p in parts] if rank == 0 else None,
+                dist.gather(part.view(torch.uint8), [p.view(torch.uint8) for p in parts] if rank == 0 else None,
                             group=trainers)  # fmt: skip
                 if rank == 0:
                     torch.cat(parts, out=whole)
-            dist.broadcast(whole.view(torch.int16), 0)
+            dist.broadcast(whole.view(torch.uint8), 0)
             if rank >= shapes.ranks:
                 live[i].copy_(whole.chunk(shapes.tp, 1 if shapes.by_columns(i) else 0)[rank - shapes.ranks])
         dist.barrier()
