@@ -14,7 +14,7 @@ from tests.integration.integration_case import IntegrationCase, change, eventual
 from tests.integration.network_hosts import NetworkHosts
 from tests.integration.reflection_client import ReflectionClient
 
-SHAPES = {"a": (2048, 1024), "b": (1024, 1024), "c": (33,)}  # 12 MiB of float32
+SHAPES = {"a": (4096, 1024), "b": (2048, 1024), "c": (33,)}  # 24 MiB of float32
 FAST, SLOW = 32_000_000, 640_000  # bytes a second
 SENDER, FIRST, SECOND, FAR = range(4)  # hosts
 VERSIONS = 4
@@ -76,7 +76,7 @@ class FairnessTest(IntegrationCase):
     def begin_slow(self) -> tuple[dws.Engine, Any]:
         """Returns while its first version is on its way."""
         engine, live = self.attach("far", FAR)
-        self.await_far_bytes(self.size // 50)
+        self.await_far_bytes(self.size // 100)
         return engine, live
 
     def await_far_bytes(self, count: int) -> None:
@@ -115,12 +115,12 @@ class FairnessTest(IntegrationCase):
     def test_a_slow_receiver_whose_link_is_cut_gets_the_weights(self) -> None:
         far, far_live = self.begin_slow()
         joined = self.join_two("near")[1]
-        self.await_far_bytes(self.size // 6)
+        self.await_far_bytes(self.size // 12)
         self.hosts.set_link(FAR, False)
         eventually(lambda: not self.far_connected(), lambda: "it notices")
         self.assertIsNone(far.grant)
         self.hosts.set_link(FAR, True)
-        self.await_far_bytes(self.size // 3)
+        self.await_far_bytes(self.size // 6)
         self.assertIsNone(far.grant)
         self.hosts.limit(FAR, FAST)
         self.check(far, far_live)
