@@ -26,6 +26,9 @@
 namespace dws {
 namespace {
 
+// Trainer ranks: enough to keep the host's link busy while some of theirs are slow.
+constexpr size_t kTransfersAtOnce = 16;
+
 // Above those of any earlier process with this state folder, unless the wall clock was set back.
 Generation FirstGeneration() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -158,7 +161,8 @@ Status ReceiverApp::StartEngineSide() {
           .pulse = &worker_pulse_,
           .group = group_.get()},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
-                                  .staging_bytes_max = options_.staging_bytes},
+                                  .staging_bytes_max = options_.staging_bytes,
+                                  .transfers_at_once = kTransfersAtOnce},
                       .pause_timeout = limits::kPauseDeadline,
                       .scrub = {.bytes_per_second_max = options_.scrub_bytes_per_second,
                                 .pass = std::chrono::seconds(options_.scrub_pass_seconds)},

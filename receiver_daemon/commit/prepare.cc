@@ -1,7 +1,9 @@
 #include "receiver_daemon/commit/prepare.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
+#include <thread>
 #include <utility>
 
 #include "common/base/check.h"
@@ -111,7 +113,7 @@ Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState
   prepared.ranks.resize(target.ranks.size());
   // Ranks are different machines: their transfers run side by side.
   std::vector<Status> statuses(target.ranks.size());
-  pool_.ParallelFor(target.ranks.size(), [&](size_t index, size_t) {
+  ForEachRank(target.ranks.size(), [&](size_t index) {
     const Job job{.weights = weights,
                   .live = live,
                   .target = target,
@@ -129,6 +131,23 @@ Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState
   });
   for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
   return prepared;
+}
+
+// Transfers wait more than they compute, so they do not go by the pool's threads.
+void Preparer::ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare) {
+  if (options_.transfers_at_once <= 1) {
+    return pool_.ParallelFor(ranks, [&](size_t index, size_t) { prepare(index); });
+  }
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t index = next++; index < ranks; index = next++) prepare(index);
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(ranks, options_.transfers_at_once); ++i) {
+    threads.emplace_back(work);
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
 }
 
 Result<PreparedRank> Preparer::PrepareRank(const Job& job) {

@@ -72,6 +72,8 @@ class Preparer {
     std::string spool_folder;
     uint64_t staging_bytes_max =
         0;  // of staged writes, and of spooled bytes in memory; of all ranks together
+    // Ranks that are fetched from at a time; 1: as many as the pool has threads.
+    size_t transfers_at_once = 1;
   };
 
   Preparer(SenderGroup& senders, ThreadPool& pool, const Clock& clock, Options options)
@@ -109,6 +111,7 @@ class Preparer {
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
   };
 
+  void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
   Result<PreparedRank> FromDescription(const Job& job);

@@ -102,10 +102,9 @@ class GrpcTransport final : public Transport {
   }
   void StartReceiver() override {
     MakeSubscription(address());
-    links_ = std::make_unique<SyncLinks>(
-        SyncLinks::Options{
-            .addresses = {address()}, .job_id = "job", .receiver_id = "r0", .full_ways = rules_},
-        *subscription_, clock_);
+    SyncLinks::Options options{.addresses = {address()}, .job_id = "job", .receiver_id = "r0"};
+    options.full_ways = rules_;
+    links_ = std::make_unique<SyncLinks>(std::move(options), *subscription_, clock_);
     links_->Start();
   }
   void StopReceiver() override { links_.reset(); }

@@ -73,6 +73,7 @@ class Fixture {
   DrainSwitch drain;
   ReceiverHub hub{clock, "job"};
   VersionSinks sinks;
+  FabricHost fabric{{}, clock};
   PublishPipeline pipeline{
       {.record = [](const RankState&, const RetainedVersion&) { return OkStatus(); },
        .announce = [](const RankStatePtr&) {},
@@ -93,7 +94,9 @@ class Fixture {
                                .metrics = metrics,
                                .drain = drain,
                                .on_drain = [this] { ++turned; },
-                               .sinks = sinks}};
+                               .sinks = sinks,
+                               .fabric = fabric,
+                               .forget_stream = {}}};
 };
 
 // The progress that an operation reported, and its result.

@@ -50,27 +50,42 @@ Result<RemoteLoan> FabricHost::Lend(const Memory& memory) {
   if (api_ == nullptr) {
     return FailedPreconditionError("the sender's --fabric is {}", Message(unusable_));
   }
-  MutexLock lock(mutex_);
-  if (loan_ == nullptr || loan_->id != memory.id) {
-    loan_ = nullptr;  // before the next: two would pin twice the memory
-    auto lent = FabricLoan::Create(api_, {.provider = provider_, .source = options_.source},
-                                   memory.bytes, memory.keeper);
+  MutexLock lending(lending_mutex_);
+  if (auto renewed = Renew(memory.id)) return *std::move(renewed);
+  End([](const Loan&) { return true; });  // before the next: two would pin twice the memory
+  auto lent = FabricLoan::Create(api_, {.provider = provider_, .source = options_.source},
+                                 memory.bytes, memory.keeper);
+  {
+    MutexLock lock(mutex_);
     failed_ = lent.status();
     if (!lent.ok()) return failed_;
-    loan_ = std::make_unique<Loan>(Loan{.id = memory.id, .lent = *std::move(lent), .ends_at = {}});
+    loan_ = std::make_unique<Loan>(
+        Loan{.id = memory.id, .lent = *std::move(lent), .ends_at = clock_.Now() + options_.lease});
   }
+  // Nobody else lends meanwhile, but it may have been ended already.
+  if (auto renewed = Renew(memory.id)) return *std::move(renewed);
+  return UnavailableError("the sender has a new snapshot");
+}
+
+std::optional<RemoteLoan> FabricHost::Renew(uint64_t id) {
+  MutexLock lock(mutex_);
+  if (loan_ == nullptr || loan_->id != id) return std::nullopt;
   loan_->ends_at = clock_.Now() + options_.lease;
   return RemoteLoan{.region = loan_->lent->region(), .lease = options_.lease};
 }
 
-void FabricHost::EndOthers(uint64_t id) {
+void FabricHost::End(const std::function<bool(const Loan&)>& which) {
+  std::unique_ptr<Loan> ended;  // outside the lock: unpinning memory takes long
   MutexLock lock(mutex_);
-  if (loan_ != nullptr && loan_->id != id) loan_ = nullptr;
+  if (loan_ != nullptr && which(*loan_)) ended = std::move(loan_);
+}
+
+void FabricHost::EndOthers(uint64_t id) {
+  End([id](const Loan& loan) { return loan.id != id; });
 }
 
 void FabricHost::EndUnused() {
-  MutexLock lock(mutex_);
-  if (loan_ != nullptr && clock_.Now() >= loan_->ends_at) loan_ = nullptr;
+  End([now = clock_.Now()](const Loan& loan) { return now >= loan.ends_at; });
 }
 
 std::string FabricHost::Text() const {

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/bytes.h"
@@ -59,11 +61,15 @@ class FabricHost {
  private:
   struct Loan;
 
+  std::optional<RemoteLoan> Renew(uint64_t id);
+  void End(const std::function<bool(const Loan&)>& which);
+
   const Options options_;
   const Clock& clock_;
   std::shared_ptr<const FabricApi> api_;  // null: unusable_ says why
   Status unusable_;
   FabricProvider provider_ = FabricProvider::kTcp;
+  Mutex lending_mutex_;  // one lends, the others wait; taken before mutex_
   mutable Mutex mutex_;
   std::unique_ptr<Loan> loan_ GUARDED_BY(mutex_);
   Status failed_ GUARDED_BY(mutex_);  // the last attempt to lend
