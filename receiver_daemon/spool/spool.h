@@ -44,7 +44,7 @@ class Spool {
   // file.
   MutableByteSpan Room(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer);
   // All bytes of Allocate, for those who need to know them beforehand; empty if they go to the file.
-  MutableByteSpan memory() { return {pages_.get(), pages_ ? size_bytes_ : 0}; }
+  MutableByteSpan memory() { return {Memory(), on_disk() ? 0 : size_bytes_}; }
   // `bytes` are what Room returned, or what is to be copied there. Filling again replaces.
   // CANCELLED: `wanted` returned false. Disk errors as Append's.
   Status Fill(uint64_t offset, ByteSpan bytes);

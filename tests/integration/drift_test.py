@@ -12,11 +12,12 @@ from tests.integration.admin_case import AdminCase, eventually
 MAPPING_BYTES_MAX = 1 << 30  # skips a sanitizer's mappings, which are larger
 
 
-def flip_private_memory(pid: int, pattern: bytes) -> int:
-    """Flips a bit after each `pattern` in the process's private memory; returns how many."""
+def flip_own_memory(pid: int, pattern: bytes) -> int:
+    """Flips a bit after each `pattern` in the process's private memory and its snapshot; returns how many."""
     places = []
     with open(f"/proc/{pid}/maps") as maps:
-        ranges = [line.split() for line in maps if " rw-p " in line]
+        own = (" rw-p ", "memfd:dws-snapshot")
+        ranges = [line.split() for line in maps if any(kind in line for kind in own)]
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for fields in ranges:
             first, end = (int(part, 16) for part in fields[0].split("-"))
@@ -86,7 +87,7 @@ class SnapshotTest(AdminCase):
         sender = self.cluster.senders[0]
         assert sender.process is not None
         head = self.source["a"].tobytes()[:64]
-        self.assertGreater(flip_private_memory(sender.process.pid, head), 0)  # or more
+        self.assertGreater(flip_own_memory(sender.process.pid, head), 0)  # or more
         self.publish()  # its steps start from the flipped bit
         found = "dws_sender_verify_mismatches_total"
         eventually(lambda: sender.metric(found) == 1, lambda: self.cluster.logs())

@@ -154,4 +154,4 @@ def _new_id() -> int:
 def _is_older(error: Any) -> bool:
     """Of a receiver without boundaries, which commits at once."""
     code: Optional[grpc.StatusCode] = error.code()
-    return code == grpc.StatusCode.UNIMPLEMENTED
+    return bool(code == grpc.StatusCode.UNIMPLEMENTED)

@@ -55,7 +55,8 @@ class _Publisher:
 
 def _full_bytes(sender: Daemon) -> float:
     """Full tensors that the sender has served."""
-    return sender.metric("dws_sender_served_bytes_total", 'kind="full"')
+    kinds = ('kind="full"', 'kind="full_copied"')
+    return sum(sender.metric("dws_sender_served_bytes_total", kind) for kind in kinds)
 
 
 def _joined(receivers: list[Daemon]) -> bool:
@@ -75,7 +76,8 @@ def bench_joiners(size_bytes: int, rounds: int, report: Report) -> None:
             alone = [publisher.publish() for _ in range(rounds)]
             served = _full_bytes(sender)
             for i in range(JOINERS):
-                receivers.append(cluster.start_receiver(f"joiner-{i}"))
+                # As from another host: on this one they would take nothing from the sender.
+                receivers.append(cluster.start_receiver(f"joiner-{i}", "--full-way=grpc"))
                 engines.append(EngineLoop(receivers[-1].socket, publisher.specs, idle=True))
             beside = []
             while not _joined(receivers):

@@ -138,17 +138,17 @@ std::string Verdicts(const EstimateView& view) {
   for (const Bandwidth& bandwidth : view.bandwidths) {
     const Verdict verdict = VerdictAt(estimate, bandwidth);
     rows.push_back({Printable(bandwidth.text, 20), std::string(ToString(verdict.sent)),
-                    FormatSeconds(verdict.seconds), FormatRatio(estimate.full_bytes, verdict.bytes),
-                    estimate.slime_bytes.has_value()
-                        ? FormatRatio(*estimate.slime_bytes, verdict.bytes)
-                        : "-"});
+                    FormatSeconds(verdict.seconds),
+                    FormatRatio(estimate.full_bytes, verdict.bytes)});
+    if (!estimate.slime_bytes.has_value()) continue;
+    rows.back().push_back(FormatRatio(*estimate.slime_bytes, verdict.bytes));
   }
-  return FormatTable({{.title = "verdict: at", .left = true},
-                      {.title = "send", .left = true},
-                      {.title = "takes"},
-                      {.title = "than full"},
-                      {.title = "than slime"}},
-                     rows, 2) +
+  std::vector<Column> columns = {{.title = "verdict: at", .left = true},
+                                 {.title = "send", .left = true},
+                                 {.title = "takes"},
+                                 {.title = "than full"}};
+  if (estimate.slime_bytes.has_value()) columns.push_back({.title = "than slime"});
+  return FormatTable(columns, rows, 2) +
          "  on one host full tensors cost no transfer; docs/transports.md has the ways\n";
 }
 
