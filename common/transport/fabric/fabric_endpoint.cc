@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <random>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.h"
@@ -24,7 +26,7 @@ constexpr timespec kPollPause{.tv_sec = 0, .tv_nsec = 20'000};
 
 // What fits every provider here: reads of memory that the other side has registered. Nothing may be
 // written, and no memory of a device is asked for.
-EndpointList Hints(const FabricApi& api, FabricProvider provider) {
+EndpointList Hints(const FabricApi& api, const char* provider) {
   EndpointList hints = api.NewInfo();
   hints->caps = FI_MSG | FI_RMA | FI_READ | FI_REMOTE_READ;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -32,8 +34,24 @@ EndpointList Hints(const FabricApi& api, FabricProvider provider) {
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-  hints->fabric_attr->prov_name = ::strdup(LibraryName(provider));  // fi_freeinfo frees it
+  hints->fabric_attr->prov_name = ::strdup(provider);  // fi_freeinfo frees it
   return hints;
+}
+
+std::string UniqueName() {
+  std::random_device random;
+  return fmt::format("dws-{:08x}{:08x}", random(), random());
+}
+
+// Asks for an endpoint from which `peer` can be reached. Zeros behind its address: libfabric reads as
+// many bytes as its format has.
+void AimAt(const RemoteRegion& peer, fi_info& hints) {
+  DWS_CHECK(peer.address.size() <= kFabricAddressBytesMax);
+  hints.addr_format = peer.address_format;
+  hints.dest_addr = ::calloc(1, kFabricAddressBytesMax);  // fi_freeinfo frees it
+  DWS_CHECK(hints.dest_addr != nullptr);
+  hints.dest_addrlen = peer.address.size();
+  std::memcpy(hints.dest_addr, peer.address.data(), peer.address.size());
 }
 
 Nic Describe(const fi_info& info) {
@@ -77,41 +95,38 @@ Status FabricEndpoint::Look(FabricApiPtr api, const Options& options) {
 }
 
 Status FabricEndpoint::Find(const Options& options) {
-  name_ = std::string(ToString(options.provider));
-  EndpointList hints = Hints(*api_, options.provider);
-  if (options.peer != nullptr) {
-    const RemoteRegion& peer = *options.peer;
-    hints->addr_format = peer.address_format;
-    // shm names the other process by a string that is of no use before it is inserted.
-    if (options.provider != FabricProvider::kShm) {
-      hints->dest_addrlen = peer.address.size();
-      hints->dest_addr = ::malloc(peer.address.size());
-      DWS_CHECK(hints->dest_addr != nullptr);
-      std::memcpy(hints->dest_addr, peer.address.data(), peer.address.size());
-    }
-  }
   // Only these two have addresses of IP.
   const bool by_ip =
       options.provider == FabricProvider::kVerbs || options.provider == FabricProvider::kTcp;
-  if (by_ip && !options.source.empty()) name_ += " " + options.source;
-  DWS_ASSIGN_OR_RETURN(const EndpointList found,
-                       api_->Find(*hints, by_ip ? options.source : std::string()));
-  std::vector<const fi_info*> all;
-  std::vector<Nic> nics;
-  for (const fi_info* info = found.get(); info != nullptr; info = info->next) {
-    all.push_back(info);
-    nics.push_back(Describe(*info));
+  std::string source = by_ip ? options.source : "";
+  name_ = std::string(ToString(options.provider));
+  if (!source.empty()) name_ += " " + source;
+  // Else it would be named for the process, whose number another one may have in its sandbox.
+  if (options.provider == FabricProvider::kShm) source = UniqueName();
+  for (const char* const name : LibraryNames(options.provider)) {
+    EndpointList hints = Hints(*api_, name);
+    // shm names the other process by a string that is of no use before it is inserted.
+    if (options.peer != nullptr && options.provider != FabricProvider::kShm) {
+      AimAt(*options.peer, *hints);
+    }
+    DWS_ASSIGN_OR_RETURN(const EndpointList found, api_->Find(*hints, source));
+    std::vector<const fi_info*> all;
+    std::vector<Nic> nics;
+    for (const fi_info* info = found.get(); info != nullptr; info = info->next) {
+      // "tcp" may be offered as "tcp;ofi_rxm".
+      if (std::string_view(info->fabric_attr->prov_name) != name) continue;
+      all.push_back(info);
+      nics.push_back(Describe(*info));
+    }
+    const auto nearest =
+        NearestNic(nics, nics.size() > 1 ? NumaNodeOf(options.memory) : std::nullopt);
+    if (!nearest.has_value()) continue;
+    info_ = api_->Copy(*all[*nearest]);
+    name_ += fmt::format(" ({})", nics[*nearest].domain);
+    return OkStatus();
   }
-  const auto nearest =
-      NearestNic(nics, nics.size() > 1 ? NumaNodeOf(options.memory) : std::nullopt);
-  if (!nearest.has_value()) {
-    return UnavailableError("libfabric {} has no provider {} here{}", api_->version(),
-                            LibraryName(options.provider),
-                            by_ip && !options.source.empty() ? " at " + options.source : "");
-  }
-  info_ = api_->Copy(*all[*nearest]);
-  name_ += fmt::format(" ({})", nics[*nearest].domain);
-  return OkStatus();
+  return UnavailableError("libfabric {} has no provider {} here{}{}", api_->version(),
+                          ToString(options.provider), source.empty() ? "" : " at ", source);
 }
 
 Status FabricEndpoint::OpenAll() {

@@ -17,18 +17,25 @@ std::string_view ToString(FabricProvider provider) {
   return "";
 }
 
-const char* LibraryName(FabricProvider provider) {
+std::span<const char* const> LibraryNames(FabricProvider provider) {
+  static constexpr std::array kVerbs = {"verbs;ofi_rxm"};
+  static constexpr std::array kEfa = {"efa"};
+  // One implementation under two names: "net" up to 1.17, "tcp" from 1.18 on. Not the older one,
+  // "tcp;ofi_rxm": with a read request that is not sent yet when the other side goes away it crashes
+  // this process.
+  static constexpr std::array kTcp = {"net", "tcp"};
+  static constexpr std::array kShm = {"shm"};
   switch (provider) {
     case FabricProvider::kVerbs:
-      return "verbs;ofi_rxm";
+      return kVerbs;
     case FabricProvider::kEfa:
-      return "efa";
+      return kEfa;
     case FabricProvider::kTcp:
-      return "tcp;ofi_rxm";
+      return kTcp;
     case FabricProvider::kShm:
-      return "shm";
+      return kShm;
   }
-  return "";
+  return {};
 }
 
 std::optional<FabricProvider> FindFabricProvider(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace dws {
@@ -20,8 +21,8 @@ inline constexpr std::array kFabricProviders = {FabricProvider::kVerbs, FabricPr
 
 // "verbs", "efa", "tcp", "shm".
 std::string_view ToString(FabricProvider provider);
-// libfabric's name: "verbs;ofi_rxm" and so on.
-const char* LibraryName(FabricProvider provider);
+// libfabric's names for it, the first one that a library has is meant: "verbs;ofi_rxm" and so on.
+std::span<const char* const> LibraryNames(FabricProvider provider);
 std::optional<FabricProvider> FindFabricProvider(std::string_view name);
 // Whether the provider drives a network adapter of its own: these are chosen by themselves.
 constexpr bool HasAdapter(FabricProvider provider) {

@@ -287,6 +287,9 @@ TEST_CASE("a lease is renewed while it is used, and a loan of something else end
 }
 
 TEST_CASE("a trainer changes weights while they are read over tcp", "[fabric]") {
+#if defined(__SANITIZE_THREAD__)
+  return;  // reads that race are what this is about
+#endif
   if (const auto api = FabricApi::Load(); !api.ok()) {
     WARN("skipped: " << Message(api.status()));
     return;
