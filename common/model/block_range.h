@@ -23,6 +23,10 @@ struct BlockRange {
 inline uint64_t BlockBytes(DType dtype) {
   return uint64_t{limits::kBlockElements} * ElementBytes(dtype);
 }
+// How many whole blocks are in `bytes`, but at least one.
+inline uint32_t BlocksIn(uint64_t bytes, DType dtype) {
+  return static_cast<uint32_t>(std::max<uint64_t>(1, bytes / BlockBytes(dtype)));
+}
 // Where the range begins in its slice, and its size, in bytes. The range is inside the slice.
 inline uint64_t FirstByte(const RankLayout& layout, const BlockRange& range) {
   return range.first_block * BlockBytes(layout.slice(range.slice).dtype);
@@ -48,6 +52,12 @@ inline std::vector<BlockRange> WholeSlices(const RankLayout& layout,
     ranges.push_back({.slice = slice, .block_count = layout.slice(slice).blocks});
   }
   return ranges;
+}
+// The same of every slice of the layout.
+inline std::vector<BlockRange> WholeSlices(const RankLayout& layout) {
+  std::vector<RankSlice> slices;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
+  return WholeSlices(layout, slices);
 }
 
 }  // namespace dws

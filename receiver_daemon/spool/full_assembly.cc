@@ -80,8 +80,7 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
   DWS_RETURN_IF_ERROR(spool_.Fill(offset, bytes));
   // What is here counts, not what was to come; of a file, what was given to it.
-  std::vector<std::byte> unused;
-  if (!spool_.on_disk()) bytes = spool_.Room(offset, bytes.size(), unused);
+  if (!spool_.on_disk()) bytes = spool_.memory().subspan(offset, bytes.size());
   const uint64_t block_bytes = BlockBytes(slice.dtype);
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const uint32_t block = range.first_block + i;
@@ -130,8 +129,7 @@ FetchedFull FullAssembly::Finish() {
   FetchedFull full{.spool = std::move(spool_), .frames = {}};
   for (size_t i = 0; i < want_.slices.size(); ++i) {
     const RankLayout::SliceEntry& slice = want_.layout.slice(want_.slices[i]);
-    const auto blocks_max = static_cast<uint32_t>(
-        std::max<uint64_t>(1, limits::kFrameBytesMax / BlockBytes(slice.dtype)));
+    const uint32_t blocks_max = BlocksIn(limits::kFrameBytesMax, slice.dtype);
     for (uint32_t block = 0; block < slice.blocks; block += blocks_max) {
       const BlockRange range{.slice = want_.slices[i],
                              .first_block = block,

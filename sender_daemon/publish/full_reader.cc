@@ -79,11 +79,9 @@ std::vector<FullReader::Piece> FullReader::TakePieces() {
     }
     const RankLayout::SliceEntry& slice = snapshot_->layout().slice(range.slice);
     // Half a frame's limit of raw blocks leaves room for the index.
-    const auto blocks_max =
-        static_cast<uint32_t>(limits::kFrameBytesMax / 2 / BlockBytes(slice.dtype));
+    const uint32_t blocks_max = BlocksIn(limits::kFrameBytesMax / 2, slice.dtype);
     Piece piece{.slice = range.slice, .first_block = range.first_block + next_offset_};
-    piece.block_count =
-        std::min(std::max<uint32_t>(blocks_max, 1), range.block_count - next_offset_);
+    piece.block_count = std::min(blocks_max, range.block_count - next_offset_);
     const std::vector<FrameRow> rows = DenseRawRows(slice, piece.first_block, piece.block_count);
     std::byte* const frame = memory_.get() + bytes;
     piece.frame = ByteSpan(frame, FrameSize(rows));

@@ -13,11 +13,10 @@
 #include "common/service/grpc/grpc_status.h"
 
 namespace dws {
-namespace {
 
-Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
-
-}  // namespace
+Status ServesTooMany() {
+  return ResourceExhaustedError("the sender serves too many transfers; try again");
+}
 
 // What gRPC holds of the snapshot's memory, counted. Outlives the stream if need be. Threads: safe
 // from any.
@@ -134,7 +133,7 @@ void FullStream::OnWriteDone(bool ok) {
 }
 
 void FullStream::OnExecutor(void (FullStream::*step)()) {
-  if (!executor_.Post([this, step] { (this->*step)(); })) Finish(ToGrpc(Busy()));
+  if (!executor_.Post([this, step] { (this->*step)(); })) Finish(ToGrpc(ServesTooMany()));
 }
 
 void FullStream::Next() {
@@ -166,9 +165,7 @@ bool FullStream::LendNext() {
       next_offset_ = 0;
       continue;
     }
-    const auto blocks_max =
-        std::max<uint32_t>(1, static_cast<uint32_t>(limits::kFrameBytesMax /
-                                                    BlockBytes(layout.slice(asked.slice).dtype)));
+    const uint32_t blocks_max = BlocksIn(limits::kFrameBytesMax, layout.slice(asked.slice).dtype);
     auto piece = std::make_unique<LentPiece>(LentPiece{
         .lent = lent_,
         .snapshot = order_.state->snapshot,

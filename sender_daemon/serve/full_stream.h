@@ -20,6 +20,9 @@
 
 namespace dws {
 
+// What a transfer ends with for which there is no room.
+Status ServesTooMany();
+
 // What a FetchFull asks for. The ranges are ascending and inside the layout.
 struct FullOrder {
   RankStatePtr state;

@@ -25,8 +25,6 @@
 namespace dws {
 namespace {
 
-Status Busy() { return ResourceExhaustedError("the sender serves too many transfers; try again"); }
-
 // The current state, if it is of the stream, and of the layout, that `request` names.
 template <typename Request>
 Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
@@ -286,7 +284,7 @@ grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackS
         if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
         stream->Send(*std::move(range));
       })) {
-    stream->Finish(ToGrpc(Busy()));
+    stream->Finish(ToGrpc(ServesTooMany()));
   }
   return stream;
 }
@@ -296,7 +294,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
   const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
   auto* stream = new FullStream(full_executor_, metrics_, egress_, full_transfers_);
   if (!admitted) {
-    stream->Finish(ToGrpc(Busy()));
+    stream->Finish(ToGrpc(ServesTooMany()));
     return stream;
   }
   grpc::ByteBuffer bytes(*request);
@@ -312,7 +310,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
         if (!order.ok()) return stream->Finish(ToGrpc(order.status()));
         stream->Send(*std::move(order));
       })) {
-    stream->Finish(ToGrpc(Busy()));
+    stream->Finish(ToGrpc(ServesTooMany()));
   }
   return stream;
 }
@@ -334,7 +332,7 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenFabric(grpc::CallbackServerContex
   if (!full_executor_.Post([this, reactor, request, reply] {
         reactor->Finish(ToGrpc(LendSnapshot(hub_, fabric_, *request, *reply)));
       })) {
-    reactor->Finish(ToGrpc(Busy()));
+    reactor->Finish(ToGrpc(ServesTooMany()));
   }
   return reactor;
 }

@@ -16,12 +16,6 @@
 namespace dws {
 namespace {
 
-std::vector<RankSlice> AllSlices(const RankLayout& layout) {
-  std::vector<RankSlice> slices;
-  for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
-  return slices;
-}
-
 std::string DescriptionOf(const RetainedVersion& version) {
   v1::DescribeReply description;
   for (const Digest& digest : version.after) *description.add_slices() = ToProto(digest);
@@ -143,8 +137,7 @@ Result<shared::ManifestPtr> SharedWriter::WriteAnchor(const RetainedVersion& ver
 
 Status SharedWriter::WriteFull(WeightVersion version, const std::string& folder,
                                std::vector<shared::FileEntry>& entries) {
-  FullReader reader(state_->snapshot, state_->log, version,
-                    WholeSlices(state_->layout(), AllSlices(state_->layout())));
+  FullReader reader(state_->snapshot, state_->log, version, WholeSlices(state_->layout()));
   DWS_ASSIGN_OR_RETURN(auto full,
                        shared::FileWriter::Create(files_, folder, std::string(shared::kFullName),
                                                   limits::kSharedFullPieceBytes));

@@ -27,14 +27,10 @@ std::vector<Weights> PublishVersions(const RankStatePtr& state, ThreadPool& pool
 }
 
 Result<Weights> ReadFull(const RankStatePtr& state, uint64_t version) {
-  std::vector<RankSlice> slices;
   Weights weights;
-  for (uint32_t s = 0; s < state->layout().slice_count(); ++s) {
-    slices.push_back(RankSlice(s));
-    weights.emplace_back(state->layout().slice(RankSlice(s)).size_bytes());
-  }
+  for (const auto& slice : state->layout().slices()) weights.emplace_back(slice.size_bytes());
   FullReader reader(state->snapshot, state->log, WeightVersion(version),
-                    WholeSlices(state->layout(), slices));
+                    WholeSlices(state->layout()));
   while (true) {
     DWS_ASSIGN_OR_RETURN(const auto frames, reader.Next(kTimeout));
     if (frames.empty()) return weights;

@@ -28,8 +28,7 @@ constexpr size_t kPieceBlocksMax = kPieceBytes / limits::kBlockElements;
 std::vector<BlockRange> Pieces(const FullAssembly& assembly) {
   std::vector<BlockRange> pieces;
   for (const BlockRange& range : assembly.Missing()) {
-    const auto blocks_max = static_cast<uint32_t>(std::max<uint64_t>(
-        1, kPieceBytes / BlockBytes(assembly.layout().slice(range.slice).dtype)));
+    const uint32_t blocks_max = BlocksIn(kPieceBytes, assembly.layout().slice(range.slice).dtype);
     for (uint32_t i = 0; i < range.block_count; i += blocks_max) {
       pieces.push_back({.slice = range.slice,
                         .first_block = range.first_block + i,

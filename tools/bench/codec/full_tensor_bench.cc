@@ -21,11 +21,8 @@ constexpr Duration kReadTimeout = std::chrono::seconds(10);
 // time.
 template <typename Take>
 Status ReadFull(const SenderSide& sender, const Take& take) {
-  std::vector<RankSlice> slices;
-  for (uint32_t s = 0; s < sender.state()->layout().slice_count(); ++s) slices.emplace_back(s);
   FullReader reader(sender.state()->snapshot, sender.state()->log,
-                    *sender.state()->snapshot->version(),
-                    WholeSlices(sender.state()->layout(), slices));
+                    *sender.state()->snapshot->version(), WholeSlices(sender.state()->layout()));
   while (true) {
     DWS_ASSIGN_OR_RETURN(const std::vector<FullFrame> frames, reader.Next(kReadTimeout));
     if (frames.empty()) return OkStatus();

@@ -22,12 +22,6 @@ RankLayout LargeLayout() {
        {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}}});
 }
 
-std::vector<RankSlice> AllSlices(const RankLayout& layout) {
-  std::vector<RankSlice> slices;
-  for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
-  return slices;
-}
-
 uint64_t Differing(const RankLayout& layout, const Weights& before, const Weights& after) {
   uint64_t count = 0;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
@@ -67,7 +61,7 @@ struct Sender {
   }
   std::unique_ptr<FullReader> Reader(uint64_t of) const {
     return std::make_unique<FullReader>(state->snapshot, state->log, WeightVersion(of),
-                                        WholeSlices(state->layout(), AllSlices(state->layout())));
+                                        WholeSlices(state->layout()));
   }
 
   ThreadPool pool{1};
