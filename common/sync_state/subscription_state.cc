@@ -23,6 +23,7 @@ void SubscriptionState::OnDisconnect(SenderIndex sender) { senders_.at(sender.va
 void SubscriptionState::Release(Sender& sender) {
   sender.trainer_rank.reset();
   sender.offers.clear();
+  sender.replacing.reset();
   sender.lacks_cuts = false;
 }
 
@@ -136,6 +137,7 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   }
   entry.trainer_rank = welcome.trainer_rank;
   entry.offers.clear();
+  entry.replacing.reset();
   entry.refusal.clear();
   const RankLayout& layout = *welcome.layout;
   std::optional<Rank>& rank = ranks_[welcome.trainer_rank.value()];
@@ -269,8 +271,17 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   entry.nonce = nonce;
   entry.offers = std::move(announcement.versions);
+  if (entry.replacing.has_value() && *entry.replacing <= last) entry.replacing.reset();
   entry.newest_token = announcement.newest_token;
   return OkStatus();
+}
+
+void SubscriptionState::OnReplacing(SenderIndex sender, const StreamId& stream,
+                                    RankEpoch rank_epoch, std::optional<WeightVersion> version) {
+  Sender& entry = senders_.at(sender.value());
+  if (!entry.trainer_rank.has_value() || stream_ != stream) return;
+  if (ranks_[entry.trainer_rank->value()]->rank_epoch != rank_epoch) return;
+  entry.replacing = version;
 }
 
 std::optional<std::vector<std::shared_ptr<const RankLayout>>> SubscriptionState::Layouts() const {
@@ -331,6 +342,26 @@ std::optional<SyncTarget> SubscriptionState::Target() const {
     if (auto target = TargetAt(*version); target.has_value()) return target;
   }
   return std::nullopt;
+}
+
+std::optional<SyncTarget> SubscriptionState::EarlyTarget() const {
+  const auto senders = SendersByRank();
+  if (!senders.has_value()) return std::nullopt;
+  std::optional<WeightVersion> newest;
+  for (const SenderIndex index : *senders) {
+    newest = std::max(newest, senders_[index.value()].replacing);
+  }
+  if (!newest.has_value()) return std::nullopt;
+  SyncTarget target{.stream = *stream_, .version = *newest, .ranks = {}};
+  for (uint32_t rank = 0; rank < senders->size(); ++rank) {
+    const SenderIndex index = (*senders)[rank];
+    const Sender& sender = senders_[index.value()];
+    const bool offers = std::binary_search(sender.offers.begin(), sender.offers.end(), *newest);
+    if (sender.replacing != newest && !offers) return std::nullopt;
+    target.ranks.push_back(
+        {.sender = index, .layout = ranks_[rank]->layout, .state_token = std::nullopt});
+  }
+  return target;
 }
 
 }  // namespace dws

@@ -71,14 +71,15 @@ class SubscriptionState {
   struct Sender {
     bool connected = false;
     std::optional<TrainerRank>
-        trainer_rank;                    // of the current stream, once welcomed and not refused
-    uint64_t nonce = 0;                  // of the announcement the offers come from
-    std::vector<WeightVersion> offers;   // ascending
-    std::optional<Digest> newest_token;  // of the last of them
-    std::string refusal;                 // why its last welcome was refused; empty: it was not
-    bool lacks_cuts = false;             // its layout lacks boundaries that are wanted
-    bool can_cut = false;                // it says that it could make them
-    bool refines = true;                 // as in SenderWelcome
+        trainer_rank;                        // of the current stream, once welcomed and not refused
+    uint64_t nonce = 0;                      // of the announcement the offers come from
+    std::vector<WeightVersion> offers;       // ascending
+    std::optional<Digest> newest_token;      // of the last of them
+    std::optional<WeightVersion> replacing;  // a full version that it is capturing
+    std::string refusal;                     // why its last welcome was refused; empty: it was not
+    bool lacks_cuts = false;                 // its layout lacks boundaries that are wanted
+    bool can_cut = false;                    // it says that it could make them
+    bool refines = true;                     // as in SenderWelcome
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -97,6 +98,11 @@ class SubscriptionState {
   // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions
   // not ascending.
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+
+  // A sender is capturing a full version, whose tensors may be read before it is announced; nullopt:
+  // it was given up. Without effect unless it was welcomed with that stream and epoch.
+  void OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
+                   std::optional<WeightVersion> version);
 
   // An operator had the stream forgotten: `accepted` is the highest one now. Senders have to send a
   // welcome again.
@@ -145,6 +151,8 @@ class SubscriptionState {
   std::optional<SyncTarget> Target() const;
   // Whether all ranks offer `version` now, and how.
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
+  // The full version that some ranks are capturing and the others offer; it has no nonces or tokens.
+  std::optional<SyncTarget> EarlyTarget() const;
 
  private:
   struct Rank {

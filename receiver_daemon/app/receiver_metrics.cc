@@ -76,6 +76,13 @@ void ShowHeld(Scrape& scrape, const WorkerStatus& worker) {
   scrape.Counter("dws_receiver_replaced_total",
                  "Versions that were staged, and replaced by newer ones before a commit.",
                  Number(worker.replaced));
+  constexpr const char* kEarly =
+      "Full versions that were read while the trainer's ranks captured them: staged when they were "
+      "published, or dropped before, to be read once they are.";
+  scrape.Counter("dws_receiver_early_versions_total", kEarly, Number(worker.early_staged),
+                 {{"outcome", "staged"}});
+  scrape.Counter("dws_receiver_early_versions_total", kEarly, Number(worker.early_dropped),
+                 {{"outcome", "dropped"}});
 }
 
 void ShowWorker(Scrape& scrape, const WorkerStatus& worker, TimePoint now) {

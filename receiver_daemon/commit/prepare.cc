@@ -107,21 +107,71 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
 Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
                                    const SyncTarget& target, Way way,
                                    const std::function<bool()>& wanted) {
-  DWS_CHECK(live.ranks.size() == target.ranks.size());
+  return PrepareRanks({.weights = weights,
+                       .live = live,
+                       .target = target,
+                       .rank = TrainerRank(0),
+                       .way = way,
+                       .wanted = wanted});
+}
+
+Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const LiveState& live,
+                                        const SyncTarget& target, const EarlyStage& stage,
+                                        const std::function<bool()>& wanted) {
+  struct Seen {
+    Mutex mutex;
+    uint64_t bytes = 0;
+    TimePoint at;
+  };
+  Seen seen;
+  seen.at = clock_.Now();
+  const EarlyStage watched = [&] {
+    const EarlyVersion::Stage now = stage();
+    if (now != EarlyVersion::Stage::kCapturing) return now;
+    MutexLock lock(seen.mutex);
+    if (const uint64_t bytes = progress_.done_bytes.load(); seen.bytes != bytes) {
+      seen.bytes = bytes;
+      seen.at = clock_.Now();
+    }
+    return clock_.Now() - seen.at > kEarlyWait ? EarlyVersion::Stage::kGone : now;
+  };
+  DWS_ASSIGN_OR_RETURN(Prepared prepared, PrepareRanks({.weights = weights,
+                                                        .live = live,
+                                                        .target = target,
+                                                        .rank = TrainerRank(0),
+                                                        .way = Way::kFull,
+                                                        .wanted = wanted,
+                                                        .early = &watched}));
+  // Of ranks of which the engine holds nothing only the digests are wanted.
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    PreparedRank& rank = prepared.ranks[r];
+    if (rank.full.has_value()) continue;
+    DWS_ASSIGN_OR_RETURN(Description described,
+                         Describe(target, TrainerRank(r), live.ranks[r].slices.size()));
+    rank.published = std::move(described.slices);
+    rank.state_token = described.state_token;
+  }
+  return prepared;
+}
+
+Result<Prepared> Preparer::PrepareRanks(const Job& all) {
+  const SyncTarget& target = all.target;
+  DWS_CHECK(all.live.ranks.size() == target.ranks.size());
   progress_.Reset();
   Prepared prepared{.target = target, .ranks = {}};
   prepared.ranks.resize(target.ranks.size());
   // Ranks are different machines: their transfers run side by side.
   std::vector<Status> statuses(target.ranks.size());
   ForEachRank(target.ranks.size(), [&](size_t index) {
-    const Job job{.weights = weights,
-                  .live = live,
+    const Job job{.weights = all.weights,
+                  .live = all.live,
                   .target = target,
                   .rank = TrainerRank(static_cast<uint32_t>(index)),
-                  .way = way,
-                  .wanted = wanted};
+                  .way = all.way,
+                  .wanted = all.wanted,
+                  .early = all.early};
     const TimePoint begin = clock_.Now();
-    Result<PreparedRank> rank = PrepareRank(job);
+    Result<PreparedRank> rank = job.early != nullptr ? FromCapture(job) : PrepareRank(job);
     if (rank.ok()) {
       rank->stage = clock_.Now() - begin - rank->fetch;
       prepared.ranks[index] = *std::move(rank);
@@ -229,25 +279,42 @@ void Preparer::RejectDelta(const Job& job, const std::vector<RejectedSlice>& rej
   if (reason != nullptr) Reject(job, *reason, std::move(slices));
 }
 
+std::vector<RankSlice> Preparer::HeldSlices(const Job& job) {
+  std::vector<RankSlice> slices;
+  for (uint32_t s = 0; s < job.state().slices.size(); ++s) {
+    const bool empty = job.layout().slice(RankSlice(s)).blocks == 0;
+    if (!empty && job.weights.Holds(job.rank, RankSlice(s))) slices.emplace_back(s);
+  }
+  return slices;
+}
+
+Result<PreparedRank> Preparer::FromCapture(const Job& job) {
+  PreparedRank prepared;
+  const auto describe = [&]() -> Status {
+    DWS_ASSIGN_OR_RETURN(Description described,
+                         Describe(job.target, job.rank, job.state().slices.size()));
+    prepared.published = std::move(described.slices);
+    prepared.state_token = described.state_token;
+    return OkStatus();
+  };
+  const EarlyVersion early{.stage = *job.early, .describe = describe};
+  std::vector<RankSlice> slices = HeldSlices(job);
+  if (!slices.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(slices), prepared, &early));
+  return prepared;
+}
+
 Result<PreparedRank> Preparer::FromDescription(const Job& job) {
   DWS_ASSIGN_OR_RETURN(Comparison compared,
                        Compare(*this, job.target, job.rank, job.state().slices));
-  if (job.way == Way::kFull) {
-    compared.differ.clear();
-    for (uint32_t s = 0; s < job.state().slices.size(); ++s) {
-      const bool empty = job.layout().slice(RankSlice(s)).blocks == 0;
-      if (!empty && job.weights.Holds(job.rank, RankSlice(s))) {
-        compared.differ.emplace_back(s);
-      }
-    }
-  }
+  if (job.way == Way::kFull) compared.differ = HeldSlices(job);
   if (!compared.differ.empty()) {
     DWS_RETURN_IF_ERROR(AddFull(job, std::move(compared.differ), compared.prepared));
   }
   return std::move(compared.prepared);
 }
 
-Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared) {
+Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared,
+                         const EarlyVersion* early) {
   const TimePoint begin = clock_.Now();
   const uint64_t bytes_max = RankBytesMax(job);
   Spool::Options spool_options =
@@ -255,11 +322,12 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   for (const RankSlice slice : slices) {
     spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
   }
-  DWS_ASSIGN_OR_RETURN(
-      FetchedFull full,
-      senders_.FetchFull(job.target, job.rank,
-                         {.layout = job.layout(), .slices = slices, .expected = prepared.published},
-                         std::move(spool_options)));
+  DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank,
+                                                            {.layout = job.layout(),
+                                                             .slices = slices,
+                                                             .expected = prepared.published,
+                                                             .early = early},
+                                                            std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes();

@@ -2,6 +2,7 @@
 // engine generates and writes nothing to it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -87,6 +88,16 @@ class Preparer {
                            const SyncTarget& target, Way way = Way::kDelta,
                            const std::function<bool()>& wanted = {});
 
+  // What brings memory to a full version that the senders are still capturing: everything is read
+  // meanwhile, and is proved when the version is published. `stage`: what becomes of it, as far as the
+  // senders say; UNAVAILABLE: nothing. It is also given up when no bytes arrive for kEarlyWait, so that
+  // a trainer that stops in the middle does not hold up the caller.
+  using EarlyStage = std::function<EarlyVersion::Stage()>;
+  static constexpr Duration kEarlyWait = std::chrono::seconds(2);
+  Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
+                                const SyncTarget& target, const EarlyStage& stage,
+                                const std::function<bool()>& wanted);
+
   // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
   Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
 
@@ -106,16 +117,23 @@ class Preparer {
     TrainerRank rank;
     Way way;
     const std::function<bool()>& wanted;
+    const EarlyStage* early = nullptr;  // PrepareEarly's
 
     const RankLayout& layout() const { return weights.layouts().rank(rank); }
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
   };
 
+  Result<Prepared> PrepareRanks(const Job& all);
   void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
   Result<PreparedRank> FromDescription(const Job& job);
-  Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared);
+  // All that are not empty.
+  static std::vector<RankSlice> HeldSlices(const Job& job);
+  Result<PreparedRank> FromCapture(const Job& job);
+  // `early`: null if `prepared` has the digests.
+  Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared,
+                 const EarlyVersion* early = nullptr);
   // What a rank may hold in memory, staged and spooled together.
   uint64_t RankBytesMax(const Job& job) const;
   Spool::Options SpoolOptions(const Job& job, uint64_t memory_bytes_max);

@@ -1,8 +1,12 @@
 // Full tensors in a spool.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
+
+#include "common/base/status.h"
 
 #include "common/model/layout.h"
 #include "receiver_daemon/spool/spool.h"
@@ -10,12 +14,23 @@
 
 namespace dws {
 
+// How a version comes into being whose tensors are read while their sender captures it.
+struct EarlyVersion {
+  enum class Stage : uint8_t { kCapturing, kPublished, kGone };
+  // kGone: it was given up, or takes too long. Called by several threads.
+  std::function<Stage()> stage;
+  // Once it is published: learns the digests of its slices. Errors as SenderGroup's.
+  std::function<Status()> describe;
+};
+
 // What is wanted in full, of one trainer rank. Refers to objects that its maker owns.
 struct FullWant {
   const RankLayout& layout;
   std::span<const RankSlice> slices;  // ascending, not empty
-  // The digest of every slice of the layout at the wanted version: what proves that they arrived.
-  std::span<const Digest> expected;
+  // The digest of every slice of the layout at the wanted version: what proves that they arrived. Of
+  // an early version empty until `early->describe` has filled it.
+  const std::vector<Digest>& expected;
+  const EarlyVersion* early = nullptr;  // null: it is published
 };
 
 // A plain value; its frames refer to bytes of the spool by offset.

@@ -11,7 +11,7 @@ namespace dws {
 
 Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
                                                            Spool::Options options) {
-  DWS_CHECK(want.expected.size() == want.layout.slice_count());
+  DWS_CHECK(want.early != nullptr || want.expected.size() == want.layout.slice_count());
   uint64_t bytes = 0;
   for (const RankSlice slice : want.slices) bytes += want.layout.slice(slice).size_bytes();
   TransferProgress* const progress = std::exchange(options.progress, nullptr);
@@ -107,6 +107,7 @@ void FullAssembly::Drop(const BlockRange& range) {
 }
 
 std::vector<RankSlice> FullAssembly::DropWrong() {
+  DWS_CHECK(want_.expected.size() == want_.layout.slice_count());
   std::vector<RankSlice> wrong;
   for (size_t i = 0; i < want_.slices.size(); ++i) {
     const BlockRange whole{.slice = want_.slices[i],

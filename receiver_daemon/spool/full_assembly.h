@@ -22,6 +22,7 @@ class FullAssembly {
   static Result<std::unique_ptr<FullAssembly>> Create(const FullWant& want, Spool::Options options);
 
   const RankLayout& layout() const { return want_.layout; }
+  const EarlyVersion* early() const { return want_.early; }
   // Whether all of these blocks belong to the slices.
   bool Wants(const BlockRange& range) const;
   // What has not come yet, ascending.
@@ -37,7 +38,8 @@ class FullAssembly {
   Status Take(const BlockRange& range, ByteSpan bytes);
   // They have to come again: what Room returned may be half filled.
   void Drop(const BlockRange& range);
-  // Drops the slices that are all there and are not as expected; returns them.
+  // Drops the slices that are all there and are not as expected; returns them. Of an early version
+  // once it is described.
   std::vector<RankSlice> DropWrong();
 
   // Once nothing is missing; ends it.

@@ -91,6 +91,15 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   return status;
 }
 
+void Subscription::OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
+                               std::optional<WeightVersion> version) {
+  {
+    MutexLock lock(mutex_);
+    state_.OnReplacing(sender, stream, rank_epoch, version);
+  }
+  changed_.Notify();
+}
+
 Status Subscription::Want(Needed by, const CutWishes& cuts) {
   bool changed = false;
   {
@@ -197,6 +206,11 @@ std::optional<SyncTarget> Subscription::Target() const {
 std::optional<SyncTarget> Subscription::TargetAt(WeightVersion version) const {
   MutexLock lock(mutex_);
   return state_.TargetAt(version);
+}
+
+std::optional<SyncTarget> Subscription::EarlyTarget() const {
+  MutexLock lock(mutex_);
+  return state_.EarlyTarget();
 }
 
 std::string Subscription::Unheard() const {

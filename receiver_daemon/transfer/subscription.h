@@ -50,6 +50,8 @@ class Subscription {
   void OnDisconnect(SenderIndex sender, const Status& reason);
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
+  void OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
+                   std::optional<WeightVersion> version);
   // For senders that are polled: from now on OnLooked has to be called at least every `limit`.
   // Otherwise a poll hangs, and the senders count as lost since the last one.
   void ExpectLooks(Duration limit);
@@ -80,6 +82,7 @@ class Subscription {
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
+  std::optional<SyncTarget> EarlyTarget() const;
   // UNAVAILABLE: not all trainer ranks have sent a welcome; names the senders that have not.
   // FAILED_PRECONDITION: the ranks' layouts do not fit each other.
   Result<LayoutSetPtr> Layouts() const;

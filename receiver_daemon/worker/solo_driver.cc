@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "common/base/log/log.h"
+
 namespace dws {
 
 Status SoloDriver::Round() {
@@ -55,6 +57,7 @@ Status SoloDriver::FollowTarget() {
       DropStaged();
       parts_.board.SetTrouble("");
       parts_.board.SetReadiness(true, "");
+      StageEarly();
       return OkStatus();
     case ReceiverStep::kAwait:
       return Await();
@@ -214,6 +217,32 @@ Status SoloDriver::Stage(const SyncTarget& target, Way way) {
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
   staged_ = Staged{.prepared = std::move(prepared), .way = way, .base = base, .drifts = drifts};
   return OkStatus();
+}
+
+void SoloDriver::StageEarly() {
+  const LiveEngine& engine = parts_.engine;
+  const std::optional<SyncTarget> target = parts_.subscription.EarlyTarget();
+  // What drifted, or cannot be followed now, is for a published version.
+  if (!target.has_value() || !engine.live().proved() || early_ == target->at()) return;
+  if (target->stream != engine.live().at->stream || target->version <= engine.live().at->version) {
+    return;
+  }
+  if (!engine.weights()->layouts().Fits(*target)) return;
+  early_ = target->at();
+  const uint64_t drifts = engine.drifts();
+  const auto wanted = [&engine] { return engine.IsCurrent(); };
+  Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
+  parts_.board.SetStage("idle", std::nullopt);
+  parts_.board.CountEarly(prepared.ok());
+  if (!prepared.ok()) {
+    LogInfo("early_version_dropped",
+            {{"version", target->version.value()}, {"reason", Message(prepared.status())}});
+    return;
+  }
+  staged_ = Staged{.prepared = *std::move(prepared),
+                   .way = Way::kDelta,
+                   .base = engine.live().at,
+                   .drifts = drifts};
 }
 
 Status SoloDriver::Commit(const Prepared& prepared) {

@@ -47,6 +47,9 @@ class SoloDriver final : public VersionDriver {
   void DropStaged();
   // Prepares the version, unless it is staged.
   Status Stage(const SyncTarget& target, Way way);
+  // Stages a full version while the senders capture it. A failure is no trouble: it is staged when it
+  // is published.
+  void StageEarly();
   bool IsStaged(const SyncTarget& target, Way way) const;
   // Whether what is staged still leads from what memory has.
   bool StagedFits(Way way) const;
@@ -69,6 +72,7 @@ class SoloDriver final : public VersionDriver {
   const Parts parts_;
   const CommitPolicy policy_;
   std::optional<Staged> staged_;
+  std::optional<VersionAt> early_;  // the last version that was tried early
 };
 
 }  // namespace dws

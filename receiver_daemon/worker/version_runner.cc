@@ -59,6 +59,31 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
   return prepared;
 }
 
+Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
+                                             const std::function<bool()>& wanted) {
+  parts_.board.SetStage("fetching", target.version);
+  const TimePoint begun = parts_.clock.Now();
+  const Subscription& subscription = parts_.subscription;
+  const auto stage = [&] {
+    if (!wanted()) return EarlyVersion::Stage::kGone;
+    if (subscription.TargetAt(target.version).has_value()) return EarlyVersion::Stage::kPublished;
+    const std::optional<SyncTarget> early = subscription.EarlyTarget();
+    return early.has_value() && early->at() == target.at() ? EarlyVersion::Stage::kCapturing
+                                                           : EarlyVersion::Stage::kGone;
+  };
+  DWS_ASSIGN_OR_RETURN(Prepared prepared,
+                       parts_.preparer.PrepareEarly(*parts_.engine.weights(), parts_.engine.live(),
+                                                    target, stage, wanted));
+  const std::optional<SyncTarget> published = subscription.TargetAt(target.version);
+  if (!published.has_value() || published->stream != target.stream ||
+      !parts_.engine.weights()->layouts().Fits(*published)) {
+    return UnavailableError("version {} is not offered any more", target.version.value());
+  }
+  prepared.target = *published;
+  OnPrepared(prepared, begun);
+  return prepared;
+}
+
 void VersionRunner::OnPrepared(Prepared& prepared, TimePoint begun) const {
   prepared.begun = begun;
   prepared.staged = parts_.clock.Now();

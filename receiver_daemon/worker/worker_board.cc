@@ -143,6 +143,11 @@ void WorkerBoard::SetReplaced(uint64_t replaced) {
   status_.replaced = replaced;
 }
 
+void WorkerBoard::CountEarly(bool staged) {
+  MutexLock lock(mutex_);
+  ++(staged ? status_.early_staged : status_.early_dropped);
+}
+
 void WorkerBoard::CountReplaced() {
   MutexLock lock(mutex_);
   ++status_.replaced;

@@ -57,6 +57,8 @@ class WorkerBoard {
   void SetHeld(bool held);
   void SetReplaced(uint64_t replaced);
   void CountReplaced();
+  // A full version that was read while it was captured.
+  void CountEarly(bool staged);
   void SetTrouble(std::string trouble);
   // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
   // recorded.

@@ -76,6 +76,10 @@ struct WorkerStatus {
   // The commit policy holds versions back: since the first of them was staged.
   std::optional<TimePoint> held_since;
   double held_seconds = 0;
+  // Full versions that were read while they were captured: ready when they were published, and
+  // dropped before.
+  uint64_t early_staged = 0;
+  uint64_t early_dropped = 0;
   uint64_t replaced = 0;  // versions that were staged, and replaced by newer ones before a commit
 
   double seconds_without_sender = 0;  // not every trainer rank has an accepted one; 0: each has

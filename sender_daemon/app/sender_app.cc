@@ -237,7 +237,9 @@ void SenderApp::StartSession() {
                                     registered_ = false;
                                   }
                                   UpdateReadiness();
+                                  hub_->Replacing();
                                 },
+                            .on_replacing = [this] { hub_->Replacing(); },
                             .on_refined =
                                 [this](const RankStatePtr& state) {
                                   for (const auto& sink : sinks_) sink->Refine(state);

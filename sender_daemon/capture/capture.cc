@@ -65,7 +65,11 @@ Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, De
   snapshot_.gate().BeginCapture();
   if (profile_ != DeltaProfile::kFast) other_blocks_.resize(blocks_.size());
   if (full_ == FullCause::kDense) replaced_digests_.resize(blocks_.size());
-  if (full_ == FullCause::kNone) snapshot_.reads().DropSpare();
+  if (full_ == FullCause::kNone) {
+    snapshot_.reads().DropSpare();
+  } else {
+    snapshot_.SetReplacing(version_);
+  }
 }
 
 Capture::~Capture() {
@@ -382,6 +386,7 @@ void Capture::UndoSteps() {
 
 void Capture::CloseGate() {
   open_ = false;
+  snapshot_.SetReplacing(std::nullopt);
   snapshot_.gate().EndCapture();
 }
 

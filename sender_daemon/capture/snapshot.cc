@@ -31,6 +31,28 @@ bool Snapshot::BlocksAt(RankSlice slice, uint32_t first, uint32_t count,
   return AllAt(stamps.subspan(entry.first_block + first, count), version);
 }
 
+bool Snapshot::BlocksBy(RankSlice slice, uint32_t first, uint32_t count,
+                        WeightVersion version) const {
+  const RankLayout::SliceEntry& entry = layout_.slice(slice);
+  DWS_CHECK(first <= entry.blocks && count <= entry.blocks - first);
+  return AllBy(memory().stamps().subspan(entry.first_block + first, count), version);
+}
+
+std::optional<WeightVersion> Snapshot::replacing() const {
+  const uint64_t version = replacing_.load();
+  return version == 0 ? std::nullopt : std::optional(WeightVersion(version));
+}
+
+// A capture sets captured_ before it ends replacing_, so that no thread sees neither in between.
+Snapshot::Stage Snapshot::StageOf(WeightVersion version) const {
+  if (replacing_.load() == version.value()) return Stage::kReplacing;
+  return captured_.load() >= version.value() ? Stage::kCaptured : Stage::kNeither;
+}
+
+void Snapshot::SetReplacing(std::optional<WeightVersion> version) {
+  replacing_.store(version.has_value() ? version->value() : 0);
+}
+
 MutableByteSpan Snapshot::SliceBytes(RankSlice slice) {
   return memory_->content().subspan(memory_->places().slice_offset(slice),
                                     layout_.slice(slice).size_bytes());
@@ -58,11 +80,13 @@ void Snapshot::SetVersion(WeightVersion version, std::vector<Digest> digests) {
   DWS_CHECK(digests.size() == layout_.slice_count());
   DWS_CHECK(!newest_.has_value() || *newest_ < version);
   version_ = newest_ = version;
+  captured_.store(version.value());
   digests_ = std::move(digests);
 }
 
 void Snapshot::Invalidate() {
   version_.reset();
+  captured_.store(0);
   digests_.assign(layout_.slice_count(), Digest());
 }
 

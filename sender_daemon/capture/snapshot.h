@@ -4,7 +4,9 @@
 // the blocks' stamps before and after.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -51,6 +53,8 @@ class Snapshot {
   // Whether the bytes of some blocks of a slice are as of `version`, which was published. Needs no
   // gate; see AllAt.
   bool BlocksAt(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
+  // Whether they are captured already, of full version `version`, whose capture may be open. Likewise.
+  bool BlocksBy(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
 
   // Digest of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
@@ -63,6 +67,14 @@ class Snapshot {
   std::optional<WeightVersion> newest() const { return newest_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
   void Invalidate();
+
+  // The full version whose capture is open. From any thread, as the next one.
+  std::optional<WeightVersion> replacing() const;
+  // kCaptured: its capture has ended. kNeither: it was not begun, or was given up.
+  enum class Stage : uint8_t { kNeither, kReplacing, kCaptured };
+  Stage StageOf(WeightVersion version) const;
+  // By the capture of a full version: while it is open, and when it has ended in any way.
+  void SetReplacing(std::optional<WeightVersion> version);
 
   // How often a capture was undone. A holder of a copy of the bytes copies again when this changes.
   // Only inside a capture.
@@ -93,6 +105,8 @@ class Snapshot {
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
   std::optional<WeightVersion> newest_;
+  std::atomic<uint64_t> captured_{0};   // version_; 0: none
+  std::atomic<uint64_t> replacing_{0};  // 0: none
   std::vector<Digest> digests_;
   uint64_t undone_ = 0;
   std::vector<bool> distrusted_;  // by rank slice

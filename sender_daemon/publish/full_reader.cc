@@ -187,7 +187,10 @@ Result<std::vector<FullFrame>> FullReader::ReadPieces(const std::vector<Piece>& 
   std::vector<FullFrame> frames;
   if (pieces.empty()) return frames;
   DWS_ASSIGN_OR_RETURN(const WeightVersion at, Copy(pieces, timeout));
-  DWS_CHECK(at >= version_);  // `version_` was published, so its capture has ended
+  if (at < version_) {  // the capture that an early reader followed was given up
+    return AbortedError("version {} was given up, the snapshot is at {}", version_.value(),
+                        at.value());
+  }
   DWS_RETURN_IF_ERROR(ExtendChain(at, timeout));
   for (const Piece& piece : pieces) {
     DWS_RETURN_IF_ERROR(Undo(piece));

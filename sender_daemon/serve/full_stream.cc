@@ -1,6 +1,7 @@
 #include "sender_daemon/serve/full_stream.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <utility>
 
@@ -13,6 +14,14 @@
 #include "common/service/grpc/grpc_status.h"
 
 namespace dws {
+namespace {
+
+// The capture of an early version is looked at so often, and given up after so long without the next
+// piece: the receiver then takes the version when it is published.
+constexpr Duration kEarlyPoll = std::chrono::milliseconds(1);
+constexpr Duration kEarlyWait = std::chrono::seconds(2);
+
+}  // namespace
 
 Status ServesTooMany() {
   return ResourceExhaustedError("the sender serves too many transfers; try again");
@@ -138,7 +147,7 @@ void FullStream::OnExecutor(void (FullStream::*step)()) {
 
 void FullStream::Next() {
   if (!copied_.empty()) return WriteCopied();
-  if (LendNext()) return;
+  if (LendNext() != Lending::kNone) return;
   while (true) {
     const std::vector<BlockRange> changed = lent_->TakeChanged();
     to_copy_.insert(to_copy_.end(), changed.begin(), changed.end());
@@ -155,7 +164,34 @@ void FullStream::Next() {
   }
 }
 
-bool FullStream::LendNext() {
+bool FullStream::AwaitCapture(const BlockRange& range) {
+  Snapshot& snapshot = *order_.state->snapshot;
+  switch (snapshot.StageOf(order_.version)) {
+    case Snapshot::Stage::kCaptured:
+      order_.early = false;
+      return true;
+    case Snapshot::Stage::kNeither:
+      Finish(
+          ToGrpc(AbortedError("the capture of version {} was given up", order_.version.value())));
+      return false;
+    case Snapshot::Stage::kReplacing:
+      break;
+  }
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (snapshot.BlocksBy(range.slice, range.first_block, range.block_count, order_.version)) {
+    waits_since_ = {};
+    return true;
+  }
+  if (waits_since_ == TimePoint()) waits_since_ = now;
+  if (now - waits_since_ < kEarlyWait && !cancelled_) {
+    paced_.After(kEarlyPoll, [this] { OnExecutor(&FullStream::Next); });
+    return false;
+  }
+  Finish(ToGrpc(AbortedError("the capture of version {} does not go on", order_.version.value())));
+  return false;
+}
+
+FullStream::Lending FullStream::LendNext() {
   reader_->Hold();
   const RankLayout& layout = order_.state->layout();
   while (next_range_ < order_.ranges.size()) {
@@ -174,6 +210,7 @@ bool FullStream::LendNext() {
                   .first_block = asked.first_block + next_offset_,
                   .block_count = std::min(blocks_max, asked.block_count - next_offset_)}});
     const BlockRange range = piece->range;
+    if (order_.early && !AwaitCapture(range)) return Lending::kAwaited;
     const Place place{.range = next_range_, .offset = next_offset_};
     next_offset_ += range.block_count;
     if (!piece->current()) {
@@ -194,9 +231,9 @@ bool FullStream::LendNext() {
     metrics_.OnServed(ServedKind::kFull, content.size());
     Write(range.slice, {.first_block = range.first_block, .block_count = range.block_count},
           grpc::Slice(content.data(), content.size(), give_back, piece.release()));
-    return true;
+    return Lending::kWritten;
   }
-  return false;
+  return Lending::kNone;
 }
 
 void FullStream::CopyNext() {

@@ -28,7 +28,8 @@ struct FullOrder {
   RankStatePtr state;
   WeightVersion version;
   std::vector<BlockRange> ranges;
-  bool raw = false;  // as FetchFullRequest
+  bool raw = false;    // as FetchFullRequest
+  bool early = false;  // its capture may be open
 };
 
 // Owns itself until OnDone. A piece's bytes are lent to gRPC, which reads them when it sends them; a
@@ -60,9 +61,15 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   // Writes what is next, or waits for what is lent, or finishes.
   void Next();
-  // Writes the next piece that is as it should be; the others are copied later. False: there is
-  // none.
-  bool LendNext();
+  // What became of the next piece that is as it should be; the others are copied later.
+  enum class Lending : uint8_t {
+    kWritten,
+    kNone,     // there is none
+    kAwaited,  // the capture of an early version has yet to come to it, or the stream is finished
+  };
+  Lending LendNext();
+  // Of an early version: whether the piece may be looked at.
+  bool AwaitCapture(const BlockRange& range);
   void CopyNext();
   void WriteCopied();
   // `entry`: without its size.
@@ -78,6 +85,7 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t next_range_ = 0;               // of the order: to be lent
   uint32_t next_offset_ = 0;            // in blocks, in that range
   std::vector<BlockRange> to_copy_;
+  TimePoint waits_since_ = {};  // for the capture of the next piece; zero: it does not
   std::atomic<bool> cancelled_{false};
   bool copying_ = false;          // the reader has not come to its end
   std::deque<FullFrame> copied_;  // of the reader's last read; all are sent before the next

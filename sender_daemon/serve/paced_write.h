@@ -21,7 +21,10 @@ class PacedWrite {
   // Calls `write` when `bytes` may be sent: at once, or later on a thread of gRPC. After Cancel at
   // once, too: a write then ends the call.
   void At(uint64_t bytes, std::function<void()> write) {
-    const Duration wait = limit_.Reserve(bytes);
+    After(limit_.Reserve(bytes), std::move(write));
+  }
+  // The same after `wait`.
+  void After(Duration wait, std::function<void()> write) {
     if (wait > Duration::zero()) {
       MutexLock lock(mutex_);
       if (!cancelled_) {

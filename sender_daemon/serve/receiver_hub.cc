@@ -221,6 +221,10 @@ void ReceiverHub::Announce() {
   FinishWaits();
 }
 
+void ReceiverHub::Replacing() {
+  for (const auto& connection : Connections()) connection->ReplacingDue();
+}
+
 RankStatePtr ReceiverHub::Current() const {
   MutexLock lock(mutex_);
   return rank_;

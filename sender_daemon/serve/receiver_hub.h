@@ -33,6 +33,7 @@ class SyncConnection {
   virtual ~SyncConnection() = default;
   virtual void WelcomeDue() = 0;  // followed by an announcement
   virtual void AnnounceDue() = 0;
+  virtual void ReplacingDue() {}
   virtual void KeepaliveDue() = 0;
   virtual void Close(const Status& reason) = 0;
   // Of the receiver's release.
@@ -71,6 +72,8 @@ class ReceiverHub {
   void Forget();
   // A version was published in the current state.
   void Announce();
+  // The capture of a full version has begun in the current state, or was given up.
+  void Replacing();
   RankStatePtr Current() const;  // null before the first registration, and after Forget
 
   struct Wait {

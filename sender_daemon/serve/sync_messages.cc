@@ -35,4 +35,10 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
   announce.set_object(newest->object.data(), newest->object.size());
 }
 
+void FillReplacing(const RankState& state, v1::Replacing& replacing) {
+  *replacing.mutable_stream() = ToProto(state.stream);
+  replacing.set_rank_epoch(state.rank_epoch.value());
+  replacing.set_version(state.snapshot->replacing().value_or(WeightVersion(0)).value());
+}
+
 }  // namespace dws

@@ -12,4 +12,7 @@ void FillWelcome(const RankState& state, v1::Welcome& welcome);
 // What it can serve now, and the newest delta itself if it is small.
 void FillAnnounce(const RankState& state, v1::Announce& announce);
 
+// The full version that is being captured now.
+void FillReplacing(const RankState& state, v1::Replacing& replacing);
+
 }  // namespace dws

@@ -186,13 +186,16 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
     DWS_ASSIGN_OR_RETURN(ranges, ParseRanges(request.blocks(), state->layout()));
   }
   const WeightVersion version(request.version());
-  if (state->log->Find(version) == nullptr) {
+  const bool early = request.raw() && request.early() &&
+                     state->snapshot->StageOf(version) != Snapshot::Stage::kNeither;
+  if (!early && state->log->Find(version) == nullptr) {
     return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }
   return FullOrder{.state = std::move(state),
                    .version = version,
                    .ranges = std::move(ranges),
-                   .raw = request.raw()};
+                   .raw = request.raw(),
+                   .early = early};
 }
 
 // `peer`: who asks, if over the unix socket.

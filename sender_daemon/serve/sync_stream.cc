@@ -38,6 +38,14 @@ void SyncStream::AnnounceDue() {
   Pump();
 }
 
+void SyncStream::ReplacingDue() {
+  {
+    MutexLock lock(mutex_);
+    replacing_due_ = true;
+  }
+  Pump();
+}
+
 void SyncStream::KeepaliveDue() {
   {
     MutexLock lock(mutex_);
@@ -67,67 +75,91 @@ void SyncStream::Say(v1::SyncDown message) {
   Pump();
 }
 
-void SyncStream::Pump() {
-  RankStatePtr state;
-  enum class Next { kNothing, kWelcome, kSaid, kRefineReply, kAnnounce, kKeepalive, kFinish };
-  Next next = Next::kNothing;
-  Status reason;
+struct SyncStream::Due {
+  enum class What : uint8_t {
+    kNothing,
+    kWelcome,
+    kSaid,
+    kRefineReply,
+    kAnnounce,
+    kReplacing,
+    kKeepalive,
+    kFinish
+  };
+  What what = What::kNothing;
+  RankStatePtr state;  // under the lock: never older than what set a flag
   ConnectionId connection;
-  {
-    MutexLock lock(mutex_);
-    if (writing_ || finished_) return;
-    state = hub_.Current();  // under the lock: never older than what set a flag
-    if (close_reason_.has_value()) {
-      next = Next::kFinish;
-      reason = *close_reason_;
-      finished_ = true;
-    } else if (!connection_.has_value()) {
-      return;  // nothing is sent before Hello
-    } else if (state != nullptr && welcome_due_) {
-      next = Next::kWelcome;
-      welcome_due_ = false;
-    } else if (!said_.empty()) {
-      next = Next::kSaid;
-      down_ = std::move(said_.front());
-      said_.pop_front();
-    } else if (refine_reply_.has_value()) {
-      next = Next::kRefineReply;
-      down_.Clear();
-      *down_.mutable_refine_reply() = *std::exchange(refine_reply_, std::nullopt);
-    } else if (state != nullptr && announce_due_) {
-      next = Next::kAnnounce;
-      announce_due_ = false;
-    } else if (keepalive_due_) {
-      next = Next::kKeepalive;
-    } else {
-      return;
-    }
-    keepalive_due_ = false;  // every message shows that we live
-    writing_ = next != Next::kFinish;
-    if (writing_) connection = *connection_;
+  Status reason;  // to finish with
+};
+
+SyncStream::Due SyncStream::TakeDue() {
+  MutexLock lock(mutex_);
+  if (writing_ || finished_) return {};
+  Due due{.state = hub_.Current()};
+  const bool served = due.state != nullptr;
+  if (close_reason_.has_value()) {
+    due.what = Due::What::kFinish;
+    due.reason = *close_reason_;
+    finished_ = true;
+    return due;
   }
-  if (next != Next::kSaid && next != Next::kRefineReply) down_.Clear();
-  switch (next) {
-    case Next::kNothing:
+  if (!connection_.has_value()) return {};  // nothing is sent before Hello
+  due.connection = *connection_;
+  if (served && welcome_due_) {
+    due.what = Due::What::kWelcome;
+    welcome_due_ = false;
+  } else if (!said_.empty()) {
+    due.what = Due::What::kSaid;
+    down_ = std::move(said_.front());
+    said_.pop_front();
+  } else if (refine_reply_.has_value()) {
+    due.what = Due::What::kRefineReply;
+    down_.Clear();
+    *down_.mutable_refine_reply() = *std::exchange(refine_reply_, std::nullopt);
+  } else if (served && announce_due_) {
+    due.what = Due::What::kAnnounce;
+    announce_due_ = false;
+  } else if (served && replacing_due_) {
+    due.what = Due::What::kReplacing;
+    replacing_due_ = false;
+  } else if (keepalive_due_) {
+    due.what = Due::What::kKeepalive;
+  } else {
+    return {};
+  }
+  keepalive_due_ = false;  // every message shows that we live
+  writing_ = true;
+  return due;
+}
+
+void SyncStream::Pump() {
+  const Due due = TakeDue();
+  if (due.what == Due::What::kNothing) return;  // perhaps down_ is being written
+  if (due.what != Due::What::kSaid && due.what != Due::What::kRefineReply) down_.Clear();
+  switch (due.what) {
+    case Due::What::kNothing:
       return;
-    case Next::kSaid:
-    case Next::kRefineReply:
+    case Due::What::kSaid:
+    case Due::What::kRefineReply:
       break;
-    case Next::kFinish:
-      return Finish(ToGrpc(reason));
-    case Next::kWelcome:
-      FillWelcome(*state, *down_.mutable_welcome());
+    case Due::What::kFinish:
+      return Finish(ToGrpc(due.reason));
+    case Due::What::kWelcome:
+      FillWelcome(*due.state, *down_.mutable_welcome());
       break;
-    case Next::kAnnounce:
-      FillAnnounce(*state, *down_.mutable_announce());
+    case Due::What::kAnnounce:
+      FillAnnounce(*due.state, *down_.mutable_announce());
       metrics_.OnServed(ServedKind::kDelta, down_.announce().object().size());
-      RememberAnnounced(*state);
+      RememberAnnounced(*due.state);
       break;
-    case Next::kKeepalive:
+    case Due::What::kReplacing:
+      FillReplacing(*due.state, *down_.mutable_replacing());
+      break;
+    case Due::What::kKeepalive:
       down_.mutable_keepalive();
       break;
   }
-  down_.set_nonce(hub_.NextNonce(connection, next == Next::kAnnounce).value());
+  down_.set_nonce(hub_.NextNonce(due.connection, due.what == Due::What::kAnnounce).value());
   StartWrite(&down_);
 }
 

@@ -38,6 +38,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
 
   void WelcomeDue() override;
   void AnnounceDue() override;
+  void ReplacingDue() override;
   void KeepaliveDue() override;
   uint32_t protocol_minor() const override { return protocol_minor_.load(); }
   void Close(const Status& reason) override;
@@ -63,6 +64,9 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void Recheck(const StreamId& stream, const v1::Nack& nack);
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
+  // What is to be written next. The caller writes it.
+  struct Due;
+  Due TakeDue();
   // Starts the next write, or finishes, unless a write is in progress. Called without the lock.
   void Pump();
 
@@ -80,6 +84,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
+  bool replacing_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
   std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);                // about broadcasts
   std::optional<v1::RefineReply> refine_reply_ GUARDED_BY(mutex_);  // a newer one replaces it

@@ -358,6 +358,12 @@ void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   live.open_version =
       std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version,
                                 decided.has_value() ? *decided : state_->log->Asked(), cause);
+  if (cause != FullCause::kNone) parts_.on_replacing();
+}
+
+void TrainerSession::GiveUpVersion(Live& live) {
+  live.open_version.reset();
+  parts_.on_replacing();
 }
 
 Result<v1::BeginReply> TrainerSession::Begin(const v1::BeginRequest& request) {
@@ -400,7 +406,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   DWS_RETURN_IF_ERROR(live->open_version->Blocks(source.Blocks(), source));
   live->capture_time += parts_.clock->Now() - began;
   if (still_wanted() && !GivenUp(*live, request.attempt())) return OkStatus();
-  live->open_version.reset();
+  GiveUpVersion(*live);
   RefineLater();
   return CancelledError(
       "the trainer cancelled a put into version {}: nothing of the version is kept",
@@ -414,7 +420,7 @@ Status TrainerSession::Abort(const v1::AbortRequest& request) {
     return FailedPreconditionError("version {} is not open: there is nothing to abort",
                                    request.version());
   }
-  live->open_version.reset();
+  GiveUpVersion(*live);
   RefineLater();
   return OkStatus();
 }
@@ -442,13 +448,13 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
     // Each block once, so none is refused; but a GPU may fail.
     if (Status captured = live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident);
         !captured.ok()) {
-      live->open_version.reset();
+      GiveUpVersion(*live);
       return Annotate(captured, fmt::format("version {}", version.value()));
     }
   }
   // Checked after the last read of the weights: if wanted then, the version is whole and published.
   if (!wanted()) {
-    live->open_version.reset();
+    GiveUpVersion(*live);
     RefineLater();
     return AttemptGivenUp(version.value());
   }

@@ -76,9 +76,11 @@ class TrainerSession {
     const DrainSwitch* drain = nullptr;
     CutsFile* cuts = nullptr;  // null: a restart forgets the cuts
     const WallClock* wall_clock = &kSystemWallClock;
-    cuda::CudaDevices* devices = nullptr;          // null: host memory only
-    std::function<void(RankStatePtr)> on_state;    // a registration is live
-    std::function<void()> on_gone;                 // there is no trainer now
+    cuda::CudaDevices* devices = nullptr;        // null: host memory only
+    std::function<void(RankStatePtr)> on_state;  // a registration is live
+    std::function<void()> on_gone;               // there is no trainer now
+    // A full version's capture began, or was given up.
+    std::function<void()> on_replacing = [] {};
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
   };
   TrainerSession(Options options, Parts parts);
@@ -166,6 +168,7 @@ class TrainerSession {
   Result<Live*> Find(uint64_t session);
   // Begins to capture `version`; `full`: the trainer wants it so.
   void OpenVersion(Live& live, WeightVersion version, bool full);
+  void GiveUpVersion(Live& live);
   Status AdmitVersion(WeightVersion version) const;
   // Whether the trainer may already overwrite what `attempt` reads.
   static bool GivenUp(const Live& live, uint64_t attempt);

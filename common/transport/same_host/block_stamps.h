@@ -54,4 +54,14 @@ inline bool AllAt(std::span<const BlockStamp> stamps, WeightVersion version) {
   return true;
 }
 
+// Whether it was the capture of `version` that changed all blocks with these stamps last: how their
+// bytes are known before that capture has ended. Asked twice, as AllAt.
+inline bool AllBy(std::span<const BlockStamp> stamps, WeightVersion version) {
+  std::atomic_thread_fence(std::memory_order_acquire);  // after the bytes
+  for (const BlockStamp& stamp : stamps) {
+    if (stamp.load(std::memory_order_acquire) != version.value()) return false;
+  }
+  return true;
+}
+
 }  // namespace dws

@@ -11,7 +11,6 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
-#include "receiver_daemon/transfer/grpc/full_call.h"
 
 namespace dws {
 namespace {
@@ -134,31 +133,37 @@ Result<Description> Fetcher::Describe(const StreamId& stream, WeightVersion vers
   return description;
 }
 
+FullCallEnd Fetcher::CallFull(const StreamId& stream, WeightVersion version, bool early,
+                              FullAssembly& assembly) {
+  v1::FetchFullRequest request;
+  *request.mutable_stream() = ToProto(stream);
+  *request.mutable_layout_signature() = ToProto(layout_);
+  request.set_version(version.value());
+  request.set_raw(true);
+  request.set_early(early);
+  uint64_t bytes = 0;
+  for (const BlockRange& range : assembly.Missing()) {
+    if (request.blocks_size() == kRangesMax) break;  // the others next time
+    bytes += SizeBytes(assembly.layout(), range);
+    const int slices = request.rank_slices_size();
+    if (slices == 0 || request.rank_slices(slices - 1) != range.slice.value()) {
+      request.add_rank_slices(range.slice.value());
+    }
+    v1::BlockRange& blocks = *request.add_blocks();
+    blocks.set_rank_slice(range.slice.value());
+    blocks.set_first_block(range.first_block);
+    blocks.set_block_count(range.block_count);
+  }
+  ActiveCalls::Call call(calls_, TransferTimeout(bytes));
+  return CallFetchFull(
+      channel_, *call.context(), request, [&] { return check_peer_(*call.context()); }, assembly);
+}
+
 Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly) {
   Attempts attempts(calls_);
   while (assembly.missing_blocks() > 0) {
     const uint64_t had = assembly.missing_blocks();
-    v1::FetchFullRequest request;
-    *request.mutable_stream() = ToProto(stream);
-    *request.mutable_layout_signature() = ToProto(layout_);
-    request.set_version(version.value());
-    request.set_raw(true);
-    uint64_t bytes = 0;
-    for (const BlockRange& range : assembly.Missing()) {
-      if (request.blocks_size() == kRangesMax) break;  // the others next time
-      bytes += SizeBytes(assembly.layout(), range);
-      const int slices = request.rank_slices_size();
-      if (slices == 0 || request.rank_slices(slices - 1) != range.slice.value()) {
-        request.add_rank_slices(range.slice.value());
-      }
-      v1::BlockRange& blocks = *request.add_blocks();
-      blocks.set_rank_slice(range.slice.value());
-      blocks.set_first_block(range.first_block);
-      blocks.set_block_count(range.block_count);
-    }
-    ActiveCalls::Call call(calls_, TransferTimeout(bytes));
-    const FullCallEnd end = CallFetchFull(
-        channel_, *call.context(), request, [&] { return check_peer_(*call.context()); }, assembly);
+    const FullCallEnd end = CallFull(stream, version, false, assembly);
     DWS_RETURN_IF_ERROR(end.local);
     if (end.remote.ok() && assembly.missing_blocks() == 0) return OkStatus();
     // The stream may have ended before a piece that had changed on its way came again.
@@ -173,6 +178,10 @@ Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly
     DWS_RETURN_IF_ERROR(attempts.Next(status, left < had));
   }
   return OkStatus();
+}
+
+Status Fetcher::FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly) {
+  return CallFull(stream, version, true, assembly).local;
 }
 
 Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLayout& layout,

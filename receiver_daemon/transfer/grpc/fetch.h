@@ -14,6 +14,7 @@
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/peers/active_calls.h"
 #include "receiver_daemon/spool/full_assembly.h"
+#include "receiver_daemon/transfer/grpc/full_call.h"
 #include "receiver_daemon/transfer/same_host/host_snapshot.h"
 #include "receiver_daemon/transfer/sender_group.h"
 
@@ -40,6 +41,11 @@ class Fetcher {
   // Brings what is missing in the assembly. What came in a stream that broke is kept, if its slice
   // turns out right.
   Status Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
+  // The same of a version whose capture may be open, in one call: what comes. Errors: CANCELLED, and
+  // what is wrong with what came.
+  Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
+  // For whoever waits between calls; false: the receiver ends.
+  bool Wait(Duration time) { return calls_.Wait(time); }
   // See HostSnapshot::Open.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
@@ -48,6 +54,10 @@ class Fetcher {
   Result<RemoteLoan> OpenFabric(const StreamId& stream);
 
  private:
+  // Asks for what is missing, once.
+  FullCallEnd CallFull(const StreamId& stream, WeightVersion version, bool early,
+                       FullAssembly& assembly);
+
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::SyncService::Stub> stub_;
   ActiveCalls& calls_;

@@ -3,6 +3,7 @@
 #include "receiver_daemon/transfer/grpc/full_ways.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,9 @@
 
 namespace dws {
 namespace {
+
+// What the capture of an early version has brought is looked at so often.
+constexpr Duration kEarlyPoll = std::chrono::milliseconds(1);
 
 size_t IndexOf(FullWay way) { return static_cast<size_t>(way); }
 
@@ -76,12 +80,47 @@ Status FullWays::ReadMemory(FullWay way, Transfer& transfer) {
   Status read = way == FullWay::kSameHost ? ReadSameHost(transfer) : ReadFabric(transfer);
   const Status right = DropWrong(transfer.assembly);
   if (read.ok()) read = right;
-  transfer.bytes[IndexOf(way)] = before - MissingBytes(transfer.assembly);
+  transfer.bytes[IndexOf(way)] += before - MissingBytes(transfer.assembly);
   return read;
+}
+
+// Blocks of this version that are here may be those of an attempt to capture it that was given up. The
+// digests show it.
+Status FullWays::ReadEarly(Transfer& transfer) {
+  FullAssembly& assembly = transfer.assembly;
+  const EarlyVersion& early = *assembly.early();
+  const StreamId& stream = transfer.target.stream;
+  const WeightVersion version = transfer.target.version;
+  MappedSnapshot snapshot;
+  if (MayTry(FullWay::kSameHost)) {
+    const auto mapped = transfer.fetcher.MapSnapshot(stream, assembly.layout(), host_);
+    if (mapped.ok()) snapshot = *mapped;
+  }
+  const uint64_t bytes = MissingBytes(assembly);
+  bool ask = snapshot == nullptr && MayTry(FullWay::kGrpc) && !MayTry(FullWay::kFabric);
+  while (early.stage() == EarlyVersion::Stage::kCapturing) {
+    if (snapshot != nullptr) {
+      DWS_RETURN_IF_ERROR(ReadSnapshot(*snapshot, version, assembly, pool_, true));
+    } else if (std::exchange(ask, false)) {
+      DWS_RETURN_IF_ERROR(transfer.fetcher.FullEarly(stream, version, assembly));
+    }
+    if (!transfer.fetcher.Wait(kEarlyPoll)) return CancelledError("the receiver is shutting down");
+  }
+  if (early.stage() == EarlyVersion::Stage::kGone) {
+    return UnavailableError("version {} was not published, or its capture did not go on",
+                            version.value());
+  }
+  DWS_RETURN_IF_ERROR(early.describe());
+  const Status right = DropWrong(assembly);
+  const FullWay way = snapshot != nullptr ? FullWay::kSameHost : FullWay::kGrpc;
+  if (!right.ok()) transfer.Passed(way, right);
+  transfer.bytes[IndexOf(way)] += bytes - MissingBytes(assembly);
+  return OkStatus();
 }
 
 Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, FullAssembly& assembly) {
   Transfer transfer{.target = target, .fetcher = fetcher, .assembly = assembly};
+  if (assembly.early() != nullptr) DWS_RETURN_IF_ERROR(ReadEarly(transfer));
   for (const FullWay way : {FullWay::kSameHost, FullWay::kFabric}) {
     if (!MayTry(way) || assembly.missing_blocks() == 0) continue;
     const Status read = ReadMemory(way, transfer);

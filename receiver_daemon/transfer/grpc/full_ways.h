@@ -64,6 +64,9 @@ class FullWays {
   Status ReadMemory(FullWay way, Transfer& transfer);
   Status ReadSameHost(Transfer& transfer);
   Status ReadFabric(Transfer& transfer);
+  // Of an early version, what its capture has brought until it ends; then waits until it is published
+  // and described. UNAVAILABLE: it is gone.
+  Status ReadEarly(Transfer& transfer);
   // Over the connection.
   Status ReadRest(Transfer& transfer);
   void Note(const Transfer& transfer);

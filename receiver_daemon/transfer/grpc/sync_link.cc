@@ -147,6 +147,8 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
       return OnWelcome(message.welcome(), peer);
     case v1::SyncDown::kAnnounce:
       return OnAnnounce(message.announce(), message.nonce());
+    case v1::SyncDown::kReplacing:
+      return OnReplacing(message.replacing());
     case v1::SyncDown::kBroadcastOffer:
     case v1::SyncDown::kBroadcastBegin:
     case v1::SyncDown::kBroadcastEnd:
@@ -199,6 +201,14 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
   } else {
     LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
   }
+  return OkStatus();
+}
+
+Status SyncLink::OnReplacing(const v1::Replacing& message) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
+  const auto version =
+      message.version() == 0 ? std::nullopt : std::optional(WeightVersion(message.version()));
+  subscription_.OnReplacing(index_, stream, RankEpoch(message.rank_epoch()), version);
   return OkStatus();
 }
 

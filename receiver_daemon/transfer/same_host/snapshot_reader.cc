@@ -12,22 +12,23 @@ namespace dws {
 namespace {
 
 Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& block,
-                 FullAssembly& assembly) {
+                 FullAssembly& assembly, bool early) {
   const RankLayout& layout = assembly.layout();
   const auto stamp =
       snapshot.stamps().subspan(layout.slice(block.slice).first_block + block.first_block, 1);
-  if (!AllAt(stamp, version)) return OkStatus();
+  const auto there = [&] { return early ? AllBy(stamp, version) : AllAt(stamp, version); };
+  if (!there()) return OkStatus();
   const size_t offset = snapshot.places().slice_offset(block.slice) + FirstByte(layout, block);
   DWS_RETURN_IF_ERROR(
       assembly.Take(block, snapshot.content().subspan(offset, SizeBytes(layout, block))));
-  if (!AllAt(stamp, version)) assembly.Drop(block);  // changed while it was copied
+  if (!there()) assembly.Drop(block);  // changed while it was copied
   return OkStatus();
 }
 
 }  // namespace
 
 Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullAssembly& assembly,
-                    ThreadPool& pool) {
+                    ThreadPool& pool, bool early) {
   std::vector<BlockRange> blocks;
   for (const BlockRange& range : assembly.Missing()) {
     for (uint32_t i = 0; i < range.block_count; ++i) {
@@ -41,7 +42,7 @@ Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullA
   pool.ParallelFor(blocks.size(), [&](size_t index, size_t) {
     if (failed) return;
     DWS_KILLPOINT("receiver.full.inside_snapshot");
-    const Status status = ReadBlock(snapshot, version, blocks[index], assembly);
+    const Status status = ReadBlock(snapshot, version, blocks[index], assembly, early);
     if (status.ok()) return;
     failed = true;
     MutexLock lock(mutex);

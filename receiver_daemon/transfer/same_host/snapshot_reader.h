@@ -12,7 +12,8 @@ namespace dws {
 // Copies what is missing in `assembly` and still is as of `version`, which was published; what the
 // trainer has changed since, or is changing, stays missing. Nobody waits for it. Errors:
 // FullAssembly::Take's.
+// `early`: instead what the capture of `version`, which may be open, has brought already.
 Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullAssembly& assembly,
-                    ThreadPool& pool);
+                    ThreadPool& pool, bool early = false);
 
 }  // namespace dws

@@ -137,8 +137,8 @@ std::shared_ptr<KeptBlocks> OpenReads::BeginOverwrite(WeightVersion version) {
   if (hungry_ > 0) --hungry_;
   if (whole) std::ranges::fill(wanted, uint8_t{1});
   for (Entry& entry : entries_) {
-    if (entry.kept != nullptr) continue;
-    DWS_CHECK(entry.version <= version);
+    // A newer one is that of the capture that begins: its reader is early.
+    if (entry.kept != nullptr || entry.version > version) continue;
     std::vector<uint8_t> with_it = wanted;
     const uint64_t added = MarkLeft(entry, with_it);
     if (added > room) continue;

@@ -396,4 +396,49 @@ TEST_CASE("a forgotten stream is followed again only after a welcome", "[protoco
   REQUIRE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2), kNow).ok());
 }
 
+TEST_CASE("a version may be read early once every rank captures it or offers it", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
+  CHECK_FALSE(state.EarlyTarget().has_value());
+  state.OnReplacing(kFirst, kStream, RankEpoch(1), WeightVersion(2));
+  CHECK_FALSE(state.EarlyTarget().has_value());
+  // Of another stream or epoch.
+  state.OnReplacing(kSecond, kTwin, RankEpoch(1), WeightVersion(2));
+  state.OnReplacing(kSecond, kStream, RankEpoch(2), WeightVersion(2));
+  CHECK_FALSE(state.EarlyTarget().has_value());
+  state.OnReplacing(kSecond, kStream, RankEpoch(1), WeightVersion(2));
+  const auto early = state.EarlyTarget();
+  REQUIRE(early.has_value());
+  CHECK(early->version == WeightVersion(2));
+  CHECK(early->stream == kStream);
+  REQUIRE(early->ranks.size() == 2);
+  CHECK(early->ranks[1].sender == kSecond);
+  CHECK(TargetVersion(state) == 1);
+
+  SECTION("the first rank publishes it, then the second") {
+    REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kStream, {1, 2})).ok());
+    REQUIRE(state.EarlyTarget().has_value());
+    CHECK(state.EarlyTarget()->version == WeightVersion(2));
+    REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1, 2})).ok());
+    CHECK_FALSE(state.EarlyTarget().has_value());
+    CHECK(TargetVersion(state) == 2);
+  }
+  SECTION("a rank gives it up") {
+    state.OnReplacing(kSecond, kStream, RankEpoch(1), std::nullopt);
+    CHECK_FALSE(state.EarlyTarget().has_value());
+  }
+  SECTION("a rank is already at the next one") {
+    state.OnReplacing(kFirst, kStream, RankEpoch(1), WeightVersion(3));
+    CHECK_FALSE(state.EarlyTarget().has_value());
+  }
+  SECTION("a sender is lost, or welcomes again") {
+    state.OnDisconnect(kSecond);
+    CHECK_FALSE(state.EarlyTarget().has_value());
+    state.OnConnect(kSecond);
+    REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
+    CHECK_FALSE(state.EarlyTarget().has_value());
+  }
+}
+
 }  // namespace dws

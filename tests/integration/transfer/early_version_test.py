@@ -1,0 +1,249 @@
+"""Full versions that are read while the trainer still hands them over: over the connection and from memory of
+the same host; given up, stopped, and cut short in the middle."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import unittest
+from typing import Any
+
+import numpy as np
+
+import dws
+from tests.integration.cluster import Daemon
+from tests.integration.integration_case import IntegrationCase, eventually
+
+# 8 MiB and 4 MiB: several pieces of a transfer. A put sends all but what is left in the last bucket.
+SHAPES: dict[str, tuple[int, ...]] = {"a": (2048, 1024), "b": (1024, 1024)}
+BYTES = {name: 4 * int(np.prod(shape)) for name, shape in SHAPES.items()}
+# By which full tensors come; those of unix sockets are on the same host.
+WAYS: dict[str, tuple[str, ...]] = {"same-host": (), "grpc": ("--insecure",)}
+
+
+class EarlyVersionCase(IntegrationCase):
+    def begin(self, way: str) -> None:
+        self.random = np.random.default_rng(31)
+        self.sender = self.cluster.start_sender(0, *WAYS[way], name=f"s-{way}")
+        flags = (*WAYS[way], f"--sender={self.sender.address}")
+        self.receiver = self.cluster.start_receiver(f"r-{way}", *flags, senders=False)
+        self.dws_trainer = dws.Trainer(self.sender.socket, "test", 0, 1, None)
+        self.addCleanup(self.dws_trainer.close)
+        specs = [dws.TensorSpec(n, np.float32, s) for n, s in SHAPES.items()]
+        self.dws_trainer.register_ring(specs, bucket_bytes=1 << 20)
+        self.source = self.values()
+        with self.dws_trainer.version(1) as version:
+            self.put(version, *SHAPES)
+        self.dws_engine = self.engine(self.receiver)
+        self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+        self.check(1)
+        self.taken = self.fetched()
+
+    def values(self) -> dict[str, Any]:
+        return {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
+
+    def put(self, version: Any, *names: str) -> None:
+        for name in names:
+            version.put(name, self.source[name])
+
+    def check(self, version: int) -> None:
+        self.await_version(self.dws_engine, version)
+        self.assert_same_weights(self.dws_engine, self.live, self.source)
+
+    def fetched(self) -> float:
+        return self.receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"')
+
+    def early(self, outcome: str) -> float:
+        return self.receiver.metric("dws_receiver_early_versions_total", f'outcome="{outcome}"')
+
+    def arrived(self) -> int:
+        """Bytes of the version that is being fetched."""
+        status = json.loads(self.receiver.page("/status"))["receiver"]
+        return int(status.get("stage_done_bytes", 0)) if status.get("stage") == "fetching" else 0
+
+    def await_arrived(self, count: int) -> None:
+        eventually(
+            lambda: self.arrived() >= count,
+            lambda: f"{count} bytes, not {self.arrived()}\n{self.receiver.log_tail(30)}",
+        )
+
+
+class EarlyVersionTest(EarlyVersionCase):
+    def test_a_tensor_travels_before_the_next_one_is_handed_over(self) -> None:
+        for way in WAYS:
+            with self.subTest(way=way):
+                self.begin(way)
+                self.source = self.values()
+                with self.dws_trainer.version(2, full=True) as version:
+                    self.put(version, "a")
+                    self.await_arrived(BYTES["a"] // 2)
+                    self.assertEqual(self.dws_engine.grant.version, 1)
+                    self.put(version, "b")
+                self.check(2)
+                self.assertEqual(self.early("staged"), 1)
+                # Nothing came twice.
+                self.assertEqual(self.fetched() - self.taken, sum(BYTES.values()))
+                way_bytes = self.receiver.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
+                self.assertEqual(way_bytes, 2 * sum(BYTES.values()))
+                log = self.receiver.log_tail(1000)
+                trouble = [line for line in log.splitlines() if line.split()[1] in "WE"]
+                self.assertEqual([line for line in trouble if " insecure " not in line], [])
+
+    def test_an_attempt_that_was_given_up_leaves_nothing_in_the_next_one(self) -> None:
+        for way in WAYS:
+            with self.subTest(way=way):
+                self.begin(way)
+                before = {n: array.copy() for n, array in self.source.items()}
+                for attempt in range(3):
+                    with self.assertRaisesRegex(RuntimeError, "the trainer changes its mind"):
+                        with self.dws_trainer.version(2, full=True) as version:
+                            self.source = self.values()
+                            self.put(version, "a")
+                            if attempt == 0:
+                                self.await_arrived(BYTES["a"] // 2)
+                            raise RuntimeError("the trainer changes its mind")
+                    self.assert_same_weights(self.dws_engine, self.live, before)
+                    self.assertEqual(self.dws_engine.grant.version, 1)
+                # The same number, other values, at once; the first try has used up the early reading.
+                self.source = self.values()
+                with self.dws_trainer.version(2, full=True) as version:
+                    self.put(version, *SHAPES)
+                self.check(2)
+                self.assertGreaterEqual(self.early("dropped"), 1)
+                self.source = self.values()
+                with self.dws_trainer.version(3, full=True) as version:
+                    self.put(version, "a")
+                    self.await_arrived(BYTES["a"] // 2)
+                    self.put(version, "b")
+                self.check(3)
+
+    def test_a_trainer_that_stops_in_the_middle_holds_up_nobody(self) -> None:
+        for way in WAYS:
+            with self.subTest(way=way):
+                self.begin(way)
+                before = {n: array.copy() for n, array in self.source.items()}
+                self.source = self.values()
+                with self.dws_trainer.version(2, full=True) as version:
+                    self.put(version, "a")
+                    self.await_arrived(BYTES["a"] // 2)
+                    eventually(lambda: self.early("dropped") == 1, lambda: "an early version dropped")
+                    # The engine goes on, and so does its receiver: another one attaches.
+                    self.assert_same_weights(self.dws_engine, self.live, before)
+                    self.assertEqual(self.receiver.readyz()[0], 200)
+                    self.put(version, "b")
+                self.check(2)
+                self.assertEqual(self.early("staged"), 0)
+
+    def test_an_engine_that_leaves_while_a_version_is_read_is_replaced(self) -> None:
+        for way in WAYS:
+            with self.subTest(way=way):
+                self.begin(way)
+                self.source = self.values()
+                with self.dws_trainer.version(2, full=True) as version:
+                    self.put(version, "a")
+                    self.await_arrived(BYTES["a"] // 2)
+                    self.dws_engine.close()
+                    self.put(version, "b")
+                self.dws_engine = self.engine(self.receiver)
+                self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+                self.check(2)
+
+    def test_daemons_that_are_killed_while_a_version_is_read_come_back(self) -> None:
+        for way in WAYS:
+            with self.subTest(way=way):
+                self.begin(way)
+                before = {n: array.copy() for n, array in self.source.items()}
+                self.source = self.values()
+                with self.dws_trainer.version(2, full=True) as version:
+                    self.put(version, "a")
+                    self.await_arrived(BYTES["a"] // 2)
+                    self.receiver.kill()
+                    self.put(version, "b")
+                self.receiver.start()
+                self.await_version(self.dws_engine, 2)
+                self.check(2)
+                before = {n: array.copy() for n, array in self.source.items()}
+                with self.assertRaises(dws.DwsError):
+                    with self.dws_trainer.version(3, full=True) as version:
+                        self.source = self.values()
+                        self.put(version, "a")
+                        self.await_arrived(BYTES["a"] // 2)
+                        self.sender.kill()
+                        self.put(version, "b")
+                self.assert_same_weights(self.dws_engine, self.live, before)
+                self.sender.start()
+                self.dws_trainer.reconnect()
+                self.source = self.values()
+                with self.dws_trainer.version(4, full=True) as version:
+                    self.put(version, *SHAPES)
+                self.check(4)
+
+    def test_versions_that_follow_each_other_at_random_are_never_torn(self) -> None:
+        for way in WAYS:
+            with self.subTest(way=way):
+                self.begin(way)
+                over = threading.Event()
+                torn: list[str] = []
+
+                def look() -> None:
+                    while not over.is_set():
+                        with self.dws_engine.running(60) as grant:
+                            found = {float(array.flat[i]) for array in self.live.values() for i in (0, -1)}
+                            wanted = {float(grant.version)}
+                            if grant.version > 1 and found != wanted:
+                                torn.append(f"version {grant.version}: {found}")
+                        time.sleep(0.002)
+
+                watch = threading.Thread(target=look)
+                watch.start()
+                try:
+                    for number in range(2, 22):
+                        for name, shape in SHAPES.items():
+                            self.source[name] = np.full(shape, number, np.float32)
+                        names = list(SHAPES)
+                        if self.random.random() < 0.5:
+                            names.reverse()
+                        full = bool(self.random.random() < 0.7)
+                        with self.dws_trainer.version(number, full=full) as version:
+                            for name in names:
+                                self.put(version, name)
+                                time.sleep(self.random.random() * 0.05)
+                        if self.random.random() < 0.4:
+                            self.await_version(self.dws_engine, number)
+                    self.check(21)
+                finally:
+                    over.set()
+                    watch.join()
+                self.assertEqual(torn, [])
+
+
+class EarlyRanksTest(IntegrationCase):
+    def test_a_rank_that_is_late_is_awaited_by_the_others_tensors(self) -> None:
+        self.start(ranks=2)
+        receiver: Daemon = self.cluster.receivers[0]
+        shape = (1024, 1024)
+        stream = dws.Stream.new()
+        trainers = [self.trainer(rank, 2, stream) for rank in range(2)]
+        sources = []
+        for rank, trainer in enumerate(trainers):
+            trainer.register_ring([dws.TensorSpec(f"t{rank}", np.float32, shape)])
+            sources.append(np.full(shape, rank, np.float32))
+            with trainer.version(1) as version:
+                version.put(f"t{rank}", sources[rank])
+        engine = self.engine(receiver)
+        live = engine.attach({f"t{rank}": np.zeros(shape, np.float32) for rank in range(2)})
+        self.await_version(engine, 1)
+        with trainers[1].version(2, full=True) as late:
+            with trainers[0].version(2, full=True) as first:
+                first.put("t0", np.full(shape, 10, np.float32))
+            self.assertEqual(engine.grant.version, 1)
+            late.put("t1", np.full(shape, 11, np.float32))
+        self.await_version(engine, 2)
+        wanted = {f"t{rank}": np.full(shape, 10 + rank, np.float32) for rank in range(2)}
+        self.assert_same_weights(engine, live, wanted)
+        self.assertEqual(receiver.metric("dws_receiver_early_versions_total", 'outcome="staged"'), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
