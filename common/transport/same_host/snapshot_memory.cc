@@ -2,12 +2,14 @@
 #include "common/transport/same_host/snapshot_memory.h"
 
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +20,7 @@ namespace {
 
 constexpr size_t kSliceAlignment = 64;
 constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Nobody can take memory from under a mapping, or map it to write; the sender's own mapping stays.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
@@ -36,6 +39,35 @@ Result<std::byte*> MapFile(const UniqueFd& file, size_t size, int protection) {
   return static_cast<std::byte*>(mapped);
 }
 
+size_t InHugePages(size_t size) { return CeilDiv(size, kHugePageBytes) * kHugePageBytes; }
+
+// Nothing: there are not enough huge pages that the operator has reserved. All are taken now, because a
+// lack of them that is noticed later kills the process.
+std::optional<UniqueFd> HugeFile(size_t size) {
+  if (size < kHugePageBytes) return std::nullopt;
+  UniqueFd file(
+      ::memfd_create("dws-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!file.valid()) return std::nullopt;
+  const auto in_pages = static_cast<off_t>(InHugePages(size));
+  if (::ftruncate(file.get(), in_pages) != 0) return std::nullopt;
+  if (::fallocate(file.get(), 0, 0, in_pages) != 0) return std::nullopt;
+  return file;
+}
+
+Result<UniqueFd> SmallFile(size_t size) {
+  UniqueFd file(::memfd_create("dws-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return ErrnoError(errno, "creating a snapshot's memory");
+  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) {
+    return ErrnoError(errno, fmt::format("a snapshot of {} bytes cannot be allocated", size));
+  }
+  return file;
+}
+
+// Huge pages are of another file system, which numbers files by itself.
+uint64_t IdOf(const struct stat& file) {
+  return (uint64_t{file.st_dev} << 48) ^ uint64_t { file.st_ino };
+}
+
 }  // namespace
 
 SnapshotPlaces::SnapshotPlaces(const RankLayout& layout) {
@@ -47,30 +79,29 @@ SnapshotPlaces::SnapshotPlaces(const RankLayout& layout) {
   size_bytes_ = stamps_offset_ + std::max<size_t>(layout.block_count(), 1) * sizeof(BlockStamp);
 }
 
-SnapshotMemory::SnapshotMemory(UniqueFd file, uint64_t id, SnapshotPlaces places,
+SnapshotMemory::SnapshotMemory(UniqueFd file, const struct stat& found, SnapshotPlaces places,
                                size_t block_count, std::byte* bytes)
     : file_(std::move(file)),
-      id_(id),
+      id_(IdOf(found)),
+      mapped_bytes_(static_cast<size_t>(found.st_size)),
       places_(std::move(places)),
       block_count_(block_count),
       bytes_(bytes),
       stamps_(reinterpret_cast<BlockStamp*>(bytes + places_.stamps_offset())) {}
 
-SnapshotMemory::~SnapshotMemory() { ::munmap(bytes_, places_.size_bytes()); }
+SnapshotMemory::~SnapshotMemory() { ::munmap(bytes_, mapped_bytes_); }
 
 Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout& layout) {
   SnapshotPlaces places(layout);
-  UniqueFd file(::memfd_create("dws-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file.valid()) return ErrnoError(errno, "creating a snapshot's memory");
-  if (::ftruncate(file.get(), static_cast<off_t>(places.size_bytes())) != 0) {
-    return ErrnoError(
-        errno, fmt::format("a snapshot of {} bytes cannot be allocated", places.size_bytes()));
+  std::optional<UniqueFd> file = HugeFile(places.size_bytes());
+  if (!file.has_value()) {
+    DWS_ASSIGN_OR_RETURN(file, SmallFile(places.size_bytes()));
   }
-  DWS_ASSIGN_OR_RETURN(const struct stat made, StatOf(file));
+  DWS_ASSIGN_OR_RETURN(const struct stat made, StatOf(*file));
   DWS_ASSIGN_OR_RETURN(std::byte* const bytes,
-                       MapFile(file, places.size_bytes(), PROT_READ | PROT_WRITE));
-  std::unique_ptr<SnapshotMemory> memory(new SnapshotMemory(
-      std::move(file), made.st_ino, std::move(places), layout.block_count(), bytes));
+                       MapFile(*file, static_cast<size_t>(made.st_size), PROT_READ | PROT_WRITE));
+  std::unique_ptr<SnapshotMemory> memory(
+      new SnapshotMemory(*std::move(file), made, std::move(places), layout.block_count(), bytes));
   if (::fcntl(memory->file_.get(), F_ADD_SEALS, kSeals) != 0) {
     const int why = errno;
     if (why != EINVAL) return ErrnoError(why, "sealing a snapshot's memory");
@@ -83,17 +114,18 @@ Result<std::unique_ptr<const SnapshotMemory>> SnapshotMemory::Map(UniqueFd descr
                                                                   const RankLayout& layout) {
   SnapshotPlaces places(layout);
   DWS_ASSIGN_OR_RETURN(const struct stat found, StatOf(descriptor));
-  if (static_cast<uint64_t>(found.st_size) != places.size_bytes()) {
-    return InvalidArgumentError("a snapshot's memory has {} bytes, its layout needs {}",
-                                found.st_size, places.size_bytes());
+  const auto size = static_cast<uint64_t>(found.st_size);
+  if (size != places.size_bytes() && size != InHugePages(places.size_bytes())) {
+    return InvalidArgumentError("a snapshot's memory has {} bytes, its layout needs {}", size,
+                                places.size_bytes());
   }
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return InvalidArgumentError("a snapshot's memory can be made smaller while it is read");
   }
-  DWS_ASSIGN_OR_RETURN(std::byte* const bytes, MapFile(descriptor, places.size_bytes(), PROT_READ));
+  DWS_ASSIGN_OR_RETURN(std::byte* const bytes, MapFile(descriptor, size, PROT_READ));
   return std::unique_ptr<const SnapshotMemory>(new SnapshotMemory(
-      std::move(descriptor), found.st_ino, std::move(places), layout.block_count(), bytes));
+      std::move(descriptor), found, std::move(places), layout.block_count(), bytes));
 }
 
 Result<UniqueFd> SnapshotMemory::ReadOnlyDescriptor() const {

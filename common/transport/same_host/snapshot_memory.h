@@ -2,6 +2,8 @@
 // its host map to read. It holds the bytes of every slice, and beside them the stamp of every block.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -40,7 +42,8 @@ class SnapshotPlaces {
 // the bytes, stay. Threads: safe from any; who may use the bytes is its owner's business.
 class SnapshotMemory {
  public:
-  // For the sender: zero bytes, which nobody else can make smaller, larger, or writable.
+  // For the sender: zero bytes, which nobody else can make smaller, larger, or writable; in huge pages
+  // if the operator has reserved enough of 2 MiB (vm.nr_hugepages).
   // RESOURCE_EXHAUSTED: there is not enough memory.
   static Result<std::unique_ptr<SnapshotMemory>> Create(const RankLayout& layout);
   // For a receiver of the host: maps what ReadOnlyDescriptor gave. INVALID_ARGUMENT: it is no
@@ -68,11 +71,12 @@ class SnapshotMemory {
   Result<UniqueFd> ReadOnlyDescriptor() const;
 
  private:
-  SnapshotMemory(UniqueFd file, uint64_t id, SnapshotPlaces places, size_t block_count,
+  SnapshotMemory(UniqueFd file, const struct stat& found, SnapshotPlaces places, size_t block_count,
                  std::byte* bytes);
 
   const UniqueFd file_;
   const uint64_t id_;
+  const size_t mapped_bytes_;
   const SnapshotPlaces places_;
   const size_t block_count_;
   std::byte* const bytes_;  // mmap

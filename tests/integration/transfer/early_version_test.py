@@ -38,6 +38,7 @@ class EarlyVersionCase(IntegrationCase):
         self.dws_engine = self.engine(self.receiver)
         self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
         self.check(1)
+        self.await_fetched(sum(BYTES.values()))
         self.taken = self.fetched()
 
     def values(self) -> dict[str, Any]:
@@ -53,6 +54,11 @@ class EarlyVersionCase(IntegrationCase):
 
     def fetched(self) -> float:
         return self.receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"')
+
+    def await_fetched(self, count: float) -> None:
+        """Reports follow a commit. Fails if more came."""
+        eventually(lambda: self.fetched() >= count, lambda: f"{count} bytes, not {self.fetched()}")
+        self.assertEqual(self.fetched(), count)
 
     def early(self, outcome: str) -> float:
         return self.receiver.metric("dws_receiver_early_versions_total", f'outcome="{outcome}"')
@@ -83,7 +89,7 @@ class EarlyVersionTest(EarlyVersionCase):
                 self.check(2)
                 self.assertEqual(self.early("staged"), 1)
                 # Nothing came twice.
-                self.assertEqual(self.fetched() - self.taken, sum(BYTES.values()))
+                self.await_fetched(self.taken + sum(BYTES.values()))
                 way_bytes = self.receiver.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
                 self.assertEqual(way_bytes, 2 * sum(BYTES.values()))
                 log = self.receiver.log_tail(1000)

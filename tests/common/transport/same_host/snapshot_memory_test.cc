@@ -1,11 +1,14 @@
 #include "common/transport/same_host/snapshot_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <string>
 
 #include "common/transport/same_host/host_id.h"
@@ -46,6 +49,41 @@ TEST_CASE("another mapping of a snapshot reads the bytes and the stamps", "[same
   CHECK(AllAt((*mapped)->stamps(), WeightVersion(7)));
   CHECK_FALSE(AllAt((*mapped)->stamps(), WeightVersion(6)));
   CHECK(AllAt((*mapped)->stamps().first(2), WeightVersion(1)));
+}
+
+// Reads as the kernel says, so that the test follows a machine's configuration.
+uint64_t HugePages(const std::string& field) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field + ":")) return std::stoull(line.substr(field.size() + 1));
+  }
+  return 0;
+}
+
+TEST_CASE("a snapshot lies in reserved huge pages if there are enough", "[same_host]") {
+  constexpr uint64_t kPage = uint64_t{2} << 20;
+  const uint64_t free = HugePages("HugePages_Free") - HugePages("HugePages_Rsvd");
+  if (free == 0) WARN("no huge pages are reserved here: only the small ones are tried");
+  const RankLayout layout = LayoutOf(kPage);  // of 2 bytes each, and a few more
+  {
+    const auto memory = SnapshotMemory::Create(layout);
+    REQUIRE(memory.ok());
+    auto descriptor = (*memory)->ReadOnlyDescriptor();
+    REQUIRE(descriptor.ok());
+    struct statfs found = {};
+    REQUIRE(::fstatfs(descriptor->get(), &found) == 0);
+    CHECK((found.f_type == HUGETLBFS_MAGIC) == (free >= 3));
+    CHECK(::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor->get(), 0) ==
+          MAP_FAILED);
+    CHECK(::ftruncate(descriptor->get(), 0) != 0);
+    const auto mapped = SnapshotMemory::Map(*std::move(descriptor), layout);
+    REQUIRE(mapped.ok());
+    (*memory)->content()[2 * kPage - 1] = std::byte{42};
+    CHECK((*mapped)->content()[2 * kPage - 1] == std::byte{42});
+    CHECK((*mapped)->id() == (*memory)->id());
+  }
+  // More than there are.
+  CHECK(SnapshotMemory::Create(LayoutOf((free + 1) * kPage)).ok());
 }
 
 TEST_CASE("whoever is given a snapshot can neither write it nor shorten it", "[same_host]") {
