@@ -3,8 +3,8 @@
 #
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path; full versions. mesh: planning;
-# full weights on one host, and as root between hosts in network namespaces. slime: its version folders, published and
-# applied by both.
+# full weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces. slime:
+# its version folders, published and applied by both.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.

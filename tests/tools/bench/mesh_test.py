@@ -14,15 +14,22 @@ BETWEEN_HOSTS = ["P28", "P29"]  # where namespaces can be made
 class Mesh(unittest.TestCase):
     def test_the_figures_are_printed(self) -> None:
         command = ["bash", "tools/bench/run_mesh.sh", "--size-mib=16", "--rounds=1"]
-        command += ["--link-size-mib=16", "--link-rate=16000000"]
+        command += ["--link-size-mib=16", "--link-rate=16000000", "--peers="]
         ran = subprocess.run(command, check=False, capture_output=True, text=True)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         rows = list(csv.DictReader(ran.stdout.splitlines()))
         skipped = "P28 and P29 skipped: no network namespaces here" in ran.stderr
         self.assertEqual([row["id"] for row in rows], FIGURES + ([] if skipped else BETWEEN_HOSTS))
+        self.assertIn("P17 skipped: no Python with Mooncake is named (--peers)", ran.stderr)
         for row in rows:
             self.assertGreater(float(row["ours"]), 0)
             self.assertIn(row["case"], ran.stderr)
+
+    def test_a_python_without_the_peer_that_was_asked_for_is_refused(self) -> None:
+        command = ["bash", "tools/bench/run_mesh.sh", "--peers=/usr/bin/false"]
+        ran = subprocess.run(command, check=False, capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 2, ran.stderr)
+        self.assertIn("--peers=/usr/bin/false: that Python has no Mooncake that works", ran.stderr)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ have a limit; they need root and iproute2."""
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import statistics
 import sys
+from contextlib import ExitStack
 from typing import Callable
 
 from tests.integration.network_hosts import NetworkHosts, NoNamespaces
@@ -16,6 +18,7 @@ from tools.bench.full_weights.gather_and_send import GatherAndSend
 from tools.bench.full_weights.gloo_broadcast import GlooBroadcast
 from tools.bench.full_weights.link_job import LinkJob
 from tools.bench.full_weights.mesh_job import MeshJob
+from tools.bench.full_weights.mooncake_write import MooncakeMissing, MooncakeWrite, require_mooncake
 from tools.bench.full_weights.raw_limits import RawLimits
 from tools.bench.full_weights.shapes import Shapes
 
@@ -34,22 +37,36 @@ def _medians(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, flo
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def _versions(shapes: Shapes, rounds: int, report: Report) -> None:
+def _versions(shapes: Shapes, rounds: int, peers: str, report: Report) -> None:
     size = f"{shapes.size_bytes / 2**30:.2g} GiB; 2 ranks of rows to TP 2"
     for way in ("grpc", "same-host"):
-        with MeshJob(shapes, way, _THREADS) as job, GlooBroadcast(shapes) as gloo:
+        with ExitStack() as stack:
+            job = stack.enter_context(MeshJob(shapes, way, _THREADS))
+            gloo = stack.enter_context(GlooBroadcast(shapes))
             limits = RawLimits(shapes.size_bytes)
-            found = _medians(
-                {"ours": lambda: job.publish()[1], "tcp": limits.tcp_seconds, "memcpy": limits.memcpy_seconds,
-                 "gloo": gloo.seconds}, rounds,
-            )  # fmt: skip
+            runs = {
+                "ours": lambda: job.publish()[1], "tcp": limits.tcp_seconds, "memcpy": limits.memcpy_seconds,
+                "gloo": gloo.seconds,
+            }  # fmt: skip
+            mooncake = None
+            if way == "grpc" and peers:
+                mooncake = stack.enter_context(MooncakeWrite(shapes, peers))
+                runs["mooncake"] = mooncake.seconds
+            found = _medians(runs, rounds)
             job.check()
+            if mooncake is not None:
+                mooncake.check()
         ours = found["ours"]
         if way == "grpc":
             report.add("P14", f"{size}: publish to COMMITTED by grpc against 2 raw TCP streams", ours,
                        found["tcp"], ours / found["tcp"], "s", at_most=1.4)  # fmt: skip
             report.add("P16", f"{size}: gloo broadcast and load against the same", ours, found["gloo"],
                        found["gloo"] / ours, "s", at_least=3)  # fmt: skip
+            if "mooncake" in found:
+                report.add("P17", f"{size}: Mooncake's writes over TCP against the same", ours, found["mooncake"],
+                           found["mooncake"] / ours, "s", at_least=1.2)  # fmt: skip
+            else:
+                print("P17 skipped: no Python with Mooncake is named (--peers)", file=sys.stderr)
         else:
             report.add("P15", f"{size}: publish to COMMITTED on one host against memcpy", ours,
                        found["memcpy"], ours / found["memcpy"], "s", at_most=1.5)  # fmt: skip
@@ -94,9 +111,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--link-size-mib", type=int, default=512, help="of the weights between hosts")
     parser.add_argument("--link-rate", type=int, default=16_000_000, help="of each link, bytes a second")
+    parser.add_argument("--peers", default=os.environ.get("DWS_BENCH_PEERS", ""), metavar="PYTHON",
+                        help="one with the package mooncake-transfer-engine-non-cuda, for P17; by default"
+                        " $DWS_BENCH_PEERS")  # fmt: skip
     options = parser.parse_args()
+    if options.peers:
+        try:
+            require_mooncake(options.peers)
+        except MooncakeMissing as error:
+            parser.error(str(error))
     report = Report()
-    _versions(Shapes.of(options.size_mib << 20), options.rounds, report)
+    _versions(Shapes.of(options.size_mib << 20), options.rounds, options.peers, report)
     _first_contact(Shapes.of(options.size_mib << 19), options.rounds, report)
     try:
         shapes = Shapes.of(options.link_size_mib << 20, _HOSTS, _HOSTS)
