@@ -74,9 +74,8 @@ class LinkJob:
         for rank in range(self._shapes.tp):
             self._hosts.enter(cluster, self._shapes.ranks + rank)
             leader = [f"--group-leader={cluster.receivers[0].address}"] if rank else []
-            # A receiver reads from as many senders at a time as it has threads: from all of them.
             cluster.start_receiver(
-                f"engine-{rank}", "--insecure", f"--threads={self._shapes.ranks - 1}",
+                f"engine-{rank}", "--insecure",
                 f"--staging-bytes={2 * part + (16 << 20)}", f"--group-index={rank}", *group, *leader,
             )  # fmt: skip
 
