@@ -5,7 +5,9 @@
 #include <deque>
 #include <string>
 
+#include "common/proto_convert/convert.h"
 #include "common/transport/fabric/fabric_api.h"
+#include "common/transport/same_host/host_id.h"
 #include "tests/conformance/follower.h"
 #include "tests/conformance/transports.h"
 
@@ -118,6 +120,42 @@ TEST_CASE("where only a fabric may be used, one that moves nothing is an error",
   CHECK_THAT(outcome, Contains("UNAVAILABLE") && Contains("may come by fabric only") &&
                           Contains("has moved nothing"));
   CHECK(transport->full_ways().bytes == std::array<uint64_t, kFullWays.size()>{});
+}
+
+TEST_CASE("a sender passes its snapshot on its own host only", "[conformance]") {
+  Rank rank;
+  GrpcTransport transport(FullWay::kSameHost);
+  transport.Registered(rank.state());
+  rank.Publish(1);
+  const auto stub = v1::SyncService::NewStub(
+      grpc::CreateChannel(transport.address(), grpc::InsecureChannelCredentials()));
+  v1::OpenSnapshotRequest request;
+  *request.mutable_stream() = ToProto(rank.state()->stream);
+  *request.mutable_layout_signature() = ToProto(rank.layout().signature());
+  const auto ask = [&](const std::string& host, v1::OpenSnapshotReply& reply) {
+    grpc::ClientContext context;
+    request.set_host(host);
+    return stub->OpenSnapshot(&context, request, &reply);
+  };
+  // Another boot of this host is another kernel.
+  for (const std::string& other :
+       {std::string(), std::string(HostId().size(), '0'), HostId().substr(1), HostId() + "\n"}) {
+    v1::OpenSnapshotReply reply;
+    const grpc::Status refused = ask(other, reply);
+    CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+    CHECK(refused.error_message() == "this sender is on another host");
+    CHECK(reply.token().empty());
+  }
+  v1::OpenSnapshotReply reply;
+  REQUIRE(ask(HostId(), reply).ok());
+  CHECK(reply.snapshot() == rank.state()->snapshot->memory().id());
+  CHECK_FALSE(reply.token().empty());
+  // Who has it already needs no descriptor.
+  request.set_mapped(reply.snapshot());
+  v1::OpenSnapshotReply mapped;
+  REQUIRE(ask(HostId(), mapped).ok());
+  CHECK(mapped.snapshot() == reply.snapshot());
+  CHECK(mapped.token().empty());
 }
 
 }  // namespace dws

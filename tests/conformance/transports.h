@@ -114,9 +114,9 @@ class GrpcTransport final : public Transport {
   void CloseHandleSocket() { ::unlink(handles_->path().c_str()); }
   FullWays::View full_ways() const { return links_->FullWayViews()[0]; }
 
- private:
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
 
+ private:
   const FullWayRules rules_;
   SenderMetrics metrics_{"job", 0};
   SnapshotRecheck recheck_{[] {}};

@@ -1,0 +1,101 @@
+// A mapped snapshot that is read while the trainer changes it.
+#include "receiver_daemon/transfer/same_host/snapshot_reader.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/receiver_daemon/published_snapshot.h"
+
+namespace dws {
+namespace {
+
+// As a receiver maps it.
+std::unique_ptr<const SnapshotMemory> Mapped(const Published& sender) {
+  auto descriptor = sender.memory->ReadOnlyDescriptor();
+  REQUIRE(descriptor.ok());
+  auto mapped = SnapshotMemory::Map(*std::move(descriptor), sender.layout);
+  REQUIRE(mapped.ok());
+  return *std::move(mapped);
+}
+
+TEST_CASE("blocks that are as of the version are copied, in memory and on disk", "[same_host]") {
+  Published sender;
+  const auto mapped = Mapped(sender);
+  const auto assembly = sender.Assembly(GENERATE(true, false));
+  ThreadPool pool(1);
+  SECTION("all") {
+    REQUIRE(ReadSnapshot(*mapped, kWanted, *assembly, pool).ok());
+    CHECK(assembly->missing_blocks() == 0);
+  }
+  SECTION("all but those that had changed before, or are changing") {
+    for (const uint32_t block : {0, 7, 8, 20, 39}) sender.Change(block, 8);
+    const StampedChange change(sender.Stamp(30), WeightVersion(7));
+    REQUIRE(ReadSnapshot(*mapped, kWanted, *assembly, pool).ok());
+    CHECK(assembly->Missing() == std::vector<BlockRange>{{RankSlice(0), 0, 1},
+                                                         {RankSlice(0), 7, 2},
+                                                         {RankSlice(0), 20, 1},
+                                                         {RankSlice(0), 30, 1},
+                                                         {RankSlice(0), 39, 1}});
+  }
+  SECTION("only those that are missing") {
+    for (const BlockRange& range :
+         {BlockRange{RankSlice(0), 4, 6}, BlockRange{RankSlice(1), 0, 1}}) {
+      REQUIRE(assembly->Take(range, sender.Then(range)).ok());
+    }
+    // They would come wrong now.
+    sender.memory->content()[sender.Offset({RankSlice(0), 5, 1})] ^= std::byte{1};
+    REQUIRE(ReadSnapshot(*mapped, kWanted, *assembly, pool).ok());
+    CHECK(assembly->missing_blocks() == 0);
+  }
+  sender.CheckRight(*assembly);
+}
+
+TEST_CASE("a version that nobody could have published is not read", "[same_host]") {
+  Published sender;
+  const auto assembly = sender.Assembly();
+  ThreadPool pool(0);
+  REQUIRE(ReadSnapshot(*Mapped(sender), WeightVersion(~uint64_t{0}), *assembly, pool).ok());
+  CHECK(assembly->missing_blocks() == sender.layout.block_count());
+}
+
+TEST_CASE("bytes that are not as published are found by their digest", "[same_host]") {
+  Published sender;
+  const auto assembly = sender.Assembly();
+  ThreadPool pool(1);
+  sender.memory->content()[sender.Offset({RankSlice(2), 1, 1})] ^= std::byte{1};
+  REQUIRE(ReadSnapshot(*Mapped(sender), kWanted, *assembly, pool).ok());
+  CHECK(assembly->DropWrong() == std::vector<RankSlice>{RankSlice(2)});
+}
+
+TEST_CASE("a block that changes while it is copied is left out", "[same_host]") {
+#if defined(__SANITIZE_THREAD__)
+  return;  // reads that race are what this is about
+#endif
+  size_t read = 0;
+  size_t left_out = 0;
+  for (int round = 0; round < 20; ++round) {
+    Published sender;
+    const auto mapped = Mapped(sender);
+    const auto assembly = sender.Assembly();
+    std::atomic<bool> reads{false};
+    // Against the reader: they meet in the middle of some block.
+    std::thread trainer([&] {
+      while (!reads) continue;
+      for (uint32_t block = kBlocks; block > 0; --block) sender.Change(block - 1, 8);
+    });
+    ThreadPool pool(0);
+    reads = true;
+    const Status status = ReadSnapshot(*mapped, kWanted, *assembly, pool);
+    trainer.join();
+    REQUIRE(status.ok());
+    left_out += assembly->missing_blocks();
+    read += sender.layout.block_count() - assembly->missing_blocks();
+    sender.CheckRight(*assembly);
+  }
+  CHECK(read > 0);
+  CHECK(left_out > 0);
+}
+
+}  // namespace
+}  // namespace dws
