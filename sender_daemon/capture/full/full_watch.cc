@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "common/model/delta_profile.h"
+
 namespace dws {
 
 std::string_view ToString(FullCause cause) {
@@ -33,7 +35,7 @@ void FullWatch::Learn(uint64_t delta_bytes, uint64_t weights_bytes, bool whole) 
     dense_ = 0;
     return;
   }
-  dense_ = eligible_ && whole && share >= kEnter ? dense_ + 1 : 0;
+  dense_ = eligible_ && whole && share >= kFullShare ? dense_ + 1 : 0;
   pays_ = dense_ >= kVersions;
 }
 

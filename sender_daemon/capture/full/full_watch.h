@@ -23,9 +23,8 @@ std::string_view ToString(FullCause cause);
 class FullWatch {
  public:
   // Deltas are given up after kVersions versions in a row that handed over every block, and whose
-  // deltas had at least kEnter of the weights' bytes. They come back after one version that lacked
-  // blocks, or whose delta would have had less than kLeave. In between nothing changes.
-  static constexpr double kEnter = 7.0 / 8;
+  // deltas had at least kFullShare of the weights' bytes. They come back after one version that
+  // lacked blocks, or whose delta would have had less than kLeave. In between nothing changes.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.

@@ -17,10 +17,6 @@ constexpr uint64_t kAlignment = 64;
 // Of the memory that the host has left, at most one part in so many.
 constexpr uint64_t kMemoryShare = 2;
 
-uint64_t BlockBytes(const RankLayout::SliceEntry& slice, uint32_t block) {
-  return uint64_t{BlockElements(slice.elements, block)} * ElementBytes(slice.dtype);
-}
-
 }  // namespace
 
 KeptBlocks::KeptBlocks(const RankLayout& layout, WeightVersion version,
@@ -32,11 +28,11 @@ KeptBlocks::KeptBlocks(const RankLayout& layout, WeightVersion version,
       held_(std::move(held)) {
   DWS_CHECK(wanted.size() == layout.block_count());
   uint64_t room = 0;
-  for (const RankLayout::SliceEntry& slice : layout.slices()) {
-    for (uint32_t block = 0; block < slice.blocks; ++block) {
-      const uint64_t number = slice.first_block + block;
+  for (const BlockRange& slice : WholeSlices(layout)) {
+    for (uint32_t block = 0; block < slice.block_count; ++block) {
+      const uint64_t number = layout.slice(slice.slice).first_block + block;
       if (wanted[number] == 0) continue;
-      const uint64_t size = BlockBytes(slice, block);
+      const uint64_t size = SizeBytes(layout, {slice.slice, block, 1});
       offsets_[number] = room;
       size_bytes_ += size;
       room += CeilDiv(size, kAlignment) * kAlignment;
@@ -116,7 +112,7 @@ uint64_t OpenReads::MarkLeft(const Entry& entry, std::vector<uint8_t>& wanted) c
     for (uint32_t b = i == entry.next_range ? entry.next_offset : 0; b < range.block_count; ++b) {
       const uint32_t block = range.first_block + b;
       if (std::exchange(wanted[slice.first_block + block], uint8_t{1}) == 0) {
-        added += BlockBytes(slice, block);
+        added += SizeBytes(layout_, {range.slice, block, 1});
       }
     }
   }

@@ -1,15 +1,10 @@
-// The two limits are the daemons' own (FullWatch, LinkSpeed).
+// The two limits are the daemons' own.
 #include "tools/dwsctl/checkpoints/estimate_verdict.h"
 
+#include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 
 namespace dws::dwsctl {
-namespace {
-
-// Of the weights' bytes: from here on a sender gives deltas up.
-constexpr double kFullShare = 7.0 / 8;
-
-}  // namespace
 
 std::string_view ToString(SentAs sent) {
   switch (sent) {
