@@ -35,7 +35,8 @@ void EnableHealthAndReflection() {
   static_cast<void>(once);
 }
 
-void SetLimits(grpc::ServerBuilder& builder) {
+// `local`: only clients of this host, on a socket file.
+void SetLimits(grpc::ServerBuilder& builder, bool local) {
   using std::chrono::milliseconds;
   const auto interval = static_cast<int>(milliseconds(limits::kKeepaliveInterval).count());
   const auto timeout = static_cast<int>(milliseconds(limits::kKeepaliveTimeout).count());
@@ -45,7 +46,10 @@ void SetLimits(grpc::ServerBuilder& builder) {
   // a hung peer counts as absent after `timeout`.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout - interval);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // The kernel tells when a client of a socket file ends; that it hangs matters only while it has a
+  // call. Without one, gRPC in Python reads nothing but a piece every 5 s, of one of a process's
+  // channels at a time: a trainer that computes would be cut off, and its next call fail.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, local ? 0 : 1);
   // Clients ping too; the default treats more than one ping in five minutes as an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval / 2);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
@@ -119,7 +123,7 @@ Status GrpcServer::Impl::Start() {
   grpc::ServerBuilder builder;
   int tcp_port = 0;
   DWS_RETURN_IF_ERROR(AddPort(builder, tcp_port));
-  SetLimits(builder);
+  SetLimits(builder, options_.listen.empty());
   for (const NamedService& named : options_.services) builder.RegisterService(named.service);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {

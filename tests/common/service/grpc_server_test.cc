@@ -5,8 +5,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -92,17 +94,43 @@ grpc::Status RawCall(const std::string& target, const std::string& method,
   return status;
 }
 
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const std::string kEmptySettings("\0\0\0\x04\0\0\0\0\0", 9);
+
+// The frame that begins a Status call, which goes on until the message follows.
+std::string StatusCallFrame() {
+  const auto literal = [](const std::string& text) {
+    return static_cast<char>(text.size()) + text;
+  };
+  const std::string headers = std::string("\x83\x86") +                          // POST, http
+                              "\x04" + literal("/dws.v1.AdminService/Status") +  // :path
+                              "\x01" + literal("localhost") +                    // :authority
+                              "\x0f\x10" + literal("application/grpc") +         // content-type
+                              std::string(1, '\0') + literal("te") + literal("trailers");
+  const std::string end_headers_of_stream_1("\x01\x04\0\0\0\x01", 6);
+  return std::string(2, '\0') + static_cast<char>(headers.size()) + end_headers_of_stream_1 +
+         headers;
+}
+
+// Reads what has come. False: the server has closed the connection.
+bool IsOpen(int fd) {
+  std::array<char, 4096> bytes;
+  ssize_t size = 0;
+  do {
+    size = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  } while (size > 0);
+  return size < 0 && errno == EAGAIN;
+}
+
 // Makes the server write answers that nobody reads, until it can write no more.
 void SendUntilStuck(int fd) {
-  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-  const std::string settings("\0\0\0\x04\0\0\0\0\0", 9);
   const std::string ping("\0\0\x08\x06\0\0\0\0\0 8 bytes", 17);
   const auto send_soon = [fd](const std::string& bytes) {
     return Eventually(
         [&] { return ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0; },
         seconds(2));
   };
-  REQUIRE(send_soon(preface + settings));
+  REQUIRE(send_soon(kPreface + kEmptySettings));
   constexpr int kPingsMax = 1'000'000;
   int pings = 0;
   while (pings < kPingsMax && send_soon(ping)) ++pings;
@@ -200,6 +228,28 @@ TEST_CASE("health is SERVING exactly while the daemon is ready", "[grpc]") {
   lifecycle.SetStopping();
   lifecycle.SetReady();  // too late
   for (const std::string service : {"", kAdmin}) CHECK(CheckHealth(target, service) == kNotServing);
+}
+
+// A trainer calls once a step, which may take minutes, and answers nothing in between.
+TEST_CASE("a client of the socket file is cut off for silence only while it has a call", "[grpc]") {
+  TempFolder folder;
+  Lifecycle lifecycle;
+  TestAdmin admin;
+  GrpcServer::Options options = OptionsFor(admin, lifecycle);
+  options.unix_socket = folder.File("sock");
+  auto server = GrpcServer::Start(options);
+  REQUIRE(server.ok());
+  const auto idle = ConnectUnix(folder.File("sock"));
+  const auto calling = ConnectUnix(folder.File("sock"));
+  REQUIRE((idle.ok() && calling.ok()));
+  const auto say = [](const UniqueFd& fd, const std::string& bytes) {
+    return ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  };
+  REQUIRE(say(idle->fd, kPreface + kEmptySettings));
+  REQUIRE(say(calling->fd, kPreface + kEmptySettings + StatusCallFrame()));
+  CHECK(Eventually([&] { return !IsOpen(calling->fd.get()); }, 2 * limits::kKeepaliveTimeout));
+  CHECK_FALSE(Eventually([&] { return !IsOpen(idle->fd.get()); }, limits::kKeepaliveInterval));
 }
 
 TEST_CASE("server reflection lists the services", "[grpc]") {
