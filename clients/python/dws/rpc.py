@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any, Callable
 
 import grpc
@@ -21,6 +22,7 @@ from dws.errors import (
 RPC_TIMEOUT_SECONDS = 30.0
 _MESSAGE_BYTES_MAX = 64 << 20
 _SOCKET_PATH_BYTES_MAX = 107
+_PROBE_SECONDS = 1.0
 
 
 class DaemonConnection:
@@ -85,6 +87,11 @@ class DaemonConnection:
         if code == grpc.StatusCode.UNAVAILABLE and details.startswith("this sender"):
             return DaemonUnavailableError(f"{what}: {details}")  # it answers, with the reason
         if code == grpc.StatusCode.UNAVAILABLE:
+            if self._listens():
+                return DaemonUnavailableError(
+                    f"{what}: the connection to {self.socket_path} broke ({details}), and a process "
+                    "listens there: try again; if it stays so, look at the daemon's log"
+                )
             exists = os.path.exists(self.socket_path)
             return DaemonUnavailableError(
                 f"{what}: no daemon answers on {self.socket_path} "
@@ -98,6 +105,15 @@ class DaemonConnection:
             details = "the daemon did not answer in time; is its process stopped?"  # gRPC here says so
         suffix = f" [{code.name}]" if kind is DwsError else ""
         return kind(f"{what}: {details}{suffix}")
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_PROBE_SECONDS)
+            try:
+                probe.connect(self.socket_path)
+            except OSError:
+                return False
+            return True
 
     def close(self) -> None:
         self.channel.close()

@@ -1,8 +1,11 @@
 """dws.Trainer against a stand-in for the sender."""
 
+import contextlib
 import os
 import select
+import socket
 import tempfile
+import threading
 import time
 import unittest
 from typing import Any
@@ -17,6 +20,12 @@ from dws._proto import trainer_pb2
 from tests.clients.python.fake_daemons import FakeSender
 
 SHORT_SECONDS = 0.3
+
+
+def _hang_up_on_all(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it was closed
+        while True:
+            listener.accept()[0].close()
 
 
 class _WithSender(unittest.TestCase):
@@ -106,6 +115,21 @@ class TrainerTest(_WithSender):
         with self.assertRaisesRegex(
             dws.DaemonUnavailableError, "none.sock.*no such socket.*Start it: dws-sender --socket"
         ):
+            trainer.register({"a": np.zeros(4, np.float32)})
+
+    def test_a_connection_that_breaks_is_not_called_an_absent_sender(self) -> None:
+        path = os.path.join(self.folder, "hangs-up.sock")
+        trainer = dws.Trainer(path, job_id="job")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            threading.Thread(target=_hang_up_on_all, args=(listener,), daemon=True).start()
+            with self.assertRaisesRegex(
+                dws.DaemonUnavailableError, "connection to .*hangs-up.sock broke .*: try again"
+            ):
+                trainer.register({"a": np.zeros(4, np.float32)})
+            listener.shutdown(socket.SHUT_RDWR)
+        with self.assertRaisesRegex(dws.DaemonUnavailableError, "no process listens there"):
             trainer.register({"a": np.zeros(4, np.float32)})
 
     def test_a_restarted_sender_asks_for_reconnect(self) -> None:
