@@ -63,6 +63,17 @@ class Boundaries:
           DeadlineError: the commit took longer. None begins after that.
           DaemonUnavailableError: no receiver answers, or it ended meanwhile.
         """
+        try:
+            return self._pass(timeout)
+        except grpc.RpcError as error:
+            if not self._daemon.found_again(error):
+                raise self._daemon.error(error, _WHAT) from error
+        try:
+            return self._pass(timeout)
+        except grpc.RpcError as error:
+            raise self._daemon.error(error, _WHAT) from error
+
+    def _pass(self, timeout: float) -> int:
         boundary_id = _new_id()
         try:
             request = engine_pb2.BoundaryRequest(boundary_id=boundary_id)
@@ -71,7 +82,7 @@ class Boundaries:
             if _is_older(error):
                 return 0
             if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise self._daemon.error(error, _WHAT) from error
+                raise
             with contextlib.suppress(DeadlineError, DaemonUnavailableError):
                 self._end(boundary_id, _END_SECONDS)
             raise DeadlineError(

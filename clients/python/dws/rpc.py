@@ -23,6 +23,7 @@ RPC_TIMEOUT_SECONDS = 30.0
 _MESSAGE_BYTES_MAX = 64 << 20
 _SOCKET_PATH_BYTES_MAX = 107
 _PROBE_SECONDS = 1.0
+_READY_SECONDS = 5.0
 
 
 class DaemonConnection:
@@ -105,6 +106,19 @@ class DaemonConnection:
             details = "the daemon did not answer in time; is its process stopped?"  # gRPC here says so
         suffix = f" [{code.name}]" if kind is DwsError else ""
         return kind(f"{what}: {details}{suffix}")
+
+    def found_again(self, error: Any) -> bool:
+        """After a call that failed with `error`: whether that was only because this side has yet to
+        notice that the daemon was restarted, and it has now."""
+        if error.code() != grpc.StatusCode.UNAVAILABLE or not self._listens():
+            return False
+        ready = grpc.channel_ready_future(self.channel)
+        try:
+            ready.result(timeout=_READY_SECONDS)
+            return True
+        except grpc.FutureTimeoutError:
+            ready.cancel()
+            return False
 
     def _listens(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
