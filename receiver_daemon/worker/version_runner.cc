@@ -119,10 +119,11 @@ Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared,
 void VersionRunner::Report(WrittenVersion written, Duration pause, bool first_release) {
   // An engine may let a staged version wait for long: that time counts for nothing here.
   const Duration staging = written.prepared.staged - written.prepared.begun;
-  pipeline_.Acknowledge(written.prepared, pause, staging);
   written.report.pause = pause;
   written.report.commit = parts_.clock.Now() - written.committing;
+  // Shown first: whoever hears of the commit from the sender finds it counted here.
   parts_.board.ShowCommit(written.report, written.attach_mismatches);
+  pipeline_.Acknowledge(written.prepared, pause, staging);
   LogCommitted(written.report, staging + written.report.commit, first_release);
 }
 
