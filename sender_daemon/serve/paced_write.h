@@ -30,7 +30,8 @@ class PacedWrite {
       if (!cancelled_) {
         const auto when = std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(wait);
-        return alarm_.Set(when, [write = std::move(write)](bool) { write(); });
+        write_ = std::move(write);
+        return alarm_.Set(when, [this](bool) { Write(); });
       }
     }
     write();
@@ -42,9 +43,21 @@ class PacedWrite {
   }
 
  private:
+  // The write may end, and the next one take its place, before it has returned: so it runs from
+  // here.
+  void Write() {
+    std::function<void()> write;
+    {
+      MutexLock lock(mutex_);
+      write = std::move(write_);
+    }
+    write();
+  }
+
   EgressLimit& limit_;
   Mutex mutex_;
   bool cancelled_ GUARDED_BY(mutex_) = false;
+  std::function<void()> write_ GUARDED_BY(mutex_);  // that waits for its time
   grpc::Alarm alarm_ GUARDED_BY(mutex_);
 };
 
