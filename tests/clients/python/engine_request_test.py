@@ -190,6 +190,15 @@ class BoundariesTest(unittest.TestCase):
         with engine.at_boundary(20):
             pass
 
+    def test_a_receiver_that_was_away_is_told_as_soon_as_it_is_back(self) -> None:
+        for _ in range(5):
+            folder = self.receiver.socket.rsplit("/", 1)[0]
+            self.receiver.stop()
+            with self.assertRaises(dws.DaemonUnavailableError):
+                self.boundaries.passed(5)
+            self.receiver = FakeReceiver(folder)
+            self.assertEqual(self.boundaries.passed(20), 7)
+
     def test_an_older_receiver_commits_at_once(self) -> None:
         def unknown(_: Any, __: Any, context: Any) -> None:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
