@@ -234,7 +234,7 @@ TEST_CASE("health is SERVING exactly while the daemon is ready", "[grpc]") {
 TEST_CASE("a client of the socket file is cut off for silence only while it has a call", "[grpc]") {
   TempFolder folder;
   Lifecycle lifecycle;
-  TestAdmin admin;
+  HoldingAdmin admin;
   GrpcServer::Options options = OptionsFor(admin, lifecycle);
   options.unix_socket = folder.File("sock");
   auto server = GrpcServer::Start(options);
