@@ -364,4 +364,13 @@ std::optional<SyncTarget> SubscriptionState::EarlyTarget() const {
   return target;
 }
 
+std::optional<SyncTarget> SubscriptionState::Oldest() const {
+  const auto senders = SendersByRank();
+  if (!senders.has_value()) return std::nullopt;
+  for (const WeightVersion version : senders_[senders->front().value()].offers) {
+    if (auto target = TargetAt(version); target.has_value()) return target;
+  }
+  return std::nullopt;
+}
+
 }  // namespace dws

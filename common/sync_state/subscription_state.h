@@ -149,6 +149,8 @@ class SubscriptionState {
 
   // The newest version that all ranks offer now.
   std::optional<SyncTarget> Target() const;
+  // The oldest one.
+  std::optional<SyncTarget> Oldest() const;
   // Whether all ranks offer `version` now, and how.
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   // The full version that some ranks are capturing and the others offer; it has no nonces or tokens.

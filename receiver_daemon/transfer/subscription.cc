@@ -203,6 +203,11 @@ std::optional<SyncTarget> Subscription::Target() const {
   return state_.Target();
 }
 
+std::optional<SyncTarget> Subscription::Oldest() const {
+  MutexLock lock(mutex_);
+  return state_.Oldest();
+}
+
 std::optional<SyncTarget> Subscription::TargetAt(WeightVersion version) const {
   MutexLock lock(mutex_);
   return state_.TargetAt(version);

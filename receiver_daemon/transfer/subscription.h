@@ -81,6 +81,7 @@ class Subscription {
 
   std::optional<StreamId> stream() const;
   std::optional<SyncTarget> Target() const;
+  std::optional<SyncTarget> Oldest() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   std::optional<SyncTarget> EarlyTarget() const;
   // UNAVAILABLE: not all trainer ranks have sent a welcome; names the senders that have not.

@@ -53,8 +53,11 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
                                         const std::function<bool()>& wanted) {
   parts_.board.SetStage("fetching", target.version);
   const TimePoint begun = parts_.clock.Now();
-  Result<Prepared> prepared =
-      parts_.preparer.Prepare(*parts_.engine.weights(), parts_.engine.live(), target, way, wanted);
+  const std::optional<LiveState> begins =
+      way == Way::kDelta ? AsOldest(target) : std::optional<LiveState>();
+  Result<Prepared> prepared = parts_.preparer.Prepare(
+      *parts_.engine.weights(), begins.has_value() ? *begins : parts_.engine.live(), target, way,
+      wanted);
   if (prepared.ok()) OnPrepared(*prepared, begun);
   return prepared;
 }
@@ -82,6 +85,33 @@ Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
   prepared.target = *published;
   OnPrepared(prepared, begun);
   return prepared;
+}
+
+std::optional<LiveState> VersionRunner::AsOldest(const SyncTarget& target) const {
+  if (parts_.engine.live().at.has_value()) return std::nullopt;
+  const std::optional<SyncTarget> oldest = parts_.subscription.Oldest();
+  if (!oldest.has_value() || oldest->stream != target.stream || oldest->version >= target.version ||
+      !parts_.engine.weights()->layouts().Fits(*oldest)) {
+    return std::nullopt;
+  }
+  LiveState live = parts_.engine.live();
+  size_t held = 0;
+  size_t differ = 0;
+  for (uint32_t r = 0; r < live.ranks.size(); ++r) {
+    LiveState::Rank& rank = live.ranks[r];
+    auto described = parts_.preparer.Describe(*oldest, TrainerRank(r), rank.slices.size());
+    if (!described.ok()) return std::nullopt;  // the target is reached without it, too
+    rank.published = std::move(described->slices);
+    rank.state_token = described->state_token;
+    held += std::ranges::count_if(rank.slices, [](const SliceState& slice) {
+      return slice.kind != SliceState::Kind::kNotHeld;
+    });
+    differ += SlicesThatDiffer(rank.slices, rank.published).size();
+  }
+  if (2 * differ > held) return std::nullopt;
+  live.at = oldest->at();
+  live.drifted = differ > 0;
+  return live;
 }
 
 void VersionRunner::OnPrepared(Prepared& prepared, TimePoint begun) const {

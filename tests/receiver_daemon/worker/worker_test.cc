@@ -65,6 +65,60 @@ TEST_CASE("an engine that attaches again with its memory intact is released with
   for (const std::string& what : trainer.Log()) CHECK(what.find("full") == std::string::npos);
 }
 
+TEST_CASE(
+    "memory that is the oldest offered version gets a delta from it and is never released with it",
+    "[worker]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  trainer.Publish();
+  trainer.Publish();
+  trainer.Publish();
+  REQUIRE(ledger.Append(StreamAccepted{.stream = trainer.stream()}).ok());
+  // An engine that restarts with the checkpoint that version 1 is; its receiver was at version 2, or
+  // was writing it.
+  const int ended = GENERATE(0, 1, 2);
+  if (ended > 0) {
+    REQUIRE(ledger
+                .Append(CommitIntent{.stream = trainer.stream(),
+                                     .base = WeightVersion(1),
+                                     .target = WeightVersion(2),
+                                     .generation = Generation(9)})
+                .ok());
+  }
+  if (ended > 1) {
+    REQUIRE(ledger.Append(VersionCommitted{.stream = trainer.stream(), .version = WeightVersion(2)})
+                .ok());
+  }
+  Daemon daemon(trainer, ledger);
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  const bool same = GENERATE(true, false);
+  for (uint32_t s = 0; s < 2; ++s) {
+    const SliceBytes& bytes = trainer.At(1, 0)[s];
+    std::copy(bytes.begin(), bytes.end(),
+              client.created.region.mutable_bytes().begin() +
+                  static_cast<ptrdiff_t>(client.views[s].offset_bytes));
+  }
+  if (!same) client.created.region.mutable_bytes()[client.views[1].offset_bytes] ^= std::byte{1};
+  client.Attach(trainer.layouts());
+  daemon.Offer({1, 2, 3});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(client.running == 3);
+  CHECK(client.Holds(trainer, 3));
+  bool delta = false;
+  bool full = false;
+  for (const std::string& what : trainer.Log()) {
+    delta = delta || what == "object 1->3";
+    full = full || what == "full 3 {1}";
+    CHECK((what == "full 3 {1}" || !what.starts_with("full")));
+    CHECK(what != "committed 1");
+  }
+  CHECK(delta);
+  CHECK(full == !same);
+  CHECK(trainer.rejections.empty());
+  CHECK_FALSE(ledger.state().open_intent().has_value());
+}
+
 TEST_CASE("a receiver restarted in the middle of a commit repairs the engine before releasing it",
           "[worker]") {
   FakeTrainer trainer(OneRank());
