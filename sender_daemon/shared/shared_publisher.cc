@@ -148,9 +148,15 @@ Status SharedPublisher::Adopt(RankStatePtr state) {
 }
 
 bool SharedPublisher::RepairDue() {
-  if (!repair_.due || hub_.clock().Now() < repair_.not_before) return false;
-  repair_.due = receivers_->Stuck();  // the receiver may have continued meanwhile
+  if (hub_.clock().Now() < repair_.not_before) return false;
+  // The receiver may have continued meanwhile.
+  repair_.due = (repair_.due && receivers_->Stuck()) || FullAsked();
   return repair_.due;
+}
+
+bool SharedPublisher::FullAsked() const {
+  const auto lacking = receivers_->Lacking(progress_->writer.state()->stream);
+  return lacking.has_value() && lacking > progress_->reachable && lacking <= progress_->last;
 }
 
 void SharedPublisher::NoteAnchor() {
@@ -166,7 +172,8 @@ Result<bool> SharedPublisher::WriteNext() {
   if (newest == nullptr) return false;
   DWS_RETURN_IF_ERROR(Tell());
   if (!progress_->last.has_value()) {
-    DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
+    DWS_ASSIGN_OR_RETURN(const bool by_digests, BeginsWith(*newest));
+    DWS_RETURN_IF_ERROR(by_digests ? WriteDigests(*newest) : WriteAnchor(newest, nullptr));
     return true;
   }
   DWS_CHECK(*progress_->last <= newest->version);
@@ -184,7 +191,8 @@ Result<bool> SharedPublisher::WriteNext() {
     }
     DWS_RETURN_IF_ERROR(WriteDelta(*next));
   } else if (RepairDue() && progress_->full_gone != progress_->last) {
-    LogWarning("shared_repair", {{"version", newest->version.value()}});
+    LogWarning(FullAsked() ? "shared_full_asked" : "shared_repair",
+               {{"version", newest->version.value()}});
     DWS_RETURN_IF_ERROR(WriteAnchor(newest, nullptr));
     return true;
   }
@@ -202,13 +210,29 @@ Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& n
   return chain.front();
 }
 
+Result<bool> SharedPublisher::BeginsWith(const RetainedVersion& version) {
+  if (!options_.dir.from_base || version.base.has_value()) return false;
+  DWS_RETURN_IF_ERROR(progress_->catalog->Refresh());
+  // It is there if an attempt has failed after the manifest was written.
+  const shared::ManifestPtr there = progress_->catalog->versions().Newest();
+  return there == nullptr ||
+         there->name == shared::VersionName{.version = version.version,
+                                            .epoch = progress_->writer.state()->rank_epoch};
+}
+
+Status SharedPublisher::WriteDigests(const RetainedVersion& version) {
+  DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
+  DWS_ASSIGN_OR_RETURN(const shared::ManifestPtr digests, progress_->writer.WriteDigests(version));
+  return NoteWritten(version, digests->size_bytes(), &SharedView::bases);
+}
+
 Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
   DWS_CHECK(version->base == progress_->last);
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
   DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
   progress_->deltas += 1;
   progress_->delta_bytes += version->object.size();
-  const Status told = NoteWritten(*version, delta->size_bytes(), false);
+  const Status told = NoteWritten(*version, delta->size_bytes(), &SharedView::deltas);
   if (!progress_->owed.has_value() &&
       (RepairDue() || progress_->deltas >= options_.dir.anchor_every ||
        progress_->delta_bytes > progress_->writer.state()->layout().size_bytes())) {
@@ -260,13 +284,16 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   repair_.due |= damage_found;
   DWS_CHECK(delta == nullptr || (*written)->size_bytes() >= delta->size_bytes());
   return NoteWritten(*version,
-                     (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()), true);
+                     (*written)->size_bytes() - (delta == nullptr ? 0 : delta->size_bytes()),
+                     &SharedView::anchors);
 }
 
-Status SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor) {
+Status SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t bytes,
+                                    uint64_t SharedView::*kind) {
   progress_->catalog->Forget(version.version);  // its manifest has changed
   progress_->last = std::max(progress_->last.value_or(version.version), version.version);
-  progress_->untold.push_back({.version = version.version, .bytes = bytes, .anchor = anchor});
+  if (kind == &SharedView::anchors) progress_->reachable = progress_->last;
+  progress_->untold.push_back({.version = version.version, .bytes = bytes, .kind = kind});
   return Tell();
 }
 
@@ -286,12 +313,13 @@ Status SharedPublisher::Tell() {
       LogWarning("shared_after_write_failed",
                  {{"version", one.version.value()}, {"reason", Message(told)}});
     }
-    LogInfo("shared_published",
-            {{"version", one.version.value()}, {"anchor", one.anchor}, {"bytes", one.bytes}});
+    LogInfo("shared_published", {{"version", one.version.value()},
+                                 {"anchor", one.kind == &SharedView::anchors},
+                                 {"bytes", one.bytes}});
     MutexLock lock(mutex_);
     view_.newest = std::max(view_.newest.value_or(one.version), one.version);
     written_ = {.state = progress_->writer.state(), .version = view_.newest};
-    (one.anchor ? view_.anchors : view_.deltas) += 1;
+    view_.*one.kind += 1;
     view_.bytes += one.bytes;
   }
   return OkStatus();

@@ -6,7 +6,9 @@
 //      --shared-dir-anchor-every versions or more bytes of deltas than the model has followed the
 //      last one, when the log no longer has the next delta, and when a receiver could not read what
 //      is in the directory (retried until an anchor is written, but not for every version of a
-//      receiver that never can read). Full tensors take long to write: they are added to a version
+//      receiver that never can read). With --shared-dir-first=base a stream begins with digests
+//      only, and an anchor is also written when a receiver asks for it, whose memory has not these
+//      digests. Full tensors take long to write: they are added to a version
 //      that already has its delta, and newer deltas are written meanwhile, so that receivers that
 //      follow do not wait.
 //   3. Versions before the newest anchor are removed once no receiver needs them (which a sender
@@ -42,6 +44,7 @@ struct SharedDirOptions {
   std::string root;  // empty: none
   std::string key_file;
   size_t anchor_every = 32;
+  bool from_base = false;   // rule 2: a stream begins with digests only
   std::string after_write;  // a command; empty: none
   bool after_write_required = false;
 };
@@ -52,7 +55,8 @@ struct SharedView {
   std::optional<WeightVersion> newest;  // in the directory, of the current stream
   uint64_t deltas = 0;                  // written with their delta only
   uint64_t anchors = 0;                 // written as one, or made of a version that had its delta
-  uint64_t bytes = 0;                   // of both
+  uint64_t bases = 0;                   // written with their digests only
+  uint64_t bytes = 0;                   // of all
   uint64_t failures = 0;                // attempts that failed
   size_t receivers = 0;                 // present according to their reports
   Status trouble;                       // why the last attempt failed; OK if it did not
@@ -104,7 +108,7 @@ class SharedPublisher {
   struct Untold {
     WeightVersion version;
     uint64_t bytes = 0;
-    bool anchor = false;
+    uint64_t SharedView::*kind = nullptr;  // what it counts as
   };
   // Progress of the state that is published now.
   struct Progress {
@@ -118,9 +122,12 @@ class SharedPublisher {
     size_t deltas = 0;  // since the last anchor or the owed one
     uint64_t delta_bytes = 0;
     std::optional<WeightVersion> full_gone;  // a repair could not read its full tensors in time
+    // Newest version when an anchor was completed last: what leads to it leads to all up to this.
+    std::optional<WeightVersion> reachable;
   };
-  // A repair: the directory has damaged data or lacks a file, so the newest version is written
-  // completely and as an anchor, again if it is there already. After that nothing older is needed.
+  // A repair: the directory has damaged data or lacks a file, or full tensors that a receiver asks
+  // for, so the newest version is written completely and as an anchor, again if it is there already.
+  // After that nothing older is needed.
   // Repairs are kept apart in time, since a receiver whose own disk is bad finds damage in every
   // version.
   struct Repair {
@@ -138,16 +145,21 @@ class SharedPublisher {
   Result<bool> WriteNext();
   // The version after the last written. Errors as DeltaLog::Chain: the log may lack the next delta.
   Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
+  // Whether the stream is to begin in the directory with `version`, by its digests.
+  Result<bool> BeginsWith(const RetainedVersion& version);
+  Status WriteDigests(const RetainedVersion& version);
   Status WriteDelta(const RetainedVersionPtr& version);
   // `delta`: as in SharedWriter.
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
   // Errors as Tell.
-  Status NoteWritten(const RetainedVersion& version, uint64_t bytes, bool anchor);
+  Status NoteWritten(const RetainedVersion& version, uint64_t bytes, uint64_t SharedView::*kind);
   // Rule 4: reports what is `untold`. An error is of the command, if that is required.
   Status Tell();
   void ReadReports();
   // Runs while full tensors are written. False: the sender shuts down.
   bool Meanwhile();
+  // Whether a receiver cannot reach a version that is there for lack of full tensors.
+  bool FullAsked() const;
   bool RepairDue();
   bool AwaitsReport() const;  // rule 5
   void NoteAnchor();

@@ -272,6 +272,18 @@ bool SharedReceivers::Awaited(const StreamId& stream, WeightVersion version) con
   return false;
 }
 
+std::optional<WeightVersion> SharedReceivers::Lacking(const StreamId& stream) const {
+  std::optional<WeightVersion> newest;
+  for (const auto& [name, receiver] : receivers_) {
+    if (!receiver.id.has_value()) continue;
+    const v1::SharedReport& report = receiver.report;
+    const auto of = FromProto(report.stream());
+    if (!of.ok() || *of != stream || report.lacks_full_of() <= report.committed_version()) continue;
+    newest = std::max(newest.value_or(WeightVersion(0)), WeightVersion(report.lacks_full_of()));
+  }
+  return newest;
+}
+
 bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
   // A receiver from before this sender's start may be live; only its next report shows it.
   if (!since_.has_value() || hub_.clock().Now() - *since_ < limits::kSharedPresenceTimeout) {

@@ -44,6 +44,9 @@ class SharedReceivers {
   bool Stuck() const;
   // Whether a present receiver has not committed `version` of `stream`.
   bool Awaited(const StreamId& stream, WeightVersion version) const;
+  // The newest version of `stream` that a present receiver has reported to be out of its reach for
+  // lack of full tensors, and has not committed.
+  std::optional<WeightVersion> Lacking(const StreamId& stream) const;
   // Whether no present receiver needs `version` of `stream`, or a delta from it. False until
   // kSharedPresenceTimeout after the first Refresh, since it is not known before.
   bool AllBeyond(const StreamId& stream, WeightVersion version) const;

@@ -90,7 +90,7 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
   }
   DWS_CHECK(newer == 0);
   RemoveWelcomes(files, folder, rule.epoch, used, first);
-  if (anchor == nullptr) return first;
+  if (catalog.versions().Reachable(1).empty()) return first;
   DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files, rank_folder));
   for (const StreamId& stream : streams) {
     if (stream.incarnation >= rule.stream.incarnation) continue;

@@ -22,6 +22,14 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
                  "Full tensors there at least every so many versions")
       ->check(CLI::Range(size_t{1}, limits::kSharedChainMax))
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--shared-dir-first", [&dir](const std::string& has) { dir.from_base = has == "base"; },
+         "What the first version of a stream there has: full tensors, or digests only, for "
+         "receivers "
+         "that have loaded the same checkpoint; full tensors then come when one asks for them")
+      ->check(CLI::IsMember({"full", "base"}).description(""))
+      ->type_name("full|base")
+      ->default_str("full");
   app.add_option("--shared-after-write", dir.after_write,
                  "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
       ->type_name("COMMAND")
@@ -95,10 +103,12 @@ void SharedSink::Show(Scrape& scrape) const {
   const SharedView view = publisher_ == nullptr ? SharedView() : publisher_->view();
   const auto number = [](uint64_t value) { return static_cast<double>(value); };
   constexpr const char* kVersions =
-      "Versions written to the shared directory, by what they are: full tensors too, or a delta.";
+      "Versions written to the shared directory, by what they are: full tensors too, a delta, or "
+      "digests only.";
   const char* const name = "dws_sender_shared_versions_total";
   scrape.Counter(name, kVersions, number(view.anchors), {{"kind", "anchor"}});
   scrape.Counter(name, kVersions, number(view.deltas), {{"kind", "delta"}});
+  scrape.Counter(name, kVersions, number(view.bases), {{"kind", "base"}});
   scrape.Counter("dws_sender_shared_bytes_total", "Bytes written to the shared directory.",
                  number(view.bytes));
   scrape.Counter("dws_sender_shared_failures_total",

@@ -116,6 +116,12 @@ Result<shared::ManifestPtr> SharedWriter::WriteManifest(const RetainedVersion& v
   return std::make_shared<const shared::Manifest>(std::move(manifest));
 }
 
+Result<shared::ManifestPtr> SharedWriter::WriteDigests(const RetainedVersion& version) {
+  DWS_CHECK(!version.base.has_value());
+  DWS_ASSIGN_OR_RETURN(shared::Manifest manifest, WriteChange(version));
+  return WriteManifest(version, std::move(manifest));
+}
+
 Result<shared::ManifestPtr> SharedWriter::WriteDelta(const RetainedVersion& version) {
   DWS_CHECK(version.base.has_value());
   DWS_ASSIGN_OR_RETURN(shared::Manifest manifest, WriteChange(version));

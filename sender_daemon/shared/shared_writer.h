@@ -33,9 +33,12 @@ class SharedWriter {
   // not count. Other errors as FileSystem::List.
   Status CheckFence() const;
 
-  // Both write the version's files, again if they exist already; the manifest is written last.
+  // All write the version's files, again if they exist already; the manifest is written last.
   // Errors as FileSystem.
 
+  // Writes digests only, which is all that memory needs that has the version already. `version` has
+  // no base.
+  Result<shared::ManifestPtr> WriteDigests(const RetainedVersion& version);
   // Writes the delta, which is all that readers of its base need. `version` has a base.
   Result<shared::ManifestPtr> WriteDelta(const RetainedVersion& version);
   // Writes full tensors too. `delta`: the result of WriteDelta, whose files stay as they are, or

@@ -29,8 +29,8 @@ class PassingClock final : public Clock {
 };
 
 struct Directory {
-  explicit Directory(size_t anchor_every = 32, shared::Key sender_key = {})
-      : publisher({.dir = {.root = "/root", .anchor_every = anchor_every},
+  explicit Directory(size_t anchor_every = 32, shared::Key sender_key = {}, bool from_base = false)
+      : publisher({.dir = {.root = "/root", .anchor_every = anchor_every, .from_base = from_base},
                    .job_id = "job",
                    .trainer_rank = TrainerRank(0),
                    .key = std::move(sender_key)},

@@ -142,13 +142,15 @@ class GrpcTransport final : public Transport {
 
 class SharedTransport final : public Transport {
  public:
-  explicit SharedTransport(size_t anchor_every = 32, size_t versions_max = 64)
-      : publisher_({.dir = {.root = root_.path(), .anchor_every = anchor_every},
-                    .job_id = "job",
-                    .trainer_rank = TrainerRank(0),
-                    .key = {},
-                    .versions_max = versions_max},
-                   files_, hub_, [](const v1::SharedReport&, bool) {}) {
+  explicit SharedTransport(size_t anchor_every = 32, size_t versions_max = 64,
+                           bool from_base = false)
+      : publisher_(
+            {.dir = {.root = root_.path(), .anchor_every = anchor_every, .from_base = from_base},
+             .job_id = "job",
+             .trainer_rank = TrainerRank(0),
+             .key = {},
+             .versions_max = versions_max},
+            files_, hub_, [](const v1::SharedReport&, bool) {}) {
     MakeSubscription("rank-00000");
   }
   ~SharedTransport() override {

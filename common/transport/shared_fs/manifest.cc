@@ -62,9 +62,6 @@ Status CheckFiles(const Manifest& manifest) {
   if ((manifest.Find(kFullName) != nullptr) != (manifest.Find(kFullIndexName) != nullptr)) {
     return DataLossError("full tensors without their index, or the other way round");
   }
-  if (!manifest.has_delta() && !manifest.is_anchor()) {
-    return DataLossError("it has neither a delta nor full tensors");
-  }
   if (manifest.base.has_value() && *manifest.base >= manifest.name.version) {
     return DataLossError("version {} has the base {}", manifest.name.version.value(),
                          manifest.base->value());

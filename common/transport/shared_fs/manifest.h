@@ -42,6 +42,8 @@ struct Manifest {
   const FileEntry* Find(std::string_view file) const;  // null: it has no such file
   bool has_delta() const { return base.has_value(); }
   bool is_anchor() const { return Find(kFullName) != nullptr; }
+  // Neither of them: digests only, for those whose memory has them already.
+  bool is_base() const { return !has_delta() && !is_anchor(); }
   uint64_t size_bytes() const;
 
   friend bool operator==(const Manifest&, const Manifest&) = default;

@@ -63,7 +63,7 @@ Status VersionCatalog::Refresh() {
   for (const auto& [name, manifest] : known) {
     if (!std::binary_search(names.begin(), names.end(), name)) versions_.Remove(name);
   }
-  // A manifest can be replaced by one with more files: a version that no anchor leads to may have
+  // A manifest can be replaced by one with more files: a version that is out of reach may have
   // become an anchor.
   const std::vector<WeightVersion> reached = versions_.Reachable(SIZE_MAX);
   for (const auto& [name, manifest] : known) {

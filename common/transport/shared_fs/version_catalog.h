@@ -32,7 +32,7 @@ class VersionCatalog {
 
   VersionCatalog(FileSystem& files, Place place) : files_(files), place_(std::move(place)) {}
 
-  // Looks for new and removed versions, and again at those that no anchor leads to. A folder
+  // Looks for new and removed versions, and again at those that are out of reach. A folder
   // without a manifest is not a version (yet). An error is that of the folder; known versions stay
   // known. A manifest that cannot be used is left out; trouble() says why until it can be used or
   // is removed.

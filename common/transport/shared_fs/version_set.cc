@@ -67,7 +67,12 @@ Result<FullPath> VersionSet::FromAnchor(WeightVersion target) const {
       std::reverse(path.deltas.begin(), path.deltas.end());
       return path;
     }
-    at = *version->base;  // one that is no anchor has a delta
+    if (version->is_base()) {
+      return FailedPreconditionError(
+          "there are digests only of version {}, from which one gets to version {}", at.value(),
+          target.value());
+    }
+    at = *version->base;
     path.deltas.push_back(version);
   }
   return AbortedError("version {} cannot be reached: version {} is not available", target.value(),
@@ -88,7 +93,8 @@ std::vector<WeightVersion> VersionSet::Reachable(size_t count_max) const {
   for (const auto& [name, manifest] : versions_) {
     if (Find(name.version) != manifest) continue;  // the other epoch's is used
     if (name.version > newest) break;              // of a sender that has been replaced
-    if (manifest->is_anchor() || reached.contains(*manifest->base)) reached.insert(name.version);
+    const bool begins = manifest->is_anchor() || manifest->is_base();
+    if (begins || reached.contains(*manifest->base)) reached.insert(name.version);
   }
   std::vector<WeightVersion> versions(reached.begin(), reached.end());
   if (versions.size() > count_max)

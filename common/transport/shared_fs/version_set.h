@@ -32,10 +32,12 @@ class VersionSet {
   // The deltas from `base` to `target`. ABORTED: one of them is not there, or there are more than
   // limits::kSharedChainMax.
   Result<std::vector<ManifestPtr>> Chain(WeightVersion base, WeightVersion target) const;
-  // The way from the newest anchor that leads to `target`. ABORTED: none does.
+  // The way from the newest anchor that leads to `target`. FAILED_PRECONDITION: only digests do, of
+  // a version of which there are no full tensors. ABORTED: nothing does.
   Result<FullPath> FromAnchor(WeightVersion target) const;
-  // The versions that some anchor leads to, ascending: the newest `count_max` of them. Nothing
-  // above the newest version of the highest epoch: its sender does not know such versions.
+  // The versions that some anchor leads to, or a version of which there are digests only,
+  // ascending: the newest `count_max` of them. Nothing above the newest version of the highest
+  // epoch: its sender does not know such versions.
   std::vector<WeightVersion> Reachable(size_t count_max) const;
 
  private:

@@ -5,6 +5,7 @@
 #include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/sync_state/presence_limits.h"
+#include "common/transport/shared_fs/names.h"
 
 namespace dws {
 
@@ -165,7 +166,21 @@ Result<FetchedFull> SharedLinks::FetchFull(const SyncTarget& target, TrainerRank
   const PulseWait wait(options_.pulse);
   auto full = Source(rank).Full(target.stream, target.version, want.layout, want.slices, spool);
   NoteDamage(target, rank, full.status());
+  if (absl::IsFailedPrecondition(full.status())) return Ask(target, rank, want, full.status());
   return full;
+}
+
+Status SharedLinks::Ask(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                        const Status& lacking) {
+  reporter_->Lacks(rank, target.at());
+  // The sender writes them soon: try again.
+  return UnavailableError(
+      "{} of {} slices of the engine are not those of version {}, the first of tensor '{}'; {}. "
+      "Full tensors are asked for by this receiver's report in {}/{}; if none come, the sender "
+      "cannot read it: start it with --shared-dir-first=full",
+      want.slices.size(), want.layout.slice_count(), target.version.value(),
+      want.layout.tensor(want.slices.front()).name, Message(lacking), links_[rank.value()].folder,
+      shared::kReceiversName);
 }
 
 void SharedLinks::Staged(const SyncTarget& target, TrainerRank rank) {

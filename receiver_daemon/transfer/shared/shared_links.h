@@ -79,6 +79,9 @@ class SharedLinks final : public SenderGroup {
   bool Note(Link& link, const Status& status);
   // A file that is lost or damaged. It is reported to the sender even if nothing was rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
+  // Full tensors are `lacking` there: asks their sender. UNAVAILABLE: says that, and what differs.
+  Status Ask(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+             const Status& lacking);
   SharedSource& Source(TrainerRank rank) { return *links_[rank.value()].source; }
 
   const Options options_;

@@ -102,6 +102,7 @@ v1::SharedReport& SharedReporter::Of(TrainerRank rank, const StreamId& stream) {
     report.clear_staged_version();
     report.clear_committed_version();
     report.clear_committed_state_token();
+    report.clear_lacks_full_of();
   }
   loop_.Wake();
   return report;
@@ -121,6 +122,12 @@ void SharedReporter::Committed(TrainerRank rank, const VersionAt& at,
   report.set_pause_seconds(committed.pause_seconds);
   report.set_stage_seconds(committed.stage_seconds);
   report.set_fetched_bytes(committed.fetched_bytes);
+  report.clear_lacks_full_of();
+}
+
+void SharedReporter::Lacks(TrainerRank rank, const VersionAt& at) {
+  MutexLock lock(mutex_);
+  Of(rank, at.stream).set_lacks_full_of(at.version.value());
 }
 
 void SharedReporter::Rejected(TrainerRank rank, const VersionAt& at, const Rejection& rejection) {

@@ -42,6 +42,8 @@ class SharedReporter {
   void Staged(TrainerRank rank, const VersionAt& at);
   void Committed(TrainerRank rank, const VersionAt& at, const CommittedReport& report);
   void Rejected(TrainerRank rank, const VersionAt& at, const Rejection& rejection);
+  // It is out of reach until the sender writes full tensors: asks for them until a commit.
+  void Lacks(TrainerRank rank, const VersionAt& at);
 
  private:
   SharedReporter(FileSystem& files, const Subscription& subscription, Options options,

@@ -278,11 +278,14 @@ Result<FetchedFull> SharedSource::Full(const StreamId& stream, WeightVersion ver
   const auto wanted = [this, asked = spool.wanted] {
     return Wait(Duration::zero()) && (!asked || asked());
   };
-  return Retry<FetchedFull>(
-      stream, WeightVersion(1), version, [&](const Known& known) -> Result<FetchedFull> {
-        DWS_ASSIGN_OR_RETURN(const auto path, known.versions.FromAnchor(version));
-        return ReadSharedFull(PlaceOf(known), path, layout, slices, GuardedBy(spool, wanted));
-      });
+  const auto attempt = [&](const Known& known) -> Result<FetchedFull> {
+    DWS_ASSIGN_OR_RETURN(const auto path, known.versions.FromAnchor(version));
+    return ReadSharedFull(PlaceOf(known), path, layout, slices, GuardedBy(spool, wanted));
+  };
+  auto full = Retry<FetchedFull>(stream, WeightVersion(1), version, attempt);
+  if (!absl::IsFailedPrecondition(full.status())) return full;
+  // Full tensors may have been added to a version whose manifest was read before that.
+  return Retry<FetchedFull>(stream, WeightVersion(1), version, attempt);
 }
 
 }  // namespace dws

@@ -49,9 +49,10 @@ class SharedSource {
   // Whether `version` is in the directory, by the last Look.
   bool Has(const StreamId& stream, WeightVersion version) const;
 
-  // As SenderGroup's. They try again for a few seconds while a file is missing or not whole. After
-  // that a file that a manifest names is DATA_LOSS. For versions before the newest full tensors they
-  // return ABORTED at once: those versions are retired.
+  // As SenderGroup's; Full also FAILED_PRECONDITION: only digests lead to the version (VersionSet).
+  // They try again for a few seconds while a file is missing or not whole. After that a file that a
+  // manifest names is DATA_LOSS. For versions before the newest full tensors they return ABORTED at
+  // once: those versions are retired.
 
   // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,

@@ -137,7 +137,10 @@ TEST_CASE("a manifest is read as it was written and an inconsistent one is refus
   none.files.pop_back();
   CHECK_THAT(refusal(none), Contains("a delta without its base, or the other way round"));
   none.base.reset();
-  CHECK_THAT(refusal(none), Contains("neither a delta nor full tensors"));
+  const auto digests = ParseManifest(SerializeManifest(none, {}), {}, "m");
+  REQUIRE(digests.ok());
+  CHECK(digests->is_base());
+  CHECK_FALSE(manifest.is_base());
   CHECK_THAT(refusal(Made(12, 12, false)), Contains("has the base 12"));
   Manifest twice = manifest;
   twice.files.push_back(twice.files[0]);
@@ -221,6 +224,24 @@ TEST_CASE("versions are reached from anchors by deltas that follow each other", 
   CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4});
   versions.Put(Make(7, 4, false, 3));
   CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{3, 4, 5, 6, 7});
+}
+
+TEST_CASE("versions after digests only are offered and have no full tensors", "[shared_fs]") {
+  VersionSet versions;
+  for (const ManifestPtr& manifest : {Make(1, 0, false), Make(2, 1, false), Make(4, 2, false)}) {
+    versions.Put(manifest);
+  }
+  CHECK(Numbers(versions.Reachable(10)) == std::vector<uint64_t>{1, 2, 4});
+  CHECK(versions.Chain(WeightVersion(1), WeightVersion(4))->size() == 2);
+  CHECK(versions.NewestAnchor() == nullptr);
+  for (const uint64_t version : {1, 4}) {
+    const Status lacking = versions.FromAnchor(WeightVersion(version)).status();
+    CHECK(absl::IsFailedPrecondition(lacking));
+    CHECK_THAT(ToString(lacking), Contains("there are digests only of version 1"));
+  }
+  versions.Put(Make(2, 1, true));
+  CHECK(versions.FromAnchor(WeightVersion(4))->anchor->name.version == WeightVersion(2));
+  CHECK(absl::IsFailedPrecondition(versions.FromAnchor(WeightVersion(1)).status()));
 }
 
 }  // namespace dws::shared
