@@ -4,7 +4,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/safetensors/file_dtype.h"
 
 namespace dws {
 
@@ -40,6 +40,29 @@ Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& 
     if (!bytes.ok()) return refuse(bytes.status());
     left -= bytes->size();
     base.side_files[name] = *std::move(bytes);
+  }
+  return base;
+}
+
+// That the trainer has all of the checkpoint's tensors was checked before (SlimePublisher).
+Result<safetensors::Checkpoint> OpenBaseWeights(const std::string& folder,
+                                                const RankLayout& layout) {
+  DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint base,
+                       safetensors::Checkpoint::Open(folder, FileAccess::kUnmapped));
+  for (const Shard& shard : layout.shards()) {
+    const TensorSpec& tensor = shard.tensor;
+    const safetensors::CheckpointTensor* const there = base.Find(tensor.name);
+    if (there == nullptr) {
+      return FailedPreconditionError("{} has no tensor '{}', which the trainer publishes", folder,
+                                     tensor.name);
+    }
+    if (there->dtype == safetensors::FileDTypeOf(tensor.dtype) && there->shape == tensor.shape) {
+      continue;
+    }
+    return FailedPreconditionError("tensor '{}' of {} is {} [{}], the trainer's is {} [{}]",
+                                   tensor.name, folder, safetensors::NameOf(there->dtype),
+                                   fmt::join(there->shape, ", "), ToString(tensor.dtype),
+                                   fmt::join(tensor.shape, ", "));
   }
   return base;
 }

@@ -11,6 +11,8 @@
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/formats/safetensors/checkpoint.h"
+#include "common/model/layout.h"
 
 namespace dws {
 
@@ -28,5 +30,10 @@ struct BaseCheckpoint {
 // INVALID_ARGUMENT: there are no weights in `folder`, or they cannot be read, or the other files
 // are too large.
 Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& folder);
+
+// Its weights, for reading what a version changes of them. FAILED_PRECONDITION: they are not the
+// tensors of `layout`, by name, type and shape; the message names one. Others: of Checkpoint.
+Result<safetensors::Checkpoint> OpenBaseWeights(const std::string& folder,
+                                                const RankLayout& layout);
 
 }  // namespace dws

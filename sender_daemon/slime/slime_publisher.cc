@@ -58,6 +58,11 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
     // 3. If the disk is full, the incomplete version may be what fills it.
     const Status abandoned = progress_->folder.Abandon(number);
     if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
+    if (next.from_base && (absl::IsAborted(written) || damaged)) {
+      progress_->from_base = false;
+      LogWarning("slime_base_not_used", {{"version", number}, {"reason", Message(written)}});
+      return true;
+    }
     if (absl::IsAborted(written) && offered->log->Newest()->version > next.version->version) {
       LogInfo("slime_version_skipped", {{"version", number}, {"reason", Message(written)}});
       return true;
@@ -103,7 +108,9 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
     MutexLock lock(mutex_);
     view_.newest = newest;
   }
+  const bool from_base = options_.dir.from_base && folder.newest() == 0;
   progress_ = std::make_unique<Progress>(std::move(writer), std::move(folder));
+  progress_->from_base = from_base;
   return OkStatus();
 }
 
@@ -139,6 +146,11 @@ Result<SlimePublisher::Next> SlimePublisher::ChooseNext() const {
                                         : std::string(Message(chain.status()))}});
     }
   }
+  if (progress_->from_base) {
+    if (RetainedVersionPtr first = log.Find(WeightVersion(1)); first != nullptr) {
+      return Next{.version = std::move(first), .full = false, .from_base = true};
+    }
+  }
   // 4. Readers that have the folder's newest version would never see an older one.
   if (newest->version.value() <= progress_->folder.newest()) {
     return FailedPreconditionError(
@@ -164,12 +176,26 @@ bool SlimePublisher::FullDue() const {
 Status SlimePublisher::WriteVersion(const Next& next) {
   const WeightVersion version = next.version->version;
   const auto may_publish = [this] { return progress_->folder.CheckOwned(); };
+  if (next.full && std::exchange(progress_->from_base, false)) {
+    LogWarning("slime_base_not_used",
+               {{"version", version.value()},
+                {"reason", "only version 1 follows the base, and it is not retained"}});
+  }
   DWS_ASSIGN_OR_RETURN(const uint64_t bytes,
-                       next.full ? progress_->writer.WriteFull(next.version, may_publish)
-                                 : progress_->writer.WriteDelta(next.version, may_publish));
+                       next.from_base ? WriteFromBase(next.version, may_publish)
+                       : next.full    ? progress_->writer.WriteFull(next.version, may_publish)
+                                      : progress_->writer.WriteDelta(next.version, may_publish));
+  progress_->from_base = false;
   progress_->folder.Add(version.value(), next.full);
   NoteWritten(version, next.full, bytes);
   return OkStatus();
+}
+
+Result<uint64_t> SlimePublisher::WriteFromBase(const RetainedVersionPtr& version,
+                                               std::function<Status()> may_publish) {
+  const auto base = OpenBaseWeights(options_.dir.checkpoint, progress_->writer.state()->layout());
+  if (!base.ok()) return AbortedError("{}", Message(base.status()));
+  return progress_->writer.WriteFromBase(version, *base, std::move(may_publish));
 }
 
 void SlimePublisher::NoteWritten(WeightVersion version, bool full, uint64_t bytes) {

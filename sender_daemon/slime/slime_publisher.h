@@ -7,7 +7,9 @@
 //      continued: a number was left out, the log lacks the next delta, or a version can no longer
 //      be read or is damaged in our memory. With `keep`, so is the version after `keep` deltas: old
 //      versions can only be removed up to a full checkpoint, because a new reader needs every
-//      version from a full checkpoint to the newest.
+//      version from a full checkpoint to the newest. With --slime-first=base the folder begins with
+//      version 1 as a delta of the checkpoint that readers start from, which has an entry for every
+//      tensor; with a full one if that does not work out.
 //   3. What a failed attempt has written is removed. So are the versions that none of the newest
 //      `keep` needs, up to the full checkpoint that the oldest of them builds on.
 //   4. Versions that an earlier process wrote for this stream stay, and a new chain begins after
@@ -46,6 +48,7 @@ struct SlimeDirOptions {
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
   size_t keep = 0;          // versions; 0: all
   std::string checkpoint;   // that readers start from
+  bool from_base = false;   // rule 2: version 1 is a delta of it
   std::string after_write;  // a command; empty: none
   bool after_write_required = false;
   size_t threads = 1;  // that encode deltas
@@ -104,11 +107,13 @@ class SlimePublisher {
     SlimeFolder folder;
     std::optional<WeightVersion> last;  // written; a delta may follow it
     std::optional<Untold> untold;
+    bool from_base = false;                // the first version may be a delta of the base
     std::optional<WeightVersion> damaged;  // a full checkpoint of it failed because of damage
   };
   struct Next {
     RetainedVersionPtr version;  // null: none
     bool full = false;
+    bool from_base = false;
   };
 
   Result<bool> Work(const RankStatePtr& offered);
@@ -119,6 +124,9 @@ class SlimePublisher {
   Result<Next> ChooseNext() const;  // rules 1 and 2
   bool FullDue() const;             // rule 2, with `keep`
   Status WriteVersion(const Next& next);
+  // ABORTED also: the base is not what the trainer began with, by its tensors.
+  Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
+                                 std::function<Status()> may_publish);
   void NoteWritten(WeightVersion version, bool full, uint64_t bytes);
   // Rule 5: reports what is `untold`, and removes what is no longer needed. An error is of the
   // command, if that is required.

@@ -31,6 +31,13 @@ void AddSlimeFlags(CLI::App& app, SlimeDirOptions& dir) {
       ->check(CLI::IsMember({"xxh3-128", "blake3", "adler32"}).description(""))
       ->type_name("xxh3-128|blake3|adler32")
       ->default_str("xxh3-128");
+  app.add_option_function<std::string>(
+         "--slime-first", [&dir](const std::string& is) { dir.from_base = is == "base"; },
+         "What the first version there is: a full checkpoint, or, if its number is 1, a delta of "
+         "--slime-checkpoint, from which readers start")
+      ->check(CLI::IsMember({"full", "base"}).description(""))
+      ->type_name("full|base")
+      ->default_str("full");
   app.add_option(
          "--slime-keep", dir.keep,
          "Versions to keep there, from the full checkpoint that the oldest of them builds on; "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -125,26 +126,45 @@ std::map<std::string, std::string> SlimeWriter::Extra() const {
 
 Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
                                          std::function<Status()> may_publish) {
+  DWS_CHECK(version->base.has_value() && version->base->value() + 1 == version->version.value());
+  return WriteEntries(version, TouchedShards(state_->layout(), version->manifest), nullptr,
+                      std::move(may_publish));
+}
+
+Result<uint64_t> SlimeWriter::WriteFromBase(const RetainedVersionPtr& version,
+                                            const safetensors::Checkpoint& base,
+                                            std::function<Status()> may_publish) {
+  DWS_CHECK(version->version == WeightVersion(1));
+  std::vector<uint32_t> shards(state_->layout().shards().size());
+  std::iota(shards.begin(), shards.end(), 0);
+  return WriteEntries(version, shards, &base, [&base, may = std::move(may_publish)] {
+    DWS_RETURN_IF_ERROR(base.CheckUnchanged());
+    return may();
+  });
+}
+
+Result<uint64_t> SlimeWriter::WriteEntries(const RetainedVersionPtr& version,
+                                           const std::vector<uint32_t>& shards,
+                                           const safetensors::Checkpoint* base,
+                                           std::function<Status()> may_publish) {
   damaged_ = false;
-  const uint64_t number = version->version.value();
-  DWS_CHECK(version->base.has_value() && version->base->value() + 1 == number);
   DWS_ASSIGN_OR_RETURN(
       const std::unique_ptr<slime::VersionWriter> writer,
       slime::VersionWriter::Create(files_, options_.root,
-                                   {.version = number,
+                                   {.version = version->version.value(),
                                     .writer = SlimeWriterName(*state_),
                                     .encoding = options_.encoding,
                                     .checksum = options_.checksum,
                                     .shard_bytes_max = options_.delta_shard_bytes_max,
+                                    .unchanged_too = base != nullptr,
                                     .extra = Extra(),
                                     .may_publish = std::move(may_publish)}));
   const RankLayout& layout = state_->layout();
-  const std::vector<uint32_t> touched = TouchedShards(layout, version->manifest);
   const size_t workers = options_.pool == nullptr ? 1 : options_.pool->worker_count();
-  const auto shares = Shares(layout, touched, std::min(workers, WorkersFor(layout, touched)));
+  const auto shares = Shares(layout, shards, std::min(workers, WorkersFor(layout, shards)));
   std::vector<Status> results(shares.size());
   const auto add = [&](size_t index, size_t) {
-    results[index] = AddTensors(version, shares[index], *writer);
+    results[index] = AddTensors(version, shares[index], base, *writer);
   };
   if (options_.pool == nullptr) {
     add(0, 0);
@@ -159,14 +179,25 @@ Result<uint64_t> SlimeWriter::WriteDelta(const RetainedVersionPtr& version,
 
 Status SlimeWriter::AddTensors(const RetainedVersionPtr& version,
                                const std::vector<uint32_t>& shards,
+                               const safetensors::Checkpoint* base,
                                slime::VersionWriter& writer) const {
   TensorReader reader(state_, version, shards, wanted_);
   for (const uint32_t shard : shards) {
     const TensorSpec& tensor = state_->layout().shards()[shard].tensor;
     DWS_ASSIGN_OR_RETURN(slime::EntryBuilder entry,
                          writer.NewEntry(tensor.name, tensor.SizeBytes()));
-    DWS_RETURN_IF_ERROR(
-        reader.NextChange([&entry](ByteSpan before, ByteSpan after) { entry.Add(before, after); }));
+    const auto add = [&entry](ByteSpan before, ByteSpan after) { entry.Add(before, after); };
+    if (base == nullptr) {
+      DWS_RETURN_IF_ERROR(reader.NextChange(add));
+    } else {
+      const safetensors::CheckpointTensor& there = *base->Find(tensor.name);
+      const auto read = [&](uint64_t offset, MutableByteSpan to) -> Status {
+        const Status got = base->Read(there, offset, to);
+        if (got.ok()) return got;
+        return AbortedError("{} cannot be read: {}", base->path(), Message(got));
+      };
+      DWS_RETURN_IF_ERROR(reader.NextChangeFrom(read, add));
+    }
     const Status added = writer.Add(tensor.name, std::move(entry));
     // A disk that loses data is not damage of our memory.
     if (absl::IsDataLoss(added)) return UnavailableError("{}", Message(added));

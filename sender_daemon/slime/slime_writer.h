@@ -14,6 +14,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/formats/safetensors/checkpoint.h"
 #include "common/formats/slime_delta/digest/checksum.h"
 #include "common/formats/slime_delta/full_version.h"
 #include "common/formats/slime_delta/payload.h"
@@ -44,7 +45,7 @@ class SlimeWriter {
   static Result<SlimeWriter> Create(FileSystem& files, const Options& options, RankStatePtr state,
                                     std::function<bool()> wanted);
 
-  // Both publish the version and return the bytes written of its tensors. ABORTED: it can no longer
+  // These publish the version and return the bytes written of its tensors. ABORTED: it can no longer
   // be read. ALREADY_EXISTS: it is published. Other errors: of the file system, or of our memory,
   // if damaged().
   //
@@ -53,6 +54,12 @@ class SlimeWriter {
   // WriteDelta needs a `version` whose base is the version directly before it.
   Result<uint64_t> WriteDelta(const RetainedVersionPtr& version,
                               std::function<Status()> may_publish);
+  // Of version 1, as a delta of `base`, which readers start from as version 0; has an entry for every
+  // tensor, so that readers prove all that they have. ABORTED also: `base` has changed, or cannot be
+  // read.
+  Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
+                                 const safetensors::Checkpoint& base,
+                                 std::function<Status()> may_publish);
   Result<uint64_t> WriteFull(const RetainedVersionPtr& version,
                              std::function<Status()> may_publish);
 
@@ -62,9 +69,14 @@ class SlimeWriter {
   const RankStatePtr& state() const { return state_; }
 
  private:
+  // A delta of the version before, or of `base`: an entry for each of `shards`.
+  Result<uint64_t> WriteEntries(const RetainedVersionPtr& version,
+                                const std::vector<uint32_t>& shards,
+                                const safetensors::Checkpoint* base,
+                                std::function<Status()> may_publish);
   // Reads tensors and adds them to `writer`. DATA_LOSS: what it read from our own memory is damaged.
   Status AddTensors(const RetainedVersionPtr& version, const std::vector<uint32_t>& shards,
-                    slime::VersionWriter& writer) const;
+                    const safetensors::Checkpoint* base, slime::VersionWriter& writer) const;
   SlimeWriter(FileSystem& files, Options options, RankStatePtr state, slime::ShardPlan plan,
               std::function<bool()> wanted);
   std::map<std::string, std::string> Extra() const;

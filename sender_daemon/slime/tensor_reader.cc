@@ -116,6 +116,25 @@ Status TensorReader::NextChange(const OnPiece& fn) {
   return OkStatus();
 }
 
+Status TensorReader::NextChangeFrom(const ReadBefore& read, const OnPiece& fn) {
+  DWS_CHECK(next_ < shards_.size());
+  if (!SlicesAreRows(state_->layout().shards()[shards_[next_]].tensor)) {
+    DWS_ASSIGN_OR_RETURN(const ByteSpan after, Next());
+    before_.resize(after.size());
+    DWS_RETURN_IF_ERROR(read(0, before_));
+    fn(before_, after);
+    return OkStatus();
+  }
+  uint64_t offset = 0;
+  return ReadFrames([&](const FullFrame& frame) -> Status {
+    before_.resize(frame.content.size());
+    DWS_RETURN_IF_ERROR(read(offset, before_));
+    offset += before_.size();
+    fn(before_, frame.content);
+    return OkStatus();
+  });
+}
+
 Status TensorReader::Undo(const FullFrame& frame, MutableByteSpan before) {
   const FrameEntry& at = frame.entry;
   if (at.first_block == 0) before_digest_ = {};

@@ -38,6 +38,10 @@ class TensorReader {
   // called with damaged bytes.
   using OnPiece = std::function<void(ByteSpan before, ByteSpan after)>;
   Status NextChange(const OnPiece& fn);
+  // The same for another before: read(offset, to) gives the tensor's bytes from `offset` on, row-major.
+  // Errors also of `read`.
+  using ReadBefore = std::function<Status(uint64_t offset, MutableByteSpan to)>;
+  Status NextChangeFrom(const ReadBefore& read, const OnPiece& fn);
 
  private:
   const Shard& shard() const { return state_->layout().shards()[shards_[next_ - 1]]; }

@@ -220,6 +220,68 @@ class SlimePublishTest(IntegrationCase):
         self.assert_same(held, source)
         receiver.stop()
 
+    def test_with_a_named_base_the_first_version_is_a_delta_that_proves_it(self) -> None:
+        sender = self.sender("--slime-first=base", "--slime-keep=3")
+        reader = SlimeReader(self.versions, self.given)
+        local = os.path.join(self.cluster.folder, "local")
+        write_checkpoint(local, self.given)
+        other = {name: array.copy() for name, array in self.given.items()}
+        other["layer.1.untouched"][7] += 1
+        trainer = self.trainer()
+        source = trainer.register({name: array.copy() for name, array in self.given.items()})
+        change(source["layer.0.w"], self.random, 0.001)  # not quite the base
+        trainer.publish(1)
+        self.await_folder(1)
+        first = os.path.join(self.versions, "weight_v000001")
+        size = sum(os.path.getsize(os.path.join(first, name)) for name in os.listdir(first))
+        self.assertLess(size, sum(array.nbytes for array in source.values()) / 50)
+        metadata = reader.apply(1)
+        self.assertEqual((metadata["delta_encoding"], metadata["base_version"]), ("xor", "000000"))
+        self.assert_same(reader.weights, source)
+        with self.assertRaisesRegex(AssertionError, "layer.1.untouched"):
+            SlimeReader(self.versions, other).apply(1)
+        self.follow(local, source, 1)
+
+        # One that began with other weights refuses deltas, and names the tensor, until a full version.
+        wrong = os.path.join(self.cluster.folder, "wrong")
+        write_checkpoint(wrong, other)
+        receiver = self.cluster.start_receiver(
+            "wrong",
+            f"--slime-dir={self.versions}",
+            f"--checkpoint={wrong}",
+            "--slime-poll-ms=20",
+            senders=False,
+        )
+        eventually(
+            lambda: receiver.page("/metrics").find("dws_follower_failing{") >= 0
+            and receiver.metric("dws_follower_failing") == 1,
+            receiver.log_tail,
+        )
+        self.assertIn("layer.1.untouched", receiver.log_tail(100))
+        self.assertEqual(receiver.metric("dws_follower_version"), 0)
+        for version in (2, 3):
+            self.publish(trainer, source, version)
+            self.await_folder(version)
+            self.assertEqual(reader.apply(version)["delta_encoding"], "xor")
+            self.assert_same(reader.weights, source)
+        self.publish(trainer, source, 4)  # full, because of --slime-keep
+        eventually(lambda: receiver.metric("dws_follower_version") == 4, receiver.log_tail)
+        _, held = read_file(os.path.join(wrong, "model.safetensors"))
+        self.assert_same(held, source)
+        self.follow(local, source, 4)
+        self.assertEqual(sender.metric("dws_sender_slime_versions_total", 'kind="full"'), 1)
+
+        # A sender that starts again has nothing to compare with.
+        stream = trainer.stream
+        trainer.close()
+        sender.kill()
+        sender.start()
+        trainer = self.trainer(stream=stream)
+        source = trainer.register({name: array.copy() for name, array in source.items()})
+        self.publish(trainer, source, 5)
+        self.follow(local, source, 5)
+        eventually(lambda: receiver.metric("dws_follower_version") == 5, receiver.log_tail)
+
     def test_versions_published_in_full_are_full_checkpoints(self) -> None:
         sender = self.sender()
         reader = SlimeReader(self.versions, self.given)

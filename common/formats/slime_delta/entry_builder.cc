@@ -50,9 +50,9 @@ void EntryBuilder::AddWindow(ByteSpan before, ByteSpan after) {
   }
 }
 
-Result<std::optional<EntryBuilder::Entry>> EntryBuilder::Finish() {
+Result<std::optional<EntryBuilder::Entry>> EntryBuilder::Finish(bool unchanged_too) {
   DWS_CHECK(added_ == tensor_bytes_);
-  if (!changed_) return std::optional<Entry>();
+  if (!changed_ && (!unchanged_too || tensor_bytes_ == 0)) return std::optional<Entry>();
   Entry entry{.digest = digest_.Text(), .bytes = {}};
   if (encoding_ == Encoding::kXor) {
     entry.bytes = xor_->Finish();

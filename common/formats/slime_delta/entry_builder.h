@@ -31,8 +31,9 @@ class EntryBuilder {
 
   // The next bytes, before and after.
   void Add(ByteSpan before, ByteSpan after);
-  // nullopt: no byte has changed. INVALID_ARGUMENT: overwrite cannot count so many changes.
-  Result<std::optional<Entry>> Finish();
+  // nullopt: no byte has changed. With `unchanged_too` only for a tensor without bytes: the entry
+  // proves what it is applied to. INVALID_ARGUMENT: overwrite cannot count so many changes.
+  Result<std::optional<Entry>> Finish(bool unchanged_too = false);
 
  private:
   EntryBuilder(Encoding encoding, ChecksumFormat checksum, uint64_t tensor_bytes);

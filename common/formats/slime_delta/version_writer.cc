@@ -87,7 +87,7 @@ Result<EntryBuilder> VersionWriter::NewEntry(const std::string& name, uint64_t t
 }
 
 Status VersionWriter::Add(const std::string& name, EntryBuilder builder) {
-  Result<std::optional<EntryBuilder::Entry>> made = builder.Finish();
+  Result<std::optional<EntryBuilder::Entry>> made = builder.Finish(options_.unchanged_too);
   if (!made.ok()) return Keep(Annotate(made.status(), "tensor '" + name + "'"));
   if (!made->has_value()) return OkStatus();
   return AddEntry(

@@ -36,6 +36,8 @@ struct VersionWriteOptions {
   Encoding encoding = Encoding::kXor;
   ChecksumFormat checksum = ChecksumFormat::kXxh3;
   uint64_t shard_bytes_max = limits::kSlimeShardBytesDefault;
+  // Unchanged tensors get entries, too: their digests prove what readers apply the version to.
+  bool unchanged_too = false;
   std::map<std::string, std::string> extra;  // more metadata of the index
   // Called last, before the version is published; its error ends the writing. May be empty.
   std::function<Status()> may_publish = nullptr;
@@ -77,7 +79,7 @@ class VersionWriter {
 
   // For the entry of a tensor; then Add. INVALID_ARGUMENT: as EntryBuilder::Create.
   Result<EntryBuilder> NewEntry(const std::string& name, uint64_t tensor_bytes);
-  // Adds a tensor; an unchanged one is left out. INVALID_ARGUMENT: as EntryBuilder::Finish, and a name
+  // Adds a tensor; an unchanged one is left out, unless `unchanged_too`. INVALID_ARGUMENT: as EntryBuilder::Finish, and a name
   // that was added before.
   Status Add(const std::string& name, EntryBuilder builder);
   // The same for a tensor that is in memory. INVALID_ARGUMENT also: the sizes differ.

@@ -68,6 +68,98 @@ TEST_CASE("versions applied by a reader equal the trainer's weights bit for bit"
   CHECK(view.bytes > rank.layout.size_bytes());
 }
 
+TEST_CASE("with a named base the first version is a delta that proves every tensor", "[slime]") {
+  const auto encoding = GENERATE(slime::Encoding::kXor, slime::Encoding::kOverwrite);
+  const size_t threads = GENERATE(1, 3);
+  const double density = GENERATE(0.0, 0.001);  // the first version is the base, or near it
+  Publishing rank({.encoding = encoding, .from_base = true, .threads = threads});
+  rank.dir.checkpoint = rank.CopyBase("base");
+  rank.Restart();
+  const std::string reader = rank.CopyBase("reader");
+  REQUIRE(rank.Write().ok());
+  if (density == 0) {
+    PublishAll(rank.state, rank.pool, 1, rank.weights);
+    rank.published[1] = rank.Checkpoint();
+  } else {
+    rank.Capture(1, density);
+  }
+  rank.Capture(2);  // the first one is read back from a newer snapshot
+  REQUIRE(rank.Write().ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2});
+  CHECK_FALSE(rank.IsFull(1));
+  const auto index = slime::ReadVersionIndex(rank.files, rank.Folder(1));
+  CHECK(index->delta->base_version == 0);
+  CHECK(index->weight_map.size() == rank.layout.shards().size() - 1);  // all but the empty one
+  CHECK(rank.publisher->view().fulls == 0);
+  CHECK(rank.publisher->view().bytes < rank.layout.size_bytes() / 20);
+  const std::string late = rank.CopyBase("late");  // not the base: the weights of version 2
+  rank.Follow(reader);
+  auto other = slime::LocalCheckpoint::Open(rank.files, rank.pool, late, {});
+  REQUIRE(other.ok());
+  const auto refused = (*other)->Apply(rank.Folder(1));
+  CHECK_THAT(ToString(refused.status()), Contains("not a delta of what is here"));
+  CHECK((*other)->version() == 0);
+}
+
+TEST_CASE("where the named base does not fit the first version is full", "[slime]") {
+  Publishing rank({.keep = 2, .from_base = true});
+  rank.dir.checkpoint = rank.CopyBase("base");
+  rank.Restart();
+  const std::string reader = rank.CopyBase("reader");
+  SECTION("another shape") {
+    const std::string scalar("\0\0\0\0", 4);
+    const std::vector<safetensors::HeaderTensor> tensors = {
+        {.name = "scalar", .dtype = safetensors::FileDType::kF32, .shape = {}}};
+    rank.dir.checkpoint = rank.temporary.File("other");
+    REQUIRE(safetensors::WriteCheckpoint(rank.files, rank.dir.checkpoint, tensors,
+                                         [&](const safetensors::HeaderTensor&) -> Result<ByteSpan> {
+                                           return AsBytes(scalar);
+                                         },
+                                         {})
+                .ok());
+    rank.Restart();
+    REQUIRE(rank.Publish(1).ok());
+    CHECK(rank.IsFull(1));
+  }
+  SECTION("no checkpoint") {
+    rank.dir.checkpoint = rank.temporary.File("none");
+    rank.Restart();
+    REQUIRE(rank.Publish(1).ok());
+    CHECK(rank.IsFull(1));
+  }
+  SECTION("numbers that begin later") {
+    REQUIRE(rank.Publish(7).ok());
+    CHECK(rank.IsFull(7));
+    rank.Follow(reader);
+    return;
+  }
+  SECTION("a restarted sender") {
+    REQUIRE(rank.Publish(1).ok());
+    CHECK_FALSE(rank.IsFull(1));
+    rank.Register(1, 2);
+    rank.Restart();
+    REQUIRE(rank.Publish(2).ok());
+    CHECK(rank.IsFull(2));
+  }
+  REQUIRE(rank.Publish(3).ok());
+  CHECK(rank.publisher->view().trouble.ok());
+  rank.Follow(reader);
+}
+
+TEST_CASE("a folder that begins with a delta of the base keeps it until a full version",
+          "[slime]") {
+  Publishing rank({.keep = 2, .from_base = true});
+  rank.dir.checkpoint = rank.CopyBase("base");
+  rank.Restart();
+  for (uint64_t version = 1; version <= 2; ++version) REQUIRE(rank.Publish(version).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2});
+  REQUIRE(rank.Publish(3).ok());
+  CHECK(rank.IsFull(3));
+  CHECK(rank.Versions() == std::vector<uint64_t>{1, 2, 3});
+  REQUIRE(rank.Publish(4).ok());
+  CHECK(rank.Versions() == std::vector<uint64_t>{3, 4});
+}
+
 TEST_CASE("a version that changes nothing is published without tensors", "[slime]") {
   Publishing rank;
   const std::string base = rank.CopyBase("base");
