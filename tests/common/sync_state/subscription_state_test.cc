@@ -86,6 +86,15 @@ TEST_CASE("a version that some rank never published is skipped", "[protocol]") {
   CHECK_FALSE(state.TargetAt(WeightVersion(4)).has_value());
 }
 
+TEST_CASE("the oldest version is the first that all ranks offer", "[protocol]") {
+  SubscriptionState state = TwoRanks();
+  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1, 3, 5})).ok());
+  CHECK_FALSE(state.Oldest().has_value());
+  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {2, 3, 5})).ok());
+  REQUIRE(state.Oldest().has_value());
+  CHECK(state.Oldest()->version == WeightVersion(3));
+}
+
 TEST_CASE("a newer announcement replaces the older one", "[protocol]") {
   SubscriptionState state = TwoRanks();
   REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1, 2})).ok());
