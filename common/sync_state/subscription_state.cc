@@ -358,8 +358,10 @@ std::optional<SyncTarget> SubscriptionState::EarlyTarget() const {
     const Sender& sender = senders_[index.value()];
     const bool offers = std::binary_search(sender.offers.begin(), sender.offers.end(), *newest);
     if (sender.replacing != newest && !offers) return std::nullopt;
-    target.ranks.push_back(
-        {.sender = index, .layout = ranks_[rank]->layout, .state_token = std::nullopt});
+    target.ranks.push_back({.sender = index,
+                            .nonce = offers ? sender.nonce : 0,
+                            .layout = ranks_[rank]->layout,
+                            .state_token = std::nullopt});
   }
   return target;
 }

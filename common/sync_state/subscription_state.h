@@ -54,9 +54,11 @@ struct SenderAnnouncement {
 struct SyncTarget {
   struct Rank {
     SenderIndex sender;
-    uint64_t nonce = 0;  // of the announcement that offered the version
+    uint64_t nonce = 0;  // of the announcement that offered the version; of an early one: 0
     std::shared_ptr<const RankLayout> layout;
     std::optional<Digest> state_token;  // as announced: of the sender's newest version only
+
+    bool early() const { return nonce == 0; }  // nonces begin at 1
   };
   StreamId stream;
   WeightVersion version;
@@ -153,7 +155,7 @@ class SubscriptionState {
   std::optional<SyncTarget> Oldest() const;
   // Whether all ranks offer `version` now, and how.
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  // The full version that some ranks are capturing and the others offer; it has no nonces or tokens.
+  // The full version that some ranks are capturing, as early ones, and the others offer.
   std::optional<SyncTarget> EarlyTarget() const;
 
  private:

@@ -139,13 +139,13 @@ Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const Live
                                                         .live = live,
                                                         .target = target,
                                                         .rank = TrainerRank(0),
-                                                        .way = Way::kFull,
+                                                        .way = Way::kDelta,
                                                         .wanted = wanted,
                                                         .early = &watched}));
   // Of ranks of which the engine holds nothing only the digests are wanted.
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     PreparedRank& rank = prepared.ranks[r];
-    if (rank.full.has_value()) continue;
+    if (!target.ranks[r].early() || rank.full.has_value()) continue;
     DWS_ASSIGN_OR_RETURN(Description described,
                          Describe(target, TrainerRank(r), live.ranks[r].slices.size()));
     rank.published = std::move(described.slices);
@@ -171,7 +171,8 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
                   .wanted = all.wanted,
                   .early = all.early};
     const TimePoint begin = clock_.Now();
-    Result<PreparedRank> rank = job.early != nullptr ? FromCapture(job) : PrepareRank(job);
+    const bool early = job.early != nullptr && target.ranks[index].early();
+    Result<PreparedRank> rank = early ? FromCapture(job) : PrepareRank(job);
     if (rank.ok()) {
       rank->stage = clock_.Now() - begin - rank->fetch;
       prepared.ranks[index] = *std::move(rank);

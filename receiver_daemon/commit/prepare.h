@@ -88,8 +88,9 @@ class Preparer {
                            const SyncTarget& target, Way way = Way::kDelta,
                            const std::function<bool()>& wanted = {});
 
-  // What brings memory to a full version that the senders are still capturing: everything is read
-  // meanwhile, and is proved when the version is published. `stage`: what becomes of it, as far as the
+  // What brings memory to a full version that the senders are still capturing: of those that do,
+  // everything is read meanwhile, and is proved when the version is published; the others offer it
+  // already. `stage`: what becomes of it, as far as the
   // senders say; UNAVAILABLE: nothing. It is also given up when no bytes arrive for kEarlyWait, so that
   // a trainer that stops in the middle does not hold up the caller.
   using EarlyStage = std::function<EarlyVersion::Stage()>;

@@ -59,6 +59,9 @@ class SenderGroup {
   virtual Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank,
                                         const FullWant& want, Spool::Options spool) = 0;
 
+  // Whether full tensors of an early version can be asked for (FullWant::early).
+  virtual bool reads_early() const { return false; }
+
   // Never block, never fail: a sender that is gone gets the report once it is accepted again.
   virtual void Staged(const SyncTarget& target, TrainerRank rank) = 0;
   virtual void Committed(const SyncTarget& target, TrainerRank rank,

@@ -106,6 +106,11 @@ void OperatorDesk::EndResync(const Status& outcome) {
   resync_.reset();
 }
 
+bool OperatorDesk::has_orders() const {
+  MutexLock lock(mutex_);
+  return draining_ || !verifies_.empty() || !forgets_.empty() || resync_ != nullptr;
+}
+
 bool OperatorDesk::draining() const {
   MutexLock lock(mutex_);
   return draining_;

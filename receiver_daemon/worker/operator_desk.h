@@ -102,6 +102,8 @@ class OperatorDesk {
   OperatorTaskPtr resync() const;               // null: none
   void EndResync(const Status& outcome);
   bool draining() const;
+  // Whether somebody waits for the worker.
+  bool has_orders() const;
   void SetDrained(bool drained);  // the worker does or does not commit from now on
   // Ends everything, and all that comes later.
   void Close(const Status& reason);

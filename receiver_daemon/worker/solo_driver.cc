@@ -224,13 +224,15 @@ void SoloDriver::StageEarly() {
   const std::optional<SyncTarget> target = parts_.subscription.EarlyTarget();
   // What drifted, or cannot be followed now, is for a published version.
   if (!target.has_value() || !engine.live().proved() || early_ == target->at()) return;
+  if (!parts_.runner.reads_early()) return;
   if (target->stream != engine.live().at->stream || target->version <= engine.live().at->version) {
     return;
   }
   if (!engine.weights()->layouts().Fits(*target)) return;
   early_ = target->at();
   const uint64_t drifts = engine.drifts();
-  const auto wanted = [&engine] { return engine.IsCurrent(); };
+  // The trainer decides how long it takes: nobody waits for that.
+  const auto wanted = [this, &engine] { return engine.IsCurrent() && !parts_.desk.has_orders(); };
   Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());

@@ -49,6 +49,7 @@ class VersionRunner {
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
   // As Preparer::Prepare; then the senders know that it is staged.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
+  bool reads_early() const { return parts_.senders.reads_early(); }
   // As Preparer::PrepareEarly; then as Prepare. UNAVAILABLE: it was given up, is published otherwise
   // than it was captured for, or takes too long: it is taken when it is published.
   Result<Prepared> PrepareEarly(const SyncTarget& target, const std::function<bool()>& wanted);

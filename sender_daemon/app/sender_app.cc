@@ -210,6 +210,7 @@ void SenderApp::StartSession() {
                               .log_limits = {.bytes_max = options_.retain_bytes,
                                              .versions_max = options_.retain_versions},
                               .profile = options_.profile,
+                              .huge_pages = options_.huge_pages,
                               .epoch_floor = RankEpoch(EpochFloor())},
       TrainerSession::Parts{.clock = &clock_,
                             .executor = trainer_executor_.get(),

@@ -19,6 +19,9 @@ void AddTransferFlags(CLI::App& app, SenderOptions& options) {
   AddSizeFlag(app, "--egress-limit", options.egress_bytes_per_second,
               "Bytes a second to all receivers over TCP together, as 1250MiB; 0: no limit",
               {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  app.add_flag(
+      "--huge-pages", options.huge_pages,
+      "Keep the snapshot in reserved huge pages of 2 MiB, if vm.nr_hugepages leaves enough");
   app.add_option_function<std::string>(
          "--fabric",
          [&options](const std::string& choice) {

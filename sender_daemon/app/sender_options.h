@@ -25,6 +25,7 @@ struct SenderOptions : DaemonOptions {
   size_t retain_versions = 64;
   uint64_t egress_bytes_per_second = 0;  // to receivers over TCP; 0: no limit
   FabricChoice fabric;
+  bool huge_pages = false;                                            // for the snapshot
   std::chrono::seconds laggard_after = limits::kLaggardAfterDefault;  // zero: never left out
   ProfileChoice profile = ProfileChoice::kAuto;
   size_t threads = 1;    // for captures

@@ -108,7 +108,7 @@ Result<std::unique_ptr<Snapshot>> RefinedSnapshot(Snapshot& old, RankLayout fine
     if (finer.slice(RankSlice(s)).elements == 0) continue;
     DWS_ASSIGN_OR_RETURN(origins[s], FindOrigin(old, finer, RankSlice(s)));
   }
-  DWS_ASSIGN_OR_RETURN(auto copy, Snapshot::Create(std::move(finer)));
+  DWS_ASSIGN_OR_RETURN(auto copy, Snapshot::Create(std::move(finer), old.huge_pages()));
   if (!old.version().has_value()) return copy;  // nothing was captured yet
   DWS_RETURN_IF_ERROR(old.gate().BeginRead(limits::kSnapshotReadDeadline));
   const Status copied = Copy(old, *copy, origins, pool);

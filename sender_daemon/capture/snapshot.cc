@@ -8,13 +8,15 @@
 
 namespace dws {
 
-Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout) {
-  DWS_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotMemory> memory, SnapshotMemory::Create(layout));
-  return std::unique_ptr<Snapshot>(new Snapshot(std::move(layout), std::move(memory)));
+Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout, bool huge_pages) {
+  DWS_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotMemory> memory,
+                       SnapshotMemory::Create(layout, huge_pages));
+  return std::unique_ptr<Snapshot>(new Snapshot(std::move(layout), std::move(memory), huge_pages));
 }
 
-Snapshot::Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory)
+Snapshot::Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory, bool huge_pages)
     : layout_(std::move(layout)),
+      huge_pages_(huge_pages),
       memory_(std::move(memory)),
       digests_(layout_.slice_count()),
       distrusted_(layout_.slice_count()),

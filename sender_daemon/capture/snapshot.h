@@ -29,8 +29,9 @@ namespace dws {
 // digests and version are used only between the gate's Begin and End of the right kind.
 class Snapshot {
  public:
-  // RESOURCE_EXHAUSTED: there is not enough memory.
-  static Result<std::unique_ptr<Snapshot>> Create(RankLayout layout);
+  // `huge_pages`: as SnapshotMemory. RESOURCE_EXHAUSTED: there is not enough memory.
+  static Result<std::unique_ptr<Snapshot>> Create(RankLayout layout, bool huge_pages = false);
+  bool huge_pages() const { return huge_pages_; }
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
@@ -70,7 +71,9 @@ class Snapshot {
 
   // The full version whose capture is open. From any thread, as the next one.
   std::optional<WeightVersion> replacing() const;
+  bool captured_last(WeightVersion version) const { return captured_.load() == version.value(); }
   // kCaptured: its capture has ended. kNeither: it was not begun, or was given up.
+  // kCaptured also if newer ones have been captured since.
   enum class Stage : uint8_t { kNeither, kReplacing, kCaptured };
   Stage StageOf(WeightVersion version) const;
   // By the capture of a full version: while it is open, and when it has ended in any way.
@@ -98,9 +101,10 @@ class Snapshot {
   OpenReads& reads() { return reads_; }
 
  private:
-  Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory);
+  Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory, bool huge_pages);
 
   const RankLayout layout_;
+  const bool huge_pages_;  // are wanted
   const std::unique_ptr<SnapshotMemory> memory_;
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;

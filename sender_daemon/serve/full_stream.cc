@@ -126,6 +126,9 @@ void FullStream::Send(FullOrder order) {
     order_.ranges.clear();
     copying_ = true;
   }
+  if (order_.early) {
+    while (const std::optional<Piece> piece = TakePiece()) early_.push_back(*piece);
+  }
   Next();
 }
 
@@ -164,35 +167,7 @@ void FullStream::Next() {
   }
 }
 
-bool FullStream::AwaitCapture(const BlockRange& range) {
-  Snapshot& snapshot = *order_.state->snapshot;
-  switch (snapshot.StageOf(order_.version)) {
-    case Snapshot::Stage::kCaptured:
-      order_.early = false;
-      return true;
-    case Snapshot::Stage::kNeither:
-      Finish(
-          ToGrpc(AbortedError("the capture of version {} was given up", order_.version.value())));
-      return false;
-    case Snapshot::Stage::kReplacing:
-      break;
-  }
-  const TimePoint now = std::chrono::steady_clock::now();
-  if (snapshot.BlocksBy(range.slice, range.first_block, range.block_count, order_.version)) {
-    waits_since_ = {};
-    return true;
-  }
-  if (waits_since_ == TimePoint()) waits_since_ = now;
-  if (now - waits_since_ < kEarlyWait && !cancelled_) {
-    paced_.After(kEarlyPoll, [this] { OnExecutor(&FullStream::Next); });
-    return false;
-  }
-  Finish(ToGrpc(AbortedError("the capture of version {} does not go on", order_.version.value())));
-  return false;
-}
-
-FullStream::Lending FullStream::LendNext() {
-  reader_->Hold();
+std::optional<FullStream::Piece> FullStream::TakePiece() {
   const RankLayout& layout = order_.state->layout();
   while (next_range_ < order_.ranges.size()) {
     const BlockRange& asked = order_.ranges[next_range_];
@@ -202,38 +177,84 @@ FullStream::Lending FullStream::LendNext() {
       continue;
     }
     const uint32_t blocks_max = BlocksIn(limits::kFrameBytesMax, layout.slice(asked.slice).dtype);
-    auto piece = std::make_unique<LentPiece>(LentPiece{
-        .lent = lent_,
-        .snapshot = order_.state->snapshot,
-        .version = order_.version,
-        .range = {.slice = asked.slice,
-                  .first_block = asked.first_block + next_offset_,
-                  .block_count = std::min(blocks_max, asked.block_count - next_offset_)}});
-    const BlockRange range = piece->range;
-    if (order_.early && !AwaitCapture(range)) return Lending::kAwaited;
     const Place place{.range = next_range_, .offset = next_offset_};
-    next_offset_ += range.block_count;
-    if (!piece->current()) {
-      lent_->Skip(place);
-      to_copy_.push_back(range);
-      continue;
-    }
-    const MutableByteSpan content =
-        order_.state->snapshot->SliceBytes(range.slice)
-            .subspan(FirstByte(layout, range), SizeBytes(layout, range));
-    piece->number = lent_->Add(place);
-    const Place needed = lent_->FirstNeeded(place);
-    reader_->Passed(needed.range, needed.offset);
-    const auto give_back = [](void* lent) {
-      const std::unique_ptr<LentPiece> back(static_cast<LentPiece*>(lent));
-      back->lent->Back(*back);
-    };
-    metrics_.OnServed(ServedKind::kFull, content.size());
-    Write(range.slice, {.first_block = range.first_block, .block_count = range.block_count},
-          grpc::Slice(content.data(), content.size(), give_back, piece.release()));
-    return Lending::kWritten;
+    const uint32_t count = std::min(blocks_max, asked.block_count - next_offset_);
+    next_offset_ += count;
+    return Piece{.range = {.slice = asked.slice,
+                           .first_block = asked.first_block + place.offset,
+                           .block_count = count},
+                 .place = place};
   }
-  return Lending::kNone;
+  return std::nullopt;
+}
+
+// The trainer hands tensors over in its own order.
+std::optional<FullStream::Piece> FullStream::TakeEarly() {
+  const Snapshot& snapshot = *order_.state->snapshot;
+  const Snapshot::Stage stage = snapshot.StageOf(order_.version);
+  if (stage == Snapshot::Stage::kNeither) return std::nullopt;
+  const auto there = std::find_if(early_.begin(), early_.end(), [&](const Piece& piece) {
+    const BlockRange& range = piece.range;
+    return stage == Snapshot::Stage::kCaptured ||
+           snapshot.BlocksBy(range.slice, range.first_block, range.block_count, order_.version);
+  });
+  if (there == early_.end()) return std::nullopt;
+  const Piece piece = *there;
+  early_.erase(there);
+  waits_since_ = {};
+  return piece;
+}
+
+bool FullStream::AwaitCapture() {
+  const uint64_t version = order_.version.value();
+  if (order_.state->snapshot->StageOf(order_.version) == Snapshot::Stage::kNeither) {
+    Finish(ToGrpc(AbortedError("the capture of version {} was given up", version)));
+    return true;
+  }
+  if (early_.empty()) return false;
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (waits_since_ == TimePoint()) waits_since_ = now;
+  if (now - waits_since_ < kEarlyWait && !cancelled_) {
+    paced_.After(kEarlyPoll, [this] { OnExecutor(&FullStream::Next); });
+  } else {
+    Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
+  }
+  return true;
+}
+
+FullStream::Lending FullStream::LendNext() {
+  reader_->Hold();
+  while (const std::optional<Piece> piece = order_.early ? TakeEarly() : TakePiece()) {
+    if (Lend(*piece)) return Lending::kWritten;
+    lent_->Skip(piece->place);
+    to_copy_.push_back(piece->range);
+  }
+  return order_.early && AwaitCapture() ? Lending::kAwaited : Lending::kNone;
+}
+
+bool FullStream::Lend(const Piece& piece) {
+  const RankLayout& layout = order_.state->layout();
+  const BlockRange& range = piece.range;
+  auto lent = std::make_unique<LentPiece>(LentPiece{.lent = lent_,
+                                                    .snapshot = order_.state->snapshot,
+                                                    .version = order_.version,
+                                                    .range = range});
+  if (!lent->current()) return false;
+  const MutableByteSpan content = order_.state->snapshot->SliceBytes(range.slice)
+                                      .subspan(FirstByte(layout, range), SizeBytes(layout, range));
+  lent->number = lent_->Add(piece.place);
+  if (!order_.early) {  // else they are not lent in their order
+    const Place needed = lent_->FirstNeeded(piece.place);
+    reader_->Passed(needed.range, needed.offset);
+  }
+  const auto give_back = [](void* bytes) {
+    const std::unique_ptr<LentPiece> back(static_cast<LentPiece*>(bytes));
+    back->lent->Back(*back);
+  };
+  metrics_.OnServed(ServedKind::kFull, content.size());
+  Write(range.slice, {.first_block = range.first_block, .block_count = range.block_count},
+        grpc::Slice(content.data(), content.size(), give_back, lent.release()));
+  return true;
 }
 
 void FullStream::CopyNext() {

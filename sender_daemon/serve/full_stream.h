@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/base/threads/executor.h"
@@ -68,8 +69,18 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     kAwaited,  // the capture of an early version has yet to come to it, or the stream is finished
   };
   Lending LendNext();
-  // Of an early version: whether the piece may be looked at.
-  bool AwaitCapture(const BlockRange& range);
+  // The next piece of the order, and where it is.
+  struct Piece {
+    BlockRange range;
+    Place place;
+  };
+  std::optional<Piece> TakePiece();
+  // Of an early version: one that is captured.
+  std::optional<Piece> TakeEarly();
+  // Writes the piece; false: it has changed.
+  bool Lend(const Piece& piece);
+  // Of an early version, when nothing can be lent now: whether more will, or the stream is finished.
+  bool AwaitCapture();
   void CopyNext();
   void WriteCopied();
   // `entry`: without its size.
@@ -85,7 +96,8 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t next_range_ = 0;               // of the order: to be lent
   uint32_t next_offset_ = 0;            // in blocks, in that range
   std::vector<BlockRange> to_copy_;
-  TimePoint waits_since_ = {};  // for the capture of the next piece; zero: it does not
+  std::deque<Piece> early_;     // of an early version: what is not lent yet
+  TimePoint waits_since_ = {};  // for the capture of any of them; zero: it does not
   std::atomic<bool> cancelled_{false};
   bool copying_ = false;          // the reader has not come to its end
   std::deque<FullFrame> copied_;  // of the reader's last read; all are sent before the next

@@ -186,8 +186,10 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
     DWS_ASSIGN_OR_RETURN(ranges, ParseRanges(request.blocks(), state->layout()));
   }
   const WeightVersion version(request.version());
-  const bool early = request.raw() && request.early() &&
-                     state->snapshot->StageOf(version) != Snapshot::Stage::kNeither;
+  // One that is captured, but not sealed, is not retained yet.
+  const bool early =
+      request.raw() && request.early() && version.value() > 0 &&
+      (state->snapshot->replacing() == version || state->snapshot->captured_last(version));
   if (!early && state->log->Find(version) == nullptr) {
     return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }

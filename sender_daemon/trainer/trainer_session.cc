@@ -204,7 +204,7 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
   // tensors next.
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
-  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(layout));
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(layout, options_.huge_pages));
   auto log = std::make_shared<DeltaLog>(layout, options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));

@@ -63,6 +63,7 @@ class TrainerSession {
     TrainerRank trainer_rank;
     DeltaLogLimits log_limits;
     ProfileChoice profile = ProfileChoice::kAuto;
+    bool huge_pages = false;  // for snapshots, as SnapshotMemory
     // Lower bound for new epochs: above those of any earlier process, even if its ledger was lost.
     RankEpoch epoch_floor = RankEpoch(1);
   };

@@ -91,9 +91,11 @@ SnapshotMemory::SnapshotMemory(UniqueFd file, const struct stat& found, Snapshot
 
 SnapshotMemory::~SnapshotMemory() { ::munmap(bytes_, mapped_bytes_); }
 
-Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout& layout) {
+Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout& layout,
+                                                               bool huge_pages) {
   SnapshotPlaces places(layout);
-  std::optional<UniqueFd> file = HugeFile(places.size_bytes());
+  std::optional<UniqueFd> file;
+  if (huge_pages) file = HugeFile(places.size_bytes());
   if (!file.has_value()) {
     DWS_ASSIGN_OR_RETURN(file, SmallFile(places.size_bytes()));
   }

@@ -42,10 +42,11 @@ class SnapshotPlaces {
 // the bytes, stay. Threads: safe from any; who may use the bytes is its owner's business.
 class SnapshotMemory {
  public:
-  // For the sender: zero bytes, which nobody else can make smaller, larger, or writable; in huge pages
-  // if the operator has reserved enough of 2 MiB (vm.nr_hugepages).
+  // For the sender: zero bytes, which nobody else can make smaller, larger, or writable; if wanted, in
+  // huge pages, as far as enough of 2 MiB are reserved (vm.nr_hugepages).
   // RESOURCE_EXHAUSTED: there is not enough memory.
-  static Result<std::unique_ptr<SnapshotMemory>> Create(const RankLayout& layout);
+  static Result<std::unique_ptr<SnapshotMemory>> Create(const RankLayout& layout,
+                                                        bool huge_pages = false);
   // For a receiver of the host: maps what ReadOnlyDescriptor gave. INVALID_ARGUMENT: it is no
   // snapshot of `layout`. RESOURCE_EXHAUSTED: as Create.
   static Result<std::unique_ptr<const SnapshotMemory>> Map(UniqueFd descriptor,

@@ -13,8 +13,10 @@
 namespace dws {
 namespace {
 
-// What the capture of an early version has brought is looked at so often.
-constexpr Duration kEarlyPoll = std::chrono::milliseconds(1);
+// How often it is looked at what the capture of an early version has brought: twice as long after
+// each time that it was nothing.
+constexpr Duration kEarlyPollMin = std::chrono::milliseconds(1);
+constexpr Duration kEarlyPollMax = std::chrono::milliseconds(64);
 
 size_t IndexOf(FullWay way) { return static_cast<size_t>(way); }
 
@@ -98,13 +100,16 @@ Status FullWays::ReadEarly(Transfer& transfer) {
   }
   const uint64_t bytes = MissingBytes(assembly);
   bool ask = snapshot == nullptr && MayTry(FullWay::kGrpc) && !MayTry(FullWay::kFabric);
+  Duration wait = kEarlyPollMin;
   while (early.stage() == EarlyVersion::Stage::kCapturing) {
-    if (snapshot != nullptr) {
+    const uint64_t missing = assembly.missing_blocks();
+    if (missing > 0 && snapshot != nullptr) {
       DWS_RETURN_IF_ERROR(ReadSnapshot(*snapshot, version, assembly, pool_, true));
     } else if (std::exchange(ask, false)) {
       DWS_RETURN_IF_ERROR(transfer.fetcher.FullEarly(stream, version, assembly));
     }
-    if (!transfer.fetcher.Wait(kEarlyPoll)) return CancelledError("the receiver is shutting down");
+    wait = assembly.missing_blocks() < missing ? kEarlyPollMin : std::min(2 * wait, kEarlyPollMax);
+    if (!transfer.fetcher.Wait(wait)) return CancelledError("the receiver is shutting down");
   }
   if (early.stage() == EarlyVersion::Stage::kGone) {
     return UnavailableError("version {} was not published, or its capture did not go on",

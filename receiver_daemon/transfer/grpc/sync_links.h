@@ -68,6 +68,7 @@ class SyncLinks final : public SenderGroup {
   Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
                                           WeightVersion base, const Spool::Options& spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
+  bool reads_early() const override { return true; }
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
                                 Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;

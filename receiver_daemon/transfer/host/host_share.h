@@ -58,6 +58,7 @@ class HostShare final : public SenderGroup {
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
     return senders_.Describe(target, rank);
   }
+  bool reads_early() const override { return senders_.reads_early(); }
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
                                 Spool::Options spool) override {
     return senders_.FetchFull(target, rank, want, std::move(spool));

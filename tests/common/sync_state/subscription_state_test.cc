@@ -429,6 +429,8 @@ TEST_CASE("a version may be read early once every rank captures it or offers it"
     REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kStream, {1, 2})).ok());
     REQUIRE(state.EarlyTarget().has_value());
     CHECK(state.EarlyTarget()->version == WeightVersion(2));
+    CHECK_FALSE(state.EarlyTarget()->ranks[0].early());
+    CHECK(state.EarlyTarget()->ranks[1].early());
     REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1, 2})).ok());
     CHECK_FALSE(state.EarlyTarget().has_value());
     CHECK(TargetVersion(state) == 2);

@@ -66,7 +66,7 @@ TEST_CASE("a snapshot lies in reserved huge pages if there are enough", "[same_h
   if (free == 0) WARN("no huge pages are reserved here: only the small ones are tried");
   const RankLayout layout = LayoutOf(kPage);  // of 2 bytes each, and a few more
   {
-    const auto memory = SnapshotMemory::Create(layout);
+    const auto memory = SnapshotMemory::Create(layout, true);
     REQUIRE(memory.ok());
     auto descriptor = (*memory)->ReadOnlyDescriptor();
     REQUIRE(descriptor.ok());
@@ -83,7 +83,7 @@ TEST_CASE("a snapshot lies in reserved huge pages if there are enough", "[same_h
     CHECK((*mapped)->id() == (*memory)->id());
   }
   // More than there are.
-  CHECK(SnapshotMemory::Create(LayoutOf((free + 1) * kPage)).ok());
+  CHECK(SnapshotMemory::Create(LayoutOf((free + 1) * kPage), true).ok());
 }
 
 TEST_CASE("whoever is given a snapshot can neither write it nor shorten it", "[same_host]") {
