@@ -73,6 +73,31 @@ TEST_CASE("full tensors that are asked for while versions are published are adde
   CHECK(*directory.Read(2) == directory.rank.At(2));
 }
 
+TEST_CASE(
+    "versions published while the full tensors that were asked for are written need no others",
+    "[shared_fs]") {
+  Directory directory(32, {}, true);
+  directory.Leave(Lacking(1, 1));
+  REQUIRE(directory.Publish(1).ok());
+  directory.Leave(Lacking(2, 1));
+  // Its description comes first, then full tensors.
+  bool called = false;
+  directory.files.BeforeOperation(2, [&] {
+    called = true;
+    directory.rank.Publish(2);
+  });
+  const bool fails = GENERATE(false, true);
+  if (fails) directory.files.FailOperation(3, ResourceExhaustedError("no space left"));
+  directory.publisher.Offer(directory.rank.state());
+  CHECK(directory.publisher.Step().ok() == !fails);
+  CHECK(called);
+  REQUIRE(directory.Write().ok());
+  CHECK(directory.publisher.view().anchors == 1);
+  CHECK(directory.publisher.view().deltas == 1);
+  CHECK(directory.Offered() == std::vector<uint64_t>{1, 2});
+  CHECK(*directory.Read(2) == directory.rank.At(2));
+}
+
 TEST_CASE("a receiver that asks without reason gets full tensors rarely", "[shared_fs]") {
   Directory directory(64, {}, true);
   directory.Leave(Lacking(1, 1));
