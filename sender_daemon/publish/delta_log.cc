@@ -20,6 +20,7 @@ void DeltaLog::Append(RetainedVersionPtr version) {
   size_t gone = chain_.Append(version->version, version->base, version->retained_bytes());
   versions_.push_back(std::move(version));
   DWS_CHECK(gone < versions_.size());  // the newest stays
+  if (gone > 0) complete_ = false;
   for (; gone > 0; --gone) versions_.pop_front();
   DWS_CHECK(versions_.size() == chain_.size());
   appended_.NotifyAll();
@@ -28,6 +29,11 @@ void DeltaLog::Append(RetainedVersionPtr version) {
 RetainedVersionPtr DeltaLog::Newest() const {
   MutexLock lock(mutex_);
   return versions_.empty() ? nullptr : versions_.back();
+}
+
+RetainedVersionPtr DeltaLog::First() const {
+  MutexLock lock(mutex_);
+  return versions_.empty() || !complete_ ? nullptr : versions_.front();
 }
 
 RetainedVersionPtr DeltaLog::Find(WeightVersion version) const {

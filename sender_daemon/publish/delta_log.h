@@ -36,6 +36,7 @@ class DeltaLog {
   void Append(RetainedVersionPtr version);
 
   RetainedVersionPtr Newest() const;  // null when empty
+  RetainedVersionPtr First() const;   // appended first; null when empty or when it was removed
   RetainedVersionPtr Find(WeightVersion version) const;
   std::vector<RetainedVersionPtr> All() const;
   uint64_t retained_bytes() const;
@@ -72,6 +73,7 @@ class DeltaLog {
   mutable CondVar appended_;
   RetainedChain chain_ GUARDED_BY(mutex_);
   std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);    // the same as in chain_
+  bool complete_ GUARDED_BY(mutex_) = true;                       // none was removed
   std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);     // highest target asked for
   std::optional<WeightVersion> direct_asked_ GUARDED_BY(mutex_);  // the same, for direct
   std::deque<Composed> composed_ GUARDED_BY(mutex_);              // newest last

@@ -19,7 +19,8 @@ struct RankState {
   TrainerRank trainer_rank;
   uint32_t world_size = 1;
   RankEpoch rank_epoch;
-  RankLayout declared;  // by the trainer; the snapshot's is that, or a finer one
+  bool begins_stream = false;  // what it publishes first is the stream's first version
+  RankLayout declared;         // by the trainer; the snapshot's is that, or a finer one
   std::shared_ptr<Snapshot> snapshot;
   std::shared_ptr<DeltaLog> log;
 

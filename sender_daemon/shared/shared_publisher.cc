@@ -172,8 +172,9 @@ Result<bool> SharedPublisher::WriteNext() {
   if (newest == nullptr) return false;
   DWS_RETURN_IF_ERROR(Tell());
   if (!progress_->last.has_value()) {
-    DWS_ASSIGN_OR_RETURN(const bool by_digests, BeginsWith(*newest));
-    DWS_RETURN_IF_ERROR(by_digests ? WriteDigests(*newest) : WriteAnchor(newest, nullptr));
+    const RetainedVersionPtr first = progress_->writer.state()->log->First();
+    DWS_ASSIGN_OR_RETURN(const bool by_digests, BeginsWith(first));
+    DWS_RETURN_IF_ERROR(by_digests ? WriteDigests(*first) : WriteAnchor(newest, nullptr));
     return true;
   }
   DWS_CHECK(*progress_->last <= newest->version);
@@ -210,14 +211,14 @@ Result<RetainedVersionPtr> SharedPublisher::NextInChain(const RetainedVersion& n
   return chain.front();
 }
 
-Result<bool> SharedPublisher::BeginsWith(const RetainedVersion& version) {
-  if (!options_.dir.from_base || version.base.has_value()) return false;
+Result<bool> SharedPublisher::BeginsWith(const RetainedVersionPtr& first) {
+  const RankState& state = *progress_->writer.state();
+  if (!options_.dir.from_base || !state.begins_stream || first == nullptr) return false;
   DWS_RETURN_IF_ERROR(progress_->catalog->Refresh());
   // It is there if an attempt has failed after the manifest was written.
   const shared::ManifestPtr there = progress_->catalog->versions().Newest();
   return there == nullptr ||
-         there->name == shared::VersionName{.version = version.version,
-                                            .epoch = progress_->writer.state()->rank_epoch};
+         there->name == shared::VersionName{.version = first->version, .epoch = state.rank_epoch};
 }
 
 Status SharedPublisher::WriteDigests(const RetainedVersion& version) {

@@ -6,11 +6,11 @@
 //      --shared-dir-anchor-every versions or more bytes of deltas than the model has followed the
 //      last one, when the log no longer has the next delta, and when a receiver could not read what
 //      is in the directory (retried until an anchor is written, but not for every version of a
-//      receiver that never can read). With --shared-dir-first=base a stream begins with digests
-//      only, and an anchor is also written when a receiver asks for it, whose memory has not these
-//      digests. Full tensors take long to write: they are added to a version
-//      that already has its delta, and newer deltas are written meanwhile, so that receivers that
-//      follow do not wait.
+//      receiver that never can read). With --shared-dir-first=base a stream begins with the digests
+//      of its first version only, if the log still has that, and an anchor is also written when a
+//      receiver asks for it, whose memory has not these digests: once for all who ask until it is
+//      written. Full tensors take long to write: they are added to a version that already has its
+//      delta, and newer deltas are written meanwhile, so that receivers that follow do not wait.
 //   3. Versions before the newest anchor are removed once no receiver needs them (which a sender
 //      that has just started does not know), or once `versions_max` newer ones exist, whether
 //      versions could be written or not. Older streams are removed completely once this one has an
@@ -145,8 +145,9 @@ class SharedPublisher {
   Result<bool> WriteNext();
   // The version after the last written. Errors as DeltaLog::Chain: the log may lack the next delta.
   Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
-  // Whether the stream is to begin in the directory with `version`, by its digests.
-  Result<bool> BeginsWith(const RetainedVersion& version);
+  // Whether the stream is to begin in the directory with `first` of the log, by its digests. Of a
+  // version that is not the stream's first no receiver has them.
+  Result<bool> BeginsWith(const RetainedVersionPtr& first);
   Status WriteDigests(const RetainedVersion& version);
   Status WriteDelta(const RetainedVersionPtr& version);
   // `delta`: as in SharedWriter.

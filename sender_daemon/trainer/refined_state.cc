@@ -45,6 +45,7 @@ Result<RankStatePtr> RefinedState(const RankState& state, RankLayout finer,
   if (parts.cuts != nullptr) DWS_RETURN_IF_ERROR(SaveCuts(*parts.cuts, state.stream, finer));
   DWS_ASSIGN_OR_RETURN(auto snapshot,
                        RefinedSnapshot(*state.snapshot, std::move(finer), parts.pool));
+  const bool begins = state.begins_stream && newest == state.log->First();
   auto log = std::make_shared<DeltaLog>(snapshot->layout(), parts.log_limits);
   if (newest != nullptr) {
     log->Append(Restated(*newest, snapshot->layout().signature(), snapshot->digests()));
@@ -57,6 +58,7 @@ Result<RankStatePtr> RefinedState(const RankState& state, RankLayout finer,
                                                      .trainer_rank = state.trainer_rank,
                                                      .world_size = state.world_size,
                                                      .rank_epoch = epoch,
+                                                     .begins_stream = begins,
                                                      .declared = state.declared,
                                                      .snapshot = std::move(snapshot),
                                                      .log = std::move(log)});

@@ -209,10 +209,12 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
   DWS_KILLPOINT("sender.register.after_record");
+  const bool begins = !parts_.ledger->state().last_version().has_value();
   return std::make_shared<const RankState>(RankState{.stream = registration.stream,
                                                      .trainer_rank = registration.trainer_rank,
                                                      .world_size = registration.world_size,
                                                      .rank_epoch = epoch,
+                                                     .begins_stream = begins,
                                                      .declared = registration.layout,
                                                      .snapshot = std::move(snapshot),
                                                      .log = std::move(log)});

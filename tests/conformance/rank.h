@@ -21,11 +21,13 @@ class Rank {
 
   // Acts like a sender that has just started: no snapshot, no versions.
   void Register(const StreamId& stream, RankEpoch epoch) {
+    const bool begins = state_ == nullptr || state_->stream != stream;
     auto snapshot = Snapshot::Create(layout_);
     REQUIRE(snapshot.ok());
     state_ = std::make_shared<const RankState>(
         RankState{.stream = stream,
                   .rank_epoch = epoch,
+                  .begins_stream = begins,
                   .snapshot = *std::move(snapshot),
                   .log = std::make_shared<DeltaLog>(layout_, limits_)});
   }

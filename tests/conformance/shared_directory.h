@@ -29,8 +29,10 @@ class PassingClock final : public Clock {
 };
 
 struct Directory {
-  explicit Directory(size_t anchor_every = 32, shared::Key sender_key = {}, bool from_base = false)
-      : publisher({.dir = {.root = "/root", .anchor_every = anchor_every, .from_base = from_base},
+  explicit Directory(size_t anchor_every = 32, shared::Key sender_key = {}, bool from_base = false,
+                     DeltaLogLimits retained = {.bytes_max = uint64_t{1} << 30, .versions_max = 64})
+      : rank(retained),
+        publisher({.dir = {.root = "/root", .anchor_every = anchor_every, .from_base = from_base},
                    .job_id = "job",
                    .trainer_rank = TrainerRank(0),
                    .key = std::move(sender_key)},

@@ -127,6 +127,34 @@ TEST_CASE("a failed write of the digests does not become full tensors", "[shared
   }
 }
 
+TEST_CASE("a stream begins with the digests of its first version only", "[shared_fs]") {
+  Directory directory(32, {}, true);
+  SECTION("also if the trainer is ahead of the directory") {
+    directory.rank.Publish(5);
+    REQUIRE(directory.Publish(6).ok());
+    CHECK(directory.publisher.view().anchors == 0);
+    CHECK(directory.publisher.view().bases == 1);
+    CHECK(directory.publisher.view().deltas == 1);
+    CHECK(directory.Offered() == std::vector<uint64_t>{5, 6});
+  }
+  SECTION("not with what a restarted sender publishes into an empty folder") {
+    directory.rank.Register(directory.rank.state()->stream, RankEpoch(2));
+    REQUIRE(directory.Publish(7).ok());
+    CHECK(directory.publisher.view().anchors == 1);
+    CHECK(directory.publisher.view().bases == 0);
+    CHECK(*directory.Read(7) == directory.rank.At(7));
+  }
+}
+
+TEST_CASE("a stream whose first version is no longer retained begins in full", "[shared_fs]") {
+  Directory directory(32, {}, true, {.bytes_max = uint64_t{1} << 30, .versions_max = 2});
+  for (uint64_t version = 1; version <= 2; ++version) directory.rank.Publish(version);
+  REQUIRE(directory.Publish(3).ok());
+  CHECK(directory.publisher.view().anchors == 1);
+  CHECK(directory.publisher.view().bases == 0);
+  CHECK(*directory.Read(3) == directory.rank.At(3));
+}
+
 TEST_CASE("a restarted sender continues the stream in full and a new stream with digests",
           "[shared_fs]") {
   Directory directory(32, {}, true);

@@ -88,7 +88,14 @@ TEST_CASE("a log over its limits drops the oldest versions and reports what it r
   ThreadPool pool(0);
   const RankStatePtr by_count =
       MakeState(SmallLayout(), {.bytes_max = kManyBytes, .versions_max = 3});
-  PublishVersions(by_count, pool, 6, 0.01, random);
+  CHECK(by_count->log->First() == nullptr);
+  const auto states = PublishVersions(by_count, pool, 3, 0.01, random);
+  REQUIRE(by_count->log->First() != nullptr);
+  CHECK(by_count->log->First()->version == WeightVersion(1));
+  for (uint64_t version = 4; version <= 6; ++version) {
+    PublishAll(by_count, pool, version, states[version - 4]);
+  }
+  CHECK(by_count->log->First() == nullptr);
   CHECK(by_count->log->All().size() == 3);
   CHECK(by_count->log->Object(WeightVersion(3), WeightVersion(6)).ok());
   const auto retired = by_count->log->Object(WeightVersion(2), WeightVersion(6));

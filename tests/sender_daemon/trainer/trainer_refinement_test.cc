@@ -42,6 +42,7 @@ TEST_CASE("a refined state has the newest version alone, under a higher epoch",
   const RetainedVersionPtr newest = fixture.state_->log->Newest();
   CHECK(newest->version == WeightVersion(2));
   CHECK_FALSE(newest->base.has_value());
+  CHECK_FALSE(fixture.state_->begins_stream);
   // Receivers report the version with either token until they have mapped their engines again.
   CHECK(newest->Has(token));
   CHECK(newest->Has(StateToken(newest->after)));
@@ -67,6 +68,7 @@ TEST_CASE("what is asked for twice, or of another stream, changes nothing", "[tr
   REQUIRE(Refine(fixture, Columns()).ok());
   const RankStatePtr state = fixture.state_;
   CHECK(state->layout() == Finer());  // also before the first version
+  CHECK(state->begins_stream);
   CHECK(Refine(fixture, Columns()).ok());
   CHECK(Refine(fixture, {{"other", {{.dim = 0, .at = {1}}}}}).ok());
   CHECK(Refine(fixture, {{"b", {{.dim = 0, .at = {5}}}}}, {.incarnation = 2, .id_hi = 1}).ok());

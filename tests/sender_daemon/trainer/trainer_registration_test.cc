@@ -94,6 +94,26 @@ TEST_CASE("an old trainer that wakes up is refused and a new stream starts from 
   CHECK_FALSE(fixture.state_->log->Newest()->base.has_value());
 }
 
+TEST_CASE("a state begins its stream unless a sender before it has recorded a version",
+          "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  const StreamId stream{.incarnation = 1, .id_hi = 1, .id_lo = 1};
+  REQUIRE(fixture.ledger_.Append(StreamOpened{.stream = stream, .rank_epoch = RankEpoch(1)}).ok());
+  const bool recorded = GENERATE(false, true);
+  if (recorded) {
+    REQUIRE(fixture.ledger_.Append(VersionPublished{.stream = stream, .version = WeightVersion(5)})
+                .ok());
+  }
+  HandleClient client;
+  static_cast<void>(fixture.Attach(Resident(1, Layout()), region.fd, client));
+  REQUIRE(fixture.state_->stream == stream);
+  CHECK(fixture.state_->begins_stream == !recorded);
+  HandleClient next;
+  static_cast<void>(fixture.Attach(Resident(2, Layout()), region.fd, next));
+  CHECK(fixture.state_->begins_stream);
+}
+
 TEST_CASE("an incarnation ahead of the clock is refused and changes nothing", "[trainer_session]") {
   Fixture fixture;
   const auto now = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
