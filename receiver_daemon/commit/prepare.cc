@@ -77,6 +77,19 @@ Result<Description> Preparer::Describe(const SyncTarget& target, TrainerRank ran
   return described;
 }
 
+Result<size_t> Preparer::DescribeAll(const SyncTarget& target, LiveState& live) {
+  size_t differ = 0;
+  for (uint32_t r = 0; r < live.ranks.size(); ++r) {
+    LiveState::Rank& rank = live.ranks[r];
+    DWS_ASSIGN_OR_RETURN(Description described,
+                         Describe(target, TrainerRank(r), rank.slices.size()));
+    rank.published = std::move(described.slices);
+    rank.state_token = described.state_token;
+    differ += SlicesThatDiffer(rank.slices, rank.published).size();
+  }
+  return differ;
+}
+
 size_t Prepared::full_slices() const {
   size_t count = 0;
   for (const PreparedRank& rank : ranks) count += rank.full_slices.size();

@@ -106,6 +106,10 @@ class Preparer {
   // Errors as SenderGroup's.
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank, size_t slice_count);
 
+  // Sets in `live` what all ranks publish at `target`, and returns how many slices of it are not that.
+  // Errors as SenderGroup's; then some ranks are set.
+  Result<size_t> DescribeAll(const SyncTarget& target, LiveState& live);
+
   // These two from any thread. Of the last Prepare:
   const TransferProgress& progress() const { return progress_; }
   RejectionCounts rejections() const;

@@ -90,20 +90,11 @@ LiveEngine::Proof LiveEngine::Prove(const VersionAt& before) {
   if (!target.has_value() || target->at() != before || !weights_->layouts().Fits(*target)) {
     return Proof::kUnknown;
   }
-  Proof proof = Proof::kSame;
-  for (uint32_t r = 0; r < live_.ranks.size(); ++r) {
-    LiveState::Rank& known = live_.ranks[r];
-    Result<Description> described =
-        parts_.preparer.Describe(*target, TrainerRank(r), known.slices.size());
-    if (!described.ok()) return Proof::kUnknown;
-    known.published = std::move(described->slices);
-    known.state_token = described->state_token;
-    const size_t differ = SlicesThatDiffer(known.slices, known.published).size();
-    if (differ == 0) continue;
-    CountDrift(&MismatchCounts::attach, differ);
-    proof = Proof::kDiffers;
-  }
-  return proof;
+  const Result<size_t> differ = parts_.preparer.DescribeAll(*target, live_);
+  if (!differ.ok()) return Proof::kUnknown;
+  if (*differ == 0) return Proof::kSame;
+  CountDrift(&MismatchCounts::attach, *differ);
+  return Proof::kDiffers;
 }
 
 void LiveEngine::Restate(const VersionAt& before) {

@@ -95,22 +95,17 @@ std::optional<LiveState> VersionRunner::AsOldest(const SyncTarget& target) const
     return std::nullopt;
   }
   LiveState live = parts_.engine.live();
+  const Result<size_t> differ = parts_.preparer.DescribeAll(*oldest, live);
+  if (!differ.ok()) return std::nullopt;  // the target is reached without it, too
   size_t held = 0;
-  size_t differ = 0;
-  for (uint32_t r = 0; r < live.ranks.size(); ++r) {
-    LiveState::Rank& rank = live.ranks[r];
-    auto described = parts_.preparer.Describe(*oldest, TrainerRank(r), rank.slices.size());
-    if (!described.ok()) return std::nullopt;  // the target is reached without it, too
-    rank.published = std::move(described->slices);
-    rank.state_token = described->state_token;
+  for (const LiveState::Rank& rank : live.ranks) {
     held += std::ranges::count_if(rank.slices, [](const SliceState& slice) {
       return slice.kind != SliceState::Kind::kNotHeld;
     });
-    differ += SlicesThatDiffer(rank.slices, rank.published).size();
   }
-  if (2 * differ > held) return std::nullopt;
+  if (2 * *differ > held) return std::nullopt;
   live.at = oldest->at();
-  live.drifted = differ > 0;
+  live.drifted = *differ > 0;
   return live;
 }
 
