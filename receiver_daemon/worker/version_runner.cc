@@ -96,16 +96,9 @@ std::optional<LiveState> VersionRunner::AsOldest(const SyncTarget& target) const
   }
   LiveState live = parts_.engine.live();
   const Result<size_t> differ = parts_.preparer.DescribeAll(*oldest, live);
-  if (!differ.ok()) return std::nullopt;  // the target is reached without it, too
-  size_t held = 0;
-  for (const LiveState::Rank& rank : live.ranks) {
-    held += std::ranges::count_if(rank.slices, [](const SliceState& slice) {
-      return slice.kind != SliceState::Kind::kNotHeld;
-    });
-  }
-  if (2 * *differ > held) return std::nullopt;
+  // The target is reached without it, too.
+  if (!differ.ok() || *differ > 0) return std::nullopt;
   live.at = oldest->at();
-  live.drifted = *differ > 0;
   return live;
 }
 
