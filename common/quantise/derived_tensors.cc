@@ -1,0 +1,148 @@
+// Every output is a function of whole tiles, so a cut is carried over by dividing it by the tile or by the codes in one
+// element. Cuts that divide a tile would make two slices depend on each other: they are refused.
+#include "common/quantise/derived_tensors.h"
+
+#include "common/base/bytes.h"
+
+namespace dws::quantise {
+namespace {
+
+constexpr std::string_view kWeight = "weight";
+
+uint64_t Tiles(uint64_t size, uint32_t tile) {
+  return tile == Recipe::kWhole ? 1 : CeilDiv(size, tile);
+}
+
+// Codes in one element of the tensor of codes.
+uint64_t CodesPerElement(const Recipe& recipe) {
+  switch (recipe.codes()) {
+    case Codes::kE4m3:
+      return 1;
+    case Codes::kInt4:
+      return 8;  // int32
+    case Codes::kE2m1:
+      return 2;  // uint8
+  }
+  return 1;
+}
+
+std::vector<uint64_t> ShapeOfOutput(const Recipe& recipe, Role role,
+                                    const std::vector<uint64_t>& canonical) {
+  const size_t last = canonical.size() - 1;
+  std::vector<uint64_t> shape = canonical;
+  switch (role) {
+    case Role::kCodes:
+      shape[last] = CeilDiv(shape[last], CodesPerElement(recipe));
+      return shape;
+    case Role::kScales:
+      shape[last - 1] = Tiles(shape[last - 1], recipe.tile_rows);
+      shape[last] = Tiles(shape[last], recipe.tile_columns);
+      return shape;
+    case Role::kTensorScale:
+      shape.resize(last - 1);
+      // As checkpoints have it: ModelOpt writes a scalar, the others one element.
+      if (shape.empty() && recipe.rule != Rule::kNvfp4Modelopt) shape.push_back(1);
+      return shape;
+    case Role::kShape:
+      shape.resize(last - 1);
+      shape.push_back(2);
+      return shape;
+  }
+  return shape;
+}
+
+// Elements of dimension `dim` that stay together: 1 for the dimensions of the stack, kWhole for all.
+uint32_t Unit(const Recipe& recipe, size_t rank, uint32_t dim) {
+  if (dim + 2 < rank) return 1;
+  if (recipe.has_tensor_scale) return Recipe::kWhole;
+  return dim + 2 == rank ? recipe.tile_rows : recipe.tile_columns;
+}
+
+Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
+  for (const Cuts& cuts : tensor.cuts) {
+    const uint32_t unit = Unit(recipe, tensor.shape.size(), cuts.dim);
+    if (unit == Recipe::kWhole) {
+      return InvalidArgumentError(
+          "tensor {}: recipe {} needs the whole of dimension {} in one slice, which is cut at {}: "
+          "{}",
+          tensor.name, recipe.id, cuts.dim, cuts.at.front(),
+          recipe.has_tensor_scale
+              ? "each matrix has one scale; cut the dimensions before the last two"
+              : "each row has one scale; cut the rows");
+    }
+    for (const uint64_t at : cuts.at) {
+      if (at % unit == 0) continue;
+      return InvalidArgumentError(
+          "tensor {}: recipe {} needs cuts of dimension {} at multiples of {}, found one at {}; "
+          "use {} or {}",
+          tensor.name, recipe.id, cuts.dim, unit, at, at / unit * unit,
+          std::min((at / unit + 1) * unit, tensor.shape[cuts.dim]));
+    }
+  }
+  return OkStatus();
+}
+
+// The cuts of an output, whose dimensions are the canonical ones divided, or the first ones of them.
+std::vector<Cuts> CutsOfOutput(const Recipe& recipe, Role role, const TensorSpec& canonical) {
+  const size_t rank = canonical.shape.size();
+  std::vector<Cuts> result;
+  for (const Cuts& cuts : canonical.cuts) {
+    const bool in_matrix = cuts.dim + 2 >= rank;
+    if (in_matrix && role != Role::kCodes && role != Role::kScales) continue;
+    uint64_t divisor = 1;
+    if (in_matrix && role == Role::kScales) divisor = Unit(recipe, rank, cuts.dim);
+    if (cuts.dim + 1 == rank && role == Role::kCodes) divisor = CodesPerElement(recipe);
+    Cuts& mapped = result.emplace_back(cuts);
+    for (uint64_t& at : mapped.at) at /= divisor;
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64_t>& shape) {
+  if (shape.size() < 2) {
+    return InvalidArgumentError(
+        "recipe {} quantises matrices: expected two or more dimensions, found {}", recipe.id,
+        shape.size());
+  }
+  MatrixShape result{.matrices = 1, .rows = shape[shape.size() - 2], .columns = shape.back()};
+  for (size_t dim = 0; dim + 2 < shape.size(); ++dim) result.matrices *= shape[dim];
+  if (recipe.tile_columns > 1 && !recipe.has_partial_tiles &&
+      result.columns % recipe.tile_columns != 0) {
+    return InvalidArgumentError(
+        "recipe {} needs a multiple of {} columns, found {}: leave this tensor as it is, or pad it",
+        recipe.id, recipe.tile_columns, result.columns);
+  }
+  return result;
+}
+
+Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const TensorSpec& canonical) {
+  if (canonical.dtype != DType::kBF16) {
+    return InvalidArgumentError("tensor {}: recipe {} quantises BF16, found {}", canonical.name,
+                                recipe.id, ToString(canonical.dtype));
+  }
+  if (!canonical.name.ends_with(kWeight)) {
+    return InvalidArgumentError(
+        "tensor {}: recipe {} names its tensors after a name that ends in \"weight\"",
+        canonical.name, recipe.id);
+  }
+  const Result<MatrixShape> shape = MatrixShapeOf(recipe, canonical.shape);
+  if (!shape.ok()) return Annotate(shape.status(), fmt::format("tensor {}", canonical.name));
+  DWS_RETURN_IF_ERROR(CheckCuts(recipe, canonical));
+  const std::string stem = canonical.name.substr(0, canonical.name.size() - kWeight.size());
+  std::vector<TensorSpec> result;
+  for (const OutputKind& output : recipe.outputs()) {
+    result.push_back({.name = stem + std::string(output.name),
+                      .dtype = output.dtype,
+                      .shape = ShapeOfOutput(recipe, output.role, canonical.shape),
+                      .cuts = CutsOfOutput(recipe, output.role, canonical)});
+    const Status valid = Validate(result.back());
+    if (!valid.ok()) {
+      return Annotate(valid, fmt::format("recipe {} of tensor {}", recipe.id, canonical.name));
+    }
+  }
+  return result;
+}
+
+}  // namespace dws::quantise

@@ -1,0 +1,38 @@
+// The processor's floating-point mode while quotients are computed: a host program or a library of it may have set another
+// rounding, or flush subnormals to zero (-ffast-math does), and codes must not depend on that.
+#pragma once
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#else
+#include <cfenv>
+#endif
+
+namespace dws::quantise {
+
+// While it lives, this thread rounds to nearest even, keeps subnormals and takes no traps. Then the old mode is back. The
+// arithmetic must be in functions that the compiler cannot inline where this object is: it may move it otherwise.
+class DefaultFloatEnvironment {
+ public:
+#if defined(__x86_64__)
+  DefaultFloatEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
+  ~DefaultFloatEnvironment() { _mm_setcsr(before_); }
+#else
+  DefaultFloatEnvironment() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&before_); }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  unsigned int before_;
+#else
+  std::fenv_t before_;
+#endif
+};
+
+}  // namespace dws::quantise

@@ -1,0 +1,121 @@
+// From a quotient to a code (RECIPES.md, "Codes"), for any number of lanes: `Lanes` is OneLane or a vector's struct with the
+// same members. Lanes hold no NaN here; EncodeAny takes every value.
+//
+// A kernel's file defines DWS_QUANTISE_CODE with the attributes of its instruction set before it includes this header: the
+// functions are its own, for the linker must not share one that was compiled for another processor.
+#pragma once
+
+#include <cstdint>
+
+#include "common/quantise/kernels/one_lane.h"
+#include "common/quantise/kernels/rule.h"
+
+#if !defined(DWS_QUANTISE_CODE)
+#error "define DWS_QUANTISE_CODE: attributes of the functions in this header"
+#endif
+
+namespace dws::quantise {
+
+inline constexpr uint32_t kInfinityBits = 0x7F800000;
+inline constexpr uint32_t kMagnitudeBits = 0x7FFFFFFF;
+inline constexpr uint32_t kNanBits = 0x7FC00000;  // the only NaN that recipes write
+inline constexpr uint32_t kTwoTo23 = 0x4B000000;  // the float 2^23: adding it leaves an integer
+
+// The small float formats that codes have.
+struct E4m3 {
+  static constexpr uint32_t kMantissa = 3;
+  static constexpr uint32_t kBias = 7;
+  static constexpr uint32_t kLargest = 0x43E00000;  // the float 448
+  static constexpr uint32_t kSignShift = 24;        // from the float's sign to the code's
+  static constexpr uint32_t kSign = 0x80;
+};
+struct E2m1 {
+  static constexpr uint32_t kMantissa = 1;
+  static constexpr uint32_t kBias = 1;
+  static constexpr uint32_t kLargest = 0x40C00000;  // the float 6
+  static constexpr uint32_t kSignShift = 28;
+  static constexpr uint32_t kSign = 0x8;
+};
+
+// The code of a magnitude: clamped to the largest, rounded to the nearest code, a tie to the even one.
+template <typename Lanes, typename Format>
+DWS_QUANTISE_CODE typename Lanes::Words EncodeMagnitude(typename Lanes::Words magnitude) {
+  using Words = typename Lanes::Words;
+  constexpr uint32_t kDropped = 23 - Format::kMantissa;
+  constexpr uint32_t kNormal = (128 - Format::kBias) << 23;  // the smallest normal number
+  // Codes below kNormal are whole steps: the sum with this float has the number of steps in its lowest bits.
+  constexpr uint32_t kMagic = kTwoTo23 - ((Format::kBias + Format::kMantissa - 1) << 23);
+  magnitude = Lanes::Least(magnitude, Lanes::Same(Format::kLargest));
+  const Words odd = Lanes::And(Lanes::template Right<kDropped>(magnitude), Lanes::Same(1u));
+  const Words rounded =
+      Lanes::Plus(Lanes::Plus(magnitude, Lanes::Same((1u << (kDropped - 1)) - 1)), odd);
+  const Words normal = Lanes::Minus(Lanes::template Right<kDropped>(rounded),
+                                    Lanes::Same((127 - Format::kBias) << Format::kMantissa));
+  const Words steps = Lanes::Minus(
+      Lanes::Bits(Lanes::Add(Lanes::FromBits(magnitude), Lanes::FromBits(Lanes::Same(kMagic)))),
+      Lanes::Same(kMagic));
+  return Lanes::SelectLess(magnitude, Lanes::Same(kNormal), steps, normal);
+}
+
+// The codes of quotients that are no NaN.
+template <typename Lanes, Codes kCodes>
+DWS_QUANTISE_CODE typename Lanes::Words Encode(typename Lanes::Floats quotient) {
+  using Words = typename Lanes::Words;
+  const Words bits = Lanes::Bits(quotient);
+  const Words magnitude = Lanes::And(bits, Lanes::Same(kMagnitudeBits));
+  if constexpr (kCodes == Codes::kE4m3) {
+    const Words sign =
+        Lanes::And(Lanes::template Right<E4m3::kSignShift>(bits), Lanes::Same(E4m3::kSign));
+    return Lanes::Or(EncodeMagnitude<Lanes, E4m3>(magnitude), sign);
+  } else if constexpr (kCodes == Codes::kE2m1) {
+    // A quotient of -0 has the code of +0, one below 0 that rounds to 0 has that of -0.
+    const Words sign =
+        Lanes::And(Lanes::template Right<E2m1::kSignShift>(bits), Lanes::Same(E2m1::kSign));
+    return Lanes::Or(EncodeMagnitude<Lanes, E2m1>(magnitude),
+                     Lanes::SelectLess(magnitude, Lanes::Same(1u), Lanes::Same(0u), sign));
+  } else {
+    const Words least = Lanes::Least(magnitude, Lanes::Same(0x41000000u));  // the float 8
+    const Words rounded = Lanes::Minus(
+        Lanes::Bits(Lanes::Add(Lanes::FromBits(least), Lanes::FromBits(Lanes::Same(kTwoTo23)))),
+        Lanes::Same(kTwoTo23));
+    const Words mask = Lanes::SignMask(bits);
+    const Words number = Lanes::Minus(Lanes::Xor(rounded, mask), mask);
+    return Lanes::Least(Lanes::Plus(number, Lanes::Same(8u)), Lanes::Same(15u));
+  }
+}
+
+// Rounds to the nearest BF16, a tie to the even one. Not of a NaN.
+template <typename Lanes>
+DWS_QUANTISE_CODE typename Lanes::Floats RoundToBf16(typename Lanes::Floats value) {
+  using Words = typename Lanes::Words;
+  const Words bits = Lanes::Bits(value);
+  const Words odd = Lanes::And(Lanes::template Right<16>(bits), Lanes::Same(1u));
+  return Lanes::FromBits(Lanes::And(Lanes::Plus(Lanes::Plus(bits, Lanes::Same(0x7FFFu)), odd),
+                                    Lanes::Same(0xFFFF0000u)));
+}
+
+DWS_QUANTISE_CODE bool IsNan(float value) {
+  return (OneLane::Bits(value) & kMagnitudeBits) > kInfinityBits;
+}
+
+DWS_QUANTISE_CODE float ToBf16(float value) {
+  return IsNan(value) ? OneLane::FromBits(kNanBits) : RoundToBf16<OneLane>(value);
+}
+
+// The code of any quotient: a NaN has the code of NaN, or of 0 where the format has none.
+template <Codes kCodes>
+DWS_QUANTISE_CODE uint32_t EncodeAny(float quotient) {
+  if (IsNan(quotient)) return kCodes == Codes::kE4m3 ? 0x7F : kCodes == Codes::kInt4 ? 8 : 0;
+  return Encode<OneLane, kCodes>(quotient);
+}
+
+// The value of an E4M3 code.
+DWS_QUANTISE_CODE float DecodeE4m3(uint32_t code) {
+  const uint32_t magnitude = code & 0x7F;
+  if (magnitude == 0x7F) return OneLane::FromBits(kNanBits);
+  if (magnitude >= 8) return OneLane::FromBits((magnitude + ((127 - 7) << 3)) << 20);
+  // A subnormal: so many steps of 2^-9.
+  return OneLane::Multiply(static_cast<float>(magnitude), OneLane::FromBits((127 - 9) << 23));
+}
+
+}  // namespace dws::quantise

@@ -1,0 +1,92 @@
+// What a recipe computes: the rule for scales and codes, and what follows from the rule alone.
+#pragma once
+
+#include <cstdint>
+
+namespace dws::quantise {
+
+// How scales and codes are computed from a tile: one for each section of RECIPES.md.
+enum class Rule : uint8_t {
+  kDeepseek,         // E4M3, multiplied by the reciprocal of the scale
+  kDeepseekDivide,   // E4M3, divided by the scale
+  kDeepseekUe8m0,    // E4M3, the scale is a power of two
+  kVllmChannel,      // E4M3, one scale a row
+  kVllmTensor,       // E4M3, one scale a matrix
+  kCompressedRow,    // E4M3, one BF16 scale a row
+  kCompressedWhole,  // E4M3, one BF16 scale a matrix
+  kMxFloor,          // E4M3, E8M0 scales rounded down
+  kMxEven,           // E4M3, E8M0 scales rounded to nearest
+  kMxRceil,          // E4M3, E8M0 scales rounded up
+  kInt4Amax7,        // INT4, amax / 7
+  kInt4Amax7_5,      // INT4, amax / 7.5
+  kNvfp4Modelopt,    // E2M1, as ModelOpt
+  kNvfp4Compressed,  // E2M1, as compressed-tensors
+};
+
+// What codes are: one byte each (kE4m3), or two codes a byte, the first one in the low half.
+enum class Codes : uint8_t { kE4m3, kInt4, kE2m1 };
+
+// How an element becomes a quotient.
+enum class Step : uint8_t {
+  kMultiply,
+  kDivide,
+  kDivideBf16,  // and the quotient is rounded to BF16
+};
+
+constexpr Step StepOf(Rule rule) {
+  switch (rule) {
+    case Rule::kDeepseek:
+    case Rule::kDeepseekUe8m0:
+    case Rule::kVllmTensor:
+    case Rule::kMxFloor:
+    case Rule::kMxEven:
+    case Rule::kMxRceil:
+      return Step::kMultiply;
+    case Rule::kDeepseekDivide:
+    case Rule::kVllmChannel:
+    case Rule::kInt4Amax7:
+    case Rule::kNvfp4Modelopt:
+    case Rule::kNvfp4Compressed:
+      return Step::kDivide;
+    case Rule::kCompressedRow:
+    case Rule::kCompressedWhole:
+    case Rule::kInt4Amax7_5:
+      return Step::kDivideBf16;
+  }
+  return Step::kDivide;
+}
+
+constexpr Codes CodesOf(Rule rule) {
+  switch (rule) {
+    case Rule::kInt4Amax7:
+    case Rule::kInt4Amax7_5:
+      return Codes::kInt4;
+    case Rule::kNvfp4Modelopt:
+    case Rule::kNvfp4Compressed:
+      return Codes::kE2m1;
+    default:
+      return Codes::kE4m3;
+  }
+}
+
+// Bytes of a tile's scale; 0: the rule has none.
+constexpr uint32_t ScaleBytes(Rule rule) {
+  switch (rule) {
+    case Rule::kVllmTensor:
+    case Rule::kCompressedWhole:
+      return 0;
+    case Rule::kDeepseek:
+    case Rule::kDeepseekDivide:
+    case Rule::kDeepseekUe8m0:
+    case Rule::kVllmChannel:
+      return 4;
+    case Rule::kCompressedRow:
+    case Rule::kInt4Amax7:
+    case Rule::kInt4Amax7_5:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace dws::quantise

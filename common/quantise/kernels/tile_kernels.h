@@ -1,0 +1,43 @@
+// The inner loops of quantisation: codes and scales of a run of tiles. One variant for each instruction set; all write the
+// same bytes. The caller has set the processor's floating-point mode (float_environment.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/instruction_set.h"
+#include "common/quantise/kernels/rule.h"
+
+namespace dws::quantise::kernels {
+
+// Tiles of one tensor, or of one slice of it. Memory at any alignment.
+struct TileJob {
+  const std::byte* source = nullptr;  // BF16, row-major
+  uint64_t rows = 0;                  // of one matrix
+  uint64_t columns = 0;
+  uint64_t tile_rows = 0;  // at most
+  uint64_t tile_columns = 0;
+  uint64_t first = 0;  // tile: row-major in a matrix, matrix after matrix
+  uint64_t count = 0;
+  const uint16_t* tensor_amax = nullptr;  // of each matrix, where the rule has a tensor scale
+  std::byte* codes = nullptr;             // of the whole tensor
+  std::byte* scales = nullptr;
+};
+
+void QuantiseTiles(InstructionSet set, Rule rule, const TileJob& job);
+
+// The largest magnitude of `count` BF16 elements, as bits without the sign: 0x7F80 for an infinity, above for a NaN.
+uint16_t AbsMax(InstructionSet set, const std::byte* elements, uint64_t count);
+
+// The bits of the scale of a matrix with this amax.
+uint32_t TensorScaleBits(Rule rule, uint16_t amax);
+
+// The variants.
+void QuantiseTilesPortable(Rule rule, const TileJob& job);
+void QuantiseTilesAvx2(Rule rule, const TileJob& job);
+void QuantiseTilesAvx512(Rule rule, const TileJob& job);
+uint16_t AbsMaxPortable(const std::byte* elements, uint64_t count);
+uint16_t AbsMaxAvx2(const std::byte* elements, uint64_t count);
+uint16_t AbsMaxAvx512(const std::byte* elements, uint64_t count);
+
+}  // namespace dws::quantise::kernels

@@ -1,0 +1,78 @@
+// Checks sizes, sets the floating-point mode and hands runs of tiles to the kernels, which are in other files: the compiler
+// cannot move their arithmetic out of the mode.
+#include "common/quantise/quantise.h"
+
+#include "common/base/check.h"
+#include "common/quantise/float_environment.h"
+#include "common/quantise/kernels/tile_kernels.h"
+
+namespace dws::quantise {
+namespace {
+
+constexpr uint64_t kElementBytes = 2;
+
+}  // namespace
+
+uint16_t AbsMax(InstructionSet set, ByteSpan elements) {
+  DWS_CHECK(elements.size() % kElementBytes == 0);
+  return kernels::AbsMax(set, elements.data(), elements.size() / kElementBytes);
+}
+
+std::vector<uint16_t> MatrixAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements) {
+  const MatrixShape& shape = grid.shape();
+  DWS_CHECK(elements.size() == shape.elements() * kElementBytes);
+  std::vector<uint16_t> result(shape.matrices);
+  const uint64_t bytes = shape.rows * shape.columns * kElementBytes;
+  for (uint64_t matrix = 0; matrix < shape.matrices; ++matrix) {
+    result[matrix] = AbsMax(set, elements.subspan(matrix * bytes, bytes));
+  }
+  return result;
+}
+
+void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
+              std::span<const uint16_t> tensor_amax, std::span<const TileRun> tiles,
+              const Destination& to) {
+  const MatrixShape& shape = grid.shape();
+  DWS_CHECK(elements.size() == shape.elements() * kElementBytes);
+  DWS_CHECK(to.codes.size() == grid.codes_bytes());
+  DWS_CHECK(to.scales.size() == grid.scales_bytes());
+  DWS_CHECK(tensor_amax.size() == (grid.recipe().has_tensor_scale ? shape.matrices : 0));
+  kernels::TileJob job{.source = elements.data(),
+                       .rows = shape.rows,
+                       .columns = shape.columns,
+                       .tile_rows = grid.tile_rows(),
+                       .tile_columns = grid.tile_columns(),
+                       .tensor_amax = tensor_amax.empty() ? nullptr : tensor_amax.data(),
+                       .codes = to.codes.data(),
+                       .scales = to.scales.data()};
+  const DefaultFloatEnvironment environment;
+  for (const TileRun& run : tiles) {
+    DWS_CHECK(run.first <= grid.tile_count() && run.count <= grid.tile_count() - run.first);
+    job.first = run.first;
+    job.count = run.count;
+    kernels::QuantiseTiles(set, grid.recipe().rule, job);
+  }
+}
+
+void WriteTensorScales(const Recipe& recipe, std::span<const uint16_t> tensor_amax,
+                       MutableByteSpan to) {
+  const OutputKind* const output = recipe.Find(Role::kTensorScale);
+  DWS_CHECK(output != nullptr);
+  const uint32_t bytes = ElementBytes(output->dtype);
+  DWS_CHECK(to.size() == tensor_amax.size() * bytes);
+  const DefaultFloatEnvironment environment;
+  for (size_t matrix = 0; matrix < tensor_amax.size(); ++matrix) {
+    const uint32_t bits = kernels::TensorScaleBits(recipe.rule, tensor_amax[matrix]);
+    std::memcpy(to.data() + matrix * bytes, &bits, bytes);
+  }
+}
+
+void WriteShapes(const MatrixShape& shape, MutableByteSpan to) {
+  DWS_CHECK(to.size() == shape.matrices * 2 * sizeof(int32_t));
+  for (uint64_t matrix = 0; matrix < shape.matrices; ++matrix) {
+    StoreLe(to.data() + matrix * 8, static_cast<int32_t>(shape.rows));
+    StoreLe(to.data() + matrix * 8 + 4, static_cast<int32_t>(shape.columns));
+  }
+}
+
+}  // namespace dws::quantise

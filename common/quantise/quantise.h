@@ -1,0 +1,46 @@
+// Quantises tiles of a BF16 tensor, or of one slice of it, into memory of the caller. RECIPES.md defines the bits; they do not
+// depend on the instruction set, on which tiles are computed together, or on the thread's floating-point mode.
+//
+// Who holds a canonical tensor and knows its changed delta blocks computes `grid.Touched(blocks)` and quantises those tiles
+// again. Where the recipe has a tensor scale, he compares the amax with the one before first: if it moved, all tiles change.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/instruction_set.h"
+#include "common/quantise/tile_grid.h"
+
+namespace dws::quantise {
+
+// Magnitudes as the bits of a BF16 without the sign: they order as the numbers do; kNanAmax and more is a NaN.
+inline constexpr uint16_t kNanAmax = 0x7F81;
+
+// The largest magnitude of these BF16 elements (an even number of bytes: CHECK). Of several runs it is the largest one.
+uint16_t AbsMax(InstructionSet set, ByteSpan elements);
+
+// Of each matrix of a whole tensor (grid.shape().elements() elements: CHECK).
+std::vector<uint16_t> MatrixAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements);
+
+// Whole outputs, of which the tiles' part is written. Sizes as the grid says: CHECK.
+struct Destination {
+  MutableByteSpan codes;
+  MutableByteSpan scales;  // empty if the recipe has none
+};
+
+// Writes codes and scales of these tiles (in range: CHECK). `tensor_amax` has one for each matrix where the recipe has a
+// tensor scale: the largest magnitude of all tensors that share it; else it is empty. Threads: any number at a time, for
+// different tiles; the elements must not change meanwhile.
+void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
+              std::span<const uint16_t> tensor_amax, std::span<const TileRun> tiles,
+              const Destination& to);
+
+// The output kTensorScale of a recipe that has one (CHECK): a scale for each amax.
+void WriteTensorScales(const Recipe& recipe, std::span<const uint16_t> tensor_amax,
+                       MutableByteSpan to);
+
+// The output kShape: rows and columns of the canonical tensor as int32, for each of its matrices.
+void WriteShapes(const MatrixShape& shape, MutableByteSpan to);
+
+}  // namespace dws::quantise

@@ -1,0 +1,60 @@
+// The tiles of one tensor, or of one slice of it: how many there are, which of them changed blocks touch, and which blocks of
+// the outputs they write. Pure; a tile's number is the number of its scale.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/quantise/derived_tensors.h"
+#include "common/quantise/recipe.h"
+
+namespace dws::quantise {
+
+// Tiles with consecutive numbers: row-major in a matrix, matrix after matrix.
+struct TileRun {
+  uint64_t first = 0;
+  uint64_t count = 0;
+
+  friend bool operator==(const TileRun&, const TileRun&) = default;
+};
+
+// Immutable once made. Threads: safe to read from any.
+class TileGrid {
+ public:
+  // Of a contiguous BF16 array of this shape. INVALID_ARGUMENT: MatrixShapeOf.
+  static Result<TileGrid> Create(const Recipe& recipe, const std::vector<uint64_t>& shape);
+
+  const Recipe& recipe() const { return recipe_; }
+  const MatrixShape& shape() const { return shape_; }
+  uint64_t tile_rows() const { return tile_rows_; }        // at most; Recipe::kWhole is resolved
+  uint64_t tile_columns() const { return tile_columns_; }  // at most
+  uint64_t tile_count() const { return shape_.matrices * across_ * down_; }
+  TileRun All() const { return {.first = 0, .count = tile_count()}; }
+
+  // The tiles with an element in any of these delta blocks (runs of limits::kBlockElements elements; ascending, in range:
+  // CHECK). Ascending runs that do not meet.
+  std::vector<TileRun> Touched(std::span<const uint32_t> blocks) const;
+
+  // The delta blocks of the codes or of the scales that these tiles (ascending) lie in, ascending. CHECK: the recipe has
+  // such an output, the role is kCodes or kScales.
+  std::vector<uint32_t> OutputBlocks(Role role, std::span<const TileRun> tiles) const;
+
+  uint64_t codes_bytes() const;
+  uint64_t scales_bytes() const;  // 0: the recipe has none
+
+ private:
+  TileGrid() = default;
+
+  bool IsLinear() const { return tile_rows_ == 1; }  // tiles are runs of elements
+  std::vector<TileRun> TouchedSquares(std::span<const uint32_t> blocks) const;
+
+  Recipe recipe_;
+  MatrixShape shape_;
+  uint64_t tile_rows_ = 1;
+  uint64_t tile_columns_ = 1;
+  uint64_t across_ = 0;  // tiles of a row of tiles
+  uint64_t down_ = 0;    // rows of tiles of one matrix
+};
+
+}  // namespace dws::quantise
