@@ -77,6 +77,7 @@ constexpr Recipe kRecipes[] = {
     Tensor("fp8-tensor/compressed-tensors", Rule::kCompressedWhole),
     Group("mxfp8/floor", Rule::kMxFloor, 32),
     Group("mxfp8/even", Rule::kMxEven, 32),
+    Group("mxfp8/compressed-tensors", Rule::kMxCompressed, 32),
     Group("mxfp8/rceil", Rule::kMxRceil, 32),
     Group("int4-g32/amax7", Rule::kInt4Amax7, 32),
     Group("int4-g32/amax7.5", Rule::kInt4Amax7_5, 32),
@@ -107,6 +108,7 @@ std::span<const OutputKind> Recipe::outputs() const {
       return kCompressedTensorOutputs;
     case Rule::kMxFloor:
     case Rule::kMxEven:
+    case Rule::kMxCompressed:
     case Rule::kMxRceil:
       return kMxOutputs;
     case Rule::kInt4Amax7:

@@ -15,11 +15,12 @@ enum class Rule : uint8_t {
   kCompressedRow,    // E4M3, one BF16 scale a row
   kCompressedWhole,  // E4M3, one BF16 scale a matrix
   kMxFloor,          // E4M3, E8M0 scales rounded down
-  kMxEven,           // E4M3, E8M0 scales rounded to nearest
-  kMxRceil,          // E4M3, E8M0 scales rounded up
-  kInt4Amax7,        // INT4, amax / 7
-  kInt4Amax7_5,      // INT4, amax / 7.5
-  kNvfp4Modelopt,    // E2M1, as ModelOpt
+  kMxEven,         // E4M3, E8M0 scales rounded up from 1.9375, where the codes' largest binade ends
+  kMxCompressed,   // E4M3, E8M0 scales rounded up from 1.75, as compressed-tensors
+  kMxRceil,        // E4M3, E8M0 scales rounded up
+  kInt4Amax7,      // INT4, amax / 7
+  kInt4Amax7_5,    // INT4, amax / 7.5
+  kNvfp4Modelopt,  // E2M1, as ModelOpt
   kNvfp4Compressed,  // E2M1, as compressed-tensors
 };
 
@@ -40,6 +41,7 @@ constexpr Step StepOf(Rule rule) {
     case Rule::kVllmTensor:
     case Rule::kMxFloor:
     case Rule::kMxEven:
+    case Rule::kMxCompressed:
     case Rule::kMxRceil:
       return Step::kMultiply;
     case Rule::kDeepseekDivide:

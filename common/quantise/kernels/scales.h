@@ -55,6 +55,8 @@ DWS_QUANTISE_CODE uint32_t MxExponent(Rule rule, float amax) {
     bits = OneLane::Bits(OneLane::Multiply(amax, 1.0F / 448.0F));
   } else if (rule == Rule::kMxEven) {
     bits += 1U << 19;
+  } else if (rule == Rule::kMxCompressed) {
+    bits += 1U << 21;
   }
   const uint32_t exponent = bits >> 23;
   if (bits >= kInfinityBits) return 0xFF;
@@ -113,7 +115,7 @@ DWS_QUANTISE_CODE Scale MakeScale(uint32_t amax_bits, const TensorScale& tensor)
     // Below 2^-128 a scale has no reciprocal; then all codes are zeros.
     return {.operand = OneLane::Bits(reciprocal) == kInfinityBits ? 0 : reciprocal, .stored = 0};
   } else if constexpr (kRule == Rule::kMxFloor || kRule == Rule::kMxEven ||
-                       kRule == Rule::kMxRceil) {
+                       kRule == Rule::kMxCompressed || kRule == Rule::kMxRceil) {
     return E8m0Scale(MxExponent(kRule, amax));
   } else if constexpr (kRule == Rule::kInt4Amax7) {
     const float scale = AtLeast(OneLane::Multiply(amax, 1.0F / 7.0F), 1e-5F);

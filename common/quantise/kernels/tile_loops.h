@@ -178,6 +178,8 @@ DWS_QUANTISE_CODE void RunTiles(Rule rule, const TileJob& job) {
       return RunRows<Lanes, Rule::kMxFloor>(job);
     case Rule::kMxEven:
       return RunRows<Lanes, Rule::kMxEven>(job);
+    case Rule::kMxCompressed:
+      return RunRows<Lanes, Rule::kMxCompressed>(job);
     case Rule::kMxRceil:
       return RunRows<Lanes, Rule::kMxRceil>(job);
     case Rule::kInt4Amax7:

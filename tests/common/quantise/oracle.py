@@ -159,10 +159,9 @@ def mx_exponent(amax: Array, mode: str) -> Array:
         result = np.where(mantissa == 0.5, floor, floor + 1) + 127
         finite = finite & (result <= 254)
         return np.where(finite, np.clip(result, 0, 254), 255)
-    if mode == "even":
-        # In units of the last place of a mantissa of three bits, a number of 1.9375 or more rounds up to two. A subnormal's
-        # exponent is that of the smallest normal number, which no recipe tells from 0.
-        floor = np.where(mantissa * 2 >= 1.9375, floor + 1, floor)
+    if mode != "floor":
+        # Subnormals are below all that exponents tell apart.
+        floor = np.where(mantissa * 2 >= {"even": 1.9375, "compressed-tensors": 1.75}[mode], floor + 1, floor)
         finite = finite & (floor <= 127)
     return np.where(finite, np.clip(floor - 8 + 127, 0, 254), 255)
 
@@ -223,7 +222,7 @@ def _recipes() -> dict[str, Callable[[Array], Outputs]]:
     for side in (128, 64):
         for kind in ("deepseek", "deepseek-divide", "deepseek-ue8m0"):
             recipes[f"fp8-block{side}/{kind}"] = lambda x, side=side, kind=kind: block(x, side, kind)  # type: ignore[misc]
-    for mode in ("floor", "even", "rceil"):
+    for mode in ("floor", "even", "compressed-tensors", "rceil"):
         recipes[f"mxfp8/{mode}"] = lambda x, mode=mode: mx(x, mode)  # type: ignore[misc]
     for size in (32, 128):
         recipes[f"int4-g{size}/amax7"] = lambda x, size=size: int4_amax7(x, size)  # type: ignore[misc]

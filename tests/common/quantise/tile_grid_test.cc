@@ -1,0 +1,111 @@
+// Which tiles changed blocks touch, and which blocks of the outputs tiles write: compared with a search over all elements.
+#include "common/quantise/tile_grid.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "common/base/bytes.h"
+#include "common/model/limits.h"
+#include "tests/common/delta/samples.h"
+
+namespace dws::quantise {
+namespace {
+
+using Shape = std::vector<uint64_t>;
+
+// The tile of an element, from the definition.
+uint64_t TileOf(const TileGrid& grid, uint64_t element) {
+  const MatrixShape& shape = grid.shape();
+  const uint64_t matrix = element / (shape.rows * shape.columns);
+  const uint64_t row = element / shape.columns % shape.rows;
+  const uint64_t column = element % shape.columns;
+  const uint64_t across = CeilDiv(shape.columns, grid.tile_columns());
+  const uint64_t down = CeilDiv(shape.rows, grid.tile_rows());
+  return (matrix * down + row / grid.tile_rows()) * across + column / grid.tile_columns();
+}
+
+std::set<uint64_t> Expand(const std::vector<TileRun>& runs) {
+  std::set<uint64_t> tiles;
+  uint64_t free = 0;
+  for (const TileRun& run : runs) {
+    REQUIRE(run.count > 0);
+    REQUIRE((tiles.empty() || run.first > free));  // else it would be one run with the one before
+    for (uint64_t i = 0; i < run.count; ++i) tiles.insert(run.first + i);
+    free = run.first + run.count;
+  }
+  return tiles;
+}
+
+std::vector<uint32_t> BlocksOf(const std::set<uint64_t>& elements) {
+  std::set<uint32_t> blocks;
+  for (const uint64_t element : elements) {
+    blocks.insert(static_cast<uint32_t>(element / limits::kBlockElements));
+  }
+  return {blocks.begin(), blocks.end()};
+}
+
+void CheckShape(const Recipe& recipe, const Shape& shape, samples::Random& random) {
+  const TileGrid grid = TileGrid::Create(recipe, shape).value();
+  const uint64_t elements = grid.shape().elements();
+  const auto block_count = static_cast<uint32_t>(CeilDiv(elements, limits::kBlockElements));
+  for (int round = 0; round < 4; ++round) {
+    std::vector<uint32_t> blocks;
+    for (uint32_t block = 0; block < block_count; ++block) {
+      if (random.Chance(0.3 * round)) blocks.push_back(block);
+    }
+    std::set<uint64_t> tiles;
+    for (const uint32_t block : blocks) {
+      for (uint64_t i = 0; i < limits::kBlockElements; ++i) {
+        const uint64_t element = uint64_t{block} * limits::kBlockElements + i;
+        if (element < elements) tiles.insert(tiles.end(), TileOf(grid, element));
+      }
+    }
+    INFO(recipe.id << " " << elements << " elements, " << blocks.size() << " blocks");
+    const std::vector<TileRun> touched = grid.Touched(blocks);
+    REQUIRE(Expand(touched) == tiles);
+    if (recipe.Find(Role::kScales) != nullptr) {
+      REQUIRE(grid.OutputBlocks(Role::kScales, touched) == BlocksOf(tiles));
+    }
+    std::set<uint64_t> codes;
+    const uint64_t packed = ElementBytes(recipe.Find(Role::kCodes)->dtype) *
+                            uint64_t{recipe.codes() == Codes::kE4m3 ? 1u : 2u};
+    for (uint64_t element = 0; element < elements; ++element) {
+      if (tiles.contains(TileOf(grid, element))) codes.insert(codes.end(), element / packed);
+    }
+    REQUIRE(grid.OutputBlocks(Role::kCodes, touched) == BlocksOf(codes));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("touched tiles and written blocks are those of a search", "[quantise]") {
+  samples::Random random(samples::TestSeed());
+  for (const std::string_view id : {"fp8-block128/deepseek", "fp8-block64/deepseek-ue8m0"}) {
+    const Recipe recipe = ParseRecipe(id).value();
+    for (const Shape& shape : {Shape{300, 1000}, Shape{3, 130, 700}, Shape{100'000, 3}, Shape{1, 1},
+                               Shape{2, 70'000}, Shape{5, 128, 256}}) {
+      CheckShape(recipe, shape, random);
+    }
+  }
+  for (const std::string_view id : {"mxfp8/floor", "nvfp4/modelopt", "int4-g128/amax7"}) {
+    CheckShape(ParseRecipe(id).value(), {3, 130, 768}, random);
+    CheckShape(ParseRecipe(id).value(), {1, 128}, random);
+  }
+  for (const std::string_view id : {"fp8-channel/vllm", "fp8-tensor/vllm"}) {
+    CheckShape(ParseRecipe(id).value(), {3, 57, 701}, random);
+    CheckShape(ParseRecipe(id).value(), {2, 70'000}, random);
+  }
+}
+
+TEST_CASE("a tensor without elements has no tiles", "[quantise]") {
+  for (const Recipe& recipe : AllRecipes()) {
+    for (const Shape& shape : {Shape{0, 128}, Shape{128, 0}, Shape{0, 5, 128}}) {
+      const TileGrid grid = TileGrid::Create(recipe, shape).value();
+      REQUIRE(grid.tile_count() == 0);
+      REQUIRE(grid.Touched({}).empty());
+      REQUIRE(grid.codes_bytes() == 0);
+    }
+  }
+}
+
+}  // namespace dws::quantise
