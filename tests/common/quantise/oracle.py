@@ -41,12 +41,13 @@ def nearest(table: Array, magnitudes: Array) -> Array:
 def e4m3(quotients: Array) -> Array:
     codes = nearest(E4M3, np.abs(np.nan_to_num(quotients, nan=0, posinf=1e9, neginf=-1e9)))
     codes |= np.where(np.signbit(quotients), 0x80, 0).astype(np.uint8)
-    return np.where(np.isnan(quotients), np.uint8(0x7F), codes)
+    return np.where(np.isnan(quotients), np.uint8(0x7F), codes).astype(np.uint8)
 
 
 def e4m3_value(codes: Array) -> Array:
     table = np.append(E4M3, np.nan).astype(np.float32)
-    return np.where(codes & 0x80, -table[codes & 0x7F], table[codes & 0x7F])
+    values: Array = np.where(codes & 0x80, -table[codes & 0x7F], table[codes & 0x7F])
+    return values
 
 
 def e2m1(quotients: Array) -> Array:
@@ -56,11 +57,13 @@ def e2m1(quotients: Array) -> Array:
 
 def int4(quotients: Array) -> Array:
     numbers = np.rint(np.clip(np.nan_to_num(quotients, nan=0, posinf=7, neginf=-8), -8, 7))
-    return (numbers + 8).astype(np.uint8)
+    codes: Array = (numbers + 8).astype(np.uint8)
+    return codes
 
 
 def pack(codes: Array) -> Array:
-    return (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
+    packed: Array = (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
+    return packed
 
 
 def bf16_bits(values: Array) -> Array:
@@ -85,14 +88,16 @@ def f32_bits(values: Array) -> Array:
 
 
 def amax_of(values: Array, axes: tuple[int, ...]) -> Array:
-    return np.max(np.abs(values), axis=axes, keepdims=True)  # a NaN stays one
+    largest: Array = np.max(np.abs(values), axis=axes, keepdims=True)  # a NaN stays one
+    return largest
 
 
 F32 = np.float32
 
 
-def at_least(values: Array, least: float) -> Array:
-    return np.maximum(values, F32(least))  # a NaN stays one
+def at_least(values: Array, least: Any) -> Array:
+    larger: Array = np.maximum(values, F32(least))  # a NaN stays one
+    return larger
 
 
 def power_of_two_above(scale: Array) -> Array:

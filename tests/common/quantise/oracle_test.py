@@ -78,7 +78,7 @@ class OracleTest(unittest.TestCase):
 
     def test_tables_are_those_of_ml_dtypes(self) -> None:
         try:
-            import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+            import ml_dtypes
         except ImportError:
             self.skipTest("there is no ml_dtypes here")
         values = samples.every_value().view(np.uint16)
