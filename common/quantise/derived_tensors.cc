@@ -1,5 +1,6 @@
-// Every output is a function of whole tiles, so a cut is carried over by dividing it by the tile or by the codes in one
-// element. Cuts that divide a tile would make two slices depend on each other: they are refused.
+// Every output is a function of whole tiles, so a cut is carried over by dividing it by the tile or
+// by the codes in one element. Cuts that divide a tile would make two slices depend on each other:
+// they are refused.
 #include "common/quantise/derived_tensors.h"
 
 #include "common/base/bytes.h"
@@ -51,7 +52,8 @@ std::vector<uint64_t> ShapeOfOutput(const Recipe& recipe, Role role,
   return shape;
 }
 
-// Elements of dimension `dim` that stay together: 1 for the dimensions of the stack, kWhole for all.
+// Elements of dimension `dim` that stay together: 1 for the dimensions of the stack, kWhole for
+// all.
 uint32_t Unit(const Recipe& recipe, size_t rank, uint32_t dim) {
   if (dim + 2 < rank) return 1;
   if (recipe.has_tensor_scale) return Recipe::kWhole;
@@ -82,7 +84,8 @@ Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
   return OkStatus();
 }
 
-// The cuts of an output, whose dimensions are the canonical ones divided, or the first ones of them.
+// The cuts of an output, whose dimensions are the canonical ones divided, or the first ones of
+// them.
 std::vector<Cuts> CutsOfOutput(const Recipe& recipe, Role role, const TensorSpec& canonical) {
   const size_t rank = canonical.shape.size();
   std::vector<Cuts> result;

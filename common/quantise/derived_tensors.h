@@ -18,16 +18,17 @@ struct MatrixShape {
   uint64_t elements() const { return matrices * rows * columns; }
 };
 
-// Of a valid shape of two or more dimensions. INVALID_ARGUMENT, without the tensor's name: fewer dimensions, or columns
-// that the recipe's groups do not divide.
+// Of a valid shape of two or more dimensions. INVALID_ARGUMENT, without the tensor's name: fewer
+// dimensions, or columns that the recipe's groups do not divide.
 Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64_t>& shape);
 
-// The tensors that the recipe makes of `canonical`, a valid spec, in the order of recipe.outputs(). Codes and scales are cut
-// where the canonical tensor is, in their own numbers: slice i of each depends on slice i of the canonical tensor alone.
-// Tensor scales are cut along the stack only, like the shape of int4.
+// The tensors that the recipe makes of `canonical`, a valid spec, in the order of recipe.outputs().
+// Codes and scales are cut where the canonical tensor is, in their own numbers: slice i of each
+// depends on slice i of the canonical tensor alone. Tensor scales are cut along the stack only,
+// like the shape of int4.
 //
-// INVALID_ARGUMENT, naming the tensor: it is not BF16, its name does not end in "weight", its shape does not fit, or a cut
-// divides a tile; then the message names the boundaries to use.
+// INVALID_ARGUMENT, naming the tensor: it is not BF16, its name does not end in "weight", its shape
+// does not fit, or a cut divides a tile; then the message names the boundaries to use.
 Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const TensorSpec& canonical);
 
 }  // namespace dws::quantise

@@ -1,5 +1,6 @@
-// The processor's floating-point mode while quotients are computed: a host program or a library of it may have set another
-// rounding, or flush subnormals to zero (-ffast-math does), and codes must not depend on that.
+// The processor's floating-point mode while quotients are computed: a host program or a library of
+// it may have set another rounding, or flush subnormals to zero (-ffast-math does), and codes must
+// not depend on that.
 #pragma once
 
 #if defined(__x86_64__)
@@ -10,8 +11,9 @@
 
 namespace dws::quantise {
 
-// While it lives, this thread rounds to nearest even, keeps subnormals and takes no traps. Then the old mode is back. The
-// arithmetic must be in functions that the compiler cannot inline where this object is: it may move it otherwise.
+// While it lives, this thread rounds to nearest even, keeps subnormals and takes no traps. Then the
+// old mode is back. The arithmetic must be in functions that the compiler cannot inline where this
+// object is: it may move it otherwise.
 class DefaultFloatEnvironment {
  public:
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Checks sizes, sets the floating-point mode and hands runs of tiles to the kernels, which are in other files: the compiler
-// cannot move their arithmetic out of the mode.
+// Checks sizes, sets the floating-point mode and hands runs of tiles to the kernels, which are in
+// other files: the compiler cannot move their arithmetic out of the mode.
 #include "common/quantise/quantise.h"
 
 #include "common/base/check.h"

@@ -1,8 +1,10 @@
-// Quantises tiles of a BF16 tensor, or of one slice of it, into memory of the caller. RECIPES.md defines the bits; they do not
-// depend on the instruction set, on which tiles are computed together, or on the thread's floating-point mode.
+// Quantises tiles of a BF16 tensor, or of one slice of it, into memory of the caller. RECIPES.md
+// defines the bits; they do not depend on the instruction set, on which tiles are computed
+// together, or on the thread's floating-point mode.
 //
-// Who holds a canonical tensor and knows its changed delta blocks computes `grid.Touched(blocks)` and quantises those tiles
-// again. Where the recipe has a tensor scale, he compares the amax with the one before first: if it moved, all tiles change.
+// Who holds a canonical tensor and knows its changed delta blocks computes `grid.Touched(blocks)`
+// and quantises those tiles again. Where the recipe has a tensor scale, he compares the amax with
+// the one before first: if it moved, all tiles change.
 #pragma once
 
 #include <span>
@@ -14,10 +16,12 @@
 
 namespace dws::quantise {
 
-// Magnitudes as the bits of a BF16 without the sign: they order as the numbers do; kNanAmax and more is a NaN.
+// Magnitudes as the bits of a BF16 without the sign: they order as the numbers do; kNanAmax and
+// more is a NaN.
 inline constexpr uint16_t kNanAmax = 0x7F81;
 
-// The largest magnitude of these BF16 elements (an even number of bytes: CHECK). Of several runs it is the largest one.
+// The largest magnitude of these BF16 elements (an even number of bytes: CHECK). Of several runs it
+// is the largest one.
 uint16_t AbsMax(InstructionSet set, ByteSpan elements);
 
 // Of each matrix of a whole tensor (grid.shape().elements() elements: CHECK).
@@ -29,9 +33,10 @@ struct Destination {
   MutableByteSpan scales;  // empty if the recipe has none
 };
 
-// Writes codes and scales of these tiles (in range: CHECK). `tensor_amax` has one for each matrix where the recipe has a
-// tensor scale: the largest magnitude of all tensors that share it; else it is empty. Threads: any number at a time, for
-// different tiles; the elements must not change meanwhile.
+// Writes codes and scales of these tiles (in range: CHECK). `tensor_amax` has one for each matrix
+// where the recipe has a tensor scale: the largest magnitude of all tensors that share it; else it
+// is empty. Threads: any number at a time, for different tiles; the elements must not change
+// meanwhile.
 void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
               std::span<const uint16_t> tensor_amax, std::span<const TileRun> tiles,
               const Destination& to);

@@ -1,4 +1,5 @@
-// One table of ids, so that what RECIPES.md defines, what a parser accepts and what kernels compute cannot drift apart.
+// One table of ids, so that what RECIPES.md defines, what a parser accepts and what kernels compute
+// cannot drift apart.
 #include "common/quantise/recipe.h"
 
 #include <iterator>

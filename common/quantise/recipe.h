@@ -1,5 +1,6 @@
-// A recipe: the definition, by name, of how a BF16 tensor becomes the tensors of a quantised engine. RECIPES.md defines the
-// bits of each. Two recipes that may differ in one bit have two ids, and no id is a default for another.
+// A recipe: the definition, by name, of how a BF16 tensor becomes the tensors of a quantised
+// engine. RECIPES.md defines the bits of each. Two recipes that may differ in one bit have two ids,
+// and no id is a default for another.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +21,30 @@ enum class Role : uint8_t {
   kShape,        // the canonical shape, of int4
 };
 
-// One tensor that a recipe makes. Its name is the canonical one with `name` in the place of the final "weight".
+// One tensor that a recipe makes. Its name is the canonical one with `name` in the place of the
+// final "weight".
 struct OutputKind {
   Role role = Role::kCodes;
   std::string_view name;  // "weight_scale_inv"
   DType dtype = DType::kU8;
 };
 
-// A pure value. A canonical tensor is a matrix of rows and columns (its last two dimensions), or a stack of matrices.
+// A pure value. A canonical tensor is a matrix of rows and columns (its last two dimensions), or a
+// stack of matrices.
 struct Recipe {
   static constexpr uint32_t kWhole = 0;  // of tile_rows and tile_columns: all rows, all columns
 
   std::string_view id;  // "fp8-block128/deepseek"
   Rule rule = Rule::kDeepseek;
-  // The tile: the smallest area whose codes and scales depend on its own elements and on the matrix's amax (if
-  // has_tensor_scale) alone. Tiles do not cross matrices.
+  // The tile: the smallest area whose codes and scales depend on its own elements and on the
+  // matrix's amax (if has_tensor_scale) alone. Tiles do not cross matrices.
   uint32_t tile_rows = 1;
   uint32_t tile_columns = 1;
   // Tiles at the edges may be smaller. If not, the columns must be a multiple of tile_columns.
   bool has_partial_tiles = false;
-  // Depends on the largest magnitude (amax) of the whole matrix. Engines fuse tensors (gate with up, q with k and v) into
-  // one parameter with one such scale: their amax is the largest of all of them, which the caller finds.
+  // Depends on the largest magnitude (amax) of the whole matrix. Engines fuse tensors (gate with
+  // up, q with k and v) into one parameter with one such scale: their amax is the largest of all of
+  // them, which the caller finds.
   bool has_tensor_scale = false;
 
   Codes codes() const { return CodesOf(rule); }

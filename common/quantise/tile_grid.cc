@@ -1,5 +1,5 @@
-// Tiles of one row are runs of elements, and a changed run of elements is a run of them. Squares are found row by row in a
-// set of bits: one for 4096 or more elements.
+// Tiles of one row are runs of elements, and a changed run of elements is a run of them. Squares
+// are found row by row in a set of bits: one for 4096 or more elements.
 #include "common/quantise/tile_grid.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// The tiles of one tensor, or of one slice of it: how many there are, which of them changed blocks touch, and which blocks of
-// the outputs they write. Pure; a tile's number is the number of its scale.
+// The tiles of one tensor, or of one slice of it: how many there are, which of them changed blocks
+// touch, and which blocks of the outputs they write. Pure; a tile's number is the number of its
+// scale.
 #pragma once
 
 #include <span>
@@ -32,12 +33,12 @@ class TileGrid {
   uint64_t tile_count() const { return shape_.matrices * across_ * down_; }
   TileRun All() const { return {.first = 0, .count = tile_count()}; }
 
-  // The tiles with an element in any of these delta blocks (runs of limits::kBlockElements elements; ascending, in range:
-  // CHECK). Ascending runs that do not meet.
+  // The tiles with an element in any of these delta blocks (runs of limits::kBlockElements
+  // elements; ascending, in range: CHECK). Ascending runs that do not meet.
   std::vector<TileRun> Touched(std::span<const uint32_t> blocks) const;
 
-  // The delta blocks of the codes or of the scales that these tiles (ascending) lie in, ascending. CHECK: the recipe has
-  // such an output, the role is kCodes or kScales.
+  // The delta blocks of the codes or of the scales that these tiles (ascending) lie in, ascending.
+  // CHECK: the recipe has such an output, the role is kCodes or kScales.
   std::vector<uint32_t> OutputBlocks(Role role, std::span<const TileRun> tiles) const;
 
   uint64_t codes_bytes() const;

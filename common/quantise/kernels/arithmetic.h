@@ -1,8 +1,9 @@
-// From a quotient to a code (RECIPES.md, "Codes"), for any number of lanes: `Lanes` is OneLane or a vector's struct with the
-// same members. Lanes hold no NaN here; EncodeAny takes every value.
+// From a quotient to a code (RECIPES.md, "Codes"), for any number of lanes: `Lanes` is OneLane or a
+// vector's struct with the same members. Lanes hold no NaN here; EncodeAny takes every value.
 //
-// A kernel's file defines DWS_QUANTISE_CODE with the attributes of its instruction set before it includes this header: the
-// functions are its own, for the linker must not share one that was compiled for another processor.
+// A kernel's file defines DWS_QUANTISE_CODE with the attributes of its instruction set before it
+// includes this header: the functions are its own, for the linker must not share one that was
+// compiled for another processor.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +38,15 @@ struct E2m1 {
   static constexpr uint32_t kSign = 0x8;
 };
 
-// The code of a magnitude: clamped to the largest, rounded to the nearest code, a tie to the even one.
+// The code of a magnitude: clamped to the largest, rounded to the nearest code, a tie to the even
+// one.
 template <typename Lanes, typename Format>
 DWS_QUANTISE_CODE typename Lanes::Words EncodeMagnitude(typename Lanes::Words magnitude) {
   using Words = typename Lanes::Words;
   constexpr uint32_t kDropped = 23 - Format::kMantissa;
   constexpr uint32_t kNormal = (128 - Format::kBias) << 23;  // the smallest normal number
-  // Codes below kNormal are whole steps: the sum with this float has the number of steps in its lowest bits.
+  // Codes below kNormal are whole steps: the sum with this float has the number of steps in its
+  // lowest bits.
   constexpr uint32_t kMagic = kTwoTo23 - ((Format::kBias + Format::kMantissa - 1) << 23);
   magnitude = Lanes::Least(magnitude, Lanes::Same(Format::kLargest));
   const Words odd = Lanes::And(Lanes::template Right<kDropped>(magnitude), Lanes::Same(1u));

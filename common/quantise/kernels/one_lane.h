@@ -1,8 +1,9 @@
-// The operations of one lane: what the arithmetic of the recipes is written in (arithmetic.h, scales.h). The vector kernels
-// have a struct with the same members for 8 and for 16 lanes, and compute with it what this one defines.
+// The operations of one lane: what the arithmetic of the recipes is written in (arithmetic.h,
+// scales.h). The vector kernels have a struct with the same members for 8 and for 16 lanes, and
+// compute with it what this one defines.
 //
-// Floats are IEEE binary32, rounded to nearest even, subnormals kept: the caller sees to the processor's mode, and this
-// package is compiled without contraction to fused operations.
+// Floats are IEEE binary32, rounded to nearest even, subnormals kept: the caller sees to the
+// processor's mode, and this package is compiled without contraction to fused operations.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,8 @@ struct OneLane {
   static DWS_LANE void StoreBytes(Words codes, std::byte* to) {
     *to = static_cast<std::byte>(codes);
   }
-  // The largest magnitude of BF16 elements, as bits without the sign: above 0x7F80 if there is a NaN.
+  // The largest magnitude of BF16 elements, as bits without the sign: above 0x7F80 if there is a
+  // NaN.
   static DWS_LANE uint32_t AbsMax(const std::byte* elements, uint64_t count) {
     uint32_t most = 0;
     for (uint64_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// From a tile's largest magnitude to its scale, and to what its elements are multiplied with or divided by (RECIPES.md, one
-// section a rule). Scalar, the same for all kernels.
+// From a tile's largest magnitude to its scale, and to what its elements are multiplied with or
+// divided by (RECIPES.md, one section a rule). Scalar, the same for all kernels.
 #pragma once
 
 #include <cstdint>

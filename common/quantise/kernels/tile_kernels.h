@@ -1,5 +1,6 @@
-// The inner loops of quantisation: codes and scales of a run of tiles. One variant for each instruction set; all write the
-// same bytes. The caller has set the processor's floating-point mode (float_environment.h).
+// The inner loops of quantisation: codes and scales of a run of tiles. One variant for each
+// instruction set; all write the same bytes. The caller has set the processor's floating-point mode
+// (float_environment.h).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,8 @@ struct TileJob {
 
 void QuantiseTiles(InstructionSet set, Rule rule, const TileJob& job);
 
-// The largest magnitude of `count` BF16 elements, as bits without the sign: 0x7F80 for an infinity, above for a NaN.
+// The largest magnitude of `count` BF16 elements, as bits without the sign: 0x7F80 for an infinity,
+// above for a NaN.
 uint16_t AbsMax(InstructionSet set, const std::byte* elements, uint64_t count);
 
 // The bits of the scale of a matrix with this amax.

@@ -1,5 +1,5 @@
-// The loops over tiles, rows and elements, for any number of lanes. Included by one file for each instruction set, after it
-// has defined DWS_QUANTISE_CODE (arithmetic.h says why).
+// The loops over tiles, rows and elements, for any number of lanes. Included by one file for each
+// instruction set, after it has defined DWS_QUANTISE_CODE (arithmetic.h says why).
 #pragma once
 
 #include <algorithm>

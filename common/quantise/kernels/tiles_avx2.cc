@@ -1,4 +1,5 @@
-// Eight lanes at a time. Each function carries the target: the rest of the program stays fit for any processor.
+// Eight lanes at a time. Each function carries the target: the rest of the program stays fit for
+// any processor.
 #include "common/base/instruction_set.h"
 
 #define DWS_QUANTISE_CODE DWS_TARGET_AVX2 static inline

@@ -1,4 +1,5 @@
-// Without vector instructions: what the recipes are defined by, and what the other variants are compared with.
+// Without vector instructions: what the recipes are defined by, and what the other variants are
+// compared with.
 #define DWS_QUANTISE_CODE static inline
 
 #include "common/quantise/kernels/tile_loops.h"

@@ -2,7 +2,8 @@
 //
 //   quantise_file RECIPE INSTRUCTION_SET MATRICES ROWS COLUMNS INPUT OUTPUT_STEM
 //
-// writes OUTPUT_STEM.codes, .scales and .tensor_scale, as far as the recipe has them. "list" alone prints all recipes.
+// writes OUTPUT_STEM.codes, .scales and .tensor_scale, as far as the recipe has them. "list" alone
+// prints all recipes.
 #include <fmt/format.h>
 
 #include <charconv>

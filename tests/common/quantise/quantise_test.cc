@@ -1,5 +1,5 @@
-// All kernels write the same bytes, of any part of the tiles, in any floating-point mode, and none beside them. That they are
-// the right bytes is shown by oracle_test.py; a few are here by hand.
+// All kernels write the same bytes, of any part of the tiles, in any floating-point mode, and none
+// beside them. That they are the right bytes is shown by oracle_test.py; a few are here by hand.
 #include "common/quantise/quantise.h"
 
 #include <catch2/catch.hpp>
@@ -212,7 +212,8 @@ TEST_CASE("the largest magnitude is found at any place and length", "[quantise]"
 }
 
 TEST_CASE("codes are those worked out by hand", "[quantise]") {
-  // BF16: 448 is 43E0, 1 is 3F80, 464 (a tie of E4M3 with what would be 480) has amax 448 beside it only with a tensor scale.
+  // BF16: 448 is 43E0, 1 is 3F80, 464 (a tie of E4M3 with what would be 480) has amax 448 beside it
+  // only with a tensor scale.
   REQUIRE(CodesOfRow("fp8-tensor/vllm", {0x43E0, 0xC3E0, 0x3F80, 0xBF80, 0x0000, 0x8000, 0x3C80,
                                          0x3B00, 0x3A80, 0x3A81}) ==
           std::vector<int>{0x7E, 0xFE, 0x38, 0xB8, 0x00, 0x80, 0x08, 0x01, 0x00, 0x01});

@@ -1,4 +1,5 @@
-// Which tiles changed blocks touch, and which blocks of the outputs tiles write: compared with a search over all elements.
+// Which tiles changed blocks touch, and which blocks of the outputs tiles write: compared with a
+// search over all elements.
 #include "common/quantise/tile_grid.h"
 
 #include <catch2/catch.hpp>
