@@ -1,6 +1,8 @@
 // Seconds per GiB of BF16 of each recipe and instruction set, on one core: not a test.
 //
-//   measure [MIB]      MIB: of the matrix, 128 by default; kernels take turns, the best of five rounds counts
+//   measure [MIB]      MIB: of the matrix, 128 by default
+//
+// Kernels take turns; the best of five rounds counts.
 #include <fmt/format.h>
 
 #include <chrono>

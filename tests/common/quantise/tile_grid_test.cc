@@ -49,10 +49,13 @@ void CheckShape(const Recipe& recipe, const Shape& shape, samples::Random& rando
   const TileGrid grid = TileGrid::Create(recipe, shape).value();
   const uint64_t elements = grid.shape().elements();
   const auto block_count = static_cast<uint32_t>(CeilDiv(elements, limits::kBlockElements));
-  for (int round = 0; round < 4; ++round) {
+  // Each block alone, none, all, and some.
+  constexpr uint32_t kRounds = 9;
+  for (uint32_t round = 0; round < kRounds; ++round) {
     std::vector<uint32_t> blocks;
     for (uint32_t block = 0; block < block_count; ++block) {
-      if (random.Chance(0.3 * round)) blocks.push_back(block);
+      const bool chosen = round < 6 ? block == round : random.Chance(0.5 * (round - 6));
+      if (chosen) blocks.push_back(block);
     }
     std::set<uint64_t> tiles;
     for (const uint32_t block : blocks) {
