@@ -1,5 +1,5 @@
 // The maxima of identities, in addition to limits.h: incarnations and rank epochs, the ledgers that
-// record them, and the certificates that dwsctl makes.
+// record them, names of views, and the certificates that dwsctl makes.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,10 @@ inline constexpr std::chrono::hours kAheadOfClockMax{24};
 
 inline constexpr size_t kDamagedLedgersMax = 8;     // kept beside one ledger
 inline constexpr size_t kForgottenStreamsMax = 64;  // that a sender's ledger refuses by name
+
+// Of the name of a view: a recipe and the tensors that it leaves out.
+inline constexpr size_t kViewNameBytesMax = 4096;
+inline constexpr size_t kViewsFollowedMax = 8;  // of one sender
 
 // Certificates.
 inline constexpr int kAuthorityDaysMax = 7300;

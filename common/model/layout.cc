@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "common/model/identity_limits.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -10,6 +12,7 @@ namespace {
 
 constexpr uint64_t kGridMark = 256;
 static_assert(kGridMark > limits::kTensorRankMax);
+constexpr uint64_t kViewMark = uint64_t{1} << 32;
 
 void AppendNumber(std::string& text, uint64_t number) {
   std::byte bytes[8];
@@ -38,8 +41,12 @@ void AppendCells(std::string& text, const Shard& shard) {
 }
 
 // Each field of variable length follows its length, so no two layouts have the same text.
-std::string SignatureText(const std::vector<Shard>& shards) {
+std::string SignatureText(const std::vector<Shard>& shards, const std::string& view) {
   std::string text;
+  if (!view.empty()) {  // no name is so long
+    AppendNumber(text, kViewMark + view.size());
+    text += view;
+  }
   for (const Shard& shard : shards) {
     const TensorSpec& tensor = shard.tensor;
     AppendNumber(text, tensor.name.size());
@@ -59,7 +66,11 @@ Shard Shard::Whole(TensorSpec tensor) {
   return {.tensor = std::move(tensor), .cells = std::move(cells)};
 }
 
-Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
+Result<RankLayout> RankLayout::Create(std::vector<Shard> shards, std::string view) {
+  if (view.size() > limits::kViewNameBytesMax) {
+    return InvalidArgumentError("a view's name has {} bytes, at most {} are supported", view.size(),
+                                limits::kViewNameBytesMax);
+  }
   if (shards.empty()) return InvalidArgumentError("a layout has no tensors, expected at least one");
   if (shards.size() > limits::kTensorsMax) {
     return InvalidArgumentError("a layout has {} tensors, at most {} are supported", shards.size(),
@@ -92,7 +103,8 @@ Result<RankLayout> RankLayout::Create(std::vector<Shard> shards) {
     }
     layout.Append(static_cast<uint32_t>(i), shard);
   }
-  layout.signature_ = DigestBytes(AsBytes(SignatureText(shards)), 0);
+  layout.signature_ = DigestBytes(AsBytes(SignatureText(shards, view)), 0);
+  layout.view_ = std::move(view);
   layout.shards_ = std::move(shards);
   return layout;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,12 +51,14 @@ class RankLayout {
     }
   };
 
-  // INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending, slices are out of
+  // `view`: of which view of the trainer's tensors these are (common/quantise/view.h); empty: they are
+  // the trainer's own. INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending, slices are out of
   // range, or a limit is exceeded. The message names the tensor, except for limits of the layout.
-  static Result<RankLayout> Create(std::vector<Shard> shards);
+  static Result<RankLayout> Create(std::vector<Shard> shards, std::string view = {});
 
   RankLayout() = default;
 
+  const std::string& view() const { return view_; }
   const std::vector<Shard>& shards() const { return shards_; }
   const std::vector<SliceEntry>& slices() const { return slices_; }
   uint32_t slice_count() const { return static_cast<uint32_t>(slices_.size()); }
@@ -74,12 +77,13 @@ class RankLayout {
   const Digest& signature() const { return signature_; }
 
   friend bool operator==(const RankLayout& a, const RankLayout& b) {
-    return a.shards_ == b.shards_;
+    return a.shards_ == b.shards_ && a.view_ == b.view_;
   }
 
  private:
   void Append(uint32_t number, const Shard& shard);
 
+  std::string view_;
   std::vector<Shard> shards_;
   std::vector<SliceEntry> slices_;
   std::vector<uint32_t> shard_first_;  // rank slice of each shard's first slice

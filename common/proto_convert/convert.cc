@@ -47,6 +47,7 @@ v1::TensorSpec ToProto(const TensorSpec& spec) {
 
 v1::RankLayout ToProto(const RankLayout& layout) {
   v1::RankLayout message;
+  message.set_view(layout.view());
   for (const Shard& shard : layout.shards()) {
     v1::Shard* added = message.add_shards();
     *added->mutable_tensor() = ToProto(shard.tensor);
@@ -176,7 +177,7 @@ Result<RankLayout> FromProto(const v1::RankLayout& message) {
     DWS_ASSIGN_OR_RETURN(Shard shard, ShardFromProto(from));
     shards.push_back(std::move(shard));
   }
-  return RankLayout::Create(std::move(shards));
+  return RankLayout::Create(std::move(shards), message.view());
 }
 
 FrameEntry FromProto(const v1::FrameEntry& message) {

@@ -8,8 +8,6 @@
 namespace dws::quantise {
 namespace {
 
-constexpr std::string_view kWeight = "weight";
-
 uint64_t Tiles(uint64_t size, uint32_t tile) {
   return tile == Recipe::kWhole ? 1 : CeilDiv(size, tile);
 }

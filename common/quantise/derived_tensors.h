@@ -1,6 +1,7 @@
 // Which tensors a recipe makes of a canonical one: names, dtypes, shapes, and where they are cut.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -8,6 +9,9 @@
 #include "common/quantise/recipe.h"
 
 namespace dws::quantise {
+
+// How the names of canonical tensors end.
+inline constexpr std::string_view kWeight = "weight";
 
 // A canonical tensor as a recipe sees it.
 struct MatrixShape {

@@ -147,12 +147,13 @@ void AnnouncerState::Commit(Receiver& receiver, const AcknowledgedCommit& report
 }
 
 std::vector<std::string> AnnouncerState::OnPublished(WeightVersion version,
-                                                     const Digest& state_token) {
+                                                     std::span<const Digest> tokens) {
   std::vector<std::string> wrong;
   for (auto& [id, receiver] : receivers_) {
     if (receiver.committed < version) continue;
     const bool same_weights =
-        !receiver.committed_token.has_value() || receiver.committed_token == state_token;
+        !receiver.committed_token.has_value() ||
+        std::find(tokens.begin(), tokens.end(), *receiver.committed_token) != tokens.end();
     if (receiver.committed == version && same_weights) continue;
     ClearVersions(receiver);
     wrong.push_back(id);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -121,7 +122,7 @@ class AnnouncerState {
 
   // `version` was published, as the newest: no receiver can have a higher one, nor that number with
   // other weights. Returns the receivers that had reported so; their reports no longer count.
-  std::vector<std::string> OnPublished(WeightVersion version, const Digest& state_token);
+  std::vector<std::string> OnPublished(WeightVersion version, std::span<const Digest> tokens);
 
   WaitTally Tally(WeightVersion version, TimePoint now) const;
   static bool Met(const WaitTally& tally, const WaitCondition& condition);

@@ -29,6 +29,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .addresses = options.senders,
           .job_id = options.job_id,
           .receiver_id = options.receiver_id,
+          .view = options.view,
           .tls = std::move(tls),
           .profile = options.profile,
           .full_ways = {.required = options.full_way, .fabric = options.fabric},

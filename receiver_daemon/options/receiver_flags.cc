@@ -10,6 +10,7 @@
 #include "common/base/printable.h"
 #include "common/model/host_limits.h"
 #include "common/model/limits.h"
+#include "common/quantise/view.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/sync_state/presence_limits.h"
 #include "common/transport/shared_fs/visibility_hook.h"
@@ -178,6 +179,11 @@ void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
 }
 
 void AddFullWayFlags(CLI::App& app, ReceiverOptions& options) {
+  app.add_option("--view", options.view,
+                 "What the engine holds in place of the trainer's BF16 tensors: a recipe, and the "
+                 "tensors that it leaves as they are, as in "
+                 "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight")
+      ->type_name("RECIPE[,except=PATTERN...]");
   app.add_option_function<std::string>(
          "--full-way",
          [&options](const std::string& way) {
@@ -282,6 +288,13 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (follows && (shared || !options.senders.empty())) {
     config.Reject("slime-dir",
                   "given beside sender or shared-dir: a receiver follows a folder or senders");
+  }
+  if (!options.view.empty()) {
+    if (const Status known = quantise::ParseView(options.view).status(); !known.ok()) {
+      config.Reject("view", Message(known));
+    } else if (shared || follows) {
+      config.Reject("view", "views come over connections only: give sender, not a directory");
+    }
   }
   if (options.full_way == FullWay::kFabric && !options.fabric.on) {
     config.Reject("full-way", "fabric is off: give --fabric");

@@ -73,6 +73,7 @@ struct ReceiverOptions : DaemonOptions {
   size_t threads = 1;          // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
   FullWayChoice full_way = {};
+  std::string view;  // that is followed; empty: the trainer's own tensors
   FabricChoice fabric;
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;

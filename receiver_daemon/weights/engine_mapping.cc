@@ -13,6 +13,15 @@
 namespace dws {
 namespace {
 
+// Whether elements of type `engine` hold those of `canonical` bit for bit: they are of one type, or the
+// engine has plain bytes where its libraries have no such type.
+bool HoldsBits(DType engine, DType canonical) {
+  if (engine == canonical) return true;
+  const bool raw = engine == DType::kU8 || engine == DType::kU16;
+  return raw && ElementBytes(engine) == ElementBytes(canonical) &&
+         MappingOf(canonical) == Mapping::kFloat;
+}
+
 // "[0, 4) of dim 1, [2, 8) of dim 2", for messages.
 std::string ToString(const std::vector<ViewRange>& ranges) {
   std::string text;
@@ -89,7 +98,7 @@ std::vector<uint64_t> BoundariesOf(DimRange range, uint64_t whole, const Cuts* k
 
 Status CheckShape(const EngineView& view, const TensorSpec& spec,
                   const std::vector<uint64_t>& expected) {
-  if (view.dtype != spec.dtype) {
+  if (!HoldsBits(view.dtype, spec.dtype)) {
     return InvalidArgumentError(
         "view '{}' is {}, tensor '{}' is {}: only bit-exact copies can be attached",
         view.engine_name, ToString(view.dtype), spec.name, ToString(spec));

@@ -116,6 +116,7 @@ class SenderApp final : public Daemon {
   std::unique_ptr<Executor> delta_executor_;
   std::unique_ptr<Executor> full_executor_;
   std::unique_ptr<CutsFile> cuts_;
+  std::unique_ptr<ViewDesk> views_;
   std::unique_ptr<TrainerSession> session_;
   std::unique_ptr<RefinementDesk> refinements_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
@@ -204,6 +205,14 @@ Status SenderApp::StartParts() {
 
 void SenderApp::StartSession() {
   cuts_ = std::make_unique<CutsFile>(files_, options_.state_folder);
+  views_ = std::make_unique<ViewDesk>(
+      ViewDesk::Parts{.executor = *trainer_executor_,
+                      .hub = *hub_,
+                      .pipeline = *pipeline_,
+                      .pool = *pool_,
+                      .clock = clock_,
+                      .log_limits = {.bytes_max = options_.retain_bytes,
+                                     .versions_max = options_.retain_versions}});
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),
@@ -229,6 +238,7 @@ void SenderApp::StartSession() {
                                   }
                                   UpdateReadiness();
                                   for (const auto& sink : sinks_) sink->Welcome(state);
+                                  views_->OnState(state);
                                   fabric_->EndOthers(state->snapshot->memory().id());
                                 },
                             .on_gone =
@@ -244,8 +254,10 @@ void SenderApp::StartSession() {
                             .on_refined =
                                 [this](const RankStatePtr& state) {
                                   for (const auto& sink : sinks_) sink->Refine(state);
+                                  views_->OnState(state);
                                   fabric_->EndOthers(state->snapshot->memory().id());
-                                }});
+                                },
+                            .views = views_.get()});
   refinements_ = std::make_unique<RefinementDesk>(*trainer_executor_, *session_);
 }
 
@@ -315,6 +327,10 @@ Status SenderApp::Serve() {
             .metrics = metrics_,
             .recheck = *recheck_,
             .refine = [this](RefineRequest request) { refinements_->Ask(std::move(request)); },
+            .follow = [this](const std::string& view,
+                             const std::function<void(const Status&)>& refused) {
+              views_->Follow(view, refused);
+            },
             .broadcaster = broadcaster_},
         *handles_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };

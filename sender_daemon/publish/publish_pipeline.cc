@@ -234,6 +234,8 @@ void PublishPipeline::Run() {
 bool PublishPipeline::Process(SealJob job) {
   const PulseWork work(&pulse_);
   const RankStatePtr state = job.state;
+  std::vector<ViewJob> views = std::exchange(job.views, {});
+  const TimePoint accepted_at = job.accepted_at;
   const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
   DWS_KILLPOINT("sender.publish.after_seal");
@@ -259,6 +261,10 @@ bool PublishPipeline::Process(SealJob job) {
   DWS_KILLPOINT("sender.publish.after_record");
   state->log->Append(sealed);
   DWS_CHECK(state->log->Newest() == sealed);  // what is announced next
+  for (ViewJob& view : views) {
+    view.state->log->Append(
+        Seal({.state = view.state, .captured = std::move(view.captured), .accepted_at = accepted_at}));
+  }
   DWS_KILLPOINT("sender.publish.after_retain");
   if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
   LogInfo("published", {{"version", sealed->version.value()},

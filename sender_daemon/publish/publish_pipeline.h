@@ -21,12 +21,19 @@
 
 namespace dws {
 
+// The same version of a view of the rank (views/view_snapshot.h).
+struct ViewJob {
+  RankStatePtr state;
+  CapturedVersion captured;
+};
+
 // A captured version that is to be sealed.
 struct SealJob {
   RankStatePtr state;
   CapturedVersion captured;
   double capture_seconds = 0;
   TimePoint accepted_at;
+  std::vector<ViewJob> views;  // retained with it, recorded not at all: they follow from it
 };
 
 // Pure: seals the version of a job.

@@ -70,7 +70,8 @@ void ReceiverHub::Stop() {
 }
 
 Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::string& receiver_id,
-                                          std::shared_ptr<SyncConnection> connection) {
+                                          std::shared_ptr<SyncConnection> connection,
+                                          std::string view) {
   if (job_id != job_id_) {
     return InvalidArgumentError("receiver '{}' belongs to job '{}', this sender to job '{}'",
                                 receiver_id, job_id, job_id_);
@@ -89,13 +90,13 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
     gone = state_.GivesWay(receiver_id);
     DWS_ASSIGN_OR_RETURN(const auto old, state_.Connect(receiver_id, id, clock_.Now()));
     if (old.has_value()) {
-      if (const auto found = connections_.find(*old); found != connections_.end()) {
-        fenced = found->second;
-        connections_.erase(found);
+      if (const auto found = links_.find(*old); found != links_.end()) {
+        fenced = found->second.connection;
+        links_.erase(found);
       }
     }
-    DWS_CHECK(!connections_.contains(id));
-    connections_[id] = std::move(connection);
+    DWS_CHECK(!links_.contains(id));
+    links_[id] = {.connection = std::move(connection), .view = std::move(view)};
     known_changed_ = true;
   }
   if (gone.has_value()) {
@@ -118,7 +119,7 @@ void ReceiverHub::Disconnect(ConnectionId connection) {
   {
     MutexLock lock(mutex_);
     state_.Disconnect(connection);
-    connections_.erase(connection);
+    links_.erase(connection);
     known_changed_ = true;
   }
   FinishWaits();
@@ -129,11 +130,18 @@ Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
   return state_.NextNonce(connection, announcement);
 }
 
-bool ReceiverHub::Plausible(const StreamId& stream, const AcknowledgedCommit& report) const {
+bool ReceiverHub::Plausible(ConnectionId connection, const StreamId& stream,
+                            const AcknowledgedCommit& report) const {
+  RankStatePtr rank = rank_;
+  const auto link = links_.find(connection);
+  if (link != links_.end() && !link->second.view.empty()) {
+    const auto followed = views_.find(link->second.view);
+    rank = followed == views_.end() ? nullptr : followed->second;
+  }
   // A restarted sender has an empty log: the receiver knows more than we do.
-  const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
-  if (newest == nullptr || rank_->stream != stream) return true;
-  const RetainedVersionPtr retained = rank_->log->Find(report.version);
+  const RetainedVersionPtr newest = rank == nullptr ? nullptr : rank->log->Newest();
+  if (newest == nullptr || rank->stream != stream) return true;
+  const RetainedVersionPtr retained = rank->log->Find(report.version);
   const bool other_weights =
       retained != nullptr && report.state_token.has_value() && !retained->Has(*report.state_token);
   if (report.version <= newest->version && !other_weights) return true;
@@ -158,7 +166,7 @@ void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
                               const AcknowledgedCommit& report) {
   {
     MutexLock lock(mutex_);
-    if (!Plausible(stream, report)) return;
+    if (!Plausible(connection, stream, report)) return;
     state_.OnCommitted(connection, stream, report, clock_.Now());
   }
   FinishWaits();
@@ -178,6 +186,7 @@ void ReceiverHub::Welcome(RankStatePtr state) {
     if (rank_ != nullptr && rank_->stream != state->stream) over.swap(waits_);
     state_.StartStream(state->stream);
     rank_ = std::move(state);
+    views_.clear();
   }
   for (Wait& wait : over) {
     wait.done(
@@ -192,6 +201,7 @@ void ReceiverHub::Forget() {
     MutexLock lock(mutex_);
     over.swap(waits_);
     rank_ = nullptr;
+    views_.clear();
     state_.ForgetStream();
   }
   const std::string reason = "an operator made this daemon forget the stream";
@@ -208,7 +218,12 @@ void ReceiverHub::Announce() {
     MutexLock lock(mutex_);
     const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
     if (newest != nullptr) {
-      wrong = state_.OnPublished(newest->version, newest->manifest.state_token);
+      std::vector<Digest> tokens = {newest->manifest.state_token};
+      for (const auto& [name, view] : views_) {
+        const RetainedVersionPtr same = view->log->Find(newest->version);
+        if (same != nullptr) tokens.push_back(same->manifest.state_token);
+      }
+      wrong = state_.OnPublished(newest->version, tokens);
     }
   }
   for (const std::string& id : wrong) {
@@ -230,6 +245,48 @@ RankStatePtr ReceiverHub::Current() const {
   return rank_;
 }
 
+RankStatePtr ReceiverHub::Current(const std::string& view) const {
+  MutexLock lock(mutex_);
+  if (view.empty()) return rank_;
+  const auto found = views_.find(view);
+  return found == views_.end() ? nullptr : found->second;
+}
+
+RankStatePtr ReceiverHub::WithLayout(const Digest& signature) const {
+  MutexLock lock(mutex_);
+  if (rank_ != nullptr && rank_->layout().signature() == signature) return rank_;
+  for (const auto& [name, view] : views_) {
+    if (view->layout().signature() == signature) return view;
+  }
+  return nullptr;
+}
+
+void ReceiverHub::SetView(const std::string& name, RankStatePtr state) {
+  {
+    MutexLock lock(mutex_);
+    if (state == nullptr) {
+      views_.erase(name);
+      return;
+    }
+    views_[name] = std::move(state);
+  }
+  for (const auto& connection : Followers(name)) connection->WelcomeDue();
+}
+
+void ReceiverHub::EndView(const std::string& name, const Status& reason) {
+  SetView(name, nullptr);
+  for (const auto& connection : Followers(name)) connection->Close(reason);
+}
+
+std::set<std::string> ReceiverHub::FollowedViews() const {
+  MutexLock lock(mutex_);
+  std::set<std::string> names;
+  for (const auto& [id, link] : links_) {
+    if (!link.view.empty()) names.insert(link.view);
+  }
+  return names;
+}
+
 std::map<std::string, AnnouncerState::Receiver> ReceiverHub::Receivers() const {
   MutexLock lock(mutex_);
   return state_.receivers();
@@ -238,7 +295,16 @@ std::map<std::string, AnnouncerState::Receiver> ReceiverHub::Receivers() const {
 std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Connections() const {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<SyncConnection>> connections;
-  for (const auto& [id, connection] : connections_) connections.push_back(connection);
+  for (const auto& [id, link] : links_) connections.push_back(link.connection);
+  return connections;
+}
+
+std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Followers(const std::string& view) const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<SyncConnection>> connections;
+  for (const auto& [id, link] : links_) {
+    if (link.view == view) connections.push_back(link.connection);
+  }
   return connections;
 }
 
@@ -246,8 +312,10 @@ std::optional<std::string> ReceiverHub::OlderThan(uint32_t protocol_minor) const
   MutexLock lock(mutex_);
   for (const auto& [id, receiver] : state_.receivers()) {
     if (!receiver.connection.has_value()) continue;
-    const auto found = connections_.find(*receiver.connection);
-    if (found != connections_.end() && found->second->protocol_minor() < protocol_minor) return id;
+    const auto found = links_.find(*receiver.connection);
+    if (found != links_.end() && found->second.connection->protocol_minor() < protocol_minor) {
+      return id;
+    }
   }
   return std::nullopt;
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,9 +53,10 @@ class ReceiverHub {
   // Ends all waits with UNAVAILABLE and closes all connections.
   void Stop();
 
-  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
+  // `view`: what it follows, as ParseView; empty: the trainer's own tensors. INVALID_ARGUMENT,
+  // RESOURCE_EXHAUSTED: the receiver is refused.
   Result<ConnectionId> Connect(const std::string& job_id, const std::string& receiver_id,
-                               std::shared_ptr<SyncConnection> connection);
+                               std::shared_ptr<SyncConnection> connection, std::string view = {});
   void Disconnect(ConnectionId connection);
   Nonce NextNonce(ConnectionId connection, bool announcement);
   void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
@@ -75,6 +77,16 @@ class ReceiverHub {
   // The capture of a full version has begun in the current state, or was given up.
   void Replacing();
   RankStatePtr Current() const;  // null before the first registration, and after Forget
+  // The same of a view; empty: Current(). Null, too: it has not begun.
+  RankStatePtr Current(const std::string& view) const;
+  // Current(), or the view with this layout; null: neither.
+  RankStatePtr WithLayout(const Digest& signature) const;
+  // A view has begun: welcomes the receivers that follow it. Null: it is not served any more.
+  void SetView(const std::string& name, RankStatePtr state);
+  // It cannot go on: closes the connections of those that follow it.
+  void EndView(const std::string& name, const Status& reason);
+  // Of the receivers that are connected.
+  std::set<std::string> FollowedViews() const;
 
   struct Wait {
     WeightVersion version;
@@ -105,7 +117,8 @@ class ReceiverHub {
   void KeepKnown(TimePoint now);
   // Whether the report can be true: it names a published version, with the weights that were
   // published.
-  bool Plausible(const StreamId& stream, const AcknowledgedCommit& report) const REQUIRES(mutex_);
+  bool Plausible(ConnectionId connection, const StreamId& stream,
+                 const AcknowledgedCommit& report) const REQUIRES(mutex_);
   // Removes the waits that have ended, and returns them with their results.
   struct Finished {
     Wait wait;
@@ -116,6 +129,8 @@ class ReceiverHub {
   WaitOutcome Outcome(WaitTally tally, TimePoint now) const REQUIRES(mutex_);
   void FinishWaits();
   std::vector<std::shared_ptr<SyncConnection>> Connections() const;
+  // Of those that follow the view.
+  std::vector<std::shared_ptr<SyncConnection>> Followers(const std::string& view) const;
 
   const Clock& clock_;
   const std::string job_id_;
@@ -123,8 +138,13 @@ class ReceiverHub {
   bool stopping_ GUARDED_BY(mutex_) = false;
   AnnouncerState state_ GUARDED_BY(mutex_);
   RankStatePtr rank_ GUARDED_BY(mutex_);
+  std::map<std::string, RankStatePtr> views_ GUARDED_BY(mutex_);  // of rank_, by name
   uint64_t last_connection_ GUARDED_BY(mutex_) = 0;
-  std::map<ConnectionId, std::shared_ptr<SyncConnection>> connections_ GUARDED_BY(mutex_);
+  struct Link {
+    std::shared_ptr<SyncConnection> connection;
+    std::string view;
+  };
+  std::map<ConnectionId, Link> links_ GUARDED_BY(mutex_);
   std::vector<Wait> waits_ GUARDED_BY(mutex_);
   bool known_changed_ GUARDED_BY(mutex_) = false;
   TimePoint await_until_;

@@ -29,7 +29,12 @@ namespace {
 template <typename Request>
 Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(request.stream()));
-  const RankStatePtr state = hub.Current();
+  RankStatePtr state = hub.Current();
+  if (request.has_layout_signature()) {  // perhaps of a view
+    if (RankStatePtr with = hub.WithLayout(FromProto(request.layout_signature())); with != nullptr) {
+      state = std::move(with);
+    }
+  }
   if (state == nullptr) return AbortedError("no trainer has registered with this sender yet");
   if (state->stream != stream) {
     return AbortedError("stream {} has ended, this sender serves {}", ToString(stream),

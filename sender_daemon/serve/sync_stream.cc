@@ -10,6 +10,7 @@
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/quantise/view.h"
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/protocol_version.h"
 #include "sender_daemon/serve/sync_messages.h"
@@ -95,7 +96,7 @@ struct SyncStream::Due {
 SyncStream::Due SyncStream::TakeDue() {
   MutexLock lock(mutex_);
   if (writing_ || finished_) return {};
-  Due due{.state = hub_.Current()};
+  Due due{.state = hub_.Current(view_)};
   const bool served = due.state != nullptr;
   if (close_reason_.has_value()) {
     due.what = Due::What::kFinish;
@@ -246,11 +247,19 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
 Status SyncStream::HandleRefine(const v1::Refine& refine) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(refine.stream()));
   DWS_ASSIGN_OR_RETURN(const CutWishes wishes, FromProto(refine.tensors()));
-  const RankStatePtr state = hub_.Current();
+  const std::string view = this->view();
+  const RankStatePtr state = hub_.Current(view);
   // Most receivers ask for the same: the next welcome answers them all.
   if (state == nullptr || state->stream != stream) return OkStatus();
   if (Lacking(state->layout(), wishes).empty()) {
     if (refine.probe()) AnswerRefine(refine.id(), OkStatus());
+    return OkStatus();
+  }
+  if (!view.empty()) {
+    AnswerRefine(refine.id(), InvalidArgumentError(
+                                  "the tensors of view '{}' are cut as the trainer's are: declare "
+                                  "the cuts when the trainer registers",
+                                  view));
     return OkStatus();
   }
   if (const auto older = hub_.OlderThan(kRefinementMinor); older.has_value()) {
@@ -280,6 +289,11 @@ void SyncStream::AnswerRefine(uint64_t id, const Status& status) {
   Pump();
 }
 
+std::string SyncStream::view() const {
+  MutexLock lock(mutex_);
+  return view_;
+}
+
 void SyncStream::RememberAnnounced(const RankState& state) {
   const RetainedVersionPtr newest = state.log->Newest();
   if (newest == nullptr) return;
@@ -298,7 +312,7 @@ void SyncStream::OnCommitted(WeightVersion version) {
 
 // A receiver refused slices because of their digests: this sender's memory may be damaged.
 void SyncStream::Recheck(const StreamId& stream, const v1::Nack& nack) {
-  const RankStatePtr state = hub_.Current();
+  const RankStatePtr state = hub_.Current(view());
   if (nack.rank_slices().empty() || state == nullptr || state->stream != stream) return;
   std::vector<RankSlice> slices;
   for (const uint32_t slice : nack.rank_slices()) slices.emplace_back(slice);
@@ -321,18 +335,24 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   }
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
+  if (!hello.view().empty()) DWS_RETURN_IF_ERROR(quantise::ParseView(hello.view()).status());
   DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
   protocol_minor_.store(hello.protocol_minor());
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
-                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_));
+                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_, hello.view()));
   LogInfo("receiver_connected",
           {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {
     MutexLock lock(mutex_);
     DWS_CHECK(!connection_.has_value());  // only the first message is Hello
     connection_ = id;
+    view_ = hello.view();
   }
   WelcomeDue();
+  if (!hello.view().empty()) {
+    follow_(hello.view(), [self = self_](const Status& refused) { self->Close(refused); });
+    return OkStatus();  // broadcasts have the trainer's own tensors
+  }
   if (broadcaster_ != nullptr) {
     broadcaster_->OnHello(id, hello.receiver_id(), hello.nccl_version(), self_);
   }

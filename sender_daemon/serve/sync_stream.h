@@ -31,7 +31,12 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
     SenderMetrics& metrics;
     SnapshotRecheck& recheck;
     std::function<void(RefineRequest)> refine;  // never blocks
-    Broadcaster* broadcaster = nullptr;         // null: there are no broadcasts
+    // A receiver follows a view; `refused`: it cannot. Never blocks.
+    std::function<void(const std::string& view, std::function<void(const Status&)> refused)> follow =
+        [](const std::string& /*view*/, const std::function<void(const Status&)>& refused) {
+          refused(UnimplementedError("this sender has no views"));
+        };
+    Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
   };
   // `peer` is the client that opened the stream, as its certificate says.
   static SyncStream* Start(const Parts& parts, Peer peer);
@@ -55,6 +60,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
         metrics_(parts.metrics),
         recheck_(parts.recheck),
         refine_(parts.refine),
+        follow_(parts.follow),
         broadcaster_(parts.broadcaster),
         peer_(std::move(peer)) {}
   Status HandleUp(const v1::SyncUp& message);
@@ -62,6 +68,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   Status HandleRefine(const v1::Refine& refine);
   void AnswerRefine(uint64_t id, const Status& status);
   void Recheck(const StreamId& stream, const v1::Nack& nack);
+  std::string view() const;
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
   // What is to be written next. The caller writes it.
@@ -74,6 +81,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   SenderMetrics& metrics_;
   SnapshotRecheck& recheck_;
   const std::function<void(RefineRequest)> refine_;
+  const std::function<void(const std::string&, std::function<void(const Status&)>)> follow_;
   Broadcaster* const broadcaster_;
   const Peer peer_;
   std::shared_ptr<SyncStream> self_;  // until OnDone
@@ -82,6 +90,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
 
   mutable Mutex mutex_;
   std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
+  std::string view_ GUARDED_BY(mutex_);  // that the receiver follows; set with connection_
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool replacing_due_ GUARDED_BY(mutex_) = false;

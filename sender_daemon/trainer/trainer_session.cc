@@ -314,6 +314,7 @@ void TrainerSession::OnHangup(uint64_t session) {
   if (!live_.has_value() || live_->session != session) return;
   LogInfo("trainer_gone", {{"session", session}, {"client", live_->registration.client}});
   live_.reset();  // an open version is undone, memory is unmapped
+  if (parts_.views != nullptr) parts_.views->OnGivenUp();
   present_.store(false);
   parts_.on_gone();
   RefineLater();
@@ -361,11 +362,13 @@ void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
       std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version,
                                 decided.has_value() ? *decided : state_->log->Asked(), cause);
   if (cause != FullCause::kNone) parts_.on_replacing();
+  if (parts_.views != nullptr) parts_.views->OnOpened();
 }
 
 void TrainerSession::GiveUpVersion(Live& live) {
   live.open_version.reset();
   parts_.on_replacing();
+  if (parts_.views != nullptr) parts_.views->OnGivenUp();
 }
 
 Result<v1::BeginReply> TrainerSession::Begin(const v1::BeginRequest& request) {
@@ -463,6 +466,8 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   DWS_ASSIGN_OR_RETURN(CapturedVersion captured, live->open_version->Finish());
   live->open_version.reset();
   DWS_CHECK(captured.version == version);
+  std::vector<ViewJob> views;
+  if (parts_.views != nullptr) views = parts_.views->OnCaptured(captured);
   v1::PublishReply reply;
   reply.set_changed_elements(captured.nnz);
   reply.set_total_elements(state_->layout().element_count());
@@ -473,7 +478,8 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
       {.state = state_,
        .captured = std::move(captured),
        .capture_seconds = ToSeconds(live->capture_time + (parts_.clock->Now() - began)),
-       .accepted_at = accepted_at});
+       .accepted_at = accepted_at,
+       .views = std::move(views)});
   RefineLater();
   return reply;
 }

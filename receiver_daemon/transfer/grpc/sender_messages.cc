@@ -9,7 +9,8 @@
 
 namespace dws {
 
-Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id) {
+Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id,
+                                   const std::string& view) {
   if (message.protocol_major() != kProtocolMajor) {
     return UnimplementedError(
         "the sender speaks protocol {}.{}, this receiver {}.{}: upgrade the older one",
@@ -25,6 +26,13 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
   }
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
   DWS_ASSIGN_OR_RETURN(RankLayout layout, FromProto(message.layout()));
+  if (layout.view() != view) {
+    return FailedPreconditionError(
+        "the sender publishes {}, this receiver follows {}: a sender of an older release has no "
+        "views",
+        layout.view().empty() ? "the trainer's own tensors" : "view '" + layout.view() + "'",
+        view.empty() ? "the trainer's own tensors" : "view '" + view + "'");
+  }
   // Both sides compute the signature from the layout, so a difference is damage or a defect.
   if (layout.signature() != FromProto(message.layout_signature())) {
     return DataLossError("a layout has signature {}, its sender says {}",

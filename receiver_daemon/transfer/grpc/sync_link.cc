@@ -46,11 +46,12 @@ bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(statu
 }  // namespace
 
 SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name,
-                   const PeerTls& tls, FullWayRules full, ThreadPool& pool,
+                   std::string view, const PeerTls& tls, FullWayRules full, ThreadPool& pool,
                    Subscription& subscription, const Clock& clock)
     : index_(index),
       address_(address),
       name_(std::move(name)),
+      view_(std::move(view)),
       subscription_(subscription),
       channel_(address, name_.job_id, tls),
       full_ways_(address, std::move(full), tls.users, pool, clock),
@@ -81,6 +82,7 @@ v1::SyncUp SyncLink::Hello() const {
   v1::SyncUp message;
   v1::Hello& hello = *message.mutable_hello();
   Introduce(name_, hello);
+  hello.set_view(view_);
   if (broadcasts_ != nullptr) hello.set_nccl_version(broadcasts_->nccl_version());
   if (const std::optional<VersionAt> live = subscription_.live(); live.has_value()) {
     *hello.mutable_stream() = ToProto(live->stream);
@@ -165,7 +167,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
 
 Status SyncLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
   DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.trainer_rank()));
-  DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, name_.job_id));
+  DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, name_.job_id, view_));
   KeepInline(nullptr);  // perhaps of another rank
   full_ways_.Forget();  // perhaps there is another snapshot
   {

@@ -33,8 +33,8 @@ struct InlineObject {
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
 class SyncLink {
  public:
-  SyncLink(SenderIndex index, const std::string& address, ReceiverName name, const PeerTls& tls,
-           FullWayRules full, ThreadPool& pool, Subscription& subscription, const Clock& clock);
+  SyncLink(SenderIndex index, const std::string& address, ReceiverName name, std::string view,
+           const PeerTls& tls, FullWayRules full, ThreadPool& pool, Subscription& subscription, const Clock& clock);
 
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
@@ -81,6 +81,7 @@ class SyncLink {
   const SenderIndex index_;
   const std::string address_;
   const ReceiverName name_;
+  const std::string view_;
   Subscription& subscription_;
   SenderChannel channel_;
   ActiveCalls calls_;

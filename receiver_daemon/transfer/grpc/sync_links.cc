@@ -33,7 +33,8 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
   for (uint32_t i = 0; i < options.addresses.size(); ++i) {
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
-        ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.tls,
+        ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.view,
+        options.tls,
         options.full_ways, options.pool != nullptr ? *options.pool : alone_, subscription, clock));
     // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
     // from.

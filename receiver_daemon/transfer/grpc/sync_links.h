@@ -29,6 +29,7 @@ class SyncLinks final : public SenderGroup {
     std::vector<std::string> addresses;  // of senders, as the subscription's
     std::string job_id;
     std::string receiver_id;
+    std::string view = {};  // that is followed; empty: the trainer's own tensors
     PeerTls tls = {};
     ProfileChoice profile = ProfileChoice::kAuto;
     FullWayRules full_ways = {};

@@ -231,7 +231,7 @@ TEST_CASE("a newly published version discards commits above it and commits of ot
   commit("other", 6, other);
   commit("above", 7, published);
   commit("older release", 6, std::nullopt);
-  CHECK(sender.state.OnPublished(Version(6), published) == Names{"above", "other"});
+  CHECK(sender.state.OnPublished(Version(6), std::span(&published, 1)) == Names{"above", "other"});
   CHECK(sender.state.Tally(Version(6), At(0)).committed == Names{"older release", "same"});
   CHECK(sender.receiver("below").committed == Version(5));
   CHECK_FALSE(sender.receiver("other").committed.has_value());

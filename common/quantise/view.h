@@ -1,0 +1,68 @@
+// A view: what quantised engines hold in place of the trainer's tensors. Its layout follows from the
+// layout of the trainer's rank and from its name alone, so senders and receivers need no more than
+// the name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/layout.h"
+#include "common/quantise/recipe.h"
+#include "common/quantise/tile_grid.h"
+
+namespace dws::quantise {
+
+// Which tensors become what. A recipe quantises every BF16 tensor of two or more dimensions whose
+// name ends in "weight", but for those that are left out; these, and all others, stay as they are.
+struct View {
+  Recipe recipe;
+  // Patterns of tensor names that are left out; '*' is any number of characters.
+  std::vector<std::string> except;
+
+  bool Quantises(const TensorSpec& tensor) const;
+};
+
+// "fp8-block128/deepseek", "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight".
+// INVALID_ARGUMENT: there is no such recipe; it is too long; a part is not understood.
+Result<View> ParseView(std::string_view name);
+
+// The layout of a view of one trainer rank, and where each slice comes from. Immutable. Threads:
+// safe to read from any.
+class ViewLayout {
+ public:
+  // What becomes of one slice of the trainer's. An empty slice has no entry.
+  struct Slice {
+    RankSlice from;                  // in the trainer's layout
+    RankSlice codes;                 // or what it is copied to
+    std::optional<RankSlice> scales;
+    std::optional<TileGrid> grid;    // none: it is copied
+  };
+  // Of a tensor of the view whose bytes follow from shapes alone.
+  struct Constant {
+    RankSlice slice;
+    MatrixShape shape;
+  };
+
+  // INVALID_ARGUMENT, naming the tensor: a cut divides a tile, and which boundaries to use; its shape
+  // does not fit; two tensors get one name. UNIMPLEMENTED: the recipe has a scale that depends on a
+  // whole matrix, which ranks and slices may divide.
+  static Result<ViewLayout> Create(std::string_view name, const RankLayout& trainer);
+
+  const RankLayout& layout() const { return layout_; }
+  const std::vector<Slice>& slices() const { return slices_; }  // by `from`, ascending
+  const std::vector<Constant>& constants() const { return constants_; }
+
+ private:
+  ViewLayout() = default;
+  Status FindConstants(const View& view, const RankLayout& trainer);
+
+  RankLayout layout_;
+  std::vector<Slice> slices_;
+  std::vector<Constant> constants_;
+};
+
+}  // namespace dws::quantise

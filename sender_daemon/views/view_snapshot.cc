@@ -1,0 +1,174 @@
+// A slice at a time: its tiles are quantised into memory beside the snapshot, then those blocks of
+// codes and scales that they lie in are captured like a trainer's.
+#include "sender_daemon/views/view_snapshot.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/instruction_set.h"
+#include "common/model/limits.h"
+#include "common/quantise/quantise.h"
+
+namespace dws {
+namespace {
+
+// What a worker quantises at once.
+constexpr uint64_t kTileElementsAtOnce = uint64_t{1} << 18;
+
+// `runs` in parts of about `tiles` each.
+std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, uint64_t tiles) {
+  std::vector<quantise::TileRun> parts;
+  for (const quantise::TileRun& run : runs) {
+    for (uint64_t done = 0; done < run.count; done += tiles) {
+      parts.push_back({.first = run.first + done, .count = std::min(tiles, run.count - done)});
+    }
+  }
+  return parts;
+}
+
+std::vector<BlockRef> RefsOf(RankSlice slice, std::span<const uint32_t> blocks) {
+  std::vector<BlockRef> refs;
+  refs.reserve(blocks.size());
+  for (const uint32_t block : blocks) refs.push_back({.slice = slice, .block = block});
+  return refs;
+}
+
+}  // namespace
+
+// The bytes of whole slices, where they were made.
+class ViewSnapshot::Source final : public WeightSource {
+ public:
+  explicit Source(const RankLayout& layout) : layout_(layout) {}
+
+  void Set(RankSlice slice, ByteSpan bytes) {
+    DWS_CHECK(bytes.size() == layout_.slice(slice).size_bytes());
+    slices_[next_++ % 2] = {slice, bytes};
+  }
+  // Room for codes and for scales, with old bytes in it.
+  MutableByteSpan Room(bool scales, size_t size) {
+    std::vector<std::byte>& room = rooms_[scales ? 1 : 0];
+    if (room.size() < size) room.resize(size);
+    return {room.data(), size};
+  }
+
+  void Read(BlockRef ref, MutableByteSpan block) const override {
+    const ByteSpan from = View(ref, block.size());
+    std::memcpy(block.data(), from.data(), from.size());
+  }
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override {
+    for (const auto& [slice, bytes] : slices_) {
+      if (slice != ref.slice || bytes.empty()) continue;
+      const size_t block_bytes =
+          size_t{limits::kBlockElements} * ElementBytes(layout_.slice(slice).dtype);
+      return bytes.subspan(ref.block * block_bytes, size_bytes);
+    }
+    DWS_CHECK(false);
+    return {};
+  }
+
+ private:
+  const RankLayout& layout_;
+  std::pair<RankSlice, ByteSpan> slices_[2];  // codes and scales, or a copy
+  size_t next_ = 0;
+  std::vector<std::byte> rooms_[2];
+};
+
+Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& name,
+                                                           RankStatePtr trainer,
+                                                           const DeltaLogLimits& limits) {
+  DWS_ASSIGN_OR_RETURN(quantise::ViewLayout view,
+                       quantise::ViewLayout::Create(name, trainer->layout()));
+  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(view.layout()));
+  auto log = std::make_shared<DeltaLog>(view.layout(), limits);
+  auto state = std::make_shared<const RankState>(RankState{.stream = trainer->stream,
+                                                           .trainer_rank = trainer->trainer_rank,
+                                                           .world_size = trainer->world_size,
+                                                           .rank_epoch = trainer->rank_epoch,
+                                                           .declared = view.layout(),
+                                                           .snapshot = std::move(snapshot),
+                                                           .log = std::move(log)});
+  return std::unique_ptr<ViewSnapshot>(
+      new ViewSnapshot(std::move(trainer), std::move(view), std::move(state)));
+}
+
+std::vector<uint32_t> ViewSnapshot::ChangedBlocks(RankSlice slice, const std::vector<bool>& changed,
+                                                  bool all) const {
+  const RankLayout::SliceEntry& entry = trainer_->layout().slice(slice);
+  std::vector<uint32_t> blocks;
+  for (uint32_t block = 0; block < entry.blocks; ++block) {
+    if (all || changed[entry.first_block + block]) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version,
+                                             const std::vector<bool>& changed,
+                                             ThreadPool& pool) {
+  Snapshot& snapshot = *state_->snapshot;
+  const bool first = !snapshot.version().has_value();
+  DWS_CHECK(first || changed.size() == trainer_->layout().block_count());
+  const FullCause cause = snapshot.full_watch().pays() ? FullCause::kDense : FullCause::kNone;
+  Capture capture(snapshot, pool, version, state_->log->Asked(), cause);
+  Source source(view_.layout());
+  for (const quantise::ViewLayout::Slice& slice : view_.slices()) {
+    // What is mended needs every block.
+    const bool all = first || snapshot.distrusts(slice.codes) ||
+                     (slice.scales.has_value() && snapshot.distrusts(*slice.scales));
+    const std::vector<uint32_t> blocks = ChangedBlocks(slice.from, changed, all);
+    if (!blocks.empty()) CaptureSlice(slice, blocks, pool, source, capture);
+  }
+  for (const quantise::ViewLayout::Constant& constant : view_.constants()) {
+    if (!first) break;
+    const MutableByteSpan bytes =
+        source.Room(false, view_.layout().slice(constant.slice).size_bytes());
+    quantise::WriteShapes(constant.shape, bytes);
+    source.Set(constant.slice, bytes);
+    DWS_CHECK(capture.Blocks(std::vector<BlockRef>{{.slice = constant.slice}}, source).ok());
+  }
+  auto captured = capture.Finish();
+  DWS_CHECK(captured.ok());  // a first one has every block
+  return *std::move(captured);
+}
+
+void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
+                                const std::vector<uint32_t>& blocks, ThreadPool& pool,
+                                Source& source, Capture& capture) {
+  const ByteSpan from = trainer_->snapshot->SliceBytes(slice.from);
+  if (!slice.grid.has_value()) {
+    source.Set(slice.codes, from);
+    DWS_CHECK(capture.Blocks(RefsOf(slice.codes, blocks), source).ok());
+    return;
+  }
+  const quantise::TileGrid& grid = *slice.grid;
+  const std::vector<quantise::TileRun> runs = grid.Touched(blocks);
+  const auto tile_elements = grid.tile_rows() * grid.tile_columns();
+  const std::vector<quantise::TileRun> parts =
+      Split(runs, std::max<uint64_t>(1, kTileElementsAtOnce / tile_elements));
+  // Blocks of the outputs may have other tiles, too: these stay as they are.
+  Snapshot& snapshot = *state_->snapshot;
+  std::vector<BlockRef> refs;
+  const auto prepare = [&](quantise::Role role, RankSlice to) {
+    const std::vector<uint32_t> touched = grid.OutputBlocks(role, runs);
+    const MutableByteSpan room =
+        source.Room(role == quantise::Role::kScales, snapshot.SliceBytes(to).size());
+    for (const uint32_t block : touched) {
+      const ByteSpan old = snapshot.BlockBytes(to, block);
+      const size_t offset = static_cast<size_t>(old.data() - snapshot.SliceBytes(to).data());
+      std::memcpy(room.data() + offset, old.data(), old.size());
+    }
+    const std::vector<BlockRef> more = RefsOf(to, touched);
+    refs.insert(refs.end(), more.begin(), more.end());
+    source.Set(to, room);
+    return room;
+  };
+  const quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes),
+                                 .scales = prepare(quantise::Role::kScales, *slice.scales)};
+  pool.ParallelFor(parts.size(), [&](size_t part, size_t) {
+    quantise::Quantise(ActiveInstructionSet(), grid, from, {}, std::span(parts).subspan(part, 1), to);
+  });
+  DWS_CHECK(capture.Blocks(refs, source).ok());
+}
+
+}  // namespace dws
