@@ -16,7 +16,8 @@ constexpr std::string_view kExcept = "except=";
 bool Matches(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  std::optional<std::pair<size_t, size_t>> star;  // behind the last '*', and what it has taken up to
+  std::optional<std::pair<size_t, size_t>>
+      star;  // behind the last '*', and what it has taken up to
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = {++p, t};

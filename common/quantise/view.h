@@ -36,10 +36,10 @@ class ViewLayout {
  public:
   // What becomes of one slice of the trainer's. An empty slice has no entry.
   struct Slice {
-    RankSlice from;                  // in the trainer's layout
-    RankSlice codes;                 // or what it is copied to
+    RankSlice from;   // in the trainer's layout
+    RankSlice codes;  // or what it is copied to
     std::optional<RankSlice> scales;
-    std::optional<TileGrid> grid;    // none: it is copied
+    std::optional<TileGrid> grid;  // none: it is copied
   };
   // Of a tensor of the view whose bytes follow from shapes alone.
   struct Constant {

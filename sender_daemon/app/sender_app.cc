@@ -327,10 +327,10 @@ Status SenderApp::Serve() {
             .metrics = metrics_,
             .recheck = *recheck_,
             .refine = [this](RefineRequest request) { refinements_->Ask(std::move(request)); },
-            .follow = [this](const std::string& view,
-                             const std::function<void(const Status&)>& refused) {
-              views_->Follow(view, refused);
-            },
+            .follow =
+                [this](const std::string& view, const std::function<void(const Status&)>& refused) {
+                  views_->Follow(view, refused);
+                },
             .broadcaster = broadcaster_},
         *handles_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };

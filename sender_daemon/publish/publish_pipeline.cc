@@ -262,8 +262,8 @@ bool PublishPipeline::Process(SealJob job) {
   state->log->Append(sealed);
   DWS_CHECK(state->log->Newest() == sealed);  // what is announced next
   for (ViewJob& view : views) {
-    view.state->log->Append(
-        Seal({.state = view.state, .captured = std::move(view.captured), .accepted_at = accepted_at}));
+    view.state->log->Append(Seal(
+        {.state = view.state, .captured = std::move(view.captured), .accepted_at = accepted_at}));
   }
   DWS_KILLPOINT("sender.publish.after_retain");
   if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);

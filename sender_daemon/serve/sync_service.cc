@@ -31,7 +31,8 @@ Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(request.stream()));
   RankStatePtr state = hub.Current();
   if (request.has_layout_signature()) {  // perhaps of a view
-    if (RankStatePtr with = hub.WithLayout(FromProto(request.layout_signature())); with != nullptr) {
+    if (RankStatePtr with = hub.WithLayout(FromProto(request.layout_signature()));
+        with != nullptr) {
       state = std::move(with);
     }
   }

@@ -32,10 +32,11 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
     SnapshotRecheck& recheck;
     std::function<void(RefineRequest)> refine;  // never blocks
     // A receiver follows a view; `refused`: it cannot. Never blocks.
-    std::function<void(const std::string& view, std::function<void(const Status&)> refused)> follow =
-        [](const std::string& /*view*/, const std::function<void(const Status&)>& refused) {
-          refused(UnimplementedError("this sender has no views"));
-        };
+    std::function<void(const std::string& view, std::function<void(const Status&)> refused)>
+        follow =
+            [](const std::string& /*view*/, const std::function<void(const Status&)>& refused) {
+              refused(UnimplementedError("this sender has no views"));
+            };
     Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
   };
   // `peer` is the client that opened the stream, as its certificate says.

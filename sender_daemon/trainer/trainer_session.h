@@ -26,12 +26,12 @@
 #include "common/model/refinement.h"
 #include "common/service/sockets/handle_socket.h"
 #include "proto/trainer.pb.h"
-#include "sender_daemon/views/view_desk.h"
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/rank_state.h"
 #include "sender_daemon/trainer/drain_switch.h"
 #include "sender_daemon/trainer/registration.h"
+#include "sender_daemon/views/view_desk.h"
 
 namespace dws {
 
@@ -84,7 +84,7 @@ class TrainerSession {
     // A full version's capture began, or was given up.
     std::function<void()> on_replacing = [] {};
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
-    ViewDesk* views = nullptr;                      // null: there are none
+    ViewDesk* views = nullptr;                     // null: there are none
   };
   TrainerSession(Options options, Parts parts);
 

@@ -57,7 +57,8 @@ Status ViewDesk::Begin(const std::string& name) {
       return UnavailableError("versions are being recorded; try again");
     }
     const TimePoint began = parts_.clock.Now();
-    SealJob job{.state = view->state(), .captured = view->CaptureVersion(*version, {}, parts_.pool)};
+    SealJob job{.state = view->state(),
+                .captured = view->CaptureVersion(*version, {}, parts_.pool)};
     job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
     job.accepted_at = began;
     view->state()->log->Append(Seal(std::move(job)));

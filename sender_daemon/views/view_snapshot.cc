@@ -104,8 +104,7 @@ std::vector<uint32_t> ViewSnapshot::ChangedBlocks(RankSlice slice, const std::ve
 }
 
 CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version,
-                                             const std::vector<bool>& changed,
-                                             ThreadPool& pool) {
+                                             const std::vector<bool>& changed, ThreadPool& pool) {
   Snapshot& snapshot = *state_->snapshot;
   const bool first = !snapshot.version().has_value();
   DWS_CHECK(first || changed.size() == trainer_->layout().block_count());
@@ -166,7 +165,8 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
   const quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes),
                                  .scales = prepare(quantise::Role::kScales, *slice.scales)};
   pool.ParallelFor(parts.size(), [&](size_t part, size_t) {
-    quantise::Quantise(ActiveInstructionSet(), grid, from, {}, std::span(parts).subspan(part, 1), to);
+    quantise::Quantise(ActiveInstructionSet(), grid, from, {}, std::span(parts).subspan(part, 1),
+                       to);
   });
   DWS_CHECK(capture.Blocks(refs, source).ok());
 }

@@ -34,7 +34,8 @@ struct InlineObject {
 class SyncLink {
  public:
   SyncLink(SenderIndex index, const std::string& address, ReceiverName name, std::string view,
-           const PeerTls& tls, FullWayRules full, ThreadPool& pool, Subscription& subscription, const Clock& clock);
+           const PeerTls& tls, FullWayRules full, ThreadPool& pool, Subscription& subscription,
+           const Clock& clock);
 
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);

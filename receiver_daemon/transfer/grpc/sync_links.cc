@@ -34,8 +34,8 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
     links_.push_back(std::make_unique<SyncLink>(
         SenderIndex(i), options.addresses[i],
         ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.view,
-        options.tls,
-        options.full_ways, options.pool != nullptr ? *options.pool : alone_, subscription, clock));
+        options.tls, options.full_ways, options.pool != nullptr ? *options.pool : alone_,
+        subscription, clock));
     // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
     // from.
     if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
