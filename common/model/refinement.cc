@@ -93,7 +93,7 @@ Result<RankLayout> Refined(const RankLayout& layout, const CutWishes& wishes) {
     }
     DWS_ASSIGN_OR_RETURN(shards.emplace_back(), Refined(shard, wished->second));
   }
-  return RankLayout::Create(std::move(shards));
+  return RankLayout::Create(std::move(shards), layout.view());
 }
 
 bool SameButCuts(const TensorSpec& a, const TensorSpec& b) {

@@ -61,7 +61,7 @@ Result<std::vector<Shard>> DeriveShards(const Recipe& recipe, const Shard& shard
 }  // namespace
 
 bool View::Quantises(const TensorSpec& tensor) const {
-  return tensor.dtype == DType::kBF16 && tensor.shape.size() >= 2 &&
+  return tensor.dtype == DType::kBF16 && tensor.shape.size() >= 2 && tensor.ElementCount() > 0 &&
          tensor.name.ends_with("weight") &&
          std::none_of(except.begin(), except.end(), [&tensor](const std::string& pattern) {
            return Matches(pattern, tensor.name);
@@ -102,7 +102,6 @@ Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& t
         recipe.id);
   }
   std::vector<Shard> shards;
-  std::vector<std::vector<std::string>> names;  // of what takes the place of each shard
   for (const Shard& shard : trainer.shards()) {
     std::vector<Shard> derived = {shard};
     if (view.Quantises(shard.tensor)) {

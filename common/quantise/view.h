@@ -17,7 +17,7 @@
 namespace dws::quantise {
 
 // Which tensors become what. A recipe quantises every BF16 tensor of two or more dimensions whose
-// name ends in "weight", but for those that are left out; these, and all others, stay as they are.
+// name ends in "weight", unless it is empty, but for those that are left out; these, and all others, stay as they are.
 struct View {
   Recipe recipe;
   // Patterns of tensor names that are left out; '*' is any number of characters.

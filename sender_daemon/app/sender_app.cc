@@ -296,6 +296,7 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
         const Status status = session_->ForgetStream(stream);
         if (status.ok()) {
           hub_->Forget();
+          views_->Forget();
           fabric_->EndOthers(0);
         }
         outcome->set_value(status);

@@ -185,8 +185,8 @@ void ReceiverHub::Welcome(RankStatePtr state) {
     // A version number of one stream means nothing in another.
     if (rank_ != nullptr && rank_->stream != state->stream) over.swap(waits_);
     state_.StartStream(state->stream);
+    if (rank_ != state) views_.clear();
     rank_ = std::move(state);
-    views_.clear();
   }
   for (Wait& wait : over) {
     wait.done(

@@ -241,6 +241,9 @@ Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
 Status LendSnapshot(const ReceiverHub& hub, FabricHost& fabric,
                     const v1::OpenFabricRequest& request, v1::OpenFabricReply& reply) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
+  if (!state->layout().view().empty()) {  // one snapshot is lent at a time
+    return FailedPreconditionError("views are not lent over a fabric");
+  }
   const SnapshotMemory& memory = state->snapshot->memory();
   DWS_ASSIGN_OR_RETURN(
       const RemoteLoan loan,

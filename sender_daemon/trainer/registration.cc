@@ -61,6 +61,10 @@ Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
   }
   DWS_ASSIGN_OR_RETURN(registration.stream, FromProto(request.stream()));
   DWS_ASSIGN_OR_RETURN(registration.layout, FromProto(request.layout()));
+  if (!registration.layout.view().empty()) {
+    return InvalidArgumentError("a trainer registers its own tensors, found those of view '{}'",
+                                registration.layout.view());
+  }
   switch (request.handover_case()) {
     case v1::RegisterRequest::kResident:
       DWS_RETURN_IF_ERROR(ParseResident(request.resident(), registration));

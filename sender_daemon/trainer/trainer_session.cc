@@ -167,6 +167,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
     const HandleRegistrationId old = live_->handle;
     live_.reset();  // an open version is undone
+    if (parts_.views != nullptr) parts_.views->OnGivenUp();
     present_.store(false);
     parts_.handles->Drop(old);
   }
@@ -227,6 +228,7 @@ Status TrainerSession::CheckRefine(const StreamId& stream, const CutWishes& wish
   Merge(lacking, wishes_);
   DWS_ASSIGN_OR_RETURN(const RankLayout finer, Refined(state_->layout(), lacking));
   DWS_RETURN_IF_ERROR(CheckReadable(finer));
+  if (parts_.views != nullptr) DWS_RETURN_IF_ERROR(parts_.views->CheckLayout(finer));
   if (live_.has_value() && live_->registration.ring.has_value() &&
       !live_->registration.ring->follows_refinement) {
     return FailedPreconditionError(

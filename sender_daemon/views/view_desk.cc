@@ -1,6 +1,9 @@
 #include "sender_daemon/views/view_desk.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -28,65 +31,113 @@ std::vector<bool> ChangedBlocks(const CapturedVersion& captured, uint64_t block_
 
 }  // namespace
 
-void ViewDesk::Follow(const std::string& name, const std::function<void(const Status&)>& refused) {
-  const bool posted = parts_.executor.Post([this, name, refused] {
+// Of many receivers that come at once the first one's task begins their views: the queue is the
+// trainer's.
+void ViewDesk::Follow(const std::string& name, const Refused& refused) {
+  if (parts_.hub.Current(name) != nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    const bool posted = !asked_.empty();
+    asked_[name].push_back(refused);
+    if (posted) return;
+  }
+  if (parts_.executor.Post([this] { BeginAsked(); })) return;
+  std::map<std::string, std::vector<Refused>> asked;
+  {
+    MutexLock lock(mutex_);
+    asked.swap(asked_);
+  }
+  const Status busy = UnavailableError("the sender is busy with its trainer's calls; try again");
+  for (const auto& [view, receivers] : asked) {
+    for (const Refused& tell : receivers) tell(busy);
+  }
+}
+
+void ViewDesk::BeginAsked() {
+  std::map<std::string, std::vector<Refused>> asked;
+  {
+    MutexLock lock(mutex_);
+    asked.swap(asked_);
+  }
+  for (const auto& [name, receivers] : asked) {
     const Status begun = Begin(name);
-    if (begun.ok()) return;
+    if (begun.ok()) continue;
     LogWarning("view_refused", {{"view", name}, {"reason", Message(begun)}});
-    refused(begun);
-  });
-  if (!posted) refused(UnavailableError("the sender is busy with its trainer's calls; try again"));
+    for (const Refused& tell : receivers) tell(begun);
+  }
 }
 
 Status ViewDesk::Begin(const std::string& name) {
-  if (trainer_ == nullptr) {  // OnState begins it
-    followed_.try_emplace(name, Followed{.view = nullptr, .used_at = parts_.clock.Now()});
-    return OkStatus();
-  }
   const auto found = followed_.find(name);
   if (found != followed_.end() && found->second.view != nullptr) return OkStatus();
   DropUnused();
-  if (followed_.size() >= limits::kViewsFollowedMax && found == followed_.end()) {
+  if (found == followed_.end() && followed_.size() >= limits::kViewsFollowedMax) {
     return ResourceExhaustedError("{} views are followed, at most {} are supported",
                                   followed_.size(), limits::kViewsFollowedMax);
   }
-  DWS_ASSIGN_OR_RETURN(auto view, ViewSnapshot::Create(name, trainer_, parts_.log_limits));
-  const std::optional<WeightVersion> version = trainer_->snapshot->version();
-  if (version.has_value() && !open_) {
-    if (!parts_.pipeline.Drain(kSealWait).ok()) {
-      return UnavailableError("versions are being recorded; try again");
-    }
-    const TimePoint began = parts_.clock.Now();
-    SealJob job{.state = view->state(),
-                .captured = view->CaptureVersion(*version, {}, parts_.pool)};
-    job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
-    job.accepted_at = began;
-    view->state()->log->Append(Seal(std::move(job)));
+  Followed followed{.view = nullptr, .used_at = parts_.clock.Now()};
+  if (trainer_ != nullptr) {  // else OnState begins it
+    DWS_ASSIGN_OR_RETURN(followed.view, ViewSnapshot::Create(name, trainer_, parts_.log_limits));
+    LogInfo("view_begun",
+            {{"view", name}, {"bytes", followed.view->state()->layout().size_bytes()}});
+    Fill(name, *followed.view);
   }
-  LogInfo("view_begun", {{"view", name},
-                         {"bytes", view->state()->layout().size_bytes()},
-                         {"version", version.value_or(WeightVersion(0)).value()}});
-  parts_.hub.SetView(name, view->state());
-  followed_[name] = {.view = std::move(view), .used_at = parts_.clock.Now()};
+  followed_[name] = std::move(followed);
   return OkStatus();
+}
+
+void ViewDesk::Fill(const std::string& name, ViewSnapshot& view) {
+  const std::optional<WeightVersion> version = trainer_->snapshot->version();
+  const bool lacks = version.has_value() && !open_ && !view.state()->snapshot->newest().has_value();
+  // What is not recorded yet is announced to nobody. The next version fills it then.
+  if (lacks && parts_.pipeline.Drain(kSealWait).ok()) {
+    const TimePoint began = parts_.clock.Now();
+    SealJob job{.state = view.state(),
+                .captured = view.CaptureVersion(*version, {}, parts_.pool),
+                .accepted_at = began};
+    job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
+    view.state()->log->Append(Seal(std::move(job)));
+  }
+  parts_.hub.SetView(name, view.state());
 }
 
 void ViewDesk::OnState(RankStatePtr trainer) {
   open_ = false;
   if (trainer_ == trainer) {  // its trainer has registered again
-    for (const auto& [name, followed] : followed_) {
-      if (followed.view != nullptr) parts_.hub.SetView(name, followed.view->state());
-    }
+    OnGivenUp();
     return;
   }
   trainer_ = std::move(trainer);
-  std::map<std::string, Followed> before;
-  before.swap(followed_);
-  for (const auto& [name, followed] : before) {
+  std::vector<std::string> names;
+  for (const auto& [name, followed] : followed_) names.push_back(name);
+  followed_.clear();  // before the next ones take memory
+  for (const std::string& name : names) {
     if (const Status begun = Begin(name); !begun.ok()) {
       LogWarning("view_ended", {{"view", name}, {"reason", Message(begun)}});
       parts_.hub.EndView(name, begun);
     }
+  }
+}
+
+Status ViewDesk::CheckLayout(const RankLayout& trainer) const {
+  for (const auto& [name, followed] : followed_) {
+    if (followed.view == nullptr) continue;
+    const Status fits = quantise::ViewLayout::Create(name, trainer).status();
+    if (!fits.ok()) return Annotate(fits, fmt::format("view '{}', which is followed", name));
+  }
+  return OkStatus();
+}
+
+void ViewDesk::Forget() {
+  trainer_ = nullptr;
+  followed_.clear();
+  open_ = false;
+}
+
+void ViewDesk::OnGivenUp() {
+  open_ = false;
+  for (const auto& [name, followed] : followed_) {
+    if (followed.view != nullptr) Fill(name, *followed.view);
   }
 }
 

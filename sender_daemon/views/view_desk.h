@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/executor.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/serve/receiver_hub.h"
@@ -32,28 +33,41 @@ class ViewDesk {
   };
   explicit ViewDesk(const Parts& parts) : parts_(parts) {}
 
+  using Refused = std::function<void(const Status&)>;
   // A receiver follows the view of this name, which ParseView accepts; a welcome is due to it once the
-  // view is there. `refused` is called if it cannot be: INVALID_ARGUMENT: as ViewSnapshot::Create;
-  // RESOURCE_EXHAUSTED: there are too many; UNAVAILABLE: not now.
-  void Follow(const std::string& name, const std::function<void(const Status&)>& refused);
+  // view is there. `refused` is called if it cannot be: INVALID_ARGUMENT, UNIMPLEMENTED: as
+  // ViewSnapshot::Create; RESOURCE_EXHAUSTED: there are too many, or too little memory; UNAVAILABLE:
+  // not now.
+  void Follow(const std::string& name, const Refused& refused);
 
   // The trainer's state is another one: of a new registration, or cut finer.
   void OnState(RankStatePtr trainer);
+  // Whether the views that are followed could be of this layout of the trainer's. Errors: as
+  // ViewSnapshot::Create.
+  Status CheckLayout(const RankLayout& trainer) const;
+  // The stream was forgotten.
+  void Forget();
   // The trainer has begun a version, which changes its snapshot until OnCaptured or OnGivenUp.
   void OnOpened() { open_ = true; }
-  void OnGivenUp() { open_ = false; }
+  void OnGivenUp();
   // The same version of each view, to be sealed with it.
   std::vector<ViewJob> OnCaptured(const CapturedVersion& captured);
 
  private:
   struct Followed {
-    std::unique_ptr<ViewSnapshot> view;
-    TimePoint used_at;  // when it had a follower last
+    std::unique_ptr<ViewSnapshot> view;  // null before the trainer has registered
+    TimePoint used_at;                   // when it had a follower last, as far as was looked
   };
+  void BeginAsked();
   Status Begin(const std::string& name);
+  // Captures the trainer's newest version, if the view has none and no other is being captured.
+  void Fill(const std::string& name, ViewSnapshot& view);
   void DropUnused();
 
   const Parts parts_;
+  Mutex mutex_;
+  std::map<std::string, std::vector<Refused>> asked_ GUARDED_BY(mutex_);  // since the last task
+  // On the executor:
   bool open_ = false;
   RankStatePtr trainer_;
   std::map<std::string, Followed> followed_;  // by name

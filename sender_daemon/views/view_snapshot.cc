@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/instruction_set.h"
+#include "common/memory/available_memory.h"
 #include "common/model/limits.h"
 #include "common/quantise/quantise.h"
 
@@ -80,7 +82,13 @@ Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& na
                                                            const DeltaLogLimits& limits) {
   DWS_ASSIGN_OR_RETURN(quantise::ViewLayout view,
                        quantise::ViewLayout::Create(name, trainer->layout()));
-  DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(view.layout()));
+  const uint64_t bytes = view.layout().size_bytes();
+  if (const uint64_t available = AvailableMemoryBytes(); bytes > available) {
+    return ResourceExhaustedError("a view needs {} MiB, {} MiB are available", bytes >> 20,
+                                  available >> 20);
+  }
+  DWS_ASSIGN_OR_RETURN(auto snapshot,
+                       Snapshot::Create(view.layout(), trainer->snapshot->huge_pages()));
   auto log = std::make_shared<DeltaLog>(view.layout(), limits);
   auto state = std::make_shared<const RankState>(RankState{.stream = trainer->stream,
                                                            .trainer_rank = trainer->trainer_rank,
@@ -120,11 +128,14 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version,
   }
   for (const quantise::ViewLayout::Constant& constant : view_.constants()) {
     if (!first) break;
-    const MutableByteSpan bytes =
-        source.Room(false, view_.layout().slice(constant.slice).size_bytes());
+    const RankLayout::SliceEntry& entry = view_.layout().slice(constant.slice);
+    if (entry.blocks == 0) continue;
+    const MutableByteSpan bytes = source.Room(false, entry.size_bytes());
     quantise::WriteShapes(constant.shape, bytes);
     source.Set(constant.slice, bytes);
-    DWS_CHECK(capture.Blocks(std::vector<BlockRef>{{.slice = constant.slice}}, source).ok());
+    std::vector<uint32_t> blocks(entry.blocks);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    DWS_CHECK(capture.Blocks(RefsOf(constant.slice, blocks), source).ok());
   }
   auto captured = capture.Finish();
   DWS_CHECK(captured.ok());  // a first one has every block

@@ -260,7 +260,12 @@ std::shared_ptr<const InlineObject> SyncLink::Inline(const StreamId& stream, Wei
 }
 
 void SyncLink::OnDone(const Status& reason, bool lost) {
-  if (lost) LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
+  if (lost) {
+    LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
+  } else if (!view_.empty() && reason != unheard_) {  // it may have no such view
+    LogWarning("sender_refuses", {{"address", address_}, {"reason", Message(reason)}});
+  }
+  unheard_ = reason;
   {
     MutexLock lock(order_mutex_);
     refused_.reset();

@@ -83,6 +83,7 @@ class SyncLink {
   const std::string address_;
   const ReceiverName name_;
   const std::string view_;
+  Status unheard_;  // why the last call ended; of the stream's callbacks
   Subscription& subscription_;
   SenderChannel channel_;
   ActiveCalls calls_;

@@ -25,18 +25,28 @@ EXCEPT = "except=gate.*"
 
 
 def outputs(recipe: str, name: str, bits: Any) -> dict[str, Any]:
-    """The tensors that take the place of one: raw bytes by name."""
+    """The tensors that take the place of one, as an engine has them."""
     if bits.ndim < 2 or name.startswith("gate."):
         return {name: bits}
     found = oracle.quantise(recipe, bits.reshape(-1, *bits.shape[-2:]))
-    stem = name[: -len("weight")]
+    stem, stack = name[: -len("weight")], bits.shape[:-2]
+    rows, columns = bits.shape[-2:]
     if recipe.startswith("fp8-block"):
-        return {name: found["codes"], stem + "weight_scale_inv": found["scales"]}
+        side = int(recipe[len("fp8-block") :].split("/")[0])
+        scales = found["scales"].view(np.float32).reshape(*stack, -(-rows // side), -(-columns // side))
+        return {name: found["codes"].reshape(bits.shape), stem + "weight_scale_inv": scales}
     if recipe.startswith("int4"):
-        shape = np.tile(np.array(bits.shape[-2:], np.int32), (max(1, bits.size // (bits.shape[-2] * bits.shape[-1])), 1))
-        return {stem + "weight_packed": found["codes"], stem + "weight_scale": found["scales"],
-                stem + "weight_shape": shape}  # fmt: skip
-    return {name: found["codes"], stem + "weight_scale": found["scales"]}
+        matrices = int(np.prod(stack, dtype=int))
+        shape = np.tile(np.array([rows, columns], np.int32), (matrices, 1)).reshape(*stack, 2)
+        packed = np.ascontiguousarray(found["codes"]).view(np.int32).reshape(*stack, rows, columns // 8)
+        group = int(recipe[len("int4-g") :].split("/")[0])
+        scales = np.ascontiguousarray(found["scales"]).view(np.uint16).reshape(*stack, rows, columns // group)
+        return {stem + "weight_packed": packed, stem + "weight_scale": scales, stem + "weight_shape": shape}
+    if recipe.startswith("mxfp8"):
+        scales = found["scales"].reshape(*stack, rows, columns // 32)
+    else:
+        scales = np.ascontiguousarray(found["scales"]).view(np.float32).reshape(*stack, rows, 1)
+    return {name: found["codes"].reshape(bits.shape), stem + "weight_scale": scales}
 
 
 class ViewCase(IntegrationCase):
@@ -132,7 +142,7 @@ class ViewTest(ViewCase):
         self.check(engine, live, view)
 
     def test_parts_of_an_engine_hold_whole_tiles(self) -> None:
-        cuts = {"proj.weight": dws.Cut(0, (512,)), "mlp.weight": dws.Cut(1, (256,))}
+        cuts = {"proj.weight": dws.Cut((512,), 0), "mlp.weight": dws.Cut((256,), 1)}
         shapes = {name: SHAPES[name] for name in ("mlp.weight", "norm.weight", "proj.weight")}
         self.begin(shapes, cuts)
         self.publish()
@@ -144,7 +154,7 @@ class ViewTest(ViewCase):
         self.check(engine, live, view)
 
     def test_what_cannot_be_a_view_is_refused_by_name(self) -> None:
-        self.begin({"proj.weight": (1024, 256)}, {"proj.weight": dws.Cut(0, (100,))})
+        self.begin({"proj.weight": (1024, 256)}, {"proj.weight": dws.Cut((100,), 0)})
         self.publish()
         for view, reason in (
             ("fp8-block128/deepseek", "needs cuts of dimension 0 at multiples of 128"),
