@@ -1,0 +1,134 @@
+#include "common/quantise/view.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "common/model/identity_limits.h"
+
+namespace dws::quantise {
+namespace {
+
+using Catch::Matchers::Contains;
+
+RankLayout LayoutOf(std::vector<Shard> shards) {
+  auto layout = RankLayout::Create(std::move(shards));
+  REQUIRE(layout.ok());
+  return *std::move(layout);
+}
+
+TensorSpec Matrix(const std::string& name, std::vector<uint64_t> shape,
+                  std::vector<Cuts> cuts = {}) {
+  return {.name = name, .dtype = DType::kBF16, .shape = std::move(shape), .cuts = std::move(cuts)};
+}
+
+std::string Why(const std::string& name) {
+  const auto view = ParseView(name);
+  return view.ok() ? "" : std::string(Message(view.status()));
+}
+
+}  // namespace
+
+TEST_CASE("a view's name is a recipe and what it leaves out", "[quantise]") {
+  const auto view = ParseView("mxfp8/floor,except=lm_head.weight,except=*.gate.*");
+  REQUIRE(view.ok());
+  CHECK(view->recipe.id == "mxfp8/floor");
+  CHECK(view->except == std::vector<std::string>{"lm_head.weight", "*.gate.*"});
+  CHECK_THAT(Why("mxfp8"), Contains("mxfp8/floor"));
+  CHECK_THAT(Why(""), Contains("recipe"));
+  CHECK(Why("mxfp8/floor,").empty());
+  CHECK_THAT(Why("mxfp8/floor,exempt=a"),
+             Contains("expected 'except=PATTERN'") && Contains("exempt=a"));
+  CHECK_THAT(Why("mxfp8/floor,except="), Contains("found 'except='"));
+  CHECK_THAT(Why("mxfp8/floor,except=" + std::string(limits::kViewNameBytesMax, 'a')),
+             Contains("at most 4096"));
+}
+
+TEST_CASE("patterns are of whole names", "[quantise]") {
+  const auto view = ParseView("mxfp8/floor,except=a*c.weight,except=*.x.*weight,except=b.weight");
+  REQUIRE(view.ok());
+  const auto leaves = [&](const std::string& name) {
+    return !view->Quantises(Matrix(name, {32, 32}));
+  };
+  CHECK(leaves("ac.weight"));
+  CHECK(leaves("abcbc.weight"));
+  CHECK_FALSE(leaves("abcb.weight"));
+  CHECK(leaves("m.x.weight"));
+  CHECK(leaves("m.x.y.weight"));
+  CHECK_FALSE(leaves("m.xy.weight"));
+  CHECK(leaves("b.weight"));
+  CHECK_FALSE(leaves("b.weight.weight"));
+}
+
+TEST_CASE("a recipe quantises matrices of BF16 that are named weight", "[quantise]") {
+  const auto view = ParseView("mxfp8/floor");
+  REQUIRE(view.ok());
+  CHECK(view->Quantises(Matrix("a.weight", {2, 32})));
+  CHECK(view->Quantises(Matrix("w13_weight", {2, 2, 32})));
+  CHECK_FALSE(view->Quantises(Matrix("a.bias", {2, 32})));
+  CHECK_FALSE(view->Quantises(Matrix("norm.weight", {32})));
+  CHECK_FALSE(view->Quantises(Matrix("a.weight", {0, 32})));
+  TensorSpec wide = Matrix("a.weight", {2, 32});
+  wide.dtype = DType::kF32;
+  CHECK_FALSE(view->Quantises(wide));
+}
+
+TEST_CASE("a view's layout has the tensors that recipes make and the others as they are",
+          "[quantise]") {
+  const TensorSpec cut = Matrix("b.weight", {300, 64}, {{.dim = 0, .at = {128, 256}}});
+  const RankLayout trainer = LayoutOf({Shard::Whole(Matrix("a.weight", {64})),
+                                       {.tensor = cut, .cells = {{.first = 1, .count = 2}}},
+                                       Shard::Whole(Matrix("c.weight", {4, 96}))});
+  const auto view = ViewLayout::Create("fp8-block128/deepseek,except=c.*", trainer);
+  REQUIRE(view.ok());
+  const RankLayout& layout = view->layout();
+  CHECK(layout.view() == "fp8-block128/deepseek,except=c.*");
+  REQUIRE(layout.shards().size() == 4);
+  CHECK(layout.shards()[0].tensor == trainer.shards()[0].tensor);
+  CHECK(layout.shards()[1].tensor.dtype == DType::kF8E4M3);
+  CHECK(layout.shards()[1].tensor.shape == cut.shape);
+  CHECK(layout.shards()[1].cells == trainer.shards()[1].cells);
+  CHECK(layout.shards()[2].tensor.name == "b.weight_scale_inv");
+  CHECK(layout.shards()[2].tensor.shape == std::vector<uint64_t>{3, 1});
+  CHECK(layout.shards()[2].tensor.cuts == std::vector<Cuts>{{.dim = 0, .at = {1, 2}}});
+  REQUIRE(view->slices().size() == 4);
+  CHECK_FALSE(view->slices()[0].grid.has_value());
+  CHECK(view->slices()[1].grid->tile_count() == 1);
+  CHECK(layout.slice(view->slices()[2].codes).slice == 2);
+  CHECK(layout.slice(*view->slices()[2].scales).slice == 2);
+  CHECK(view->constants().empty());
+
+  // Another name is another layout, whatever its tensors are.
+  const auto other = ViewLayout::Create("fp8-block128/deepseek-divide,except=c.*", trainer);
+  REQUIRE(other.ok());
+  CHECK(other->layout().shards() == layout.shards());
+  CHECK(other->layout().signature() != layout.signature());
+  CHECK(layout.signature() != trainer.signature());
+}
+
+TEST_CASE("the shape of int4 belongs to the rank that has the first rows", "[quantise]") {
+  const TensorSpec tensor = Matrix("a.weight", {4, 64}, {{.dim = 0, .at = {2}}});
+  for (const uint32_t first : {0, 1}) {
+    const RankLayout trainer =
+        LayoutOf({{.tensor = tensor, .cells = {{.first = first, .count = 1}}}});
+    const auto view = ViewLayout::Create("int4-g32/amax7", trainer);
+    REQUIRE(view.ok());
+    CHECK(view->layout().shards().size() == (first == 0 ? 3 : 2));
+    REQUIRE(view->constants().size() == (first == 0 ? 1 : 0));
+    if (first == 0) CHECK(view->constants()[0].shape.rows == 4);
+  }
+}
+
+TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
+  const auto why = [](const std::string& name, const TensorSpec& tensor) {
+    const auto view = ViewLayout::Create(name, LayoutOf({Shard::Whole(tensor)}));
+    return view.ok() ? std::string() : std::string(Message(view.status()));
+  };
+  CHECK_THAT(why("fp8-block128/deepseek", Matrix("a.weight", {300, 64}, {{.dim = 0, .at = {100}}})),
+             Contains("a.weight") && Contains("multiples of 128"));
+  CHECK_THAT(why("mxfp8/floor", Matrix("a.weight", {2, 33})), Contains("multiple of 32 columns"));
+  CHECK_THAT(why("nvfp4/modelopt", Matrix("a.weight", {2, 32})),
+             Contains("depends on a whole matrix"));
+}
+
+}  // namespace dws::quantise
