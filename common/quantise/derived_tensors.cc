@@ -4,6 +4,7 @@
 #include "common/quantise/derived_tensors.h"
 
 #include "common/base/bytes.h"
+#include "common/base/check.h"
 
 namespace dws::quantise {
 namespace {
@@ -101,6 +102,12 @@ std::vector<Cuts> CutsOfOutput(const Recipe& recipe, Role role, const TensorSpec
 
 }  // namespace
 
+std::string NameOf(const OutputKind& output, std::string_view canonical) {
+  DWS_CHECK(canonical.ends_with(kWeight));
+  canonical.remove_suffix(kWeight.size());
+  return std::string(canonical) + std::string(output.name);
+}
+
 Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64_t>& shape) {
   if (shape.size() < 2) {
     return InvalidArgumentError(
@@ -131,10 +138,9 @@ Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const Tensor
   const Result<MatrixShape> shape = MatrixShapeOf(recipe, canonical.shape);
   if (!shape.ok()) return Annotate(shape.status(), fmt::format("tensor {}", canonical.name));
   DWS_RETURN_IF_ERROR(CheckCuts(recipe, canonical));
-  const std::string stem = canonical.name.substr(0, canonical.name.size() - kWeight.size());
   std::vector<TensorSpec> result;
   for (const OutputKind& output : recipe.outputs()) {
-    result.push_back({.name = stem + std::string(output.name),
+    result.push_back({.name = NameOf(output, canonical.name),
                       .dtype = output.dtype,
                       .shape = ShapeOfOutput(recipe, output.role, canonical.shape),
                       .cuts = CutsOfOutput(recipe, output.role, canonical)});

@@ -1,6 +1,7 @@
 // Which tensors a recipe makes of a canonical one: names, dtypes, shapes, and where they are cut.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace dws::quantise {
 
 // How the names of canonical tensors end.
 inline constexpr std::string_view kWeight = "weight";
+
+// The name of the tensor that takes the place of `canonical`, which ends so (CHECK).
+std::string NameOf(const OutputKind& output, std::string_view canonical);
 
 // A canonical tensor as a recipe sees it.
 struct MatrixShape {

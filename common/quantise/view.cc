@@ -16,8 +16,8 @@ constexpr std::string_view kExcept = "except=";
 bool Matches(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  std::optional<std::pair<size_t, size_t>>
-      star;  // behind the last '*', and what it has taken up to
+  // Behind the last '*', and what it has taken up to.
+  std::optional<std::pair<size_t, size_t>> star;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = {++p, t};
@@ -39,8 +39,7 @@ bool Matches(std::string_view pattern, std::string_view text) {
 Result<std::vector<Shard>> DeriveShards(const Recipe& recipe, const Shard& shard) {
   DWS_ASSIGN_OR_RETURN(std::vector<TensorSpec> tensors, DeriveTensors(recipe, shard.tensor));
   std::vector<Shard> shards;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    TensorSpec& tensor = tensors[i];
+  for (TensorSpec& tensor : tensors) {
     CellBox cells;
     bool ours = true;
     for (size_t c = 0; c < shard.tensor.cuts.size(); ++c) {
@@ -62,7 +61,7 @@ Result<std::vector<Shard>> DeriveShards(const Recipe& recipe, const Shard& shard
 
 bool View::Quantises(const TensorSpec& tensor) const {
   return tensor.dtype == DType::kBF16 && tensor.shape.size() >= 2 && tensor.ElementCount() > 0 &&
-         tensor.name.ends_with("weight") &&
+         tensor.name.ends_with(kWeight) &&
          std::none_of(except.begin(), except.end(), [&tensor](const std::string& pattern) {
            return Matches(pattern, tensor.name);
          });
@@ -126,11 +125,10 @@ Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& t
     if (!view.Quantises(tensor)) {
       slice.codes = find(tensor.name);
     } else {
-      const std::string stem = tensor.name.substr(0, tensor.name.size() - kWeight.size());
       DWS_ASSIGN_OR_RETURN(slice.grid,
                            TileGrid::Create(recipe, ShapeOf(tensor.Slice(entry.slice))));
-      slice.codes = find(stem + std::string(recipe.Find(Role::kCodes)->name));
-      slice.scales = find(stem + std::string(recipe.Find(Role::kScales)->name));
+      slice.codes = find(NameOf(*recipe.Find(Role::kCodes), tensor.name));
+      slice.scales = find(NameOf(*recipe.Find(Role::kScales), tensor.name));
     }
     result.slices_.push_back(std::move(slice));
   }
@@ -143,8 +141,7 @@ Status ViewLayout::FindConstants(const View& view, const RankLayout& trainer) {
   if (kind == nullptr) return OkStatus();
   for (const Shard& shard : trainer.shards()) {
     if (!view.Quantises(shard.tensor)) continue;
-    const std::string& from = shard.tensor.name;
-    const std::string name = from.substr(0, from.size() - kWeight.size()) + std::string(kind->name);
+    const std::string name = NameOf(*kind, shard.tensor.name);
     const auto made =
         std::lower_bound(layout_.shards().begin(), layout_.shards().end(), name,
                          [](const Shard& a, const std::string& b) { return a.tensor.name < b; });

@@ -77,6 +77,14 @@ Result<Description> Preparer::Describe(const SyncTarget& target, TrainerRank ran
   return described;
 }
 
+Status Preparer::DescribeInto(PreparedRank& prepared, const SyncTarget& target, TrainerRank rank,
+                              size_t slice_count) {
+  DWS_ASSIGN_OR_RETURN(Description described, Describe(target, rank, slice_count));
+  prepared.published = std::move(described.slices);
+  prepared.state_token = described.state_token;
+  return OkStatus();
+}
+
 Result<size_t> Preparer::DescribeAll(const SyncTarget& target, LiveState& live) {
   size_t differ = 0;
   for (uint32_t r = 0; r < live.ranks.size(); ++r) {
@@ -159,10 +167,7 @@ Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const Live
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     PreparedRank& rank = prepared.ranks[r];
     if (!target.ranks[r].early() || rank.full.has_value()) continue;
-    DWS_ASSIGN_OR_RETURN(Description described,
-                         Describe(target, TrainerRank(r), live.ranks[r].slices.size()));
-    rank.published = std::move(described.slices);
-    rank.state_token = described.state_token;
+    DWS_RETURN_IF_ERROR(DescribeInto(rank, target, TrainerRank(r), live.ranks[r].slices.size()));
   }
   return prepared;
 }
@@ -304,12 +309,8 @@ std::vector<RankSlice> Preparer::HeldSlices(const Job& job) {
 
 Result<PreparedRank> Preparer::FromCapture(const Job& job) {
   PreparedRank prepared;
-  const auto describe = [&]() -> Status {
-    DWS_ASSIGN_OR_RETURN(Description described,
-                         Describe(job.target, job.rank, job.state().slices.size()));
-    prepared.published = std::move(described.slices);
-    prepared.state_token = described.state_token;
-    return OkStatus();
+  const auto describe = [&] {
+    return DescribeInto(prepared, job.target, job.rank, job.state().slices.size());
   };
   const EarlyVersion early{.stage = *job.early, .describe = describe};
   std::vector<RankSlice> slices = HeldSlices(job);

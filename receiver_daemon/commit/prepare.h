@@ -90,9 +90,9 @@ class Preparer {
 
   // What brings memory to a full version that the senders are still capturing: of those that do,
   // everything is read meanwhile, and is proved when the version is published; the others offer it
-  // already. `stage`: what becomes of it, as far as the
-  // senders say; UNAVAILABLE: nothing. It is also given up when no bytes arrive for kEarlyWait, so that
-  // a trainer that stops in the middle does not hold up the caller.
+  // already. `stage`: what becomes of it, as far as the senders say; UNAVAILABLE: nothing. It is
+  // also given up when no bytes arrive for kEarlyWait, so that a trainer that stops in the middle
+  // does not hold up the caller.
   using EarlyStage = std::function<EarlyVersion::Stage()>;
   static constexpr Duration kEarlyWait = std::chrono::seconds(2);
   Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
@@ -128,6 +128,10 @@ class Preparer {
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
   };
 
+  // Sets what the rank publishes. Errors: as Describe.
+  Status DescribeInto(PreparedRank& prepared, const SyncTarget& target, TrainerRank rank,
+                      size_t slice_count);
+  // Of `all` the rank does not count.
   Result<Prepared> PrepareRanks(const Job& all);
   void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);

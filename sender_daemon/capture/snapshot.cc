@@ -7,6 +7,16 @@
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+std::span<const BlockStamp> StampsOf(const SnapshotMemory& memory,
+                                     const RankLayout::SliceEntry& slice, uint32_t first,
+                                     uint32_t count) {
+  DWS_CHECK(first <= slice.blocks && count <= slice.blocks - first);
+  return memory.stamps().subspan(slice.first_block + first, count);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout, bool huge_pages) {
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotMemory> memory,
@@ -27,17 +37,12 @@ Snapshot::Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory, bo
 
 bool Snapshot::BlocksAt(RankSlice slice, uint32_t first, uint32_t count,
                         WeightVersion version) const {
-  const RankLayout::SliceEntry& entry = layout_.slice(slice);
-  DWS_CHECK(first <= entry.blocks && count <= entry.blocks - first);
-  const std::span<const BlockStamp> stamps = memory().stamps();
-  return AllAt(stamps.subspan(entry.first_block + first, count), version);
+  return AllAt(StampsOf(memory(), layout_.slice(slice), first, count), version);
 }
 
 bool Snapshot::BlocksBy(RankSlice slice, uint32_t first, uint32_t count,
                         WeightVersion version) const {
-  const RankLayout::SliceEntry& entry = layout_.slice(slice);
-  DWS_CHECK(first <= entry.blocks && count <= entry.blocks - first);
-  return AllBy(memory().stamps().subspan(entry.first_block + first, count), version);
+  return AllBy(StampsOf(memory(), layout_.slice(slice), first, count), version);
 }
 
 std::optional<WeightVersion> Snapshot::replacing() const {

@@ -132,12 +132,8 @@ Nonce ReceiverHub::NextNonce(ConnectionId connection, bool announcement) {
 
 bool ReceiverHub::Plausible(ConnectionId connection, const StreamId& stream,
                             const AcknowledgedCommit& report) const {
-  RankStatePtr rank = rank_;
   const auto link = links_.find(connection);
-  if (link != links_.end() && !link->second.view.empty()) {
-    const auto followed = views_.find(link->second.view);
-    rank = followed == views_.end() ? nullptr : followed->second;
-  }
+  const RankStatePtr rank = link == links_.end() ? rank_ : StateOf(link->second.view);
   // A restarted sender has an empty log: the receiver knows more than we do.
   const RetainedVersionPtr newest = rank == nullptr ? nullptr : rank->log->Newest();
   if (newest == nullptr || rank->stream != stream) return true;
@@ -247,6 +243,10 @@ RankStatePtr ReceiverHub::Current() const {
 
 RankStatePtr ReceiverHub::Current(const std::string& view) const {
   MutexLock lock(mutex_);
+  return StateOf(view);
+}
+
+RankStatePtr ReceiverHub::StateOf(const std::string& view) const {
   if (view.empty()) return rank_;
   const auto found = views_.find(view);
   return found == views_.end() ? nullptr : found->second;

@@ -110,6 +110,7 @@ class ReceiverHub {
   const Clock& clock() const { return clock_; }
 
  private:
+  RankStatePtr StateOf(const std::string& view) const REQUIRES(mutex_);
   void Tick();
   // Known receivers. Recall loads those of the previous process. KeepKnown gives up awaiting them
   // when their time is over, and records who is present.

@@ -65,7 +65,7 @@ Result<UniqueFd> SmallFile(size_t size) {
 
 // Huge pages are of another file system, which numbers files by itself.
 uint64_t IdOf(const struct stat& file) {
-  return (uint64_t{file.st_dev} << 48) ^ uint64_t { file.st_ino };
+  return static_cast<uint64_t>(file.st_dev) << 48 ^ static_cast<uint64_t>(file.st_ino);
 }
 
 }  // namespace

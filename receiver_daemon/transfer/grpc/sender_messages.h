@@ -10,9 +10,8 @@
 
 namespace dws {
 
-// UNIMPLEMENTED: of another protocol. FAILED_PRECONDITION: of another job than `job_id`.
-// or with other tensors than those of `view` (as Hello). INVALID_ARGUMENT, DATA_LOSS: it makes no
-// sense.
+// UNIMPLEMENTED: of another protocol. FAILED_PRECONDITION: of another job than `job_id`, or with
+// other tensors than those of `view` (as in Hello). INVALID_ARGUMENT, DATA_LOSS: it makes no sense.
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id,
                                    const std::string& view = {});
 
