@@ -3,13 +3,14 @@ the same host; given up, stopped, and cut short in the middle."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import threading
 import time
 import unittest
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 
@@ -56,6 +57,15 @@ class EarlyVersionCase(IntegrationCase):
         for name in names:
             version.put(name, self.source[name])
 
+    @contextlib.contextmanager
+    def reading(self, number: int) -> Iterator[Any]:
+        """A full version of new values, of which the receiver has read some of "a"; the block puts "b"."""
+        self.source = self.values()
+        with self.dws_trainer.version(number, full=True) as version:
+            self.put(version, "a")
+            self.await_arrived(BYTES["a"] // 2)
+            yield version
+
     def check(self, version: int) -> None:
         self.await_version(self.dws_engine, version)
         self.assert_same_weights(self.dws_engine, self.live, self.source)
@@ -88,10 +98,7 @@ class EarlyVersionTest(EarlyVersionCase):
         for way in WAYS:
             with self.subTest(way=way):
                 self.begin(way)
-                self.source = self.values()
-                with self.dws_trainer.version(2, full=True) as version:
-                    self.put(version, "a")
-                    self.await_arrived(BYTES["a"] // 2)
+                with self.reading(2) as version:
                     self.assertEqual(self.dws_engine.grant.version, 1)
                     self.put(version, "b")
                 self.check(2)
@@ -118,10 +125,7 @@ class EarlyVersionTest(EarlyVersionCase):
 
     def test_an_operator_is_answered_while_a_version_is_read(self) -> None:
         self.begin("grpc")
-        self.source = self.values()
-        with self.dws_trainer.version(2, full=True) as version:
-            self.put(version, "a")
-            self.await_arrived(BYTES["a"] // 2)
+        with self.reading(2) as version:
             self.dwsctl("drain")
             self.assertEqual(self.early("dropped"), 1)
             self.put(version, "b")
@@ -149,10 +153,7 @@ class EarlyVersionTest(EarlyVersionCase):
                     self.put(version, *SHAPES)
                 self.check(2)
                 self.assertGreaterEqual(self.early("dropped"), 1)
-                self.source = self.values()
-                with self.dws_trainer.version(3, full=True) as version:
-                    self.put(version, "a")
-                    self.await_arrived(BYTES["a"] // 2)
+                with self.reading(3) as version:
                     self.put(version, "b")
                 self.check(3)
 
@@ -161,10 +162,7 @@ class EarlyVersionTest(EarlyVersionCase):
             with self.subTest(way=way):
                 self.begin(way)
                 before = {n: array.copy() for n, array in self.source.items()}
-                self.source = self.values()
-                with self.dws_trainer.version(2, full=True) as version:
-                    self.put(version, "a")
-                    self.await_arrived(BYTES["a"] // 2)
+                with self.reading(2) as version:
                     eventually(lambda: self.early("dropped") == 1, lambda: "an early version dropped")
                     # The engine goes on, and so does its receiver.
                     self.assert_same_weights(self.dws_engine, self.live, before)
@@ -177,10 +175,7 @@ class EarlyVersionTest(EarlyVersionCase):
         for way in WAYS:
             with self.subTest(way=way):
                 self.begin(way)
-                self.source = self.values()
-                with self.dws_trainer.version(2, full=True) as version:
-                    self.put(version, "a")
-                    self.await_arrived(BYTES["a"] // 2)
+                with self.reading(2) as version:
                     self.dws_engine.close()
                     self.put(version, "b")
                 self.dws_engine = self.engine(self.receiver)
@@ -192,10 +187,7 @@ class EarlyVersionTest(EarlyVersionCase):
             with self.subTest(way=way):
                 self.begin(way)
                 before = {n: array.copy() for n, array in self.source.items()}
-                self.source = self.values()
-                with self.dws_trainer.version(2, full=True) as version:
-                    self.put(version, "a")
-                    self.await_arrived(BYTES["a"] // 2)
+                with self.reading(2) as version:
                     self.receiver.kill()
                     self.put(version, "b")
                 self.receiver.start()
