@@ -2,9 +2,10 @@
 // other files: the compiler cannot move their arithmetic out of the mode.
 #include "common/quantise/quantise.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "common/quantise/float_environment.h"
-#include "common/quantise/kernels/tile_kernels.h"
 
 namespace dws::quantise {
 namespace {
@@ -36,6 +37,8 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
   DWS_CHECK(elements.size() == shape.elements() * kElementBytes);
   DWS_CHECK(to.codes.size() == grid.codes_bytes());
   DWS_CHECK(to.scales.size() == grid.scales_bytes());
+  DWS_CHECK(to.amax.empty() || (to.amax.size() == grid.tile_count() &&
+                                TilesOf(grid.recipe().rule) != Tiles::kElements));
   DWS_CHECK(tensor_amax.size() == (grid.recipe().has_tensor_scale ? shape.matrices : 0));
   kernels::TileJob job{.source = elements.data(),
                        .rows = shape.rows,
@@ -44,7 +47,8 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
                        .tile_columns = grid.tile_columns(),
                        .tensor_amax = tensor_amax.empty() ? nullptr : tensor_amax.data(),
                        .codes = to.codes.data(),
-                       .scales = to.scales.data()};
+                       .scales = to.scales.data(),
+                       .amax = to.amax.empty() ? nullptr : to.amax.data()};
   const DefaultFloatEnvironment environment;
   for (const TileRun& run : tiles) {
     DWS_CHECK(run.first <= grid.tile_count() && run.count <= grid.tile_count() - run.first);
@@ -52,6 +56,36 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
     job.count = run.count;
     kernels::QuantiseTiles(set, grid.recipe().rule, job);
   }
+}
+
+void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
+                      std::span<const uint16_t> tile_amax, MutableByteSpan codes) {
+  DWS_CHECK(!recipe.has_tensor_scale);
+  DWS_CHECK(elements.size() == codes.size() * kElementBytes && tile_amax.size() == codes.size());
+  const DefaultFloatEnvironment environment;
+  kernels::QuantiseElements(set, recipe.rule,
+                            {.elements = elements.data(),
+                             .amax = tile_amax.data(),
+                             .count = codes.size(),
+                             .codes = codes.data()});
+}
+
+uint16_t TileAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements, uint64_t tile) {
+  DWS_CHECK(elements.size() == grid.shape().elements() * kElementBytes);
+  const TileArea area = grid.AreaOf(tile);
+  uint16_t amax = 0;
+  for (uint64_t row = 0; row < area.rows; ++row) {
+    const uint64_t begin = area.begin + row * area.stride;
+    amax = std::max(amax, AbsMax(set, elements.subspan(begin * kElementBytes,
+                                                       area.columns * kElementBytes)));
+  }
+  return amax;
+}
+
+TileScale ScaleOf(const Recipe& recipe, uint16_t tile_amax) {
+  DWS_CHECK(!recipe.has_tensor_scale);
+  const DefaultFloatEnvironment environment;
+  return kernels::TileScaleOf(recipe.rule, tile_amax);
 }
 
 void WriteTensorScales(const Recipe& recipe, std::span<const uint16_t> tensor_amax,

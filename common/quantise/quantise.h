@@ -12,6 +12,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/instruction_set.h"
+#include "common/quantise/kernels/tile_kernels.h"
 #include "common/quantise/tile_grid.h"
 
 namespace dws::quantise {
@@ -31,6 +32,9 @@ std::vector<uint16_t> MatrixAmax(InstructionSet set, const TileGrid& grid, ByteS
 struct Destination {
   MutableByteSpan codes;
   MutableByteSpan scales;  // empty if the recipe has none
+  // The amax of each tile of the grid; empty if not wanted. Not of a recipe whose tiles are single
+  // elements.
+  std::span<uint16_t> amax = {};
 };
 
 // Writes codes and scales of these tiles (in range: CHECK). `tensor_amax` has one for each matrix
@@ -40,6 +44,20 @@ struct Destination {
 void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
               std::span<const uint16_t> tensor_amax, std::span<const TileRun> tiles,
               const Destination& to);
+
+// The codes of single elements (packed BF16), which lie in any tiles: each with the amax that its
+// tile has. One code a byte, whatever the format. As many codes and amax as elements, of a recipe
+// without a tensor scale: CHECK.
+void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
+                      std::span<const uint16_t> tile_amax, MutableByteSpan codes);
+
+// The largest magnitude of a tile (in range: CHECK) of a whole tensor.
+uint16_t TileAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements, uint64_t tile);
+
+// The scale of a tile with this amax. If it is the same for two amax, so is the code of every
+// element. Of a recipe without a tensor scale: CHECK.
+using kernels::TileScale;
+TileScale ScaleOf(const Recipe& recipe, uint16_t tile_amax);
 
 // The output kTensorScale of a recipe that has one (CHECK): a scale for each amax.
 void WriteTensorScales(const Recipe& recipe, std::span<const uint16_t> tensor_amax,

@@ -3,6 +3,7 @@
 #include "common/quantise/tile_grid.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
@@ -29,10 +30,6 @@ void AppendBlocks(uint64_t begin, uint64_t end, std::vector<uint32_t>& blocks) {
   for (; block <= last; ++block) blocks.push_back(block);
 }
 
-uint64_t CodesPerElement(Codes codes, const OutputKind& output) {
-  return codes == Codes::kE4m3 ? 1 : ElementBytes(output.dtype) * uint64_t{2};
-}
-
 }  // namespace
 
 Result<TileGrid> TileGrid::Create(const Recipe& recipe, const std::vector<uint64_t>& shape) {
@@ -47,6 +44,17 @@ Result<TileGrid> TileGrid::Create(const Recipe& recipe, const std::vector<uint64
   grid.across_ = CeilDiv(grid.shape_.columns, grid.tile_columns_);
   grid.down_ = CeilDiv(grid.shape_.rows, grid.tile_rows_);
   return grid;
+}
+
+TileArea TileGrid::AreaOf(uint64_t tile) const {
+  DWS_CHECK(tile < tile_count());
+  const uint64_t tile_row = tile / across_;  // of all matrices
+  const uint64_t row = tile_row % down_ * tile_rows_;
+  const uint64_t column = tile % across_ * tile_columns_;
+  return {.begin = (tile_row / down_ * shape_.rows + row) * shape_.columns + column,
+          .rows = std::min(tile_rows_, shape_.rows - row),
+          .columns = std::min(tile_columns_, shape_.columns - column),
+          .stride = shape_.columns};
 }
 
 std::vector<TileRun> TileGrid::Touched(std::span<const uint32_t> blocks) const {
@@ -95,10 +103,9 @@ std::vector<uint32_t> TileGrid::OutputBlocks(Role role, std::span<const TileRun>
     return blocks;
   }
   if (IsLinear()) {
-    const uint64_t packed = CodesPerElement(recipe_.codes(), *output);
     for (const TileRun& run : tiles) {
-      AppendBlocks(run.first * tile_columns_ / packed,
-                   CeilDiv((run.first + run.count) * tile_columns_, packed), blocks);
+      AppendBlocks(run.first * tile_columns_ / packed(),
+                   CeilDiv((run.first + run.count) * tile_columns_, packed()), blocks);
     }
     return blocks;
   }
@@ -129,6 +136,11 @@ std::vector<uint32_t> TileGrid::OutputBlocks(Role role, std::span<const TileRun>
   return blocks;
 }
 
+uint32_t TileGrid::packed() const {
+  const OutputKind* const codes = recipe_.Find(Role::kCodes);
+  return recipe_.codes() == Codes::kE4m3 ? 1 : ElementBytes(codes->dtype) * 2;
+}
+
 uint64_t TileGrid::codes_bytes() const {
   return recipe_.codes() == Codes::kE4m3 ? shape_.elements() : shape_.elements() / 2;
 }
@@ -136,6 +148,27 @@ uint64_t TileGrid::codes_bytes() const {
 uint64_t TileGrid::scales_bytes() const {
   const OutputKind* const scales = recipe_.Find(Role::kScales);
   return scales == nullptr ? 0 : tile_count() * ElementBytes(scales->dtype);
+}
+
+TileCursor::TileCursor(const TileGrid& grid) : grid_(grid) {
+  const uint64_t columns = grid.tile_columns();
+  DWS_CHECK(std::has_single_bit(columns) || grid.across_ == 1);
+  shift_ = grid.across_ == 1 ? 63 : static_cast<uint32_t>(std::countr_zero(columns));
+}
+
+void TileCursor::Move(uint64_t element) {
+  const MatrixShape& shape = grid_.shape();
+  if (element >= row_end_) {
+    DWS_CHECK(element < shape.elements());
+    const uint64_t row = element / shape.columns;  // of all matrices
+    row_begin_ = row * shape.columns;
+    row_end_ = row_begin_ + shape.columns;
+    row_tile_ =
+        (row / shape.rows * grid_.down_ + row % shape.rows / grid_.tile_rows_) * grid_.across_;
+  }
+  const uint64_t column = (element - row_begin_) >> shift_;
+  tile_ = row_tile_ + column;
+  end_ = shift_ == 63 ? row_end_ : std::min(row_end_, row_begin_ + ((column + 1) << shift_));
 }
 
 }  // namespace dws::quantise

@@ -20,6 +20,14 @@ struct TileRun {
   friend bool operator==(const TileRun&, const TileRun&) = default;
 };
 
+// The elements of one tile: runs of `columns` elements that begin `stride` apart.
+struct TileArea {
+  uint64_t begin = 0;
+  uint64_t rows = 0;
+  uint64_t columns = 0;
+  uint64_t stride = 0;
+};
+
 // Immutable once made. Threads: safe to read from any.
 class TileGrid {
  public:
@@ -33,6 +41,9 @@ class TileGrid {
   uint64_t tile_count() const { return shape_.matrices * across_ * down_; }
   TileRun All() const { return {.first = 0, .count = tile_count()}; }
 
+  // CHECK: in range.
+  TileArea AreaOf(uint64_t tile) const;
+
   // The tiles with an element in any of these delta blocks (runs of limits::kBlockElements
   // elements; ascending, in range: CHECK). Ascending runs that do not meet.
   std::vector<TileRun> Touched(std::span<const uint32_t> blocks) const;
@@ -41,12 +52,15 @@ class TileGrid {
   // CHECK: the recipe has such an output, the role is kCodes or kScales.
   std::vector<uint32_t> OutputBlocks(Role role, std::span<const TileRun> tiles) const;
 
+  // Codes in an element of the output kCodes.
+  uint32_t packed() const;
   uint64_t codes_bytes() const;
   uint64_t scales_bytes() const;  // 0: the recipe has none
 
  private:
   TileGrid() = default;
 
+  friend class TileCursor;
   bool IsLinear() const { return tile_rows_ == 1; }  // tiles are runs of elements
   std::vector<TileRun> TouchedSquares(std::span<const uint32_t> blocks) const;
 
@@ -56,6 +70,29 @@ class TileGrid {
   uint64_t tile_columns_ = 1;
   uint64_t across_ = 0;  // tiles of a row of tiles
   uint64_t down_ = 0;    // rows of tiles of one matrix
+};
+
+// Finds the tiles of elements that ascend. The grid has to outlive it.
+class TileCursor {
+ public:
+  explicit TileCursor(const TileGrid& grid);
+
+  // Of an element in range that is at or after the last one.
+  uint64_t TileOf(uint64_t element) {
+    if (element >= end_) Move(element);
+    return tile_;
+  }
+
+ private:
+  void Move(uint64_t element);
+
+  const TileGrid& grid_;
+  uint32_t shift_ = 0;  // a tile's columns as a power of two
+  uint64_t row_begin_ = 0;
+  uint64_t row_end_ = 0;
+  uint64_t row_tile_ = 0;  // the first tile of the row
+  uint64_t end_ = 0;       // of the tile's part of the row
+  uint64_t tile_ = 0;
 };
 
 }  // namespace dws::quantise

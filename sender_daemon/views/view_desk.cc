@@ -19,16 +19,6 @@ constexpr std::chrono::minutes kUnusedMax{2};
 // How long a view that begins waits for the trainer's newest version to be recorded.
 constexpr std::chrono::seconds kSealWait{1};
 
-// By the trainer's rank block number.
-std::vector<bool> ChangedBlocks(const CapturedVersion& captured, uint64_t block_count) {
-  std::vector<bool> changed(block_count, true);
-  if (!captured.base.has_value()) return changed;
-  for (uint64_t b = 0; b < block_count; ++b) {
-    changed[b] = captured.blocks[b].mode != BlockMode::kEmpty;
-  }
-  return changed;
-}
-
 }  // namespace
 
 // Of many receivers that come at once the first one's task begins their views: the queue is the
@@ -93,7 +83,7 @@ void ViewDesk::Fill(const std::string& name, ViewSnapshot& view) {
   if (lacks && parts_.pipeline.Drain(kSealWait).ok()) {
     const TimePoint began = parts_.clock.Now();
     SealJob job{.state = view.state(),
-                .captured = view.CaptureVersion(*version, {}, parts_.pool),
+                .captured = view.CaptureVersion(*version, nullptr, parts_.pool),
                 .accepted_at = began};
     job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
     view.state()->log->Append(Seal(std::move(job)));
@@ -161,12 +151,11 @@ std::vector<ViewJob> ViewDesk::OnCaptured(const CapturedVersion& captured) {
   DropUnused();
   std::vector<ViewJob> jobs;
   if (followed_.empty()) return jobs;
-  const std::vector<bool> changed = ChangedBlocks(captured, trainer_->layout().block_count());
   for (auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
     jobs.push_back(
         {.state = followed.view->state(),
-         .captured = followed.view->CaptureVersion(captured.version, changed, parts_.pool)});
+         .captured = followed.view->CaptureVersion(captured.version, &captured, parts_.pool)});
   }
   return jobs;
 }

@@ -1,5 +1,6 @@
-// A slice at a time: its tiles are quantised into memory beside the snapshot, then those blocks of
-// codes and scales that they lie in are captured like a trainer's.
+// Slices of which few elements changed are captured from a list of their changes, many slices at a
+// time. Of others, one at a time, the tiles of changed blocks are quantised into memory beside the
+// snapshot, then those blocks of codes and scales that they lie in are captured like a trainer's.
 #include "sender_daemon/views/view_snapshot.h"
 
 #include <algorithm>
@@ -12,12 +13,19 @@
 #include "common/memory/available_memory.h"
 #include "common/model/limits.h"
 #include "common/quantise/quantise.h"
+#include "sender_daemon/views/view_changes.h"
 
 namespace dws {
 namespace {
 
 // What a worker quantises at once.
 constexpr uint64_t kTileElementsAtOnce = uint64_t{1} << 18;
+
+// Where more elements changed, all are quantised: that is faster then.
+uint64_t ListedMax(uint64_t elements) { return std::max<uint64_t>(elements / 16, 4096); }
+
+// How many changed elements are listed at once, but for those of one slice.
+constexpr uint64_t kListedAtOnce = uint64_t{1} << 22;
 
 // `runs` in parts of about `tiles` each.
 std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, uint64_t tiles) {
@@ -97,35 +105,65 @@ Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& na
                                                            .declared = view.layout(),
                                                            .snapshot = std::move(snapshot),
                                                            .log = std::move(log)});
-  return std::unique_ptr<ViewSnapshot>(
-      new ViewSnapshot(std::move(trainer), std::move(view), std::move(state)));
-}
-
-std::vector<uint32_t> ViewSnapshot::ChangedBlocks(RankSlice slice, const std::vector<bool>& changed,
-                                                  bool all) const {
-  const RankLayout::SliceEntry& entry = trainer_->layout().slice(slice);
-  std::vector<uint32_t> blocks;
-  for (uint32_t block = 0; block < entry.blocks; ++block) {
-    if (all || changed[entry.first_block + block]) blocks.push_back(block);
+  std::vector<std::vector<uint16_t>> amax;
+  for (const quantise::ViewLayout::Slice& slice : view.slices()) {
+    amax.emplace_back(slice.grid.has_value() ? slice.grid->tile_count() : 0);
   }
-  return blocks;
+  return std::unique_ptr<ViewSnapshot>(
+      new ViewSnapshot(std::move(trainer), std::move(view), std::move(state), std::move(amax)));
 }
 
-CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version,
-                                             const std::vector<bool>& changed, ThreadPool& pool) {
+std::span<const EncodedBlock> ViewSnapshot::StepsOf(RankSlice slice,
+                                                    const CapturedVersion& trainer) const {
+  const RankLayout::SliceEntry& entry = trainer_->layout().slice(slice);
+  return std::span(trainer.blocks).subspan(entry.first_block, entry.blocks);
+}
+
+CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const CapturedVersion* trainer,
+                                             ThreadPool& pool) {
   Snapshot& snapshot = *state_->snapshot;
   const bool first = !snapshot.version().has_value();
-  DWS_CHECK(first || changed.size() == trainer_->layout().block_count());
+  const bool steps = !first && trainer != nullptr && trainer->base.has_value();
   const FullCause cause = snapshot.full_watch().pays() ? FullCause::kDense : FullCause::kNone;
   Capture capture(snapshot, pool, version, state_->log->Asked(), cause);
+  ViewChanges changes(*trainer_->snapshot, snapshot, pool);
+  std::vector<ChangedSlice> listed;
+  uint64_t listed_elements = 0;
+  const auto capture_listed = [&] {
+    const std::vector<BlockRef> refs = changes.Find(listed);
+    DWS_CHECK(capture.Blocks(refs, changes).ok());
+    listed.clear();
+    listed_elements = 0;
+  };
   Source source(view_.layout());
-  for (const quantise::ViewLayout::Slice& slice : view_.slices()) {
+  for (size_t s = 0; s < view_.slices().size(); ++s) {
+    const quantise::ViewLayout::Slice& slice = view_.slices()[s];
+    std::vector<uint32_t> blocks;
+    uint64_t changed = 0;
+    for (uint32_t b = 0; b < trainer_->layout().slice(slice.from).blocks; ++b) {
+      const uint32_t nnz = steps ? StepsOf(slice.from, *trainer)[b].nnz : 1;
+      if (nnz > 0) blocks.push_back(b);
+      changed += nnz;
+    }
     // What is mended needs every block.
-    const bool all = first || snapshot.distrusts(slice.codes) ||
-                     (slice.scales.has_value() && snapshot.distrusts(*slice.scales));
-    const std::vector<uint32_t> blocks = ChangedBlocks(slice.from, changed, all);
-    if (!blocks.empty()) CaptureSlice(slice, blocks, pool, source, capture);
+    const bool mended = snapshot.distrusts(slice.codes) ||
+                        (slice.scales.has_value() && snapshot.distrusts(*slice.scales));
+    if (steps && !mended && cause == FullCause::kNone &&
+        changed <= ListedMax(trainer_->layout().slice(slice.from).elements)) {
+      if (changed == 0) continue;
+      listed.push_back(
+          {.slice = &slice, .steps = StepsOf(slice.from, *trainer), .amax = amax_[s]});
+      listed_elements += changed;
+      if (listed_elements >= kListedAtOnce) capture_listed();
+      continue;
+    }
+    if (mended) {
+      blocks.resize(trainer_->layout().slice(slice.from).blocks);
+      std::iota(blocks.begin(), blocks.end(), 0);
+    }
+    if (!blocks.empty()) CaptureSlice(slice, blocks, amax_[s], pool, source, capture);
   }
+  capture_listed();
   for (const quantise::ViewLayout::Constant& constant : view_.constants()) {
     if (!first) break;
     const RankLayout::SliceEntry& entry = view_.layout().slice(constant.slice);
@@ -143,8 +181,8 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version,
 }
 
 void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
-                                const std::vector<uint32_t>& blocks, ThreadPool& pool,
-                                Source& source, Capture& capture) {
+                                const std::vector<uint32_t>& blocks, std::span<uint16_t> amax,
+                                ThreadPool& pool, Source& source, Capture& capture) {
   const ByteSpan from = trainer_->snapshot->SliceBytes(slice.from);
   if (!slice.grid.has_value()) {
     source.Set(slice.codes, from);
@@ -174,7 +212,8 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
     return room;
   };
   const quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes),
-                                 .scales = prepare(quantise::Role::kScales, *slice.scales)};
+                                 .scales = prepare(quantise::Role::kScales, *slice.scales),
+                                 .amax = amax};
   pool.ParallelFor(parts.size(), [&](size_t part, size_t) {
     quantise::Quantise(ActiveInstructionSet(), grid, from, {}, std::span(parts).subspan(part, 1),
                        to);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/base/status.h"
@@ -25,26 +26,30 @@ class ViewSnapshot {
 
   const RankStatePtr& state() const { return state_; }
 
-  // Captures `version`, which the trainer's snapshot has, from it: what `changed` (by the trainer's
-  // rank block number) says, or all of it, whatever `changed` is, if the view has no version. No capture of the trainer's
-  // snapshot may run meanwhile.
-  CapturedVersion CaptureVersion(WeightVersion version, const std::vector<bool>& changed,
+  // Captures `version`, which the trainer's snapshot has, from it. `trainer` is what was captured there
+  // since the view's version: a version with a base. Null, or one without: all is captured, as
+  // always where the view has no version. No capture of the trainer's snapshot may run meanwhile.
+  CapturedVersion CaptureVersion(WeightVersion version, const CapturedVersion* trainer,
                                  ThreadPool& pool);
 
  private:
   class Source;
 
-  ViewSnapshot(RankStatePtr trainer, quantise::ViewLayout view, RankStatePtr state)
-      : trainer_(std::move(trainer)), view_(std::move(view)), state_(std::move(state)) {}
-  // The blocks of the trainer's slice that changed, ascending.
-  std::vector<uint32_t> ChangedBlocks(RankSlice slice, const std::vector<bool>& changed,
-                                      bool all) const;
+  ViewSnapshot(RankStatePtr trainer, quantise::ViewLayout view, RankStatePtr state,
+               std::vector<std::vector<uint16_t>> amax)
+      : trainer_(std::move(trainer)),
+        view_(std::move(view)),
+        state_(std::move(state)),
+        amax_(std::move(amax)) {}
+  std::span<const EncodedBlock> StepsOf(RankSlice slice, const CapturedVersion& trainer) const;
+  // `blocks`: of the trainer's slice, ascending.
   void CaptureSlice(const quantise::ViewLayout::Slice& slice, const std::vector<uint32_t>& blocks,
-                    ThreadPool& pool, Source& source, Capture& capture);
+                    std::span<uint16_t> amax, ThreadPool& pool, Source& source, Capture& capture);
 
   const RankStatePtr trainer_;
   const quantise::ViewLayout view_;
   const RankStatePtr state_;
+  std::vector<std::vector<uint16_t>> amax_;  // by view_.slices(): of their tiles
 };
 
 }  // namespace dws

@@ -71,6 +71,23 @@ constexpr Codes CodesOf(Rule rule) {
   }
 }
 
+// What tiles are: squares, runs of elements of a row, or single elements of a matrix with one scale.
+enum class Tiles : uint8_t { kSquares, kRuns, kElements };
+
+constexpr Tiles TilesOf(Rule rule) {
+  switch (rule) {
+    case Rule::kDeepseek:
+    case Rule::kDeepseekDivide:
+    case Rule::kDeepseekUe8m0:
+      return Tiles::kSquares;
+    case Rule::kVllmTensor:
+    case Rule::kCompressedWhole:
+      return Tiles::kElements;
+    default:
+      return Tiles::kRuns;
+  }
+}
+
 // Bytes of a tile's scale; 0: the rule has none.
 constexpr uint32_t ScaleBytes(Rule rule) {
   switch (rule) {

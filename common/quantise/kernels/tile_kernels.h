@@ -23,9 +23,29 @@ struct TileJob {
   const uint16_t* tensor_amax = nullptr;  // of each matrix, where the rule has a tensor scale
   std::byte* codes = nullptr;             // of the whole tensor
   std::byte* scales = nullptr;
+  uint16_t* amax = nullptr;  // of each tile of the tensor; null: not wanted
+};
+
+// Elements of any tiles, each with the amax of its tile. Of rules without a tensor scale.
+struct ElementJob {
+  const std::byte* elements = nullptr;  // BF16, packed
+  const uint16_t* amax = nullptr;
+  uint64_t count = 0;
+  std::byte* codes = nullptr;  // one a byte, whatever the format
 };
 
 void QuantiseTiles(InstructionSet set, Rule rule, const TileJob& job);
+void QuantiseElements(InstructionSet set, Rule rule, const ElementJob& job);
+
+// What a tile with this amax has, under a rule without a tensor scale: the bits of its stored scale,
+// and of what its elements are multiplied with or divided by.
+struct TileScale {
+  uint32_t stored = 0;
+  uint32_t operand = 0;
+
+  friend bool operator==(const TileScale&, const TileScale&) = default;
+};
+TileScale TileScaleOf(Rule rule, uint16_t amax);
 
 // The largest magnitude of `count` BF16 elements, as bits without the sign: 0x7F80 for an infinity,
 // above for a NaN.
@@ -38,6 +58,9 @@ uint32_t TensorScaleBits(Rule rule, uint16_t amax);
 void QuantiseTilesPortable(Rule rule, const TileJob& job);
 void QuantiseTilesAvx2(Rule rule, const TileJob& job);
 void QuantiseTilesAvx512(Rule rule, const TileJob& job);
+void QuantiseElementsPortable(Rule rule, const ElementJob& job);
+void QuantiseElementsAvx2(Rule rule, const ElementJob& job);
+void QuantiseElementsAvx512(Rule rule, const ElementJob& job);
 uint16_t AbsMaxPortable(const std::byte* elements, uint64_t count);
 uint16_t AbsMaxAvx2(const std::byte* elements, uint64_t count);
 uint16_t AbsMaxAvx512(const std::byte* elements, uint64_t count);

@@ -108,6 +108,7 @@ DWS_QUANTISE_CODE void RunRows(const TileJob& job) {
     const uint32_t amax = Lanes::AbsMax(from, size);
     const Scale scale = MakeScale<kRule>(amax, tensor);
     StoreScale<kRule>(scale, tile, job.scales);
+    if (job.amax != nullptr) job.amax[tile] = static_cast<uint16_t>(amax);
     EncodeElements<Lanes, kRule>(from, size, scale.operand,
                                  IsPlain(StepOf(kRule), amax, scale.operand),
                                  job.codes + (kHalf ? tile * size / 2 : tile * size));
@@ -148,6 +149,7 @@ DWS_QUANTISE_CODE void RunSquares(const TileJob& job) {
     }
     const Scale scale = MakeScale<kRule>(amax, {});
     StoreScale<kRule>(scale, tile, job.scales);
+    if (job.amax != nullptr) job.amax[tile] = static_cast<uint16_t>(amax);
     const bool plain = IsPlain(StepOf(kRule), amax, scale.operand);
     for (uint64_t r = 0; r < rows; ++r) {
       const uint64_t at = begin + r * job.columns;
@@ -157,39 +159,93 @@ DWS_QUANTISE_CODE void RunSquares(const TileJob& job) {
   }
 }
 
-template <typename Lanes>
-DWS_QUANTISE_CODE void RunTiles(Rule rule, const TileJob& job) {
+// Elements of any tiles.
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
+  constexpr Step kStep = StepOf(kRule);
+  uint64_t done = 0;
+  if constexpr (Lanes::kWidth > 1) {
+    for (; done + Lanes::kWidth <= job.count; done += Lanes::kWidth) {
+      float operands[Lanes::kWidth];
+      bool plain = true;
+      for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
+        const uint32_t amax = job.amax[done + i];
+        operands[i] = MakeScale<kRule>(amax, {}).operand;
+        plain = plain && IsPlain(kStep, amax, operands[i]);
+      }
+      const std::byte* const from = job.elements + done * 2;
+      if (plain) {
+        Lanes::StoreBytes(Encode<Lanes, CodesOf(kRule)>(Quotient<Lanes, kStep>(
+                              Lanes::Load(from), Lanes::LoadFloats(operands))),
+                          job.codes + done);
+        continue;
+      }
+      for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
+        job.codes[done + i] =
+            static_cast<std::byte>(EncodeElement<kRule>(from + i * 2, operands[i]));
+      }
+    }
+  }
+  for (; done < job.count; ++done) {
+    job.codes[done] = static_cast<std::byte>(EncodeElement<kRule>(
+        job.elements + done * 2, MakeScale<kRule>(job.amax[done], {}).operand));
+  }
+}
+
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunJob(const TileJob& job) {
+  if constexpr (TilesOf(kRule) == Tiles::kSquares) {
+    RunSquares<Lanes, kRule>(job);
+  } else if constexpr (TilesOf(kRule) == Tiles::kElements) {
+    RunElements<Lanes, kRule>(job);
+  } else {
+    RunRows<Lanes, kRule>(job);
+  }
+}
+
+struct ScaleJob {
+  uint16_t amax = 0;
+  TileScale* to = nullptr;
+};
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunJob(const ScaleJob& job) {
+  const Scale scale = MakeScale<kRule>(job.amax, {});
+  *job.to = {.stored = scale.stored, .operand = OneLane::Bits(scale.operand)};
+}
+
+template <typename Lanes, typename Job>
+DWS_QUANTISE_CODE void Run(Rule rule, const Job& job) {
   switch (rule) {
     case Rule::kDeepseek:
-      return RunSquares<Lanes, Rule::kDeepseek>(job);
+      return RunJob<Lanes, Rule::kDeepseek>(job);
     case Rule::kDeepseekDivide:
-      return RunSquares<Lanes, Rule::kDeepseekDivide>(job);
+      return RunJob<Lanes, Rule::kDeepseekDivide>(job);
     case Rule::kDeepseekUe8m0:
-      return RunSquares<Lanes, Rule::kDeepseekUe8m0>(job);
+      return RunJob<Lanes, Rule::kDeepseekUe8m0>(job);
     case Rule::kVllmChannel:
-      return RunRows<Lanes, Rule::kVllmChannel>(job);
+      return RunJob<Lanes, Rule::kVllmChannel>(job);
     case Rule::kVllmTensor:
-      return RunElements<Lanes, Rule::kVllmTensor>(job);
+      return RunJob<Lanes, Rule::kVllmTensor>(job);
     case Rule::kCompressedRow:
-      return RunRows<Lanes, Rule::kCompressedRow>(job);
+      return RunJob<Lanes, Rule::kCompressedRow>(job);
     case Rule::kCompressedWhole:
-      return RunElements<Lanes, Rule::kCompressedWhole>(job);
+      return RunJob<Lanes, Rule::kCompressedWhole>(job);
     case Rule::kMxFloor:
-      return RunRows<Lanes, Rule::kMxFloor>(job);
+      return RunJob<Lanes, Rule::kMxFloor>(job);
     case Rule::kMxEven:
-      return RunRows<Lanes, Rule::kMxEven>(job);
+      return RunJob<Lanes, Rule::kMxEven>(job);
     case Rule::kMxCompressed:
-      return RunRows<Lanes, Rule::kMxCompressed>(job);
+      return RunJob<Lanes, Rule::kMxCompressed>(job);
     case Rule::kMxRceil:
-      return RunRows<Lanes, Rule::kMxRceil>(job);
+      return RunJob<Lanes, Rule::kMxRceil>(job);
     case Rule::kInt4Amax7:
-      return RunRows<Lanes, Rule::kInt4Amax7>(job);
+      return RunJob<Lanes, Rule::kInt4Amax7>(job);
     case Rule::kInt4Amax7_5:
-      return RunRows<Lanes, Rule::kInt4Amax7_5>(job);
+      return RunJob<Lanes, Rule::kInt4Amax7_5>(job);
     case Rule::kNvfp4Modelopt:
-      return RunRows<Lanes, Rule::kNvfp4Modelopt>(job);
+      return RunJob<Lanes, Rule::kNvfp4Modelopt>(job);
     case Rule::kNvfp4Compressed:
-      return RunRows<Lanes, Rule::kNvfp4Compressed>(job);
+      return RunJob<Lanes, Rule::kNvfp4Compressed>(job);
   }
 }
 

@@ -26,6 +26,9 @@ struct EightLanes {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(elements));
     return FromBits(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }
+  DWS_TARGET_AVX2 static Floats LoadFloats(const float* values) {
+    return _mm256_loadu_ps(values);
+  }
   DWS_TARGET_AVX2 static Floats Same(float value) { return _mm256_set1_ps(value); }
   DWS_TARGET_AVX2 static Words Same(uint32_t value) {
     return _mm256_set1_epi32(static_cast<int>(value));
@@ -78,7 +81,11 @@ struct EightLanes {
 }  // namespace
 
 DWS_TARGET_AVX2 void QuantiseTilesAvx2(Rule rule, const TileJob& job) {
-  RunTiles<EightLanes>(rule, job);
+  Run<EightLanes>(rule, job);
+}
+
+DWS_TARGET_AVX2 void QuantiseElementsAvx2(Rule rule, const ElementJob& job) {
+  Run<EightLanes>(rule, job);
 }
 
 DWS_TARGET_AVX2 uint16_t AbsMaxAvx2(const std::byte* elements, uint64_t count) {

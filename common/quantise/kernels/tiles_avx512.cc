@@ -25,6 +25,9 @@ struct SixteenLanes {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(elements));
     return FromBits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
   }
+  DWS_TARGET_AVX512 static Floats LoadFloats(const float* values) {
+    return _mm512_loadu_ps(values);
+  }
   DWS_TARGET_AVX512 static Floats Same(float value) { return _mm512_set1_ps(value); }
   DWS_TARGET_AVX512 static Words Same(uint32_t value) {
     return _mm512_set1_epi32(static_cast<int>(value));
@@ -80,7 +83,11 @@ struct SixteenLanes {
 }  // namespace
 
 DWS_TARGET_AVX512 void QuantiseTilesAvx512(Rule rule, const TileJob& job) {
-  RunTiles<SixteenLanes>(rule, job);
+  Run<SixteenLanes>(rule, job);
+}
+
+DWS_TARGET_AVX512 void QuantiseElementsAvx512(Rule rule, const ElementJob& job) {
+  Run<SixteenLanes>(rule, job);
 }
 
 DWS_TARGET_AVX512 uint16_t AbsMaxAvx512(const std::byte* elements, uint64_t count) {

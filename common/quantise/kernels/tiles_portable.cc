@@ -6,7 +6,15 @@
 
 namespace dws::quantise::kernels {
 
-void QuantiseTilesPortable(Rule rule, const TileJob& job) { RunTiles<OneLane>(rule, job); }
+void QuantiseTilesPortable(Rule rule, const TileJob& job) { Run<OneLane>(rule, job); }
+
+void QuantiseElementsPortable(Rule rule, const ElementJob& job) { Run<OneLane>(rule, job); }
+
+TileScale TileScaleOf(Rule rule, uint16_t amax) {
+  TileScale scale;
+  Run<OneLane>(rule, ScaleJob{.amax = amax, .to = &scale});
+  return scale;
+}
 
 uint16_t AbsMaxPortable(const std::byte* elements, uint64_t count) {
   return static_cast<uint16_t>(OneLane::AbsMax(elements, count));
@@ -34,6 +42,15 @@ void QuantiseTiles(InstructionSet set, Rule rule, const TileJob& job) {
 #endif
   static_cast<void>(set);
   QuantiseTilesPortable(rule, job);
+}
+
+void QuantiseElements(InstructionSet set, Rule rule, const ElementJob& job) {
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512) return QuantiseElementsAvx512(rule, job);
+  if (set == InstructionSet::kAvx2) return QuantiseElementsAvx2(rule, job);
+#endif
+  static_cast<void>(set);
+  QuantiseElementsPortable(rule, job);
 }
 
 uint16_t AbsMax(InstructionSet set, const std::byte* elements, uint64_t count) {

@@ -1,0 +1,158 @@
+// A view that is kept up to date by lists of changes is, to the bit, the one that is made of the
+// newest weights at once; its deltas lead from each version to the next.
+#include "sender_daemon/views/view_snapshot.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/common/delta/samples.h"
+#include "tests/sender_daemon/object_apply.h"
+#include "tests/sender_daemon/weights.h"
+
+namespace dws {
+namespace {
+
+constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
+
+// Squares that meet edges, rows that blocks divide, a stack, cuts, and what is only copied.
+RankLayout TrainerLayout() {
+  return MakeLayout(
+      {{.tensor = {.name = "a.weight", .dtype = DType::kBF16, .shape = {260, 1024}}},
+       {.tensor = {.name = "b.weight", .dtype = DType::kBF16, .shape = {300, 384}, .cuts = {{0, {128, 256}}}},
+        .cells = {{0, 3}}},
+       {.tensor = {.name = "c.weight", .dtype = DType::kBF16, .shape = {3, 130, 256}}},
+       {.tensor = {.name = "head.weight", .dtype = DType::kBF16, .shape = {200, 512}}},
+       {.tensor = {.name = "n", .dtype = DType::kF32, .shape = {5'000}}}});
+}
+
+uint16_t Near(samples::Random& random, double hostile) {
+  constexpr uint16_t kHostile[] = {0x0000, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF7F,
+                                   0x7F80, 0xFF80, 0x7FC0, 0xFF81, 0x0080, 0x4100};
+  if (random.Chance(hostile)) return kHostile[random.Below(std::size(kHostile))];
+  return static_cast<uint16_t>((0x3C80 - random.Below(0x300)) | (random.Next() & 0x8000));
+}
+
+Weights Initial(const RankLayout& layout, samples::Random& random) {
+  Weights weights;
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    std::vector<std::byte> bytes(slice.size_bytes());
+    for (size_t at = 0; at < bytes.size(); at += 2) {
+      StoreLe(bytes.data() + at, Near(random, 1e-4));
+    }
+    weights.push_back(std::move(bytes));
+  }
+  return weights;
+}
+
+// Steps of one, like an optimiser's, and some that move the largest magnitudes up and down.
+void Change(Weights& weights, double density, double wild, samples::Random& random) {
+  for (std::vector<std::byte>& slice : weights) {
+    for (size_t at = 0; at < slice.size(); at += 2) {
+      if (!random.Chance(density)) continue;
+      const auto old = LoadLe<uint16_t>(slice.data() + at);
+      const uint16_t step = random.Chance(0.5) ? old + 1 : old - 1;
+      StoreLe(slice.data() + at, random.Chance(wild) ? Near(random, 0.3) : step);
+    }
+  }
+}
+
+std::vector<std::string> ViewNames() {
+  std::vector<std::string> names;
+  for (const quantise::Recipe& recipe : quantise::AllRecipes()) {
+    if (!recipe.has_tensor_scale) names.push_back(std::string(recipe.id) + ",except=head.*");
+  }
+  return names;
+}
+
+std::unique_ptr<ViewSnapshot> MakeView(const std::string& name, const RankStatePtr& trainer) {
+  auto view = ViewSnapshot::Create(name, trainer, kNoLimits);
+  DWS_CHECK(view.ok());
+  return *std::move(view);
+}
+
+Weights Whole(const std::string& name, const RankStatePtr& trainer, ThreadPool& pool) {
+  const auto view = MakeView(name, trainer);
+  view->CaptureVersion(*trainer->snapshot->version(), nullptr, pool);
+  return SnapshotWeights(*view->state());
+}
+
+TEST_CASE("a view that follows steps is the one made of the newest weights", "[views]") {
+  const std::string name = GENERATE(from_range(ViewNames()));
+  CAPTURE(name, samples::TestSeed());
+  samples::Random random(samples::TestSeed());
+  ThreadPool pool(2);
+  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
+  Weights weights = Initial(trainer->layout(), random);
+  CaptureAll(*trainer, pool, 1, weights);
+  const auto view = MakeView(name, trainer);
+  view->CaptureVersion(WeightVersion(1), nullptr, pool);
+  Weights before = SnapshotWeights(*view->state());
+  REQUIRE((before == Whole(name, trainer, pool)));
+  uint64_t version = 1;
+  for (const double density : {0.0, 0.00002, 0.001, 0.01, 0.03, 0.2, 0.01, 1.0, 0.01, 0.0005}) {
+    for (const double wild : {0.0, 0.02, 0.5}) {
+      ++version;
+      Change(weights, density, wild, random);
+      const CapturedVersion captured = CaptureAll(*trainer, pool, version, weights);
+      const RetainedVersionPtr sealed =
+          Seal({.state = view->state(),
+                .captured = view->CaptureVersion(WeightVersion(version), &captured, pool)});
+      view->state()->log->Append(sealed);
+      INFO("version " << version << ", density " << density);
+      const Weights after = SnapshotWeights(*view->state());
+      REQUIRE((after == Whole(name, trainer, pool)));
+      REQUIRE((sealed->after == DigestsOf(view->state()->layout(), after)));
+      if (sealed->base.has_value()) {
+        ApplyObject(view->state()->layout(), sealed->object, before);
+        REQUIRE((before == after));
+      }
+      before = after;
+    }
+  }
+}
+
+TEST_CASE("a view is right again after a trainer's full version", "[views]") {
+  const std::string name = "fp8-block128/deepseek";
+  samples::Random random(samples::TestSeed());
+  ThreadPool pool(1);
+  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
+  Weights weights = Initial(trainer->layout(), random);
+  CaptureAll(*trainer, pool, 1, weights);
+  const auto view = MakeView(name, trainer);
+  view->CaptureVersion(WeightVersion(1), nullptr, pool);
+  for (uint64_t version = 2; version < 6; ++version) {
+    Change(weights, 0.01, 0.1, random);
+    Capture capture(*trainer->snapshot, pool, WeightVersion(version), DeltaProfile::kFast,
+                    version % 2 == 0 ? FullCause::kAsked : FullCause::kNone);
+    WeightsSource source(trainer->layout(), weights);
+    REQUIRE(capture.Blocks(AllBlocks(trainer->layout()), source).ok());
+    const CapturedVersion captured = capture.Finish().value();
+    REQUIRE(captured.base.has_value() == (version % 2 == 1));
+    view->CaptureVersion(WeightVersion(version), &captured, pool);
+    REQUIRE((SnapshotWeights(*view->state()) == Whole(name, trainer, pool)));
+  }
+}
+
+TEST_CASE("a damaged view is mended by the next version", "[views]") {
+  const std::string name = "int4-g32/amax7";
+  samples::Random random(samples::TestSeed());
+  ThreadPool pool(1);
+  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
+  Weights weights = Initial(trainer->layout(), random);
+  CaptureAll(*trainer, pool, 1, weights);
+  const auto view = MakeView(name, trainer);
+  view->CaptureVersion(WeightVersion(1), nullptr, pool);
+  Snapshot& snapshot = *view->state()->snapshot;
+  const RankSlice damaged = view->state()->layout().Find("a.weight_packed", 0).value();
+  snapshot.SliceBytes(damaged)[77] ^= std::byte{1};
+  snapshot.Distrust(damaged);
+  Change(weights, 0.0001, 0, random);
+  const CapturedVersion captured = CaptureAll(*trainer, pool, 2, weights);
+  view->CaptureVersion(WeightVersion(2), &captured, pool);
+  CHECK((SnapshotWeights(*view->state()) == Whole(name, trainer, pool)));
+  CHECK_FALSE(snapshot.distrusts(damaged));
+}
+
+}  // namespace
+}  // namespace dws
