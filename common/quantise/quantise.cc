@@ -76,8 +76,8 @@ uint16_t TileAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements, u
   uint16_t amax = 0;
   for (uint64_t row = 0; row < area.rows; ++row) {
     const uint64_t begin = area.begin + row * area.stride;
-    amax = std::max(amax, AbsMax(set, elements.subspan(begin * kElementBytes,
-                                                       area.columns * kElementBytes)));
+    amax = std::max(
+        amax, AbsMax(set, elements.subspan(begin * kElementBytes, area.columns * kElementBytes)));
   }
   return amax;
 }

@@ -156,19 +156,14 @@ TileCursor::TileCursor(const TileGrid& grid) : grid_(grid) {
   shift_ = grid.across_ == 1 ? 63 : static_cast<uint32_t>(std::countr_zero(columns));
 }
 
-void TileCursor::Move(uint64_t element) {
+void TileCursor::MoveToRow(uint64_t element) {
   const MatrixShape& shape = grid_.shape();
-  if (element >= row_end_) {
-    DWS_CHECK(element < shape.elements());
-    const uint64_t row = element / shape.columns;  // of all matrices
-    row_begin_ = row * shape.columns;
-    row_end_ = row_begin_ + shape.columns;
-    row_tile_ =
-        (row / shape.rows * grid_.down_ + row % shape.rows / grid_.tile_rows_) * grid_.across_;
-  }
-  const uint64_t column = (element - row_begin_) >> shift_;
-  tile_ = row_tile_ + column;
-  end_ = shift_ == 63 ? row_end_ : std::min(row_end_, row_begin_ + ((column + 1) << shift_));
+  DWS_CHECK(element < shape.elements());
+  const uint64_t row = element / shape.columns;  // of all matrices
+  row_begin_ = row * shape.columns;
+  row_end_ = row_begin_ + shape.columns;
+  row_tile_ =
+      (row / shape.rows * grid_.down_ + row % shape.rows / grid_.tile_rows_) * grid_.across_;
 }
 
 }  // namespace dws::quantise

@@ -79,20 +79,18 @@ class TileCursor {
 
   // Of an element in range that is at or after the last one.
   uint64_t TileOf(uint64_t element) {
-    if (element >= end_) Move(element);
-    return tile_;
+    if (element >= row_end_) MoveToRow(element);
+    return row_tile_ + ((element - row_begin_) >> shift_);
   }
 
  private:
-  void Move(uint64_t element);
+  void MoveToRow(uint64_t element);
 
   const TileGrid& grid_;
   uint32_t shift_ = 0;  // a tile's columns as a power of two
   uint64_t row_begin_ = 0;
   uint64_t row_end_ = 0;
   uint64_t row_tile_ = 0;  // the first tile of the row
-  uint64_t end_ = 0;       // of the tile's part of the row
-  uint64_t tile_ = 0;
 };
 
 }  // namespace dws::quantise

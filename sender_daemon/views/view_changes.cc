@@ -3,6 +3,7 @@
 #include "sender_daemon/views/view_changes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "common/base/check.h"
@@ -26,9 +27,8 @@ uint16_t Magnitude(uint16_t bits) { return bits & 0x7FFF; }
 
 // A packed element, or a scale, of 1, 2 or 4 bytes.
 uint32_t LoadBytes(const std::byte* from, size_t bytes) {
-  uint32_t value = 0;
-  std::memcpy(&value, from, bytes);
-  return value;
+  if (bytes == 1) return LoadLe<uint8_t>(from);
+  return bytes == 2 ? LoadLe<uint16_t>(from) : LoadLe<uint32_t>(from);
 }
 
 void Append(uint32_t value, size_t bytes, std::vector<std::byte>& to) {
@@ -48,6 +48,7 @@ struct ViewChanges::Scratch {
   std::vector<uint16_t> elements;
   std::vector<uint16_t> amax;
   std::vector<std::byte> codes;
+  std::vector<uint32_t> before;  // what the codes are in now: packed elements
   ListedWords words;
 };
 
@@ -95,9 +96,9 @@ std::vector<BlockRef> ViewChanges::Find(std::span<const ChangedSlice> slices) {
     if (output.kind == Output::Kind::kScales) ListScales(output);
     if (output.kind == Output::Kind::kCodes) ListCodes(output, scratch);
     const RankLayout::SliceEntry& to = view_.layout().slice(output.to.slice);
-    const std::optional<Digest> difference =
-        DifferenceOf(to.dtype, ChangesOf(output), view_.BlockBytes(output.to.slice, output.to.block),
-                     to.BlockFirstWord(output.to.block), scratch.words);
+    const std::optional<Digest> difference = DifferenceOf(
+        to.dtype, ChangesOf(output), view_.BlockBytes(output.to.slice, output.to.block),
+        to.BlockFirstWord(output.to.block), scratch.words);
     DWS_CHECK(difference.has_value());
     output.difference = *difference;
   });
@@ -106,7 +107,8 @@ std::vector<BlockRef> ViewChanges::Find(std::span<const ChangedSlice> slices) {
     outputs_[i].works = {};
     if (outputs_[i].positions.empty()) continue;
     const BlockRef ref = outputs_[i].to;
-    numbers_[view_.layout().slice(ref.slice).first_block + ref.block] = static_cast<uint32_t>(i + 1);
+    numbers_[view_.layout().slice(ref.slice).first_block + ref.block] =
+        static_cast<uint32_t>(i + 1);
     refs.push_back(ref);
   }
   return refs;
@@ -124,13 +126,19 @@ void ViewChanges::Decode(size_t slice, uint32_t block, Scratch& scratch) const {
 void ViewChanges::FindMoved(Work& work, Scratch& scratch) const {
   const ChangedSlice& slice = slices_[work.slice];
   Decode(work.slice, work.block, scratch);
-  const ByteSpan elements = trainer_.SliceBytes(slice.slice->from);
   quantise::TileCursor cursor(*slice.slice->grid);
   std::vector<Moved>& moved = scratch.moved[work.slice];
   const DecodedBlock& decoded = scratch.decoded;
+  const ByteSpan block = trainer_.BlockBytes(slice.slice->from, work.block);
+  work.positions.assign(decoded.positions.begin(), decoded.positions.end());
+  work.values.resize(decoded.positions.size());
+  // They lie apart: in a loop of their own many are on their way from memory at once.
+  for (size_t i = 0; i < decoded.positions.size(); ++i) {
+    work.values[i] = LoadElement(block, decoded.positions[i]);
+  }
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     const uint64_t element = work.block * kBlock + decoded.positions[i];
-    const uint16_t after = LoadElement(elements, element);
+    const uint16_t after = work.values[i];
     const uint16_t before = Bf16::FromStep(after, static_cast<uint16_t>(0 - decoded.values[i]));
     const uint64_t tile = cursor.TileOf(element);
     const uint16_t amax = slice.amax[tile];
@@ -140,7 +148,6 @@ void ViewChanges::FindMoved(Work& work, Scratch& scratch) const {
       moved.push_back({.tile = tile});
     }
   }
-  work.positions.assign(decoded.positions.begin(), decoded.positions.end());
 }
 
 void ViewChanges::MoveTiles(size_t slice) {
@@ -160,12 +167,12 @@ void ViewChanges::MoveTiles(size_t slice) {
     const uint64_t tile = moved[i].tile;
     const bool shrunk = moved[i].magnitude == Moved::kShrunk;
     while (i + 1 < moved.size() && moved[i + 1].tile == tile) ++i;
-    const uint16_t amax =
-        shrunk ? quantise::TileAmax(ActiveInstructionSet(), grid, elements, tile)
-               : moved[i].magnitude;
+    const uint16_t amax = shrunk ? quantise::TileAmax(ActiveInstructionSet(), grid, elements, tile)
+                                 : moved[i].magnitude;
     ++i;
     const uint16_t before = std::exchange(changed.amax[tile], amax);
-    if (quantise::ScaleOf(grid.recipe(), before) == quantise::ScaleOf(grid.recipe(), amax)) continue;
+    if (quantise::ScaleOf(grid.recipe(), before) == quantise::ScaleOf(grid.recipe(), amax))
+      continue;
     tiles_[slice].push_back(tile);
     const quantise::TileArea area = grid.AreaOf(tile);
     for (uint64_t row = 0; row < area.rows; ++row) {
@@ -261,27 +268,39 @@ void ViewChanges::ListScales(Output& output) const {
 // What changed, and all elements of tiles whose scale moved; ascending, each once.
 void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
   const quantise::TileGrid& grid = *slices_[output.slice].slice->grid;
-  const uint64_t elements = uint64_t{grid.packed()} * kBlock;  // of the slice, in one block of codes
+  const uint64_t elements =
+      uint64_t{grid.packed()} * kBlock;  // of the slice, in one block of codes
   const uint64_t first = output.to.block * elements;
   const std::vector<Range>& ranges = ranges_[output.slice];
   auto range = std::partition_point(ranges.begin(), ranges.end(),
                                     [first](const Range& r) { return r.end <= first; });
+  const ByteSpan bytes = trainer_.SliceBytes(slices_[output.slice].slice->from);
   scratch.candidates.clear();
+  scratch.elements.clear();
   uint64_t next = first;
   const auto add_ranges = [&](uint64_t until) {  // those that begin before it
     for (; range != ranges.end() && range->begin < until; ++range) {
       next = std::max(next, range->begin);
       for (; next < std::min(range->end, first + elements); ++next) {
         scratch.candidates.push_back(static_cast<uint32_t>(next - first));
+        scratch.elements.push_back(LoadElement(bytes, next));
       }
     }
   };
   for (const Work& work : output.works) {
-    for (const uint16_t position : work.positions) {
-      const uint64_t element = work.block * kBlock + position;
+    const uint64_t end = (work.block + 1) * kBlock;
+    if (next <= work.block * kBlock && (range == ranges.end() || range->begin >= end)) {
+      const auto begin = static_cast<uint32_t>(work.block * kBlock - first);
+      for (const uint16_t position : work.positions) scratch.candidates.push_back(begin + position);
+      scratch.elements.insert(scratch.elements.end(), work.values.begin(), work.values.end());
+      continue;
+    }
+    for (size_t i = 0; i < work.positions.size(); ++i) {
+      const uint64_t element = work.block * kBlock + work.positions[i];
       add_ranges(element + 1);
       if (element < next) continue;
       scratch.candidates.push_back(static_cast<uint32_t>(element - first));
+      scratch.elements.push_back(work.values[i]);
       next = element + 1;
     }
   }
@@ -293,30 +312,31 @@ void ViewChanges::ListCodes(Output& output, Scratch& scratch) const {
   const quantise::TileGrid& grid = *changed.slice->grid;
   FindCandidates(output, scratch);
   const size_t count = scratch.candidates.size();
-  const uint64_t first = output.to.block * uint64_t{grid.packed()} * kBlock;
-  const ByteSpan elements = trainer_.SliceBytes(changed.slice->from);
-  scratch.elements.resize(count);
+  const uint32_t packed = static_cast<uint32_t>(std::countr_zero(grid.packed()));
+  const uint64_t first = (output.to.block * kBlock) << packed;
+  const ByteSpan codes = view_.BlockBytes(output.to.slice, output.to.block);
+  const size_t bytes = ElementBytes(view_.layout().slice(output.to.slice).dtype);
   scratch.amax.resize(count);
   scratch.codes.resize(count);
+  scratch.before.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    scratch.before[i] = LoadBytes(codes.data() + (scratch.candidates[i] >> packed) * bytes, bytes);
+  }
   quantise::TileCursor cursor(grid);
   for (size_t i = 0; i < count; ++i) {
-    const uint64_t element = first + scratch.candidates[i];
-    scratch.elements[i] = LoadElement(elements, element);
-    scratch.amax[i] = changed.amax[cursor.TileOf(element)];
+    scratch.amax[i] = changed.amax[cursor.TileOf(first + scratch.candidates[i])];
   }
   quantise::QuantiseElements(ActiveInstructionSet(), grid.recipe(),
                              std::as_bytes(std::span(scratch.elements)), scratch.amax,
                              scratch.codes);
-  const ByteSpan codes = view_.BlockBytes(output.to.slice, output.to.block);
-  const uint32_t packed = grid.packed();
-  const size_t bytes = ElementBytes(view_.layout().slice(output.to.slice).dtype);
-  const uint32_t bits = packed == 1 ? 8 : 4;  // of a code
+  const uint32_t in_word = (1U << packed) - 1;
+  const uint32_t bits = packed == 0 ? 8 : 4;  // of a code
   for (size_t i = 0; i < count;) {
-    const uint32_t position = scratch.candidates[i] / packed;
-    const uint32_t before = LoadBytes(codes.data() + position * bytes, bytes);
+    const uint32_t position = scratch.candidates[i] >> packed;
+    const uint32_t before = scratch.before[i];
     uint32_t after = before;
-    for (; i < count && scratch.candidates[i] / packed == position; ++i) {
-      const uint32_t shift = scratch.candidates[i] % packed * bits;
+    for (; i < count && scratch.candidates[i] >> packed == position; ++i) {
+      const uint32_t shift = (scratch.candidates[i] & in_word) * bits;
       after &= ~(((1U << bits) - 1) << shift);
       after |= static_cast<uint32_t>(scratch.codes[i]) << shift;
     }

@@ -51,6 +51,7 @@ class ViewChanges final : public WeightSource {
     size_t slice = 0;
     uint32_t block = 0;
     std::vector<uint16_t> positions;
+    std::vector<uint16_t> values;  // the elements there, of a slice that is quantised
   };
   // An amax that grew to `magnitude`, or may have shrunk.
   struct Moved {
@@ -96,9 +97,9 @@ class ViewChanges final : public WeightSource {
   Snapshot& view_;     // only read
   ThreadPool& pool_;
   std::span<const ChangedSlice> slices_;
-  std::vector<Scratch> scratch_;                // by worker
-  std::vector<std::vector<uint64_t>> tiles_;    // whose scale moved, by slice, ascending
-  std::vector<std::vector<Range>> ranges_;      // their elements, by slice, ascending
+  std::vector<Scratch> scratch_;              // by worker
+  std::vector<std::vector<uint64_t>> tiles_;  // whose scale moved, by slice, ascending
+  std::vector<std::vector<Range>> ranges_;    // their elements, by slice, ascending
   std::vector<Output> outputs_;
   std::vector<uint32_t> numbers_;  // by the view's rank block number: 0, or that in outputs_ plus 1
 };

@@ -151,8 +151,7 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
     if (steps && !mended && cause == FullCause::kNone &&
         changed <= ListedMax(trainer_->layout().slice(slice.from).elements)) {
       if (changed == 0) continue;
-      listed.push_back(
-          {.slice = &slice, .steps = StepsOf(slice.from, *trainer), .amax = amax_[s]});
+      listed.push_back({.slice = &slice, .steps = StepsOf(slice.from, *trainer), .amax = amax_[s]});
       listed_elements += changed;
       if (listed_elements >= kListedAtOnce) capture_listed();
       continue;

@@ -26,9 +26,7 @@ struct EightLanes {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(elements));
     return FromBits(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }
-  DWS_TARGET_AVX2 static Floats LoadFloats(const float* values) {
-    return _mm256_loadu_ps(values);
-  }
+  DWS_TARGET_AVX2 static Floats LoadFloats(const float* values) { return _mm256_loadu_ps(values); }
   DWS_TARGET_AVX2 static Floats Same(float value) { return _mm256_set1_ps(value); }
   DWS_TARGET_AVX2 static Words Same(uint32_t value) {
     return _mm256_set1_epi32(static_cast<int>(value));

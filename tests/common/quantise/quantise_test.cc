@@ -138,6 +138,49 @@ TEST_CASE("every instruction set writes the same bytes of any matrix", "[quantis
   }
 }
 
+TEST_CASE("elements one by one have the codes that their tiles have", "[quantise]") {
+  Random random(samples::TestSeed());
+  for (const Recipe& recipe : AllRecipes()) {
+    if (recipe.has_tensor_scale) continue;
+    const TileGrid grid = TileGrid::Create(recipe, Fitting(recipe, 3, 150, 333)).value();
+    const uint64_t count = grid.shape().elements();
+    const Bytes elements = Weights(random, count, 0.001);
+    Bytes codes(grid.codes_bytes());
+    Bytes scales(grid.scales_bytes());
+    std::vector<uint16_t> amax(grid.tile_count());
+    const std::vector<TileRun> all = {grid.All()};
+    Quantise(ActiveInstructionSet(), grid, elements, {}, all,
+             {.codes = codes, .scales = scales, .amax = amax});
+    const size_t scale_bytes = scales.size() / amax.size();
+    for (uint64_t tile = 0; tile < amax.size(); ++tile) {
+      REQUIRE(TileAmax(ActiveInstructionSet(), grid, elements, tile) == amax[tile]);
+      uint32_t stored = 0;
+      std::memcpy(&stored, scales.data() + tile * scale_bytes, scale_bytes);
+      REQUIRE(ScaleOf(recipe, amax[tile]).stored == stored);
+    }
+    Bytes some;
+    std::vector<uint16_t> some_amax;
+    std::vector<uint32_t> expected;
+    TileCursor cursor(grid);
+    for (uint64_t i = 0; i < count; i += random.Below(40)) {
+      some.insert(some.end(), elements.begin() + i * 2, elements.begin() + i * 2 + 2);
+      some_amax.push_back(amax[cursor.TileOf(i)]);
+      const uint32_t bits = recipe.codes() == Codes::kE4m3 ? 8 : 4;
+      const auto byte = static_cast<uint32_t>(codes[i * bits / 8]);
+      expected.push_back(bits == 8 ? byte : byte >> (i % 2 * 4) & 15);
+    }
+    for (const InstructionSet set : kAllSets) {
+      if (set > MachineInstructionSet()) continue;
+      INFO(recipe.id << " " << ToString(set));
+      Bytes found(expected.size());
+      QuantiseElements(set, recipe, some, some_amax, found);
+      for (size_t i = 0; i < found.size(); ++i) {
+        REQUIRE(static_cast<uint32_t>(found[i]) == expected[i]);
+      }
+    }
+  }
+}
+
 TEST_CASE("tiles that changed blocks touch are all that changes", "[quantise]") {
   Random random(samples::TestSeed());
   for (const Recipe& recipe : AllRecipes()) {

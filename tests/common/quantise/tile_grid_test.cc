@@ -112,4 +112,30 @@ TEST_CASE("a tensor without elements has no tiles", "[quantise]") {
   }
 }
 
+TEST_CASE("a cursor finds the tile of each element, and each tile its elements", "[tile_grid]") {
+  samples::Random random(samples::TestSeed());
+  for (const Recipe& recipe : AllRecipes()) {
+    for (const Shape& shape :
+         {Shape{2, 130, 256}, Shape{3, 1, 128}, Shape{1, 300, 1'152}, Shape{2, 64, 128}}) {
+      const TileGrid grid = TileGrid::Create(recipe, shape).value();
+      std::vector<uint64_t> tiles(grid.shape().elements(), ~uint64_t{0});
+      for (uint64_t tile = 0; tile < grid.tile_count(); ++tile) {
+        const TileArea area = grid.AreaOf(tile);
+        for (uint64_t row = 0; row < area.rows; ++row) {
+          for (uint64_t column = 0; column < area.columns; ++column) {
+            uint64_t& found = tiles[area.begin + row * area.stride + column];
+            REQUIRE(found == ~uint64_t{0});
+            found = tile;
+          }
+        }
+      }
+      TileCursor cursor(grid);
+      for (uint64_t element = 0; element < tiles.size(); element += 1 + random.Below(50)) {
+        REQUIRE(tiles[element] == TileOf(grid, element));
+        REQUIRE(cursor.TileOf(element) == tiles[element]);
+      }
+    }
+  }
+}
+
 }  // namespace dws::quantise

@@ -19,7 +19,10 @@ constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max
 RankLayout TrainerLayout() {
   return MakeLayout(
       {{.tensor = {.name = "a.weight", .dtype = DType::kBF16, .shape = {260, 1024}}},
-       {.tensor = {.name = "b.weight", .dtype = DType::kBF16, .shape = {300, 384}, .cuts = {{0, {128, 256}}}},
+       {.tensor = {.name = "b.weight",
+                   .dtype = DType::kBF16,
+                   .shape = {300, 384},
+                   .cuts = {{0, {128, 256}}}},
         .cells = {{0, 3}}},
        {.tensor = {.name = "c.weight", .dtype = DType::kBF16, .shape = {3, 130, 256}}},
        {.tensor = {.name = "head.weight", .dtype = DType::kBF16, .shape = {200, 512}}},

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/base/bytes.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/model/delta_profile.h"
@@ -34,6 +35,11 @@ class SenderSide {
   // Captures the weights as the next version: everything that Publish does except the RPC. Kept for
   // Seal.
   void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast);
+  // The version that was captured last. CHECK: it was not sealed.
+  const CapturedVersion& captured() const {
+    DWS_CHECK(captured_.has_value());
+    return *captured_;
+  }
   // The captured version in the form that is retained and sent.
   RetainedVersionPtr Seal();
 

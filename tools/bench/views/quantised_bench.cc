@@ -1,0 +1,220 @@
+// Measures views: what their deltas weigh beside the BF16 delta of the same step, and how long
+// their capture takes beside the plain one. CSV on stdout, a table with the bars on stderr.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sender_daemon/publish/publish_pipeline.h"
+#include "sender_daemon/views/view_snapshot.h"
+#include "tools/bench/codec/sender_side.h"
+#include "tools/bench/measure/report.h"
+#include "tools/bench/measure/synthetic.h"
+#include "tools/bench/measure/timing.h"
+#include "tools/bench/measure/trace.h"
+
+namespace dws::bench {
+namespace {
+
+constexpr uint64_t kSizeMin = uint64_t{1} << 20;
+constexpr uint64_t kSizeMax = uint64_t{8} << 30;
+constexpr uint64_t kSyntheticColumns = 2048;
+constexpr double kSyntheticDensity = 0.01;
+constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_max = 1000};
+constexpr const char* kViews[] = {"fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor",
+                                  "int4-g32/amax7", "int4-g128/amax7"};
+
+struct Options {
+  uint64_t size_bytes = uint64_t{1} << 30;
+  int rounds = 5;
+  int threads = 2;
+  std::string trace;
+};
+
+struct FollowedView {
+  std::string name;
+  std::unique_ptr<ViewSnapshot> view;
+};
+
+Result<std::vector<FollowedView>> FollowAll(const RankStatePtr& trainer, ThreadPool& pool) {
+  std::vector<FollowedView> views;
+  for (const char* name : kViews) {
+    DWS_ASSIGN_OR_RETURN(auto view, ViewSnapshot::Create(name, trainer, kLogLimits));
+    view->CaptureVersion(*trainer->snapshot->version(), nullptr, pool);
+    views.push_back({.name = name, .view = std::move(view)});
+  }
+  return views;
+}
+
+// Elements of tensors whose names end so.
+uint64_t ElementsOf(const RankLayout& layout, std::string_view ending) {
+  uint64_t elements = 0;
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    if (layout.shards()[slice.shard].tensor.name.ends_with(ending)) elements += slice.elements;
+  }
+  return elements;
+}
+
+uint64_t ChangedOf(const RankLayout& layout, const CapturedVersion& captured,
+                   std::string_view ending) {
+  uint64_t changed = 0;
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    if (!layout.shards()[slice.shard].tensor.name.ends_with(ending)) continue;
+    for (uint64_t b = 0; b < slice.blocks; ++b)
+      changed += captured.blocks[slice.first_block + b].nnz;
+  }
+  return changed;
+}
+
+// Every step of the trace in order: its delta, and that of each view.
+Status BenchBytes(const Options& options, Report& report) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> files, TraceFiles(options.trace));
+  DWS_ASSIGN_OR_RETURN(std::vector<TensorPair> tensors, ReadFirstStep(files[0]));
+  std::vector<TensorSpec> specs;
+  for (const TensorPair& tensor : tensors) specs.push_back(tensor.spec);
+  DWS_ASSIGN_OR_RETURN(const Placement placement, PlaceTensors(specs));
+  DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(placement));
+  ThreadPool pool(1);
+  std::vector<FollowedView> views;
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (f > 0) DWS_RETURN_IF_ERROR(ReadNextStep(files[f], tensors));
+    for (size_t i = 0; i < specs.size(); ++i) {
+      std::copy(tensors[i].after.begin(), tensors[i].after.end(),
+                placement.Tensor(sender->weights(), i).begin());
+    }
+    sender->Capture(pool);
+    if (f == 0) {
+      DWS_ASSIGN_OR_RETURN(views, FollowAll(sender->state(), pool));
+      continue;
+    }
+    const std::string pair =
+        fmt::format("{} to {}", std::filesystem::path(files[f - 1]).stem().string(),
+                    std::filesystem::path(files[f]).stem().string());
+    std::vector<CapturedVersion> captured;
+    for (const FollowedView& followed : views) {
+      captured.push_back(
+          followed.view->CaptureVersion(sender->captured().version, &sender->captured(), pool));
+    }
+    const RetainedVersionPtr plain = sender->Seal();
+    const double share =
+        static_cast<double>(plain->nnz) / static_cast<double>(placement.layout.element_count());
+    for (size_t v = 0; v < views.size(); ++v) {
+      const RankLayout& layout = views[v].view->state()->layout();
+      const bool int4 = views[v].name.starts_with("int4");
+      const double scales =
+          static_cast<double>(ChangedOf(layout, captured[v], "weight_scale") +
+                              ChangedOf(layout, captured[v], "weight_scale_inv")) /
+          static_cast<double>(ElementsOf(layout, "weight_scale") +
+                              ElementsOf(layout, "weight_scale_inv"));
+      const std::string_view codes = int4 ? "weight_packed" : "weight";
+      const double changed = static_cast<double>(ChangedOf(layout, captured[v], codes)) /
+                             static_cast<double>(ElementsOf(layout, codes));
+      const RetainedVersionPtr sealed =
+          Seal({.state = views[v].view->state(), .captured = std::move(captured[v])});
+      const auto ours = static_cast<double>(sealed->object.size());
+      const auto reference = static_cast<double>(plain->object.size());
+      report.Add(
+          {.id = "P22",
+           .what = fmt::format("{}; {}; of BF16 {:.3f} % changed; of {} {:.4f} %; of scales "
+                               "{:.4f} %",
+                               pair, views[v].name, share * 100,
+                               int4 ? "words of 8 codes" : "codes", changed * 100, scales * 100),
+           .ours = ours,
+           .reference = reference,
+           .ratio = ours / reference,
+           .unit = "bytes",
+           .bar = AtMost(0.5)});
+    }
+  }
+  return OkStatus();
+}
+
+Result<Workload> MakeWorkload(const Options& options) {
+  std::vector<TensorPair> tensors;
+  if (!options.trace.empty()) {
+    DWS_ASSIGN_OR_RETURN(tensors, ReadLastSteps(options.trace));
+  } else {
+    const uint64_t rows = std::min<uint64_t>(64, options.size_bytes >> 20) * 256;
+    Versions versions = MakeBf16(rows * kSyntheticColumns, kSyntheticDensity);
+    tensors.push_back(
+        {.spec = {.name = "weight", .dtype = DType::kBF16, .shape = {rows, kSyntheticColumns}},
+         .before = std::move(versions.before),
+         .after = std::move(versions.after)});
+  }
+  return Workload::Tile(std::move(tensors), options.size_bytes);
+}
+
+// A trainer that goes back and forth between two versions: the plain capture, then that of one view.
+Status BenchCapture(const Options& options, const Workload& workload, const char* name,
+                    Report& report) {
+  DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(workload.placement()));
+  ThreadPool pool(static_cast<size_t>(options.threads) - 1);
+  workload.FillBefore(sender->weights());
+  sender->Capture(pool);
+  DWS_ASSIGN_OR_RETURN(const auto view, ViewSnapshot::Create(name, sender->state(), kLogLimits));
+  view->CaptureVersion(sender->captured().version, nullptr, pool);
+  bool is_after = false;
+  const std::vector<Contender> contenders = {
+      {.run = [&] { sender->Capture(pool); },
+       .prepare =
+           [&] {
+             is_after = !is_after;
+             workload.Write(sender->weights(),
+                            is_after ? workload.changes().after : workload.changes().before);
+           }},
+      {.run = [&] {
+        view->CaptureVersion(sender->captured().version, &sender->captured(), pool);
+      }}};
+  const std::vector<double> seconds = MedianSeconds(contenders, options.rounds);
+  report.Add({.id = "P21",
+              .what = fmt::format("{}; {:.2f} % changed; {} threads", name,
+                                  workload.density() * 100, options.threads),
+              .ours = seconds[1],
+              .reference = seconds[0],
+              .ratio = seconds[1] / seconds[0],
+              .unit = "s",
+              .bar = AtMost(1.5)});
+  return OkStatus();
+}
+
+Status Run(const Options& options) {
+  Report report;
+  if (!options.trace.empty()) DWS_RETURN_IF_ERROR(BenchBytes(options, report));
+  DWS_ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(options));
+  for (const char* name : kViews) {
+    DWS_RETURN_IF_ERROR(BenchCapture(options, workload, name, report));
+  }
+  report.PrintTable();
+  return OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Measures views of quantised weights: bytes on the wire (P22) and capture (P21), beside "
+      "BF16. CSV on stdout (id,case,ours,reference,ratio,unit), a table with the bars on stderr.",
+      "tools/bench.sh quantised");
+  app.add_option("--size", options.size_bytes,
+                 "Bytes of BF16 weights for P21: 64MiB, 1GiB (default)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(kSizeMin, kSizeMax));
+  app.add_option("--rounds", options.rounds, "Repetitions of each; the median counts (default 5)")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--threads", options.threads, "That capture (default 2)")
+      ->check(CLI::Range(1, 256));
+  app.add_option("--trace", options.trace,
+                 "Folder of safetensors files: consecutive steps of one training run, by name. "
+                 "Without one, P22 is left out and P21 uses synthetic weights");
+  CLI11_PARSE(app, argc, argv);
+  const Status status = Run(options);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "quantised: {}\n", ToString(status));
+  return 1;
+}
+
+}  // namespace
+}  // namespace dws::bench
+
+int main(int argc, char** argv) { return dws::bench::Main(argc, argv); }
