@@ -5,7 +5,7 @@
 #define DWS_QUANTISE_CODE DWS_TARGET_AVX2 static inline
 
 #include "common/base/intrinsics.h"
-#include "common/quantise/kernels/tile_loops.h"
+#include "common/quantise/kernels/jobs.h"
 
 #if defined(__x86_64__)
 

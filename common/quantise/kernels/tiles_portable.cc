@@ -2,7 +2,7 @@
 // compared with.
 #define DWS_QUANTISE_CODE static inline
 
-#include "common/quantise/kernels/tile_loops.h"
+#include "common/quantise/kernels/jobs.h"
 
 namespace dws::quantise::kernels {
 

@@ -1,0 +1,99 @@
+// From a job and its rule to the loops that are compiled for that rule. Included by one file for each
+// instruction set, after it has defined DWS_QUANTISE_CODE (arithmetic.h says why).
+#pragma once
+
+#include "common/quantise/kernels/tile_loops.h"
+
+namespace dws::quantise::kernels {
+
+// Elements of any tiles.
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
+  constexpr Step kStep = StepOf(kRule);
+  uint64_t done = 0;
+  if constexpr (Lanes::kWidth > 1) {
+    for (; done + Lanes::kWidth <= job.count; done += Lanes::kWidth) {
+      float operands[Lanes::kWidth];
+      bool plain = true;
+      for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
+        const uint32_t amax = job.amax[done + i];
+        operands[i] = MakeScale<kRule>(amax, {}).operand;
+        plain = plain && IsPlain(kStep, amax, operands[i]);
+      }
+      const std::byte* const from = job.elements + done * 2;
+      if (plain) {
+        Lanes::StoreBytes(Encode<Lanes, CodesOf(kRule)>(Quotient<Lanes, kStep>(
+                              Lanes::Load(from), Lanes::LoadFloats(operands))),
+                          job.codes + done);
+        continue;
+      }
+      for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
+        job.codes[done + i] =
+            static_cast<std::byte>(EncodeElement<kRule>(from + i * 2, operands[i]));
+      }
+    }
+  }
+  for (; done < job.count; ++done) {
+    job.codes[done] = static_cast<std::byte>(EncodeElement<kRule>(
+        job.elements + done * 2, MakeScale<kRule>(job.amax[done], {}).operand));
+  }
+}
+
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunJob(const TileJob& job) {
+  if constexpr (TilesOf(kRule) == Tiles::kSquares) {
+    RunSquares<Lanes, kRule>(job);
+  } else if constexpr (TilesOf(kRule) == Tiles::kElements) {
+    RunElements<Lanes, kRule>(job);
+  } else {
+    RunRows<Lanes, kRule>(job);
+  }
+}
+
+struct ScaleJob {
+  uint16_t amax = 0;
+  TileScale* to = nullptr;
+};
+template <typename Lanes, Rule kRule>
+DWS_QUANTISE_CODE void RunJob(const ScaleJob& job) {
+  const Scale scale = MakeScale<kRule>(job.amax, {});
+  *job.to = {.stored = scale.stored, .operand = OneLane::Bits(scale.operand)};
+}
+
+template <typename Lanes, typename Job>
+DWS_QUANTISE_CODE void Run(Rule rule, const Job& job) {
+  switch (rule) {
+    case Rule::kDeepseek:
+      return RunJob<Lanes, Rule::kDeepseek>(job);
+    case Rule::kDeepseekDivide:
+      return RunJob<Lanes, Rule::kDeepseekDivide>(job);
+    case Rule::kDeepseekUe8m0:
+      return RunJob<Lanes, Rule::kDeepseekUe8m0>(job);
+    case Rule::kVllmChannel:
+      return RunJob<Lanes, Rule::kVllmChannel>(job);
+    case Rule::kVllmTensor:
+      return RunJob<Lanes, Rule::kVllmTensor>(job);
+    case Rule::kCompressedRow:
+      return RunJob<Lanes, Rule::kCompressedRow>(job);
+    case Rule::kCompressedWhole:
+      return RunJob<Lanes, Rule::kCompressedWhole>(job);
+    case Rule::kMxFloor:
+      return RunJob<Lanes, Rule::kMxFloor>(job);
+    case Rule::kMxEven:
+      return RunJob<Lanes, Rule::kMxEven>(job);
+    case Rule::kMxCompressed:
+      return RunJob<Lanes, Rule::kMxCompressed>(job);
+    case Rule::kMxRceil:
+      return RunJob<Lanes, Rule::kMxRceil>(job);
+    case Rule::kInt4Amax7:
+      return RunJob<Lanes, Rule::kInt4Amax7>(job);
+    case Rule::kInt4Amax7_5:
+      return RunJob<Lanes, Rule::kInt4Amax7_5>(job);
+    case Rule::kNvfp4Modelopt:
+      return RunJob<Lanes, Rule::kNvfp4Modelopt>(job);
+    case Rule::kNvfp4Compressed:
+      return RunJob<Lanes, Rule::kNvfp4Compressed>(job);
+  }
+}
+
+}  // namespace dws::quantise::kernels
