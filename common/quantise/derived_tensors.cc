@@ -3,6 +3,8 @@
 // they are refused.
 #include "common/quantise/derived_tensors.h"
 
+#include <optional>
+
 #include "common/base/bytes.h"
 #include "common/base/check.h"
 
@@ -83,19 +85,24 @@ Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
   return OkStatus();
 }
 
-// The cuts of an output, whose dimensions are the canonical ones divided, or the first ones of
-// them.
+// By how much a boundary of an output's dimension has to be multiplied to be one of the canonical
+// tensor's; nullopt: the output is not cut there. The output's dimensions are the canonical ones
+// divided, or the first ones of them.
+std::optional<uint64_t> Multiplier(const Recipe& recipe, Role role, size_t rank, uint32_t dim) {
+  if (dim + 2 < rank) return 1;
+  if (role == Role::kCodes) return dim + 1 == rank ? CodesPerElement(recipe) : 1;
+  if (role != Role::kScales || dim >= rank) return std::nullopt;
+  const uint32_t unit = Unit(recipe, rank, dim);
+  return unit == Recipe::kWhole ? std::nullopt : std::optional<uint64_t>(unit);
+}
+
 std::vector<Cuts> CutsOfOutput(const Recipe& recipe, Role role, const TensorSpec& canonical) {
-  const size_t rank = canonical.shape.size();
   std::vector<Cuts> result;
   for (const Cuts& cuts : canonical.cuts) {
-    const bool in_matrix = cuts.dim + 2 >= rank;
-    if (in_matrix && role != Role::kCodes && role != Role::kScales) continue;
-    uint64_t divisor = 1;
-    if (in_matrix && role == Role::kScales) divisor = Unit(recipe, rank, cuts.dim);
-    if (cuts.dim + 1 == rank && role == Role::kCodes) divisor = CodesPerElement(recipe);
+    const auto multiplier = Multiplier(recipe, role, canonical.shape.size(), cuts.dim);
+    if (!multiplier.has_value()) continue;
     Cuts& mapped = result.emplace_back(cuts);
-    for (uint64_t& at : mapped.at) at /= divisor;
+    for (uint64_t& at : mapped.at) at /= *multiplier;
   }
   return result;
 }
@@ -147,6 +154,30 @@ Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const Tensor
     const Status valid = Validate(result.back());
     if (!valid.ok()) {
       return Annotate(valid, fmt::format("recipe {} of tensor {}", recipe.id, canonical.name));
+    }
+  }
+  return result;
+}
+
+Result<std::vector<Cuts>> CanonicalCuts(const Recipe& recipe, Role role,
+                                        const TensorSpec& canonical,
+                                        const std::vector<Cuts>& cuts) {
+  const OutputKind* const output = recipe.Find(role);
+  DWS_CHECK(output != nullptr);
+  std::vector<Cuts> result = cuts;
+  for (Cuts& mapped : result) {
+    const auto multiplier = Multiplier(recipe, role, canonical.shape.size(), mapped.dim);
+    if (!multiplier.has_value()) {
+      return InvalidArgumentError("tensor {}: with recipe {} it is not cut on dimension {}",
+                                  NameOf(*output, canonical.name), recipe.id, mapped.dim);
+    }
+    for (uint64_t& at : mapped.at) {
+      if (mapped.dim < canonical.shape.size() && at < canonical.shape[mapped.dim]) {
+        at *= *multiplier;
+        continue;
+      }
+      return InvalidArgumentError("tensor {}: {} is no boundary inside dimension {}",
+                                  NameOf(*output, canonical.name), at, mapped.dim);
     }
   }
   return result;

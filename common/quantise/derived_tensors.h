@@ -39,4 +39,10 @@ Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64
 // does not fit, or a cut divides a tile; then the message names the boundaries to use.
 Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const TensorSpec& canonical);
 
+// Where `canonical` has to be cut so that its output of this role, which the recipe has, is cut at
+// `cuts`. INVALID_ARGUMENT, naming the tensor: the output cannot be cut so. That DeriveTensors takes
+// such cuts is not checked.
+Result<std::vector<Cuts>> CanonicalCuts(const Recipe& recipe, Role role,
+                                        const TensorSpec& canonical, const std::vector<Cuts>& cuts);
+
 }  // namespace dws::quantise

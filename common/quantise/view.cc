@@ -91,6 +91,28 @@ Result<View> ParseView(std::string_view name) {
   return view;
 }
 
+Result<CutWishes> TrainerCuts(const View& view, const RankLayout& trainer,
+                              const CutWishes& wishes) {
+  CutWishes result;
+  for (const Shard& shard : trainer.shards()) {
+    const std::string& name = shard.tensor.name;
+    if (!view.Quantises(shard.tensor)) {
+      const auto wish = wishes.find(name);
+      if (wish != wishes.end()) Merge(result, name, wish->second);
+      continue;
+    }
+    for (const OutputKind& output : view.recipe.outputs()) {
+      const auto wish = wishes.find(NameOf(output, name));
+      if (wish == wishes.end()) continue;
+      DWS_ASSIGN_OR_RETURN(
+          const std::vector<Cuts> cuts,
+          CanonicalCuts(view.recipe, output.role, shard.tensor, wish->second));
+      Merge(result, name, cuts);
+    }
+  }
+  return result;
+}
+
 Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& trainer) {
   DWS_ASSIGN_OR_RETURN(const View view, ParseView(name));
   const Recipe& recipe = view.recipe;

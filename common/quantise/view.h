@@ -11,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "common/model/layout.h"
+#include "common/model/refinement.h"
 #include "common/quantise/recipe.h"
 #include "common/quantise/tile_grid.h"
 
@@ -29,6 +30,10 @@ struct View {
 // "fp8-block128/deepseek", "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight".
 // INVALID_ARGUMENT: there is no such recipe; it is too long; a part is not understood.
 Result<View> ParseView(std::string_view name);
+
+// The cuts of the view's tensors as cuts of the trainer's tensors that they are made of. Tensors
+// that the trainer's layout does not lead to are passed over. INVALID_ARGUMENT: as CanonicalCuts.
+Result<CutWishes> TrainerCuts(const View& view, const RankLayout& trainer, const CutWishes& wishes);
 
 // The layout of a view of one trainer rank, and where each slice comes from. Immutable. Threads:
 // safe to read from any.

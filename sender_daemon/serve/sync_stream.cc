@@ -246,7 +246,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
 
 Status SyncStream::HandleRefine(const v1::Refine& refine) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(refine.stream()));
-  DWS_ASSIGN_OR_RETURN(const CutWishes wishes, FromProto(refine.tensors()));
+  DWS_ASSIGN_OR_RETURN(CutWishes wishes, FromProto(refine.tensors()));
   const std::string view = this->view();
   const RankStatePtr state = hub_.Current(view);
   // Most receivers ask for the same: the next welcome answers them all.
@@ -255,12 +255,14 @@ Status SyncStream::HandleRefine(const v1::Refine& refine) {
     if (refine.probe()) AnswerRefine(refine.id(), OkStatus());
     return OkStatus();
   }
-  if (!view.empty()) {
-    AnswerRefine(refine.id(), InvalidArgumentError(
-                                  "the tensors of view '{}' are cut as the trainer's are: declare "
-                                  "the cuts when the trainer registers",
-                                  view));
-    return OkStatus();
+  if (const RankStatePtr trainer = hub_.Current(); !view.empty() && trainer != nullptr) {
+    DWS_ASSIGN_OR_RETURN(const quantise::View parsed, quantise::ParseView(view));
+    Result<CutWishes> cuts = quantise::TrainerCuts(parsed, trainer->layout(), wishes);
+    if (!cuts.ok()) {
+      AnswerRefine(refine.id(), Annotate(cuts.status(), fmt::format("view '{}'", view)));
+      return OkStatus();
+    }
+    wishes = *std::move(cuts);
   }
   if (const auto older = hub_.OlderThan(kRefinementMinor); older.has_value()) {
     AnswerRefine(

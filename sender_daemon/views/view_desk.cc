@@ -57,7 +57,7 @@ void ViewDesk::BeginAsked() {
   }
 }
 
-Status ViewDesk::Begin(const std::string& name) {
+Status ViewDesk::Begin(const std::string& name, const RetainedVersionPtr& former) {
   const auto found = followed_.find(name);
   if (found != followed_.end() && found->second.view != nullptr) return OkStatus();
   DropUnused();
@@ -70,13 +70,15 @@ Status ViewDesk::Begin(const std::string& name) {
     DWS_ASSIGN_OR_RETURN(followed.view, ViewSnapshot::Create(name, trainer_, parts_.log_limits));
     LogInfo("view_begun",
             {{"view", name}, {"bytes", followed.view->state()->layout().size_bytes()}});
-    Fill(name, *followed.view);
+    followed.former = former;
+    Fill(name, followed);
   }
   followed_[name] = std::move(followed);
   return OkStatus();
 }
 
-void ViewDesk::Fill(const std::string& name, ViewSnapshot& view) {
+void ViewDesk::Fill(const std::string& name, const Followed& followed) {
+  ViewSnapshot& view = *followed.view;
   const std::optional<WeightVersion> version = trainer_->snapshot->version();
   const bool lacks = version.has_value() && !open_ && !view.state()->snapshot->newest().has_value();
   // What is not recorded yet is announced to nobody. The next version fills it then.
@@ -86,7 +88,11 @@ void ViewDesk::Fill(const std::string& name, ViewSnapshot& view) {
                 .captured = view.CaptureVersion(*version, nullptr, parts_.pool),
                 .accepted_at = began};
     job.capture_seconds = ToSeconds(parts_.clock.Now() - began);
-    view.state()->log->Append(Seal(std::move(job)));
+    RetainedVersionPtr sealed = Seal(std::move(job));
+    if (followed.former != nullptr && followed.former->version == *version) {
+      sealed = Restated(*followed.former, view.state()->layout().signature(), sealed->after);
+    }
+    view.state()->log->Append(std::move(sealed));
   }
   parts_.hub.SetView(name, view.state());
 }
@@ -97,12 +103,17 @@ void ViewDesk::OnState(RankStatePtr trainer) {
     OnGivenUp();
     return;
   }
+  const bool refined = trainer_ != nullptr && trainer_->stream == trainer->stream &&
+                       SameButCuts(trainer_->layout(), trainer->layout());
   trainer_ = std::move(trainer);
-  std::vector<std::string> names;
-  for (const auto& [name, followed] : followed_) names.push_back(name);
+  std::map<std::string, RetainedVersionPtr> views;
+  for (const auto& [name, followed] : followed_) {
+    RetainedVersionPtr& former = views[name];
+    if (refined && followed.view != nullptr) former = followed.view->state()->log->Newest();
+  }
   followed_.clear();  // before the next ones take memory
-  for (const std::string& name : names) {
-    if (const Status begun = Begin(name); !begun.ok()) {
+  for (const auto& [name, former] : views) {
+    if (const Status begun = Begin(name, former); !begun.ok()) {
       LogWarning("view_ended", {{"view", name}, {"reason", Message(begun)}});
       parts_.hub.EndView(name, begun);
     }
@@ -127,7 +138,7 @@ void ViewDesk::Forget() {
 void ViewDesk::OnGivenUp() {
   open_ = false;
   for (const auto& [name, followed] : followed_) {
-    if (followed.view != nullptr) Fill(name, *followed.view);
+    if (followed.view != nullptr) Fill(name, followed);
   }
 }
 

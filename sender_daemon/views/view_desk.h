@@ -57,11 +57,13 @@ class ViewDesk {
   struct Followed {
     std::unique_ptr<ViewSnapshot> view;  // null before the trainer has registered
     TimePoint used_at;                   // when it had a follower last, as far as was looked
+    // The newest version in the layouts before this one, whose state tokens receivers may still report.
+    RetainedVersionPtr former = nullptr;
   };
   void BeginAsked();
-  Status Begin(const std::string& name);
+  Status Begin(const std::string& name, const RetainedVersionPtr& former = nullptr);
   // Captures the trainer's newest version, if the view has none and no other is being captured.
-  void Fill(const std::string& name, ViewSnapshot& view);
+  void Fill(const std::string& name, const Followed& followed);
   void DropUnused();
 
   const Parts parts_;

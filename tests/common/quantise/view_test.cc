@@ -131,4 +131,48 @@ TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
              Contains("depends on a whole matrix"));
 }
 
+TEST_CASE("cuts of a view's tensors lead to cuts of the trainer's", "[quantise]") {
+  const RankLayout trainer = LayoutOf({{.tensor = Matrix("e.weight", {4, 512, 384})},
+                                       {.tensor = Matrix("gate.weight", {64, 64})},
+                                       {.tensor = Matrix("o.weight", {256, 512})}});
+  const auto cuts = [&](const std::string& view, const CutWishes& wishes) {
+    return TrainerCuts(ParseView(view).value(), trainer, wishes);
+  };
+  const CutWishes squares = {{"e.weight", {{.dim = 0, .at = {2}}}},
+                             {"e.weight_scale_inv", {{.dim = 1, .at = {1, 3}}}},
+                             {"gate.weight", {{.dim = 1, .at = {7}}}},
+                             {"o.weight_scale_inv", {{.dim = 1, .at = {2}}}},
+                             {"of.another.rank", {{.dim = 0, .at = {1}}}}};
+  const CutWishes expected = {
+      {"e.weight", {{.dim = 0, .at = {2}}, {.dim = 1, .at = {128, 384}}}},
+      {"gate.weight", {{.dim = 1, .at = {7}}}},
+      {"o.weight", {{.dim = 1, .at = {256}}}}};
+  CHECK((cuts("fp8-block128/deepseek,except=gate.*", squares).value() == expected));
+  // What is asked for is then there.
+  const RankLayout finer = Refined(trainer, expected).value();
+  const auto view = ViewLayout::Create("fp8-block128/deepseek,except=gate.*", finer);
+  CHECK(Lacking(view.value().layout(), squares).empty());
+
+  const CutWishes packed = {{"e.weight_shape", {{.dim = 0, .at = {1}}}},
+                            {"o.weight_packed", {{.dim = 0, .at = {3}}, {.dim = 1, .at = {16}}}},
+                            {"o.weight_scale", {{.dim = 1, .at = {3}}}}};
+  const CutWishes groups = {{"e.weight", {{.dim = 0, .at = {1}}}},
+                            {"o.weight", {{.dim = 0, .at = {3}}, {.dim = 1, .at = {128, 384}}}}};
+  CHECK((cuts("int4-g128/amax7", packed).value() == groups));
+
+  const auto why = [&](const std::string& name, const CutWishes& wishes) {
+    const auto refused = cuts(name, wishes);
+    CHECK(refused.status().code() == absl::StatusCode::kInvalidArgument);
+    return std::string(Message(refused.status()));
+  };
+  CHECK_THAT(why("fp8-channel/vllm", {{"o.weight_scale", {{.dim = 1, .at = {1}}}}}),
+             Contains("o.weight_scale") && Contains("not cut on dimension 1"));
+  CHECK_THAT(why("int4-g32/amax7", {{"e.weight_shape", {{.dim = 1, .at = {1}}}}}),
+             Contains("e.weight_shape"));
+  CHECK_THAT(why("mxfp8/floor", {{"o.weight_scale", {{.dim = 1, .at = {uint64_t{1} << 60}}}}}),
+             Contains("no boundary inside dimension 1"));
+  CHECK_THAT(why("mxfp8/floor", {{"o.weight_scale", {{.dim = 9, .at = {1}}}}}),
+             Contains("dimension 9"));
+}
+
 }  // namespace dws::quantise

@@ -3,6 +3,7 @@ compared with numpy."""
 
 from __future__ import annotations
 
+import threading
 import unittest
 from typing import Any
 
@@ -152,6 +153,57 @@ class ViewTest(ViewCase):
             self.check(engine, live, view)
             self.publish(0.02)
         self.check(engine, live, view)
+
+    def test_cuts_that_engines_of_a_view_need_are_made_when_they_attach(self) -> None:
+        shapes = {name: SHAPES[name] for name in ("experts.weight", "norm.weight", "proj.weight")}
+        self.begin(shapes)
+        self.publish()
+        view = "fp8-block128/deepseek"
+        whole, whole_live, _ = self.attach(view)
+        plain, plain_live, _ = self.attach("")
+        self.check(whole, whole_live, view)
+        self.check(plain, plain_live, "")
+        receiver = self.cluster.start_receiver("halves", f"--view={view}")
+        ranks = [self.engine(receiver, rank, 2) for rank in range(2)]
+        live: list[dict[str, Any]] = [{}, {}]
+
+        def attach(rank: int) -> None:
+            tensors, mapping = {}, {}
+            for name, array in self.expected(view).items():
+                if not name.startswith("proj."):
+                    tensors[name] = np.zeros_like(array)
+                    continue
+                half = len(array) // 2
+                tensors[name] = np.zeros_like(array[:half])
+                mapping[name] = dws.Slice(name, 0, half * rank, half * (rank + 1))
+            live[rank] = ranks[rank].attach(tensors, mapping)
+
+        threads = [threading.Thread(target=attach, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for share in (0.0, 0.01, 0.3):
+            # Those that were there go on with the version they have, and with the next ones.
+            self.dws_trainer.wait(self.version, timeout=60)
+            self.check(whole, whole_live, view)
+            self.check(plain, plain_live, "")
+            for rank, engine in enumerate(ranks):
+                self.await_version(engine, self.version)
+                with engine.running(60):
+                    for name, wanted in self.expected(view).items():
+                        if name.startswith("proj."):
+                            half = len(wanted) // 2
+                            wanted = wanted[half * rank : half * (rank + 1)]
+                        self.assertEqual(live[rank][name].tobytes(), wanted.tobytes(), name)
+            self.publish(share)
+        # Half a tile is no part that a view can have.
+        receiver = self.cluster.start_receiver("odd", f"--view={view}")
+        odd = self.engine(receiver)
+        tensors = {name: np.zeros_like(array) for name, array in self.expected(view).items()}
+        tensors["proj.weight"] = tensors["proj.weight"][:64]
+        with self.assertRaisesRegex(Exception, "needs cuts of dimension 0 at multiples of 128"):
+            odd.attach(tensors, {"proj.weight": dws.Slice("proj.weight", 0, 0, 64)})
 
     def test_what_cannot_be_a_view_is_refused_by_name(self) -> None:
         self.begin({"proj.weight": (1024, 256)}, {"proj.weight": dws.Cut((100,), 0)})
