@@ -161,6 +161,7 @@ std::vector<ViewJob> ViewDesk::OnCaptured(const CapturedVersion& captured) {
   DropUnused();
   std::vector<ViewJob> jobs;
   if (followed_.empty()) return jobs;
+  const TimePoint began = parts_.clock.Now();
   const std::vector<bool> changed = ChangedBlocks(captured, trainer_->layout().block_count());
   for (auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
@@ -168,6 +169,7 @@ std::vector<ViewJob> ViewDesk::OnCaptured(const CapturedVersion& captured) {
         {.state = followed.view->state(),
          .captured = followed.view->CaptureVersion(captured.version, changed, parts_.pool)});
   }
+  if (!jobs.empty()) parts_.on_captured(parts_.clock.Now() - began);
   return jobs;
 }
 
