@@ -126,7 +126,8 @@ Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64
   if (recipe.tile_columns > 1 && !recipe.has_partial_tiles &&
       result.columns % recipe.tile_columns != 0) {
     return InvalidArgumentError(
-        "recipe {} needs a multiple of {} columns, found {}: leave this tensor as it is, or pad it",
+        "recipe {} needs a multiple of {} columns, found {}: leave this tensor as it is "
+        "(except= in a view's name), or pad it",
         recipe.id, recipe.tile_columns, result.columns);
   }
   return result;

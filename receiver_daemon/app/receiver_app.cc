@@ -186,16 +186,16 @@ Status ReceiverApp::Serve() {
   DWS_CHECK((group_ != nullptr) == (group_endpoint_ != nullptr));
   operations_ = std::make_unique<ReceiverOperations>(
       ReceiverName{.job_id = options_.job_id, .receiver_id = options_.receiver_id},
-      ReceiverOperations::Parts{
-          .lifecycle = lifecycle_,
-          .subscription = *subscription_,
-          .registry = registry_,
-          .links = senders_->links(),
-          .worker = *worker_,
-          .desk = operator_desk_,
-          .clock = clock_,
-          .group = group_.get(),
-          .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr});
+      ReceiverOperations::Parts{.lifecycle = lifecycle_,
+                                .subscription = *subscription_,
+                                .registry = registry_,
+                                .links = senders_->links(),
+                                .worker = *worker_,
+                                .desk = operator_desk_,
+                                .clock = clock_,
+                                .group = group_.get(),
+                                .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr,
+                                .view = options_.view});
   metrics_.Show({.worker = *worker_,
                  .subscription = *subscription_,
                  .registry = registry_,

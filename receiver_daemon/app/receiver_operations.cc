@@ -45,7 +45,7 @@ std::string Troubles(const WorkerStatus& worker) {
 }  // namespace
 
 ReceiverOperations::ReceiverOperations(ReceiverName name, Parts parts)
-    : name_(std::move(name)), parts_(parts), started_(parts.clock.Now()) {}
+    : name_(std::move(name)), parts_(std::move(parts)), started_(parts_.clock.Now()) {}
 
 void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   const Lifecycle::State state = parts_.lifecycle.state();
@@ -67,6 +67,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   }
   FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
                      parts_.links.FullWayViews(), parts_.clock.Now(), *reply.mutable_receiver());
+  reply.mutable_receiver()->set_view(parts_.view);
   if (parts_.group != nullptr) {
     if (!parts_.group->leads()) reply.mutable_receiver()->clear_commit_policy();
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());

@@ -29,6 +29,7 @@ class ReceiverOperations final : public AdminOperations {
     const Clock& clock;
     CommitGroup* group = nullptr;           // null: in no group
     const SyncLinks* broadcasts = nullptr;  // null: takes part in no broadcasts
+    std::string view;                       // that it follows; empty: the trainer's own tensors
   };
 
   ReceiverOperations(ReceiverName name, Parts parts);

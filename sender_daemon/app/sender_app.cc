@@ -205,14 +205,14 @@ Status SenderApp::StartParts() {
 
 void SenderApp::StartSession() {
   cuts_ = std::make_unique<CutsFile>(files_, options_.state_folder);
-  views_ = std::make_unique<ViewDesk>(
-      ViewDesk::Parts{.executor = *trainer_executor_,
-                      .hub = *hub_,
-                      .pipeline = *pipeline_,
-                      .pool = *pool_,
-                      .clock = clock_,
-                      .log_limits = {.bytes_max = options_.retain_bytes,
-                                     .versions_max = options_.retain_versions}});
+  views_ = std::make_unique<ViewDesk>(ViewDesk::Parts{
+      .executor = *trainer_executor_,
+      .hub = *hub_,
+      .pipeline = *pipeline_,
+      .pool = *pool_,
+      .clock = clock_,
+      .log_limits = {.bytes_max = options_.retain_bytes, .versions_max = options_.retain_versions},
+      .on_captured = [this](Duration time) { metrics_.OnViewsCaptured(time); }});
   session_ = std::make_unique<TrainerSession>(
       TrainerSession::Options{.job_id = options_.job_id,
                               .trainer_rank = TrainerRank(options_.trainer_rank),

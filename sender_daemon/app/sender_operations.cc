@@ -50,6 +50,15 @@ void FillDensity(const VersionDensity& density, v1::DensityStatus& status) {
   }
 }
 
+void FillView(const ReceiverHub::ServedView& view, v1::ViewStatus& status) {
+  status.set_name(view.name);
+  const RetainedVersionPtr newest = view.state->log->Newest();
+  if (newest != nullptr) status.set_newest_version(newest->version.value());
+  status.set_snapshot_bytes(view.state->snapshot->size_bytes());
+  status.set_retained_bytes(view.state->log->retained_bytes());
+  status.set_receivers(view.receivers);
+}
+
 }  // namespace
 
 SenderOperations::SenderOperations(Names names, Parts parts)
@@ -72,6 +81,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   sender.set_retain_versions_max(names_.log_limits.versions_max);
   for (const auto& sink : parts_.sinks) sink->FillStatus(sender);
   sender.set_fabric(parts_.fabric.Text());
+  for (const auto& view : parts_.hub.Views()) FillView(view, *sender.add_views());
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
     FillState(*state, parts_.hub.Receivers(), sender);
   }

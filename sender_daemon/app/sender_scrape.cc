@@ -32,6 +32,22 @@ void ShowNewest(Scrape& scrape, const RankState& state, const RetainedVersion& n
                newest.density.dense ? 1 : 0);
 }
 
+// Names of views are longer than labels may be: `dwsctl status` has each.
+void ShowViews(Scrape& scrape, const std::vector<ReceiverHub::ServedView>& views) {
+  double snapshot_bytes = 0;
+  double retained_bytes = 0;
+  for (const ReceiverHub::ServedView& view : views) {
+    snapshot_bytes += static_cast<double>(view.state->snapshot->size_bytes());
+    retained_bytes += static_cast<double>(view.state->log->retained_bytes());
+  }
+  scrape.Gauge("dws_sender_views", "Views of the trainer's tensors that are kept for receivers.",
+               static_cast<double>(views.size()));
+  scrape.Gauge("dws_sender_view_snapshot_bytes", "Memory of the snapshots of all views.",
+               snapshot_bytes);
+  scrape.Gauge("dws_sender_view_retained_bytes", "Bytes of the retained deltas of all views.",
+               retained_bytes);
+}
+
 }  // namespace
 
 void ShowSender(Metrics& registry, SenderStates states) {
@@ -57,6 +73,7 @@ void ShowSender(Metrics& registry, SenderStates states) {
                  rank == nullptr ? 0 : static_cast<double>(rank->snapshot->reads().held_bytes()));
     scrape.Gauge("dws_sender_trainer_present", "1 while a trainer is registered.",
                  states.trainer_present() ? 1 : 0);
+    ShowViews(scrape, states.hub->Views());
     for (const auto& sink : *states.sinks) sink->Show(scrape);
   });
 }

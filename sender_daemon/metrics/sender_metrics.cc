@@ -60,6 +60,10 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       capture_seconds_(registry_.AddHistogram("dws_sender_capture_seconds",
                                               "Passes over the trainer's memory, for each version.",
                                               buckets::kStallSeconds)),
+      view_capture_seconds_(registry_.AddHistogram(
+          "dws_sender_view_capture_seconds",
+          "Capturing all views that are followed, for each version; the trainer waits for it.",
+          buckets::kStallSeconds)),
       seal_seconds_(registry_.AddHistogram("dws_sender_seal_seconds",
                                            "Making a delta object of a captured version.",
                                            buckets::kStageSeconds)),
@@ -120,6 +124,10 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   wire_bytes_[0].Increment(static_cast<double>(version.object.size() - payload));
   wire_bytes_[static_cast<size_t>(BlockMode::kClassSplit)].Increment(
       static_cast<double>(version.split_payload_bytes));
+}
+
+void SenderMetrics::OnViewsCaptured(Duration time) {
+  view_capture_seconds_.Observe(ToSeconds(time));
 }
 
 void SenderMetrics::OnAcknowledged(Duration since_announced) {

@@ -29,6 +29,8 @@ class SenderMetrics {
   void OnPublishReply(Duration stall);
   // A version is recorded and about to be announced.
   void OnPublished(const RankState& state, const RetainedVersion& version, Duration seal_time);
+  // The views of a captured version were captured, which took this long.
+  void OnViewsCaptured(Duration time);
   // A receiver committed a version that was announced to it this long ago.
   void OnAcknowledged(Duration since_announced);
   void OnServed(ServedKind kind, uint64_t bytes);
@@ -40,6 +42,7 @@ class SenderMetrics {
   Metrics registry_;
   Histogram publish_seconds_;
   Histogram capture_seconds_;
+  Histogram view_capture_seconds_;
   Histogram seal_seconds_;
   Histogram ack_seconds_;
   Counter published_versions_;

@@ -38,6 +38,7 @@ void AnnouncementSink::FillStatus(v1::SenderStatus& status) const {
     peer.set_stage_seconds(receiver.last_commit.stage_seconds);
     peer.set_fetched_bytes(receiver.last_commit.fetched_bytes);
     peer.set_nacks(receiver.nacks);
+    if (receiver.connection.has_value()) peer.set_view(hub_.ViewOf(*receiver.connection));
     peer.set_left_out(receiver.connection.has_value() && hub_.LeftOut(receiver));
   }
 }

@@ -287,6 +287,24 @@ std::set<std::string> ReceiverHub::FollowedViews() const {
   return names;
 }
 
+std::vector<ReceiverHub::ServedView> ReceiverHub::Views() const {
+  MutexLock lock(mutex_);
+  std::vector<ServedView> views;
+  for (const auto& [name, state] : views_) {
+    const auto follows = [&name](const auto& entry) { return entry.second.view == name; };
+    views.push_back({.name = name,
+                     .state = state,
+                     .receivers = static_cast<uint32_t>(std::ranges::count_if(links_, follows))});
+  }
+  return views;
+}
+
+std::string ReceiverHub::ViewOf(ConnectionId connection) const {
+  MutexLock lock(mutex_);
+  const auto found = links_.find(connection);
+  return found == links_.end() ? std::string() : found->second.view;
+}
+
 std::map<std::string, AnnouncerState::Receiver> ReceiverHub::Receivers() const {
   MutexLock lock(mutex_);
   return state_.receivers();

@@ -87,6 +87,14 @@ class ReceiverHub {
   void EndView(const std::string& name, const Status& reason);
   // Of the receivers that are connected.
   std::set<std::string> FollowedViews() const;
+  struct ServedView {
+    std::string name;
+    RankStatePtr state;
+    uint32_t receivers = 0;  // connected ones that follow it
+  };
+  std::vector<ServedView> Views() const;  // by name
+  // What a receiver follows; empty: the trainer's own tensors, or it is not connected.
+  std::string ViewOf(ConnectionId connection) const;
 
   struct Wait {
     WeightVersion version;

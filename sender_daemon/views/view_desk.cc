@@ -162,12 +162,14 @@ std::vector<ViewJob> ViewDesk::OnCaptured(const CapturedVersion& captured) {
   DropUnused();
   std::vector<ViewJob> jobs;
   if (followed_.empty()) return jobs;
+  const TimePoint began = parts_.clock.Now();
   for (auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
     jobs.push_back(
         {.state = followed.view->state(),
          .captured = followed.view->CaptureVersion(captured.version, &captured, parts_.pool)});
   }
+  if (!jobs.empty()) parts_.on_captured(parts_.clock.Now() - began);
   return jobs;
 }
 

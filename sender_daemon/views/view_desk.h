@@ -30,6 +30,7 @@ class ViewDesk {
     ThreadPool& pool;
     const Clock& clock;
     DeltaLogLimits log_limits;
+    std::function<void(Duration)> on_captured;  // how long the views of a version took
   };
   explicit ViewDesk(const Parts& parts) : parts_(parts) {}
 

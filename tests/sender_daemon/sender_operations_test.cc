@@ -11,6 +11,7 @@
 
 #include "sender_daemon/app/sender_scrape.h"
 #include "sender_daemon/serve/announcement_sink.h"
+#include "sender_daemon/views/view_snapshot.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/weights.h"
 
@@ -45,8 +46,8 @@ class Fixture {
     pipeline.Submit({.state = state, .captured = CaptureAll(*state, pool, version, weights)});
     REQUIRE(pipeline.Drain(limits::kRpcDeadline).ok());
   }
-  ConnectionId Connect(const std::string& id) {
-    auto connection = hub.Connect("job", id, std::make_shared<SilentConnection>());
+  ConnectionId Connect(const std::string& id, const std::string& view = "") {
+    auto connection = hub.Connect("job", id, std::make_shared<SilentConnection>(), view);
     REQUIRE(connection.ok());
     return *connection;
   }
@@ -275,6 +276,51 @@ TEST_CASE("the status and the metrics show the published versions and the laggin
       R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="data_loss"} 1)"));
   CHECK(
       sender.Shows(R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="unknown"} 1)"));
+}
+
+TEST_CASE("the status and the metrics show the views that receivers follow",
+          "[sender_operations]") {
+  constexpr const char* kView = "fp8-channel/vllm";
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  const std::string labels = R"({dws_job="job",trainer_rank="3"})";
+  CHECK(sender.Status().views().empty());
+  CHECK(sender.Shows("dws_sender_views" + labels + " 0"));
+  auto view = ViewSnapshot::Create(kView, sender.state, kLimits);
+  REQUIRE(view.ok());
+  ViewSnapshot& kept = **view;
+  sender.hub.SetView(kView, kept.state());
+  const ConnectionId follower = sender.Connect("quantised", kView);
+  sender.Connect("plain");
+  for (uint64_t version = 1; version <= 2; ++version) {
+    sender.Publish(version);
+    const std::vector<bool> all(sender.state->layout().block_count(), true);
+    kept.state()->log->Append(
+        Seal({.state = kept.state(),
+              .captured = kept.CaptureVersion(WeightVersion(version), all, sender.pool)}));
+  }
+  const v1::SenderStatus status = sender.Status();
+  REQUIRE(status.views_size() == 1);
+  CHECK(status.views(0).name() == kView);
+  CHECK(status.views(0).newest_version() == 2);
+  CHECK(status.views(0).receivers() == 1);
+  CHECK(status.views(0).snapshot_bytes() == kept.state()->snapshot->size_bytes());
+  CHECK(status.views(0).retained_bytes() == kept.state()->log->Newest()->object.size());
+  REQUIRE(status.receivers_size() == 2);
+  CHECK(status.receivers(0).view().empty());
+  CHECK(status.receivers(1).view() == kView);
+  const auto shows = [&](const std::string& name, uint64_t value) {
+    return sender.Shows(name + labels + " " + std::to_string(value));
+  };
+  CHECK(shows("dws_sender_views", 1));
+  CHECK(shows("dws_sender_view_snapshot_bytes", status.views(0).snapshot_bytes()));
+  CHECK(shows("dws_sender_view_retained_bytes", status.views(0).retained_bytes()));
+
+  sender.hub.Disconnect(follower);
+  CHECK(sender.Status().views(0).receivers() == 0);
+  CHECK(sender.Status().receivers(1).view().empty());
+  sender.hub.SetView(kView, nullptr);
+  CHECK(sender.Status().views().empty());
 }
 
 TEST_CASE("the status and the metrics name the groups that change nearly everywhere",

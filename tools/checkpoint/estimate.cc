@@ -1,3 +1,4 @@
+// A view is another model of the same checkpoints: what is counted of it comes from the same walk.
 #include "tools/checkpoint/estimate.h"
 
 #include <algorithm>
@@ -6,6 +7,9 @@
 
 #include "common/formats/checkpoint/settled.h"
 #include "common/model/tensor_group.h"
+#include "common/quantise/view.h"
+#include "tools/checkpoint/parts/object_sizes.h"
+#include "tools/checkpoint/parts/view_source.h"
 #include "tools/checkpoint/slime_size.h"
 
 namespace dws::checkpoint {
@@ -49,6 +53,29 @@ void CountSlices(const RankLayout& layout, std::span<const SliceChange> changes,
                    });
 }
 
+Result<ViewEstimate> MeasureView(const quantise::ViewLayout& view, const TensorPairs& pairs,
+                                 ThreadPool& pool, const Progress& progress) {
+  const RankLayout& layout = view.layout();
+  const Walk walk{.layout = layout, .pool = pool, .progress = progress};
+  ViewSource source(view, pairs.before, pairs.after, pool);
+  DWS_ASSIGN_OR_RETURN(const ObjectSizes sizes,
+                       MeasureObjects(walk, "quantising and encoding", source));
+  ViewEstimate estimate{.name = layout.view(),
+                        .tensors = layout.slice_count(),
+                        .full_bytes = layout.size_bytes(),
+                        .fast_bytes = sizes.fast_bytes,
+                        .wan_bytes = sizes.wan_bytes,
+                        .changed_codes = source.changed_codes()};
+  for (const quantise::ViewLayout::Slice& slice : view.slices()) {
+    if (!slice.grid.has_value()) continue;
+    ++estimate.quantised;
+    estimate.codes += slice.grid->shape().elements();
+    estimate.scales += slice.grid->tile_count();
+    estimate.changed_scales += sizes.changes[slice.scales->value()].nnz;
+  }
+  return estimate;
+}
+
 }  // namespace
 
 Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
@@ -61,27 +88,25 @@ Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
                                    a.tensors().size(), b.tensors().size());
   }
   DWS_ASSIGN_OR_RETURN(const RankLayout layout, LayoutOf(pairs.before));
+  std::vector<quantise::ViewLayout> views;
+  for (const std::string& name : options.views) {
+    auto view = quantise::ViewLayout::Create(name, layout);
+    if (!view.ok()) return InvalidArgumentError("view '{}': {}", name, Message(view.status()));
+    views.push_back(*std::move(view));
+  }
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};
   PairSource source(layout, pairs.before, pairs.after);
-  // The objects are really encoded, because a formula would not match `pack`. Their frames are
-  // dropped.
-  ObjectWriter fast(DropFrame);
-  ObjectWriter wan(DropFrame);
-  const std::array<EncodeTarget, 2> targets = {
-      EncodeTarget{.encoding = Encoding::kFast, .writer = &fast},
-      EncodeTarget{.encoding = Encoding::kWan, .writer = &wan}};
-  DWS_ASSIGN_OR_RETURN(const std::vector<SliceChange> changes,
-                       EncodeDifference(walk, "comparing and encoding", source, targets));
-  const DeltaManifest identity{.version = WeightVersion(2),
-                               .base_version = WeightVersion(1),
-                               .layout_signature = layout.signature(),
-                               .state_token = StateToken(DigestsAfter(changes))};
-  estimate.fast_bytes = fast.Finish(identity).size() + fast.frames_bytes();
-  estimate.wan_bytes = wan.Finish(identity).size() + wan.frames_bytes();
+  DWS_ASSIGN_OR_RETURN(const ObjectSizes sizes,
+                       MeasureObjects(walk, "comparing and encoding", source));
+  estimate.fast_bytes = sizes.fast_bytes;
+  estimate.wan_bytes = sizes.wan_bytes;
   estimate.tensors = layout.slice_count();
   estimate.elements = layout.element_count();
   estimate.full_bytes = layout.size_bytes();
-  CountSlices(layout, changes, estimate);
+  CountSlices(layout, sizes.changes, estimate);
+  for (const quantise::ViewLayout& view : views) {
+    DWS_ASSIGN_OR_RETURN(estimate.views.emplace_back(), MeasureView(view, pairs, pool, progress));
+  }
   if (options.slime) {
     DWS_ASSIGN_OR_RETURN(estimate.slime_bytes, MeasureSlime(pairs, pool, progress));
   }

@@ -1,6 +1,7 @@
 // Estimates the cost of syncing from one checkpoint to another: how much changes where, and how
-// many bytes that is as a delta, as slime's files, and in full. It really encodes the deltas, so
-// `pack` writes objects of exactly these sizes.
+// many bytes that is as a delta, as slime's files, and in full; and the same of views of it
+// (common/quantise/view.h). It really encodes the deltas, so `pack` writes objects of exactly these
+// sizes.
 #pragma once
 
 #include <array>
@@ -35,6 +36,20 @@ struct DensityBin {
   uint64_t bytes = 0;
 };
 
+// What follows a view, in place of the tensors themselves.
+struct ViewEstimate {
+  std::string name;
+  uint64_t tensors = 0;    // of the view
+  uint64_t quantised = 0;  // of the checkpoints' tensors
+  uint64_t full_bytes = 0;
+  uint64_t fast_bytes = 0;  // as in Estimate
+  uint64_t wan_bytes = 0;   // as in Estimate, but that scales are coded as in `fast_bytes`
+  uint64_t codes = 0;
+  uint64_t changed_codes = 0;
+  uint64_t scales = 0;
+  uint64_t changed_scales = 0;
+};
+
 // The result. All fields except `mismatches` count only tensors that both checkpoints have.
 struct Estimate {
   uint64_t tensors = 0;
@@ -52,13 +67,16 @@ struct Estimate {
   StepCounts steps = {};
   std::array<DensityBin, kDensityEnds.size() + 1> densities = {};
   std::vector<TensorMismatch> mismatches;
+  std::vector<ViewEstimate> views;  // as asked for
 };
 
 struct EstimateOptions {
   bool slime = true;
+  std::vector<std::string> views = {};  // names, as quantise::ParseView
 };
 
-// FAILED_PRECONDITION: they have no tensor in common. Others: of the progress, and as
+// FAILED_PRECONDITION: they have no tensor in common. INVALID_ARGUMENT: there is no such view of
+// them; the message names it, and the tensor that does not fit. Others: of the progress, and as
 // CheckUnchanged for either checkpoint. The caller calls CheckSettled for both before opening them
 // (settled.h).
 Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,

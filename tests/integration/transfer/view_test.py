@@ -3,6 +3,10 @@ compared with numpy."""
 
 from __future__ import annotations
 
+import json
+import os
+import struct
+import subprocess
 import threading
 import unittest
 from typing import Any
@@ -23,6 +27,30 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "proj.weight": (1024, 256),
 }
 EXCEPT = "except=gate.*"
+
+DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
+# What two delta objects differ in that are of other streams.
+IDENTITY_BYTES = 64
+
+
+def dwsctl(*arguments: str) -> Any:
+    ran = subprocess.run([DWSCTL, *arguments, "--json"], capture_output=True, text=True, timeout=60)
+    assert ran.returncode in (0, 1), ran.stderr  # 1: not ready
+    return json.loads(ran.stdout)
+
+
+def write_checkpoint(path: str, tensors: dict[str, Any]) -> None:
+    """A safetensors file of BF16."""
+    header, end = {}, 0
+    for name, bits in tensors.items():
+        offsets = [end, end + bits.nbytes]
+        header[name] = {"dtype": "BF16", "shape": list(bits.shape), "data_offsets": offsets}
+        end += bits.nbytes
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for bits in tensors.values():
+            file.write(bits.tobytes())
 
 
 def outputs(recipe: str, name: str, bits: Any) -> dict[str, Any]:
@@ -115,6 +143,55 @@ class ViewTest(ViewCase):
             full = receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"')
             self.assertEqual(full, size)
             self.assertEqual(receiver.metric("dws_receiver_committed_version"), self.version)
+
+    def test_a_sender_publishes_what_an_estimate_says(self) -> None:
+        self.begin(SHAPES)
+        views = [f"{recipe},{EXCEPT}" for recipe in
+                 ("fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor", "int4-g128/amax7")]  # fmt: skip
+        paths = [os.path.join(self.cluster.folder, f"{version}.safetensors") for version in (1, 2)]
+        self.publish()
+        followed = [(*self.attach(view), view) for view in views]
+        plain, _, plain_receiver = self.attach("")
+        for engine, live, _, view in followed:
+            self.check(engine, live, view)
+        self.await_version(plain, 1)
+        write_checkpoint(paths[0], dict(self.source))
+        self.publish()
+        write_checkpoint(paths[1], dict(self.source))
+        for engine, live, _, view in followed:
+            self.check(engine, live, view)
+
+        said = dwsctl("estimate", "--no-slime", *(f"--view={view}" for view in views), *paths)
+        sender = dwsctl("status", f"--socket={self.cluster.senders[0].socket}")["sender"]
+        published = {view["name"]: view for view in sender["views"]}
+        self.assertEqual(sorted(published), sorted(views))
+        self.assertEqual([view["name"] for view in said["views"]], views)
+        wire = int(sender["versions"][-1]["wire_bytes"])
+        self.assertLessEqual(abs(said["fast_bytes"] - wire), IDENTITY_BYTES)
+        for estimate in said["views"]:
+            view = published[estimate["name"]]
+            with self.subTest(estimate["name"]):
+                size = sum(array.nbytes for array in self.expected(estimate["name"]).values())
+                self.assertEqual(estimate["full_bytes"], size)
+                self.assertGreaterEqual(int(view["snapshot_bytes"]), size)  # aligned
+                # The first version has no delta, so that only the second one's is retained.
+                difference = abs(estimate["fast_bytes"] - int(view["retained_bytes"]))
+                self.assertLessEqual(difference, IDENTITY_BYTES)
+                self.assertEqual((view["newest_version"], view["receivers"]), ("2", 1))
+        self.assertEqual(
+            {peer["receiver_id"]: peer["view"] for peer in sender["receivers"]},
+            {**{receiver.name: view for _, _, receiver, view in followed}, plain_receiver.name: ""},
+        )
+        for _, _, receiver, view in followed:
+            status = dwsctl("status", f"--socket={receiver.socket}")["receiver"]
+            self.assertEqual(status["view"], view)
+        metric = self.cluster.senders[0].metric
+        self.assertEqual(metric("dws_sender_views"), len(views))
+        for name, field in (("snapshot", "snapshot_bytes"), ("retained", "retained_bytes")):
+            total = sum(int(view[field]) for view in sender["views"])
+            self.assertEqual(metric(f"dws_sender_view_{name}_bytes"), total)
+        self.assertEqual(metric("dws_sender_view_capture_seconds_count"), 1)
+        self.assertGreater(metric("dws_sender_view_capture_seconds_sum"), 0)
 
     def test_a_view_survives_restarts_of_both_daemons_and_of_the_trainer(self) -> None:
         self.begin(SHAPES)

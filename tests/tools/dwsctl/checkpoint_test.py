@@ -129,6 +129,33 @@ class CheckpointTest(unittest.TestCase):
         ran = dwsctl("estimate", "--bandwidth=fast", self.path("v1"), self.path("v2"))
         self.assertEqual(ran.returncode, 2)
 
+    def test_estimate_compares_views_whose_names_have_commas(self) -> None:
+        views = ["fp8-block128/deepseek", "int4-g128/amax7,except=*.0.weight,except=*.1.weight"]
+        arguments = [*(f"--view={view}" for view in views), self.path("v1"), self.path("v2")]
+        estimate = json.loads(self.run_ok("estimate", "--json", "--no-slime", *arguments))
+        self.assertEqual([of["name"] for of in estimate["views"]], views)
+        self.assertEqual([of["quantised"] for of in estimate["views"]], [4, 2])
+        block, packed = estimate["views"]
+        self.assertEqual(block["codes"], 4 * 256 * 1024)
+        self.assertEqual(block["scales"], 4 * 2 * 8)
+        self.assertEqual(packed["codes"], 2 * 256 * 1024)
+        self.assertLess(block["fast_bytes"], estimate["fast_bytes"])
+        self.assertIn("\n  int4-g128/amax7,except=...", self.run_ok("estimate", *arguments))
+
+    def test_a_view_that_cannot_be_is_refused_with_the_reason(self) -> None:
+        self.contents["gate.weight"] = ("BF16", [4, 100], bytearray(800))
+        self.write("gated")
+        for view, reason in (
+            ("fp8-block128", "expected one of: fp8-block128/deepseek,"),
+            ("nvfp4/modelopt", "depends on a whole matrix"),
+            ("mxfp8/floor", "tensor gate.weight: recipe mxfp8/floor needs a multiple of 32 columns, found 100"),
+            ("mxfp8/floor,only=x", "expected 'except=PATTERN' after the recipe, found 'only=x'"),
+        ):
+            with self.subTest(view):
+                ran = dwsctl("estimate", f"--view={view}", self.path("gated"), self.path("gated"))
+                self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+                self.assertIn(reason, ran.stderr)
+
     def test_inspect_reads_what_pack_writes(self) -> None:
         lines = self.run_ok("inspect", "--json", self.pack(1)).splitlines()
         self.assertEqual(json.loads(lines[-1])["problems"], 0)

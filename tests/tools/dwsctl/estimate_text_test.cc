@@ -76,6 +76,42 @@ TEST_CASE("an estimate in JSON has every group and exact figures", "[dwsctl]") {
   CHECK(json["mismatches"][0]["name"] == std::string(300, 'x'));
 }
 
+TEST_CASE("an estimate compares the views that it was asked for with the weights as they are",
+          "[dwsctl]") {
+  checkpoint::Estimate estimate = Sample();
+  const EstimateView view{.estimate = estimate, .bandwidths = kBandwidths};
+  CHECK(FormatEstimate(view).find("as they are") == std::string::npos);
+  CHECK_FALSE(nlohmann::json::parse(FormatEstimateJson(view)).contains("views"));
+  estimate.views.push_back({.name = "fp8-block128/deepseek-divide,except=" + std::string(200, 'x'),
+                            .tensors = 3'000,
+                            .quantised = 1'000,
+                            .full_bytes = 1'000'000'000'000,
+                            .fast_bytes = 1'250'000'000,
+                            .wan_bytes = 1'240'000'000,
+                            .codes = 999'000'000'000,
+                            .changed_codes = 99'900'000,
+                            .scales = 60'000'000,
+                            .changed_scales = 0});
+  estimate.views.push_back({.name = "mxfp8/floor", .full_bytes = 1});
+  const std::string text = FormatEstimate(view);
+  INFO(text);
+  CHECK(text.find(
+            "  as they are                   1.8 TiB   9.3 GiB  100.00 %         -         -\n") !=
+        std::string::npos);
+  CHECK(text.find(
+            "  fp8-block128/deepseek-d...  931.3 GiB   1.2 GiB   12.50 %  0.0100 %  0.0000 %\n") !=
+        std::string::npos);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+  const auto json = nlohmann::json::parse(FormatEstimateJson(view))["views"];
+  REQUIRE(json.size() == 2);
+  CHECK(json[0]["name"] == estimate.views[0].name);
+  CHECK(json[0]["ratio"].get<double>() == Approx(0.125));
+  CHECK(json[0]["quantised"] == 1'000);
+  CHECK(json[0]["changed_codes"] == 99'900'000);
+  CHECK(json[1]["wan_bytes"] == 0);
+}
+
 TEST_CASE("an estimate ends with what the daemons would do", "[dwsctl]") {
   checkpoint::Estimate estimate = Sample();
   const EstimateView view{.estimate = estimate, .bandwidths = kBandwidths};

@@ -103,6 +103,29 @@ TEST_CASE("the status of a sender that publishes to a shared directory has its p
         std::string::npos);
 }
 
+TEST_CASE("the views that a sender keeps are in its status, and a receiver's in its own",
+          "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  CHECK(FormatStatus(reply, 80).find("view") == std::string::npos);
+  v1::ViewStatus& view = *reply.mutable_sender()->add_views();
+  view.set_name("fp8-block128/deepseek,except=" + std::string(200, 'x'));
+  view.set_newest_version(12);
+  view.set_snapshot_bytes(3 << 20);
+  view.set_retained_bytes(1 << 10);
+  view.set_receivers(4);
+  const std::string text = FormatStatus(reply, 80);
+  CHECK(
+      text.find("  fp8-block128/deepseek,except=xxxx...      12   3.0 MiB  1.0 KiB          4\n") !=
+      std::string::npos);
+  CHECK(WidestLine(text) <= 80);
+
+  v1::StatusReply other;
+  other.mutable_receiver()->set_receiver_id("r");
+  CHECK(FormatStatus(other, 80).find("view") == std::string::npos);
+  other.mutable_receiver()->set_view("mxfp8/floor");
+  CHECK(FormatStatus(other, 80).find("  view      mxfp8/floor\n") != std::string::npos);
+}
+
 TEST_CASE("a sender's status names its stream, its versions and its receivers", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   v1::ReceiverPeer& receiver = *reply.mutable_sender()->add_receivers();

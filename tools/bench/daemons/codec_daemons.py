@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Sequence
 
-from tools.bench.daemons.memory_bench import bench_resident_memory, bench_ring_memory
+from tools.bench.daemons.memory_bench import bench_resident_memory, bench_ring_memory, bench_view_memory
 from tools.bench.daemons.report import Report
 from tools.bench.daemons.stall_bench import bench_stall_and_pause
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     bench_stall_and_pause(options.size, options.rounds, report)
     bench_resident_memory(options.size, report)
     bench_ring_memory(options.size, report)
+    bench_view_memory(options.size, report)
     report.print_table()
 
 

@@ -14,10 +14,11 @@ _TILE_ELEMENTS = 1 << 22
 _SEED = 20260103
 
 
-def specs(size_bytes: int) -> list[dws.TensorSpec]:
-    """TENSORS equal tensors of about `size_bytes` together."""
-    elements = max(size_bytes // 2 // TENSORS, 1)
-    return [dws.TensorSpec(f"layer.{i:02}.weight", "BF16", (elements,)) for i in range(TENSORS)]
+def specs(size_bytes: int, columns: int = 0) -> list[dws.TensorSpec]:
+    """TENSORS equal tensors of about `size_bytes` together: of one dimension, or of rows of `columns`."""
+    elements = max(size_bytes // 2 // TENSORS, columns, 1)
+    shape = (elements,) if columns == 0 else (elements // columns, columns)
+    return [dws.TensorSpec(f"layer.{i:02}.weight", "BF16", shape) for i in range(TENSORS)]
 
 
 def fill(views: dict[str, Any]) -> None:

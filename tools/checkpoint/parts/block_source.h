@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/model/layout.h"
 #include "common/model/limits.h"
+#include "tools/checkpoint/parts/block_walk.h"
 #include "tools/checkpoint/parts/tensors.h"
 
 namespace dws::checkpoint {
@@ -20,10 +22,15 @@ struct BlockStates {
   ByteSpan after;  // of the same size; may be the same memory when nothing changes
 };
 
-// A source of block states. Threads: Read from any, but one call per worker at a time.
+// A source of block states. Threads: Read from any, but one call per worker at a time; Prepare while
+// nobody reads.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
+  // These blocks, consecutive ones of a walk, are read next.
+  virtual void Prepare(std::span<const WalkedBlock> /*window*/) {}
+  // Whether blocks of the slice can be read at any time, without Prepare.
+  virtual bool IsReady(RankSlice /*slice*/) const { return true; }
   // The result is valid until the worker's next Read. Errors: of the source.
   virtual Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t worker) = 0;
 };

@@ -48,7 +48,8 @@ class Windows {
 
 Status WalkBlocks(const Walk& walk, std::string_view step, std::span<const RankSlice> slices,
                   const std::function<Status(const WalkedBlock&, size_t worker)>& work,
-                  const std::function<Status(std::span<const WalkedBlock>)>& deliver) {
+                  const std::function<Status(std::span<const WalkedBlock>)>& deliver,
+                  const std::function<void(std::span<const WalkedBlock>)>& prepare) {
   ProgressStep progress{.step = step};
   for (const RankSlice slice : slices) {
     progress.total_bytes += walk.layout.slice(slice).size_bytes();
@@ -58,6 +59,7 @@ Status WalkBlocks(const Walk& walk, std::string_view step, std::span<const RankS
   while (true) {
     const std::vector<WalkedBlock> window = windows.Next();
     if (window.empty()) return OkStatus();
+    if (prepare) prepare(window);
     std::vector<Status> failed(CeilDiv(window.size(), kBatchBlocks));
     walk.pool.ParallelFor(failed.size(), [&](size_t batch, size_t worker) {
       const size_t begin = batch * kBatchBlocks;

@@ -36,12 +36,13 @@ struct Walk {
 };
 
 // Calls `work` once for each block of `slices`, on the pool's threads, with at most one call per
-// worker at a time. After each window it calls `deliver` with the window's blocks, on the calling
-// thread. The first error in the order of blocks ends the walk, and so do errors of `deliver` and
-// of the progress.
+// worker at a time. Before and after each window it calls `prepare`, if there is one, and `deliver`
+// with the window's blocks, on the calling thread. The first error in the order of blocks ends the
+// walk, and so do errors of `deliver` and of the progress.
 Status WalkBlocks(const Walk& walk, std::string_view step, std::span<const RankSlice> slices,
                   const std::function<Status(const WalkedBlock&, size_t worker)>& work,
-                  const std::function<Status(std::span<const WalkedBlock>)>& deliver);
+                  const std::function<Status(std::span<const WalkedBlock>)>& deliver,
+                  const std::function<void(std::span<const WalkedBlock>)>& prepare = nullptr);
 
 // All slices of a layout, in order.
 std::vector<RankSlice> AllSlices(const RankLayout& layout);

@@ -48,7 +48,8 @@ Result<ClassTables> LearnClassTables(const Walk& walk, BlockSource& source) {
   ClassTables tables(walk.layout.slice_count());
   std::vector<RankSlice> floats;
   for (const RankSlice slice : AllSlices(walk.layout)) {
-    if (MappingOf(walk.layout.slice(slice).dtype) == Mapping::kFloat) floats.push_back(slice);
+    const bool is_float = MappingOf(walk.layout.slice(slice).dtype) == Mapping::kFloat;
+    if (is_float && source.IsReady(slice)) floats.push_back(slice);
   }
   std::vector<Scratch> scratch(walk.pool.worker_count());
   for (size_t begin = 0; begin < floats.size(); begin += kSlicesAtOnce) {

@@ -13,8 +13,8 @@ namespace dws::checkpoint {
 
 using ClassTables = std::vector<std::optional<ClassTable>>;  // by rank slice
 
-// nullopt for slices of integers and for slices without a changed block in the sample. Errors: of
-// source and progress.
+// nullopt for slices of integers, for those that are not ready, and for slices without a changed
+// block in the sample. Errors: of source and progress.
 Result<ClassTables> LearnClassTables(const Walk& walk, BlockSource& source);
 
 }  // namespace dws::checkpoint

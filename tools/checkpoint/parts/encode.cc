@@ -67,7 +67,8 @@ class Encoder {
     DWS_RETURN_IF_ERROR(WalkBlocks(
         walk_, step, AllSlices(walk_.layout),
         [this](const WalkedBlock& block, size_t worker) { return Encode(block, worker); },
-        [this](std::span<const WalkedBlock> window) { return Deliver(window); }));
+        [this](std::span<const WalkedBlock> window) { return Deliver(window); },
+        [this](std::span<const WalkedBlock> window) { source_.Prepare(window); }));
     return std::move(changes_);
   }
 

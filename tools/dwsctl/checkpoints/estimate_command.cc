@@ -18,6 +18,7 @@ struct EstimateFlags {
   std::string a;
   std::string b;
   std::vector<std::string> bandwidths = {"1 Gbit/s", "10 Gbit/s", "300 MB/s"};
+  std::vector<std::string> views;
   uint64_t groups = 20;
   bool no_slime = false;
 };
@@ -39,8 +40,8 @@ ExitCode RunEstimate(const EstimateFlags& flags, Console& console) {
   if (!a.ok()) return FailCheckpoint(console, a.status());
   const auto b = OpenSettled(flags.b);
   if (!b.ok()) return FailCheckpoint(console, b.status());
-  const auto estimate = checkpoint::EstimateSync(*a, *b, {.slime = !flags.no_slime}, (*run)->pool(),
-                                                 (*run)->progress());
+  const auto estimate = checkpoint::EstimateSync(
+      *a, *b, {.slime = !flags.no_slime, .views = flags.views}, (*run)->pool(), (*run)->progress());
   (*run)->Clear();
   if (!estimate.ok()) return FailCheckpoint(console, estimate.status());
   const EstimateView view{
@@ -59,10 +60,14 @@ void AddEstimateCommand(CLI::App& app, Context& context) {
       "\n"
       "Compares two safetensors checkpoints and encodes the difference: density by group of\n"
       "tensors, sizes as delta objects, as slime's files and in full, and how long these take to\n"
-      "transfer. Contacts no daemon, writes nothing. Exits with 5 when tensors are in one of\n"
-      "them only, or have another dtype or shape; the others are compared.",
+      "transfer; with --view, sizes of what quantised engines take, too. Contacts no daemon, "
+      "writes\n"
+      "nothing. Exits with 5 when tensors are in one of them only, or have another dtype or "
+      "shape;\n"
+      "the others are compared.",
       {"dwsctl estimate step_100/ step_101/",
        "dwsctl estimate --bandwidth=300MB/s --bandwidth=25Gbit/s step_100/ step_101/",
+       "dwsctl estimate --view=fp8-block128/deepseek,except=lm_head.weight step_100/ step_101/",
        "dwsctl estimate --json --no-slime step_100/ step_101/ | jq .fast_bytes"},
       flags->run.json);
   command->add_option("A", flags->a, "the checkpoint before: a file or a folder")
@@ -75,6 +80,11 @@ void AddEstimateCommand(CLI::App& app, Context& context) {
       ->type_name("SPEED")
       ->allow_extra_args(false)
       ->capture_default_str();
+  command
+      ->add_option("--view", flags->views,
+                   "a view that engines may follow: RECIPE[,except=PATTERN]...; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
   command->add_option("--groups", flags->groups, "groups to show, those with most changes")
       ->type_name("N")
       ->capture_default_str();

@@ -22,7 +22,14 @@ using checkpoint::kStepBins;
 using checkpoint::StepBinEnd;
 
 constexpr size_t kGroupColumns = 40;
+constexpr size_t kViewColumns = 26;
 constexpr size_t kMismatchesShown = 20;
+
+// Few codes change: a share with more digits than FormatShare.
+std::string FormatSmallShare(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "-";
+  return fmt::format("{:.4f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
 
 // The ways to send the change, with the names used in the tables, and their bytes.
 std::vector<std::pair<std::string, uint64_t>> Ways(const Estimate& estimate) {
@@ -86,6 +93,27 @@ std::string GroupsTable(const EstimateView& view) {
     text += fmt::format("  and {} more (--groups={})\n", groups.size() - shown, groups.size());
   }
   return text;
+}
+
+std::string ViewsTable(const Estimate& estimate) {
+  if (estimate.views.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"as they are", FormatBytes(estimate.full_bytes), FormatBytes(estimate.fast_bytes),
+       FormatShare(estimate.fast_bytes, estimate.fast_bytes), "-", "-"}};
+  for (const checkpoint::ViewEstimate& of : estimate.views) {
+    rows.push_back({Printable(of.name, kViewColumns), FormatBytes(of.full_bytes),
+                    FormatBytes(of.fast_bytes), FormatShare(of.fast_bytes, estimate.fast_bytes),
+                    FormatSmallShare(of.changed_codes, of.codes),
+                    FormatSmallShare(of.changed_scales, of.scales)});
+  }
+  return FormatTable({{.title = "view", .left = true},
+                      {.title = "full"},
+                      {.title = "DWS fast"},
+                      {.title = "of that"},
+                      {.title = "codes"},
+                      {.title = "scales"}},
+                     rows, 2) +
+         "  codes that changed, scales that moved; docs/views.md has the views\n\n";
 }
 
 std::string StepName(size_t bin) {
@@ -187,6 +215,27 @@ nlohmann::json TimesJson(const EstimateView& view) {
   return times;
 }
 
+nlohmann::json ViewsJson(const Estimate& estimate) {
+  nlohmann::json views = nlohmann::json::array();
+  for (const checkpoint::ViewEstimate& of : estimate.views) {
+    views.push_back({{"name", of.name},
+                     {"tensors", of.tensors},
+                     {"quantised", of.quantised},
+                     {"full_bytes", of.full_bytes},
+                     {"fast_bytes", of.fast_bytes},
+                     {"wan_bytes", of.wan_bytes},
+                     {"codes", of.codes},
+                     {"changed_codes", of.changed_codes},
+                     {"scales", of.scales},
+                     {"changed_scales", of.changed_scales}});
+    if (estimate.fast_bytes > 0) {
+      views.back()["ratio"] =
+          static_cast<double>(of.fast_bytes) / static_cast<double>(estimate.fast_bytes);
+    }
+  }
+  return views;
+}
+
 }  // namespace
 
 std::string FormatEstimate(const EstimateView& view) {
@@ -196,9 +245,9 @@ std::string FormatEstimate(const EstimateView& view) {
                      FormatCount(estimate.changed), FormatCount(estimate.elements),
                      FormatShare(estimate.changed, estimate.elements),
                      FormatBytes(estimate.full_bytes)) +
-         SizesTable(estimate) + "\n" + TimesTable(view) + "\n" + GroupsTable(view) + "\n" +
-         StepsTable(estimate) + "\n" + DensitiesTable(estimate) + Mismatches(estimate) + "\n" +
-         Verdicts(view);
+         SizesTable(estimate) + "\n" + TimesTable(view) + "\n" + ViewsTable(estimate) +
+         GroupsTable(view) + "\n" + StepsTable(estimate) + "\n" + DensitiesTable(estimate) +
+         Mismatches(estimate) + "\n" + Verdicts(view);
 }
 
 std::string FormatEstimateJson(const EstimateView& view) {
@@ -217,6 +266,7 @@ std::string FormatEstimateJson(const EstimateView& view) {
                          {"densities", nlohmann::json::array()},
                          {"mismatches", nlohmann::json::array()}};
   if (estimate.slime_bytes.has_value()) json["slime_bytes"] = *estimate.slime_bytes;
+  if (!estimate.views.empty()) json["views"] = ViewsJson(estimate);
   for (const GroupEstimate& group : estimate.groups) {
     json["groups"].push_back({{"name", group.name},
                               {"tensors", group.tensors},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "tools/dwsctl/base/printable.h"
 #include "tools/dwsctl/text/text_table.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kVersionsShown = 10;
 constexpr size_t kNameColumns = 24;
+constexpr size_t kViewColumns = 36;
 constexpr size_t kInsecureColumns = 80;
 constexpr size_t kIndent = 2;
 constexpr size_t kKeyColumns = 10;
@@ -100,6 +102,22 @@ std::string FormatFolder(const char* key, const auto& folder, const std::string&
   return FormatKeyLine(key, text, columns);
 }
 
+std::string FormatViewTable(const v1::SenderStatus& sender) {
+  if (sender.views().empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::ViewStatus& view : sender.views()) {
+    rows.push_back({Printable(view.name(), kViewColumns), FormatVersion(view.newest_version()),
+                    FormatBytes(view.snapshot_bytes()), FormatBytes(view.retained_bytes()),
+                    fmt::format("{}", view.receivers())});
+  }
+  return "\n" + FormatTable({{.title = "view", .left = true},
+                             {.title = "newest"},
+                             {.title = "snapshot"},
+                             {.title = "deltas"},
+                             {.title = "receivers"}},
+                            rows, kIndent);
+}
+
 std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
   const std::string retained =
       OfMax(FormatBytes(sender.retained_bytes()), FormatBytes(sender.retain_bytes_max()),
@@ -138,7 +156,7 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
   if (dense) text += FormatKeyLine("dense", FormatDensity(sender.density()), columns);
   if (!sender.density().worst().empty()) text += "\n" + FormatDenseGroups(sender.density());
   if (!sender.versions().empty()) text += "\n" + FormatVersionTable(sender, kVersionsShown);
-  return text + "\n" + FormatReceiverTable(sender, columns);
+  return text + FormatViewTable(sender) + "\n" + FormatReceiverTable(sender, columns);
 }
 
 std::string FormatEngine(const v1::ReceiverStatus& receiver) {
@@ -212,6 +230,7 @@ std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_s
   const bool grouped = receiver.has_group();
   return FormatKeyLine("receiver", receiver.receiver_id(), columns) +
          (grouped ? FormatKeyLine("group", FormatGroup(receiver.group()), columns) : "") +
+         (receiver.view().empty() ? "" : FormatKeyLine("view", receiver.view(), columns)) +
          FormatKeyLine("stream", FormatStream(receiver.stream()), columns) +
          FormatKeyLine(
              "committed",
