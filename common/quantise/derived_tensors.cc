@@ -57,7 +57,6 @@ std::vector<uint64_t> ShapeOfOutput(const Recipe& recipe, Role role,
 // all.
 uint32_t Unit(const Recipe& recipe, size_t rank, uint32_t dim) {
   if (dim + 2 < rank) return 1;
-  if (recipe.has_tensor_scale) return Recipe::kWhole;
   return dim + 2 == rank ? recipe.tile_rows : recipe.tile_columns;
 }
 
@@ -67,11 +66,8 @@ Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
     if (unit == Recipe::kWhole) {
       return InvalidArgumentError(
           "tensor {}: recipe {} needs the whole of dimension {} in one slice, which is cut at {}: "
-          "{}",
-          tensor.name, recipe.id, cuts.dim, cuts.at.front(),
-          recipe.has_tensor_scale
-              ? "each matrix has one scale; cut the dimensions before the last two"
-              : "each row has one scale; cut the rows");
+          "each row has one scale; cut the rows",
+          tensor.name, recipe.id, cuts.dim, cuts.at.front());
     }
     for (const uint64_t at : cuts.at) {
       if (at % unit == 0) continue;
@@ -169,16 +165,19 @@ Result<std::vector<Cuts>> CanonicalCuts(const Recipe& recipe, Role role,
   for (Cuts& mapped : result) {
     const auto multiplier = Multiplier(recipe, role, canonical.shape.size(), mapped.dim);
     if (!multiplier.has_value()) {
-      return InvalidArgumentError("tensor {}: with recipe {} it is not cut on dimension {}",
-                                  NameOf(*output, canonical.name), recipe.id, mapped.dim);
+      return InvalidArgumentError(
+          "tensor {}: recipe {} has it whole on dimension {}, found a cut there: attach all of it",
+          NameOf(*output, canonical.name), recipe.id, mapped.dim);
     }
+    const std::vector<uint64_t> shape = ShapeOfOutput(recipe, role, canonical.shape);
     for (uint64_t& at : mapped.at) {
-      if (mapped.dim < canonical.shape.size() && at < canonical.shape[mapped.dim]) {
-        at *= *multiplier;
-        continue;
+      if (mapped.dim >= shape.size() || at == 0 || at >= shape[mapped.dim]) {
+        return InvalidArgumentError(
+            "tensor {}: expected cuts inside dimension {}, which has {} indices, found one at {}",
+            NameOf(*output, canonical.name), mapped.dim,
+            mapped.dim < shape.size() ? shape[mapped.dim] : 0, at);
       }
-      return InvalidArgumentError("tensor {}: {} is no boundary inside dimension {}",
-                                  NameOf(*output, canonical.name), at, mapped.dim);
+      at *= *multiplier;
     }
   }
   return result;

@@ -59,13 +59,15 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
 }
 
 void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
-                      std::span<const uint16_t> tile_amax, MutableByteSpan codes) {
-  DWS_CHECK(!recipe.has_tensor_scale);
+                      std::span<const uint16_t> tile_amax, std::span<const uint16_t> tensor_amax,
+                      MutableByteSpan codes) {
+  DWS_CHECK(tensor_amax.size() == (recipe.has_tensor_scale ? codes.size() : 0));
   DWS_CHECK(elements.size() == codes.size() * kElementBytes && tile_amax.size() == codes.size());
   const DefaultFloatEnvironment environment;
   kernels::QuantiseElements(set, recipe.rule,
                             {.elements = elements.data(),
                              .amax = tile_amax.data(),
+                             .tensor_amax = tensor_amax.data(),
                              .count = codes.size(),
                              .codes = codes.data()});
 }
@@ -82,10 +84,9 @@ uint16_t TileAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements, u
   return amax;
 }
 
-TileScale ScaleOf(const Recipe& recipe, uint16_t tile_amax) {
-  DWS_CHECK(!recipe.has_tensor_scale);
+TileScale ScaleOf(const Recipe& recipe, uint16_t tile_amax, uint16_t tensor_amax) {
   const DefaultFloatEnvironment environment;
-  return kernels::TileScaleOf(recipe.rule, tile_amax);
+  return kernels::TileScaleOf(recipe.rule, tile_amax, tensor_amax);
 }
 
 void WriteTensorScales(const Recipe& recipe, std::span<const uint16_t> tensor_amax,

@@ -46,18 +46,20 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
               const Destination& to);
 
 // The codes of single elements (packed BF16), which lie in any tiles: each with the amax that its
-// tile has. One code a byte, whatever the format. As many codes and amax as elements, of a recipe
-// without a tensor scale: CHECK.
+// tile has, and, where the recipe has a tensor scale, with that of its matrix; if its tiles are
+// single elements, `tile_amax` is the matrix's, too. One code a byte, whatever the format. As many
+// codes and amax as elements: CHECK.
 void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
-                      std::span<const uint16_t> tile_amax, MutableByteSpan codes);
+                      std::span<const uint16_t> tile_amax, std::span<const uint16_t> tensor_amax,
+                      MutableByteSpan codes);
 
 // The largest magnitude of a tile (in range: CHECK) of a whole tensor.
 uint16_t TileAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements, uint64_t tile);
 
-// The scale of a tile with this amax. If it is the same for two amax, so is the code of every
-// element. Of a recipe without a tensor scale: CHECK.
+// The scale of a tile with this amax, in a matrix with that one (0 where the recipe has no tensor
+// scale). If it is the same for two amax, so is the code of every element.
 using kernels::TileScale;
-TileScale ScaleOf(const Recipe& recipe, uint16_t tile_amax);
+TileScale ScaleOf(const Recipe& recipe, uint16_t tile_amax, uint16_t tensor_amax);
 
 // The output kTensorScale of a recipe that has one (CHECK): a scale for each amax.
 void WriteTensorScales(const Recipe& recipe, std::span<const uint16_t> tensor_amax,

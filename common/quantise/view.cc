@@ -1,6 +1,8 @@
 #include "common/quantise/view.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
@@ -11,6 +13,23 @@ namespace dws::quantise {
 namespace {
 
 constexpr std::string_view kExcept = "except=";
+constexpr std::string_view kShare = "share=";
+
+// "a+b+c"; nullopt: fewer than two, one twice, or one that is empty or has a dot.
+std::optional<SharedParts> ParseParts(std::string_view text) {
+  SharedParts parts;
+  while (true) {
+    const std::string_view part = text.substr(0, text.find('+'));
+    if (part.empty() || part.find('.') != std::string_view::npos ||
+        std::ranges::find(parts, part) != parts.end()) {
+      return std::nullopt;
+    }
+    parts.emplace_back(part);
+    if (part.size() == text.size()) break;
+    text.remove_prefix(part.size() + 1);
+  }
+  return parts.size() < 2 ? std::nullopt : std::optional(std::move(parts));
+}
 
 // Whether `pattern`, in which '*' is any number of characters, is all of `text`.
 bool Matches(std::string_view pattern, std::string_view text) {
@@ -82,11 +101,24 @@ Result<View> ParseView(std::string_view name) {
   DWS_ASSIGN_OR_RETURN(view.recipe, ParseRecipe(take()));
   while (!rest.empty()) {
     const std::string_view part = take();
-    if (!part.starts_with(kExcept) || part.size() == kExcept.size()) {
-      return InvalidArgumentError(
-          "view '{}': expected 'except=PATTERN' after the recipe, found '{}'", name, part);
+    if (part.starts_with(kExcept) && part.size() > kExcept.size()) {
+      view.except.emplace_back(part.substr(kExcept.size()));
+      continue;
     }
-    view.except.emplace_back(part.substr(kExcept.size()));
+    std::optional<SharedParts> parts;
+    if (part.starts_with(kShare)) parts = ParseParts(part.substr(kShare.size()));
+    if (!parts.has_value()) {
+      return InvalidArgumentError(
+          "view '{}': expected 'except=PATTERN' or 'share=PART+PART' after the recipe, found '{}'",
+          name, part);
+    }
+    if (!view.recipe.has_tensor_scale) {
+      return InvalidArgumentError(
+          "view '{}': '{}': expected a recipe with one scale a matrix, found {}, whose scales no "
+          "tensors share",
+          name, part, view.recipe.id);
+    }
+    view.shares.push_back(*std::move(parts));
   }
   return view;
 }
@@ -116,12 +148,6 @@ Result<CutWishes> TrainerCuts(const View& view, const RankLayout& trainer,
 Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& trainer) {
   DWS_ASSIGN_OR_RETURN(const View view, ParseView(name));
   const Recipe& recipe = view.recipe;
-  if (recipe.has_tensor_scale) {
-    return UnimplementedError(
-        "recipe {} has a scale that depends on a whole matrix: views of it are not supported, take "
-        "one with scales of blocks, rows or groups",
-        recipe.id);
-  }
   std::vector<Shard> shards;
   for (const Shard& shard : trainer.shards()) {
     std::vector<Shard> derived = {shard};
@@ -150,12 +176,74 @@ Result<ViewLayout> ViewLayout::Create(std::string_view name, const RankLayout& t
       DWS_ASSIGN_OR_RETURN(slice.grid,
                            TileGrid::Create(recipe, ShapeOf(tensor.Slice(entry.slice))));
       slice.codes = find(NameOf(*recipe.Find(Role::kCodes), tensor.name));
-      slice.scales = find(NameOf(*recipe.Find(Role::kScales), tensor.name));
+      const OutputKind* const scales = recipe.Find(Role::kScales);
+      if (scales != nullptr) slice.scales = find(NameOf(*scales, tensor.name));
     }
     result.slices_.push_back(std::move(slice));
   }
   DWS_RETURN_IF_ERROR(result.FindConstants(view, trainer));
+  DWS_RETURN_IF_ERROR(result.FindMatrices(view, trainer));
   return result;
+}
+
+Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
+  const OutputKind* const kind = view.recipe.Find(Role::kTensorScale);
+  if (kind == nullptr) return OkStatus();
+  const std::vector<Shard>& shards = trainer.shards();
+  DWS_ASSIGN_OR_RETURN(const auto shared, FindShared(view.shares, trainer));
+  std::vector<size_t> set(shards.size());  // by shard: the first shard of those that share with it
+  std::iota(set.begin(), set.end(), 0);
+  for (const std::vector<size_t>& members : shared) {
+    for (const size_t member : members) set[member] = members.front();
+  }
+  const auto stack_of = [](const TensorSpec& tensor, uint32_t slice, size_t dims) {
+    std::vector<DimRange> stack = tensor.Slice(slice);
+    stack.resize(dims);
+    return stack;
+  };
+  // By the set, and which matrices of its stacks.
+  std::map<std::pair<size_t, std::vector<std::pair<uint64_t, uint64_t>>>, size_t> numbers;
+  const auto number_of = [&](size_t shard, const std::vector<DimRange>& stack) {
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const DimRange& range : stack) ranges.emplace_back(range.begin, range.end);
+    const auto [found, added] = numbers.try_emplace({set[shard], ranges}, matrices_.size());
+    if (added) matrices_.emplace_back();
+    return found->second;
+  };
+  for (size_t s = 0; s < slices_.size(); ++s) {
+    Slice& slice = slices_[s];
+    if (!slice.grid.has_value()) continue;
+    const RankLayout::SliceEntry& entry = trainer.slice(slice.from);
+    const TensorSpec& tensor = shards[entry.shard].tensor;
+    slice.matrices =
+        number_of(entry.shard, stack_of(tensor, entry.slice, tensor.shape.size() - 2));
+    matrices_[*slice.matrices].slices.push_back(s);
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const TensorSpec& tensor = shards[i].tensor;
+    if (!view.Quantises(tensor)) continue;
+    for (size_t c = 0; c < tensor.cuts.size(); ++c) {
+      if (tensor.cuts[c].dim + 2 < tensor.shape.size() ||
+          shards[i].cells[c].count == tensor.cuts[c].at.size() + 1) {
+        continue;
+      }
+      return InvalidArgumentError(
+          "tensor {}: recipe {} has one scale a matrix: expected whole matrices in a rank, found "
+          "a part of dimension {}",
+          tensor.name, view.recipe.id, tensor.cuts[c].dim);
+    }
+    const std::string name = NameOf(*kind, tensor.name);
+    const auto made =
+        std::lower_bound(layout_.shards().begin(), layout_.shards().end(), name,
+                         [](const Shard& a, const std::string& b) { return a.tensor.name < b; });
+    DWS_CHECK(made != layout_.shards().end() && made->tensor.name == name);
+    for (const uint32_t slice : SlicesIn(made->tensor, made->cells)) {
+      const size_t number =
+          number_of(i, stack_of(made->tensor, slice, tensor.shape.size() - 2));
+      matrices_[number].scales.push_back(*layout_.Find(name, slice));
+    }
+  }
+  return OkStatus();
 }
 
 Status ViewLayout::FindConstants(const View& view, const RankLayout& trainer) {

@@ -13,6 +13,7 @@
 #include "common/model/layout.h"
 #include "common/model/refinement.h"
 #include "common/quantise/recipe.h"
+#include "common/quantise/shared_scales.h"
 #include "common/quantise/tile_grid.h"
 
 namespace dws::quantise {
@@ -23,12 +24,16 @@ struct View {
   Recipe recipe;
   // Patterns of tensor names that are left out; '*' is any number of characters.
   std::vector<std::string> except;
+  // Of a recipe with one scale a matrix: which tensors have one together.
+  std::vector<SharedParts> shares;
 
   bool Quantises(const TensorSpec& tensor) const;
 };
 
 // "fp8-block128/deepseek", "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight".
-// INVALID_ARGUMENT: there is no such recipe; it is too long; a part is not understood.
+// "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj".
+// INVALID_ARGUMENT: there is no such recipe; it is too long; a part is not understood; the recipe has no
+// scale that tensors could share.
 Result<View> ParseView(std::string_view name);
 
 // The cuts of the view's tensors as cuts of the trainer's tensors that they are made of. Tensors
@@ -45,6 +50,13 @@ class ViewLayout {
     RankSlice codes;  // or what it is copied to
     std::optional<RankSlice> scales;
     std::optional<TileGrid> grid;  // none: it is copied
+    std::optional<size_t> matrices;  // in matrices(), where the recipe has one scale a matrix
+  };
+  // Slices whose matrices have their scales together, the first with the first: all parts of the same
+  // matrices, and of those that share their scales.
+  struct Matrices {
+    std::vector<size_t> slices;  // in slices()
+    std::vector<RankSlice> scales;
   };
   // Of a tensor of the view whose bytes follow from shapes alone.
   struct Constant {
@@ -53,21 +65,24 @@ class ViewLayout {
   };
 
   // INVALID_ARGUMENT, naming the tensor: a cut divides a tile, and which boundaries to use; its shape
-  // does not fit; two tensors get one name. UNIMPLEMENTED: the recipe has a scale that depends on a
-  // whole matrix, which ranks and slices may divide.
+  // does not fit; two tensors get one name; the rank has a part of a matrix that has one scale;
+  // FindShared.
   static Result<ViewLayout> Create(std::string_view name, const RankLayout& trainer);
 
   const RankLayout& layout() const { return layout_; }
   const std::vector<Slice>& slices() const { return slices_; }  // by `from`, ascending
   const std::vector<Constant>& constants() const { return constants_; }
+  const std::vector<Matrices>& matrices() const { return matrices_; }
 
  private:
   ViewLayout() = default;
   Status FindConstants(const View& view, const RankLayout& trainer);
+  Status FindMatrices(const View& view, const RankLayout& trainer);
 
   RankLayout layout_;
   std::vector<Slice> slices_;
   std::vector<Constant> constants_;
+  std::vector<Matrices> matrices_;
 };
 
 }  // namespace dws::quantise

@@ -230,12 +230,13 @@ void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& s
 // blocks of the slice were captured, its bytes are the trainer's again, so the digest is recomputed
 // from them. Receivers find that the steps do not lead to the new digest, and fetch the slice in
 // full.
-void Capture::Mend(RankSlice slice, Digest& after) {
-  if (!snapshot_.distrusts(slice)) return;
+bool Capture::Mend(RankSlice slice, Digest& after) {
+  if (!snapshot_.distrusts(slice)) return false;
   const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
-  if (CapturedOf(entry) < entry.blocks) return;
+  if (CapturedOf(entry) < entry.blocks) return false;
   after = snapshot_.DigestBlocks(slice, 0, entry.blocks);
   snapshot_.Trust(slice);
+  return true;
 }
 
 uint64_t Capture::CapturedOf(const RankLayout::SliceEntry& slice) const {
@@ -331,7 +332,7 @@ CapturedVersion Capture::FinishDelta() {
       result.nnz += blocks_[b].nnz;
       whole = whole && captured_[b] != 0;
     }
-    Mend(RankSlice(s), result.after[s]);
+    if (Mend(RankSlice(s), result.after[s])) result.mended.push_back(RankSlice(s));
   }
   result.other = profile_;
   result.other_blocks = std::move(other_blocks_);

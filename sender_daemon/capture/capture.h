@@ -35,6 +35,7 @@ struct CapturedVersion {
   std::vector<EncodedBlock> blocks;   // by rank block number; empty when there is no base
   std::vector<Digest> before;         // by rank slice; empty when there is no base
   std::vector<Digest> after;
+  std::vector<RankSlice> mended;      // whose bytes were not to be trusted before; only with a base
   uint64_t nnz = 0;              // changed elements; of a first version none
   uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;    // copied whole from a GPU
@@ -84,7 +85,8 @@ class Capture {
   // Splits `refs` into batches, one per worker at a time. Returns their ends; the last is
   // refs.size().
   std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
-  void Mend(RankSlice slice, Digest& after);
+  // Whether it did.
+  bool Mend(RankSlice slice, Digest& after);
   // Captures blocks that the source has made ready.
   void CaptureReady(std::span<const BlockRef> refs, const WeightSource& source);
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);

@@ -134,10 +134,17 @@ bool ReceiverHub::Plausible(ConnectionId connection, const StreamId& stream,
                             const AcknowledgedCommit& report) const {
   const auto link = links_.find(connection);
   const RankStatePtr rank = link == links_.end() ? rank_ : StateOf(link->second.view);
+  RetainedVersionPtr newest = rank == nullptr ? nullptr : rank->log->Newest();
+  if (rank == nullptr && link != links_.end()) {
+    const auto former = former_views_.find(link->second.view);
+    if (former != former_views_.end()) newest = former->second;
+  }
   // A restarted sender has an empty log: the receiver knows more than we do.
-  const RetainedVersionPtr newest = rank == nullptr ? nullptr : rank->log->Newest();
-  if (newest == nullptr || rank->stream != stream) return true;
-  const RetainedVersionPtr retained = rank->log->Find(report.version);
+  if (newest == nullptr || rank_->stream != stream) return true;
+  const RetainedVersionPtr retained =
+      report.version == newest->version ? newest
+      : rank == nullptr                 ? nullptr
+                                        : rank->log->Find(report.version);
   const bool other_weights =
       retained != nullptr && report.state_token.has_value() && !retained->Has(*report.state_token);
   if (report.version <= newest->version && !other_weights) return true;
@@ -181,7 +188,13 @@ void ReceiverHub::Welcome(RankStatePtr state) {
     // A version number of one stream means nothing in another.
     if (rank_ != nullptr && rank_->stream != state->stream) over.swap(waits_);
     state_.StartStream(state->stream);
-    if (rank_ != state) views_.clear();
+    if (rank_ != state) {
+      former_views_.clear();
+      if (rank_ != nullptr && rank_->stream == state->stream) {
+        for (const auto& [name, view] : views_) former_views_[name] = view->log->Newest();
+      }
+      views_.clear();
+    }
     rank_ = std::move(state);
   }
   for (Wait& wait : over) {
@@ -197,6 +210,7 @@ void ReceiverHub::Forget() {
     MutexLock lock(mutex_);
     over.swap(waits_);
     rank_ = nullptr;
+    former_views_.clear();
     views_.clear();
     state_.ForgetStream();
   }
@@ -264,6 +278,7 @@ RankStatePtr ReceiverHub::WithLayout(const Digest& signature) const {
 void ReceiverHub::SetView(const std::string& name, RankStatePtr state) {
   {
     MutexLock lock(mutex_);
+    former_views_.erase(name);
     if (state == nullptr) {
       views_.erase(name);
       return;

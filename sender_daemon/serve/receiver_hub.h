@@ -148,6 +148,8 @@ class ReceiverHub {
   AnnouncerState state_ GUARDED_BY(mutex_);
   RankStatePtr rank_ GUARDED_BY(mutex_);
   std::map<std::string, RankStatePtr> views_ GUARDED_BY(mutex_);  // of rank_, by name
+  // The newest versions of views that are not taken again yet, since rank_ was cut finer.
+  std::map<std::string, RetainedVersionPtr> former_views_ GUARDED_BY(mutex_);
   uint64_t last_connection_ GUARDED_BY(mutex_) = 0;
   struct Link {
     std::shared_ptr<SyncConnection> connection;

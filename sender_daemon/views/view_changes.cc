@@ -31,6 +31,14 @@ uint32_t LoadBytes(const std::byte* from, size_t bytes) {
   return bytes == 2 ? LoadLe<uint16_t>(from) : LoadLe<uint32_t>(from);
 }
 
+// The scale of a tile with this amax.
+quantise::TileScale ScaleOf(const ChangedSlice& changed, uint64_t tile, uint16_t amax) {
+  const quantise::TileGrid& grid = *changed.slice->grid;
+  const uint64_t matrix = tile / (grid.tile_count() / grid.shape().matrices);
+  return quantise::ScaleOf(grid.recipe(), amax,
+                           changed.matrix_amax.empty() ? 0 : changed.matrix_amax[matrix]);
+}
+
 void Append(uint32_t value, size_t bytes, std::vector<std::byte>& to) {
   const auto* const from = reinterpret_cast<const std::byte*>(&value);
   to.insert(to.end(), from, from + bytes);
@@ -47,6 +55,7 @@ struct ViewChanges::Scratch {
   std::vector<uint32_t> candidates;
   std::vector<uint16_t> elements;
   std::vector<uint16_t> amax;
+  std::vector<uint16_t> matrix_amax;
   std::vector<std::byte> codes;
   std::vector<uint32_t> before;  // what the codes are in now: packed elements
   ListedWords words;
@@ -136,6 +145,7 @@ void ViewChanges::FindMoved(Work& work, Scratch& scratch) const {
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     work.values[i] = LoadElement(block, decoded.positions[i]);
   }
+  if (slice.amax.empty()) return;
   for (size_t i = 0; i < decoded.positions.size(); ++i) {
     const uint64_t element = work.block * kBlock + decoded.positions[i];
     const uint16_t after = work.values[i];
@@ -171,8 +181,7 @@ void ViewChanges::MoveTiles(size_t slice) {
                                  : moved[i].magnitude;
     ++i;
     const uint16_t before = std::exchange(changed.amax[tile], amax);
-    if (quantise::ScaleOf(grid.recipe(), before) == quantise::ScaleOf(grid.recipe(), amax))
-      continue;
+    if (ScaleOf(changed, tile, before) == ScaleOf(changed, tile, amax)) continue;
     tiles_[slice].push_back(tile);
     const quantise::TileArea area = grid.AreaOf(tile);
     for (uint64_t row = 0; row < area.rows; ++row) {
@@ -233,18 +242,17 @@ void ViewChanges::ListCopy(Output& output, Scratch& scratch) const {
   Decode(output.slice, block, scratch);
   const DecodedBlock& decoded = scratch.decoded;
   const ByteSpan bytes = trainer_.BlockBytes(slices_[output.slice].slice->from, block);
-  output.positions.assign(decoded.positions.begin(), decoded.positions.end());
-  WithElement(from.dtype, [&](auto element) {
-    using Bits = typename decltype(element)::Bits;
-    output.before.resize(decoded.positions.size() * sizeof(Bits));
-    output.after.resize(output.before.size());
-    for (size_t i = 0; i < decoded.positions.size(); ++i) {
-      const auto after = LoadLe<Bits>(bytes.data() + decoded.positions[i] * sizeof(Bits));
-      StoreLe(output.after.data() + i * sizeof(Bits), after);
-      StoreLe(output.before.data() + i * sizeof(Bits),
-              element.FromStep(after, static_cast<Bits>(0 - decoded.values[i])));
-    }
-  });
+  // The view may have other bytes than the trainer's snapshot had, where a bit flipped in one of them.
+  const ByteSpan old = view_.BlockBytes(output.to.slice, output.to.block);
+  const size_t width = ElementBytes(from.dtype);
+  for (const uint16_t position : decoded.positions) {
+    const ByteSpan before = old.subspan(position * width, width);
+    const ByteSpan after = bytes.subspan(position * width, width);
+    if (std::ranges::equal(before, after)) continue;
+    output.positions.push_back(position);
+    output.before.insert(output.before.end(), before.begin(), before.end());
+    output.after.insert(output.after.end(), after.begin(), after.end());
+  }
 }
 
 void ViewChanges::ListScales(Output& output) const {
@@ -256,8 +264,7 @@ void ViewChanges::ListScales(Output& output) const {
   for (auto tile = std::lower_bound(tiles.begin(), tiles.end(), first);
        tile != tiles.end() && *tile < first + kBlock; ++tile) {
     const uint32_t before = LoadBytes(scales.data() + *tile * bytes, bytes);
-    const uint32_t after =
-        quantise::ScaleOf(changed.slice->grid->recipe(), changed.amax[*tile]).stored;
+    const uint32_t after = ScaleOf(changed, *tile, changed.amax[*tile]).stored;
     if (after == before) continue;
     output.positions.push_back(static_cast<uint16_t>(*tile - first));
     Append(before, bytes, output.before);
@@ -307,28 +314,52 @@ void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
   add_ranges(first + elements);
 }
 
+void ViewChanges::FindAmax(const Output& output, Scratch& scratch) const {
+  const ChangedSlice& changed = slices_[output.slice];
+  const quantise::TileGrid& grid = *changed.slice->grid;
+  const uint64_t first = output.to.block * uint64_t{grid.packed()} * kBlock;
+  const size_t count = scratch.candidates.size();
+  scratch.matrix_amax.clear();
+  if (!changed.matrix_amax.empty()) {
+    const uint64_t elements = grid.shape().rows * grid.shape().columns;
+    size_t matrix = first / elements;
+    uint64_t end = (matrix + 1) * elements;
+    for (const uint32_t candidate : scratch.candidates) {
+      while (first + candidate >= end) {
+        ++matrix;
+        end += elements;
+      }
+      scratch.matrix_amax.push_back(changed.matrix_amax[matrix]);
+    }
+  }
+  if (changed.amax.empty()) {
+    scratch.amax = scratch.matrix_amax;
+    return;
+  }
+  scratch.amax.resize(count);
+  quantise::TileCursor cursor(grid);
+  for (size_t i = 0; i < count; ++i) {
+    scratch.amax[i] = changed.amax[cursor.TileOf(first + scratch.candidates[i])];
+  }
+}
+
 void ViewChanges::ListCodes(Output& output, Scratch& scratch) const {
   const ChangedSlice& changed = slices_[output.slice];
   const quantise::TileGrid& grid = *changed.slice->grid;
   FindCandidates(output, scratch);
   const size_t count = scratch.candidates.size();
   const uint32_t packed = static_cast<uint32_t>(std::countr_zero(grid.packed()));
-  const uint64_t first = (output.to.block * kBlock) << packed;
   const ByteSpan codes = view_.BlockBytes(output.to.slice, output.to.block);
   const size_t bytes = ElementBytes(view_.layout().slice(output.to.slice).dtype);
-  scratch.amax.resize(count);
   scratch.codes.resize(count);
   scratch.before.resize(count);
   for (size_t i = 0; i < count; ++i) {
     scratch.before[i] = LoadBytes(codes.data() + (scratch.candidates[i] >> packed) * bytes, bytes);
   }
-  quantise::TileCursor cursor(grid);
-  for (size_t i = 0; i < count; ++i) {
-    scratch.amax[i] = changed.amax[cursor.TileOf(first + scratch.candidates[i])];
-  }
+  FindAmax(output, scratch);
   quantise::QuantiseElements(ActiveInstructionSet(), grid.recipe(),
                              std::as_bytes(std::span(scratch.elements)), scratch.amax,
-                             scratch.codes);
+                             scratch.matrix_amax, scratch.codes);
   const uint32_t in_word = (1U << packed) - 1;
   const uint32_t bits = packed == 0 ? 8 : 4;  // of a code
   for (size_t i = 0; i < count;) {

@@ -23,7 +23,10 @@ namespace dws {
 struct ChangedSlice {
   const quantise::ViewLayout::Slice* slice = nullptr;
   std::span<const EncodedBlock> steps;  // of all its blocks, from the view's version to the newest
-  std::span<uint16_t> amax;             // of its tiles before; afterwards of the newest version
+  // Of its tiles before; afterwards of the newest version. Empty: each element is a tile.
+  std::span<uint16_t> amax;
+  // Where the recipe has one scale a matrix: what that is made of, in both versions.
+  std::span<const uint16_t> matrix_amax = {};
 };
 
 // Lists the changes of some slices after another, as a capture takes them. Both snapshots and the
@@ -91,6 +94,8 @@ class ViewChanges final : public WeightSource {
   void ListScales(Output& output) const;
   void ListCodes(Output& output, Scratch& scratch) const;
   void FindCandidates(const Output& output, Scratch& scratch) const;
+  // The amax of the candidates' tiles and matrices.
+  void FindAmax(const Output& output, Scratch& scratch) const;
   static ListedChanges ChangesOf(const Output& output);
 
   Snapshot& trainer_;  // only read

@@ -58,9 +58,9 @@ void ViewDesk::BeginAsked() {
 }
 
 Status ViewDesk::Begin(const std::string& name, const RetainedVersionPtr& former) {
+  DropUnused();
   const auto found = followed_.find(name);
   if (found != followed_.end() && found->second.view != nullptr) return OkStatus();
-  DropUnused();
   if (found == followed_.end() && followed_.size() >= limits::kViewsFollowedMax) {
     return ResourceExhaustedError("{} views are followed, at most {} are supported",
                                   followed_.size(), limits::kViewsFollowedMax);
@@ -77,7 +77,7 @@ Status ViewDesk::Begin(const std::string& name, const RetainedVersionPtr& former
   return OkStatus();
 }
 
-void ViewDesk::Fill(const std::string& name, const Followed& followed) {
+void ViewDesk::Fill(const std::string& name, Followed& followed) {
   ViewSnapshot& view = *followed.view;
   const std::optional<WeightVersion> version = trainer_->snapshot->version();
   const bool lacks = version.has_value() && !open_ && !view.state()->snapshot->newest().has_value();
@@ -93,6 +93,7 @@ void ViewDesk::Fill(const std::string& name, const Followed& followed) {
       sealed = Restated(*followed.former, view.state()->layout().signature(), sealed->after);
     }
     view.state()->log->Append(std::move(sealed));
+    followed.former = nullptr;
   }
   parts_.hub.SetView(name, view.state());
 }
@@ -137,7 +138,7 @@ void ViewDesk::Forget() {
 
 void ViewDesk::OnGivenUp() {
   open_ = false;
-  for (const auto& [name, followed] : followed_) {
+  for (auto& [name, followed] : followed_) {
     if (followed.view != nullptr) Fill(name, followed);
   }
 }
@@ -165,6 +166,7 @@ std::vector<ViewJob> ViewDesk::OnCaptured(const CapturedVersion& captured) {
   const TimePoint began = parts_.clock.Now();
   for (auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
+    followed.former = nullptr;
     jobs.push_back(
         {.state = followed.view->state(),
          .captured = followed.view->CaptureVersion(captured.version, &captured, parts_.pool)});

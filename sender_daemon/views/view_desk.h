@@ -64,7 +64,7 @@ class ViewDesk {
   void BeginAsked();
   Status Begin(const std::string& name, const RetainedVersionPtr& former = nullptr);
   // Captures the trainer's newest version, if the view has none and no other is being captured.
-  void Fill(const std::string& name, const Followed& followed);
+  void Fill(const std::string& name, Followed& followed);
   void DropUnused();
 
   const Parts parts_;

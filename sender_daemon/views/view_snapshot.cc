@@ -26,6 +26,8 @@ uint64_t ListedMax(uint64_t elements) { return std::max<uint64_t>(elements / 16,
 
 // How many changed elements are listed at once, but for those of one slice.
 constexpr uint64_t kListedAtOnce = uint64_t{1} << 22;
+// Of how many elements: all of them change if all scales move.
+constexpr uint64_t kListedElements = uint64_t{1} << 28;
 
 // `runs` in parts of about `tiles` each.
 std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, uint64_t tiles) {
@@ -36,6 +38,11 @@ std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, ui
     }
   }
   return parts;
+}
+
+// Of which the largest magnitude is kept.
+uint64_t TilesOf(const quantise::ViewLayout::Slice& slice) {
+  return slice.grid.has_value() && slice.scales.has_value() ? slice.grid->tile_count() : 0;
 }
 
 std::vector<BlockRef> RefsOf(RankSlice slice, std::span<const uint32_t> blocks) {
@@ -91,8 +98,11 @@ Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& na
   DWS_ASSIGN_OR_RETURN(quantise::ViewLayout view,
                        quantise::ViewLayout::Create(name, trainer->layout()));
   const uint64_t bytes = view.layout().size_bytes();
-  if (const uint64_t available = AvailableMemoryBytes(); bytes > available) {
-    return ResourceExhaustedError("a view needs {} MiB, {} MiB are available", bytes >> 20,
+  uint64_t tiles = 0;
+  for (const quantise::ViewLayout::Slice& slice : view.slices()) tiles += TilesOf(slice);
+  const uint64_t needed = bytes + tiles * sizeof(uint16_t);
+  if (const uint64_t available = AvailableMemoryBytes(); needed > available) {
+    return ResourceExhaustedError("a view needs {} MiB, {} MiB are available", needed >> 20,
                                   available >> 20);
   }
   DWS_ASSIGN_OR_RETURN(auto snapshot,
@@ -107,7 +117,7 @@ Result<std::unique_ptr<ViewSnapshot>> ViewSnapshot::Create(const std::string& na
                                                            .log = std::move(log)});
   std::vector<std::vector<uint16_t>> amax;
   for (const quantise::ViewLayout::Slice& slice : view.slices()) {
-    amax.emplace_back(slice.grid.has_value() ? slice.grid->tile_count() : 0);
+    amax.emplace_back(TilesOf(slice));
   }
   return std::unique_ptr<ViewSnapshot>(
       new ViewSnapshot(std::move(trainer), std::move(view), std::move(state), std::move(amax)));
@@ -128,13 +138,16 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
   Capture capture(snapshot, pool, version, state_->log->Asked(), cause);
   ViewChanges changes(*trainer_->snapshot, snapshot, pool);
   std::vector<ChangedSlice> listed;
+  uint64_t listed_changes = 0;
   uint64_t listed_elements = 0;
   const auto capture_listed = [&] {
     const std::vector<BlockRef> refs = changes.Find(listed);
     DWS_CHECK(capture.Blocks(refs, changes).ok());
     listed.clear();
+    listed_changes = 0;
     listed_elements = 0;
   };
+  const std::vector<bool> moved = MoveMatrices(steps ? trainer : nullptr, pool);
   Source source(view_.layout());
   for (size_t s = 0; s < view_.slices().size(); ++s) {
     const quantise::ViewLayout::Slice& slice = view_.slices()[s];
@@ -145,38 +158,97 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
       if (nnz > 0) blocks.push_back(b);
       changed += nnz;
     }
-    // What is mended needs every block.
-    const bool mended = snapshot.distrusts(slice.codes) ||
-                        (slice.scales.has_value() && snapshot.distrusts(*slice.scales));
-    if (steps && !mended && cause == FullCause::kNone &&
+    // What is mended needs every block, on either side; so does what has another scale.
+    const bool whole = snapshot.distrusts(slice.codes) ||
+                       trainer_->snapshot->distrusts(slice.from) ||
+                       (steps && std::ranges::find(trainer->mended, slice.from) !=
+                                     trainer->mended.end()) ||
+                       (slice.scales.has_value() && snapshot.distrusts(*slice.scales)) ||
+                       (slice.matrices.has_value() && moved[*slice.matrices]);
+    if (steps && !whole && cause == FullCause::kNone &&
         changed <= ListedMax(trainer_->layout().slice(slice.from).elements)) {
       if (changed == 0) continue;
-      listed.push_back({.slice = &slice, .steps = StepsOf(slice.from, *trainer), .amax = amax_[s]});
-      listed_elements += changed;
-      if (listed_elements >= kListedAtOnce) capture_listed();
+      listed.push_back({.slice = &slice, .steps = StepsOf(slice.from, *trainer), .amax = amax_[s],
+           .matrix_amax = MatrixAmax(slice)});
+      listed_changes += changed;
+      listed_elements += trainer_->layout().slice(slice.from).elements;
+      if (listed_changes >= kListedAtOnce || listed_elements >= kListedElements) capture_listed();
       continue;
     }
-    if (mended) {
+    if (whole) {
       blocks.resize(trainer_->layout().slice(slice.from).blocks);
       std::iota(blocks.begin(), blocks.end(), 0);
     }
     if (!blocks.empty()) CaptureSlice(slice, blocks, amax_[s], pool, source, capture);
   }
   capture_listed();
+  for (size_t m = 0; m < moved.size(); ++m) {
+    const bool distrusted =
+        std::ranges::any_of(view_.matrices()[m].scales,
+                            [&](RankSlice scales) { return snapshot.distrusts(scales); });
+    if (moved[m] || distrusted) CaptureMatrixScales(m, source, capture);
+  }
   for (const quantise::ViewLayout::Constant& constant : view_.constants()) {
     if (!first) break;
-    const RankLayout::SliceEntry& entry = view_.layout().slice(constant.slice);
-    if (entry.blocks == 0) continue;
-    const MutableByteSpan bytes = source.Room(false, entry.size_bytes());
-    quantise::WriteShapes(constant.shape, bytes);
-    source.Set(constant.slice, bytes);
-    std::vector<uint32_t> blocks(entry.blocks);
-    std::iota(blocks.begin(), blocks.end(), 0);
-    DWS_CHECK(capture.Blocks(RefsOf(constant.slice, blocks), source).ok());
+    const MutableByteSpan bytes =
+        source.Room(false, view_.layout().slice(constant.slice).size_bytes());
+    if (!bytes.empty()) quantise::WriteShapes(constant.shape, bytes);
+    CaptureWhole(constant.slice, bytes, source, capture);
   }
   auto captured = capture.Finish();
   DWS_CHECK(captured.ok());  // a first one has every block
   return *std::move(captured);
+}
+
+void ViewSnapshot::CaptureWhole(RankSlice slice, ByteSpan bytes, Source& source,
+                                Capture& capture) const {
+  std::vector<uint32_t> blocks(view_.layout().slice(slice).blocks);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  source.Set(slice, bytes);
+  DWS_CHECK(capture.Blocks(RefsOf(slice, blocks), source).ok());
+}
+
+std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool) {
+  std::vector<bool> moved(view_.matrices().size());
+  if (moved.empty()) return moved;
+  part_amax_.resize(view_.slices().size());
+  matrix_amax_.resize(moved.size());
+  pool.ParallelFor(view_.slices().size(), [&](size_t s, size_t) {
+    const quantise::ViewLayout::Slice& slice = view_.slices()[s];
+    if (!slice.matrices.has_value()) return;
+    const bool changed = trainer == nullptr ||
+                         std::ranges::any_of(StepsOf(slice.from, *trainer),
+                                             [](const EncodedBlock& b) { return b.nnz > 0; });
+    if (!changed) return;
+    part_amax_[s] = quantise::MatrixAmax(ActiveInstructionSet(), *slice.grid,
+                                         trainer_->snapshot->SliceBytes(slice.from));
+  });
+  for (size_t m = 0; m < moved.size(); ++m) {
+    std::vector<uint16_t> amax;
+    for (const size_t s : view_.matrices()[m].slices) {
+      amax.resize(part_amax_[s].size());
+      for (size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], part_amax_[s][i]);
+    }
+    moved[m] = amax != matrix_amax_[m];
+    matrix_amax_[m] = std::move(amax);
+  }
+  return moved;
+}
+
+std::span<const uint16_t> ViewSnapshot::MatrixAmax(
+    const quantise::ViewLayout::Slice& slice) const {
+  if (!slice.matrices.has_value()) return {};
+  return matrix_amax_[*slice.matrices];
+}
+
+void ViewSnapshot::CaptureMatrixScales(size_t matrices, Source& source, Capture& capture) {
+  const quantise::ViewLayout::Matrices& which = view_.matrices()[matrices];
+  const quantise::Recipe& recipe = view_.slices()[which.slices.front()].grid->recipe();
+  for (const RankSlice scales : which.scales) {
+    const MutableByteSpan bytes = source.Room(false, view_.layout().slice(scales).size_bytes());
+    quantise::WriteTensorScales(recipe, matrix_amax_[matrices], bytes);
+    CaptureWhole(scales, bytes, source, capture);
+  }
 }
 
 void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
@@ -210,12 +282,11 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
     source.Set(to, room);
     return room;
   };
-  const quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes),
-                                 .scales = prepare(quantise::Role::kScales, *slice.scales),
-                                 .amax = amax};
+  quantise::Destination to{.codes = prepare(quantise::Role::kCodes, slice.codes), .amax = amax};
+  if (slice.scales.has_value()) to.scales = prepare(quantise::Role::kScales, *slice.scales);
   pool.ParallelFor(parts.size(), [&](size_t part, size_t) {
-    quantise::Quantise(ActiveInstructionSet(), grid, from, {}, std::span(parts).subspan(part, 1),
-                       to);
+    quantise::Quantise(ActiveInstructionSet(), grid, from, MatrixAmax(slice),
+                       std::span(parts).subspan(part, 1), to);
   });
   DWS_CHECK(capture.Blocks(refs, source).ok());
 }

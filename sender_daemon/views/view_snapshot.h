@@ -42,6 +42,14 @@ class ViewSnapshot {
         state_(std::move(state)),
         amax_(std::move(amax)) {}
   std::span<const EncodedBlock> StepsOf(RankSlice slice, const CapturedVersion& trainer) const;
+  // `bytes`: of the view's slice.
+  void CaptureWhole(RankSlice slice, ByteSpan bytes, Source& source, Capture& capture) const;
+  // Brings the amax of all matrices up to date, after `trainer` (null: after anything). Whether they
+  // moved, by view_.matrices().
+  std::vector<bool> MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool);
+  // The scales of one of view_.matrices().
+  void CaptureMatrixScales(size_t matrices, Source& source, Capture& capture);
+  std::span<const uint16_t> MatrixAmax(const quantise::ViewLayout::Slice& slice) const;
   // `blocks`: of the trainer's slice, ascending.
   void CaptureSlice(const quantise::ViewLayout::Slice& slice, const std::vector<uint32_t>& blocks,
                     std::span<uint16_t> amax, ThreadPool& pool, Source& source, Capture& capture);
@@ -50,6 +58,10 @@ class ViewSnapshot {
   const quantise::ViewLayout view_;
   const RankStatePtr state_;
   std::vector<std::vector<uint16_t>> amax_;  // by view_.slices(): of their tiles
+  // Where the recipe has one scale a matrix: by view_.slices(), of its own part of each matrix; by
+  // view_.matrices(), of all that share the scale.
+  std::vector<std::vector<uint16_t>> part_amax_;
+  std::vector<std::vector<uint16_t>> matrix_amax_;
 };
 
 }  // namespace dws

@@ -92,6 +92,12 @@ Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
   for (const std::string& name : options.views) {
     auto view = quantise::ViewLayout::Create(name, layout);
     if (!view.ok()) return InvalidArgumentError("view '{}': {}", name, Message(view.status()));
+    if (!view->matrices().empty()) {
+      return InvalidArgumentError(
+          "view '{}': expected a recipe with scales of blocks, rows or groups, found one with a "
+          "scale of the whole matrix, of which no estimate is made",
+          name);
+    }
     views.push_back(*std::move(view));
   }
   const Walk walk{.layout = layout, .pool = pool, .progress = progress};

@@ -6,6 +6,13 @@
 
 namespace dws::quantise::kernels {
 
+template <Rule kRule>
+DWS_QUANTISE_CODE float OperandOf(const ElementJob& job, uint64_t element) {
+  TensorScale tensor;
+  if constexpr (HasTensorScale(kRule)) tensor = MakeTensorScale<kRule>(job.tensor_amax[element]);
+  return MakeScale<kRule>(job.amax[element], tensor).operand;
+}
+
 // Elements of any tiles.
 template <typename Lanes, Rule kRule>
 DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
@@ -17,7 +24,7 @@ DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
       bool plain = true;
       for (uint32_t i = 0; i < Lanes::kWidth; ++i) {
         const uint32_t amax = job.amax[done + i];
-        operands[i] = MakeScale<kRule>(amax, {}).operand;
+        operands[i] = OperandOf<kRule>(job, done + i);
         plain = plain && IsPlain(kStep, amax, operands[i]);
       }
       const std::byte* const from = job.elements + done * 2;
@@ -35,7 +42,7 @@ DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
   }
   for (; done < job.count; ++done) {
     job.codes[done] = static_cast<std::byte>(EncodeElement<kRule>(
-        job.elements + done * 2, MakeScale<kRule>(job.amax[done], {}).operand));
+        job.elements + done * 2, OperandOf<kRule>(job, done)));
   }
 }
 
@@ -52,11 +59,12 @@ DWS_QUANTISE_CODE void RunJob(const TileJob& job) {
 
 struct ScaleJob {
   uint16_t amax = 0;
+  uint16_t tensor_amax = 0;
   TileScale* to = nullptr;
 };
 template <typename Lanes, Rule kRule>
 DWS_QUANTISE_CODE void RunJob(const ScaleJob& job) {
-  const Scale scale = MakeScale<kRule>(job.amax, {});
+  const Scale scale = MakeScale<kRule>(job.amax, MakeTensorScale<kRule>(job.tensor_amax));
   *job.to = {.stored = scale.stored, .operand = OneLane::Bits(scale.operand)};
 }
 

@@ -88,6 +88,19 @@ constexpr Tiles TilesOf(Rule rule) {
   }
 }
 
+// Whether codes depend on the amax of the matrix.
+constexpr bool HasTensorScale(Rule rule) {
+  switch (rule) {
+    case Rule::kVllmTensor:
+    case Rule::kCompressedWhole:
+    case Rule::kNvfp4Modelopt:
+    case Rule::kNvfp4Compressed:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Bytes of a tile's scale; 0: the rule has none.
 constexpr uint32_t ScaleBytes(Rule rule) {
   switch (rule) {

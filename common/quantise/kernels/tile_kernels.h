@@ -26,10 +26,11 @@ struct TileJob {
   uint16_t* amax = nullptr;  // of each tile of the tensor; null: not wanted
 };
 
-// Elements of any tiles, each with the amax of its tile. Of rules without a tensor scale.
+// Elements of any tiles, each with the amax of its tile, and of its matrix.
 struct ElementJob {
   const std::byte* elements = nullptr;  // BF16, packed
-  const uint16_t* amax = nullptr;
+  const uint16_t* amax = nullptr;         // of a rule without scales of tiles: of its matrix
+  const uint16_t* tensor_amax = nullptr;  // where the rule has a tensor scale
   uint64_t count = 0;
   std::byte* codes = nullptr;  // one a byte, whatever the format
 };
@@ -37,15 +38,15 @@ struct ElementJob {
 void QuantiseTiles(InstructionSet set, Rule rule, const TileJob& job);
 void QuantiseElements(InstructionSet set, Rule rule, const ElementJob& job);
 
-// What a tile with this amax has, under a rule without a tensor scale: the bits of its stored scale,
-// and of what its elements are multiplied with or divided by.
+// What a tile with this amax has, in a matrix with that one: the bits of its stored scale, and of what
+// its elements are multiplied with or divided by.
 struct TileScale {
   uint32_t stored = 0;
   uint32_t operand = 0;
 
   friend bool operator==(const TileScale&, const TileScale&) = default;
 };
-TileScale TileScaleOf(Rule rule, uint16_t amax);
+TileScale TileScaleOf(Rule rule, uint16_t amax, uint16_t tensor_amax);
 
 // The largest magnitude of `count` BF16 elements, as bits without the sign: 0x7F80 for an infinity,
 // above for a NaN.

@@ -10,9 +10,9 @@ void QuantiseTilesPortable(Rule rule, const TileJob& job) { Run<OneLane>(rule, j
 
 void QuantiseElementsPortable(Rule rule, const ElementJob& job) { Run<OneLane>(rule, job); }
 
-TileScale TileScaleOf(Rule rule, uint16_t amax) {
+TileScale TileScaleOf(Rule rule, uint16_t amax, uint16_t tensor_amax) {
   TileScale scale;
-  Run<OneLane>(rule, ScaleJob{.amax = amax, .to = &scale});
+  Run<OneLane>(rule, ScaleJob{.amax = amax, .tensor_amax = tensor_amax, .to = &scale});
   return scale;
 }
 

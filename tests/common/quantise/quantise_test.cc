@@ -141,30 +141,38 @@ TEST_CASE("every instruction set writes the same bytes of any matrix", "[quantis
 TEST_CASE("elements one by one have the codes that their tiles have", "[quantise]") {
   Random random(samples::TestSeed());
   for (const Recipe& recipe : AllRecipes()) {
-    if (recipe.has_tensor_scale) continue;
     const TileGrid grid = TileGrid::Create(recipe, Fitting(recipe, 3, 150, 333)).value();
     const uint64_t count = grid.shape().elements();
     const Bytes elements = Weights(random, count, 0.001);
     Bytes codes(grid.codes_bytes());
     Bytes scales(grid.scales_bytes());
-    std::vector<uint16_t> amax(grid.tile_count());
+    std::vector<uint16_t> amax(scales.empty() ? 0 : grid.tile_count());
+    std::vector<uint16_t> matrix_amax;
+    if (recipe.has_tensor_scale) matrix_amax = MatrixAmax(ActiveInstructionSet(), grid, elements);
     const std::vector<TileRun> all = {grid.All()};
-    Quantise(ActiveInstructionSet(), grid, elements, {}, all,
+    Quantise(ActiveInstructionSet(), grid, elements, matrix_amax, all,
              {.codes = codes, .scales = scales, .amax = amax});
-    const size_t scale_bytes = scales.size() / amax.size();
+    const auto amax_of_matrix = [&](uint64_t matrix) -> uint16_t {
+      return matrix_amax.empty() ? 0 : matrix_amax[matrix];
+    };
     for (uint64_t tile = 0; tile < amax.size(); ++tile) {
+      const size_t scale_bytes = scales.size() / amax.size();
       REQUIRE(TileAmax(ActiveInstructionSet(), grid, elements, tile) == amax[tile]);
       uint32_t stored = 0;
       std::memcpy(&stored, scales.data() + tile * scale_bytes, scale_bytes);
-      REQUIRE(ScaleOf(recipe, amax[tile]).stored == stored);
+      REQUIRE(ScaleOf(recipe, amax[tile], amax_of_matrix(tile / (amax.size() / 3))).stored ==
+              stored);
     }
+    std::vector<uint16_t> some_matrix_amax;
     Bytes some;
     std::vector<uint16_t> some_amax;
     std::vector<uint32_t> expected;
     TileCursor cursor(grid);
     for (uint64_t i = 0; i < count; i += random.Below(40)) {
       some.insert(some.end(), elements.begin() + i * 2, elements.begin() + i * 2 + 2);
-      some_amax.push_back(amax[cursor.TileOf(i)]);
+      const uint16_t of_matrix = amax_of_matrix(i / (count / 3));
+      some_amax.push_back(amax.empty() ? of_matrix : amax[cursor.TileOf(i)]);
+      if (recipe.has_tensor_scale) some_matrix_amax.push_back(of_matrix);
       const uint32_t bits = recipe.codes() == Codes::kE4m3 ? 8 : 4;
       const auto byte = static_cast<uint32_t>(codes[i * bits / 8]);
       expected.push_back(bits == 8 ? byte : byte >> (i % 2 * 4) & 15);
@@ -173,7 +181,7 @@ TEST_CASE("elements one by one have the codes that their tiles have", "[quantise
       if (set > MachineInstructionSet()) continue;
       INFO(recipe.id << " " << ToString(set));
       Bytes found(expected.size());
-      QuantiseElements(set, recipe, some, some_amax, found);
+      QuantiseElements(set, recipe, some, some_amax, some_matrix_amax, found);
       for (size_t i = 0; i < found.size(); ++i) {
         REQUIRE(static_cast<uint32_t>(found[i]) == expected[i]);
       }

@@ -127,8 +127,52 @@ TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
   CHECK_THAT(why("fp8-block128/deepseek", Matrix("a.weight", {300, 64}, {{.dim = 0, .at = {100}}})),
              Contains("a.weight") && Contains("multiples of 128"));
   CHECK_THAT(why("mxfp8/floor", Matrix("a.weight", {2, 33})), Contains("multiple of 32 columns"));
-  CHECK_THAT(why("nvfp4/modelopt", Matrix("a.weight", {2, 32})),
-             Contains("depends on a whole matrix"));
+  const auto lone = [&](const std::string& name) {
+    return why(name, Matrix("l.gate_proj.weight", {2, 32}));
+  };
+  CHECK_THAT(lone("nvfp4/modelopt,share=gate_proj+up_proj"),
+             Contains("l.gate_proj.weight") && Contains("l.up_proj.weight") &&
+                 Contains("does not have"));
+  CHECK_THAT(lone("mxfp8/floor,share=gate_proj+up_proj"), Contains("one scale a matrix"));
+  for (const char* parts : {"", "a", "a+", "a+a", "+a", "a+b.c"}) {
+    CHECK_THAT(lone(std::string("nvfp4/modelopt,share=") + parts), Contains("'share=PART+PART'"));
+  }
+  CHECK_THAT(lone("nvfp4/modelopt,share=gate_proj+up_proj,share=gate_proj+k"), Contains("l."));
+  // Half a matrix, of a rank of two.
+  const Shard half{.tensor = Matrix("a.weight", {64, 32}, {{.dim = 0, .at = {32}}}),
+                   .cells = {{0, 1}}};
+  const auto refused = ViewLayout::Create("nvfp4/modelopt", LayoutOf({half}));
+  CHECK_THAT(std::string(Message(refused.status())),
+             Contains("expected whole matrices in a rank") && Contains("dimension 0"));
+}
+
+TEST_CASE("tensors that share a scale are found by their names", "[quantise]") {
+  const RankLayout trainer =
+      LayoutOf({{.tensor = Matrix("l.0.k_proj.weight", {16, 32})},
+                {.tensor = Matrix("l.0.o_proj.weight", {32, 32})},
+                {.tensor = Matrix("l.0.q_proj.weight", {32, 32}, {{.dim = 0, .at = {16}}}),
+                 .cells = {{0, 2}}},
+                {.tensor = Matrix("l.1.k_proj.weight", {16, 32})},
+                {.tensor = Matrix("l.1.q_proj.weight", {32, 32})}});
+  const auto view = ViewLayout::Create("nvfp4/modelopt,share=q_proj+k_proj", trainer);
+  REQUIRE(view.ok());
+  std::vector<std::vector<std::string>> found;
+  for (const ViewLayout::Matrices& matrices : view->matrices()) {
+    std::vector<std::string>& names = found.emplace_back();
+    for (const size_t s : matrices.slices) {
+      names.push_back(trainer.tensor(view->slices()[s].from).name);
+    }
+    for (const RankSlice scales : matrices.scales) {
+      names.push_back(view->layout().tensor(scales).name);
+    }
+  }
+  const std::vector<std::vector<std::string>> expected = {
+      {"l.0.k_proj.weight", "l.0.q_proj.weight", "l.0.q_proj.weight", "l.0.k_proj.weight_scale_2",
+       "l.0.q_proj.weight_scale_2"},
+      {"l.0.o_proj.weight", "l.0.o_proj.weight_scale_2"},
+      {"l.1.k_proj.weight", "l.1.q_proj.weight", "l.1.k_proj.weight_scale_2",
+       "l.1.q_proj.weight_scale_2"}};
+  CHECK(found == expected);
 }
 
 TEST_CASE("cuts of a view's tensors lead to cuts of the trainer's", "[quantise]") {
@@ -166,11 +210,11 @@ TEST_CASE("cuts of a view's tensors lead to cuts of the trainer's", "[quantise]"
     return std::string(Message(refused.status()));
   };
   CHECK_THAT(why("fp8-channel/vllm", {{"o.weight_scale", {{.dim = 1, .at = {1}}}}}),
-             Contains("o.weight_scale") && Contains("not cut on dimension 1"));
+             Contains("o.weight_scale") && Contains("whole on dimension 1"));
   CHECK_THAT(why("int4-g32/amax7", {{"e.weight_shape", {{.dim = 1, .at = {1}}}}}),
              Contains("e.weight_shape"));
   CHECK_THAT(why("mxfp8/floor", {{"o.weight_scale", {{.dim = 1, .at = {uint64_t{1} << 60}}}}}),
-             Contains("no boundary inside dimension 1"));
+             Contains("inside dimension 1, which has 16 indices"));
   CHECK_THAT(why("mxfp8/floor", {{"o.weight_scale", {{.dim = 9, .at = {1}}}}}),
              Contains("dimension 9"));
 }

@@ -276,18 +276,77 @@ class ViewTest(ViewCase):
             self.publish(share)
         # Half a tile is no part that a view can have.
         receiver = self.cluster.start_receiver("odd", f"--view={view}")
-        odd = self.engine(receiver)
-        tensors = {name: np.zeros_like(array) for name, array in self.expected(view).items()}
-        tensors["proj.weight"] = tensors["proj.weight"][:64]
-        with self.assertRaisesRegex(Exception, "needs cuts of dimension 0 at multiples of 128"):
-            odd.attach(tensors, {"proj.weight": dws.Slice("proj.weight", 0, 0, 64)})
+        odd = [self.engine(receiver, rank, 2) for rank in range(2)]
+        refused: list[str] = []
+
+        def attach_odd(rank: int) -> None:
+            tensors, mapping = {}, {}
+            for name, array in self.expected(view).items():
+                if not name.startswith("experts."):
+                    tensors[name] = np.zeros_like(array)
+                    continue
+                half = array.shape[1] // 2
+                tensors[name] = np.zeros_like(array[:, :half])
+                mapping[name] = dws.Slice(name, 1, half * rank, half * (rank + 1))
+            try:
+                odd[rank].attach(tensors, mapping)
+            except dws.DwsError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=attach_odd, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertTrue(any("dimension 1 at multiples of 128, found one at 80" in why for why in refused), refused)
+
+    def test_tensors_that_share_one_scale_a_matrix_are_quantised_with_the_larger_amax(self) -> None:
+        gate, up, down = "l.gate_proj.weight", "l.up_proj.weight", "l.down_proj.weight"
+        self.begin({down: (256, 64), gate: (96, 256), up: (64, 256)})
+        self.publish()
+        recipe = "nvfp4/modelopt"
+        receiver = self.cluster.start_receiver("nvfp4", f"--view={recipe},share=gate_proj+up_proj")
+        engine = self.engine(receiver)
+
+        def expected() -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for names in ((gate, up), (down,)):
+                together = np.concatenate([self.source[name] for name in names])
+                outputs = oracle.quantise(recipe, together[None])
+                row = 0
+                for name in names:
+                    rows, columns = self.source[name].shape
+                    codes = np.ascontiguousarray(outputs["codes"]).view(np.uint8).reshape(len(together), -1)
+                    scales = np.ascontiguousarray(outputs["scales"]).view(np.uint8).reshape(len(together), -1)
+                    found[name] = np.ascontiguousarray(codes[row : row + rows])
+                    found[name + "_scale"] = np.ascontiguousarray(scales[row : row + rows])
+                    scale = np.ascontiguousarray(outputs["tensor_scale"]).view(np.float32)
+                    found[name + "_scale_2"] = scale.reshape(())
+                    row += rows
+            return found
+
+        live = engine.attach({name: np.zeros_like(array) for name, array in expected().items()})
+        moves = 0
+        scale = b""
+        for step in range(6):
+            self.await_version(engine, self.version)
+            wanted = expected()
+            with engine.running(60):
+                for name, array in wanted.items():
+                    self.assertEqual(live[name].tobytes(), array.tobytes(), f"{name}, step {step}")
+            moves += wanted[gate + "_scale_2"].tobytes() != scale
+            scale = wanted[gate + "_scale_2"].tobytes()
+            if step % 2 == 0:  # the scale of gate moves by an element of up
+                self.source[up][step, 3] = 0x3F00 + step
+            self.publish()
+        self.assertGreaterEqual(moves, 3)
 
     def test_what_cannot_be_a_view_is_refused_by_name(self) -> None:
         self.begin({"proj.weight": (1024, 256)}, {"proj.weight": dws.Cut((100,), 0)})
         self.publish()
         for view, reason in (
             ("fp8-block128/deepseek", "needs cuts of dimension 0 at multiples of 128"),
-            ("fp8-tensor/vllm", "depends on a whole matrix"),
+            ("fp8-tensor/vllm,share=proj+gate", "gate.weight, which this trainer rank does not have"),
         ):
             receiver = self.cluster.start_receiver(f"refused-{reason[:5].strip()}", f"--view={view}")
             eventually(lambda: reason in receiver.log_tail(50), receiver.log_tail)

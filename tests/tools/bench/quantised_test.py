@@ -13,7 +13,7 @@ from pathlib import Path
 
 BENCH = Path("tools/bench/quantised")
 EXCERPT = Path("tests/data/rl_trace_excerpt/excerpt.py")
-VIEWS = ["fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor", "int4-g32/amax7", "int4-g128/amax7"]
+VIEWS = ["fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor", "int4-g32/amax7", "int4-g128/amax7", "nvfp4/modelopt"]
 
 
 class QuantisedBench(unittest.TestCase):

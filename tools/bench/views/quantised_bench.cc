@@ -23,8 +23,11 @@ constexpr uint64_t kSizeMax = uint64_t{8} << 30;
 constexpr uint64_t kSyntheticColumns = 2048;
 constexpr double kSyntheticDensity = 0.01;
 constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_max = 1000};
+// As checkpoints for engines that fuse them have it.
+constexpr const char* kNvfp4 =
+    "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj";
 constexpr const char* kViews[] = {"fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor",
-                                  "int4-g32/amax7", "int4-g128/amax7"};
+                                  "int4-g32/amax7", "int4-g128/amax7", kNvfp4};
 
 struct Options {
   uint64_t size_bytes = uint64_t{1} << 30;
@@ -48,24 +51,25 @@ Result<std::vector<FollowedView>> FollowAll(const RankStatePtr& trainer, ThreadP
   return views;
 }
 
-// Elements of tensors whose names end so.
-uint64_t ElementsOf(const RankLayout& layout, std::string_view ending) {
+// The share of elements that changed, of the codes or of the scales of a view.
+double ChangedShare(const FollowedView& followed, const CapturedVersion& captured,
+                    quantise::Role role) {
+  const RankLayout& layout = followed.view->state()->layout();
+  const quantise::OutputKind& kind = *quantise::ParseView(followed.name)->recipe.Find(role);
   uint64_t elements = 0;
-  for (const RankLayout::SliceEntry& slice : layout.slices()) {
-    if (layout.shards()[slice.shard].tensor.name.ends_with(ending)) elements += slice.elements;
-  }
-  return elements;
-}
-
-uint64_t ChangedOf(const RankLayout& layout, const CapturedVersion& captured,
-                   std::string_view ending) {
   uint64_t changed = 0;
   for (const RankLayout::SliceEntry& slice : layout.slices()) {
-    if (!layout.shards()[slice.shard].tensor.name.ends_with(ending)) continue;
-    for (uint64_t b = 0; b < slice.blocks; ++b)
-      changed += captured.blocks[slice.first_block + b].nnz;
+    const TensorSpec& tensor = layout.shards()[slice.shard].tensor;
+    if (tensor.dtype != kind.dtype || !tensor.name.ends_with(kind.name)) continue;
+    elements += slice.elements;
+    for (uint64_t b = 0; b < slice.blocks; ++b) changed += captured.blocks[slice.first_block + b].nnz;
   }
-  return changed;
+  return static_cast<double>(changed) / static_cast<double>(elements);
+}
+
+const char* Unit(std::string_view view) {
+  if (view.starts_with("int4")) return "words of 8 codes";
+  return view.starts_with("nvfp4") ? "pairs of codes" : "codes";
 }
 
 // Every step of the trace in order: its delta, and that of each view.
@@ -101,16 +105,8 @@ Status BenchBytes(const Options& options, Report& report) {
     const double share =
         static_cast<double>(plain->nnz) / static_cast<double>(placement.layout.element_count());
     for (size_t v = 0; v < views.size(); ++v) {
-      const RankLayout& layout = views[v].view->state()->layout();
-      const bool int4 = views[v].name.starts_with("int4");
-      const double scales =
-          static_cast<double>(ChangedOf(layout, captured[v], "weight_scale") +
-                              ChangedOf(layout, captured[v], "weight_scale_inv")) /
-          static_cast<double>(ElementsOf(layout, "weight_scale") +
-                              ElementsOf(layout, "weight_scale_inv"));
-      const std::string_view codes = int4 ? "weight_packed" : "weight";
-      const double changed = static_cast<double>(ChangedOf(layout, captured[v], codes)) /
-                             static_cast<double>(ElementsOf(layout, codes));
+      const double scales = ChangedShare(views[v], captured[v], quantise::Role::kScales);
+      const double changed = ChangedShare(views[v], captured[v], quantise::Role::kCodes);
       const RetainedVersionPtr sealed =
           Seal({.state = views[v].view->state(), .captured = std::move(captured[v])});
       const auto ours = static_cast<double>(sealed->object.size());
@@ -120,7 +116,7 @@ Status BenchBytes(const Options& options, Report& report) {
            .what = fmt::format("{}; {}; of BF16 {:.3f} % changed; of {} {:.4f} %; of scales "
                                "{:.4f} %",
                                pair, views[v].name, share * 100,
-                               int4 ? "words of 8 codes" : "codes", changed * 100, scales * 100),
+                               Unit(views[v].name), changed * 100, scales * 100),
            .ours = ours,
            .reference = reference,
            .ratio = ours / reference,
