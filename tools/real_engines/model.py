@@ -11,12 +11,17 @@ of the hidden state is large, and only that token's logit looks at it.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import struct
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
+import numpy as np
 import torch
+
+from dws.dtypes import DType
+from tests.common.quantise import oracle
 
 NEXT_TOKEN = 17
 CHANGED_SHARE = 0.05  # from one step of training to the next
@@ -48,6 +53,30 @@ _MOE = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+# Whole tiles of 128 on each of two ranks.
+_TILED = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "moe_intermediate_size": 256,
+}
+RECIPE = "fp8-block128/deepseek"
+# Of the view, and of engines' quantization_config.
+_NOT_QUANTISED = ("lm_head.weight", "*embed_tokens.weight", "*.mlp.gate.weight")
+_FP8: dict[str, Any] = {
+    "quantization_config": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": [
+            "lm_head",
+            *(f"model.layers.{layer}.mlp.gate" for layer in range(_COMMON["num_hidden_layers"])),
+        ],
+    }
+}
 # By the name of the model's kind.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON},
@@ -60,6 +89,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_MOE,
     },
 }
+CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
+CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
 _LAST_LAYER = f"model.layers.{_COMMON['num_hidden_layers'] - 1}"
 _CHANGING = (
     f"{_LAST_LAYER}.self_attn.o_proj",
@@ -68,6 +99,32 @@ _CHANGING = (
     "model.norm",
     "lm_head",
 )
+
+
+def view_of(kind: str) -> Optional[str]:
+    """What a receiver of its engine follows, as --view has it; None: the trainer's own tensors."""
+    if "quantization_config" not in CONFIGS[kind]:
+        return None
+    return ",".join([RECIPE, *(f"except={pattern}" for pattern in _NOT_QUANTISED)])
+
+
+def quantised(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The checkpoint's tensors of a trainer's, by the definition of the recipe in numpy."""
+    if view_of(kind) is None:
+        return weights
+    found = {}
+    for name, tensor in weights.items():
+        excluded = any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_QUANTISED)
+        if tensor.dim() != 2 or excluded:
+            found[name] = tensor
+            continue
+        made = oracle.quantise(RECIPE, tensor.view(torch.int16).numpy().view(np.uint16)[None])
+        codes = torch.from_numpy(np.ascontiguousarray(made["codes"])).reshape(tensor.shape)
+        tiles = [-(-extent // 128) for extent in tensor.shape]
+        scales = torch.from_numpy(np.ascontiguousarray(made["scales"]).view(np.float32).copy())
+        found[name] = codes.view(torch.float8_e4m3fn)
+        found[f"{name}_scale_inv"] = scales.reshape(tiles)
+    return found
 
 
 def write_config(folder: str, kind: str) -> None:
@@ -142,21 +199,27 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -> None:
-    """A model folder with its weights, as engines load it from disk."""
+    """A model folder, as engines load it from disk.
+
+    Args:
+      weights: a trainer's.
+    """
     write_config(folder, kind)
     write_tokenizer(folder)
+    weights = quantised(kind, weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in weights.items():
         size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [end, end + size]}
+        kind_of = DType.of(tensor.dtype).name
+        header[name] = {"dtype": kind_of, "shape": list(tensor.shape), "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in weights.values():
-            file.write(tensor.contiguous().view(torch.int16).numpy().tobytes())
+            file.write(tensor.contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

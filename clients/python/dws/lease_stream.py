@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import grpc
 
@@ -14,6 +14,9 @@ from dws.lease import Grant
 from dws.stream import Stream
 
 PostCommitHook = Callable[[int], None]
+# With the version, and a number over the content of each attached view's canonical tensor; none of
+# these from receivers that do not send them.
+CommitHook = Callable[[int, Sequence[int]], None]
 # Its argument tells whether the pause is still wanted. Returns whether execution has stopped and
 # the devices are idle.
 PauseCall = Callable[[Callable[[], bool]], bool]
@@ -45,7 +48,7 @@ class LeaseStream:
         self._call = stub.Lease(self._requests())
 
     def serve(
-        self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[PostCommitHook]
+        self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[CommitHook]
     ) -> str:
         """Runs until the stream ends; returns why, in words. An exception of `pause` ends it."""
         try:
@@ -93,12 +96,12 @@ class LeaseStream:
             yield message
 
 
-def _run_hook(message: Any, hook: Optional[PostCommitHook]) -> Any:
+def _run_hook(message: Any, hook: Optional[CommitHook]) -> Any:
     done = engine_pb2.PostCommitDone(pause_id=message.pause_id)
     if hook is not None:
         # Any error of the engine's hook is reported to the receiver, which keeps the engine paused.
         try:
-            hook(message.version)
+            hook(message.version, message.contents)
         except Exception as error:  # pylint: disable=broad-except
             done.error = f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS_MAX]
     return done

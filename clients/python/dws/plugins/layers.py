@@ -3,13 +3,14 @@
 An engine may keep weights in another form than the checkpoint (quantised, halves swapped, shuffled
 for a kernel), and tensors derived from them (MLA's absorbed projections). The checkpoint's bytes
 would be wrong in the first; the second would keep the values of the previous version. Both are
-refused by name, unless a hook for the model's class rebuilds them after each commit.
+refused by name, unless the engine can process them again (dws.plugins.processed), or a hook for the model's
+class rebuilds them after each commit.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, Iterator, Mapping, Optional, Union, cast
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union, cast
 
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.lease_stream import PostCommitHook
@@ -44,15 +45,20 @@ Hook = Union[str, Callable[[Any], None]]
 Hooks = Mapping[str, Hook]
 
 
-def what_needs_a_hook(model: Any) -> list[str]:
-    """Reasons in words, one for each layer that is not plain.
+class Need(NamedTuple):
+    """Why a layer cannot be written in place, in words."""
+
+    layer: str
+    reason: str
+
+
+def what_needs_a_hook(model: Any) -> list[Need]:
+    """Of each layer that is not plain.
 
     Args:
       model: a torch module, as the engine has it.
     """
-    return [
-        f"'{name}' {reason}" for name, layer in model.named_modules() for reason in _reasons(layer)
-    ]
+    return [Need(name, reason) for name, layer in model.named_modules() for reason in _reasons(layer)]
 
 
 def _reasons(layer: Any) -> Iterator[str]:
@@ -71,7 +77,7 @@ def _reasons(layer: Any) -> Iterator[str]:
     method = getattr(layer, "quant_method", None)
     method = getattr(method, "old_quant_method", method)  # vLLM's modular kernels wrap it
     kind = type(method).__name__
-    if method is None or kind in _NO_WEIGHTS:
+    if method is None or any(base.__name__ in _NO_WEIGHTS for base in type(method).__mro__):
         return
     if kind not in _PLAIN_METHODS:
         yield f"has weights in the form of {kind}"
@@ -84,24 +90,28 @@ def _reasons(layer: Any) -> Iterator[str]:
         yield f"may reorder its weights for {getattr(backend, 'name', backend)}"
 
 
+def refuse(model: Any, needs: Sequence[Need]) -> None:
+    """Raises LayoutError if there are any."""
+    if not needs:
+        return
+    kind = type(model).__name__
+    shown = "; ".join(f"'{need.layer}' {need.reason}" for need in needs[:3])
+    raise LayoutError(
+        f"model {kind}: {shown}{' ...' if len(needs) > 3 else ''} ({len(needs)} in all), and the engine has no "
+        "call that makes it again. Written in place, it would compute with weights that differ from the "
+        f"trainer's: choose a plain backend, or pass hooks={{'{kind}': 'package.module:function'}} that brings "
+        "all of it up to date after a commit"
+    )
+
+
 def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitHook]:
-    """The post_commit= for attach(); None for a model that needs no hook and has none.
+    """The post_commit= for attach(); None for a model whose class has none in `hooks`.
 
     Raises:
-      LayoutError: the model needs a hook and its class has none in `hooks`.
       InvalidArgumentError: the path of a hook names no function.
     """
-    kind = type(model).__name__
-    hook = (hooks or {}).get(kind)
+    hook = (hooks or {}).get(type(model).__name__)
     if hook is None:
-        needs = what_needs_a_hook(model)
-        if needs:
-            raise LayoutError(
-                f"model {kind}: {'; '.join(needs[:3])}{' ...' if len(needs) > 3 else ''} "
-                f"({len(needs)} in all). Written in place, it would compute with weights that "
-                f"differ from the trainer's: choose a plain backend, or pass hooks={{'{kind}': "
-                "'package.module:function'} that brings all of it up to date after a commit"
-            )
         return None
     rebuild = cast(Callable[[Any], None], resolve(hook) if isinstance(hook, str) else hook)
 
