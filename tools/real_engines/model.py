@@ -15,7 +15,7 @@ import fnmatch
 import json
 import os
 import struct
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -108,22 +108,27 @@ def view_of(kind: str) -> Optional[str]:
     return ",".join([RECIPE, *(f"except={pattern}" for pattern in _NOT_QUANTISED)])
 
 
-def quantised(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The checkpoint's tensors of a trainer's, by the definition of the recipe in numpy."""
-    if view_of(kind) is None:
-        return weights
+class _Stored(NamedTuple):
+    """A tensor of a checkpoint. torch of the system has no type for F8."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
+    """The checkpoint's tensors of a trainer's: what is quantised by the definition of the recipe in numpy."""
     found = {}
     for name, tensor in weights.items():
+        bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
         excluded = any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_QUANTISED)
-        if tensor.dim() != 2 or excluded:
-            found[name] = tensor
+        if view_of(kind) is None or tensor.dim() != 2 or excluded:
+            found[name] = _Stored(DType.BF16, tuple(tensor.shape), bits.tobytes())
             continue
-        made = oracle.quantise(RECIPE, tensor.view(torch.int16).numpy().view(np.uint16)[None])
-        codes = torch.from_numpy(np.ascontiguousarray(made["codes"])).reshape(tensor.shape)
-        tiles = [-(-extent // 128) for extent in tensor.shape]
-        scales = torch.from_numpy(np.ascontiguousarray(made["scales"]).view(np.float32).copy())
-        found[name] = codes.view(torch.float8_e4m3fn)
-        found[f"{name}_scale_inv"] = scales.reshape(tiles)
+        made = oracle.quantise(RECIPE, bits[None])
+        rows, columns = (-(-extent // 128) for extent in tensor.shape)
+        found[name] = _Stored(DType.F8_E4M3, tuple(tensor.shape), made["codes"].tobytes())
+        found[f"{name}_scale_inv"] = _Stored(DType.F32, (rows, columns), made["scales"].tobytes())
     return found
 
 
@@ -186,6 +191,7 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
     """Of the step 0, and of later ones, each with CHANGED_SHARE of the elements of every tensor changed, at
     least one."""
     weights = {}
+    growth = 1.0 if view_of(kind) is None else 1.25  # so that scales change
     for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
         random = torch.Generator().manual_seed(number)
         noise = torch.randn(shape, generator=random)
@@ -193,7 +199,7 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
         for place in range(step):
             changed = torch.rand(shape, generator=random) < CHANGED_SHARE
             changed.view(-1)[place] = True  # of small tensors, too
-            value = torch.where(changed, -value, value)
+            value = torch.where(changed, -value * growth, value)
         weights[name] = value.to(torch.bfloat16)
     return weights
 
@@ -206,20 +212,18 @@ def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -
     """
     write_config(folder, kind)
     write_tokenizer(folder)
-    weights = quantised(kind, weights)
+    stored = _stored(kind, weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, tensor in weights.items():
-        size = tensor.numel() * tensor.element_size()
-        kind_of = DType.of(tensor.dtype).name
-        header[name] = {"dtype": kind_of, "shape": list(tensor.shape), "data_offsets": [end, end + size]}
-        end += size
+    for name, (dtype, shape, data) in stored.items():
+        header[name] = {"dtype": dtype.name, "shape": list(shape), "data_offsets": [end, end + len(data)]}
+        end += len(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in weights.values():
-            file.write(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        for tensor in stored.values():
+            file.write(tensor.data)
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
