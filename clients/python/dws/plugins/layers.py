@@ -37,7 +37,7 @@ _REORDERING = (
 )
 _PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
 # Tensors that engines derive from weights after loading them.
-_DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
+DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
 
 Hook = Union[str, Callable[[Any], None]]
 # By the name of the model's class: a function of the model that rebuilds what is derived, or its
@@ -62,7 +62,7 @@ def what_needs_a_hook(model: Any) -> list[Need]:
 
 
 def _reasons(layer: Any) -> Iterator[str]:
-    for attribute in _DERIVED:
+    for attribute in DERIVED:
         # vLLM's attention keeps them in its implementation, SGLang's in the layer.
         for owner in (layer, getattr(layer, "impl", None)):
             if getattr(owner, attribute, None) is not None:

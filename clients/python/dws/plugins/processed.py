@@ -57,6 +57,9 @@ class EngineProcessing(Protocol):
     def of(self, name: str, layer: Any) -> Optional[Processing]:
         """None: it has none, for this layer."""
 
+    def loading(self) -> ContextManager[Any]:
+        """In which the model's load_weights makes nothing of what it has loaded."""
+
     def context(self) -> ContextManager[Any]:
         """In which `run` may be called."""
 
@@ -114,6 +117,8 @@ class ProcessedLayers:
     def as_loaded(self) -> Iterator[None]:
         """A block in which layers have the form that loaders take."""
         with contextlib.ExitStack() as stack:
+            if self._engine is not None and self._layers:
+                stack.enter_context(self._engine.loading())
             for layer in self._layers:
                 stack.enter_context(layer.as_loaded())
             yield

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from typing import Any, ContextManager, Optional
@@ -49,6 +50,10 @@ class VllmProcessing:
         if not loaded:
             return None
         return Processing(functools.partial(method.process_weights_after_loading, layer), loaded)
+
+    def loading(self) -> ContextManager[Any]:
+        """As EngineProcessing."""
+        return contextlib.nullcontext()
 
     def context(self) -> ContextManager[Any]:
         """As EngineProcessing."""
