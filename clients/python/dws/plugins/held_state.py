@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from typing import Any, Iterator, Mapping
+from typing import Any, Collection, Iterator, Mapping
 
 from dws.errors import LayoutError
 
@@ -37,9 +37,12 @@ class HeldState:
         looked into.
     """
 
-    def __init__(self, root: Any) -> None:
-        """Raises:
-        LayoutError: it holds too much to be followed.
+    def __init__(self, root: Any, others: Collection[int] = ()) -> None:
+        """Args:
+          others: objects that are not looked into, by identity.
+
+        Raises:
+          LayoutError: it holds too much to be followed.
         """
         self.tensors: dict[Path, Any] = {}
         self.values: dict[Path, Any] = {}
@@ -63,7 +66,8 @@ class HeldState:
             self._seen[id(value)] = value
             if len(self._seen) > _OBJECTS_MAX:
                 raise LayoutError(f"a layer holds more than {_OBJECTS_MAX} objects")
-            parts = None if isinstance(value, _CLOSED) else self._parts(value, value is root)
+            closed = isinstance(value, _CLOSED) or (id(value) in others and value is not root)
+            parts = None if closed else self._parts(value, value is root)
             if parts is None:
                 self.values[path] = value
                 continue

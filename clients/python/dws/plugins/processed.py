@@ -43,12 +43,14 @@ class Processing:
 
     Attributes:
       run: does it, on the layer as it is.
-      loaded: the layer's tensors as loaders take them, by name, on torch's meta device or the live ones
-        where they are the same; None: it makes tensors from those of its submodules.
+      loaded: the layer's own tensors as loaders take them, by name, on torch's meta device; or the live ones,
+        which processing does not change.
+      derives: it makes tensors from those of its submodules.
     """
 
     run: Callable[[], None]
-    loaded: Optional[Mapping[str, Any]]
+    loaded: Mapping[str, Any]
+    derives: bool = False
 
 
 class EngineProcessing(Protocol):
@@ -89,25 +91,33 @@ class ProcessedLayers:
         self.rebuilt_layers = 0
         self.rebuild_seconds = 0.0
         self.target = model
+        self._tried = 0
         modules = dict(model.named_modules())
+        others = frozenset(id(module) for module in modules.values())
         needing = [] if has_hook else what_needs_a_hook(model)
         for name in dict.fromkeys(need.layer for need in needing):
             processing = None if engine is None else engine.of(name, modules[name])
             if processing is not None:
-                self._layers.append(_Layer(name, modules[name], processing))
+                self._layers.append(_Layer(name, modules[name], processing, others))
         done = {layer.name for layer in self._layers}
         refuse(model, [need for need in needing if need.layer not in done])
+        self._tried = len(self._layers)
         # What is made of other layers' tensors comes after those.
-        self._layers.sort(key=lambda layer: layer.loaded is None)
+        self._layers.sort(key=lambda layer: layer.derives)
 
     @property
     def count(self) -> int:
         return len(self._layers)
 
     def how(self) -> str:
-        """For the line that an attach logs."""
+        """For the line that an attach logs; "" if the model has no such layers."""
+        if not self._tried:
+            return ""
         kept = sum(layer.kept_bytes for layer in self._layers)
-        return f"; {len(self._layers)} layers are processed again after commits ({kept >> 20} MiB kept for that)"
+        return (
+            f"; of {self._tried} layers that are processed after loading {len(self._layers)} are processed after "
+            f"each commit that changes them ({kept >> 20} MiB kept for that)"
+        )
 
     def status(self) -> dict[str, Any]:
         """Of the last commit, for JSON."""
@@ -132,12 +142,16 @@ class ProcessedLayers:
         Raises:
           LayoutError: a layer that cannot be processed again, by name.
         """
+        with self.as_loaded():
+            attached = {id(tensor): tensor for tensor in named_tensors(self._model).values()}
         with self._working():
             for layer in self._layers:
-                layer.try_out()
+                layer.try_out(attached)
         # Where all is passed through a commit writes what the engine has.
-        layers = {id(layer.module): layer for layer in self._layers}
         self._layers = [layer for layer in self._layers if layer.makes]
+        if not self._layers:
+            return
+        layers = {id(layer.module): layer for layer in self._layers}
         self.target = _skeleton(self._model, layers, {})
         names = {id(tensor): name for name, tensor in named_tensors(self.target).items()}
         bones = dict(self.target.named_modules())
@@ -199,12 +213,19 @@ class _Layer:
       kept_bytes: of memory beside the engine's.
     """
 
-    def __init__(self, name: str, module: Any, processing: Processing) -> None:
+    def __init__(
+        self, name: str, module: Any, processing: Processing, layers: frozenset[int]
+    ) -> None:
+        """Args:
+        layers: all of the model, by identity.
+        """
         self.name = name
         self.module = module
-        self.loaded = processing.loaded
+        self.derives = processing.derives
+        self._loaded = processing.loaded
         self.sources: frozenset[str] = frozenset()
         self._run = processing.run
+        self._layers = layers
         self._kept: dict[str, Any] = {}  # by name, as loaders take them; the live one if it is passed through
         self._made: list[Path] = []  # what has to be copied
         self.kept_bytes = 0
@@ -212,12 +233,10 @@ class _Layer:
     @property
     def makes(self) -> bool:
         """Whether processing does more than to pass all through."""
-        return self.loaded is None or bool(self._made)
+        return self.derives or bool(self._made)
 
-    def tables(self) -> Optional[dict[str, dict[str, Any]]]:
-        """Of the skeleton; None: the module's own."""
-        if self.loaded is None:
-            return None
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Of the skeleton."""
         return self._tables(self._kept)
 
     def _tables(self, tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -241,11 +260,8 @@ class _Layer:
 
     @contextlib.contextmanager
     def as_loaded(self) -> Iterator[None]:
-        if self.loaded is None:
-            yield
-            return
-        before = HeldState(self.module)
-        self._install(self.loaded)
+        before = HeldState(self.module, self._layers)
+        self._install(self._loaded)
         try:
             yield
         finally:
@@ -254,18 +270,23 @@ class _Layer:
     @contextlib.contextmanager
     def _processed(self) -> Iterator[tuple[HeldState, HeldState]]:
         """The layer's state before and after processing of what is kept; put back at the end."""
-        before = HeldState(self.module)
+        before = HeldState(self.module, self._layers)
         try:
-            if self.loaded is not None:
-                self._install({name: _twin(tensor) for name, tensor in self._kept.items()})
+            self._install({name: _twin(tensor) for name, tensor in self._kept.items()})
             self._run()
-            yield before, HeldState(self.module)
+            yield before, HeldState(self.module, self._layers)
         finally:
             before.restore()
 
-    def try_out(self) -> None:
+    def try_out(self, attached: Mapping[int, Any]) -> None:
+        """Args:
+        attached: all tensors that are attached as the engine has them, by identity.
+        """
         live = {**vars(self.module)["_parameters"], **vars(self.module)["_buffers"]}
-        for name, tensor in (self.loaded or {}).items():
+        moving = {
+            _storage(tensor) for tensor in attached.values() if tensor.device.type == "cpu"
+        }
+        for name, tensor in self._loaded.items():
             self._kept[name] = tensor if tensor.device.type != "meta" else _filled(tensor, _device(live))
         values = {name: _bytes(tensor).clone() for name, tensor in self._kept.items()}
         with self._processed() as (before, after):
@@ -278,7 +299,11 @@ class _Layer:
             self._require_fits(before, after)
             for path, tensor in after.tensors.items():
                 old = before.tensors.get(path)
-                if old is not None and not self._is_known(old, tensor, live, passed):
+                if old is None or self._is_passed_on(old, tensor, live, passed):
+                    continue
+                # Attaching moves the memory of what is on the host, and not what else is made of it.
+                follows = old.device.type != "cpu" or id(old) in attached
+                if not (_same_place(old, tensor) and (follows or _storage(old) not in moving)):
                     self._made.append(path)
         self._kept.update((name, live[name]) for name in passed)
         self.kept_bytes = sum(
@@ -304,8 +329,9 @@ class _Layer:
                 return False
         return True
 
-    def _is_known(self, old: Any, new: Any, live: Mapping[str, Any], passed: set[str]) -> bool:
-        if not new.numel() or _same_place(old, new):
+    def _is_passed_on(self, old: Any, new: Any, live: Mapping[str, Any], passed: set[str]) -> bool:
+        """Whether it is what was loaded, and a commit writes it."""
+        if not new.numel():
             return True
         return any(_same_place(new, self._kept[n]) and _same_place(old, live[n]) for n in passed)
 
@@ -362,9 +388,7 @@ def _skeleton(module: Any, layers: Mapping[int, _Layer], made: dict[int, Any]) -
     torch: Any = importlib.import_module("torch")
     bones = made[id(module)] = torch.nn.Module()
     layer = layers.get(id(module))
-    tables = (layer.tables() if layer is not None else None) or {
-        table: vars(module)[table] for table in _TABLES
-    }
+    tables = layer.tables() if layer is not None else {t: vars(module)[t] for t in _TABLES}
     vars(bones).update(tables)
     vars(bones)["_non_persistent_buffers_set"] = module._non_persistent_buffers_set
     for name, child in module._modules.items():
@@ -420,7 +444,11 @@ def _same_place(a: Any, b: Any) -> bool:
 
 
 def _shares(a: Any, b: Any) -> bool:
-    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+    return _storage(a) == _storage(b)
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _shown(value: Any) -> str:

@@ -59,9 +59,9 @@ class SglangProcessing:
         derives = any(getattr(layer, derived, None) is not None for derived in DERIVED)
         if derives and hasattr(self._model, "post_load_weights") and hasattr(layer, "kv_b_proj"):
             names = [f"{name}.kv_b_proj.weight"]
-            return Processing(
-                functools.partial(self._model.post_load_weights, weight_names=names), None
-            )
+            run = functools.partial(self._model.post_load_weights, weight_names=names)
+            own = {**layer._parameters, **layer._buffers}
+            return Processing(run, {n: own[n] for n in own if own[n] is not None}, derives=True)
         return None
 
     def loading(self) -> ContextManager[Any]:

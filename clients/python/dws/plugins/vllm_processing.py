@@ -32,23 +32,27 @@ class VllmProcessing:
             ).is_deferred_attention_layer
         except (ImportError, AttributeError):
             return None
-        if is_attention(layer):
-            dtype = self._config.model_config.dtype
-            return Processing(functools.partial(layer.process_weights_after_loading, dtype), None)
-        method = getattr(layer, "quant_method", None)
         recorded = layerwise.LAYERWISE_INFO.get(layer)
-        if not hasattr(method, "process_weights_after_loading") or recorded is None:
+        if recorded is None:
             return None
         parameters, buffers = recorded.restore_metadata
+        tensors = {**parameters, **buffers}
+        held = {**layer._parameters, **layer._buffers}
+        if is_attention(layer):
+            run = functools.partial(
+                layer.process_weights_after_loading, self._config.model_config.dtype
+            )
+            own = {n: held[n] for n in tensors if held.get(n) is not None}
+            return Processing(run, own, derives=True)
+        method = getattr(layer, "quant_method", None)
+        if not tensors or not hasattr(method, "process_weights_after_loading"):
+            return None
         loaded = {
             name: meta.restore_layer_refs(meta.to_meta_tensor(tensor), layer)
-            for name, tensor in {**parameters, **buffers}.items()
+            for name, tensor in tensors.items()
         }
         # These are not recorded: processing leaves them as they are.
-        held = {**layer._parameters, **layer._buffers}
         loaded.update((n, held[n]) for n in meta.SKIP_TENSORS if held.get(n) is not None)
-        if not loaded:
-            return None
         return Processing(functools.partial(method.process_weights_after_loading, layer), loaded)
 
     def loading(self) -> ContextManager[Any]:
