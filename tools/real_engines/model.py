@@ -89,6 +89,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_MOE,
     },
 }
+CONFIGS["deepseek"] = {
+    **{name: value for name, value in _COMMON.items() if name != "head_dim"},
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,  # with the next one, what kernels have
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
+    "first_k_dense_replace": _COMMON["num_hidden_layers"],
+    "moe_layer_freq": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+}
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
 CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
 _LAST_LAYER = f"model.layers.{_COMMON['num_hidden_layers'] - 1}"
@@ -227,27 +244,42 @@ def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, dim = int(config["hidden_size"]), int(config["head_dim"])
-    query, key_value = (
-        int(config[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
-    )
-    vocab = int(config["vocab_size"])
+    hidden, vocab = int(config["hidden_size"]), int(config["vocab_size"])
     yield "model.embed_tokens.weight", (vocab, hidden)
     for layer in range(int(config["num_hidden_layers"])):
         at = f"model.layers.{layer}"
-        for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
-            yield f"{at}.self_attn.{letter}_proj.weight", (rows, hidden)
-            if config["model_type"] == "qwen2":
-                yield f"{at}.self_attn.{letter}_proj.bias", (rows,)
-        yield f"{at}.self_attn.o_proj.weight", (hidden, query)
-        if config["model_type"].startswith("qwen3"):
-            for letter in "qk":
-                yield f"{at}.self_attn.{letter}_norm.weight", (dim,)
+        attention = _latent_attention if "kv_lora_rank" in config else _attention
+        yield from attention(f"{at}.self_attn", config)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             yield f"{at}.{norm}.weight", (hidden,)
         yield from _mlp(f"{at}.mlp", config)
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (vocab, hidden)
+
+
+def _attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, dim = int(config["hidden_size"]), int(config["head_dim"])
+    query, key_value = (
+        int(config[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
+    )
+    for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
+        yield f"{at}.{letter}_proj.weight", (rows, hidden)
+        if config["model_type"] == "qwen2":
+            yield f"{at}.{letter}_proj.bias", (rows,)
+    yield f"{at}.o_proj.weight", (hidden, query)
+    if config["model_type"].startswith("qwen3"):
+        for letter in "qk":
+            yield f"{at}.{letter}_norm.weight", (dim,)
+
+
+def _latent_attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads, rank = (int(config[k]) for k in ("hidden_size", "num_attention_heads", "kv_lora_rank"))
+    plain, turned, value = (int(config[k]) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    yield f"{at}.q_proj.weight", (heads * (plain + turned), hidden)
+    yield f"{at}.kv_a_proj_with_mqa.weight", (rank + turned, hidden)
+    yield f"{at}.kv_a_layernorm.weight", (rank,)
+    yield f"{at}.kv_b_proj.weight", (heads * (plain + value), rank)
+    yield f"{at}.o_proj.weight", (hidden, heads * value)
 
 
 def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
