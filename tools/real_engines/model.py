@@ -101,6 +101,9 @@ CONFIGS["deepseek"] = {
     "v_head_dim": 32,
     "first_k_dense_replace": _COMMON["num_hidden_layers"],
     "moe_layer_freq": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
     "n_routed_experts": 4,
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
@@ -108,6 +111,17 @@ CONFIGS["deepseek"] = {
 }
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
 CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
+CONFIGS["deepseek-fp8"] = {
+    **CONFIGS["deepseek"],
+    **_FP8,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 256,
+    "q_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "first_k_dense_replace": 1,
+}
 _LAST_LAYER = f"model.layers.{_COMMON['num_hidden_layers'] - 1}"
 _CHANGING = (
     f"{_LAST_LAYER}.self_attn.o_proj",
@@ -252,7 +266,8 @@ def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from attention(f"{at}.self_attn", config)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             yield f"{at}.{norm}.weight", (hidden,)
-        yield from _mlp(f"{at}.mlp", config)
+        dense = layer < int(config.get("first_k_dense_replace", 0))
+        yield from _mlp(f"{at}.mlp", {**config, "n_routed_experts": 0} if dense else config)
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (vocab, hidden)
 
@@ -275,7 +290,13 @@ def _attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int
 def _latent_attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, heads, rank = (int(config[k]) for k in ("hidden_size", "num_attention_heads", "kv_lora_rank"))
     plain, turned, value = (int(config[k]) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    yield f"{at}.q_proj.weight", (heads * (plain + turned), hidden)
+    query = heads * (plain + turned)
+    if config["q_lora_rank"] is None:
+        yield f"{at}.q_proj.weight", (query, hidden)
+    else:
+        yield f"{at}.q_a_proj.weight", (config["q_lora_rank"], hidden)
+        yield f"{at}.q_a_layernorm.weight", (config["q_lora_rank"],)
+        yield f"{at}.q_b_proj.weight", (query, config["q_lora_rank"])
     yield f"{at}.kv_a_proj_with_mqa.weight", (rank + turned, hidden)
     yield f"{at}.kv_a_layernorm.weight", (rank,)
     yield f"{at}.kv_b_proj.weight", (heads * (plain + value), rank)
@@ -283,11 +304,13 @@ def _latent_attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tu
 
 
 def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, experts = int(config["hidden_size"]), int(config.get("num_experts", 0))
+    hidden = int(config["hidden_size"])
+    experts = int(config.get("num_experts") or config.get("n_routed_experts") or 0)
     middle = int(config["moe_intermediate_size" if experts else "intermediate_size"])
     if experts:
         yield f"{at}.gate.weight", (experts, hidden)
-    for one in [f"{at}.experts.{e}" for e in range(experts)] or [at]:
+    shared = [f"{at}.shared_experts"] if config.get("n_shared_experts") else []
+    for one in [*(f"{at}.experts.{e}" for e in range(experts)), *shared] if experts else [at]:
         for letter in ("gate", "up"):
             yield f"{one}.{letter}_proj.weight", (middle, hidden)
         yield f"{one}.down_proj.weight", (hidden, middle)
