@@ -129,7 +129,7 @@ class EngineLease {
   uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last pause or hook; 0: none yet
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
   std::optional<CommitRequest> request_ GUARDED_BY(mutex_);
-  bool writing_ GUARDED_BY(mutex_) = false;  // since OnWriteBegin
+  bool writing_ GUARDED_BY(mutex_) = false;            // since OnWriteBegin
   std::vector<uint64_t> contents_ GUARDED_BY(mutex_);  // that it was called with, of Needs::tensors
 };
 

@@ -60,7 +60,8 @@ const std::vector<uint64_t>& Contents(const Rank& rank) {
 
 }  // namespace
 
-TEST_CASE("a hook gets the contents of the tensors of its rank's views, in their order", "[lease]") {
+TEST_CASE("a hook gets the contents of the tensors of its rank's views, in their order",
+          "[lease]") {
   const RealClock clock;
   Rank rank(0, true, {"b", "a", "b"});
   Rank other(1, true, {"c", "lost"});

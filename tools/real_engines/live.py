@@ -13,7 +13,7 @@ from tools.real_engines.model import view_of
 from tools.real_engines.scene import CheckFailed, Scene
 from tools.real_engines.trainer import STEPS, WAIT_SECONDS, Publishing, StepTrainer
 from tools.real_engines.traffic import Traffic
-from tools.real_engines.vllm_server import ATTACH_OPTIONS, VllmServer
+from tools.real_engines.vllm_server import VllmServer
 
 KILL_COUNT = 3
 # Prefix of tensors of a part of the model.
@@ -88,8 +88,7 @@ class LiveEngine:
             name, self._model, receiver=self._receiver.socket
         )
         if isinstance(self._server, VllmServer):
-            options = ATTACH_OPTIONS.get(self._scene.configuration.kind, {})
-            self._server.call_workers("dws_attach", socket=self._receiver.socket, **options)
+            self._server.call_workers("dws_attach", socket=self._receiver.socket)
 
     def publish(self, step: int, prefix: str = "") -> None:
         """Returns when the engine has it."""
@@ -182,8 +181,7 @@ def check_transfer(scene: Scene) -> str:
         scene.write_base(model)
         server = scene.start("transfer", model, transfer=True)
         try:
-            options = ATTACH_OPTIONS.get(scene.configuration.kind, {})
-            init = {"socket": receiver.socket, "options": options}
+            init = {"socket": receiver.socket}
             server.post("/init_weight_transfer_engine", {"init_info": init})
             for step in (*STEPS, STEPS[0]):
                 version = trainer.publish(step)

@@ -50,8 +50,3 @@ vllm._custom_ops._supports_onednn = False
 torch.cpu._is_amx_tile_supported = lambda: False
 _keep_experts()
 _compute_fp8()
-
-
-def experts_as_loaded(model: torch.nn.Module) -> None:
-    """The hook after a commit (AttachOptions.hooks) of a model with experts, which the client refuses on the CPU because
-    it does not know that they are kept: nothing has to be made again."""

@@ -9,14 +9,13 @@ from typing import Callable, Optional, Sequence
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
-from dws.changed_tensors import ChangedTensors
 from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
 from dws.errors import DeadlineError, EngineEndedError, EnginePaused, StateError
 from dws.handed_over import HandedOver
 from dws.handles import again_while_displaced
 from dws.lease import ExecutionLease, Grant
-from dws.lease_stream import CommitHook, LeaseStream, PostCommitHook
+from dws.lease_stream import ChangedTensors, CommitHook, LeaseStream, PostCommitHook
 from dws.printable import printable
 from dws.rpc import DaemonConnection
 from dws.stream import Stream

@@ -142,6 +142,8 @@ class ProcessedLayers:
         Raises:
           LayoutError: a layer that cannot be processed again, by name.
         """
+        if not self._layers:
+            return
         with self.as_loaded():
             attached = {id(tensor): tensor for tensor in named_tensors(self._model).values()}
         with self._working():
@@ -202,6 +204,7 @@ class ProcessedLayers:
             stack.enter_context(torch.no_grad())
             if device is not None and device.type == "cuda":
                 stack.enter_context(torch.cuda.device(device))  # not that of this thread
+            assert self._engine is not None  # there are layers
             stack.enter_context(self._engine.context())
             yield
 
@@ -273,7 +276,13 @@ class _Layer:
         before = HeldState(self.module, self._layers)
         try:
             self._install({name: _twin(tensor) for name, tensor in self._kept.items()})
-            self._run()
+            try:
+                self._run()
+            except Exception as error:
+                raise LayoutError(
+                    f"layer '{self.name}' ({type(self.module).__name__}): the engine's own processing of what was "
+                    f"loaded fails when it is repeated: {type(error).__name__}: {error}"
+                ) from error
             yield before, HeldState(self.module, self._layers)
         finally:
             before.restore()
@@ -406,7 +415,8 @@ def _filled(meta: Any, device: Any) -> Any:
     memory = torch.empty_strided(tuple(meta.shape), tuple(meta.stride()), dtype=meta.dtype, device=device)
     numbers = torch.arange(_PERIOD, device=device) * 7 % 127 + 1  # of any type, and none special
     values = (numbers / 32 if meta.dtype.is_floating_point else numbers).to(meta.dtype)
-    size = memory.untyped_storage().nbytes() // memory.element_size()
+    size = sum((extent - 1) * step for extent, step in zip(memory.shape, memory.stride())) + 1
+    size = size if memory.numel() else 0
     flat = memory.as_strided((size,), (1,), 0)
     whole = size // _PERIOD * _PERIOD
     flat[:whole].view(-1, _PERIOD).copy_(values.expand(whole // _PERIOD, _PERIOD))
@@ -448,7 +458,8 @@ def _shares(a: Any, b: Any) -> bool:
 
 
 def _storage(tensor: Any) -> int:
-    return int(tensor.untyped_storage().data_ptr())
+    held = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    return int(held.data_ptr())
 
 
 def _shown(value: Any) -> str:
