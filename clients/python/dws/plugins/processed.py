@@ -310,6 +310,8 @@ class _Layer:
                 old = before.tensors.get(path)
                 if old is None or self._is_passed_on(old, tensor, live, passed):
                     continue
+                if _may_be_addresses(tensor):
+                    continue  # these do not depend on weights
                 # Attaching moves the memory of what is on the host, and not what else is made of it.
                 follows = old.device.type != "cpu" or id(old) in attached
                 if not (_same_place(old, tensor) and (follows or _storage(old) not in moving)):
@@ -362,6 +364,8 @@ class _Layer:
                     path,
                     f"makes {new.dtype} {list(new.shape)} for {old.dtype} {list(old.shape)}",
                 )
+            elif _may_be_addresses(new) and not _bytes(new).equal(_bytes(old)):
+                raise refuse(path, f"makes other numbers of {new.dtype}, which may be addresses,")
         for path, old in before.tensors.items():
             if path not in after.tensors and old.numel():
                 raise refuse(path, f"no longer makes {old.dtype} {list(old.shape)}")
@@ -439,6 +443,11 @@ def _as(memory: Any, like: Any) -> Any:
 def _bytes(tensor: Any) -> Any:
     torch: Any = importlib.import_module("torch")
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _may_be_addresses(tensor: Any) -> bool:
+    """Of memory that lasts as long as what is made: a library's handle, a table for a kernel."""
+    return not tensor.dtype.is_floating_point and tensor.element_size() == 8
 
 
 def _alike_for_copy(a: Any, b: Any) -> bool:

@@ -231,6 +231,11 @@ class ProcessedTest(unittest.TestCase):
                 super().process_weights_after_loading(layer)
                 setattr(self, "early" if first else "late", torch.zeros(1))
 
+        class Addresses(PackingMethod):
+            def process_weights_after_loading(self, layer: Any) -> None:
+                super().process_weights_after_loading(layer)
+                self.at = torch.tensor(layer.weight.data_ptr())
+
         class Fails(PackingMethod):
             def process_weights_after_loading(self, layer: Any) -> None:
                 if self.kernel is not None:
@@ -241,6 +246,7 @@ class ProcessedTest(unittest.TestCase):
             (Handles, "'first' .Packed.: .*makes <object.*in 'quant_method.handle'"),
             (Other, "'first' .*makes torch.float32 .3. for torch.float32 .2. in 'quant_method.table'"),
             (More, "'first' .*makes torch.float32 .1., which it did not have, in 'quant_method.late'"),
+            (Addresses, "'first' .*makes other numbers of torch.int64, which may be addresses, in 'quant_method.at'"),
             (Fails, "'first' .*RuntimeError: weights are gone"),
         ):
             self.start(method)
