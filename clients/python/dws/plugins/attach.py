@@ -151,7 +151,7 @@ class AttachedRank:
             self.engine.attach(
                 processed.target,
                 mapping=agreed.mapping,
-                excluded=options.excluded,
+                excluded=[*options.excluded, *agreed.excluded],
                 post_commit=post_commit,
                 rebuild=processed.rebuild if processed.count else None,
                 timeout=options.timeout,

@@ -10,6 +10,7 @@ class rebuilds them after each commit.
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union, cast
 
 from dws.errors import InvalidArgumentError, LayoutError
@@ -38,6 +39,16 @@ _REORDERING = (
 _PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
 # Tensors that engines derive from weights after loading them.
 DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
+
+# INT4 layers have the extents of their weight beside it, in one parameter for all that is fused: loaders write it
+# several times, and no version changes it.
+_CONSTANT = re.compile(r"(^|[._])weight_shape$")
+
+
+def is_constant(name: str) -> bool:
+    """Whether no version changes the tensor of this name, of a checkpoint or of a layer."""
+    return bool(_CONSTANT.search(name))
+
 
 Hook = Union[str, Callable[[Any], None]]
 # By the name of the model's class: a function of the model that rebuilds what is derived, or its

@@ -9,7 +9,7 @@ import contextlib
 import functools
 from typing import Any, ContextManager, Mapping, Optional
 
-from dws.plugins.layers import DERIVED
+from dws.plugins.layers import DERIVED, is_constant
 from dws.plugins.processed import Processing
 
 # What the hook follows.
@@ -55,7 +55,9 @@ class SglangProcessing:
         recorded: Mapping[str, Mapping[str, Any]] = getattr(self._model, _RECORD, {})
         if recorded.get(name):
             run = functools.partial(method.process_weights_after_loading, layer)
-            return Processing(run, recorded[name])
+            own = {**layer._parameters, **layer._buffers}
+            same = {n: own[n] for n in filter(is_constant, recorded[name]) if own.get(n) is not None}
+            return Processing(run, {**recorded[name], **same})
         derives = any(getattr(layer, derived, None) is not None for derived in DERIVED)
         if derives and hasattr(self._model, "post_load_weights") and hasattr(layer, "kv_b_proj"):
             names = [f"{name}.kv_b_proj.weight"]

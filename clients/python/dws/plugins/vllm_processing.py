@@ -8,6 +8,7 @@ import functools
 import importlib
 from typing import Any, ContextManager, Optional
 
+from dws.plugins.layers import is_constant
 from dws.plugins.processed import Processing
 
 _RELOAD = "vllm.model_executor.model_loader.reload"
@@ -51,8 +52,9 @@ class VllmProcessing:
             name: meta.restore_layer_refs(meta.to_meta_tensor(tensor), layer)
             for name, tensor in tensors.items()
         }
-        # These are not recorded: processing leaves them as they are.
-        loaded.update((n, held[n]) for n in meta.SKIP_TENSORS if held.get(n) is not None)
+        # The first are not recorded: processing leaves them as they are.
+        same = [*meta.SKIP_TENSORS, *filter(is_constant, loaded)]
+        loaded.update((n, held[n]) for n in same if held.get(n) is not None)
         return Processing(functools.partial(method.process_weights_after_loading, layer), loaded)
 
     def loading(self) -> ContextManager[Any]:
