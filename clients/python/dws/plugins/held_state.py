@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from typing import Any, Collection, Iterator, Mapping
+from typing import Any, Collection, Iterator, Mapping, Optional
 
 from dws.errors import LayoutError
 
@@ -67,35 +67,19 @@ class HeldState:
             if len(self._seen) > _OBJECTS_MAX:
                 raise LayoutError(f"a layer holds more than {_OBJECTS_MAX} objects")
             closed = isinstance(value, _CLOSED) or (id(value) in others and value is not root)
-            parts = None if closed else self._parts(value, value is root)
+            table = value if isinstance(value, (dict, list, set)) else getattr(value, "__dict__", None)
+            if not closed and isinstance(table, (dict, list, set)):
+                self._tables.append((table, table.copy()))
+            parts = None if closed else _parts(value, value is root)
             if parts is None:
                 self.values[path] = value
                 continue
             # In an order of its own: an object of several places has the same path each time.
             todo += [((*path, key), part) for key, part in sorted(parts, key=lambda part: part[0])]
 
-    def _parts(self, value: Any, is_root: bool) -> list[tuple[str, Any]] | None:
-        """None: it has none that can be looked into."""
-        if isinstance(value, (dict, list, set)):
-            self._tables.append((value, value.copy()))
-        if isinstance(value, dict):
-            return [(str(key), part) for key, part in value.items()]
-        if isinstance(value, (list, tuple)):
-            return [(str(index), part) for index, part in enumerate(value)]
-        if isinstance(value, types.MethodType):
-            return [("__self__", value.__self__), ("__func__", value.__func__)]
-        if isinstance(value, types.FunctionType):
-            cells = [cell for cell in value.__closure__ or () if _is_full(cell)]
-            inside = [(str(index), cell.cell_contents) for index, cell in enumerate(cells)]
-            return [("__code__", value.__code__), *inside]
-        if isinstance(value, functools.partial):
-            return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
-        held = getattr(value, "__dict__", None)
-        if not isinstance(held, dict):
-            return None
-        self._tables.append((held, dict(held)))
-        skipped = _HOOKS if is_root else frozenset({"_modules"}) if "_modules" in held else frozenset()
-        return [(str(key), part) for key, part in held.items() if key not in skipped]
+    def again(self) -> None:
+        """As it is now, of what was held when this was made: other tensors and values may be in the same tables."""
+        self._tables = [(table, table.copy()) for table, _ in self._tables]
 
     def restore(self) -> None:
         """Puts back what was there. Elements of tensors stay as they are."""
@@ -105,6 +89,38 @@ class HeldState:
                 continue
             table.clear()
             table.update(before)
+
+
+def tensor_at(root: Any, path: Path) -> Any:
+    """What a HeldState of `root` would have there now; None: no tensor."""
+    value = root
+    for key in path:
+        parts = dict(_parts(value, value is root) or ())
+        if key not in parts:
+            return None
+        value = parts[key]
+    return value if is_tensor(value) else None
+
+
+def _parts(value: Any, is_root: bool) -> Optional[list[tuple[str, Any]]]:
+    """None: it has none that can be looked into."""
+    if isinstance(value, dict):
+        return [(str(key), part) for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(str(index), part) for index, part in enumerate(value)]
+    if isinstance(value, types.MethodType):
+        return [("__self__", value.__self__), ("__func__", value.__func__)]
+    if isinstance(value, types.FunctionType):
+        cells = [cell for cell in value.__closure__ or () if _is_full(cell)]
+        inside = [(str(index), cell.cell_contents) for index, cell in enumerate(cells)]
+        return [("__code__", value.__code__), *inside]
+    if isinstance(value, functools.partial):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    held = getattr(value, "__dict__", None)
+    if not isinstance(held, dict):
+        return None
+    skipped = _HOOKS if is_root else frozenset({"_modules"}) if "_modules" in held else frozenset()
+    return [(str(key), part) for key, part in held.items() if key not in skipped]
 
 
 def changed_values(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Path]:

@@ -28,7 +28,7 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional, P
 from dws.errors import LayoutError
 from dws.mapping import Mapped, tensors_of
 from dws.plugins.checkpoint import CheckpointFiles, fill
-from dws.plugins.held_state import HeldState, Path, changed_values
+from dws.plugins.held_state import HeldState, Path, changed_values, tensor_at
 from dws.plugins.layers import refuse, what_needs_a_hook
 from dws.torch_module import named_tensors
 
@@ -229,6 +229,7 @@ class _Layer:
         self.sources: frozenset[str] = frozenset()
         self._run = processing.run
         self._layers = layers
+        self._before: HeldState
         self._kept: dict[str, Any] = {}  # by name, as loaders take them; the live one if it is passed through
         self._made: list[Path] = []  # what has to be copied
         self.kept_bytes = 0
@@ -271,9 +272,9 @@ class _Layer:
             before.restore()
 
     @contextlib.contextmanager
-    def _processed(self) -> Iterator[tuple[HeldState, HeldState]]:
-        """The layer's state before and after processing of what is kept; put back at the end."""
-        before = HeldState(self.module, self._layers)
+    def _processed(self) -> Iterator[None]:
+        """A block in which the layer is what processing makes of what is kept."""
+        self._before.again()
         try:
             self._install({name: _twin(tensor) for name, tensor in self._kept.items()})
             try:
@@ -283,9 +284,9 @@ class _Layer:
                     f"layer '{self.name}' ({type(self.module).__name__}): the engine's own processing of what was "
                     f"loaded fails when it is repeated: {type(error).__name__}: {error}"
                 ) from error
-            yield before, HeldState(self.module, self._layers)
+            yield
         finally:
-            before.restore()
+            self._before.restore()
 
     def try_out(self, attached: Mapping[int, Any]) -> None:
         """Args:
@@ -298,7 +299,9 @@ class _Layer:
         for name, tensor in self._loaded.items():
             self._kept[name] = tensor if tensor.device.type != "meta" else _filled(tensor, _device(live))
         values = {name: _bytes(tensor).clone() for name, tensor in self._kept.items()}
-        with self._processed() as (before, after):
+        before = self._before = HeldState(self.module, self._layers)
+        with self._processed():
+            after = HeldState(self.module, self._layers)
             unchanged = {n for n, tensor in self._kept.items() if _bytes(tensor).equal(values[n])}
             passed = {
                 name
@@ -378,9 +381,10 @@ class _Layer:
 
     def _copies(self) -> Iterator[tuple[Any, Any]]:
         """What processing makes, and the engine's tensor for it."""
-        with self._processed() as (before, after):
-            for path in self._made:
-                new, old = after.tensors.get(path), before.tensors.get(path)
+        held = [tensor_at(self.module, path) for path in self._made]
+        with self._processed():
+            for path, old in zip(self._made, held):
+                new = tensor_at(self.module, path)
                 if new is None or old is None or not _alike_for_copy(old, new):
                     raise LayoutError(
                         f"layer '{self.name}': processing makes another '{'.'.join(path)}' than at the attach"

@@ -11,7 +11,7 @@ import torch
 
 import dws
 from dws.plugins import held_state
-from dws.plugins.held_state import HeldState, changed_values
+from dws.plugins.held_state import HeldState, changed_values, tensor_at
 
 
 class Handle:
@@ -46,6 +46,16 @@ class HeldStateTest(unittest.TestCase):
         )
         self.assertIs(found[("_parameters", "weight")], layer.weight)
 
+    def test_a_tensor_is_found_again_at_its_path(self) -> None:
+        layer = torch.nn.Linear(2, 2)
+        layer.method = types.SimpleNamespace(call=closing_over(torch.ones(1)))
+        for path, tensor in HeldState(layer).tensors.items():
+            self.assertIs(tensor_at(layer, path), tensor)
+        layer.method.call = closing_over(torch.zeros(1))
+        self.assertEqual(float(tensor_at(layer, ("method", "call", "0"))), 0.0)
+        for path in (("method",), ("method", "none"), ("method", "call", "0", "more")):
+            self.assertIsNone(tensor_at(layer, path))
+
     def test_submodules_and_other_layers_are_not_looked_into(self) -> None:
         layer = torch.nn.Sequential(torch.nn.Linear(2, 2))
         other = torch.nn.Linear(2, 2)
@@ -55,7 +65,7 @@ class HeldStateTest(unittest.TestCase):
 
     def test_what_was_changed_is_put_back(self) -> None:
         layer = torch.nn.Linear(2, 2)
-        layer.method = types.SimpleNamespace(scale=1.0, list=[1], table={"a": 1})
+        layer.method = types.SimpleNamespace(scale=1.0, list=[1], table={"a": 1}, set={1})
         weight, method = layer.weight, layer.method
         weight.loader = len
         before = HeldState(layer)
@@ -64,10 +74,11 @@ class HeldStateTest(unittest.TestCase):
         layer.method, layer.is_packed = None, True
         method.scale, method.list[:], method.other = 2.0, [2, 3], 1
         method.table.clear()
+        method.set.add(2)
         before.restore()
         self.assertIs(layer.weight, weight)
         self.assertIs(layer.method, method)
-        self.assertEqual(vars(method), {"scale": 1.0, "list": [1], "table": {"a": 1}})
+        self.assertEqual(vars(method), {"scale": 1.0, "list": [1], "table": {"a": 1}, "set": {1}})
         self.assertFalse(hasattr(layer, "weight_packed") or hasattr(layer, "is_packed"))
         self.assertIs(weight.loader, len)
 
