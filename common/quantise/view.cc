@@ -15,12 +15,15 @@ namespace {
 constexpr std::string_view kExcept = "except=";
 constexpr std::string_view kShare = "share=";
 
-// "a+b+c"; nullopt: fewer than two, one twice, or one that is empty or has a dot.
+// Sets of tensors that share a scale, and the members of each: each is looked for in every name.
+constexpr size_t kSharesMax = 16;
+
+// "a+b+c"; nullopt: fewer than two or too many, one twice, or one that is empty or has a dot.
 std::optional<SharedParts> ParseParts(std::string_view text) {
   SharedParts parts;
   while (true) {
     const std::string_view part = text.substr(0, text.find('+'));
-    if (part.empty() || part.find('.') != std::string_view::npos ||
+    if (part.empty() || parts.size() == kSharesMax || part.find('.') != std::string_view::npos ||
         std::ranges::find(parts, part) != parts.end()) {
       return std::nullopt;
     }
@@ -117,6 +120,10 @@ Result<View> ParseView(std::string_view name) {
           "view '{}': '{}': expected a recipe with one scale a matrix, found {}, whose scales no "
           "tensors share",
           name, part, view.recipe.id);
+    }
+    if (view.shares.size() == kSharesMax) {
+      return InvalidArgumentError("view '{}': more than {} 'share=' are not supported", name,
+                                  kSharesMax);
     }
     view.shares.push_back(*std::move(parts));
   }

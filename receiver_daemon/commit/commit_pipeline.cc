@@ -41,6 +41,21 @@ LiveState Reached(const EngineWeights& weights, const Prepared& prepared) {
   return live;
 }
 
+// Of what memory holds once the version is written.
+TensorContents ContentsOf(const LayoutSet& layouts, const LiveState& reached) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // odd: no bit is lost
+  TensorContents contents;
+  for (uint32_t r = 0; r < reached.ranks.size(); ++r) {
+    const std::vector<Digest>& published = reached.ranks[r].published;
+    for (uint32_t s = 0; s < published.size(); ++s) {
+      uint64_t& content = contents[layouts.rank(TrainerRank(r)).tensor(RankSlice(s)).name];
+      content = content * kFactor + published[s].lane0;
+      content = content * kFactor + published[s].lane1;
+    }
+  }
+  return contents;
+}
+
 }  // namespace
 
 EngineVersion VersionOf(const LiveState& live) {
@@ -54,6 +69,7 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
                                         const Prepared& prepared, Release release) {
   const SyncTarget& target = prepared.target;
   LiveState reached = Reached(engine.weights, prepared);
+  const TensorContents contents = ContentsOf(engine.weights.layouts(), reached);
   const EngineVersion version = VersionOf(reached);
   DWS_FAILPOINT("receiver.commit.after_staged");
   Attempt attempt{.engine = engine,
@@ -79,7 +95,7 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   DWS_KILLPOINT("receiver.commit.after_pause");
 
   commit.OnWriteBegin();
-  engine.control.OnWriteBegin();
+  engine.control.OnWriteBegin(contents);
   Status written = Write(engine.weights, prepared, scatter);  // 4
   if (written.ok()) written = CheckWritten(engine.weights, prepared);
   DWS_KILLPOINT("receiver.commit.after_scatter");

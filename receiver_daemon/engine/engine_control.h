@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_map>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -20,6 +21,9 @@ struct EngineVersion {
   Digest state_token;  // over the state tokens of all trainer ranks
 };
 
+// For each canonical tensor a number over all of its elements, which changes with them.
+using TensorContents = std::unordered_map<std::string, uint64_t>;
+
 // Controls one engine, all its ranks. Threads: one at a time.
 class EngineControl {
  public:
@@ -30,8 +34,8 @@ class EngineControl {
   // ranks may or may not be paused.
   virtual Status Pause(Duration timeout) = 0;
 
-  // Memory is about to be written, and is no whole version until the next Resume.
-  virtual void OnWriteBegin() {}
+  // Memory is about to be written, to be `contents`, and is no whole version until the next Resume.
+  virtual void OnWriteBegin(const TensorContents& /*contents*/) {}
 
   // All ranks with a hook rebuild their derived tensors. Call it only while they are paused.
   // FAILED_PRECONDITION: a hook failed; the message has its error. ABORTED: it failed, ranks may

@@ -74,9 +74,19 @@ bool EngineLease::MayCommit(const Commit& commit) const {
   return !reached;
 }
 
-void EngineLease::OnWriteBegin() {
+void EngineLease::OnWriteBegin(const TensorContents& contents) {
+  std::vector<uint64_t> of_views;
+  for (const std::string& tensor : needs_.tensors) {
+    const auto found = contents.find(tensor);
+    if (found == contents.end()) {
+      of_views.clear();  // not known
+      break;
+    }
+    of_views.push_back(found->second);
+  }
   MutexLock lock(mutex_);
   writing_ = true;
+  contents_ = std::move(of_views);
 }
 
 void EngineLease::End(const Status& reason) {
@@ -131,12 +141,13 @@ Status EngineLease::AwaitPaused(TimePoint deadline, const Clock& clock) {
 void EngineLease::RequestPostCommit(WeightVersion version) {
   std::function<void(const LeaseCommand&)> send;
   DWS_CHECK(needs_.post_commit);
-  PostCommitCommand command{.pause_id = 0, .version = version};
+  PostCommitCommand command{.pause_id = 0, .version = version, .contents = {}};
   {
     MutexLock lock(mutex_);
     if (state_ != State::kPaused) return;
     hook_result_.reset();
     command.pause_id = ++pause_id_;  // so a late answer to an earlier hook is ignored
+    command.contents = contents_;
     send = stream_.send;
   }
   send(command);

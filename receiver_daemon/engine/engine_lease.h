@@ -10,7 +10,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -30,6 +32,7 @@ struct PauseCommand {
 struct PostCommitCommand {
   uint64_t pause_id = 0;
   WeightVersion version;
+  std::vector<uint64_t> contents = {};  // of the views' tensors; empty: not known
 };
 // Lets the engine run with a version.
 struct ResumeCommand {
@@ -54,10 +57,12 @@ class EngineLease {
     bool post_commit = false;      // its hook rebuilds derived tensors
     bool drained_devices = false;  // has device memory: paused once its devices have drained
     bool request = false;          // it executes until it has asked for a commit
+    // With post_commit: the canonical tensor of each view.
+    std::vector<std::string> tensors = {};
   };
 
   EngineLease(uint32_t engine_rank, Generation generation, Needs needs)
-      : engine_rank_(engine_rank), generation_(generation), needs_(needs) {}
+      : engine_rank_(engine_rank), generation_(generation), needs_(std::move(needs)) {}
 
   uint32_t engine_rank() const { return engine_rank_; }
   Generation generation() const { return generation_; }
@@ -98,7 +103,7 @@ class EngineLease {
   bool MayCommit(const Commit& commit) const;
 
   // Called by the worker when a commit begins to write: from then until Resume no request is needed.
-  void OnWriteBegin();
+  void OnWriteBegin(const TensorContents& contents);
   // Called by the worker. Each Request is followed by its Await. UNAVAILABLE: the lease has ended.
   // DEADLINE_EXCEEDED: no answer in time. FAILED_PRECONDITION: the hook failed.
   void RequestPause();
@@ -124,7 +129,8 @@ class EngineLease {
   uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last pause or hook; 0: none yet
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
   std::optional<CommitRequest> request_ GUARDED_BY(mutex_);
-  bool writing_ GUARDED_BY(mutex_) = false;  // since OnWriteBegin
+  bool writing_ GUARDED_BY(mutex_) = false;            // since OnWriteBegin
+  std::vector<uint64_t> contents_ GUARDED_BY(mutex_);  // that it was called with, of Needs::tensors
 };
 
 }  // namespace dws

@@ -73,11 +73,14 @@ Result<Generation> EngineRegistry::Reserve(AttachPlan plan) {
   const bool on_device =
       std::any_of(plan.regions.begin(), plan.regions.end(),
                   [](const RegionHandle& region) { return region.cuda.has_value(); });
-  auto lease =
-      std::make_shared<EngineLease>(rank, generation,
-                                    EngineLease::Needs{.post_commit = plan.has_hook,
-                                                       .drained_devices = on_device,
-                                                       .request = plan.commits_on_request});
+  EngineLease::Needs needs{.post_commit = plan.has_hook,
+                           .drained_devices = on_device,
+                           .request = plan.commits_on_request,
+                           .tensors = {}};
+  if (plan.has_hook) {
+    for (const EngineView& view : plan.views) needs.tensors.push_back(view.tensor);
+  }
+  auto lease = std::make_shared<EngineLease>(rank, generation, std::move(needs));
   unfinished_.emplace(generation, Registration{.plan = std::move(plan),
                                                .memory = nullptr,
                                                .lease = std::move(lease),

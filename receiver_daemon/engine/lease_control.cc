@@ -35,8 +35,8 @@ Status LeaseControl::Pause(Duration timeout) {
   return AwaitAll(timeout, &EngineLease::AwaitPaused);
 }
 
-void LeaseControl::OnWriteBegin() {
-  for (const auto& lease : leases_) lease->OnWriteBegin();
+void LeaseControl::OnWriteBegin(const TensorContents& contents) {
+  for (const auto& lease : leases_) lease->OnWriteBegin(contents);
 }
 
 Status LeaseControl::PostCommit(WeightVersion version, Duration timeout) {

@@ -21,8 +21,10 @@ struct ToMessage {
   }
   v1::LeaseDown operator()(const PostCommitCommand& command) const {
     v1::LeaseDown down;
-    down.mutable_post_commit()->set_pause_id(command.pause_id);
-    down.mutable_post_commit()->set_version(command.version.value());
+    v1::PostCommit& hook = *down.mutable_post_commit();
+    hook.set_pause_id(command.pause_id);
+    hook.set_version(command.version.value());
+    hook.mutable_contents()->Assign(command.contents.begin(), command.contents.end());
     return down;
   }
   v1::LeaseDown operator()(const ResumeCommand& command) const {

@@ -76,6 +76,19 @@ struct Job {
 
 }  // namespace
 
+TEST_CASE("an engine is told a number for each tensor that changes with it alone", "[commit]") {
+  Job job;
+  REQUIRE(job.Commit(2).ok());
+  const TensorContents second = job.control.contents;
+  REQUIRE(second.size() == 2);
+  REQUIRE(job.Commit(2).ok());
+  CHECK(job.control.contents == second);
+  job.trainer.Publish();
+  REQUIRE(job.Commit(3).ok());
+  REQUIRE(job.control.contents.size() == 2);
+  for (const auto& [tensor, content] : job.control.contents) CHECK(content != second.at(tensor));
+}
+
 TEST_CASE("a delta is staged, written in the pause between intent and record, and acknowledged",
           "[commit]") {
   Job job;

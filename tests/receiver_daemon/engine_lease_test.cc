@@ -22,9 +22,11 @@ EngineVersion Version(uint64_t version) {
 
 // A lease whose engine answers as the test sets.
 struct Rank {
-  explicit Rank(uint32_t engine_rank = 0, bool has_hook = false)
-      : lease(std::make_shared<EngineLease>(engine_rank, Generation(5),
-                                            EngineLease::Needs{.post_commit = has_hook})) {}
+  explicit Rank(uint32_t engine_rank = 0, bool has_hook = false,
+                std::vector<std::string> tensors = {})
+      : lease(std::make_shared<EngineLease>(
+            engine_rank, Generation(5),
+            EngineLease::Needs{.post_commit = has_hook, .tensors = std::move(tensors)})) {}
 
   void Open() {
     REQUIRE(lease
@@ -52,7 +54,25 @@ struct Rank {
   std::string hook_error;
 };
 
+const std::vector<uint64_t>& Contents(const Rank& rank) {
+  return std::get<PostCommitCommand>(rank.commands.back()).contents;
+}
+
 }  // namespace
+
+TEST_CASE("a hook gets the contents of the tensors of its rank's views, in their order",
+          "[lease]") {
+  const RealClock clock;
+  Rank rank(0, true, {"b", "a", "b"});
+  Rank other(1, true, {"c", "lost"});
+  rank.Open();
+  other.Open();
+  LeaseControl control({rank.lease, other.lease}, clock);
+  control.OnWriteBegin({{"a", 1}, {"b", 2}, {"c", 3}});
+  REQUIRE(control.PostCommit(WeightVersion(2), kLong).ok());
+  CHECK(Contents(rank) == std::vector<uint64_t>{2, 1, 2});
+  CHECK(Contents(other).empty());  // of one it is not known
+}
 
 TEST_CASE("an engine starts paused and needs no pause before its first release", "[lease]") {
   const RealClock clock;

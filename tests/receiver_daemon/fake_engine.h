@@ -154,6 +154,7 @@ class FakeControl final : public EngineControl {
     log.push_back(fmt::format("post_commit {}", version.value()));
     return fail_post_commit;
   }
+  void OnWriteBegin(const TensorContents& to_be_written) override { contents = to_be_written; }
   Status Resume(const EngineVersion& version) override {
     log.push_back(fmt::format("resume {}", version.version.value()));
     if (fail_resume.ok()) resumed = version;
@@ -165,6 +166,7 @@ class FakeControl final : public EngineControl {
   Status fail_post_commit;
   Status fail_resume;
   EngineVersion resumed;
+  TensorContents contents;
 };
 
 // The live state of an engine that was just read; LiveAt's also says that it is `version`.

@@ -10,7 +10,7 @@ import dataclasses
 import fnmatch
 from typing import Optional, Sequence
 
-MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe")
+MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8")
 ENGINES = ("vllm-v1", "vllm-v2", "sglang")
 # How versions reach the engine while it runs. The first is the one that checks of failures use.
 _LIVE = {"vllm": ("extension", "transfer"), "sglang": ("plugin",)}
@@ -25,6 +25,8 @@ _DEFAULT = (
     "vllm-v1/*/tp1/extension",
     "vllm-v1/qwen3/tp2/extension",
     "vllm-v1/qwen3-moe/tp2/extension",
+    "vllm-v1/qwen3*-fp8/tp2/extension",
+    "vllm-v1/qwen3-fp8/tp1/transfer",
     "vllm-v2/qwen3/tp1/extension",
     "vllm-v2/qwen3-moe/tp1/extension",
     "vllm-v2/qwen3/tp2/extension",
@@ -62,7 +64,14 @@ class Configuration:
         return f"{self.engine}/{self.kind}/tp{self.ranks}"
 
     @property
+    def is_quantised(self) -> bool:
+        """Its receiver follows a view."""
+        return self.kind.endswith("-fp8")
+
+    @property
     def checks(self) -> tuple[str, ...]:
+        if self.is_quantised:
+            return (*_LIVE[self.package], *KILLS)
         modes = tuple(f"follow-{mode}" for mode in PAUSE_MODES[self.package])
         return (*_LIVE[self.package], *KILLS, *modes, *FOLLOWER_KILLS)
 
@@ -72,6 +81,8 @@ CONFIGURATIONS = tuple(
     for engine in ENGINES
     for kind in MODELS
     for ranks in (1, 2)
+    # SGLang computes MLA on processors with AMX only.
+    if not (engine == "sglang" and kind.startswith("deepseek"))
 )
 
 

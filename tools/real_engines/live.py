@@ -9,15 +9,23 @@ from typing import Callable, Optional
 from tests.integration.cluster import Cluster, Daemon
 from tools.real_engines.cells import KILLS
 from tools.real_engines.engine_server import EngineServer
+from tools.real_engines.model import view_of
 from tools.real_engines.scene import CheckFailed, Scene
 from tools.real_engines.trainer import STEPS, WAIT_SECONDS, Publishing, StepTrainer
 from tools.real_engines.traffic import Traffic
-from tools.real_engines.vllm_server import ATTACH_OPTIONS, VllmServer
+from tools.real_engines.vllm_server import VllmServer
 
 KILL_COUNT = 3
+# Prefix of tensors of a part of the model.
+CHANGING_LAYER = "model.layers.1.mlp."
 # A version takes about a tenth of a second: a kill after a random part of these falls anywhere in one.
 PUBLISHING_SECONDS = 1.0
 RECOVERY_SECONDS = 90.0
+
+
+def receiver_flags(scene: Scene) -> list[str]:
+    view = view_of(scene.configuration.kind)
+    return [] if view is None else [f"--view={view}"]
 
 
 class LiveEngine:
@@ -40,7 +48,7 @@ class LiveEngine:
         try:
             self._scene.write_base(self._model)
             self._sender = self._cluster.start_sender()
-            self._receiver = self._cluster.start_receiver("engine")
+            self._receiver = self._cluster.start_receiver("engine", *receiver_flags(self._scene))
             self._trainer = StepTrainer(
                 self._sender.socket, self._cluster.job_id, self._scene.configuration
             )
@@ -80,19 +88,42 @@ class LiveEngine:
             name, self._model, receiver=self._receiver.socket
         )
         if isinstance(self._server, VllmServer):
-            options = ATTACH_OPTIONS.get(self._scene.configuration.kind, {})
-            self._server.call_workers("dws_attach", socket=self._receiver.socket, **options)
+            self._server.call_workers("dws_attach", socket=self._receiver.socket)
 
-    def publish(self, step: int) -> None:
+    def publish(self, step: int, prefix: str = "") -> None:
         """Returns when the engine has it."""
-        self.trainer.wait(self.trainer.publish(step))
+        self.trainer.wait(self.trainer.publish(step, prefix))
 
     def check_versions(self) -> str:
         """Each step, and again the first: as the fresh engine of it."""
         for step in (*STEPS, STEPS[0]):
             self.publish(step)
             self._scene.require_as_fresh(self.server, step, f"step {step}")
-        return f"{len(STEPS)} versions as fresh engines"
+        found = f"{len(STEPS)} versions as fresh engines"
+        return found + (self._check_processed() if self._scene.configuration.is_quantised else "")
+
+    def _check_processed(self) -> str:
+        """A commit has the engine process the layers that it changes, and no others."""
+        if not isinstance(self.server, VllmServer):
+            return ""
+        every = self._processed()
+        self.publish(STEPS[1], CHANGING_LAYER)
+        some = self._processed()
+        self.publish(STEPS[1])
+        self._scene.require_as_fresh(self.server, STEPS[1], f"after a change of {CHANGING_LAYER} alone")
+        if not 0 < some["processed_layers"] < every["processed_layers"]:
+            raise CheckFailed(f"{some} for a change of {CHANGING_LAYER} alone, {every} for one of all")
+        return "".join(
+            f"; {one['processed_layers']} layers processed in {1000 * one['process_seconds']:.1f} ms"
+            for one in (every, some)
+        )
+
+    def _processed(self) -> dict[str, float]:
+        """Of the last commit, the rank that took longest."""
+        assert isinstance(self.server, VllmServer)
+        found = self.server.call_workers("dws_status")
+        names = ("processed_layers", "process_seconds")
+        return {name: max(status[name] for status in found if status) for name in names}
 
     def check_kill(self, check: str) -> str:
         """Kills one of the processes several times while versions are published and requests run.
@@ -144,14 +175,13 @@ def check_transfer(scene: Scene) -> str:
     """vLLM's weight transfer API, with requests that are kept over the update."""
     with Cluster("real-engines") as cluster:
         sender = cluster.start_sender()
-        receiver = cluster.start_receiver("engine")
+        receiver = cluster.start_receiver("engine", *receiver_flags(scene))
         trainer = StepTrainer(sender.socket, cluster.job_id, scene.configuration)
         model = scene.path("transfer")
         scene.write_base(model)
         server = scene.start("transfer", model, transfer=True)
         try:
-            options = ATTACH_OPTIONS.get(scene.configuration.kind, {})
-            init = {"socket": receiver.socket, "options": options}
+            init = {"socket": receiver.socket}
             server.post("/init_weight_transfer_engine", {"init_info": init})
             for step in (*STEPS, STEPS[0]):
                 version = trainer.publish(step)

@@ -11,12 +11,17 @@ of the hidden state is large, and only that token's logit looks at it.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import struct
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple, Optional
 
+import numpy as np
 import torch
+
+from dws.dtypes import DType
+from tests.common.quantise import oracle
 
 NEXT_TOKEN = 17
 CHANGED_SHARE = 0.05  # from one step of training to the next
@@ -48,6 +53,30 @@ _MOE = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+# Whole tiles of 128 on each of two ranks.
+_TILED = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "moe_intermediate_size": 256,
+}
+RECIPE = "fp8-block128/deepseek"
+# Of the view, and of engines' quantization_config.
+_NOT_QUANTISED = ("lm_head.weight", "*embed_tokens.weight", "*.mlp.gate.weight")
+_FP8: dict[str, Any] = {
+    "quantization_config": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": [
+            "lm_head",
+            *(f"model.layers.{layer}.mlp.gate" for layer in range(_COMMON["num_hidden_layers"])),
+        ],
+    }
+}
 # By the name of the model's kind.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON},
@@ -60,6 +89,39 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_MOE,
     },
 }
+CONFIGS["deepseek"] = {
+    **{name: value for name, value in _COMMON.items() if name != "head_dim"},
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,  # with the next one, what kernels have
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
+    "first_k_dense_replace": _COMMON["num_hidden_layers"],
+    "moe_layer_freq": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+}
+CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
+CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
+CONFIGS["deepseek-fp8"] = {
+    **CONFIGS["deepseek"],
+    **_FP8,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 256,
+    "q_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "first_k_dense_replace": 1,
+}
 _LAST_LAYER = f"model.layers.{_COMMON['num_hidden_layers'] - 1}"
 _CHANGING = (
     f"{_LAST_LAYER}.self_attn.o_proj",
@@ -68,6 +130,37 @@ _CHANGING = (
     "model.norm",
     "lm_head",
 )
+
+
+def view_of(kind: str) -> Optional[str]:
+    """What a receiver of its engine follows, as --view has it; None: the trainer's own tensors."""
+    if "quantization_config" not in CONFIGS[kind]:
+        return None
+    return ",".join([RECIPE, *(f"except={pattern}" for pattern in _NOT_QUANTISED)])
+
+
+class _Stored(NamedTuple):
+    """A tensor of a checkpoint. torch of the system has no type for F8."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
+    """The checkpoint's tensors of a trainer's: what is quantised by the definition of the recipe in numpy."""
+    found = {}
+    for name, tensor in weights.items():
+        bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
+        excluded = any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_QUANTISED)
+        if view_of(kind) is None or tensor.dim() != 2 or excluded:
+            found[name] = _Stored(DType.BF16, tuple(tensor.shape), bits.tobytes())
+            continue
+        made = oracle.quantise(RECIPE, bits[None])
+        rows, columns = (-(-extent // 128) for extent in tensor.shape)
+        found[name] = _Stored(DType.F8_E4M3, tuple(tensor.shape), made["codes"].tobytes())
+        found[f"{name}_scale_inv"] = _Stored(DType.F32, (rows, columns), made["scales"].tobytes())
+    return found
 
 
 def write_config(folder: str, kind: str) -> None:
@@ -129,6 +222,7 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
     """Of the step 0, and of later ones, each with CHANGED_SHARE of the elements of every tensor changed, at
     least one."""
     weights = {}
+    growth = 1.0 if view_of(kind) is None else 1.25  # so that scales change
     for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
         random = torch.Generator().manual_seed(number)
         noise = torch.randn(shape, generator=random)
@@ -136,59 +230,87 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
         for place in range(step):
             changed = torch.rand(shape, generator=random) < CHANGED_SHARE
             changed.view(-1)[place] = True  # of small tensors, too
-            value = torch.where(changed, -value, value)
+            value = torch.where(changed, -value * growth, value)
         weights[name] = value.to(torch.bfloat16)
     return weights
 
 
 def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -> None:
-    """A model folder with its weights, as engines load it from disk."""
+    """A model folder, as engines load it from disk.
+
+    Args:
+      weights: a trainer's.
+    """
     write_config(folder, kind)
     write_tokenizer(folder)
+    stored = _stored(kind, weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, tensor in weights.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [end, end + size]}
-        end += size
+    for name, (dtype, shape, data) in stored.items():
+        header[name] = {"dtype": dtype.name, "shape": list(shape), "data_offsets": [end, end + len(data)]}
+        end += len(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in weights.values():
-            file.write(tensor.contiguous().view(torch.int16).numpy().tobytes())
+        for tensor in stored.values():
+            file.write(tensor.data)
 
 
 def _shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, dim = int(config["hidden_size"]), int(config["head_dim"])
-    query, key_value = (
-        int(config[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
-    )
-    vocab = int(config["vocab_size"])
+    hidden, vocab = int(config["hidden_size"]), int(config["vocab_size"])
     yield "model.embed_tokens.weight", (vocab, hidden)
     for layer in range(int(config["num_hidden_layers"])):
         at = f"model.layers.{layer}"
-        for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
-            yield f"{at}.self_attn.{letter}_proj.weight", (rows, hidden)
-            if config["model_type"] == "qwen2":
-                yield f"{at}.self_attn.{letter}_proj.bias", (rows,)
-        yield f"{at}.self_attn.o_proj.weight", (hidden, query)
-        if config["model_type"].startswith("qwen3"):
-            for letter in "qk":
-                yield f"{at}.self_attn.{letter}_norm.weight", (dim,)
+        attention = _latent_attention if "kv_lora_rank" in config else _attention
+        yield from attention(f"{at}.self_attn", config)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             yield f"{at}.{norm}.weight", (hidden,)
-        yield from _mlp(f"{at}.mlp", config)
+        dense = layer < int(config.get("first_k_dense_replace", 0))
+        yield from _mlp(f"{at}.mlp", {**config, "n_routed_experts": 0} if dense else config)
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (vocab, hidden)
 
 
+def _attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, dim = int(config["hidden_size"]), int(config["head_dim"])
+    query, key_value = (
+        int(config[k]) * dim for k in ("num_attention_heads", "num_key_value_heads")
+    )
+    for letter, rows in (("q", query), ("k", key_value), ("v", key_value)):
+        yield f"{at}.{letter}_proj.weight", (rows, hidden)
+        if config["model_type"] == "qwen2":
+            yield f"{at}.{letter}_proj.bias", (rows,)
+    yield f"{at}.o_proj.weight", (hidden, query)
+    if config["model_type"].startswith("qwen3"):
+        for letter in "qk":
+            yield f"{at}.{letter}_norm.weight", (dim,)
+
+
+def _latent_attention(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads, rank = (int(config[k]) for k in ("hidden_size", "num_attention_heads", "kv_lora_rank"))
+    plain, turned, value = (int(config[k]) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    query = heads * (plain + turned)
+    if config["q_lora_rank"] is None:
+        yield f"{at}.q_proj.weight", (query, hidden)
+    else:
+        yield f"{at}.q_a_proj.weight", (config["q_lora_rank"], hidden)
+        yield f"{at}.q_a_layernorm.weight", (config["q_lora_rank"],)
+        yield f"{at}.q_b_proj.weight", (query, config["q_lora_rank"])
+    yield f"{at}.kv_a_proj_with_mqa.weight", (rank + turned, hidden)
+    yield f"{at}.kv_a_layernorm.weight", (rank,)
+    yield f"{at}.kv_b_proj.weight", (heads * (plain + value), rank)
+    yield f"{at}.o_proj.weight", (hidden, heads * value)
+
+
 def _mlp(at: str, config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, experts = int(config["hidden_size"]), int(config.get("num_experts", 0))
+    hidden = int(config["hidden_size"])
+    experts = int(config.get("num_experts") or config.get("n_routed_experts") or 0)
     middle = int(config["moe_intermediate_size" if experts else "intermediate_size"])
     if experts:
         yield f"{at}.gate.weight", (experts, hidden)
-    for one in [f"{at}.experts.{e}" for e in range(experts)] or [at]:
+    shared = [f"{at}.shared_experts"] if config.get("n_shared_experts") else []
+    for one in [*(f"{at}.experts.{e}" for e in range(experts)), *shared] if experts else [at]:
         for letter in ("gate", "up"):
             yield f"{one}.{letter}_proj.weight", (middle, hidden)
         yield f"{one}.down_proj.weight", (hidden, middle)

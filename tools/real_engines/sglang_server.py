@@ -24,8 +24,10 @@ class SglangServer(EngineServer):
     def __init__(self, start: Start) -> None:
         """Raises RuntimeError: it does not listen."""
         ranks = start.configuration.ranks
+        quantised = start.configuration.is_quantised
+        launcher = "tools.real_engines.sglang_launch" if quantised else "sglang.launch_server"
         command = [
-            *("-m", "sglang.launch_server", "--model-path", start.model),
+            *("-m", launcher, "--model-path", start.model),
             *("--dtype", "bfloat16", "--skip-tokenizer-init", "--skip-server-warmup"),
             *("--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"),
             *("--max-total-tokens", "4096", "--tp-size", str(ranks)),

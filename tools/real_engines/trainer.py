@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 from typing import Optional
 
 import dws
+from dws.plugins.canonical import ModelShape, slice_grid
 from tools.real_engines.cells import Configuration
-from tools.real_engines.model import trained_weights
+from tools.real_engines.model import CONFIGS, trained_weights
 
 WAIT_SECONDS = 60.0
 # The steps whose weights are compared with fresh engines'.
@@ -22,19 +24,31 @@ class StepTrainer:
         kind = configuration.kind
         self._weights = {step: trained_weights(kind, step) for step in STEPS}
         self._trainer = dws.Trainer(socket, job_id)
-        self._views = self._trainer.register(trained_weights(kind, 0))
+        weights = trained_weights(kind, 0)
+        # Cuts that an engine needs are not made for a view.
+        cuts = None
+        if configuration.is_quantised:
+            shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+            model = ModelShape.from_config(types.SimpleNamespace(**CONFIGS[kind]))
+            cuts = slice_grid(shapes, model, [(configuration.ranks, 1)])
+        self._views = self._trainer.register(weights, cuts=cuts)
 
     @property
     def stream(self) -> str:
         return str(self._trainer.stream)
 
-    def publish(self, step: int) -> int:
+    def publish(self, step: int, prefix: str = "") -> int:
         """Returns the version's number.
+
+        Args:
+          prefix: of the tensors that become those of the step; others stay as they are.
 
         Raises:
           As dws.Trainer.publish.
         """
         for name, view in self._views.items():
+            if not name.startswith(prefix):
+                continue
             view.copy_(self._weights[step][name])
         version: int = self._trainer.last_version + 1
         self._trainer.publish(version)

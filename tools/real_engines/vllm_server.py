@@ -10,12 +10,6 @@ from tools.real_engines.engine_server import Ended, EngineServer, Start
 from tools.real_engines.observation import Sample
 
 
-# By the model's kind: what a worker is attached with, beside the socket.
-ATTACH_OPTIONS: dict[str, dict[str, Any]] = {
-    "qwen3-moe": {"hooks": {"Qwen3MoeForCausalLM": "tools.real_engines.worker:experts_as_loaded"}}
-}
-
-
 class VllmServer(EngineServer):
     """vLLM's OpenAI server, in its development mode."""
 

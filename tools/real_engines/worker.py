@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import vllm._custom_ops
+from vllm.model_executor.kernels.linear.scaled_mm import cpu as linear
 from vllm.model_executor.layers.fused_moe.experts import cpu_moe
 
 from dws.vllm import WorkerExtension
@@ -36,13 +37,16 @@ def _keep_experts() -> None:
     experts.apply = computed
 
 
+def _compute_fp8() -> None:
+    """The kernels of FP8 pack their weights, which is to be checked. They are chosen on processors with tile
+    instructions only, and run on others too."""
+    linear.CPUFp8BlockScaledMMKernel.is_supported = classmethod(lambda cls, capability=None: (True, None))
+    cpu_moe.CPUExpertsFp8._supports_current_device = staticmethod(lambda: True)
+
+
 # oneDNN would pack them into its own memory.
 vllm._custom_ops._supports_onednn = False
 # A virtual machine may report the tile instructions and still not let a process use them.
 torch.cpu._is_amx_tile_supported = lambda: False
 _keep_experts()
-
-
-def experts_as_loaded(model: torch.nn.Module) -> None:
-    """The hook after a commit (AttachOptions.hooks) of a model with experts, which the client refuses on the CPU because
-    it does not know that they are kept: nothing has to be made again."""
+_compute_fp8()

@@ -27,6 +27,7 @@ from dws.receiver_link import (
     ATTACH_TIMEOUT_SECONDS,
     CLOSE_TIMEOUT_SECONDS,
     RELEASE_TIMEOUT_SECONDS,
+    RebuildHook,
     ReceiverLink,
 )
 from dws.stream import Stream
@@ -78,6 +79,7 @@ class Engine:
         mapping: Optional[Mapped] = None,
         excluded: Sequence[str] = (),
         post_commit: Optional[PostCommitHook] = None,
+        rebuild: Optional[RebuildHook] = None,
         drain: Optional[Callable[[], None]] = None,
         timeout: float = ATTACH_TIMEOUT_SECONDS,
         commits_on_request: bool = False,
@@ -97,6 +99,8 @@ class Engine:
           post_commit: called with the version after each commit, before the engine resumes, to
             rebuild derived tensors; must be idempotent. Runs on a background thread. The devices
             that hold weights are synchronised after it.
+          rebuild: as post_commit, and called before it, with the canonical tensors that may have changed
+            since it last returned; with None if that is not known.
           drain: called after forward passes have ended; returns when none of their work is running
             any more. The devices that hold weights are synchronised after it in any case.
           timeout: seconds; the receiver answers when it knows the trainer's layout, and that is cut
@@ -125,7 +129,8 @@ class Engine:
         attachment.request.engine_rank = self.engine_rank
         attachment.request.engine_world_size = self.world_size
         attachment.request.excluded.extend(excluded)
-        attachment.request.has_post_commit_hook = post_commit is not None
+        has_hook = post_commit is not None or rebuild is not None
+        attachment.request.has_post_commit_hook = has_hook
         attachment.request.commits_on_request = commits_on_request
         self._link.attach(attachment, drain, timeout)
         try:
@@ -134,7 +139,7 @@ class Engine:
             self.close()
             raise
         self._attachment = attachment
-        self._link.keep(post_commit)
+        self._link.keep(post_commit, rebuild)
         return attachment.views
 
     @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import grpc
 
@@ -14,12 +14,43 @@ from dws.lease import Grant
 from dws.stream import Stream
 
 PostCommitHook = Callable[[int], None]
+# With the version, and a number over the content of each attached view's canonical tensor; none of
+# these from receivers that do not send them.
+CommitHook = Callable[[int, Sequence[int]], None]
 # Its argument tells whether the pause is still wanted. Returns whether execution has stopped and
 # the devices are idle.
 PauseCall = Callable[[Callable[[], bool]], bool]
 ResumeCall = Callable[[Grant], None]
 
 _ERROR_CHARACTERS_MAX = 1000
+
+
+class ChangedTensors:
+    """Which canonical tensors have changed since an engine last brought up to date what it derives from
+    them: by the numbers that a receiver sends with each commit. Threads: one."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, int] = {}
+
+    def since_done(self, tensors: Sequence[str], contents: Sequence[int]) -> Optional[frozenset[str]]:
+        """Args:
+          tensors: the canonical tensor of each view that is attached.
+          contents: for each view, a number over what its tensor has.
+
+        Returns:
+          those that may have changed since the last `done`; None: it is not known.
+        """
+        if len(tensors) != len(contents) or not self._done:
+            return None
+        return frozenset(t for t, content in zip(tensors, contents) if self._done.get(t) != content)
+
+    def done(self, tensors: Sequence[str], contents: Sequence[int]) -> None:
+        """Everything is up to date with these."""
+        self._done = dict(zip(tensors, contents)) if len(tensors) == len(contents) else {}
+
+    def forget(self) -> None:
+        """Nothing is known to be up to date."""
+        self._done = {}
 
 
 class LeaseStream:
@@ -45,7 +76,7 @@ class LeaseStream:
         self._call = stub.Lease(self._requests())
 
     def serve(
-        self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[PostCommitHook]
+        self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[CommitHook]
     ) -> str:
         """Runs until the stream ends; returns why, in words. An exception of `pause` ends it."""
         try:
@@ -93,12 +124,12 @@ class LeaseStream:
             yield message
 
 
-def _run_hook(message: Any, hook: Optional[PostCommitHook]) -> Any:
+def _run_hook(message: Any, hook: Optional[CommitHook]) -> Any:
     done = engine_pb2.PostCommitDone(pause_id=message.pause_id)
     if hook is not None:
         # Any error of the engine's hook is reported to the receiver, which keeps the engine paused.
         try:
-            hook(message.version)
+            hook(message.version, message.contents)
         except Exception as error:  # pylint: disable=broad-except
             done.error = f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS_MAX]
     return done

@@ -148,6 +148,20 @@ def ranges_of(part: CanonicalPart) -> Mapping[int, tuple[int, int]]:
     return {} if isinstance(part, str) else part.ranges
 
 
+def tensors_of(source: Source) -> list[str]:
+    """The canonical tensors that a parameter is made of."""
+    parts: Sequence[CanonicalPart]
+    if source is None:
+        return []
+    if isinstance(source, Fused):
+        parts = source.parts
+    elif isinstance(source, Parts):
+        parts = [part.source for part in source.parts]
+    else:
+        parts = [source]
+    return [part if isinstance(part, str) else part.tensor for part in parts]
+
+
 def source_of(name: str, mapping: Optional[Mapped]) -> Source:
     """What parameter `name` is made of: by default the canonical tensor of the same name."""
     return mapping[name] if mapping and name in mapping else name

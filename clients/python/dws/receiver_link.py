@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence
 
 from dws._proto import engine_pb2_grpc
 from dws.attachment import Attachment
@@ -15,7 +15,7 @@ from dws.errors import DeadlineError, EngineEndedError, EnginePaused, StateError
 from dws.handed_over import HandedOver
 from dws.handles import again_while_displaced
 from dws.lease import ExecutionLease, Grant
-from dws.lease_stream import LeaseStream, PostCommitHook
+from dws.lease_stream import ChangedTensors, CommitHook, LeaseStream, PostCommitHook
 from dws.printable import printable
 from dws.rpc import DaemonConnection
 from dws.stream import Stream
@@ -35,6 +35,9 @@ _DRAIN_POLL_SECONDS = 0.2
 _JOIN_SECONDS_MIN = 1.0  # for the lease thread, which the engine's hooks may delay further
 # The least time for the hand-over, if forward passes have used up the timeout.
 _HAND_OVER_SECONDS_MIN = 1.0
+
+# As Engine.attach's `rebuild`.
+RebuildHook = Callable[[Optional[frozenset[str]]], None]
 
 
 class _WeightsMoved(Exception):
@@ -57,7 +60,7 @@ class ReceiverLink:
         self._lease = lease
         self._attachment: Optional[Attachment] = None
         self._drain: Optional[Callable[[], None]] = None
-        self._post_commit: Optional[PostCommitHook] = None
+        self._post_commit: Optional[CommitHook] = None
         self._closing = threading.Event()
         self._awake = threading.Event()  # not set while suspended
         self._awake.set()
@@ -86,9 +89,12 @@ class ReceiverLink:
         again_while_displaced(lambda: self._register(attachment, deadline.left))
         self._attachment = attachment
 
-    def keep(self, post_commit: Optional[PostCommitHook]) -> None:
+    def keep(
+        self, post_commit: Optional[PostCommitHook], rebuild: Optional[RebuildHook] = None
+    ) -> None:
         """Serves the lease from now on, on its own thread."""
-        self._post_commit = None if post_commit is None else self._finished(post_commit)
+        if post_commit is not None or rebuild is not None:
+            self._post_commit = self._finished(post_commit, rebuild)
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
 
@@ -309,13 +315,23 @@ class ReceiverLink:
             raise _WeightsMoved("the weights lie in other memory now, they are attached again")
         return True
 
-    def _finished(self, post_commit: PostCommitHook) -> PostCommitHook:
-        """Wraps the hook so that it returns when the devices have finished its work: no stream of
+    def _finished(
+        self, post_commit: Optional[PostCommitHook], rebuild: Optional[RebuildHook]
+    ) -> CommitHook:
+        """Makes one of the hooks, which returns when the devices have finished their work: no stream of
         the engine waits for this thread's stream."""
+        changes = ChangedTensors()
 
-        def after_commit(version: int) -> None:
-            post_commit(version)
+        def after_commit(version: int, contents: Sequence[int]) -> None:
             assert self._attachment is not None
+            if rebuild is not None:
+                tensors = [view.tensor for view in self._attachment.request.views]
+                changed = changes.since_done(tensors, contents)
+                changes.forget()  # unless it returns
+                rebuild(changed)
+                changes.done(tensors, contents)
+            if post_commit is not None:
+                post_commit(version)
             self._attachment.synchronize()
 
         return after_commit

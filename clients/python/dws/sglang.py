@@ -48,6 +48,7 @@ from dws.plugins.agreed_mapping import Weights
 from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together, missing
 from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.versions import require_tried
+from dws.plugins.sglang_processing import BUILT, SglangProcessing, record
 from dws.plugins.sglang_version import VersionTeller
 
 SOCKET_VARIABLE = "DWS_RECEIVER_SOCKET"
@@ -84,6 +85,7 @@ def register() -> None:
 
     HookRegistry.register(_FORWARD, _held, HookType.AROUND)
     HookRegistry.register(_SCHEDULER, _complete, HookType.AFTER)
+    HookRegistry.register(BUILT, record, HookType.AFTER)
 
 
 def boundary(timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> int:
@@ -171,7 +173,14 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
     attached = attach_together(
         lambda: AttachedRank(
-            os.environ[SOCKET_VARIABLE], runner.model, config, rank, minimum, options, weights
+            os.environ[SOCKET_VARIABLE],
+            runner.model,
+            config,
+            rank,
+            minimum,
+            options,
+            weights,
+            processing=SglangProcessing(runner.model),
         ),
         minimum,
     )

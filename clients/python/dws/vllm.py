@@ -71,6 +71,7 @@ from dws.plugins.vllm_config import (
     text_config,
     weights_of,
 )
+from dws.plugins.vllm_processing import VllmProcessing
 
 _NEEDED = (
     "model_runner.execute_model",
@@ -208,7 +209,18 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
         worker._dws_minimum = minimum_over(groups.world.cpu_group)
     minimum: Optional[Minimum] = getattr(worker, "_dws_minimum", None)
     worker._dws_attached = attach_together(
-        lambda: AttachedRank(socket, model, config, rank, minimum, chosen, weights), minimum, LOG
+        lambda: AttachedRank(
+            socket,
+            model,
+            config,
+            rank,
+            minimum,
+            chosen,
+            weights,
+            processing=VllmProcessing(worker.vllm_config),
+        ),
+        minimum,
+        LOG,
     )
     _hold(worker)
     status: dict[str, Any] = worker._dws_attached.status()

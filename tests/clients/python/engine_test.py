@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 from unittest import mock
 
 import grpc
@@ -213,6 +213,37 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(engine.wait_ready(20).version, 2)
         self.assertEqual(hooks, [2])
         self.assertEqual(engine.stats().lease.grants, 2)
+
+    def test_a_rebuild_gets_the_tensors_that_have_changed_since_it_last_returned(self) -> None:
+        calls: list[Any] = []
+        fails = False
+
+        def rebuild(changed: Optional[frozenset[str]]) -> None:
+            calls.append(changed)
+            if fails:
+                raise ValueError("no memory")
+
+        tensors = {"a": np.zeros(4, np.float32), "b": np.zeros(4, np.float32)}
+        _, down, up = self.attached(tensors, rebuild=rebuild)
+        names = [view.tensor for view in self.receiver.attached.views]
+        self.assertEqual(names, ["a", "b"])
+
+        def commit(*contents: int) -> Any:
+            hook = engine_pb2.PostCommit(pause_id=1, version=2, contents=contents)
+            down.put(engine_pb2.LeaseDown(post_commit=hook))
+            self.assertEqual(up.get(timeout=20).post_commit_done.error != "", fails)
+            return calls.pop()
+
+        self.assertIsNone(commit(1, 2))
+        self.assertEqual(commit(1, 2), frozenset())
+        self.assertEqual(commit(1, 3), frozenset({"b"}))
+        fails = True
+        self.assertEqual(commit(4, 3), frozenset({"a"}))
+        fails = False
+        self.assertIsNone(commit(4, 3))  # what the failed one has done is not known
+        self.assertIsNone(commit())  # a receiver that does not say
+        self.assertIsNone(commit(4, 3))
+        self.assertEqual(commit(2**64 - 1, 3), frozenset({"a"}))
 
     def test_a_hook_that_raises_is_reported(self) -> None:
         def hook(version: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import dws
-from dws.plugins.layers import post_commit_hook, resolve, what_needs_a_hook
+from dws.plugins.layers import post_commit_hook, refuse, resolve, what_needs_a_hook
 
 REBUILT: list[Any] = []
 
@@ -89,8 +89,14 @@ class LayersTest(unittest.TestCase):
             ({"use_intel_amx_backend": True}, "packed for the CPU .use_intel_amx_backend"),
             ({"quant_method": moe(w13_swiglu_interleaved=True)}, "w13_swiglu_interleaved"),
         ):
+            model = Model(**attributes)
             with self.assertRaisesRegex(dws.LayoutError, f"model Model: .*{message}.*hooks="):
-                post_commit_hook(Model(**attributes), {"OtherModel": rebuild})
+                refuse(model, what_needs_a_hook(model))
+            self.assertIsNone(post_commit_hook(model, {"OtherModel": rebuild}))
+
+    def test_scales_of_a_kv_cache_are_no_weights(self) -> None:
+        base = type("BaseKVCacheMethod", (), {})
+        self.assertEqual(what_needs_a_hook(Model(quant_method=type("Fp8KVCacheMethod", (base,), {})())), [])
 
     def test_a_hook_for_the_models_class_is_called_with_the_model_after_each_commit(self) -> None:
         model = Model(w_kc=torch.zeros(1))

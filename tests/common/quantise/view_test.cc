@@ -138,6 +138,11 @@ TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
     CHECK_THAT(lone(std::string("nvfp4/modelopt,share=") + parts), Contains("'share=PART+PART'"));
   }
   CHECK_THAT(lone("nvfp4/modelopt,share=gate_proj+up_proj,share=gate_proj+k"), Contains("l."));
+  std::string many = "nvfp4/modelopt";
+  for (int i = 0; i < 17; ++i) many += ",share=a+b";
+  CHECK_THAT(lone(many), Contains("more than 16"));
+  CHECK_THAT(lone("nvfp4/modelopt,share=a+b+c+d+e+f+g+h+i+j+k+l+m+n+o+p+q"),
+             Contains("'share=PART+PART'"));
   // Half a matrix, of a rank of two.
   const Shard half{.tensor = Matrix("a.weight", {64, 32}, {{.dim = 0, .at = {32}}}),
                    .cells = {{0, 1}}};

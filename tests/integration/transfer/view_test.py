@@ -9,7 +9,7 @@ import struct
 import subprocess
 import threading
 import unittest
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -192,6 +192,25 @@ class ViewTest(ViewCase):
             self.assertEqual(metric(f"dws_sender_view_{name}_bytes"), total)
         self.assertEqual(metric("dws_sender_view_capture_seconds_count"), 1)
         self.assertGreater(metric("dws_sender_view_capture_seconds_sum"), 0)
+
+    def test_an_engine_is_told_which_tensors_of_a_view_have_changed(self) -> None:
+        self.begin(SHAPES)
+        view = f"fp8-block128/deepseek,{EXCEPT}"
+        receiver = self.cluster.start_receiver("r", f"--view={view}")
+        engine = self.engine(receiver)
+        told: list[Optional[frozenset[str]]] = []
+        engine.attach({n: np.zeros_like(a) for n, a in self.expected(view).items()}, rebuild=told.append)
+        self.publish()
+        self.await_version(engine, 1)
+        for name in ("proj.weight", "norm.weight"):
+            # A sign: codes change, and the scale of the tile does not.
+            self.source[name].reshape(-1)[0] ^= 0x8000
+            self.publish(0.0)
+            self.await_version(engine, self.version)
+        receiver.kill()
+        receiver.start()
+        eventually(lambda: len(told) == 4, lambda: f"{told}\n{receiver.log_tail()}")
+        self.assertEqual(told, [None, {"proj.weight"}, {"norm.weight"}, frozenset()])
 
     def test_a_view_survives_restarts_of_both_daemons_and_of_the_trainer(self) -> None:
         self.begin(SHAPES)

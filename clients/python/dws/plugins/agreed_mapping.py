@@ -25,6 +25,7 @@ from dws.mapping import Mapped, Source
 from dws.plugins.canonical import Canonical, ModelShape, Parallel
 from dws.plugins.capture import Captured, capture
 from dws.plugins.checkpoint import CheckpointFiles
+from dws.plugins.layers import is_constant
 from dws.plugins.mapping import is_engines_own, parameter_source
 from dws.plugins.pieces import difference, pieces_of_source, source_of_pieces
 from dws.torch_module import named_tensors
@@ -49,11 +50,13 @@ class Weights(NamedTuple):
 class Agreed:
     """Attributes:
     mapping: a Source for every parameter and persistent buffer.
+    excluded: canonical tensors that no parameter is made of, because no version changes them.
     how: in words, who says so.
     """
 
     mapping: dict[str, Source]
     how: str
+    excluded: tuple[str, ...] = ()
 
 
 def agreed_mapping(
@@ -70,9 +73,11 @@ def agreed_mapping(
     Raises:
       LayoutError: a parameter that is refused, by name, with what the table and load_weights say.
     """
+    tensors = named_tensors(model)
+    given = {**dict.fromkeys(filter(is_constant, tensors)), **given}
     shapes = {
         name: tuple(int(extent) for extent in tensor.shape)
-        for name, tensor in named_tensors(model).items()
+        for name, tensor in tensors.items()
         if name not in given
     }
     table, unknown = _by_table(shapes, config, rank)
@@ -104,7 +109,7 @@ def agreed_mapping(
         f"{f', load_weights alone says it of {len(alone)}: {_some(alone)}' if alone else ''} "
         f"({len(canonical)} tensors, {time.monotonic() - begin:.1f} s)"
     )
-    return Agreed(mapping, how)
+    return Agreed(mapping, how, tuple(filter(is_constant, canonical)))
 
 
 def _by_table(

@@ -16,6 +16,7 @@ from dws.plugins.agreed_mapping import Weights, agreed_mapping
 from dws.plugins.canonical import Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
+from dws.plugins.processed import EngineProcessing, ProcessedLayers
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
@@ -105,6 +106,7 @@ class AttachedRank:
         options: AttachOptions,
         weights: Optional[Weights],
         commits_on_request: bool = False,
+        processing: Optional[EngineProcessing] = None,
     ) -> None:
         """Args:
           model: a torch module, as the engine runs it.
@@ -112,9 +114,10 @@ class AttachedRank:
           minimum: None for an engine of one rank.
           weights: what the engine has loaded; None if it does not say.
           commits_on_request: as for Engine.attach.
+          processing: what the engine does with layers after loading; None: it cannot do that again.
 
         Raises:
-          As Engine.attach and agreed_mapping; the model is not changed then.
+          As Engine.attach, agreed_mapping and ProcessedLayers; the model is not changed then.
         """
         if minimum is None and rank.together > 1:
             raise StateError(f"{rank.together} ranks need a way to agree on their forward passes")
@@ -132,18 +135,25 @@ class AttachedRank:
         checkpoint = options.checkpoint
         if checkpoint is not None:
             weights = Weights(checkpoint)
-        agreed = agreed_mapping(model, config, rank.part, given, weights)
-        if checkpoint is not None:
-            require_as_loaded(named_tensors(model), agreed.mapping, CheckpointFiles(checkpoint))
+        files = CheckpointFiles(checkpoint) if checkpoint is not None else None
+        processed = ProcessedLayers(model, processing, has_hook=post_commit is not None)
+        with processed.as_loaded():
+            agreed = agreed_mapping(model, config, rank.part, given, weights)
+        processed.keep(agreed.mapping)
+        if files is not None:
+            processed.require_as_loaded(agreed.mapping, files)
+            require_as_loaded(named_tensors(processed.target), agreed.mapping, files)
         self.rank = rank
-        self.mapping_by = agreed.how
+        self.mapping_by = agreed.how + processed.how()
+        self._processed = processed
         self.engine = Engine(socket, rank.number % on_host, on_host)
         try:
             self.engine.attach(
-                model,
+                processed.target,
                 mapping=agreed.mapping,
-                excluded=options.excluded,
+                excluded=[*options.excluded, *agreed.excluded],
                 post_commit=post_commit,
+                rebuild=processed.rebuild if processed.count else None,
                 timeout=options.timeout,
                 commits_on_request=commits_on_request,
             )
@@ -169,6 +179,7 @@ class AttachedRank:
             "grants": stats.lease.grants,
             "paused_seconds": stats.lease.paused_seconds,
             "longest_pause_seconds": stats.lease.longest_pause_seconds,
+            **self._processed.status(),
         }
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Iterator, Mapping, NamedTuple
 import numpy as np
 
 from dws.arrays import raw_bits
-from dws.dtypes import DType
+from dws.dtypes import DType, loaded_torch
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.mapping import CanonicalPart, Fused, Mapped, Parts, ranges_of
 from dws.plugins.canonical import Canonical
@@ -115,6 +115,25 @@ def require_as_loaded(
             "engine has loaded another checkpoint, or it keeps weights in a form that cannot be "
             "written in place"
         )
+
+
+def fill(tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFiles) -> None:
+    """Copies from the checkpoint what the mapping says; the rest becomes zero.
+
+    Args:
+      tensors: of torch.
+
+    Raises:
+      LayoutError: the checkpoint lacks a tensor.
+    """
+    torch: Any = loaded_torch()
+    for name, tensor in tensors.items():
+        dtype = DType.of(tensor.dtype)
+        bits = np.zeros(tuple(tensor.shape), dtype.raw)
+        for part, picked in _boxes(name, mapping.get(name, name), bits.shape):
+            bits[picked] = _range_of(part, checkpoint)
+        signed = torch.from_numpy(bits.reshape(-1).view(f"i{dtype.itemsize}"))
+        tensor.data.copy_(signed.view(tensor.dtype).reshape(tensor.shape))
 
 
 def _boxes(

@@ -3,13 +3,15 @@
 An engine may keep weights in another form than the checkpoint (quantised, halves swapped, shuffled
 for a kernel), and tensors derived from them (MLA's absorbed projections). The checkpoint's bytes
 would be wrong in the first; the second would keep the values of the previous version. Both are
-refused by name, unless a hook for the model's class rebuilds them after each commit.
+refused by name, unless the engine can process them again (dws.plugins.processed), or a hook for the model's
+class rebuilds them after each commit.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, Iterator, Mapping, Optional, Union, cast
+import re
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union, cast
 
 from dws.errors import InvalidArgumentError, LayoutError
 from dws.lease_stream import PostCommitHook
@@ -36,7 +38,17 @@ _REORDERING = (
 )
 _PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
 # Tensors that engines derive from weights after loading them.
-_DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
+DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
+
+# INT4 layers have the extents of their weight beside it, in one parameter for all that is fused: loaders write it
+# several times, and no version changes it.
+_CONSTANT = re.compile(r"(^|[._])weight_shape$")
+
+
+def is_constant(name: str) -> bool:
+    """Whether no version changes the tensor of this name, of a checkpoint or of a layer."""
+    return bool(_CONSTANT.search(name))
+
 
 Hook = Union[str, Callable[[Any], None]]
 # By the name of the model's class: a function of the model that rebuilds what is derived, or its
@@ -44,19 +56,24 @@ Hook = Union[str, Callable[[Any], None]]
 Hooks = Mapping[str, Hook]
 
 
-def what_needs_a_hook(model: Any) -> list[str]:
-    """Reasons in words, one for each layer that is not plain.
+class Need(NamedTuple):
+    """Why a layer cannot be written in place, in words."""
+
+    layer: str
+    reason: str
+
+
+def what_needs_a_hook(model: Any) -> list[Need]:
+    """Of each layer that is not plain.
 
     Args:
       model: a torch module, as the engine has it.
     """
-    return [
-        f"'{name}' {reason}" for name, layer in model.named_modules() for reason in _reasons(layer)
-    ]
+    return [Need(name, reason) for name, layer in model.named_modules() for reason in _reasons(layer)]
 
 
 def _reasons(layer: Any) -> Iterator[str]:
-    for attribute in _DERIVED:
+    for attribute in DERIVED:
         # vLLM's attention keeps them in its implementation, SGLang's in the layer.
         for owner in (layer, getattr(layer, "impl", None)):
             if getattr(owner, attribute, None) is not None:
@@ -71,7 +88,7 @@ def _reasons(layer: Any) -> Iterator[str]:
     method = getattr(layer, "quant_method", None)
     method = getattr(method, "old_quant_method", method)  # vLLM's modular kernels wrap it
     kind = type(method).__name__
-    if method is None or kind in _NO_WEIGHTS:
+    if method is None or any(base.__name__ in _NO_WEIGHTS for base in type(method).__mro__):
         return
     if kind not in _PLAIN_METHODS:
         yield f"has weights in the form of {kind}"
@@ -84,24 +101,28 @@ def _reasons(layer: Any) -> Iterator[str]:
         yield f"may reorder its weights for {getattr(backend, 'name', backend)}"
 
 
+def refuse(model: Any, needs: Sequence[Need]) -> None:
+    """Raises LayoutError if there are any."""
+    if not needs:
+        return
+    kind = type(model).__name__
+    shown = "; ".join(f"'{need.layer}' {need.reason}" for need in needs[:3])
+    raise LayoutError(
+        f"model {kind}: {shown}{' ...' if len(needs) > 3 else ''} ({len(needs)} in all), and the engine has no "
+        "call that makes it again. Written in place, it would compute with weights that differ from the "
+        f"trainer's: choose a plain backend, or pass hooks={{'{kind}': 'package.module:function'}} that brings "
+        "all of it up to date after a commit"
+    )
+
+
 def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitHook]:
-    """The post_commit= for attach(); None for a model that needs no hook and has none.
+    """The post_commit= for attach(); None for a model whose class has none in `hooks`.
 
     Raises:
-      LayoutError: the model needs a hook and its class has none in `hooks`.
       InvalidArgumentError: the path of a hook names no function.
     """
-    kind = type(model).__name__
-    hook = (hooks or {}).get(kind)
+    hook = (hooks or {}).get(type(model).__name__)
     if hook is None:
-        needs = what_needs_a_hook(model)
-        if needs:
-            raise LayoutError(
-                f"model {kind}: {'; '.join(needs[:3])}{' ...' if len(needs) > 3 else ''} "
-                f"({len(needs)} in all). Written in place, it would compute with weights that "
-                f"differ from the trainer's: choose a plain backend, or pass hooks={{'{kind}': "
-                "'package.module:function'} that brings all of it up to date after a commit"
-            )
         return None
     rebuild = cast(Callable[[Any], None], resolve(hook) if isinstance(hook, str) else hook)
 

@@ -193,7 +193,7 @@ class Memories:
         Raises:
           Refused: it has a part of a known memory.
         """
-        space, begin = _address(tensor)
+        space, begin = address(tensor)
         end = begin + max(_extent(tensor), 1) * tensor.element_size()
         spans = self._spans.setdefault(space, [])
         index = bisect.bisect_left(spans, begin, key=lambda span: span.begin)
@@ -208,7 +208,7 @@ class Memories:
 
     def find(self, tensor: Any) -> Optional[tuple[Memory, Strided]]:
         """The memory that a tensor's elements are in, and where in it."""
-        space, at = _address(tensor)
+        space, at = address(tensor)
         spans = self._spans.get(space, [])
         index = bisect.bisect_right(spans, at, key=lambda span: span.begin) - 1
         if index < 0 or at >= spans[index].end:
@@ -225,7 +225,7 @@ def _extent(tensor: Any) -> int:
     return int(last) + 1
 
 
-def _address(tensor: Any) -> tuple[Any, int]:
+def address(tensor: Any) -> tuple[Any, int]:
     """The address space and the address in it, in bytes."""
     if tensor.device.type != "meta":
         return str(tensor.device), int(tensor.data_ptr())

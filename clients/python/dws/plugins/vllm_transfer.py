@@ -57,6 +57,7 @@ from dws.plugins.vllm_config import (
     text_config,
     weights_of,
 )
+from dws.plugins.vllm_processing import VllmProcessing
 from dws.stream import Stream
 
 _LOG = logging.getLogger(__name__)
@@ -270,6 +271,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
                 options,
                 weights_of(config),
                 commits_on_request=True,
+                processing=VllmProcessing(config),
             ),
             minimum,
             LOG,

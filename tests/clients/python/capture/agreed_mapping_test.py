@@ -112,6 +112,30 @@ class AgreedMappingTest(unittest.TestCase):
         found = self.agreed(model, weights, config=object())
         self.assertIn(f"load_weights alone says it of {len(found.mapping) - 1}:", found.how)
 
+    def test_extents_that_a_checkpoint_has_beside_its_weights_are_nobodys(self) -> None:
+        at = "model.layers.0.self_attn"
+
+        class Shaped(PaddedModel):
+            """Writes the extents of all that is fused into one parameter."""
+
+            def load_weights(self, weights: Any) -> None:
+                plain = []
+                for name, loaded in weights:
+                    if name.endswith("weight_shape"):
+                        self.get_submodule(f"{at}.qkv_proj").weight_shape.data.copy_(loaded)
+                    else:
+                        plain.append((name, loaded))
+                super().load_weights(plain)
+
+        model = Shaped(LLAMA, 0, 1)
+        extents = torch.tensor([1, 2])
+        layer = model.get_submodule(f"{at}.qkv_proj")
+        layer.weight_shape = torch.nn.Parameter(extents, requires_grad=False)
+        names = [f"{at}.{letter}_proj.weight_shape" for letter in "qk"]
+        found = self.agreed(model, {**checkpoint(LLAMA, seed=1), **dict.fromkeys(names, extents)})
+        self.assertIsNone(found.mapping[f"{at}.qkv_proj.weight_shape"])
+        self.assertEqual(found.excluded, tuple(names))
+
     def test_experts_that_are_not_in_a_row_are_mapped_by_load_weights_alone(self) -> None:
         class RoundRobin(PaddedModel):
             def expert_map(self) -> torch.Tensor:

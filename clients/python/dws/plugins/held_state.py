@@ -1,0 +1,147 @@
+"""What an object holds, through all objects that it holds: its tensors by where they are, and a way to put everything
+back. For dws.plugins.processed.
+
+Attributes, dicts, lists, tuples, closures, partial functions and bound methods are followed; modules of Python,
+classes, and the submodules of the torch module that it begins with are not.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import Any, Collection, Iterator, Mapping, Optional
+
+from dws.errors import LayoutError
+
+# Objects that one layer may hold. A layer and its kernels have some hundred.
+_OBJECTS_MAX = 20_000
+# Tables of every torch module that hold no state of it.
+_HOOKS = frozenset({"_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks"})
+_VALUES = (int, float, complex, str, bytes, bool, type(None), enum.Enum)
+_CLOSED = (types.ModuleType, type, types.BuiltinFunctionType, types.CodeType)
+
+Path = tuple[str, ...]
+
+
+def is_tensor(value: Any) -> bool:
+    return hasattr(value, "storage_offset") and hasattr(value, "data_ptr")
+
+
+class HeldState:
+    """As it was when this was made.
+
+    Attributes:
+      tensors: by path.
+      values: everything else that has no parts, by path: numbers, names, and objects that cannot be
+        looked into.
+    """
+
+    def __init__(self, root: Any, others: Collection[int] = ()) -> None:
+        """Args:
+          others: objects that are not looked into, by identity.
+
+        Raises:
+          LayoutError: it holds too much to be followed.
+        """
+        self.tensors: dict[Path, Any] = {}
+        self.values: dict[Path, Any] = {}
+        self._tables: list[tuple[Any, Any]] = []  # what can be changed, and a copy of it
+        self._seen: dict[int, Any] = {}  # kept, so that no other object gets the number
+        todo: list[tuple[Path, Any]] = [((), root)]
+        while todo:
+            path, value = todo.pop()
+            if is_tensor(value):
+                self.tensors[path] = value
+                attributes = getattr(value, "__dict__", None)
+                if attributes and id(value) not in self._seen:
+                    self._seen[id(value)] = value
+                    self._tables.append((attributes, dict(attributes)))
+                continue
+            if isinstance(value, _VALUES):
+                self.values[path] = value
+                continue
+            if id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            if len(self._seen) > _OBJECTS_MAX:
+                raise LayoutError(f"a layer holds more than {_OBJECTS_MAX} objects")
+            closed = isinstance(value, _CLOSED) or (id(value) in others and value is not root)
+            table = value if isinstance(value, (dict, list, set)) else getattr(value, "__dict__", None)
+            if not closed and isinstance(table, (dict, list, set)):
+                self._tables.append((table, table.copy()))
+            parts = None if closed else _parts(value, value is root)
+            if parts is None:
+                self.values[path] = value
+                continue
+            # In an order of its own: an object of several places has the same path each time.
+            todo += [((*path, key), part) for key, part in sorted(parts, key=lambda part: part[0])]
+
+    def again(self) -> None:
+        """As it is now, of what was held when this was made: other tensors and values may be in the same tables."""
+        self._tables = [(table, table.copy()) for table, _ in self._tables]
+
+    def restore(self) -> None:
+        """Puts back what was there. Elements of tensors stay as they are."""
+        for table, before in self._tables:
+            if isinstance(table, list):
+                table[:] = before
+                continue
+            table.clear()
+            table.update(before)
+
+
+def tensor_at(root: Any, path: Path) -> Any:
+    """What a HeldState of `root` would have there now; None: no tensor."""
+    value = root
+    for key in path:
+        parts = dict(_parts(value, value is root) or ())
+        if key not in parts:
+            return None
+        value = parts[key]
+    return value if is_tensor(value) else None
+
+
+def _parts(value: Any, is_root: bool) -> Optional[list[tuple[str, Any]]]:
+    """None: it has none that can be looked into."""
+    if isinstance(value, dict):
+        return [(str(key), part) for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(str(index), part) for index, part in enumerate(value)]
+    if isinstance(value, types.MethodType):
+        return [("__self__", value.__self__), ("__func__", value.__func__)]
+    if isinstance(value, types.FunctionType):
+        cells = [cell for cell in value.__closure__ or () if _is_full(cell)]
+        inside = [(str(index), cell.cell_contents) for index, cell in enumerate(cells)]
+        return [("__code__", value.__code__), *inside]
+    if isinstance(value, functools.partial):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    held = getattr(value, "__dict__", None)
+    if not isinstance(held, dict):
+        return None
+    skipped = _HOOKS if is_root else frozenset({"_modules"}) if "_modules" in held else frozenset()
+    return [(str(key), part) for key, part in held.items() if key not in skipped]
+
+
+def changed_values(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Path]:
+    """Where something that is no tensor is another one than before."""
+    for path in [*before, *(path for path in after if path not in before)]:
+        old, new = before.get(path, before), after.get(path, before)
+        if old is not new and not _equal(old, new):
+            yield path
+
+
+def _equal(old: Any, new: Any) -> bool:
+    if type(old) is not type(new) or type(old).__eq__ is object.__eq__:
+        return False
+    try:
+        return bool(old == new)
+    except (TypeError, ValueError, RuntimeError):  # of types that compare by element
+        return False
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False

@@ -1,0 +1,111 @@
+"""dws.plugins.held_state: what a layer holds is found wherever it is, and put back."""
+
+from __future__ import annotations
+
+import functools
+import types
+import unittest
+from typing import Any
+
+import torch
+
+import dws
+from dws.plugins import held_state
+from dws.plugins.held_state import HeldState, changed_values, tensor_at
+
+
+class Handle:
+    """Of a library: nothing of it can be seen."""
+
+    __slots__ = ("number",)
+
+
+def closing_over(tensor: Any) -> Any:
+    return lambda x: x @ tensor
+
+
+class HeldStateTest(unittest.TestCase):
+    def test_tensors_are_found_through_everything_that_holds_them(self) -> None:
+        layer = torch.nn.Linear(2, 2, bias=False)
+        tensors = [torch.ones(1) * place for place in range(6)]
+        layer.method = types.SimpleNamespace(scale=tensors[0], config={"w1": [tensors[1]]})
+        layer.apply_weight = closing_over(tensors[2])
+        layer.partial = functools.partial(torch.add, tensors[3], other=tensors[4])
+        layer.pair = (None, tensors[5])
+        found = HeldState(layer).tensors
+        self.assertEqual(
+            {".".join(path): float(tensor) for path, tensor in found.items() if tensor.numel() == 1},
+            {
+                "method.scale": 0.0,
+                "method.config.w1.0": 1.0,
+                "apply_weight.0": 2.0,
+                "partial.args.0": 3.0,
+                "partial.keywords.other": 4.0,
+                "pair.1": 5.0,
+            },
+        )
+        self.assertIs(found[("_parameters", "weight")], layer.weight)
+
+    def test_a_tensor_is_found_again_at_its_path(self) -> None:
+        layer = torch.nn.Linear(2, 2)
+        layer.method = types.SimpleNamespace(call=closing_over(torch.ones(1)))
+        for path, tensor in HeldState(layer).tensors.items():
+            self.assertIs(tensor_at(layer, path), tensor)
+        layer.method.call = closing_over(torch.zeros(1))
+        self.assertEqual(float(tensor_at(layer, ("method", "call", "0"))), 0.0)
+        for path in (("method",), ("method", "none"), ("method", "call", "0", "more")):
+            self.assertIsNone(tensor_at(layer, path))
+
+    def test_submodules_and_other_layers_are_not_looked_into(self) -> None:
+        layer = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        other = torch.nn.Linear(2, 2)
+        layer.method = types.SimpleNamespace(other=other)
+        self.assertEqual(HeldState(layer, {id(other)}).tensors, {})
+        self.assertEqual(len(HeldState(layer).tensors), 2)
+
+    def test_what_was_changed_is_put_back(self) -> None:
+        layer = torch.nn.Linear(2, 2)
+        layer.method = types.SimpleNamespace(scale=1.0, list=[1], table={"a": 1}, set={1})
+        weight, method = layer.weight, layer.method
+        weight.loader = len
+        before = HeldState(layer)
+        del layer.weight, weight.loader
+        layer.weight_packed = torch.nn.Parameter(torch.zeros(4))
+        layer.method, layer.is_packed = None, True
+        method.scale, method.list[:], method.other = 2.0, [2, 3], 1
+        method.table.clear()
+        method.set.add(2)
+        before.restore()
+        self.assertIs(layer.weight, weight)
+        self.assertIs(layer.method, method)
+        self.assertEqual(vars(method), {"scale": 1.0, "list": [1], "table": {"a": 1}, "set": {1}})
+        self.assertFalse(hasattr(layer, "weight_packed") or hasattr(layer, "is_packed"))
+        self.assertIs(weight.loader, len)
+
+    def test_values_that_are_made_again_differ_only_if_they_are_others(self) -> None:
+        def state(handle: Any, number: int) -> Any:
+            held = types.SimpleNamespace(
+                handle=handle,
+                number=number,
+                dtype=torch.float32,
+                shape=torch.Size([2]),
+                device=torch.device("cpu"),
+                call=closing_over(1),
+            )
+            return HeldState(held).values
+
+        handle = Handle()
+        before = state(handle, 1)
+        self.assertEqual(list(changed_values(before, state(handle, 1))), [])
+        self.assertEqual(list(changed_values(before, state(handle, 2))), [("number",)])
+        self.assertEqual(list(changed_values(before, state(Handle(), 1))), [("handle",)])
+        self.assertEqual(list(changed_values({}, {("a",): None})), [("a",)])
+
+    def test_what_holds_too_much_is_refused(self) -> None:
+        many = [[place] for place in range(held_state._OBJECTS_MAX)]
+        with self.assertRaisesRegex(dws.LayoutError, "more than 20000 objects"):
+            HeldState(many)
+
+
+if __name__ == "__main__":
+    unittest.main()
