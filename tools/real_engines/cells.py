@@ -10,7 +10,7 @@ import dataclasses
 import fnmatch
 from typing import Optional, Sequence
 
-MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8")
+MODELS = ("llama", "qwen2", "qwen3", "qwen3-moe", "deepseek", "qwen3-fp8", "qwen3-moe-fp8", "deepseek-fp8", "qwen3-int4")
 ENGINES = ("vllm-v1", "vllm-v2", "sglang")
 # How versions reach the engine while it runs. The first is the one that checks of failures use.
 _LIVE = {"vllm": ("extension", "transfer"), "sglang": ("plugin",)}
@@ -66,7 +66,7 @@ class Configuration:
     @property
     def is_quantised(self) -> bool:
         """Its receiver follows a view."""
-        return self.kind.endswith("-fp8")
+        return self.kind.endswith(("-fp8", "-int4"))
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -81,8 +81,8 @@ CONFIGURATIONS = tuple(
     for engine in ENGINES
     for kind in MODELS
     for ranks in (1, 2)
-    # SGLang computes MLA on processors with AMX only.
-    if not (engine == "sglang" and kind.startswith("deepseek"))
+    # SGLang computes MLA on processors with AMX only, and INT4 on GPUs.
+    if not (engine == "sglang" and (kind.startswith("deepseek") or kind.endswith("-int4")))
 )
 
 

@@ -62,7 +62,6 @@ _TILED = {
     "head_dim": 64,
     "moe_intermediate_size": 256,
 }
-RECIPE = "fp8-block128/deepseek"
 # Of the view, and of engines' quantization_config.
 _NOT_QUANTISED = ("lm_head.weight", "*embed_tokens.weight", "*.mlp.gate.weight")
 _FP8: dict[str, Any] = {
@@ -77,6 +76,28 @@ _FP8: dict[str, Any] = {
         ],
     }
 }
+_INT4: dict[str, Any] = {
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {
+                    "num_bits": 4,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "group",
+                    "group_size": 128,
+                },
+            }
+        },
+        "ignore": ["lm_head"],
+    }
+}
+# By quant_method.
+_RECIPES = {"fp8": "fp8-block128/deepseek", "compressed-tensors": "int4-g128/amax7"}
 # By the name of the model's kind.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON},
@@ -110,6 +131,7 @@ CONFIGS["deepseek"] = {
     "moe_intermediate_size": 64,
 }
 CONFIGS["qwen3-fp8"] = {**CONFIGS["qwen3"], **_TILED, **_FP8}
+CONFIGS["qwen3-int4"] = {**CONFIGS["qwen3"], **_TILED, **_INT4}
 CONFIGS["qwen3-moe-fp8"] = {**CONFIGS["qwen3-moe"], **_TILED, **_FP8}
 CONFIGS["deepseek-fp8"] = {
     **CONFIGS["deepseek"],
@@ -134,9 +156,15 @@ _CHANGING = (
 
 def view_of(kind: str) -> Optional[str]:
     """What a receiver of its engine follows, as --view has it; None: the trainer's own tensors."""
-    if "quantization_config" not in CONFIGS[kind]:
+    recipe = _recipe(kind)
+    if recipe is None:
         return None
-    return ",".join([RECIPE, *(f"except={pattern}" for pattern in _NOT_QUANTISED)])
+    return ",".join([recipe, *(f"except={pattern}" for pattern in _NOT_QUANTISED)])
+
+
+def _recipe(kind: str) -> Optional[str]:
+    config = CONFIGS[kind].get("quantization_config")
+    return None if config is None else _RECIPES[config["quant_method"]]
 
 
 class _Stored(NamedTuple):
@@ -150,14 +178,24 @@ class _Stored(NamedTuple):
 def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
     """The checkpoint's tensors of a trainer's: what is quantised by the definition of the recipe in numpy."""
     found = {}
+    recipe = _recipe(kind)
     for name, tensor in weights.items():
         bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
         excluded = any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_QUANTISED)
-        if view_of(kind) is None or tensor.dim() != 2 or excluded:
+        if recipe is None or tensor.dim() != 2 or excluded:
             found[name] = _Stored(DType.BF16, tuple(tensor.shape), bits.tobytes())
             continue
-        made = oracle.quantise(RECIPE, bits[None])
-        rows, columns = (-(-extent // 128) for extent in tensor.shape)
+        made = oracle.quantise(recipe, bits[None])
+        rows, columns = tensor.shape
+        if recipe.startswith("int4"):
+            stem = name.removesuffix("weight")
+            extents = np.array([rows, columns], np.int32).tobytes()
+            packed, scales = made["codes"].tobytes(), made["scales"].tobytes()
+            found[f"{stem}weight_packed"] = _Stored(DType.I32, (rows, columns // 8), packed)
+            found[f"{stem}weight_scale"] = _Stored(DType.BF16, (rows, columns // 128), scales)
+            found[f"{stem}weight_shape"] = _Stored(DType.I32, (2,), extents)
+            continue
+        rows, columns = -(-rows // 128), -(-columns // 128)
         found[name] = _Stored(DType.F8_E4M3, tuple(tensor.shape), made["codes"].tobytes())
         found[f"{name}_scale_inv"] = _Stored(DType.F32, (rows, columns), made["scales"].tobytes())
     return found
