@@ -63,13 +63,14 @@ Status CheckAlike(const Shard& a, const Shard& b) {
 }  // namespace
 
 Result<std::vector<std::vector<size_t>>> FindShared(std::span<const SharedParts> shares,
+                                                    const IsQuantised& quantised,
                                                     const RankLayout& trainer) {
   const std::vector<Shard>& shards = trainer.shards();
   std::vector<std::vector<size_t>> result;
   for (const SharedParts& parts : shares) {
     std::map<std::pair<std::string, std::string>, std::map<std::string, size_t>> sets;
     for (size_t i = 0; i < shards.size(); ++i) {
-      if (shards[i].tensor.shape.size() < 2) continue;
+      if (!quantised(shards[i].tensor)) continue;
       std::optional<Split> split = SplitAt(shards[i].tensor.name, parts);
       if (!split.has_value()) continue;
       sets[{std::move(split->before), std::move(split->after)}].emplace(std::move(split->part), i);
@@ -80,10 +81,10 @@ Result<std::vector<std::vector<size_t>>> FindShared(std::span<const SharedParts>
         const auto member = members.find(part);
         if (member == members.end()) {
           return InvalidArgumentError(
-              "tensor {}: it shares its scale with {}, which this trainer rank does not have; one "
-              "rank has to hold both, or they share none",
-              shards[members.begin()->second].tensor.name,
-              around.first + part + around.second);
+              "tensor {}: it shares its scale with {}, which this trainer rank does not have, or "
+              "the "
+              "view leaves out; one rank has to hold both, or neither is quantised",
+              shards[members.begin()->second].tensor.name, around.first + part + around.second);
         }
         DWS_RETURN_IF_ERROR(CheckAlike(shards[members.begin()->second], shards[member->second]));
         set.push_back(member->second);

@@ -143,9 +143,8 @@ Result<CutWishes> TrainerCuts(const View& view, const RankLayout& trainer,
     for (const OutputKind& output : view.recipe.outputs()) {
       const auto wish = wishes.find(NameOf(output, name));
       if (wish == wishes.end()) continue;
-      DWS_ASSIGN_OR_RETURN(
-          const std::vector<Cuts> cuts,
-          CanonicalCuts(view.recipe, output.role, shard.tensor, wish->second));
+      DWS_ASSIGN_OR_RETURN(const std::vector<Cuts> cuts,
+                           CanonicalCuts(view.recipe, output.role, shard.tensor, wish->second));
       Merge(result, name, cuts);
     }
   }
@@ -197,7 +196,11 @@ Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
   const OutputKind* const kind = view.recipe.Find(Role::kTensorScale);
   if (kind == nullptr) return OkStatus();
   const std::vector<Shard>& shards = trainer.shards();
-  DWS_ASSIGN_OR_RETURN(const auto shared, FindShared(view.shares, trainer));
+  DWS_ASSIGN_OR_RETURN(
+      const auto shared,
+      FindShared(
+          view.shares, [&view](const TensorSpec& tensor) { return view.Quantises(tensor); },
+          trainer));
   std::vector<size_t> set(shards.size());  // by shard: the first shard of those that share with it
   std::iota(set.begin(), set.end(), 0);
   for (const std::vector<size_t>& members : shared) {
@@ -222,8 +225,7 @@ Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
     if (!slice.grid.has_value()) continue;
     const RankLayout::SliceEntry& entry = trainer.slice(slice.from);
     const TensorSpec& tensor = shards[entry.shard].tensor;
-    slice.matrices =
-        number_of(entry.shard, stack_of(tensor, entry.slice, tensor.shape.size() - 2));
+    slice.matrices = number_of(entry.shard, stack_of(tensor, entry.slice, tensor.shape.size() - 2));
     matrices_[*slice.matrices].slices.push_back(s);
   }
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -245,8 +247,7 @@ Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
                          [](const Shard& a, const std::string& b) { return a.tensor.name < b; });
     DWS_CHECK(made != layout_.shards().end() && made->tensor.name == name);
     for (const uint32_t slice : SlicesIn(made->tensor, made->cells)) {
-      const size_t number =
-          number_of(i, stack_of(made->tensor, slice, tensor.shape.size() - 2));
+      const size_t number = number_of(i, stack_of(made->tensor, slice, tensor.shape.size() - 2));
       matrices_[number].scales.push_back(*layout_.Find(name, slice));
     }
   }

@@ -49,7 +49,7 @@ class ViewLayout {
     RankSlice from;   // in the trainer's layout
     RankSlice codes;  // or what it is copied to
     std::optional<RankSlice> scales;
-    std::optional<TileGrid> grid;  // none: it is copied
+    std::optional<TileGrid> grid;    // none: it is copied
     std::optional<size_t> matrices;  // in matrices(), where the recipe has one scale a matrix
   };
   // Slices whose matrices have their scales together, the first with the first: all parts of the same

@@ -69,7 +69,9 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
                                         const Prepared& prepared, Release release) {
   const SyncTarget& target = prepared.target;
   LiveState reached = Reached(engine.weights, prepared);
-  const TensorContents contents = ContentsOf(engine.weights.layouts(), reached);
+  // What is repaired may have been damaged since an engine made something of it.
+  const TensorContents contents =
+      prepared.repairs() ? TensorContents() : ContentsOf(engine.weights.layouts(), reached);
   const EngineVersion version = VersionOf(reached);
   DWS_FAILPOINT("receiver.commit.after_staged");
   Attempt attempt{.engine = engine,

@@ -34,7 +34,7 @@ class EngineControl {
   // ranks may or may not be paused.
   virtual Status Pause(Duration timeout) = 0;
 
-  // Memory is about to be written, to be `contents`, and is no whole version until the next Resume.
+  // Memory is about to be written, to be `contents` (empty: not known), and is no whole version until the next Resume.
   virtual void OnWriteBegin(const TensorContents& /*contents*/) {}
 
   // All ranks with a hook rebuild their derived tensors. Call it only while they are paused.

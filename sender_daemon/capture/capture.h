@@ -35,11 +35,11 @@ struct CapturedVersion {
   std::vector<EncodedBlock> blocks;   // by rank block number; empty when there is no base
   std::vector<Digest> before;         // by rank slice; empty when there is no base
   std::vector<Digest> after;
-  std::vector<RankSlice> mended;      // whose bytes were not to be trusted before; only with a base
-  uint64_t nnz = 0;              // changed elements; of a first version none
-  uint64_t compared_blocks = 0;  // on a GPU: only what changed was copied
-  uint64_t copied_blocks = 0;    // copied whole from a GPU
-  VersionDensity density;        // only with a base
+  std::vector<RankSlice> mended;  // whose bytes were not to be trusted before; only with a base
+  uint64_t nnz = 0;               // changed elements; of a first version none
+  uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
+  uint64_t copied_blocks = 0;     // copied whole from a GPU
+  VersionDensity density;         // only with a base
   // The blocks that profile `other` has in place of `blocks`, by rank block number:
   //   wan: those that are smaller class-split; class_tables has their slices' tables, by rank slice
   //   direct: the dense blocks, as raw blocks

@@ -141,10 +141,9 @@ bool ReceiverHub::Plausible(ConnectionId connection, const StreamId& stream,
   }
   // A restarted sender has an empty log: the receiver knows more than we do.
   if (newest == nullptr || rank_->stream != stream) return true;
-  const RetainedVersionPtr retained =
-      report.version == newest->version ? newest
-      : rank == nullptr                 ? nullptr
-                                        : rank->log->Find(report.version);
+  const RetainedVersionPtr retained = report.version == newest->version ? newest
+                                      : rank == nullptr                 ? nullptr
+                                                        : rank->log->Find(report.version);
   const bool other_weights =
       retained != nullptr && report.state_token.has_value() && !retained->Has(*report.state_token);
   if (report.version <= newest->version && !other_weights) return true;

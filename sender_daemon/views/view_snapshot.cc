@@ -160,16 +160,16 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
     }
     // What is mended needs every block, on either side; so does what has another scale.
     const bool whole = snapshot.distrusts(slice.codes) ||
-                       trainer_->snapshot->distrusts(slice.from) ||
-                       (steps && std::ranges::find(trainer->mended, slice.from) !=
-                                     trainer->mended.end()) ||
+                       (steps && IsMended(slice.from, *trainer)) ||
                        (slice.scales.has_value() && snapshot.distrusts(*slice.scales)) ||
                        (slice.matrices.has_value() && moved[*slice.matrices]);
     if (steps && !whole && cause == FullCause::kNone &&
         changed <= ListedMax(trainer_->layout().slice(slice.from).elements)) {
       if (changed == 0) continue;
-      listed.push_back({.slice = &slice, .steps = StepsOf(slice.from, *trainer), .amax = amax_[s],
-           .matrix_amax = MatrixAmax(slice)});
+      listed.push_back({.slice = &slice,
+                        .steps = StepsOf(slice.from, *trainer),
+                        .amax = amax_[s],
+                        .matrix_amax = MatrixAmax(slice)});
       listed_changes += changed;
       listed_elements += trainer_->layout().slice(slice.from).elements;
       if (listed_changes >= kListedAtOnce || listed_elements >= kListedElements) capture_listed();
@@ -183,9 +183,8 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
   }
   capture_listed();
   for (size_t m = 0; m < moved.size(); ++m) {
-    const bool distrusted =
-        std::ranges::any_of(view_.matrices()[m].scales,
-                            [&](RankSlice scales) { return snapshot.distrusts(scales); });
+    const bool distrusted = std::ranges::any_of(
+        view_.matrices()[m].scales, [&](RankSlice scales) { return snapshot.distrusts(scales); });
     if (moved[m] || distrusted) CaptureMatrixScales(m, source, capture);
   }
   for (const quantise::ViewLayout::Constant& constant : view_.constants()) {
@@ -208,6 +207,11 @@ void ViewSnapshot::CaptureWhole(RankSlice slice, ByteSpan bytes, Source& source,
   DWS_CHECK(capture.Blocks(RefsOf(slice, blocks), source).ok());
 }
 
+bool ViewSnapshot::IsMended(RankSlice slice, const CapturedVersion& trainer) const {
+  return trainer_->snapshot->distrusts(slice) ||
+         std::ranges::find(trainer.mended, slice) != trainer.mended.end();
+}
+
 std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool) {
   std::vector<bool> moved(view_.matrices().size());
   if (moved.empty()) return moved;
@@ -216,7 +220,7 @@ std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, Thr
   pool.ParallelFor(view_.slices().size(), [&](size_t s, size_t) {
     const quantise::ViewLayout::Slice& slice = view_.slices()[s];
     if (!slice.matrices.has_value()) return;
-    const bool changed = trainer == nullptr ||
+    const bool changed = trainer == nullptr || IsMended(slice.from, *trainer) ||
                          std::ranges::any_of(StepsOf(slice.from, *trainer),
                                              [](const EncodedBlock& b) { return b.nnz > 0; });
     if (!changed) return;
@@ -229,14 +233,13 @@ std::vector<bool> ViewSnapshot::MoveMatrices(const CapturedVersion* trainer, Thr
       amax.resize(part_amax_[s].size());
       for (size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], part_amax_[s][i]);
     }
-    moved[m] = amax != matrix_amax_[m];
+    moved[m] = !state_->snapshot->version().has_value() || amax != matrix_amax_[m];
     matrix_amax_[m] = std::move(amax);
   }
   return moved;
 }
 
-std::span<const uint16_t> ViewSnapshot::MatrixAmax(
-    const quantise::ViewLayout::Slice& slice) const {
+std::span<const uint16_t> ViewSnapshot::MatrixAmax(const quantise::ViewLayout::Slice& slice) const {
   if (!slice.matrices.has_value()) return {};
   return matrix_amax_[*slice.matrices];
 }

@@ -41,6 +41,8 @@ class ViewSnapshot {
         view_(std::move(view)),
         state_(std::move(state)),
         amax_(std::move(amax)) {}
+  // Whether the trainer's slice may have had other bytes than its steps say.
+  bool IsMended(RankSlice slice, const CapturedVersion& trainer) const;
   std::span<const EncodedBlock> StepsOf(RankSlice slice, const CapturedVersion& trainer) const;
   // `bytes`: of the view's slice.
   void CaptureWhole(RankSlice slice, ByteSpan bytes, Source& source, Capture& capture) const;

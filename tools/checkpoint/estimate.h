@@ -43,7 +43,7 @@ struct ViewEstimate {
   uint64_t quantised = 0;  // of the checkpoints' tensors
   uint64_t full_bytes = 0;
   uint64_t fast_bytes = 0;  // as in Estimate
-  uint64_t wan_bytes = 0;   // as in Estimate, but that codes and scales are coded as in `fast_bytes`
+  uint64_t wan_bytes = 0;  // as in Estimate, but that codes and scales are coded as in `fast_bytes`
   uint64_t codes = 0;
   uint64_t changed_codes = 0;
   uint64_t scales = 0;

@@ -61,6 +61,8 @@ class ReceiverLink:
         self._attachment: Optional[Attachment] = None
         self._drain: Optional[Callable[[], None]] = None
         self._post_commit: Optional[CommitHook] = None
+        self._hooks = threading.Lock()  # held while one runs
+        self._changes = ChangedTensors()
         self._closing = threading.Event()
         self._awake = threading.Event()  # not set while suspended
         self._awake.set()
@@ -145,7 +147,14 @@ class ReceiverLink:
         self._move("suspended until refresh()")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS) and not self._closing.is_set():
             pass
-        if not self._end_registration(timeout):
+        deadline = Deadline(timeout)
+        released = self._end_registration(timeout)
+        if not self._hooks.acquire(timeout=max(deadline.left, 0)):
+            raise DeadlineError(
+                f"a hook of this engine still worked on the weights {timeout:g} s after suspend(): leave them where they are"
+            )
+        self._hooks.release()
+        if not released:
             raise DeadlineError(
                 f"the receiver on {self._socket} still used the weights {timeout:g} s after suspend(): "
                 "leave them where they are, and look at its log and status for what it is doing"
@@ -292,6 +301,8 @@ class ReceiverLink:
                     self._daemon.close()
                     self._daemon = self._connect()
                 assert self._attachment is not None
+                # The engine may have lost in between what it had made of the weights.
+                self._changes.forget()
                 self._register(self._attachment, ATTACH_TIMEOUT_SECONDS)
                 with self._guard:
                     self._reattachments += 1
@@ -320,19 +331,19 @@ class ReceiverLink:
     ) -> CommitHook:
         """Makes one of the hooks, which returns when the devices have finished their work: no stream of
         the engine waits for this thread's stream."""
-        changes = ChangedTensors()
 
         def after_commit(version: int, contents: Sequence[int]) -> None:
-            assert self._attachment is not None
-            if rebuild is not None:
+            with self._hooks:
+                assert self._attachment is not None
                 tensors = [view.tensor for view in self._attachment.request.views]
-                changed = changes.since_done(tensors, contents)
-                changes.forget()  # unless it returns
-                rebuild(changed)
-                changes.done(tensors, contents)
-            if post_commit is not None:
-                post_commit(version)
-            self._attachment.synchronize()
+                if rebuild is not None:
+                    changed = self._changes.since_done(tensors, contents)
+                    self._changes.forget()  # unless all of it is done
+                    rebuild(changed)
+                if post_commit is not None:
+                    post_commit(version)
+                self._attachment.synchronize()
+                self._changes.done(tensors, contents)
 
         return after_commit
 

@@ -41,8 +41,8 @@ DWS_QUANTISE_CODE void RunJob(const ElementJob& job) {
     }
   }
   for (; done < job.count; ++done) {
-    job.codes[done] = static_cast<std::byte>(EncodeElement<kRule>(
-        job.elements + done * 2, OperandOf<kRule>(job, done)));
+    job.codes[done] = static_cast<std::byte>(
+        EncodeElement<kRule>(job.elements + done * 2, OperandOf<kRule>(job, done)));
   }
 }
 

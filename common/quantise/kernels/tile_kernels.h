@@ -28,7 +28,7 @@ struct TileJob {
 
 // Elements of any tiles, each with the amax of its tile, and of its matrix.
 struct ElementJob {
-  const std::byte* elements = nullptr;  // BF16, packed
+  const std::byte* elements = nullptr;    // BF16, packed
   const uint16_t* amax = nullptr;         // of a rule without scales of tiles: of its matrix
   const uint16_t* tensor_amax = nullptr;  // where the rule has a tensor scale
   uint64_t count = 0;

@@ -130,9 +130,9 @@ TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
   const auto lone = [&](const std::string& name) {
     return why(name, Matrix("l.gate_proj.weight", {2, 32}));
   };
-  CHECK_THAT(lone("nvfp4/modelopt,share=gate_proj+up_proj"),
-             Contains("l.gate_proj.weight") && Contains("l.up_proj.weight") &&
-                 Contains("does not have"));
+  CHECK_THAT(lone("nvfp4/modelopt,share=gate_proj+up_proj"), Contains("l.gate_proj.weight") &&
+                                                                 Contains("l.up_proj.weight") &&
+                                                                 Contains("does not have"));
   CHECK_THAT(lone("mxfp8/floor,share=gate_proj+up_proj"), Contains("one scale a matrix"));
   for (const char* parts : {"", "a", "a+", "a+a", "+a", "a+b.c"}) {
     CHECK_THAT(lone(std::string("nvfp4/modelopt,share=") + parts), Contains("'share=PART+PART'"));
@@ -149,6 +149,18 @@ TEST_CASE("what cannot be a view is refused with the reason", "[quantise]") {
   const auto refused = ViewLayout::Create("nvfp4/modelopt", LayoutOf({half}));
   CHECK_THAT(std::string(Message(refused.status())),
              Contains("expected whole matrices in a rank") && Contains("dimension 0"));
+}
+
+TEST_CASE("tensors that are not quantised share no scale", "[quantise]") {
+  const RankLayout trainer = LayoutOf({{.tensor = Matrix("l.gate_proj.weight", {16, 32})},
+                                       {.tensor = Matrix("l.up_proj.weight", {16, 32})},
+                                       {.tensor = Matrix("v.up_proj.weight", {16, 32})}});
+  const std::string shared = "nvfp4/modelopt,share=gate_proj+up_proj,except=v.*";
+  CHECK(ViewLayout::Create(shared, trainer).value().matrices().size() == 1);
+  const auto refused = ViewLayout::Create(shared + ",except=l.up_proj.*", trainer);
+  CHECK_THAT(std::string(Message(refused.status())), Contains("l.gate_proj.weight") &&
+                                                         Contains("l.up_proj.weight") &&
+                                                         Contains("leaves out"));
 }
 
 TEST_CASE("tensors that share a scale are found by their names", "[quantise]") {
@@ -192,10 +204,9 @@ TEST_CASE("cuts of a view's tensors lead to cuts of the trainer's", "[quantise]"
                              {"gate.weight", {{.dim = 1, .at = {7}}}},
                              {"o.weight_scale_inv", {{.dim = 1, .at = {2}}}},
                              {"of.another.rank", {{.dim = 0, .at = {1}}}}};
-  const CutWishes expected = {
-      {"e.weight", {{.dim = 0, .at = {2}}, {.dim = 1, .at = {128, 384}}}},
-      {"gate.weight", {{.dim = 1, .at = {7}}}},
-      {"o.weight", {{.dim = 1, .at = {256}}}}};
+  const CutWishes expected = {{"e.weight", {{.dim = 0, .at = {2}}, {.dim = 1, .at = {128, 384}}}},
+                              {"gate.weight", {{.dim = 1, .at = {7}}}},
+                              {"o.weight", {{.dim = 1, .at = {256}}}}};
   CHECK((cuts("fp8-block128/deepseek,except=gate.*", squares).value() == expected));
   // What is asked for is then there.
   const RankLayout finer = Refined(trainer, expected).value();

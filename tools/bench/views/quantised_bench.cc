@@ -24,10 +24,9 @@ constexpr uint64_t kSyntheticColumns = 2048;
 constexpr double kSyntheticDensity = 0.01;
 constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_max = 1000};
 // As checkpoints for engines that fuse them have it.
-constexpr const char* kNvfp4 =
-    "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj";
+constexpr const char* kNvfp4 = "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj";
 constexpr const char* kViews[] = {"fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor",
-                                  "int4-g32/amax7", "int4-g128/amax7", kNvfp4};
+                                  "int4-g32/amax7",        "int4-g128/amax7",  kNvfp4};
 
 struct Options {
   uint64_t size_bytes = uint64_t{1} << 30;
@@ -62,7 +61,8 @@ double ChangedShare(const FollowedView& followed, const CapturedVersion& capture
     const TensorSpec& tensor = layout.shards()[slice.shard].tensor;
     if (tensor.dtype != kind.dtype || !tensor.name.ends_with(kind.name)) continue;
     elements += slice.elements;
-    for (uint64_t b = 0; b < slice.blocks; ++b) changed += captured.blocks[slice.first_block + b].nnz;
+    for (uint64_t b = 0; b < slice.blocks; ++b)
+      changed += captured.blocks[slice.first_block + b].nnz;
   }
   return static_cast<double>(changed) / static_cast<double>(elements);
 }
@@ -111,17 +111,16 @@ Status BenchBytes(const Options& options, Report& report) {
           Seal({.state = views[v].view->state(), .captured = std::move(captured[v])});
       const auto ours = static_cast<double>(sealed->object.size());
       const auto reference = static_cast<double>(plain->object.size());
-      report.Add(
-          {.id = "P22",
-           .what = fmt::format("{}; {}; of BF16 {:.3f} % changed; of {} {:.4f} %; of scales "
-                               "{:.4f} %",
-                               pair, views[v].name, share * 100,
-                               Unit(views[v].name), changed * 100, scales * 100),
-           .ours = ours,
-           .reference = reference,
-           .ratio = ours / reference,
-           .unit = "bytes",
-           .bar = AtMost(0.5)});
+      report.Add({.id = "P22",
+                  .what = fmt::format("{}; {}; of BF16 {:.3f} % changed; of {} {:.4f} %; of scales "
+                                      "{:.4f} %",
+                                      pair, views[v].name, share * 100, Unit(views[v].name),
+                                      changed * 100, scales * 100),
+                  .ours = ours,
+                  .reference = reference,
+                  .ratio = ours / reference,
+                  .unit = "bytes",
+                  .bar = AtMost(0.5)});
     }
   }
   return OkStatus();

@@ -30,10 +30,22 @@ from dws.mapping import Mapped, tensors_of
 from dws.plugins.checkpoint import CheckpointFiles, fill
 from dws.plugins.held_state import HeldState, Path, changed_values, tensor_at
 from dws.plugins.layers import refuse, what_needs_a_hook
+from dws.plugins.tensor_memory import (
+    alike,
+    alike_for_copy,
+    bytes_of,
+    copy_of,
+    device_of,
+    filled_like,
+    may_be_addresses,
+    same_place,
+    shares_storage,
+    shown,
+    storage_of,
+    twin_of,
+)
 from dws.torch_module import named_tensors
 
-# Bytes of no meaning: a period of them fills a tensor.
-_PERIOD = 4093
 _TABLES = ("_parameters", "_buffers")
 
 
@@ -272,11 +284,15 @@ class _Layer:
             before.restore()
 
     @contextlib.contextmanager
-    def _processed(self) -> Iterator[None]:
-        """A block in which the layer is what processing makes of what is kept."""
+    def _processed(self, as_input: Callable[[Any], Any]) -> Iterator[None]:
+        """A block in which the layer is what processing makes of what is kept.
+
+        Args:
+          as_input: of each tensor that is kept, what processing gets.
+        """
         self._before.again()
         try:
-            self._install({name: _twin(tensor) for name, tensor in self._kept.items()})
+            self._install({name: as_input(tensor) for name, tensor in self._kept.items()})
             try:
                 self._run()
             except Exception as error:
@@ -294,15 +310,15 @@ class _Layer:
         """
         live = {**vars(self.module)["_parameters"], **vars(self.module)["_buffers"]}
         moving = {
-            _storage(tensor) for tensor in attached.values() if tensor.device.type == "cpu"
+            storage_of(tensor) for tensor in attached.values() if tensor.device.type == "cpu"
         }
         for name, tensor in self._loaded.items():
-            self._kept[name] = tensor if tensor.device.type != "meta" else _filled(tensor, _device(live))
-        values = {name: _bytes(tensor).clone() for name, tensor in self._kept.items()}
+            self._kept[name] = tensor if tensor.device.type != "meta" else filled_like(tensor, device_of(live))
+        values = {name: bytes_of(tensor).clone() for name, tensor in self._kept.items()}
         before = self._before = HeldState(self.module, self._layers)
-        with self._processed():
+        with self._neutral(before), self._processed(twin_of):
             after = HeldState(self.module, self._layers)
-            unchanged = {n for n, tensor in self._kept.items() if _bytes(tensor).equal(values[n])}
+            unchanged = {n for n, tensor in self._kept.items() if bytes_of(tensor).equal(values[n])}
             passed = {
                 name
                 for name in unchanged
@@ -313,11 +329,11 @@ class _Layer:
                 old = before.tensors.get(path)
                 if old is None or self._is_passed_on(old, tensor, live, passed):
                     continue
-                if _may_be_addresses(tensor):
+                if may_be_addresses(tensor):
                     continue  # these do not depend on weights
                 # Attaching moves the memory of what is on the host, and not what else is made of it.
                 follows = old.device.type != "cpu" or id(old) in attached
-                if not (_same_place(old, tensor) and (follows or _storage(old) not in moving)):
+                if not (same_place(old, tensor) and (follows or storage_of(old) not in moving)):
                     self._made.append(path)
         self._kept.update((name, live[name]) for name in passed)
         self.kept_bytes = sum(
@@ -326,17 +342,39 @@ class _Layer:
             if tensor is not live.get(name)
         )
 
+    @contextlib.contextmanager
+    def _neutral(self, before: HeldState) -> Iterator[None]:
+        """A block after which the engine's tensors have the elements that they had."""
+        # On the host: a device may have no room for them.
+        real = [tensor for tensor in before.tensors.values() if tensor.device.type != "meta"]
+        elements = [(tensor, bytes_of(tensor).to("cpu", copy=True)) for tensor in real]
+        written = []
+        try:
+            yield
+        finally:
+            for tensor, was in elements:
+                if not bytes_of(tensor).cpu().equal(was):
+                    written.append(tensor)
+                    tensor.data.copy_(was.view(tensor.dtype).reshape(tensor.shape))
+        # What is derived is made of what the engine has.
+        if self.derives and written:
+            raise LayoutError(
+                f"layer '{self.name}' ({type(self.module).__name__}): processing it again makes other elements of "
+                f"{list(written[0].shape)} than the engine has: it was not made like this. Choose another kernel or "
+                "backend for it, or pass hooks= that rebuild it"
+            )
+
     def _is_passed(self, name: str, live: Any, before: Mapping[Path, Any], after: Mapping[Path, Any]) -> bool:
         """Whether processing leaves it as it is, and all that the engine has in its place is one tensor."""
         kept = self._kept[name]
         own = [path for path in ((table, name) for table in _TABLES) if path in after]
-        if live is None or not own or not (_same_place(after[own[0]], kept) and _alike(live, kept)):
+        if live is None or not own or not (same_place(after[own[0]], kept) and alike(live, kept)):
             return False
         for path, tensor in after.items():
-            if not _shares(tensor, kept):
+            if not shares_storage(tensor, kept):
                 continue
             old = before.get(path)
-            if old is None or not _same_place(tensor, kept) or not _same_place(old, live):
+            if old is None or not same_place(tensor, kept) or not same_place(old, live):
                 return False
             # Attaching moves what is on the host, by the parameter.
             if live.device.type == "cpu" and old is not live:
@@ -347,7 +385,7 @@ class _Layer:
         """Whether it is what was loaded, and a commit writes it."""
         if not new.numel():
             return True
-        return any(_same_place(new, self._kept[n]) and _same_place(old, live[n]) for n in passed)
+        return any(same_place(new, self._kept[n]) and same_place(old, live[n]) for n in passed)
 
     def _require_fits(self, before: HeldState, after: HeldState) -> None:
         def refuse(path: Path, what: str) -> LayoutError:
@@ -362,13 +400,13 @@ class _Layer:
             if old is None:
                 if new.numel():
                     raise refuse(path, f"makes {new.dtype} {list(new.shape)}, which it did not have,")
-            elif not _alike_for_copy(old, new):
+            elif not alike_for_copy(old, new):
                 raise refuse(
                     path,
                     f"makes {new.dtype} {list(new.shape)} for {old.dtype} {list(old.shape)}",
                 )
-            elif _may_be_addresses(new) and not any(_shares(new, kept) for kept in self._kept.values()):
-                if _bytes(new).equal(_bytes(old)):
+            elif may_be_addresses(new) and not any(shares_storage(new, kept) for kept in self._kept.values()):
+                if bytes_of(new).equal(bytes_of(old)):
                     continue
                 raise refuse(path, f"makes other numbers of {new.dtype}, which may be addresses,")
         for path, old in before.tensors.items():
@@ -376,16 +414,17 @@ class _Layer:
                 raise refuse(path, f"no longer makes {old.dtype} {list(old.shape)}")
         for path in changed_values(before.values, after.values):
             raise refuse(
-                path, f"makes {_shown(after.values.get(path))} of {_shown(before.values.get(path))}"
+                path, f"makes {shown(after.values.get(path))} of {shown(before.values.get(path))}"
             )
 
     def _copies(self) -> Iterator[tuple[Any, Any]]:
         """What processing makes, and the engine's tensor for it."""
         held = [tensor_at(self.module, path) for path in self._made]
-        with self._processed():
+        # Processing may work in place, and what is kept has to stay the version.
+        with self._processed(copy_of):
             for path, old in zip(self._made, held):
                 new = tensor_at(self.module, path)
-                if new is None or old is None or not _alike_for_copy(old, new):
+                if new is None or old is None or not alike_for_copy(old, new):
                     raise LayoutError(
                         f"layer '{self.name}': processing makes another '{'.'.join(path)}' than at the attach"
                     )
@@ -396,7 +435,7 @@ class _Layer:
             old.data.copy_(new)
 
     def differs(self) -> bool:
-        return any(not _bytes(new).equal(_bytes(old)) for new, old in self._copies())
+        return any(not bytes_of(new).equal(bytes_of(old)) for new, old in self._copies())
 
 
 def _skeleton(module: Any, layers: Mapping[int, _Layer], made: dict[int, Any]) -> Any:
@@ -413,69 +452,3 @@ def _skeleton(module: Any, layers: Mapping[int, _Layer], made: dict[int, Any]) -
     for name, child in module._modules.items():
         bones._modules[name] = None if child is None else _skeleton(child, layers, made)
     return bones
-
-
-def _device(live: Mapping[str, Any]) -> Any:
-    return next((t.device for t in live.values() if t is not None), "cpu")
-
-
-def _filled(meta: Any, device: Any) -> Any:
-    """A tensor like the one on the meta device, with values of no meaning."""
-    torch: Any = importlib.import_module("torch")
-    memory = torch.empty_strided(tuple(meta.shape), tuple(meta.stride()), dtype=meta.dtype, device=device)
-    numbers = torch.arange(_PERIOD, device=device) * 7 % 127 + 1  # of any type, and none special
-    values = (numbers / 32 if meta.dtype.is_floating_point else numbers).to(meta.dtype)
-    size = sum((extent - 1) * step for extent, step in zip(memory.shape, memory.stride())) + 1
-    size = size if memory.numel() else 0
-    flat = memory.as_strided((size,), (1,), 0)
-    whole = size // _PERIOD * _PERIOD
-    flat[:whole].view(-1, _PERIOD).copy_(values.expand(whole // _PERIOD, _PERIOD))
-    flat[whole:].copy_(values[: size - whole])
-    return _as(memory, meta)
-
-
-def _twin(tensor: Any) -> Any:
-    """Another object in the same memory."""
-    return _as(tensor.detach(), tensor)
-
-
-def _as(memory: Any, like: Any) -> Any:
-    """`memory` with the class and the attributes of `like`."""
-    memory.__class__ = type(like)
-    vars(memory).update(vars(like))
-    return memory
-
-
-def _bytes(tensor: Any) -> Any:
-    torch: Any = importlib.import_module("torch")
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _may_be_addresses(tensor: Any) -> bool:
-    """Of memory that lasts as long as what is made: a library's handle, a table for a kernel."""
-    return not tensor.dtype.is_floating_point and tensor.element_size() == 8
-
-
-def _alike_for_copy(a: Any, b: Any) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
-
-
-def _alike(a: Any, b: Any) -> bool:
-    return _alike_for_copy(a, b) and a.stride() == b.stride()
-
-
-def _same_place(a: Any, b: Any) -> bool:
-    return _alike(a, b) and a.data_ptr() == b.data_ptr()
-
-
-def _shares(a: Any, b: Any) -> bool:
-    return _storage(a) == _storage(b)
-
-
-def _storage(tensor: Any) -> int:
-    held = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
-    return int(held.data_ptr())
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:80]

@@ -14,6 +14,15 @@ from dws.plugins.processed import Processing
 _RELOAD = "vllm.model_executor.model_loader.reload"
 
 
+# What some methods set on a layer, and then do nothing any more.
+_PROCESSED = "_already_called_process_weights_after_loading"
+
+
+def _process(method: Any, layer: Any) -> None:
+    vars(layer).pop(_PROCESSED, None)
+    method.process_weights_after_loading(layer)
+
+
 class VllmProcessing:
     """An EngineProcessing."""
 
@@ -46,6 +55,7 @@ class VllmProcessing:
             own = {n: held[n] for n in tensors if held.get(n) is not None}
             return Processing(run, own, derives=True)
         method = getattr(layer, "quant_method", None)
+        method = getattr(method, "old_quant_method", method)  # as dws.plugins.layers
         if not tensors or not hasattr(method, "process_weights_after_loading"):
             return None
         loaded = {
@@ -55,7 +65,7 @@ class VllmProcessing:
         # The first are not recorded: processing leaves them as they are.
         same = [*meta.SKIP_TENSORS, *filter(is_constant, loaded)]
         loaded.update((n, held[n]) for n in same if held.get(n) is not None)
-        return Processing(functools.partial(method.process_weights_after_loading, layer), loaded)
+        return Processing(functools.partial(_process, method, layer), loaded)
 
     def loading(self) -> ContextManager[Any]:
         """As EngineProcessing."""

@@ -35,6 +35,19 @@ class PackingMethod:
         self.kernel = types.SimpleNamespace(scale=layer.scale, sums=packed.sum(1))
 
 
+class InPlaceMethod:
+    """Works on the memory that was loaded, and on a table that it has made before."""
+
+    def __init__(self) -> None:
+        self.kernel: Any = None
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        layer.weight.data.mul_(layer.scale.data[0])
+        if self.kernel is None:
+            self.kernel = types.SimpleNamespace(sums=torch.zeros(ROWS))
+        self.kernel.sums.copy_(layer.weight.data.sum(1))
+
+
 class PlainMethod:
     """Has another name than those that are known to be plain; leaves everything as it is."""
 
@@ -164,6 +177,16 @@ class ProcessedTest(unittest.TestCase):
             self.assert_as_fresh(seed)
         # Whatever has captured the engine's tensors goes on with them.
         self.assertEqual([id(tensor) for tensor in state(self.model)], held)
+
+    def test_processing_in_place_leaves_what_is_kept_and_a_trial_what_the_engine_has(self) -> None:
+        self.start(InPlaceMethod)
+        processed = self.attach()
+        self.assert_as_fresh(1, InPlaceMethod)
+        for seed in (2, 3):
+            self.commit(processed, load(Model(InPlaceMethod), seed))
+            for changed in (None, frozenset({"first.scale"}), None):
+                processed.rebuild(changed)
+                self.assert_as_fresh(seed, InPlaceMethod)
 
     def test_what_is_passed_through_is_written_in_place(self) -> None:
         self.start()
