@@ -5,8 +5,8 @@
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path; full versions. mesh: planning;
 # full weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces.
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
-# both. gate: bytes, and instructions of each stage, against committed ones; --update commits to those it finds. Of the
-# default build, as tests are: a test runs it, too.
+# both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
+# build, which a test compares, too.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.

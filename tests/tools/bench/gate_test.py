@@ -16,6 +16,7 @@ from tools.bench.instructions import gate
 
 RUN = Path("tools/bench/run_gate.sh")
 PROGRAM = Path("tools/bench/gate_stages")
+PROCESSOR_HAS_AVX2 = " avx2 " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
 
 def run_gate(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -73,6 +74,27 @@ class Gate(unittest.TestCase):
         self.assertRegex(failures[1], r"stage fast: [0-9,]+ instructions, committed [0-9,]+ .*x 1\.04.*allowed x 1\.03")
         self.assertIn("gate --update", failures[1])
         self.assertIn("capture wan costs x 0.9", second.stderr)
+
+    def test_single_steps_count_stages_with_the_best_instructions(self) -> None:
+        ran = run_gate("--native=128")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        rows = {row["case"]: row for row in csv.DictReader(ran.stdout.splitlines()) if row["kind"] == "instructions"}
+        committed = gate.read_figures(gate.COUNTS.read_text(encoding="utf-8").splitlines())
+        stages = committed.by_kind["instructions"]
+        self.assertEqual(set(rows), {case for case in stages if "dense" not in case and "direct" not in case})
+        if is_sanitised() or not PROCESSOR_HAS_AVX2:
+            self.skipTest("more instructions than those that are committed")
+        # A newer set has as many instructions for a commit, here also what is once a commit, and fewer for the rest.
+        for case, of, most in (("commit fast", "changed", 2), ("digest", "elements", 1.1)):
+            each = stages[case].value / (stages[case].changed if of == "changed" else stages[case].elements)
+            self.assertLess(int(rows[case]["found"]) / int(rows[case][of]), each * most, case)
+            self.assertGreater(int(rows[case]["found"]) / int(rows[case][of]), each / 8, case)
+
+    def test_a_size_that_cannot_be_stepped_is_refused(self) -> None:
+        for size in ("0", "100", "8192", "-128"):
+            ran = run_gate(f"--native={size}")
+            self.assertEqual(ran.returncode, 1)
+            self.assertIn("a multiple of 128, at most 4096", ran.stderr)
 
 
 class Comparison(unittest.TestCase):

@@ -6,7 +6,10 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
+
+#include "tools/bench/instructions/step_count.h"
 
 namespace dws::bench {
 
@@ -29,11 +32,14 @@ inline void PrintBytes(const std::string& name, Amount amount, uint64_t bytes) {
 // with --instr-atstart=no; without callgrind this is a call.
 template <typename Run>
 void CountStage(const std::string& name, Amount amount, Run&& run) {
+  BeginSteps();
   CALLGRIND_START_INSTRUMENTATION;
   run();
   CALLGRIND_DUMP_STATS_AT(name.c_str());
   CALLGRIND_STOP_INSTRUMENTATION;  // forgets what was not dumped
-  fmt::print("stage,{},,{},{}\n", name, amount.elements, amount.changed);
+  const std::optional<uint64_t> steps = EndSteps();
+  fmt::print("stage,{},{},{},{}\n", name, steps.has_value() ? std::to_string(*steps) : "",
+             amount.elements, amount.changed);
 }
 
 }  // namespace dws::bench

@@ -25,9 +25,15 @@ COUNTS = Path("tools/bench/instructions/counts.csv")
 EXCERPT = Path("tests/data/rl_trace_excerpt/excerpt.py")
 HEAD = ["kind", "case", "value", "elements", "changed"]
 INSTRUCTIONS_MORE_MAX = 0.03
-_TIMEOUT_SECONDS = 600
+_TIMEOUT_SECONDS = 3600
 # Callgrind does not know AVX-512. The variable makes that the program's own choice.
 INSTRUCTION_SET = "avx2"
+_STABLE = {
+    # The dynamic linker's work is no stage's.
+    "LD_BIND_NOW": "1",
+    # `rep movsb` would count as one instruction a byte: copies by vectors instead.
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-ERMS",
+}
 _UPDATE = "tools/bench.sh gate --update"
 
 
@@ -69,8 +75,9 @@ def read_figures(lines: Iterable[str], counts: Optional[dict[str, int]] = None) 
         try:
             if kind == "with":
                 figures.made_with[case] = value
-            elif kind == "stage" and counts is not None:
-                figures.by_kind["instructions"][case] = Figure(counts[case], int(elements), int(changed))
+            elif kind == "stage" and (value or counts is not None):
+                count = int(value) if value else (counts or {})[case]
+                figures.by_kind["instructions"][case] = Figure(count, int(elements), int(changed))
             elif kind in figures.by_kind:
                 figures.by_kind[kind][case] = Figure(int(value), int(elements), int(changed))
             elif kind != "stage":
@@ -182,19 +189,17 @@ def measure_instructions(profile: Optional[str]) -> Figures:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("callgrind.out.*"):
             old.unlink()
-        environment = {
-            "PATH": os.defpath,
-            "DWS_INSTRUCTION_SET": INSTRUCTION_SET,
-            # The dynamic linker's work is no stage's.
-            "LD_BIND_NOW": "1",
-            # Callgrind counts one instruction a byte for `rep movsb`: copies by vectors instead.
-            "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-ERMS",
-        }
+        environment = {"PATH": os.defpath, "DWS_INSTRUCTION_SET": INSTRUCTION_SET, **_STABLE}
         printed = _run([valgrind, "--tool=callgrind", "--instr-atstart=no", "--quiet",
                         f"--callgrind-out-file={folder}/callgrind.out.stages", str(PROGRAM)], environment)
         figures = read_figures(printed.splitlines(), read_counts(folder))
     figures.made_with["valgrind"] = _run([valgrind, "--version"], environment).strip()
     return figures
+
+
+def measure_natively(kib: int) -> Figures:
+    """By single steps, with the best instructions of this processor; fewer stages."""
+    return read_figures(_run([str(PROGRAM), "--steps", str(kib)], {**os.environ, **_STABLE}).splitlines())
 
 
 def measure(options: argparse.Namespace) -> Figures:
@@ -231,6 +236,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools/bench.sh gate", description=__doc__)
     parser.add_argument("--update", action="store_true", help="write what was found to the committed counts")
     parser.add_argument("--bytes-only", action="store_true", help="without callgrind")
+    parser.add_argument("--native", metavar="KIB", type=int, nargs="?", const=512,
+                        help="print what stages cost with this processor's best instructions, which callgrind may not "
+                             "know, by single steps, with so much of weights (a multiple of 128; default 512, which takes "
+                             "minutes); nothing is compared")
     parser.add_argument("--profile", metavar="FOLDER",
                         help="keep callgrind's dumps there, one a stage, for callgrind_annotate")
     parser.add_argument("--counts", metavar="FILE", help=f"compare with these; default: {COUNTS}")
@@ -245,6 +254,9 @@ def main() -> int:
     # In runfiles a link to the file in the tree.
     counts = Path(options.counts) if options.counts else COUNTS.resolve()
     try:
+        if options.native is not None:
+            report(Figures(), measure_natively(options.native))
+            return 0
         committed = read_figures(counts.read_text(encoding="utf-8").splitlines()) if counts.exists() else Figures()
         found = measure(options)
     except GateError as error:

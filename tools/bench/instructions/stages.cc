@@ -224,16 +224,17 @@ Status CountView(const Scene& scene, ThreadPool& pool) {
 
 }  // namespace
 
-Status CountStages(uint64_t size_bytes) {
+Status CountSparseStages(uint64_t size_bytes) {
   ThreadPool pool(0);
-  const uint64_t elements = size_bytes / ElementBytes(kDType);
-  {
-    DWS_ASSIGN_OR_RETURN(const Scene sparse, MakeScene(MakeSparse(elements)));
-    DWS_RETURN_IF_ERROR(CountSparse(sparse, pool));
-    DWS_RETURN_IF_ERROR(CountView(sparse, pool));
-  }
-  DWS_ASSIGN_OR_RETURN(const Scene dense, MakeScene(MakeDense(elements)));
-  return CountDense(dense, pool);
+  DWS_ASSIGN_OR_RETURN(const Scene scene, MakeScene(MakeSparse(size_bytes / ElementBytes(kDType))));
+  DWS_RETURN_IF_ERROR(CountSparse(scene, pool));
+  return CountView(scene, pool);
+}
+
+Status CountDenseStages(uint64_t size_bytes) {
+  ThreadPool pool(0);
+  DWS_ASSIGN_OR_RETURN(const Scene scene, MakeScene(MakeDense(size_bytes / ElementBytes(kDType))));
+  return CountDense(scene, pool);
 }
 
 }  // namespace dws::bench

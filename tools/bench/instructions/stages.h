@@ -7,9 +7,12 @@
 
 namespace dws::bench {
 
-// Runs and prints the stages and sizes of two consecutive versions of `size_bytes` (a multiple of 1 MiB)
-// of BF16 weights of which 1 % change, of two of which all change, and of a view of the first two.
-// DATA_LOSS: a stage gave a wrong result.
-Status CountStages(uint64_t size_bytes);
+// Run and print the stages and sizes of two consecutive versions of `size_bytes` (whole blocks) of BF16
+// weights. DATA_LOSS: a stage gave a wrong result.
+
+// 1 % of the elements change; and of a view of both versions.
+Status CountSparseStages(uint64_t size_bytes);
+// All change.
+Status CountDenseStages(uint64_t size_bytes);
 
 }  // namespace dws::bench
