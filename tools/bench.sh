@@ -1,23 +1,26 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|mesh|quantised|slime [--help | OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [--help | OPTION...]
 #
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path; full versions. mesh: planning;
 # full weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces.
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
-# both.
+# both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
+# build, which a test compares, too.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh codec|control|e2e|mesh|quantised|slime [--help | OPTION...]}"
+name="${1:?usage: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [--help | OPTION...]}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2
-tools/bazel.sh build --config=opt --noshow_progress "$target" >&2
-bin="$(tools/bazel.sh info --config=opt --noshow_progress bazel-bin 2>/dev/null)"
+config=(--config=opt)
+if [[ "$name" == gate ]]; then config=(); fi
+tools/bazel.sh build "${config[@]}" --noshow_progress "$target" >&2
+bin="$(tools/bazel.sh info "${config[@]}" --noshow_progress bazel-bin 2>/dev/null)"
 
 if [[ ("$name" == codec || "$name" == quantised) && " $* " != *" --trace"[\ =]* && " $* " != *" --help "* ]]; then
   steps="$(mktemp -d)"
