@@ -132,7 +132,7 @@ def changed_values(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Ite
 
 
 def _equal(old: Any, new: Any) -> bool:
-    if type(old) is not type(new) or type(old).__eq__ is object.__eq__:
+    if type(old) is not type(new) or getattr(type(old), "__eq__") is object.__eq__:
         return False
     try:
         return bool(old == new)

@@ -51,7 +51,7 @@ class SglangProcessing:
 
     def of(self, name: str, layer: Any) -> Optional[Processing]:
         """As EngineProcessing."""
-        method = getattr(layer, "quant_method", None)
+        method: Any = getattr(layer, "quant_method", None)
         recorded: Mapping[str, Mapping[str, Any]] = getattr(self._model, _RECORD, {})
         if recorded.get(name):
             run = functools.partial(method.process_weights_after_loading, layer)

@@ -57,19 +57,19 @@ def bytes_of(tensor: Any) -> Any:
 
 def may_be_addresses(tensor: Any) -> bool:
     """Of memory that lasts as long as what is made: a library's handle, a table for a kernel."""
-    return not tensor.dtype.is_floating_point and tensor.element_size() == 8
+    return bool(not tensor.dtype.is_floating_point and tensor.element_size() == 8)
 
 
 def alike_for_copy(a: Any, b: Any) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+    return bool(a.shape == b.shape and a.dtype == b.dtype and a.device == b.device)
 
 
 def alike(a: Any, b: Any) -> bool:
-    return alike_for_copy(a, b) and a.stride() == b.stride()
+    return alike_for_copy(a, b) and bool(a.stride() == b.stride())
 
 
 def same_place(a: Any, b: Any) -> bool:
-    return alike(a, b) and a.data_ptr() == b.data_ptr()
+    return alike(a, b) and bool(a.data_ptr() == b.data_ptr())
 
 
 def shares_storage(a: Any, b: Any) -> bool:
