@@ -23,10 +23,8 @@ constexpr uint64_t kSizeMax = uint64_t{8} << 30;
 constexpr uint64_t kSyntheticColumns = 2048;
 constexpr double kSyntheticDensity = 0.01;
 constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_max = 1000};
-// As checkpoints for engines that fuse them have it.
-constexpr const char* kNvfp4 = "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj";
 constexpr const char* kViews[] = {"fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor",
-                                  "int4-g32/amax7",        "int4-g128/amax7",  kNvfp4};
+                                  "int4-g32/amax7",        "int4-g128/amax7",  "nvfp4/modelopt"};
 
 struct Options {
   uint64_t size_bytes = uint64_t{1} << 30;
