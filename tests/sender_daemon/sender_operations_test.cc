@@ -294,10 +294,9 @@ TEST_CASE("the status and the metrics show the views that receivers follow",
   sender.Connect("plain");
   for (uint64_t version = 1; version <= 2; ++version) {
     sender.Publish(version);
-    const std::vector<bool> all(sender.state->layout().block_count(), true);
     kept.state()->log->Append(
         Seal({.state = kept.state(),
-              .captured = kept.CaptureVersion(WeightVersion(version), all, sender.pool)}));
+              .captured = kept.CaptureVersion(WeightVersion(version), nullptr, sender.pool)}));
   }
   const v1::SenderStatus status = sender.Status();
   REQUIRE(status.views_size() == 1);
