@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import types
 from typing import Optional
 
 import dws
-from dws.plugins.canonical import ModelShape, slice_grid
 from tools.real_engines.cells import Configuration
-from tools.real_engines.model import CONFIGS, trained_weights
+from tools.real_engines.model import trained_weights
 
 WAIT_SECONDS = 60.0
 # The steps whose weights are compared with fresh engines'.
@@ -25,13 +23,7 @@ class StepTrainer:
         self._weights = {step: trained_weights(kind, step) for step in STEPS}
         self._trainer = dws.Trainer(socket, job_id)
         weights = trained_weights(kind, 0)
-        # Cuts that an engine needs are not made for a view.
-        cuts = None
-        if configuration.is_quantised:
-            shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-            model = ModelShape.from_config(types.SimpleNamespace(**CONFIGS[kind]))
-            cuts = slice_grid(shapes, model, [(configuration.ranks, 1)])
-        self._views = self._trainer.register(weights, cuts=cuts)
+        self._views = self._trainer.register(weights)
 
     @property
     def stream(self) -> str:
