@@ -4,7 +4,8 @@ ranks and broadcasts it whole to every engine rank, which loads its part. torch.
 from __future__ import annotations
 
 import multiprocessing
-import socket
+import os
+import tempfile
 import time
 from typing import Any
 
@@ -13,18 +14,12 @@ from tools.bench.full_weights.shapes import Shapes
 _TIMEOUT_SECONDS = 600.0
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _run(rank: int, port: int, shapes: Shapes, pipe: Any) -> None:
+def _run(rank: int, meeting: str, shapes: Shapes, pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=shapes.ranks + shapes.tp)
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=shapes.ranks + shapes.tp)
     trainers = dist.new_group(list(range(shapes.ranks)))
     specs = shapes.specs()
     rows, columns = specs[0].shape
@@ -56,11 +51,12 @@ class GlooBroadcast:
 
     def __init__(self, shapes: Shapes) -> None:
         context = multiprocessing.get_context("spawn")
-        port = _free_port()
+        self._folder = tempfile.TemporaryDirectory()  # where ranks meet: no port that another may take
+        meeting = os.path.join(self._folder.name, "ranks")
         self._pipes, self._processes = [], []
         for rank in range(shapes.ranks + shapes.tp):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_run, args=(rank, port, shapes, theirs), daemon=True)
+            process = context.Process(target=_run, args=(rank, meeting, shapes, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -84,3 +80,4 @@ class GlooBroadcast:
             pipe.send("stop")
         for process in self._processes:
             process.join()
+        self._folder.cleanup()
