@@ -43,6 +43,13 @@ void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile) {
   captured_ = *std::move(captured);
 }
 
+Result<std::unique_ptr<ViewSnapshot>> SenderSide::Follow(const std::string& view,
+                                                         ThreadPool& pool) const {
+  DWS_ASSIGN_OR_RETURN(auto followed, ViewSnapshot::Create(view, state_, kLogLimits));
+  followed->CaptureVersion(*snapshot().version(), nullptr, pool);
+  return followed;
+}
+
 RetainedVersionPtr SenderSide::Seal() {
   DWS_CHECK(captured_.has_value());
   RetainedVersionPtr sealed = dws::Seal({.state = state_, .captured = *std::move(captured_)});

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
@@ -15,6 +16,7 @@
 #include "sender_daemon/publish/rank_state.h"
 #include "sender_daemon/publish/retained_version.h"
 #include "sender_daemon/trainer/handover.h"
+#include "sender_daemon/views/view_snapshot.h"
 #include "tools/bench/measure/workload.h"
 
 namespace dws::bench {
@@ -40,6 +42,8 @@ class SenderSide {
     DWS_CHECK(captured_.has_value());
     return *captured_;
   }
+  // A view of the newest version that was captured. Errors: as ViewSnapshot::Create.
+  Result<std::unique_ptr<ViewSnapshot>> Follow(const std::string& view, ThreadPool& pool) const;
   // The captured version in the form that is retained and sent.
   RetainedVersionPtr Seal();
 

@@ -1,13 +1,10 @@
 // Every step of the trace is captured in order, so that the sender has learnt from earlier steps,
 // as in production. The last object is then compared with entropy and with every peer, whose own
 // bytes must lead to the same weights.
-#include <filesystem>
-
 #include "tools/bench/codec/receiver_side.h"
-#include "tools/bench/codec/sender_side.h"
+#include "tools/bench/codec/trace_walk.h"
 #include "tools/bench/codec/wire_bench.h"
 #include "tools/bench/measure/entropy.h"
-#include "tools/bench/measure/trace.h"
 #include "tools/bench/peers/peer.h"
 
 namespace dws::bench {
@@ -20,30 +17,22 @@ struct LastObject {
   std::vector<TensorPair> tensors;  // its base and its target
 };
 
-Result<LastObject> CaptureTrace(const std::vector<std::string>& files) {
+Result<LastObject> CaptureTrace(const std::string& directory, std::string& pair) {
   ThreadPool pool(1);
   LastObject last;
-  DWS_ASSIGN_OR_RETURN(last.tensors, ReadFirstStep(files[0]));
-  std::vector<TensorSpec> specs;
-  for (const TensorPair& tensor : last.tensors) specs.push_back(tensor.spec);
-  DWS_ASSIGN_OR_RETURN(const Placement placement, PlaceTensors(specs));
-  DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(placement));
-  std::vector<std::byte> before;
-  for (size_t f = 0; f < files.size(); ++f) {
-    if (f > 0) DWS_RETURN_IF_ERROR(ReadNextStep(files[f], last.tensors));
-    before.assign(sender->weights().begin(), sender->weights().end());
-    for (size_t i = 0; i < specs.size(); ++i) {
-      const std::vector<std::byte>& after = last.tensors[i].after;
-      std::copy(after.begin(), after.end(), placement.Tensor(sender->weights(), i).begin());
-    }
-    sender->Capture(pool, DeltaProfile::kWan);
-    last.version = sender->Seal();
-    if (f == 0) continue;  // the first version has no delta
+  const auto first = [](SenderSide& sender) {
+    sender.Seal();  // the first version has no delta
+    return OkStatus();
+  };
+  const auto each = [&](const TraceStep& step) -> Status {
+    last.version = step.sender.Seal();
+    pair = fmt::format("{} to {}", step.from, step.to);
+    const ByteSpan weights = step.sender.weights();
     DWS_RETURN_IF_ERROR(
-        CheckObject(placement, last.version->object, before, sender->weights(), pool));
-    DWS_RETURN_IF_ERROR(
-        CheckObject(placement, SmallestObject(*last.version), before, sender->weights(), pool));
-  }
+        CheckObject(step.placement, last.version->object, step.before, weights, pool));
+    return CheckObject(step.placement, SmallestObject(*last.version), step.before, weights, pool);
+  };
+  DWS_ASSIGN_OR_RETURN(last.tensors, WalkTrace(directory, DeltaProfile::kWan, pool, first, each));
   return last;
 }
 
@@ -72,11 +61,8 @@ Status BenchPeer(const Peer& peer, const LastObject& last, const std::string& pa
 }  // namespace
 
 Status BenchTraceBytes(const Options& options, Report& report) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> files, TraceFiles(options.trace));
-  const std::string pair =
-      fmt::format("{} to {}", std::filesystem::path(files[files.size() - 2]).stem().string(),
-                  std::filesystem::path(files.back()).stem().string());
-  DWS_ASSIGN_OR_RETURN(const LastObject last, CaptureTrace(files));
+  std::string pair;
+  DWS_ASSIGN_OR_RETURN(const LastObject last, CaptureTrace(options.trace, pair));
   const auto changed = static_cast<double>(last.version->nnz);
   const double entropy = ClassEntropyBits(last.tensors) / changed;
   const auto add = [&](const char* profile, size_t object_bytes, std::optional<Bar> bar) {

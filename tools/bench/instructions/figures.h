@@ -28,8 +28,8 @@ inline void PrintBytes(const std::string& name, Amount amount, uint64_t bytes) {
   fmt::print("bytes,{},{},{},{}\n", name, bytes, amount.elements, amount.changed);
 }
 
-// Runs `run` as the stage `name`. Callgrind counts it, and nothing outside stages, when it was started
-// with --instr-atstart=no; without callgrind this is a call.
+// Runs `run` as the stage `name`. Under callgrind with --instr-atstart=no the instructions of stages are
+// counted, and no others. Otherwise it only calls `run`.
 template <typename Run>
 void CountStage(const std::string& name, Amount amount, Run&& run) {
   BeginSteps();

@@ -2,14 +2,12 @@
 // their capture takes beside the plain one. CSV on stdout, a table with the bars on stderr.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "sender_daemon/publish/publish_pipeline.h"
-#include "sender_daemon/views/view_snapshot.h"
-#include "tools/bench/codec/sender_side.h"
+#include "tools/bench/codec/trace_walk.h"
 #include "tools/bench/measure/report.h"
 #include "tools/bench/measure/synthetic.h"
 #include "tools/bench/measure/timing.h"
@@ -22,7 +20,6 @@ constexpr uint64_t kSizeMin = uint64_t{1} << 20;
 constexpr uint64_t kSizeMax = uint64_t{8} << 30;
 constexpr uint64_t kSyntheticColumns = 2048;
 constexpr double kSyntheticDensity = 0.01;
-constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_max = 1000};
 constexpr const char* kViews[] = {"fp8-block128/deepseek", "fp8-channel/vllm", "mxfp8/floor",
                                   "int4-g32/amax7",        "int4-g128/amax7",  "nvfp4/modelopt"};
 
@@ -33,26 +30,10 @@ struct Options {
   std::string trace;
 };
 
-struct FollowedView {
-  std::string name;
-  std::unique_ptr<ViewSnapshot> view;
-};
-
-Result<std::vector<FollowedView>> FollowAll(const RankStatePtr& trainer, ThreadPool& pool) {
-  std::vector<FollowedView> views;
-  for (const char* name : kViews) {
-    DWS_ASSIGN_OR_RETURN(auto view, ViewSnapshot::Create(name, trainer, kLogLimits));
-    view->CaptureVersion(*trainer->snapshot->version(), nullptr, pool);
-    views.push_back({.name = name, .view = std::move(view)});
-  }
-  return views;
-}
-
 // The share of elements that changed, of the codes or of the scales of a view.
-double ChangedShare(const FollowedView& followed, const CapturedVersion& captured,
+double ChangedShare(const RankLayout& layout, const CapturedVersion& captured,
                     quantise::Role role) {
-  const RankLayout& layout = followed.view->state()->layout();
-  const quantise::OutputKind& kind = *quantise::ParseView(followed.name)->recipe.Find(role);
+  const quantise::OutputKind& kind = *quantise::ParseView(layout.view())->recipe.Find(role);
   uint64_t elements = 0;
   uint64_t changed = 0;
   for (const RankLayout::SliceEntry& slice : layout.slices()) {
@@ -70,58 +51,53 @@ const char* Unit(std::string_view view) {
   return view.starts_with("nvfp4") ? "pairs of codes" : "codes";
 }
 
-// Every step of the trace in order: its delta, and that of each view.
-Status BenchBytes(const Options& options, Report& report) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> files, TraceFiles(options.trace));
-  DWS_ASSIGN_OR_RETURN(std::vector<TensorPair> tensors, ReadFirstStep(files[0]));
-  std::vector<TensorSpec> specs;
-  for (const TensorPair& tensor : tensors) specs.push_back(tensor.spec);
-  DWS_ASSIGN_OR_RETURN(const Placement placement, PlaceTensors(specs));
-  DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(placement));
-  ThreadPool pool(1);
-  std::vector<FollowedView> views;
-  for (size_t f = 0; f < files.size(); ++f) {
-    if (f > 0) DWS_RETURN_IF_ERROR(ReadNextStep(files[f], tensors));
-    for (size_t i = 0; i < specs.size(); ++i) {
-      std::copy(tensors[i].after.begin(), tensors[i].after.end(),
-                placement.Tensor(sender->weights(), i).begin());
-    }
-    sender->Capture(pool);
-    if (f == 0) {
-      DWS_ASSIGN_OR_RETURN(views, FollowAll(sender->state(), pool));
-      continue;
-    }
-    const std::string pair =
-        fmt::format("{} to {}", std::filesystem::path(files[f - 1]).stem().string(),
-                    std::filesystem::path(files[f]).stem().string());
-    std::vector<CapturedVersion> captured;
-    for (const FollowedView& followed : views) {
-      captured.push_back(
-          followed.view->CaptureVersion(sender->captured().version, &sender->captured(), pool));
-    }
-    const RetainedVersionPtr plain = sender->Seal();
-    const double share =
-        static_cast<double>(plain->nnz) / static_cast<double>(placement.layout.element_count());
-    for (size_t v = 0; v < views.size(); ++v) {
-      const double scales = ChangedShare(views[v], captured[v], quantise::Role::kScales);
-      const double changed = ChangedShare(views[v], captured[v], quantise::Role::kCodes);
-      const RetainedVersionPtr sealed =
-          Seal({.state = views[v].view->state(), .captured = std::move(captured[v])});
-      const auto ours = static_cast<double>(sealed->object.size());
-      const auto reference = static_cast<double>(plain->object.size());
-      report.Add({.id = "P22",
-                  .what = fmt::format("{}; {}; of BF16 {:.3f} % changed; of {} {:.4f} %; of scales "
-                                      "{:.4f} %",
-                                      pair, views[v].name, share * 100, Unit(views[v].name),
-                                      changed * 100, scales * 100),
-                  .ours = ours,
-                  .reference = reference,
-                  .ratio = ours / reference,
-                  .unit = "bytes",
-                  .bar = AtMost(0.5)});
-    }
+using Views = std::vector<std::unique_ptr<ViewSnapshot>>;
+
+// The delta of each view beside that of the trainer's tensors.
+void ReportStep(const TraceStep& step, const Views& views, ThreadPool& pool, Report& report) {
+  std::vector<CapturedVersion> captured;
+  for (const std::unique_ptr<ViewSnapshot>& view : views) {
+    captured.push_back(
+        view->CaptureVersion(step.sender.captured().version, &step.sender.captured(), pool));
   }
-  return OkStatus();
+  const RetainedVersionPtr plain = step.sender.Seal();
+  const double share =
+      static_cast<double>(plain->nnz) / static_cast<double>(step.placement.layout.element_count());
+  for (size_t v = 0; v < views.size(); ++v) {
+    const RankLayout& layout = views[v]->state()->layout();
+    const double scales = ChangedShare(layout, captured[v], quantise::Role::kScales);
+    const double changed = ChangedShare(layout, captured[v], quantise::Role::kCodes);
+    const RetainedVersionPtr sealed =
+        Seal({.state = views[v]->state(), .captured = std::move(captured[v])});
+    const auto ours = static_cast<double>(sealed->object.size());
+    const auto reference = static_cast<double>(plain->object.size());
+    report.Add({.id = "P22",
+                .what = fmt::format("{} to {}; {}; of BF16 {:.3f} % changed; of {} {:.4f} %; of "
+                                    "scales {:.4f} %",
+                                    step.from, step.to, layout.view(), share * 100,
+                                    Unit(layout.view()), changed * 100, scales * 100),
+                .ours = ours,
+                .reference = reference,
+                .ratio = ours / reference,
+                .unit = "bytes",
+                .bar = AtMost(0.5)});
+  }
+}
+
+Status BenchBytes(const Options& options, Report& report) {
+  ThreadPool pool(1);
+  Views views;
+  const auto first = [&](SenderSide& sender) -> Status {
+    for (const char* name : kViews) {
+      DWS_ASSIGN_OR_RETURN(views.emplace_back(), sender.Follow(name, pool));
+    }
+    return OkStatus();
+  };
+  const auto each = [&](const TraceStep& step) {
+    ReportStep(step, views, pool, report);
+    return OkStatus();
+  };
+  return WalkTrace(options.trace, DeltaProfile::kFast, pool, first, each).status();
 }
 
 Result<Workload> MakeWorkload(const Options& options) {
@@ -146,8 +122,7 @@ Status BenchCapture(const Options& options, const Workload& workload, const char
   ThreadPool pool(static_cast<size_t>(options.threads) - 1);
   workload.FillBefore(sender->weights());
   sender->Capture(pool);
-  DWS_ASSIGN_OR_RETURN(const auto view, ViewSnapshot::Create(name, sender->state(), kLogLimits));
-  view->CaptureVersion(sender->captured().version, nullptr, pool);
+  DWS_ASSIGN_OR_RETURN(const auto view, sender->Follow(name, pool));
   bool is_after = false;
   const std::vector<Contender> contenders = {
       {.run = [&] { sender->Capture(pool); },
