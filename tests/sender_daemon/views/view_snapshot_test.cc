@@ -96,34 +96,51 @@ Weights Whole(const std::string& name, const RankStatePtr& trainer, ThreadPool& 
   return SnapshotWeights(*view->state());
 }
 
+// A trainer, and a view that has its first version.
+struct Scene {
+  samples::Random random = samples::Random(samples::TestSeed());
+  ThreadPool pool = ThreadPool(2);
+  std::string name;
+  RankStatePtr trainer;
+  Weights weights;
+  std::unique_ptr<ViewSnapshot> view;
+
+  explicit Scene(std::string view_name, const RankLayout& layout = TrainerLayout())
+      : name(std::move(view_name)),
+        trainer(MakeState(layout, kNoLimits)),
+        weights(Initial(layout, random)) {
+    CaptureAll(*trainer, pool, 1, weights);
+    view = MakeView(name, trainer);
+    view->CaptureVersion(WeightVersion(1), nullptr, pool);
+  }
+  // Of both, with the trainer's changes.
+  CapturedVersion CaptureBoth(uint64_t version) {
+    const CapturedVersion captured = CaptureAll(*trainer, pool, version, weights);
+    return view->CaptureVersion(WeightVersion(version), &captured, pool);
+  }
+  bool IsAsMadeAtOnce() { return SnapshotWeights(*view->state()) == Whole(name, trainer, pool); }
+};
+
 TEST_CASE("a view that follows steps is the one made of the newest weights", "[views]") {
-  const std::string name = GENERATE(from_range(ViewNames()));
-  CAPTURE(name, samples::TestSeed());
-  samples::Random random(samples::TestSeed());
-  ThreadPool pool(2);
-  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
-  Weights weights = Initial(trainer->layout(), random);
-  CaptureAll(*trainer, pool, 1, weights);
-  const auto view = MakeView(name, trainer);
-  view->CaptureVersion(WeightVersion(1), nullptr, pool);
-  Weights before = SnapshotWeights(*view->state());
-  REQUIRE((before == Whole(name, trainer, pool)));
+  Scene scene(GENERATE(from_range(ViewNames())));
+  CAPTURE(scene.name, samples::TestSeed());
+  const RankStatePtr state = scene.view->state();
+  Weights before = SnapshotWeights(*state);
+  REQUIRE((before == Whole(scene.name, scene.trainer, scene.pool)));
   uint64_t version = 1;
   for (const double density : {0.0, 0.00002, 0.001, 0.01, 0.03, 0.2, 0.01, 1.0, 0.01, 0.0005}) {
     for (const double wild : {0.0, 0.02, 0.5}) {
       ++version;
-      Change(weights, density, wild, random);
-      const CapturedVersion captured = CaptureAll(*trainer, pool, version, weights);
+      Change(scene.weights, density, wild, scene.random);
       const RetainedVersionPtr sealed =
-          Seal({.state = view->state(),
-                .captured = view->CaptureVersion(WeightVersion(version), &captured, pool)});
-      view->state()->log->Append(sealed);
+          Seal({.state = state, .captured = scene.CaptureBoth(version)});
+      state->log->Append(sealed);
       INFO("version " << version << ", density " << density);
-      const Weights after = SnapshotWeights(*view->state());
-      REQUIRE((after == Whole(name, trainer, pool)));
-      REQUIRE((sealed->after == DigestsOf(view->state()->layout(), after)));
+      const Weights after = SnapshotWeights(*state);
+      REQUIRE((after == Whole(scene.name, scene.trainer, scene.pool)));
+      REQUIRE((sealed->after == DigestsOf(state->layout(), after)));
       if (sealed->base.has_value()) {
-        ApplyObject(view->state()->layout(), sealed->object, before);
+        ApplyObject(state->layout(), sealed->object, before);
         REQUIRE((before == after));
       }
       before = after;
@@ -132,94 +149,65 @@ TEST_CASE("a view that follows steps is the one made of the newest weights", "[v
 }
 
 TEST_CASE("a view is right again after a trainer's full version", "[views]") {
-  const std::string name = GENERATE("fp8-block128/deepseek,except=e.gate.*", "nvfp4/modelopt");
-  samples::Random random(samples::TestSeed());
-  ThreadPool pool(1);
-  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
-  Weights weights = Initial(trainer->layout(), random);
-  CaptureAll(*trainer, pool, 1, weights);
-  const auto view = MakeView(name, trainer);
-  view->CaptureVersion(WeightVersion(1), nullptr, pool);
+  Scene scene(GENERATE("fp8-block128/deepseek,except=e.gate.*", "nvfp4/modelopt"));
+  const RankLayout& layout = scene.trainer->layout();
   for (uint64_t version = 2; version < 6; ++version) {
-    Change(weights, 0.01, 0.1, random);
-    Capture capture(*trainer->snapshot, pool, WeightVersion(version), DeltaProfile::kFast,
-                    version % 2 == 0 ? FullCause::kAsked : FullCause::kNone);
-    WeightsSource source(trainer->layout(), weights);
-    REQUIRE(capture.Blocks(AllBlocks(trainer->layout()), source).ok());
+    Change(scene.weights, 0.01, 0.1, scene.random);
+    Capture capture(*scene.trainer->snapshot, scene.pool, WeightVersion(version),
+                    DeltaProfile::kFast, version % 2 == 0 ? FullCause::kAsked : FullCause::kNone);
+    WeightsSource source(layout, scene.weights);
+    REQUIRE(capture.Blocks(AllBlocks(layout), source).ok());
     const CapturedVersion captured = capture.Finish().value();
     REQUIRE(captured.base.has_value() == (version % 2 == 1));
-    view->CaptureVersion(WeightVersion(version), &captured, pool);
-    REQUIRE((SnapshotWeights(*view->state()) == Whole(name, trainer, pool)));
+    scene.view->CaptureVersion(WeightVersion(version), &captured, scene.pool);
+    REQUIRE(scene.IsAsMadeAtOnce());
   }
 }
 
 TEST_CASE("a flipped bit of either snapshot stops no capture, and is mended", "[views]") {
-  samples::Random random(samples::TestSeed());
-  ThreadPool pool(1);
-  const std::string name = "fp8-channel/vllm,except=head.*";
-  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
-  Weights weights = Initial(trainer->layout(), random);
-  CaptureAll(*trainer, pool, 1, weights);
-  const auto view = MakeView(name, trainer);
-  view->CaptureVersion(WeightVersion(1), nullptr, pool);
+  Scene scene("fp8-channel/vllm,except=head.*");
+  const RankStatePtr view = scene.view->state();
   for (uint64_t version = 2; version < 30; ++version) {
-    for (const RankStatePtr& state : {trainer, view->state()}) {
-      const RankSlice slice(static_cast<uint32_t>(random.Below(state->layout().slice_count())));
+    for (const RankStatePtr& state : {scene.trainer, view}) {
+      const RankSlice slice(
+          static_cast<uint32_t>(scene.random.Below(state->layout().slice_count())));
       const MutableByteSpan bytes = state->snapshot->SliceBytes(slice);
-      bytes[random.Below(bytes.size())] ^= std::byte{0x40};
+      bytes[scene.random.Below(bytes.size())] ^= std::byte{0x40};
       // Found at times; else the next version finds it, where its own change is.
-      if (random.Chance(0.5)) state->snapshot->Distrust(slice);
+      if (scene.random.Chance(0.5)) state->snapshot->Distrust(slice);
     }
-    Change(weights, 0.02, 0.1, random);
-    const CapturedVersion captured = CaptureAll(*trainer, pool, version, weights);
-    view->CaptureVersion(WeightVersion(version), &captured, pool);
+    Change(scene.weights, 0.02, 0.1, scene.random);
+    scene.CaptureBoth(version);
   }
-  for (uint32_t s = 0; s < view->state()->layout().slice_count(); ++s) {
-    view->state()->snapshot->Distrust(RankSlice(s));
+  for (uint32_t s = 0; s < view->layout().slice_count(); ++s) {
+    view->snapshot->Distrust(RankSlice(s));
   }
-  const CapturedVersion captured = CaptureAll(*trainer, pool, 30, weights);
-  view->CaptureVersion(WeightVersion(30), &captured, pool);
-  CHECK((SnapshotWeights(*view->state()) == Whole(name, trainer, pool)));
+  scene.CaptureBoth(30);
+  CHECK(scene.IsAsMadeAtOnce());
 }
 
 TEST_CASE("packed codes of many blocks of the trainer's are in the right place", "[views]") {
-  samples::Random random(samples::TestSeed());
-  ThreadPool pool(1);
-  const std::string name = GENERATE("int4-g32/amax7.5", "nvfp4/compressed-tensors");
-  const RankStatePtr trainer = MakeState(
+  Scene scene(
+      GENERATE("int4-g32/amax7.5", "nvfp4/compressed-tensors"),
       MakeLayout(
-          {{.tensor = {.name = "a.weight", .dtype = DType::kBF16, .shape = {1'300, 1'024}}}}),
-      kNoLimits);
-  Weights weights = Initial(trainer->layout(), random);
-  CaptureAll(*trainer, pool, 1, weights);
-  const auto view = MakeView(name, trainer);
-  view->CaptureVersion(WeightVersion(1), nullptr, pool);
+          {{.tensor = {.name = "a.weight", .dtype = DType::kBF16, .shape = {1'300, 1'024}}}}));
   for (uint64_t version = 2; version < 6; ++version) {
-    Change(weights, 0.005, version % 2 == 0 ? 0 : 0.01, random);
-    const CapturedVersion captured = CaptureAll(*trainer, pool, version, weights);
-    view->CaptureVersion(WeightVersion(version), &captured, pool);
-    REQUIRE((SnapshotWeights(*view->state()) == Whole(name, trainer, pool)));
+    Change(scene.weights, 0.005, version % 2 == 0 ? 0 : 0.01, scene.random);
+    scene.CaptureBoth(version);
+    REQUIRE(scene.IsAsMadeAtOnce());
   }
 }
 
 TEST_CASE("a damaged view is mended by the next version", "[views]") {
-  const std::string name = "int4-g32/amax7";
-  samples::Random random(samples::TestSeed());
-  ThreadPool pool(1);
-  const RankStatePtr trainer = MakeState(TrainerLayout(), kNoLimits);
-  Weights weights = Initial(trainer->layout(), random);
-  CaptureAll(*trainer, pool, 1, weights);
-  const auto view = MakeView(name, trainer);
-  view->CaptureVersion(WeightVersion(1), nullptr, pool);
-  Snapshot& snapshot = *view->state()->snapshot;
-  const RankSlice damaged = view->state()->layout().Find("a.weight_packed", 0).value();
-  snapshot.SliceBytes(damaged)[77] ^= std::byte{1};
-  snapshot.Distrust(damaged);
-  Change(weights, 0.0001, 0, random);
-  const CapturedVersion captured = CaptureAll(*trainer, pool, 2, weights);
-  view->CaptureVersion(WeightVersion(2), &captured, pool);
-  CHECK((SnapshotWeights(*view->state()) == Whole(name, trainer, pool)));
-  CHECK_FALSE(snapshot.distrusts(damaged));
+  Scene scene("int4-g32/amax7");
+  const RankStatePtr view = scene.view->state();
+  const RankSlice damaged = view->layout().Find("a.weight_packed", 0).value();
+  view->snapshot->SliceBytes(damaged)[77] ^= std::byte{1};
+  view->snapshot->Distrust(damaged);
+  Change(scene.weights, 0.0001, 0, scene.random);
+  scene.CaptureBoth(2);
+  CHECK(scene.IsAsMadeAtOnce());
+  CHECK_FALSE(view->snapshot->distrusts(damaged));
 }
 
 }  // namespace
