@@ -36,7 +36,7 @@ class ViewDesk {
 
   using Refused = std::function<void(const Status&)>;
   // A receiver follows the view of this name, which ParseView accepts; a welcome is due to it once the
-  // view is there. `refused` is called if it cannot be: INVALID_ARGUMENT, UNIMPLEMENTED: as
+  // view is there. `refused` is called if it cannot be: INVALID_ARGUMENT: as
   // ViewSnapshot::Create; RESOURCE_EXHAUSTED: there are too many, or too little memory; UNAVAILABLE:
   // not now.
   void Follow(const std::string& name, const Refused& refused);

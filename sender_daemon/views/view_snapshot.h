@@ -19,7 +19,7 @@ namespace dws {
 // what state() has may be used by any.
 class ViewSnapshot {
  public:
-  // `name`: as quantise::ParseView. INVALID_ARGUMENT, UNIMPLEMENTED: as quantise::ViewLayout.
+  // `name`: as quantise::ParseView. INVALID_ARGUMENT: as quantise::ViewLayout.
   // RESOURCE_EXHAUSTED: there is not enough memory.
   static Result<std::unique_ptr<ViewSnapshot>> Create(const std::string& name, RankStatePtr trainer,
                                                       const DeltaLogLimits& limits);

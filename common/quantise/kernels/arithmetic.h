@@ -2,8 +2,8 @@
 // vector's struct with the same members. Lanes hold no NaN here; EncodeAny takes every value.
 //
 // A kernel's file defines DWS_QUANTISE_CODE with the attributes of its instruction set before it
-// includes this header: the functions are its own, for the linker must not share one that was
-// compiled for another processor.
+// includes this header. So each file has its own copy of these functions: if the linker shared one,
+// it could be code for another processor.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include "common/quantise/kernels/jobs.h"
 
 #if defined(__x86_64__)
+#include "common/quantise/kernels/largest.h"
 
 namespace dws::quantise::kernels {
 namespace {
@@ -71,12 +72,7 @@ struct SixteenLanes {
       most = _mm256_max_epu16(most, _mm256_and_si256(bits, mask));
       done += 16;
     }
-    const __m128i half =
-        _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-    // The instruction finds the least of eight.
-    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
-    const uint32_t found = static_cast<uint16_t>(~_mm_cvtsi128_si32(least));
-    return std::max(found, OneLane::AbsMax(elements + done * 2, count - done));
+    return std::max(LargestOf(most), OneLane::AbsMax(elements + done * 2, count - done));
   }
 };
 
