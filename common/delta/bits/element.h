@@ -56,6 +56,11 @@ constexpr uint8_t MagnitudeByte(Bits bits) {
   }
 }
 
+// The largest magnitude byte of a float of `element_bytes` bytes.
+constexpr uint8_t MagnitudeByteMax(uint32_t element_bytes) {
+  return element_bytes == 1 ? 0x7F : 0xFF;
+}
+
 // The lowest `width` bits set; width at most 64.
 constexpr uint64_t LowBits(uint32_t width) {
   return width >= 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;

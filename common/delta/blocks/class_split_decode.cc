@@ -27,8 +27,10 @@ struct Scratch {
   kernels::BlockMask mask;
   std::array<CodedClass, kClassesMax> classes;
   HotMagnitudes hot;
-  std::vector<uint16_t> ranks;        // of all classes, one after the other
-  std::vector<uint32_t> hot_changes;  // their numbers
+  std::vector<uint16_t> ranks;           // of all classes, one after the other
+  std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before the change
+  std::vector<uint64_t> hot_mask;        // a bit for each of them
+  std::vector<uint16_t> hot_changes;     // their numbers
 };
 
 Scratch& ThreadScratch() {
@@ -134,26 +136,6 @@ Status FindPositions(const EncodedBlockView& block, const kernels::ClassIndexInp
   return OkStatus();
 }
 
-// Finds the hot changes: their numbers and Rice parameters, from the old elements.
-template <typename Element>
-void FindHot(const ClassTable& table, ByteSpan before, std::span<const uint16_t> positions,
-             Scratch& scratch) {
-  using Bits = typename Element::Bits;
-  scratch.hot.Clear();
-  scratch.hot_changes.resize(positions.size() + 1);
-  scratch.hot.widths.resize(positions.size() + 1);
-  size_t found = 0;  // counted without a branch: the processor cannot predict which are hot
-  for (size_t i = 0; i < positions.size(); ++i) {
-    const uint8_t byte =
-        MagnitudeByte(LoadLe<Bits>(before.data() + size_t{positions[i]} * Element::kBytes));
-    scratch.hot_changes[found] = static_cast<uint32_t>(i);
-    scratch.hot.widths[found] = HotWidth(table, byte, Element::kBytes * 8);
-    found += byte < table.hot_below ? 1 : 0;
-  }
-  scratch.hot_changes.resize(found);
-  scratch.hot.widths.resize(found);
-}
-
 // Replaces the steps of the hot changes, which are +-1 so far, by steps of their true sizes.
 Status ApplyHot(uint32_t element_bits, const Scratch& scratch, std::vector<uint64_t>& steps) {
   const uint64_t mask = LowBits(element_bits);
@@ -181,9 +163,9 @@ Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& t
   const uint32_t element_bits = ElementBytes(dtype) * 8;
   decoded.values.resize(block.nnz);
   ReadSigns(block.payload, signs, element_bits, decoded.values);
-  WithElement(dtype, [&](auto element) {
-    FindHot<decltype(element)>(table, before, decoded.positions, scratch);
-  });
+  LoadMagnitudeBytes(dtype, before, decoded.positions, scratch.magnitude_bytes);
+  FindHotChanges(table, scratch.magnitude_bytes, element_bits, scratch.hot_mask,
+                 scratch.hot_changes, scratch.hot.widths);
   scratch.hot.escape_width =
       block.parameters >> class_split::kEscapeShift & LowBits(class_split::kEscapeWidthBits);
   if (scratch.hot.escape_width >= element_bits) {

@@ -5,6 +5,7 @@
 #include "common/delta/bits/element.h"
 #include "common/delta/bits/escapes.h"
 #include "common/delta/blocks/class_split.h"
+#include "common/delta/kernels/class_steps.h"
 
 namespace dws {
 namespace {
@@ -38,41 +39,84 @@ ClassSplitPlan::Class PlanClass(std::span<uint16_t> ranks, uint32_t size, ClassS
   return out;
 }
 
-template <typename Element>
-void LoadMagnitudeBytes(const BlockChanges& changes, ByteSpan before,
-                        std::vector<uint8_t>& magnitude_bytes) {
-  magnitude_bytes.resize(changes.size());
-  for (size_t i = 0; i < changes.size(); ++i) {
-    magnitude_bytes[i] = MagnitudeByte(LoadLe<typename Element::Bits>(
-        before.data() + size_t{changes.positions[i]} * Element::kBytes));
+// The shifts that keep every number of the table in its range.
+struct ShiftRange {
+  int first = 0;
+  int last = 0;
+};
+
+ShiftRange ShiftsOf(const ClassTable& table, DType dtype) {
+  const int byte_max = MagnitudeByteMax(ElementBytes(dtype));
+  int low = std::min(table.hot_below, table.hot_scale);
+  int high = std::max(table.hot_below, table.hot_scale);
+  if (table.threshold_count > 0) {
+    low = std::min(low, table.thresholds[0] - 1);
+    high = std::max<int>(high, table.thresholds[table.threshold_count - 1]);
   }
+  return {.first = -low, .last = byte_max - high};
 }
 
-// An estimate of the bits of one step that is not +-1; `magnitude` is its size minus 2.
-uint64_t OtherStepBits(const ClassTable& table, uint8_t byte, uint64_t magnitude,
-                       uint32_t element_bits) {
-  constexpr uint64_t kGapBits = 6;  // of an exception: about one in 20 changes is one
-  if (byte >= table.hot_below) {
-    return kGapBits + 2 * static_cast<uint64_t>(std::bit_width(magnitude));
+// How many changes by +-1 have each magnitude byte of the old element.
+std::array<uint32_t, 256> CountOnes(const SplitRicePlan& split_rice, const ClassSplitPlan& plan) {
+  // Neighbours often have the same byte; counting in turns, one increment need not wait for the
+  // other.
+  constexpr size_t kTurns = 4;
+  std::array<std::array<uint16_t, 256>, kTurns> counts{};
+  for (size_t i = 0; i < plan.magnitude_bytes.size(); ++i) {
+    ++counts[i % kTurns][plan.magnitude_bytes[i]];
   }
-  const uint8_t width = HotWidth(table, byte, element_bits);
-  return width + 1 + std::min<uint64_t>((magnitude + 1) >> width, kQuotientMax);
+  std::array<uint32_t, 256> ones;
+  for (size_t byte = 0; byte < ones.size(); ++byte) {
+    ones[byte] = uint32_t{counts[0][byte]} + counts[1][byte] + counts[2][byte] + counts[3][byte];
+  }
+  for (const uint16_t change : split_rice.exceptions) --ones[plan.magnitude_bytes[change]];
+  return ones;
 }
+
+// The first changes whose step is not +-1, as many as are worth looking at.
+struct OtherSteps {
+  static constexpr size_t kMax = 256;
+  static_assert(kMax % kernels::kStepGroup == 0);
+  std::array<uint8_t, kMax> bytes;
+  std::array<uint32_t, kMax> sizes;
+  std::array<uint32_t, kMax> cold_bits;
+  size_t count = 0;
+
+  OtherSteps(const SplitRicePlan& split_rice, const ClassSplitPlan& plan) {
+    constexpr uint32_t kGapBits = 6;  // of an exception: about one in 20 changes is one
+    const size_t others = std::min(split_rice.exceptions.size(), kMax);
+    count = CeilDiv(others, kernels::kStepGroup) * kernels::kStepGroup;
+    for (size_t i = 0; i < others; ++i) {
+      const uint64_t magnitude = split_rice.magnitudes[i];
+      bytes[i] = plan.magnitude_bytes[split_rice.exceptions[i]];
+      sizes[i] = static_cast<uint32_t>(std::min<uint64_t>(magnitude, 0xFFFF'FFFE)) + 1;
+      cold_bits[i] = kGapBits + 2 * static_cast<uint32_t>(std::bit_width(magnitude));
+    }
+    for (size_t i = others; i < count; ++i) {
+      bytes[i] = 0xFF;
+      sizes[i] = 0;
+      cold_bits[i] = 0;
+    }
+  }
+};
 
 // The shift of the table for which the sizes of the steps cost least, the nearest to 0 among
 // equals. Updates of one version have about one size, and the block shows it better than earlier
 // versions.
 int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& table,
                 const ClassSplitPlan& plan) {
-  constexpr size_t kOthersMax = 256;  // steps other than +-1 to look at; more add little
   const uint32_t element_bits = ElementBytes(dtype) * 8;
-  const size_t others = std::min(split_rice.exceptions.size(), kOthersMax);
-  std::array<uint32_t, 256> ones{};  // steps of +-1, by magnitude byte of the old element
-  for (const uint8_t byte : plan.magnitude_bytes) ++ones[byte];
-  for (const uint16_t change : split_rice.exceptions) --ones[plan.magnitude_bytes[change]];
+  const ShiftRange range = ShiftsOf(table, dtype);
+  const std::array<uint32_t, 256> ones = CountOnes(split_rice, plan);
+  const OtherSteps others(split_rice, plan);
+  const kernels::SizedSteps steps{.bytes = others.bytes.data(),
+                                  .sizes = others.sizes.data(),
+                                  .cold_bits = others.cold_bits.data(),
+                                  .count = others.count};
   std::array<uint8_t, 256> bytes;  // those with steps of +-1
   size_t byte_count = 0;
-  for (size_t byte = 0; byte < ones.size(); ++byte) {
+  const size_t hot_end = std::min<size_t>(ones.size(), table.hot_below + class_split::kShiftBias);
+  for (size_t byte = 0; byte < hot_end; ++byte) {
     bytes[byte_count] = static_cast<uint8_t>(byte);
     byte_count += ones[byte] != 0 ? 1 : 0;
   }
@@ -80,16 +124,19 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
   uint64_t best_bits = ~uint64_t{0};
   for (int n = 0; n < 2 * class_split::kShiftBias; ++n) {  // 0, -1, 1, -2, ...
     const int shift = n % 2 == 0 ? n / 2 : -(n + 1) / 2;
-    const std::optional<ClassTable> shifted = ShiftTable(table, shift, dtype);
-    if (!shifted.has_value()) continue;
+    if (shift < range.first || shift > range.last) continue;
+    const ClassTable hot{.hot_below = static_cast<uint8_t>(table.hot_below + shift),
+                         .hot_scale = static_cast<uint8_t>(table.hot_scale + shift)};
     uint64_t bits = 0;
-    for (size_t b = 0; b < byte_count && bytes[b] < shifted->hot_below; ++b) {
-      bits += uint64_t{ones[bytes[b]]} * (HotWidth(*shifted, bytes[b], element_bits) + 1U);
+    for (size_t b = 0; b < byte_count && bytes[b] < hot.hot_below; ++b) {
+      bits += uint64_t{ones[bytes[b]]} * (HotWidth(hot, bytes[b], element_bits) + 1U);
     }
-    for (size_t i = 0; i < others && bits < best_bits; ++i) {
-      const uint8_t byte = plan.magnitude_bytes[split_rice.exceptions[i]];
-      bits += OtherStepBits(*shifted, byte, split_rice.magnitudes[i], element_bits);
-    }
+    if (bits >= best_bits) continue;
+    bits += kernels::SumStepBits(ActiveInstructionSet(), steps,
+                                 {.below = hot.hot_below,
+                                  .scale = hot.hot_scale,
+                                  .width_max = HotWidthMax(element_bits),
+                                  .quotient_max = kQuotientMax});
     if (bits >= best_bits) continue;
     best_bits = bits;
     best = shift;
@@ -100,30 +147,32 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
 // Divides the steps into hot ones, exceptions, and steps of +-1. Without a branch: the processor
 // cannot predict which a step is.
 void SortSteps(const SplitRicePlan& split_rice, uint32_t element_bits, ClassSplitPlan& plan) {
-  const size_t count = plan.magnitude_bytes.size();
   const size_t others = split_rice.exceptions.size();
-  plan.hot.values.resize(count + 1);
-  plan.hot.widths.resize(count + 1);
+  FindHotChanges(plan.table, plan.magnitude_bytes, element_bits, plan.hot_mask, plan.hot_changes,
+                 plan.hot.widths);
+  const size_t hot = plan.hot_changes.size();
+  plan.hot.values.assign(hot + 1, 0);
+  plan.hot_before.resize(plan.hot_mask.size());
+  uint32_t before = 0;
+  for (size_t i = 0; i < plan.hot_mask.size(); ++i) {
+    plan.hot_before[i] = before;
+    before += static_cast<uint32_t>(std::popcount(plan.hot_mask[i]));
+  }
   plan.exceptions.resize(others + 1);
   plan.magnitudes.resize(others + 1);
-  size_t hot = 0;
   size_t exceptions = 0;
-  size_t next = 0;  // of split_rice.exceptions
-  for (size_t i = 0; i < count; ++i) {
-    const uint8_t byte = plan.magnitude_bytes[i];
-    const bool is_hot = byte < plan.table.hot_below;
-    const bool is_other = next < others && split_rice.exceptions[next] == i;
-    const uint64_t magnitude = is_other ? split_rice.magnitudes[next] : 0;  // minus 2
-    plan.hot.values[hot] = magnitude + (is_other ? 1 : 0);
-    plan.hot.widths[hot] = HotWidth(plan.table, byte, element_bits);
-    hot += is_hot ? 1 : 0;
-    plan.exceptions[exceptions] = static_cast<uint16_t>(i);
-    plan.magnitudes[exceptions] = magnitude;
-    exceptions += is_other && !is_hot ? 1 : 0;
-    next += is_other ? 1 : 0;
+  for (size_t i = 0; i < others; ++i) {
+    const uint16_t change = split_rice.exceptions[i];
+    const uint64_t word = plan.hot_mask[change / 64];
+    const bool is_hot = (word >> (change % 64) & 1) != 0;
+    const size_t rank = plan.hot_before[change / 64] +
+                        static_cast<size_t>(std::popcount(word & LowBits(change % 64)));
+    plan.hot.values[is_hot ? rank : hot] = split_rice.magnitudes[i] + 1;
+    plan.exceptions[exceptions] = change;
+    plan.magnitudes[exceptions] = split_rice.magnitudes[i];
+    exceptions += is_hot ? 0 : 1;
   }
   plan.hot.values.resize(hot);
-  plan.hot.widths.resize(hot);
   plan.exceptions.resize(exceptions);
   plan.magnitudes.resize(exceptions);
 }
@@ -142,24 +191,26 @@ void PlanSteps(DType dtype, const BlockChanges& changes, const SplitRicePlan& sp
 // For each class the ranks of its changed elements.
 std::array<std::span<uint16_t>, kClassesMax> RanksByClass(const BlockChanges& changes,
                                                           ClassSplitPlan& plan) {
-  const size_t count = changes.size();
+  const auto count = static_cast<uint32_t>(changes.size());
+  const uint32_t stride = count + kernels::kNumbersSlack;
+  const size_t class_count = plan.table.class_count();
   std::array<uint8_t, 256> class_of{};
   for (size_t i = 0; i < plan.table.threshold_count; ++i) {
-    for (size_t byte = plan.table.thresholds[i]; byte < class_of.size(); ++byte) ++class_of[byte];
+    std::fill(class_of.begin() + plan.table.thresholds[i], class_of.end(),
+              static_cast<uint8_t>(i + 1));
   }
   plan.class_numbers.resize(count);
   for (size_t i = 0; i < count; ++i) plan.class_numbers[i] = class_of[plan.magnitude_bytes[i]];
   plan.scratch.resize(count);
   kernels::RankElements(ActiveInstructionSet(), plan.index, changes.positions.data(),
-                        plan.class_numbers.data(), static_cast<uint32_t>(count),
-                        plan.scratch.data());
-  plan.ranks.resize(count * plan.table.class_count());
-  std::array<uint16_t*, kClassesMax> ends{};
-  for (size_t c = 0; c < plan.table.class_count(); ++c) ends[c] = plan.ranks.data() + c * count;
-  for (size_t i = 0; i < count; ++i) *ends[plan.class_numbers[i]]++ = plan.scratch[i];
+                        plan.class_numbers.data(), count, plan.scratch.data());
+  if (plan.ranks.size() < stride * class_count) plan.ranks.resize(stride * class_count);
+  std::array<uint32_t, kClassesMax> sizes;
+  kernels::SortByClass(ActiveInstructionSet(), plan.class_numbers.data(), plan.scratch.data(),
+                       count, class_count, stride, plan.ranks.data(), sizes.data());
   std::array<std::span<uint16_t>, kClassesMax> ranks;
-  for (size_t c = 0; c < plan.table.class_count(); ++c) {
-    ranks[c] = std::span(plan.ranks.data() + c * count, ends[c]);
+  for (size_t c = 0; c < class_count; ++c) {
+    ranks[c] = std::span(plan.ranks).subspan(c * stride, sizes[c]);
   }
   return ranks;
 }
@@ -168,24 +219,17 @@ std::array<std::span<uint16_t>, kClassesMax> RanksByClass(const BlockChanges& ch
 
 bool TableFits(const ClassTable& table, DType dtype) {
   if (MappingOf(dtype) != Mapping::kFloat) return false;
-  const uint8_t byte_max = ElementBytes(dtype) == 1 ? 0x7F : 0xFF;
-  if (table.hot_below > byte_max || table.hot_scale > byte_max) return false;
-  return table.threshold_count == 0 || table.thresholds[table.threshold_count - 1] <= byte_max;
+  return ShiftsOf(table, dtype).last >= 0;
 }
 
 std::optional<ClassTable> ShiftTable(const ClassTable& table, int shift, DType dtype) {
+  const ShiftRange range = ShiftsOf(table, dtype);
+  if (shift < range.first || shift > range.last) return std::nullopt;
   ClassTable shifted = table;
-  const int byte_max = ElementBytes(dtype) == 1 ? 0x7F : 0xFF;
-  bool reachable = true;
-  const auto move = [&](uint8_t& byte, int low) {
-    const int moved = byte + shift;
-    reachable &= moved >= low && moved <= byte_max;
-    byte = static_cast<uint8_t>(moved);
-  };
-  for (size_t i = 0; i < table.threshold_count; ++i) move(shifted.thresholds[i], 1);
-  move(shifted.hot_below, 0);
-  move(shifted.hot_scale, 0);
-  if (!reachable) return std::nullopt;
+  const auto move = [shift](uint8_t& byte) { byte = static_cast<uint8_t>(byte + shift); };
+  for (size_t i = 0; i < table.threshold_count; ++i) move(shifted.thresholds[i]);
+  move(shifted.hot_below);
+  move(shifted.hot_scale);
   return shifted;
 }
 
@@ -199,9 +243,7 @@ void PlanClassSplit(DType dtype, const BlockChanges& changes, const SplitRicePla
       .count = static_cast<uint32_t>(before.size() / element_bytes),
       .classes = &plan.table};
   DWS_CHECK(changes.positions.back() < input.count);
-  WithElement(dtype, [&](auto element) {
-    LoadMagnitudeBytes<decltype(element)>(changes, before, plan.magnitude_bytes);
-  });
+  LoadMagnitudeBytes(dtype, before, changes.positions, plan.magnitude_bytes);
   plan.shift = ChooseShift(dtype, split_rice, table, plan);
   plan.table = *ShiftTable(table, plan.shift, dtype);
   kernels::IndexClasses(ActiveInstructionSet(), input, plan.index);

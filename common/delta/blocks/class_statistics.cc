@@ -33,7 +33,12 @@ void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statis
   for (size_t i = 0; i < seen.size(); ++i) statistics.elements[i] += seen[i] * stride;
 
   DWS_CHECK(steps.positions.size() == steps.values.size());
+  // The block has not been read lately, and the counters keep loads from running ahead.
+  constexpr size_t kAhead = 32;
   for (size_t i = 0; i < steps.positions.size(); ++i) {
+    if (i + kAhead < steps.positions.size()) {
+      __builtin_prefetch(after.data() + size_t{steps.positions[i + kAhead]} * Element::kBytes);
+    }
     const auto step = static_cast<Bits>(steps.values[i]);
     const Bits old_bits = Element::FromStep(bits_at(steps.positions[i]), static_cast<Bits>(-step));
     const uint8_t byte = MagnitudeByte(old_bits);

@@ -5,9 +5,39 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/delta/bits/element.h"
 #include "common/delta/bits/escapes.h"
+#include "common/delta/kernels/class_index.h"
+#include "common/delta/kernels/class_steps.h"
 
 namespace dws {
+
+void LoadMagnitudeBytes(DType dtype, ByteSpan block, std::span<const uint16_t> positions,
+                        std::vector<uint8_t>& magnitude_bytes) {
+  magnitude_bytes.resize(positions.size());
+  WithElement(dtype, [&](auto element) {
+    using Element = decltype(element);
+    for (size_t i = 0; i < positions.size(); ++i) {
+      magnitude_bytes[i] = MagnitudeByte(
+          LoadLe<typename Element::Bits>(block.data() + size_t{positions[i]} * Element::kBytes));
+    }
+  });
+}
+
+void FindHotChanges(const ClassTable& table, std::span<const uint8_t> magnitude_bytes,
+                    uint32_t element_bits, std::vector<uint64_t>& mask,
+                    std::vector<uint16_t>& numbers, std::vector<uint8_t>& widths) {
+  const auto count = static_cast<uint32_t>(magnitude_bytes.size());
+  mask.resize(CeilDiv(count, 64));
+  kernels::MaskBelow(ActiveInstructionSet(), magnitude_bytes.data(), count, table.hot_below,
+                     mask.data());
+  numbers.resize(count + kernels::kNumbersSlack);
+  numbers.resize(kernels::ListOnes(ActiveInstructionSet(), mask.data(), count, numbers.data()));
+  widths.resize(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    widths[i] = HotWidth(table, magnitude_bytes[numbers[i]], element_bits);
+  }
+}
 
 void PlanHotMagnitudes(HotMagnitudes& hot) {
   DWS_CHECK(hot.values.size() == hot.widths.size());

@@ -13,6 +13,7 @@
 #include "common/base/bytes.h"
 #include "common/delta/bits/bit_stream.h"
 #include "common/model/class_table.h"
+#include "common/model/tensor_spec.h"
 
 namespace dws {
 
@@ -24,21 +25,29 @@ struct HotMagnitudes {
   std::vector<uint8_t> widths;   // the Rice parameter of each
   uint32_t escape_width = 0;
   uint64_t bits = 0;
-
-  void Clear() {
-    values.clear();
-    widths.clear();
-    escape_width = 0;
-    bits = 0;
-  }
 };
+
+// The largest Rice parameter of an element of `element_bits` bits.
+inline uint32_t HotWidthMax(uint32_t element_bits) {
+  return std::min(HotMagnitudes::kWidthMax, element_bits - 1);
+}
 
 // The Rice parameter of a hot element of `element_bits` bits with this magnitude byte.
 inline uint8_t HotWidth(const ClassTable& table, uint8_t magnitude, uint32_t element_bits) {
   const int width = int{table.hot_scale} - int{magnitude};
-  const int width_max = static_cast<int>(std::min(HotMagnitudes::kWidthMax, element_bits - 1));
+  const int width_max = static_cast<int>(HotWidthMax(element_bits));
   return static_cast<uint8_t>(width < 0 ? 0 : std::min(width, width_max));
 }
+
+// Fills `magnitude_bytes` from the elements of `block` at `positions`.
+void LoadMagnitudeBytes(DType dtype, ByteSpan block, std::span<const uint16_t> positions,
+                        std::vector<uint8_t>& magnitude_bytes);
+
+// Finds the hot ones among changes whose old elements have these magnitude bytes: a bit of `mask`
+// for each change, the numbers of the hot ones, and their Rice parameters.
+void FindHotChanges(const ClassTable& table, std::span<const uint8_t> magnitude_bytes,
+                    uint32_t element_bits, std::vector<uint64_t>& mask,
+                    std::vector<uint16_t>& numbers, std::vector<uint8_t>& widths);
 
 // Fills escape_width and bits from values and widths.
 void PlanHotMagnitudes(HotMagnitudes& hot);

@@ -20,6 +20,9 @@ namespace dws::kernels {
 
 inline constexpr size_t kMaskWords = limits::kBlockElements / 64;
 
+// How much room after their results ListOnes and SortByClass overwrite.
+inline constexpr uint32_t kNumbersSlack = 64;
+
 // Bit i % 64 of word i / 64 is element i.
 using BlockMask = std::array<uint64_t, kMaskWords>;
 
@@ -48,6 +51,12 @@ void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& 
 void RankElements(InstructionSet set, const ClassIndex& index, const uint16_t* positions,
                   const uint8_t* classes, uint32_t count, uint16_t* ranks);
 
+// Sorts numbers by class and keeps their order: those of class c come to sorted[c * stride] and
+// after; sizes[c] is how many they are. `stride` is at least count + kNumbersSlack.
+void SortByClass(InstructionSet set, const uint8_t* classes, const uint16_t* numbers,
+                 uint32_t count, size_t class_count, uint32_t stride, uint16_t* sorted,
+                 uint32_t* sizes);
+
 // Flips in `mask` the bits of the elements that have these `count` ranks in class `c`. Ranks are
 // ascending and below the size of the class.
 void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint16_t* ranks,
@@ -55,7 +64,6 @@ void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint
 
 // Lists the numbers of the one bits among the first `size` bits of `words`, ascending, and returns
 // how many there are. `numbers` has room for them and kNumbersSlack more.
-inline constexpr size_t kNumbersSlack = 64;
 uint32_t ListOnes(InstructionSet set, const uint64_t* words, uint32_t size, uint16_t* numbers);
 
 namespace internal {
@@ -66,6 +74,8 @@ void RankElementsAvx2(const ClassIndex& index, const uint16_t* positions, const 
                       uint32_t count, uint16_t* ranks);
 void FlipRanksAvx512(const ClassIndex& index, size_t c, const uint16_t* ranks, uint32_t count,
                      uint64_t* mask);
+void SortByClassAvx512(const uint8_t* classes, const uint16_t* numbers, uint32_t count,
+                       size_t class_count, uint32_t stride, uint16_t* sorted, uint32_t* sizes);
 uint32_t ListOnesAvx512(const uint64_t* words, uint32_t size, uint16_t* numbers);
 }  // namespace internal
 

@@ -12,18 +12,30 @@ namespace {
 constexpr uint32_t kGroups = 4;      // groups whose ranks fill one vector
 constexpr uint32_t kRankLanes = 32;  // ranks of a class in a vector
 
-// The bit of each magnitude byte's class.
+// The bit of each magnitude byte's class. Thresholds mostly lie close together: then all bytes up to
+// the one below the first are alike, and so are those from the last one on, and one table of 64
+// bytes is enough.
 struct ClassBits {
-  __m512i of[4];  // bytes 0-63, 64-127, ...
+  __m512i of[4];  // bytes 0-63, 64-127, ...; of near thresholds only of[0], the bytes from base on
+  __m512i base;
+  bool near = true;
 };
 
 DWS_TARGET_AVX512 inline ClassBits MakeClassBits(const ClassTable& table) {
   alignas(64) uint8_t numbers[64];
   for (uint32_t i = 0; i < 64; ++i) numbers[i] = static_cast<uint8_t>(i);
   ClassBits bits;
+  uint32_t base = 0;
+  if (table.threshold_count > 0) {
+    base = table.thresholds[0] - 1U;
+    bits.near = table.thresholds[table.threshold_count - 1U] - base < 64;
+  }
+  if (!bits.near) base = 0;
+  bits.base = _mm512_set1_epi8(static_cast<int8_t>(base));
   for (uint32_t part = 0; part < 4; ++part) {
-    const __m512i bytes = _mm512_add_epi8(_mm512_load_si512(numbers),
-                                          _mm512_set1_epi8(static_cast<int8_t>(part * 64)));
+    // Bytes above 255 are not looked up.
+    const __m512i bytes = _mm512_adds_epu8(_mm512_load_si512(numbers),
+                                           _mm512_set1_epi8(static_cast<int8_t>(base + part * 64)));
     bits.of[part] = _mm512_set1_epi8(1);
     for (uint32_t c = 1; c <= table.threshold_count; ++c) {
       const __m512i threshold = _mm512_set1_epi8(static_cast<int8_t>(table.thresholds[c - 1]));
@@ -32,6 +44,19 @@ DWS_TARGET_AVX512 inline ClassBits MakeClassBits(const ClassTable& table) {
     }
   }
   return bits;
+}
+
+template <bool kNear>
+DWS_TARGET_AVX512 inline __m512i LookUp(__m512i magnitudes, const ClassBits& bits) {
+  if constexpr (kNear) {
+    const __m512i number =
+        _mm512_min_epu8(_mm512_subs_epu8(magnitudes, bits.base), _mm512_set1_epi8(63));
+    return _mm512_permutexvar_epi8(number, bits.of[0]);
+  } else {
+    const __m512i low = _mm512_permutex2var_epi8(bits.of[0], magnitudes, bits.of[1]);
+    const __m512i high = _mm512_permutex2var_epi8(bits.of[2], magnitudes, bits.of[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(magnitudes), low, high);
+  }
 }
 
 // The magnitude bytes of a group whose elements are in `low`, or in `low` and `high`. The bytes of
@@ -59,14 +84,13 @@ DWS_TARGET_AVX512 inline uint64_t FirstOnes(uint32_t count) {
 }
 
 // The members of all classes among the elements with these magnitude bytes.
+template <bool kNear>
 DWS_TARGET_AVX512 inline __m512i Members(__m512i magnitudes, const ClassBits& bits) {
   alignas(64) static constexpr uint8_t kTransposed[64] = {
       0,  8,  16, 24, 32, 40, 48, 56, 1,  9,  17, 25, 33, 41, 49, 57, 2,  10, 18, 26, 34, 42,
       50, 58, 3,  11, 19, 27, 35, 43, 51, 59, 4,  12, 20, 28, 36, 44, 52, 60, 5,  13, 21, 29,
       37, 45, 53, 61, 6,  14, 22, 30, 38, 46, 54, 62, 7,  15, 23, 31, 39, 47, 55, 63};
-  const __m512i low = _mm512_permutex2var_epi8(bits.of[0], magnitudes, bits.of[1]);
-  const __m512i high = _mm512_permutex2var_epi8(bits.of[2], magnitudes, bits.of[3]);
-  const __m512i class_bits = _mm512_mask_blend_epi8(_mm512_movepi8_mask(magnitudes), low, high);
+  const __m512i class_bits = LookUp<kNear>(magnitudes, bits);
   // For each eight elements: byte j of the product has bit j of each of them, that of the last byte
   // lowest.
   const __m512i transposed = _mm512_gf2p8affine_epi64_epi8(
@@ -75,7 +99,7 @@ DWS_TARGET_AVX512 inline __m512i Members(__m512i magnitudes, const ClassBits& bi
 }
 
 // The members of group number `group`, of which the block has only a part or nothing.
-template <bool kWide>
+template <bool kWide, bool kNear>
 DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
                                    const ClassBits& bits) {
   if (group * 64 >= input.count) return _mm512_setzero_si512();
@@ -89,7 +113,7 @@ DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
   } else {
     low = _mm512_maskz_loadu_epi8(valid, at);
   }
-  return _mm512_and_si512(Members(Magnitudes<kWide>(low, high), bits),
+  return _mm512_and_si512(Members<kNear>(Magnitudes<kWide>(low, high), bits),
                           _mm512_set1_epi64(static_cast<int64_t>(valid)));
 }
 
@@ -115,9 +139,9 @@ DWS_TARGET_AVX512 inline void Transpose(__m512i (&rows)[8]) {
   }
 }
 
-template <bool kWide>
-DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, ClassIndex& index) {
-  const ClassBits bits = MakeClassBits(*input.classes);
+template <bool kWide, bool kNear>
+DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, const ClassBits& bits,
+                             ClassIndex& index) {
   __m512i sizes = _mm512_setzero_si512();  // of all classes, up to this group
   for (uint32_t begin = 0; begin * 64 < input.count; begin += kRankLanes) {
     __m512i ranks[kRankLanes / kGroups];
@@ -131,12 +155,12 @@ DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, ClassIndex& index) {
         __m512i members;
         if (whole) [[likely]] {
           const std::byte* const from = at + size_t{g} * (kWide ? 128 : 64);
-          members = Members(
+          members = Members<kNear>(
               Magnitudes<kWide>(_mm512_loadu_si512(from),
                                 kWide ? _mm512_loadu_si512(from + 64) : _mm512_setzero_si512()),
               bits);
         } else {
-          members = LoadPart<kWide>(input, first + g, bits);
+          members = LoadPart<kWide, kNear>(input, first + g, bits);
         }
         _mm512_storeu_si512(index.members[first + g].data(), members);
         ranks[row] = _mm512_or_si512(ranks[row], _mm512_slli_epi64(sizes, g * 16));
@@ -159,11 +183,32 @@ DWS_TARGET_AVX512 inline uint32_t CountUpTo(__m512i ranks, __m512i rank) {
 
 }  // namespace
 
-void IndexClassesAvx512(const ClassIndexInput& input, ClassIndex& index) {
+DWS_TARGET_AVX512 void IndexClassesAvx512(const ClassIndexInput& input, ClassIndex& index) {
+  const ClassBits bits = MakeClassBits(*input.classes);
   if (input.element_bytes == 2) {
-    Index<true>(input, index);
-  } else {
-    Index<false>(input, index);
+    return bits.near ? Index<true, true>(input, bits, index)
+                     : Index<true, false>(input, bits, index);
+  }
+  return bits.near ? Index<false, true>(input, bits, index)
+                   : Index<false, false>(input, bits, index);
+}
+
+DWS_TARGET_AVX512 void SortByClassAvx512(const uint8_t* classes, const uint16_t* numbers,
+                                         uint32_t count, size_t class_count, uint32_t stride,
+                                         uint16_t* sorted, uint32_t* sizes) {
+  for (size_t c = 0; c < class_count; ++c) {
+    const __m256i wanted = _mm256_set1_epi8(static_cast<int8_t>(c));
+    uint16_t* const begin = sorted + c * stride;
+    uint16_t* out = begin;
+    for (uint32_t i = 0; i < count; i += kRankLanes) {
+      const auto valid = static_cast<__mmask32>(FirstOnes(count - i));
+      const __mmask32 mine =
+          _mm256_mask_cmpeq_epi8_mask(valid, _mm256_maskz_loadu_epi8(valid, classes + i), wanted);
+      _mm512_storeu_si512(
+          out, _mm512_maskz_compress_epi16(mine, _mm512_maskz_loadu_epi16(valid, numbers + i)));
+      out += _mm_popcnt_u32(mine);
+    }
+    sizes[c] = static_cast<uint32_t>(out - begin);
   }
 }
 

@@ -61,6 +61,14 @@ void RankElementsPortable(const ClassIndex& index, const uint16_t* positions,
   }
 }
 
+void SortByClassPortable(const uint8_t* classes, const uint16_t* numbers, uint32_t count,
+                         uint32_t stride, uint16_t* sorted, uint32_t* sizes) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint8_t c = classes[i];
+    sorted[size_t{c} * stride + sizes[c]++] = numbers[i];
+  }
+}
+
 void FlipRanksPortable(const ClassIndex& index, size_t c, const uint16_t* ranks, uint32_t count,
                        uint64_t* mask) {
   uint32_t group = 0;
@@ -118,6 +126,19 @@ void RankElements(InstructionSet set, const ClassIndex& index, const uint16_t* p
   }
 #endif
   RankElementsPortable(index, positions, classes, count, ranks);
+}
+
+void SortByClass(InstructionSet set, const uint8_t* classes, const uint16_t* numbers,
+                 uint32_t count, size_t class_count, uint32_t stride, uint16_t* sorted,
+                 uint32_t* sizes) {
+  DWS_CHECK(stride >= count + kNumbersSlack);
+  std::fill_n(sizes, class_count, 0);
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512) {
+    return internal::SortByClassAvx512(classes, numbers, count, class_count, stride, sorted, sizes);
+  }
+#endif
+  SortByClassPortable(classes, numbers, count, stride, sorted, sizes);
 }
 
 void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint16_t* ranks,

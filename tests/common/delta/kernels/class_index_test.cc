@@ -25,12 +25,14 @@ uint8_t ByteOf(const Bytes& bytes, size_t shift, uint32_t element_bytes, uint32_
                               static_cast<uint8_t>(end[-2]) >> 7);
 }
 
+// Thresholds that lie close together, or anywhere.
 ClassTable TableOf(Random& random, uint32_t element_bytes, size_t class_count) {
   ClassTable table;
   const uint64_t top = element_bytes == 1 ? 127 : 255;
-  uint64_t last = 0;
+  const bool near = random.Chance(0.5);
+  uint64_t last = near ? random.Below(top - 16) : 0;
   while (table.class_count() < class_count) {
-    last += 1 + random.Below(top / class_count);
+    last += 1 + random.Below(near ? 10 : top / class_count);
     if (last > top) break;
     table.thresholds[table.threshold_count++] = static_cast<uint8_t>(last);
   }
@@ -86,8 +88,16 @@ TEST_CASE("class index: every instruction set counts classes as a simple loop do
             RankElements(other, *index, positions.data(), classes.data(),
                          static_cast<uint32_t>(positions.size()), found.data());
             REQUIRE(found == ranks);
+            const auto size = static_cast<uint32_t>(positions.size());
+            const uint32_t stride = size + kNumbersSlack;
+            std::vector<uint16_t> sorted(stride * table.class_count());
+            std::array<uint32_t, kClassesMax> sorted_sizes{};
+            SortByClass(other, classes.data(), ranks.data(), size, table.class_count(), stride,
+                        sorted.data(), sorted_sizes.data());
             mask->fill(0);
             for (size_t c = 0; c < table.class_count(); ++c) {
+              const auto first = sorted.begin() + static_cast<ptrdiff_t>(c * stride);
+              REQUIRE(std::vector(first, first + sorted_sizes[c]) == by_class[c]);
               FlipRanks(other, *index, c, by_class[c].data(),
                         static_cast<uint32_t>(by_class[c].size()), mask->data());
             }

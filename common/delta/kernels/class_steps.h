@@ -1,0 +1,43 @@
+// The inner loops over the sizes of class-split steps (FORMAT.md, "Mode 3"): which changes are hot,
+// and what the sizes cost with a class table. The variants for several instruction sets give the
+// same results.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/instruction_set.h"
+
+namespace dws::kernels {
+
+// Bit i % 64 of words[i / 64] says whether bytes[i] is below `limit`. Bits after `count` are 0.
+void MaskBelow(InstructionSet set, const uint8_t* bytes, uint32_t count, uint8_t limit,
+               uint64_t* words);
+
+// Steps other than +-1, as parallel arrays, whose rest to a multiple of kStepGroup has byte 255 and
+// 0 otherwise.
+inline constexpr size_t kStepGroup = 8;
+struct SizedSteps {
+  const uint8_t* bytes = nullptr;       // magnitude bytes of the old elements
+  const uint32_t* sizes = nullptr;      // |step| - 1; what does not fit is the largest
+  const uint32_t* cold_bits = nullptr;  // what each costs if it is not hot
+  size_t count = 0;                     // a multiple of kStepGroup
+};
+
+// The Rice parameter of a hot step is scale - byte, from 0 to width_max, which is below 32.
+struct HotScale {
+  uint8_t below = 0;  // bytes below are hot
+  uint8_t scale = 0;
+  uint32_t width_max = 0;
+  uint32_t quotient_max = 0;  // larger quotients count as this one
+};
+
+// The bits that the sizes cost, with one for the end of each hot quotient.
+uint64_t SumStepBits(InstructionSet set, const SizedSteps& steps, const HotScale& hot);
+
+namespace internal {
+void MaskBelowAvx2(const uint8_t* bytes, uint32_t count, uint8_t limit, uint64_t* words);
+uint64_t SumStepBitsAvx2(const SizedSteps& steps, const HotScale& hot);
+}  // namespace internal
+
+}  // namespace dws::kernels
