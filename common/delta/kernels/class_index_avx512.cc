@@ -236,21 +236,33 @@ DWS_TARGET_AVX512 uint32_t ListOnesAvx512(const uint64_t* words, uint32_t size, 
       22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
       44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
   const __m512i all = _mm512_load_si512(kNumbers);
-  __m512i base = _mm512_setzero_si512();
   uint16_t* out = numbers;
-  for (uint32_t i = 0; i < size; i += 64) {
-    const uint64_t word = words[i / 64] & FirstOnes(size - i);
-    const uint32_t count = static_cast<uint32_t>(_mm_popcnt_u64(word));
-    const __m512i ones = _mm512_maskz_compress_epi8(word, all);
-    _mm512_storeu_si512(out,
-                        _mm512_add_epi16(base, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(ones))));
-    if (count > 32) [[unlikely]] {
-      _mm512_storeu_si512(
-          out + 32,
-          _mm512_add_epi16(base, _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(ones, 1))));
+  for (uint32_t begin = 0; begin < size; begin += 64 * 64) {
+    const uint64_t* const at = words + begin / 64;
+    const uint32_t word_count = (size - begin + 63) / 64;
+    const uint64_t valid = FirstOnes(word_count);
+    uint64_t filled = 0;  // words that are not 0
+    for (uint32_t i = 0; i < 8; ++i) {
+      const auto mask = static_cast<__mmask8>(valid >> (i * 8));
+      const __m512i eight = _mm512_maskz_loadu_epi64(mask, at + size_t{i} * 8);
+      filled |= uint64_t{_mm512_test_epi64_mask(eight, eight)} << (i * 8);
     }
-    base = _mm512_add_epi16(base, _mm512_set1_epi16(64));
-    out += count;
+    for (; filled != 0; filled = _blsr_u64(filled)) {
+      const auto i = static_cast<uint32_t>(_tzcnt_u64(filled));
+      const uint32_t first = begin + i * 64;
+      const uint64_t word = at[i] & FirstOnes(size - first);
+      const uint32_t count = static_cast<uint32_t>(_mm_popcnt_u64(word));
+      const __m512i base = _mm512_set1_epi16(static_cast<int16_t>(first));
+      const __m512i ones = _mm512_maskz_compress_epi8(word, all);
+      _mm512_storeu_si512(
+          out, _mm512_add_epi16(base, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(ones))));
+      if (count > 32) [[unlikely]] {
+        _mm512_storeu_si512(
+            out + 32,
+            _mm512_add_epi16(base, _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(ones, 1))));
+      }
+      out += count;
+    }
   }
   return static_cast<uint32_t>(out - numbers);
 }
