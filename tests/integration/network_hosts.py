@@ -106,7 +106,8 @@ class NetworkHosts:
 
     def limit(self, host: int, bytes_per_second: int) -> None:
         """Limits the host's link to this rate, in each direction."""
-        rate = ("tbf", "rate", f"{bytes_per_second}bps", "burst", "64kb", "latency", "200ms")
+        burst = max(64 << 10, bytes_per_second // 1000)  # 1 ms: a timer is not more precise
+        rate = ("tbf", "rate", f"{bytes_per_second}bps", "burst", str(burst), "latency", "200ms")
         self._shape(self._spaces[host], "wire", *rate)
         self._shape(self._switch, f"port{host}", *rate)
 

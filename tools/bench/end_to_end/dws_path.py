@@ -9,9 +9,11 @@ from typing import Any, Optional
 
 import dws
 from tests.integration.cluster import Cluster
+from tests.integration.network_hosts import NetworkHosts
 from tools.bench.daemons import weights
 from tools.bench.daemons.engine_loop import WAIT_SECONDS, EngineLoop
-from tools.bench.end_to_end.limited_dir import LimitedDir
+from tools.bench.end_to_end import wire
+from tools.bench.end_to_end.directory import Directory
 from tools.bench.end_to_end.published import Published
 
 _POLL = "--shared-poll-ms=10"
@@ -19,16 +21,22 @@ _POLL = "--shared-poll-ms=10"
 
 class DwsPath:
     """A context manager; inside, version 1 is committed and `views` are the trainer's weights. With
-    `shared` the daemons know nothing of each other but that directory, else they are connected."""
+    `shared` the daemons know nothing of each other but that directory, else they are connected: over
+    loopback, or between `hosts`."""
 
     def __init__(
-        self, specs: list[dws.TensorSpec], threads: int, shared: Optional[LimitedDir]
+        self,
+        specs: list[dws.TensorSpec],
+        threads: int,
+        shared: Optional[Directory] = None,
+        hosts: Optional[NetworkHosts] = None,
     ) -> None:
         self._specs = specs
         self._sender_flags = [f"--threads={threads}"]
         # In addition to the thread that asks for them.
         self._receiver_flags = [f"--threads={threads - 1}"]
-        self._shared = shared
+        self._hosts = hosts
+        self._connected = shared is None
         if shared is not None:
             self._sender_flags.append(f"--shared-dir={shared.near}")
             self._receiver_flags += [f"--shared-dir={shared.far}", _POLL]
@@ -36,14 +44,18 @@ class DwsPath:
             # Over TCP, as between hosts.
             self._sender_flags.append("--insecure")
             self._receiver_flags.append("--insecure")
+        self._version = 1
         self.views: dict[str, Any] = {}
 
     def __enter__(self) -> "DwsPath":
         with ExitStack() as stack:
             cluster = stack.enter_context(Cluster("bench"))
+            self._place(cluster, wire.TRAINER_HOST)
             sender = cluster.start_sender(0, *self._sender_flags)
-            connected = self._shared is None
-            receiver = cluster.start_receiver("engine", *self._receiver_flags, senders=connected)
+            self._place(cluster, wire.ENGINE_HOST)
+            receiver = cluster.start_receiver(
+                "engine", *self._receiver_flags, senders=self._connected
+            )
             self._trainer = stack.enter_context(dws.Trainer(sender.socket, "bench"))
             self.views = self._trainer.register(self._specs, views="numpy")
             weights.fill(self.views)
@@ -53,15 +65,20 @@ class DwsPath:
             self._stack = stack.pop_all()
         return self
 
-    def publish(self, version: int) -> Published:
-        """Returns when the engine's commit is acknowledged."""
+    def _place(self, cluster: Cluster, host: int) -> None:
+        if self._hosts is not None:
+            self._hosts.enter(cluster, host)
+
+    def publish(self) -> Published:
+        """The next version. Returns when the engine's commit is acknowledged."""
+        self._version += 1
         begin = time.monotonic()
-        self._trainer.publish(version)
+        self._trainer.publish(self._version)
         captured = time.monotonic()
-        result = self._trainer.wait(version, 1, WAIT_SECONDS)
+        result = self._trainer.wait(self._version, 1, WAIT_SECONDS)
         return Published(time.monotonic() - begin, captured - begin, result.wire_bytes)
 
-    def finish(self) -> None:
+    def check(self) -> None:
         """Ends the engine. Raises RuntimeError if its weights are not the trainer's."""
         self._engine.finish(self.views)
 

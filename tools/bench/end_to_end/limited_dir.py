@@ -20,28 +20,12 @@ import multiprocessing
 import os
 import threading
 import time
-from typing import Any, Iterator
+from typing import Any
 
-# Folders whose files go from far to near: receivers' reports and the slime reader's acknowledgements.
-BACK = ("receivers", "acks")
+from tools.bench.end_to_end.directory import carry_files, remove_below
+
 _SCAN_SECONDS = 0.005
 _CHUNK_BYTES = 1 << 20
-
-
-def _files(root: str, below: str = "", back: bool = False) -> Iterator[tuple[int, str, bool, Any]]:
-    """When each file got its name, its path below `root`, whether it goes back, and its status."""
-    try:
-        with os.scandir(os.path.join(root, below)) as found:
-            entries = list(found)
-        for entry in entries:
-            path = os.path.join(below, entry.name)
-            if entry.is_dir():
-                yield from _files(root, path, back or entry.name in BACK)
-            elif not entry.name.endswith(".tmp"):
-                status = entry.stat()
-                yield status.st_ctime_ns, path, back, status
-    except FileNotFoundError:
-        return  # removed meanwhile
 
 
 class _Link:
@@ -52,25 +36,13 @@ class _Link:
         self._target = target
         self._back = back
         self._rate = rate
-        self._carried: dict[str, tuple[int, int, int]] = {}
         self._free_at = 0.0  # when the link has sent everything queued
 
     def run(self) -> None:
-        while True:
-            self._carry_new()
-            time.sleep(_SCAN_SECONDS)
+        carry_files(self._source, self._back, self._carry, _SCAN_SECONDS)
 
-    def _carry_new(self) -> None:
-        for _, path, back, status in sorted(_files(self._source), key=lambda file: file[:2]):
-            identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if back == self._back and self._carried.get(path) != identity:
-                self._carried[path] = identity
-                try:
-                    self._carry(path, self._rate.value)
-                except FileNotFoundError:
-                    del self._carried[path]  # replaced or removed meanwhile
-
-    def _carry(self, path: str, rate: float) -> None:
+    def _carry(self, path: str) -> None:
+        rate = self._rate.value
         target = os.path.join(self._target, path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         temporary = target + ".tmp"
@@ -109,7 +81,8 @@ class LimitedDir:
     def __init__(self, root: str) -> None:
         self.near = os.path.join(root, "near")
         self.far = os.path.join(root, "far")
-        for folder in (self.near, os.path.join(root, "store"), self.far):
+        self._folders = (self.near, os.path.join(root, "store"), self.far)
+        for folder in self._folders:
             os.makedirs(folder)
         context = multiprocessing.get_context("spawn")
         self._rate = context.Value("d", 0.0, lock=False)
@@ -118,6 +91,9 @@ class LimitedDir:
 
     def limit(self, bytes_per_second: float) -> None:
         self._rate.value = bytes_per_second
+
+    def remove(self, folder: str) -> None:
+        remove_below(self._folders, folder)
 
     def __enter__(self) -> "LimitedDir":
         return self

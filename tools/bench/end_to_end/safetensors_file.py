@@ -29,7 +29,8 @@ def write_atomically(path: str, write: Any) -> None:
     os.rename(path + ".tmp", path)
 
 
-def write_file(path: str, tensors: list[Tensor], metadata: dict[str, str]) -> None:
+def parts_of_file(tensors: list[Tensor], metadata: dict[str, str]) -> list[Any]:
+    """The bytes of a file, one buffer after the other."""
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for tensor in tensors:
@@ -42,18 +43,24 @@ def write_file(path: str, tensors: list[Tensor], metadata: dict[str, str]) -> No
         end += tensor.size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    return [struct.pack("<Q", len(text)) + text, *(tensor.content for tensor in tensors)]
 
+
+def write_parts(path: str, parts: list[Any]) -> None:
     def write(file: BinaryIO) -> None:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors:
-            file.write(tensor.content)
+        for part in parts:
+            file.write(part)
 
     write_atomically(path, write)
 
 
+def write_file(path: str, tensors: list[Tensor], metadata: dict[str, str]) -> None:
+    write_parts(path, parts_of_file(tensors, metadata))
+
+
 def write_index(path: str, metadata: dict[str, Any], weight_map: dict[str, str]) -> None:
     text = json.dumps({"metadata": metadata, "weight_map": weight_map}).encode()
-    write_atomically(path, lambda file: file.write(text))
+    write_parts(path, [text])
 
 
 def read_header(file: Any) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:

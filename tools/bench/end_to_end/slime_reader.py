@@ -1,5 +1,6 @@
 """The engine's side of slime's path, in a process of its own: looks for the next version folder, applies it
-to a local checkpoint in memory, checks every digest, writes the state down and acknowledges.
+to the engine's copy of the weights, a checkpoint in memory, and acknowledges. Of folders with entries a tensor it
+checks every digest and writes the state down.
 
 What an engine does then, loading the checkpoint, is not part of it.
 """
@@ -7,6 +8,7 @@ What an engine does then, loading the checkpoint, is not part of it.
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import mmap
 import multiprocessing
@@ -19,6 +21,8 @@ import numpy as np
 import xxhash
 import zstandard
 
+from tools.bench.daemons.streams import TIMEOUT_SECONDS
+from tools.bench.end_to_end import flush_writer, overwrite, slime_writer
 from tools.bench.end_to_end import safetensors_file as files
 from tools.bench.end_to_end.slime_writer import INDEX
 
@@ -30,7 +34,14 @@ def _map_file(path: str, access: int) -> Any:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), np.uint8)
 
 
-class _Checkpoint:
+def _await(path: str) -> str:
+    """Returns the path when something is there."""
+    while not os.path.exists(path):
+        time.sleep(POLL_SECONDS)
+    return path
+
+
+class Checkpoint:
     """The local checkpoint, mapped writable: its tensors' bytes by name."""
 
     def __init__(self, folder: str) -> None:
@@ -55,32 +66,30 @@ class _Checkpoint:
     def write_state(self, version: int) -> None:
         text = json.dumps({"version": f"{version:06d}"}).encode()
         path = os.path.join(self._folder, ".weight_sync", "state.json")
-        files.write_atomically(path, lambda file: file.write(text))
+        files.write_parts(path, [text])
 
 
-class _Reader:
+class _EntryReader:
+    """Of what SlimeWriter writes."""
+
     def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
         self._folder = folder
         self._piece_bytes = piece_bytes
-        self._local = _Checkpoint(local)
+        self._local = Checkpoint(local)
         self._pool = ThreadPoolExecutor(threads)
 
     def apply(self, version: int) -> None:
         """Waits for the version's index, which is written last, and applies it."""
         folder = os.path.join(self._folder, f"weight_v{version:06d}")
-        index_path = os.path.join(folder, INDEX)
-        while not os.path.exists(index_path):
-            time.sleep(POLL_SECONDS)
-        with open(index_path) as file:
+        with open(_await(os.path.join(folder, INDEX))) as file:
             index = json.load(file)
-        if index["metadata"]["base_version"] != f"{version - 1:06d}":
-            raise RuntimeError(
-                f"version {version} is a delta of {index['metadata']['base_version']}"
-            )
+        metadata = index["metadata"]
+        if metadata["base_version"] != f"{version - 1:06d}":
+            raise RuntimeError(f"version {version} is a delta of {metadata['base_version']}")
         self._local.lock()
         entries = {}
         for shard in sorted(set(index["weight_map"].values())):
-            content = _map_file(os.path.join(folder, shard), mmap.ACCESS_READ)
+            content = _map_file(_await(os.path.join(folder, shard)), mmap.ACCESS_READ)
             places, digests = files.read_header(content)
             for name, (begin, end) in places.items():
                 entries[name] = (content[begin:end], digests[name])
@@ -88,14 +97,18 @@ class _Reader:
             raise RuntimeError(
                 f"version {version}: its shards hold other tensors than its index says"
             )
-        applied = [self._pool.submit(self._apply_entry, name, *entries[name]) for name in entries]
-        for future in applied:
-            future.result()
+        apply = self._apply_xor if metadata["delta_encoding"] == "xor" else overwrite.apply
+        applied = {
+            name: self._pool.submit(apply, self._local.tensors[name], entry)
+            for name, (entry, _) in entries.items()
+        }
+        for name, future in applied.items():
+            if future.result() != entries[name][1]:
+                raise RuntimeError(f"'{name}' is not what the trainer published")
         self._local.write_state(version)
         self._local.unlock()
 
-    def _apply_entry(self, name: str, entry: Any, expected: str) -> None:
-        tensor = self._local.tensors[name]
+    def _apply_xor(self, tensor: Any, entry: Any) -> str:
         buffer = np.empty(min(self._piece_bytes or tensor.size, tensor.size), np.uint8)
         digest = xxhash.xxh3_128()
         first = 0
@@ -105,12 +118,52 @@ class _Reader:
                 np.bitwise_xor(piece, buffer[:count], out=piece)
                 digest.update(piece)
                 first += count
-        if digest.hexdigest() != expected:
-            raise RuntimeError(f"'{name}' is not what the trainer published")
+        return digest.hexdigest()
 
 
-def _run(folder: str, local: str, acks: str, threads: int, piece_bytes: int, pipe: Any) -> None:
-    reader = _Reader(folder, local, threads, piece_bytes)
+class _FlushReader:
+    """Of what FlushWriter writes."""
+
+    def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
+        del piece_bytes  # changed elements alone are looked at
+        self._folder = folder
+        self._tensors = {
+            name: tensor.view(np.uint16) for name, tensor in Checkpoint(local).tensors.items()
+        }
+        self._pool = ThreadPoolExecutor(threads)
+
+    def apply(self, version: int) -> None:
+        """Waits for the version's marker, which is written last, and applies it."""
+        folder = os.path.join(self._folder, f"weight_v{version:06d}")
+        with open(_await(os.path.join(folder, flush_writer.MARKER))) as file:
+            count = int(file.read())
+        while len(paths := glob.glob(os.path.join(folder, "*.safetensors"))) < count:
+            time.sleep(POLL_SECONDS)
+        for future in [self._pool.submit(self._apply_flush, path) for path in paths]:
+            future.result()
+
+    def _apply_flush(self, path: str) -> None:
+        content = _map_file(path, mmap.ACCESS_READ)
+        if content[:4].tobytes() == zstandard.FRAME_HEADER:
+            content = np.frombuffer(zstandard.ZstdDecompressor().decompress(content), np.uint8)
+        places, metadata = files.read_header(content)
+        positions, values = (
+            content[slice(*places[column])]
+            for column in (flush_writer.POSITIONS, flush_writer.VALUES)
+        )
+        for param in json.loads(metadata["params"]):
+            numbers = positions[param["pos_start"] : param["pos_end"]].view(f"<u{param['pos_width']}")
+            if metadata["encoding"] != "indices":
+                numbers = np.cumsum(numbers, dtype=np.int64) + np.arange(numbers.size)
+            new = values[2 * param["val_start"] : 2 * param["val_end"]].view("<u2")
+            self._tensors[param["name"]][numbers] = new
+
+
+def _run(
+    folder: str, local: str, acks: str, threads: int, piece_bytes: int, encoding: str, pipe: Any
+) -> None:
+    kind = _EntryReader if encoding in slime_writer.ENCODINGS else _FlushReader
+    reader = kind(folder, local, threads, piece_bytes)
     pipe.send("ready")
     version = 0
     while True:
@@ -121,29 +174,33 @@ def _run(folder: str, local: str, acks: str, threads: int, piece_bytes: int, pip
             pipe.send(f"version {version}: {error}")
             raise
         os.makedirs(acks, exist_ok=True)
-        files.write_atomically(os.path.join(acks, f"{version:06d}"), lambda file: file.write(b"ok"))
+        files.write_parts(os.path.join(acks, f"{version:06d}"), [b"ok"])
 
 
 class SlimeReader:
     """A context manager around the process. `acks`: the folder for a file a version that is applied."""
 
-    def __init__(self, folder: str, local: str, acks: str, threads: int, piece_bytes: int) -> None:
+    def __init__(
+        self, folder: str, local: str, acks: str, threads: int, piece_bytes: int, encoding: str
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_run, args=(folder, local, acks, threads, piece_bytes, theirs), daemon=True
-        )
+        arguments = (folder, local, acks, threads, piece_bytes, encoding, theirs)
+        self._process = context.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
         self._pipe.recv()
 
     def await_ack(self, acks: str, version: int) -> None:
         """Returns when the acknowledgement of `version` is in `acks`, as the trainer sees it. Raises
-        RuntimeError if the reader has failed."""
+        RuntimeError if the reader has failed, or nothing comes."""
         path = os.path.join(acks, f"{version:06d}")
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not os.path.exists(path):
             if self._pipe.poll():
                 raise RuntimeError(self._pipe.recv())
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"version {version} was not acknowledged in {TIMEOUT_SECONDS:g} s")
             time.sleep(POLL_SECONDS)
 
     def __enter__(self) -> "SlimeReader":

@@ -1,5 +1,5 @@
-"""The trainer's side of slime's path, as fast as numpy, zstandard and xxhash make it: version folders of
-xor'ed bytes, zstd of level 1, xxh3-128 of the new bytes.
+"""The trainer's side of slime's path with entries a tensor, as fast as numpy, zstandard and xxhash make it: version
+folders of xor'ed bytes, or of positions and new bytes ("overwrite"), zstd of level 1, xxh3-128 of the new bytes.
 
 A tensor is handled in pieces that stay in the cache, on one of `threads` threads; a shard is written while
 the next ones are compressed, and the index last.
@@ -15,11 +15,46 @@ import numpy as np
 import xxhash
 import zstandard
 
+from tools.bench.end_to_end import overwrite
 from tools.bench.end_to_end import safetensors_file as files
 
 INDEX = "model.safetensors.index.json"
+ENCODINGS = ("xor", "overwrite")
 LEVEL = 1
 _SHARD_BYTES = 512 << 20  # of weights
+
+
+def write_checkpoint(folder: str, views: dict[str, Any]) -> None:
+    """The base that readers apply versions to."""
+    weight_map = {}
+    shards = _shards(views)
+    for number, names in enumerate(shards):
+        shard = _shard_name(number, len(shards))
+        tensors = []
+        for name in names:
+            view = views[name].reshape(-1).view(np.uint8)
+            tensors.append(files.Tensor(name, "BF16", [view.size // 2], view.size, view))
+        files.write_file(os.path.join(folder, shard), tensors, {"format": "pt"})
+        weight_map.update(dict.fromkeys(names, shard))
+    total = sum(view.nbytes for view in views.values())
+    files.write_index(os.path.join(folder, INDEX), {"total_size": total}, weight_map)
+
+
+def _shards(views: dict[str, Any]) -> list[list[str]]:
+    """The tensors of each file, by name."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, view in views.items():
+        if filled and filled + view.nbytes > _SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += view.nbytes
+    return shards
+
+
+def _shard_name(number: int, shards: int) -> str:
+    return f"model-{number:05d}-of-{shards:05d}.safetensors"
 
 
 class SlimeWriter:
@@ -29,46 +64,29 @@ class SlimeWriter:
     Threads: one at a time.
     """
 
-    def __init__(self, folder: str, views: dict[str, Any], threads: int, piece_bytes: int) -> None:
+    def __init__(
+        self, folder: str, views: dict[str, Any], threads: int, piece_bytes: int, encoding: str
+    ) -> None:
         self._folder = folder
         self._new = {name: view.reshape(-1).view(np.uint8) for name, view in views.items()}
         self._old = {name: view.copy() for name, view in self._new.items()}
         self._piece_bytes = piece_bytes
+        self._encoding = encoding
         self._pool = ThreadPoolExecutor(threads)
-        self._shards: list[list[str]] = [[]]
-        filled = 0
-        for name, view in self._new.items():
-            if filled and filled + view.size > _SHARD_BYTES:
-                self._shards.append([])
-                filled = 0
-            self._shards[-1].append(name)
-            filled += view.size
-
-    def write_checkpoint(self, folder: str) -> None:
-        """The base that readers apply versions to."""
-        weight_map = {}
-        for number, names in enumerate(self._shards):
-            shard = self._shard_name(number)
-            tensors = []
-            for name in names:
-                view = self._new[name]
-                tensors.append(files.Tensor(name, "BF16", [view.size // 2], view.size, view))
-            files.write_file(os.path.join(folder, shard), tensors, {"format": "pt"})
-            weight_map.update(dict.fromkeys(names, shard))
-        total = sum(view.size for view in self._new.values())
-        files.write_index(os.path.join(folder, INDEX), {"total_size": total}, weight_map)
+        self._shards = _shards(views)
 
     def publish(self, version: int) -> int:
         """Writes the folder of `version`. Returns the bytes of its shards' tensors."""
         folder = os.path.join(self._folder, f"weight_v{version:06d}")
         os.makedirs(folder)
+        encode = self._encode_xor if self._encoding == "xor" else self._encode_overwrite
         encoding = {
-            name: self._pool.submit(self._encode, name) for names in self._shards for name in names
+            name: self._pool.submit(encode, name) for names in self._shards for name in names
         }
         weight_map: dict[str, str] = {}
         written = 0
         for number, names in enumerate(self._shards):
-            shard = self._shard_name(number)
+            shard = _shard_name(number, len(self._shards))
             tensors, digests = [], {}
             for name in names:
                 encoded = encoding.pop(name).result()
@@ -83,7 +101,7 @@ class SlimeWriter:
         metadata = {
             "version": f"{version:06d}",
             "base_version": f"{version - 1:06d}",
-            "delta_encoding": "xor",
+            "delta_encoding": self._encoding,
             "compression_format": "zstd",
             "checksum_format": "xxh3-128",
         }
@@ -93,10 +111,7 @@ class SlimeWriter:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def _shard_name(self, number: int) -> str:
-        return f"model-{number:05d}-of-{len(self._shards):05d}.safetensors"
-
-    def _encode(self, name: str) -> Optional[tuple[bytes, str]]:
+    def _encode_xor(self, name: str) -> Optional[tuple[bytes, str]]:
         """A tensor's entry and digest, None for one that has not changed. The copy of old weights takes
         the new ones on the way."""
         new, old = self._new[name], self._old[name]
@@ -116,6 +131,16 @@ class SlimeWriter:
             np.copyto(before, after)
         entry.append(frame.flush())
         return (b"".join(entry), digest.hexdigest()) if changed else None
+
+    def _encode_overwrite(self, name: str) -> Optional[tuple[bytes, str]]:
+        """As _encode_xor."""
+        new, old = self._new[name], self._old[name]
+        payload = overwrite.encode(old, new, self._piece_bytes or new.size)
+        if payload is None:
+            return None
+        np.copyto(old, new)
+        entry = zstandard.ZstdCompressor(level=LEVEL).compress(payload)
+        return entry, xxhash.xxh3_128_hexdigest(new)
 
 
 def _words(array: Any) -> Any:

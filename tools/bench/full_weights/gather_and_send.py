@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tests.integration.network_hosts import NetworkHosts
+from tools.bench.daemons.streams import receive_all
 from tools.bench.full_weights.mesh_job import all_ranks
-from tools.bench.full_weights.raw_limits import receive_all
 from tools.bench.full_weights.shapes import Shapes
 
 _TIMEOUT_SECONDS = 300.0

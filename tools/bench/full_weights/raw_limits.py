@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-_PIECE_BYTES = 1 << 20
+from tools.bench.daemons.streams import receive_all
 
 
 class RawLimits:
@@ -56,12 +56,3 @@ def _send(address: Any, source: Any) -> None:
 def _receive(connection: socket.socket, to: Any) -> None:
     with connection:
         receive_all(connection, to.data)
-
-
-def receive_all(connection: socket.socket, to: memoryview) -> None:
-    have = 0
-    while have < len(to):
-        got = connection.recv_into(to[have : have + _PIECE_BYTES])
-        if got == 0:
-            raise RuntimeError(f"a stream ended after {have} of {len(to)} bytes")
-        have += got

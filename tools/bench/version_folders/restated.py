@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 import zstandard
 
+from tools.bench.end_to_end import overwrite
 from tools.bench.end_to_end import safetensors_file as files
 
 INDEX = "model.safetensors.index.json"
@@ -31,12 +32,7 @@ def encode(encoding: str, old: Any, new: Any) -> Optional[Any]:
     if encoding == "xor":
         difference = new ^ old
         return difference if np.count_nonzero(difference) else None
-    changed = new != old
-    positions = np.flatnonzero(changed).astype("<u4")
-    if positions.size == 0:
-        return None
-    count = np.array([positions.size], "<u4")
-    return np.concatenate([count.view(np.uint8), positions.view(np.uint8), new[changed]])
+    return overwrite.encode(old, new, new.size)
 
 
 class RestatedWriter:
@@ -104,7 +100,7 @@ class RestatedReader:
                 work.append((tensors[name], memoryview(content)[begin:end], digests[name]))
         for one in maps:
             one.madvise(mmap.MADV_WILLNEED)
-        apply = _apply_xor if metadata["delta_encoding"] == "xor" else _apply_overwrite
+        apply = _apply_xor if metadata["delta_encoding"] == "xor" else overwrite.apply
         with ThreadPoolExecutor(self._threads) as pool:
             found = list(pool.map(lambda item: apply(item[0], item[1]) == item[2], work))
         if not all(found):
@@ -136,10 +132,3 @@ def _apply_xor(tensor: Any, entry: memoryview) -> str:
             digest.update(part)
             first += len(piece)
     return digest.hexdigest()
-
-
-def _apply_overwrite(tensor: Any, entry: memoryview) -> str:
-    payload = np.frombuffer(zstandard.ZstdDecompressor().decompress(bytes(entry)), np.uint8)
-    (count,) = payload[:4].view("<u4")
-    tensor[payload[4 : 4 + 4 * count].view("<u4")] = payload[4 + 4 * count :]
-    return xxhash.xxh3_128_hexdigest(tensor)
