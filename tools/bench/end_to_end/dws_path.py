@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 import dws
 from tests.integration.cluster import Cluster
@@ -22,7 +22,7 @@ _POLL = "--shared-poll-ms=10"
 class DwsPath:
     """A context manager; inside, version 1 is committed and `views` are the trainer's weights. With
     `shared` the daemons know nothing of each other but that directory, else they are connected: over
-    loopback, or between `hosts`."""
+    loopback, or between `hosts`. `flags`: more ones, of both daemons."""
 
     def __init__(
         self,
@@ -30,11 +30,12 @@ class DwsPath:
         threads: int,
         shared: Optional[Directory] = None,
         hosts: Optional[NetworkHosts] = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self._specs = specs
-        self._sender_flags = [f"--threads={threads}"]
+        self._sender_flags = [f"--threads={threads}", *flags]
         # In addition to the thread that asks for them.
-        self._receiver_flags = [f"--threads={threads - 1}"]
+        self._receiver_flags = [f"--threads={threads - 1}", *flags]
         self._hosts = hosts
         self._connected = shared is None
         if shared is not None:
@@ -69,14 +70,16 @@ class DwsPath:
         if self._hosts is not None:
             self._hosts.enter(cluster, host)
 
-    def publish(self) -> Published:
+    def publish(self, full: bool = False) -> Published:
         """The next version. Returns when the engine's commit is acknowledged."""
         self._version += 1
         begin = time.monotonic()
-        self._trainer.publish(self._version)
+        stats = self._trainer.publish(self._version, full=full)
         captured = time.monotonic()
         result = self._trainer.wait(self._version, 1, WAIT_SECONDS)
-        return Published(time.monotonic() - begin, captured - begin, result.wire_bytes)
+        return Published(
+            time.monotonic() - begin, captured - begin, result.wire_bytes, stats.full
+        )
 
     def check(self) -> None:
         """Ends the engine. Raises RuntimeError if its weights are not the trainer's."""

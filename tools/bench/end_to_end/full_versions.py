@@ -8,8 +8,6 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
-
 import dws
 from tests.integration.cluster import Cluster, Daemon
 from tools.bench.daemons import weights
@@ -20,19 +18,6 @@ from tools.bench.end_to_end.published import Published
 
 _STALL_MAX = 1.3
 _SECONDS_MAX = 1.5
-_SEED = 20261126
-_TILE_ELEMENTS = 1 << 22
-
-
-def _change_all(views: dict[str, Any], turn: int) -> None:
-    """Flips bits of every element; the lowest of each, so that none stays."""
-    random = np.random.default_rng(_SEED + turn)
-    tile = random.integers(0, 1 << 16, _TILE_ELEMENTS, np.uint16) | np.uint16(1)
-    for view in views.values():
-        flat = view.reshape(-1)
-        for first in range(0, flat.size, tile.size):
-            part = flat[first : first + tile.size]
-            part ^= tile[: part.size]
 
 
 def _await_engine(receiver: Daemon) -> None:
@@ -55,11 +40,12 @@ def _run(size_bytes: int, threads: int) -> list[Published]:
         trainer = stack.enter_context(dws.Trainer(sender.socket, "bench"))
         views = trainer.register(specs, views="numpy")
         weights.fill(views)
+        changes = model.RandomBits(views, 1.0)
         engine = EngineLoop(receiver.socket, specs, idle=True)
         _await_engine(receiver)
         for version in (1, 2, 3):
             if version > 1:
-                _change_all(views, version)
+                changes.advance()
             begin = time.monotonic()
             stats = trainer.publish(version, full=version == 3)
             captured = time.monotonic()
@@ -67,7 +53,7 @@ def _run(size_bytes: int, threads: int) -> list[Published]:
             seconds = time.monotonic() - begin
             if stats.full != (version != 2):
                 raise RuntimeError(f"version {version}: full is {stats.full}")
-            results.append(Published(seconds, captured - begin, result.wire_bytes))
+            results.append(Published(seconds, captured - begin, result.wire_bytes, stats.full))
         engine.finish(views)
     return results
 

@@ -1,5 +1,5 @@
-"""The weights of P5: BF16 tensors in the proportions of a Llama of 16 layers, and changes of one step at
-uniform places, other ones for each version."""
+"""The weights of P5: BF16 tensors in the proportions of a Llama of 16 layers, and changes at uniform places,
+other ones for each version: of one step, or of random bits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _PARTS = {
 }
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _SEED = 20260211
+_TILE_ELEMENTS = 1 << 22
 
 
 def specs(size_bytes: int) -> list[dws.TensorSpec]:
@@ -54,3 +55,21 @@ class Changes:
             positions = positions[positions < flat.size]
             steps = self._random.integers(0, 2, positions.size, np.uint16) * 2 - 1
             flat[positions] += steps.astype(np.uint16)
+
+
+class RandomBits:
+    """Flips random bits, at least one, of about `density` of the elements of numpy views of BF16 tensors. The
+    places are those of one tile, again and again."""
+
+    def __init__(self, views: dict[str, Any], density: float) -> None:
+        self._views = [view.reshape(-1) for view in views.values()]
+        self._density = density
+        self._random = np.random.default_rng(_SEED + 1)
+
+    def advance(self) -> None:
+        tile = self._random.integers(1, 1 << 16, _TILE_ELEMENTS, np.uint16)
+        tile[self._random.random(tile.size, np.float32) >= self._density] = 0
+        for flat in self._views:
+            for first in range(0, flat.size, tile.size):
+                part = flat[first : first + tile.size]
+                part ^= tile[: part.size]

@@ -1,6 +1,7 @@
 """P5: from a publish to the engine's acknowledgement, against slime's path with each of its encodings and a full
 copy, over loopback, over a directory of limited throughput, and between two hosts whose link has a limit. P27:
-versions in which every element changed, beside first contact."""
+versions in which every element changed, beside first contact. dense: what the daemons choose by themselves at
+each density, beside a delta and a full version."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from tests.integration.network_hosts import NoNamespaces
 from tools.bench.daemons.report import Report
 from tools.bench.end_to_end import comparison
 from tools.bench.end_to_end.comparison import Size, Way
+from tools.bench.end_to_end.density import bench_density
 from tools.bench.end_to_end.full_versions import bench_full_versions
 
 _ALLOWANCE_BYTES = 256 << 20
@@ -51,16 +53,19 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--link-gib", type=float, default=1.0, help="weights that go over a link (%(default)s)"
     )
+    parser.add_argument(
+        "--dense-gib", type=float, default=0.5, help="weights, of each of dense's three (%(default)s)"
+    )
     parser.add_argument("--dir", default="/dev/shm", help="a folder in memory (%(default)s)")
     parser.add_argument(
-        "--only", choices=["loopback", "shared", "link", "full"],
-        help="one of P5's three ways, or P27",
+        "--only", choices=["loopback", "shared", "link", "full", "density"],
+        help="one of P5's three ways, P27, or dense",
     )  # fmt: skip
     options = parser.parse_args()
     if not 0 < options.gib <= 1024 or not 1 <= options.rounds <= 30 or options.threads < 1:
         parser.error("expected --gib above 0, --rounds from 1 to 30, --threads above 0")
-    if not 0 < options.link_gib <= 1024:
-        parser.error("expected --link-gib above 0")
+    if not 0 < options.link_gib <= 1024 or not 0 < options.dense_gib <= 1024:
+        parser.error("expected --link-gib and --dense-gib above 0")
     # The checkpoint that slime's path patches, and the first version's files in the directory.
     needed = int(2 * options.gib * (1 << 30)) + _ALLOWANCE_BYTES
     if shutil.disk_usage(options.dir).free < needed:
@@ -87,6 +92,8 @@ class _Program:
         if self._wanted("full"):
             size_bytes = int(options.gib * (1 << 30))
             bench_full_versions(size_bytes, options.rounds, options.threads, self._report)
+        if self._wanted("density"):
+            bench_density(options.dense_gib, options.rounds, options.threads, self._report)
         self._report.print_table()
 
     def _wanted(self, part: str) -> bool:

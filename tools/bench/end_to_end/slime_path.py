@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Type, Union
 
 import numpy as np
 
@@ -45,7 +45,8 @@ class SlimePath:
                 os.makedirs(folder, exist_ok=True)
             os.makedirs(self._local)
             stack.callback(shutil.rmtree, self._local)
-            kind = SlimeWriter if self._encoding in slime_writer.ENCODINGS else FlushWriter
+            entries = self._encoding in slime_writer.ENCODINGS
+            kind: Type[Union[SlimeWriter, FlushWriter]] = SlimeWriter if entries else FlushWriter
             how = (self._threads, self._piece_bytes, self._encoding)
             self._writer = kind(near, self._views, *how)
             stack.callback(self._writer.close)

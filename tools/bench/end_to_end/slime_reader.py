@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Type, Union
 
 import numpy as np
 import xxhash
@@ -162,7 +162,8 @@ class _FlushReader:
 def _run(
     folder: str, local: str, acks: str, threads: int, piece_bytes: int, encoding: str, pipe: Any
 ) -> None:
-    kind = _EntryReader if encoding in slime_writer.ENCODINGS else _FlushReader
+    entries = encoding in slime_writer.ENCODINGS
+    kind: Type[Union[_EntryReader, _FlushReader]] = _EntryReader if entries else _FlushReader
     reader = kind(folder, local, threads, piece_bytes)
     pipe.send("ready")
     version = 0
