@@ -77,6 +77,11 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual(ran.returncode, 2, rates)
             self.assertIn("--link-mb-s", ran.stderr)
 
+    def test_a_link_that_a_full_copy_does_not_cross_in_time_is_refused(self) -> None:
+        ran = run_e2e("--only=link", "--link-gib=1", "--link-mb-s=100,1")
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("takes 1074 s at the slowest of --link-mb-s", ran.stderr)
+
     def test_full_versions_are_compared_with_first_contact(self) -> None:
         rows, _ = self.rows_of("--only=full")
         self.assertEqual({row["id"] for row in rows}, {"P27"})

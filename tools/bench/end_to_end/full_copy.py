@@ -29,7 +29,7 @@ def _run(connection: socket.socket, sizes: list[int], pipe: Any) -> None:
         for tensor in live:
             receive_all(connection, tensor.data)
         connection.sendall(more)
-    pipe.send([xxhash.xxh3_128_hexdigest(tensor) for tensor in live])
+    pipe.send([xxhash.xxh3_128_hexdigest(tensor.data) for tensor in live])
 
 
 class FullCopy:
@@ -71,7 +71,7 @@ class FullCopy:
         """Ends the engine. Raises RuntimeError if its weights are not the trainer's."""
         self._stream.shutdown(socket.SHUT_WR)
         for (name, view), digest in zip(self._views.items(), self._receive()):
-            if digest != xxhash.xxh3_128_hexdigest(view):
+            if digest != xxhash.xxh3_128_hexdigest(view.data):
                 raise RuntimeError(f"full copy: the engine's '{name}' is not what was published")
 
     def _receive(self) -> Any:

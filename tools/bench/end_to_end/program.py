@@ -15,6 +15,7 @@ from typing import Callable, ContextManager
 
 from tests.integration.network_hosts import NoNamespaces
 from tools.bench.daemons.report import Report
+from tools.bench.daemons.streams import TIMEOUT_SECONDS
 from tools.bench.end_to_end import comparison
 from tools.bench.end_to_end.comparison import Size, Way
 from tools.bench.end_to_end.density import bench_density
@@ -66,6 +67,12 @@ def parse_options() -> argparse.Namespace:
         parser.error("expected --gib above 0, --rounds from 1 to 30, --threads above 0")
     if not 0 < options.link_gib <= 1024 or not 0 < options.dense_gib <= 1024:
         parser.error("expected --link-gib and --dense-gib above 0")
+    copy_seconds = options.link_gib * (1 << 30) / (1e6 * min(options.link_mb_s))
+    if copy_seconds > TIMEOUT_SECONDS:
+        parser.error(
+            f"a full copy of --link-gib={options.link_gib:g} takes {copy_seconds:.0f} s at the slowest of"
+            f" --link-mb-s, more than {TIMEOUT_SECONDS:.0f} s: take less, or a faster link"
+        )
     # The checkpoint that slime's path patches, and the first version's files in the directory.
     needed = int(2 * options.gib * (1 << 30)) + _ALLOWANCE_BYTES
     if shutil.disk_usage(options.dir).free < needed:
