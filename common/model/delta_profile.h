@@ -15,9 +15,6 @@ namespace dws {
 
 enum class DeltaProfile : uint8_t { kFast, kWan, kDirect };
 
-// Of the weights' bytes: a delta that has as much is given up for full tensors.
-inline constexpr double kFullShare = 7.0 / 8;
-
 // What an operator configures. Auto: a receiver asks for the profile that fits its link's speed,
 // and a sender makes that encoding while a receiver asks for it.
 enum class ProfileChoice : uint8_t { kAuto, kFast, kWan, kDirect };

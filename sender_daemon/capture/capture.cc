@@ -298,7 +298,10 @@ CapturedVersion Capture::FinishFull() {
     }
   }
   if (full_ != FullCause::kFirst) {
-    snapshot_.full_watch().Learn(PayloadBytes(blocks_), sample_bytes, whole);
+    snapshot_.full_watch().Learn({.delta_bytes = PayloadBytes(blocks_),
+                                  .delta_of_bytes = sample_bytes,
+                                  .changed = result.nnz,
+                                  .whole = whole});
   }
   CloseKept();
   return result;
@@ -343,7 +346,10 @@ CapturedVersion Capture::FinishDelta() {
     }
     snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
-  snapshot_.full_watch().Learn(PayloadBytes(blocks_), layout.size_bytes(), whole);
+  snapshot_.full_watch().Learn({.delta_bytes = PayloadBytes(blocks_),
+                                .delta_of_bytes = layout.size_bytes(),
+                                .changed = result.nnz,
+                                .whole = whole});
   result.density = snapshot_.density_watch().Learn(blocks_);
   result.blocks = std::move(blocks_);
   return result;

@@ -357,12 +357,10 @@ Status TrainerSession::AdmitVersion(WeightVersion version) const {
 
 void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   const std::optional<DeltaProfile> decided = Decided(options_.profile);
-  FullCause cause = FullCause::kNone;
-  if (state_->snapshot->full_watch().pays()) cause = FullCause::kDense;
-  if (full) cause = FullCause::kAsked;
+  const DeltaProfile profile = decided.has_value() ? *decided : state_->log->Asked();
+  const FullCause cause = full ? FullCause::kAsked : state_->snapshot->full_watch().Cause(profile);
   live.open_version =
-      std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version,
-                                decided.has_value() ? *decided : state_->log->Asked(), cause);
+      std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, profile, cause);
   if (cause != FullCause::kNone) parts_.on_replacing();
   if (parts_.views != nullptr) parts_.views->OnOpened();
 }

@@ -24,9 +24,9 @@ TEST_CASE("a slower link gets a more expensive encoding", "[link]") {
   CHECK(ProfileAt(1 << 20) == DeltaProfile::kWan);
   CHECK(ProfileAt(limits::kWanBytesPerSecond / 10 * 9) == DeltaProfile::kWan);
   CHECK(ProfileAt(limits::kWanBytesPerSecond / 10 * 11) == DeltaProfile::kFast);
-  CHECK(ProfileAt(LinkSpeed::kDirectBytesPerSecond / 10 * 9) == DeltaProfile::kFast);
+  CHECK(ProfileAt(kDirectBytesPerSecond / 10 * 9) == DeltaProfile::kFast);
   // Dense steps are chosen only for links slower than the dense encoder.
-  CHECK(ProfileAt(LinkSpeed::kDirectBytesPerSecond / 10 * 11) == DeltaProfile::kDirect);
+  CHECK(ProfileAt(kDirectBytesPerSecond / 10 * 11) == DeltaProfile::kDirect);
   CHECK(ProfileAt(uint64_t{10} << 30) == DeltaProfile::kDirect);
 }
 

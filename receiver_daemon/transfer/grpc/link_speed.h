@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/threads/mutex.h"
 #include "common/model/delta_profile.h"
+#include "common/model/full_cost.h"
 #include "common/model/limits.h"
 
 namespace dws {
@@ -13,10 +14,6 @@ namespace dws {
 // Threads: safe from any.
 class LinkSpeed {
  public:
-  // Faster links ask for direct: what dense steps save is sent in less time than a core decodes
-  // them in (docs/design-notes.md).
-  static constexpr uint64_t kDirectBytesPerSecond = uint64_t{256} << 20;
-
   // A transfer that ended. Short ones are latency, not bandwidth, and are not counted.
   void Add(uint64_t bytes, Duration took) {
     if (bytes < limits::kLinkSampleBytesMin || took <= Duration::zero()) return;

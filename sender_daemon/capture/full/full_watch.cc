@@ -1,10 +1,10 @@
-// The share of the bytes decides, not that of the elements: where every element changes by little,
-// dense steps are a third of the weights, and may be worth their time.
+// On slow links the share of the bytes decides, not that of the elements: where every element changes
+// by little, dense steps are a third of the weights, and worth their time.
 #include "sender_daemon/capture/full/full_watch.h"
 
 #include <algorithm>
 
-#include "common/model/delta_profile.h"
+#include "common/model/full_cost.h"
 
 namespace dws {
 
@@ -27,16 +27,22 @@ bool FullWatch::InSample(uint64_t number, uint64_t version) const {
   return number % every == version % every;
 }
 
-void FullWatch::Learn(uint64_t delta_bytes, uint64_t weights_bytes, bool whole) {
-  const double share =
-      static_cast<double>(delta_bytes) / static_cast<double>(std::max<uint64_t>(weights_bytes, 1));
-  if (pays_) {
-    pays_ = whole && share >= kLeave;
-    dense_ = 0;
+void FullWatch::Rule::Learn(double share, double enter, bool whole) {
+  if (pays) {
+    pays = whole && share >= kLeave;
+    dense = 0;
     return;
   }
-  dense_ = eligible_ && whole && share >= kFullShare ? dense_ + 1 : 0;
-  pays_ = dense_ >= kVersions;
+  dense = whole && share >= enter ? dense + 1 : 0;
+  pays = dense >= kVersions;
+}
+
+void FullWatch::Learn(const Version& version) {
+  if (weights_bytes_ < kWeightsBytesMin) return;
+  const double share = static_cast<double>(version.delta_bytes) /
+                       static_cast<double>(std::max<uint64_t>(version.delta_of_bytes, 1));
+  by_bytes_.Learn(share, kFullShare, version.whole);
+  by_time_.Learn(DeltaTime(share, version.changed, weights_bytes_), 1, version.whole);
 }
 
 }  // namespace dws

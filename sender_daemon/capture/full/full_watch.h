@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "common/model/delta_profile.h"
+
 namespace dws {
 
 // Why no delta leads to a version.
@@ -23,8 +25,10 @@ std::string_view ToString(FullCause cause);
 class FullWatch {
  public:
   // Deltas are given up after kVersions versions in a row that handed over every block, and whose
-  // deltas had at least kFullShare of the weights' bytes. They come back after one version that
-  // lacked blocks, or whose delta would have had less than kLeave. In between nothing changes.
+  // deltas had at least kFullShare of the weights' bytes; where links are fast, also after as many
+  // whose deltas took the time of full versions or more (full_cost.h). They come back after one version that
+  // lacked blocks, or whose delta would have had less than kLeave of it. In between nothing
+  // changes.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
@@ -35,23 +39,42 @@ class FullWatch {
   static constexpr uint64_t kSampleBlocksMin = 256;
 
   FullWatch(uint64_t weights_bytes, uint64_t block_count)
-      : eligible_(weights_bytes >= kWeightsBytesMin), block_count_(block_count) {}
+      : weights_bytes_(weights_bytes), block_count_(block_count) {}
 
-  bool pays() const { return pays_; }
+  // kDense if the next version is better published in full. `profile`: what receivers asked for or
+  // the operator decided; links that take kDirect have the speed of memory.
+  FullCause Cause(DeltaProfile profile) const {
+    const bool pays = by_bytes_.pays || (profile == DeltaProfile::kDirect && by_time_.pays);
+    return pays ? FullCause::kDense : FullCause::kNone;
+  }
 
   // Whether block `number` of full version `version` belongs to the sample. Each version has
   // another.
   bool InSample(uint64_t number, uint64_t version) const;
 
-  // Called after a version was captured: the bytes of its delta, or of the sample's blocks
-  // encoded, and those of the weights, or of the sample. `whole`: it handed over every block.
-  void Learn(uint64_t delta_bytes, uint64_t weights_bytes, bool whole);
+  struct Version {
+    // Of its delta and the weights, or of the sample's blocks encoded and as they are.
+    uint64_t delta_bytes = 0;
+    uint64_t delta_of_bytes = 0;
+    uint64_t changed = 0;  // elements of all its blocks
+    bool whole = false;    // it handed over every block
+  };
+  // Called after a version was captured.
+  void Learn(const Version& version);
 
  private:
-  bool eligible_;
+  // What one of the two rules says.
+  struct Rule {
+    bool pays = false;
+    uint32_t dense = 0;  // versions in a row
+    // `share` of the cost of a full version, of which `enter` is enough.
+    void Learn(double share, double enter, bool whole);
+  };
+
+  uint64_t weights_bytes_;
   uint64_t block_count_;
-  bool pays_ = false;
-  uint32_t dense_ = 0;  // versions in a row
+  Rule by_bytes_;
+  Rule by_time_;
 };
 
 }  // namespace dws

@@ -127,6 +127,13 @@ TEST_CASE("an estimate ends with what the daemons would do", "[dwsctl]") {
   CHECK(VerdictAt(estimate, slow).sent == SentAs::kFull);
   --estimate.fast_bytes;
   CHECK(VerdictAt(estimate, slow).sent == SentAs::kWan);
+  // A quarter of the weights' bytes, and a change for each 16 of them.
+  estimate.fast_bytes = estimate.full_bytes / 4;
+  estimate.changed = estimate.full_bytes / 16;
+  CHECK(VerdictAt(estimate, kBandwidths[1]).sent == SentAs::kFull);
+  CHECK(VerdictAt(estimate, slow).sent == SentAs::kWan);
+  estimate.fast_bytes = estimate.full_bytes / 16;
+  CHECK(VerdictAt(estimate, kBandwidths[1]).sent == SentAs::kFast);
   estimate.changed = 0;
   CHECK(VerdictAt(estimate, slow).sent == SentAs::kNothing);
   CHECK(VerdictAt(estimate, slow).seconds == 0);

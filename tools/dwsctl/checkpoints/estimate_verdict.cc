@@ -1,7 +1,7 @@
-// The two limits are the daemons' own.
+// The limits are the daemons' own.
 #include "tools/dwsctl/checkpoints/estimate_verdict.h"
 
-#include "common/model/delta_profile.h"
+#include "common/model/full_cost.h"
 #include "common/model/limits.h"
 
 namespace dws::dwsctl {
@@ -23,8 +23,11 @@ std::string_view ToString(SentAs sent) {
 Verdict VerdictAt(const checkpoint::Estimate& estimate, const Bandwidth& bandwidth) {
   if (estimate.changed == 0) return {};
   Verdict verdict{.sent = SentAs::kFast, .bytes = estimate.fast_bytes};
-  if (static_cast<double>(estimate.fast_bytes) >=
-      kFullShare * static_cast<double>(estimate.full_bytes)) {
+  const double share =
+      static_cast<double>(estimate.fast_bytes) / static_cast<double>(estimate.full_bytes);
+  const bool fast_link = bandwidth.bytes_per_second > static_cast<double>(kDirectBytesPerSecond);
+  if (share >= kFullShare ||
+      (fast_link && DeltaTime(share, estimate.changed, estimate.full_bytes) >= 1)) {
     verdict = {.sent = SentAs::kFull, .bytes = estimate.full_bytes};
   } else if (bandwidth.bytes_per_second < static_cast<double>(limits::kWanBytesPerSecond)) {
     verdict = {.sent = SentAs::kWan, .bytes = estimate.wan_bytes};

@@ -177,7 +177,7 @@ TEST_CASE("a full version of the sender's own may lack blocks, which are unchang
   CHECK(captured->after == DigestsOf(layout, now));
   CHECK(captured->nnz == Differing(layout, old, now));
   CHECK(now[2] == old[2]);
-  CHECK_FALSE(sender.state->snapshot->full_watch().pays());
+  CHECK(sender.state->snapshot->full_watch().Cause(DeltaProfile::kFast) == FullCause::kNone);
 }
 
 TEST_CASE("versions whose deltas are as large as the weights become full, and deltas again",
@@ -186,7 +186,7 @@ TEST_CASE("versions whose deltas are as large as the weights become full, and de
   Sender sender(LargeLayout());
   const RankLayout& layout = sender.state->layout();
   const auto cause = [&] {
-    return sender.state->snapshot->full_watch().pays() ? FullCause::kDense : FullCause::kNone;
+    return sender.state->snapshot->full_watch().Cause(DeltaProfile::kFast);
   };
   std::vector<bool> full;
   const auto publish = [&](const Weights& weights) {

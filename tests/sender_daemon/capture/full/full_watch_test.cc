@@ -1,6 +1,7 @@
 #include "sender_daemon/capture/full/full_watch.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <set>
 
 namespace dws {
@@ -8,11 +9,23 @@ namespace {
 
 constexpr uint64_t kBytes = uint64_t{64} << 20;
 
+bool Pays(const FullWatch& watch, bool fast_links) {
+  return watch.Cause(fast_links ? DeltaProfile::kDirect : DeltaProfile::kWan) == FullCause::kDense;
+}
+
 struct Watched {
   FullWatch watch{kBytes, 512};
-  bool Learn(double share, bool whole = true) {
-    watch.Learn(static_cast<uint64_t>(share * static_cast<double>(kBytes)), kBytes, whole);
-    return watch.pays();
+  bool Learn(double share, bool whole = true, double changed = 0, bool fast_links = false) {
+    watch.Learn({.delta_bytes = static_cast<uint64_t>(share * static_cast<double>(kBytes)),
+                 .delta_of_bytes = kBytes,
+                 .changed = static_cast<uint64_t>(changed * static_cast<double>(kBytes) / 2),
+                 .whole = whole});
+    return Pays(watch, fast_links);
+  }
+  // A version of BF16 in which this share of the elements changed by one step of either sign.
+  bool LearnSteps(double changed, bool whole = true) {
+    const double bits = 1 - (changed == 1 ? 0 : std::log2(1 - changed) / changed);  // about
+    return Learn(changed * bits / 16, whole, changed, true);
   }
 };
 
@@ -39,10 +52,34 @@ TEST_CASE("deltas come back after one version that would have been smaller, or t
   CHECK(model.Learn(1.0));
 }
 
+TEST_CASE("where links are fast, full versions begin where deltas take their time",
+          "[full_version]") {
+  Watched model;
+  for (const double changed : {0.01, 0.1, 0.15}) {
+    for (int i = 0; i < 5; ++i) CHECK_FALSE(model.LearnSteps(changed));
+  }
+  CHECK_FALSE(model.LearnSteps(0.4));
+  CHECK(model.LearnSteps(0.4));
+  CHECK_FALSE(Pays(model.watch, false));  // on slow links a tenth of the bytes is worth its time
+  CHECK(model.LearnSteps(0.25));          // between the thresholds nothing changes
+  SECTION("fewer changes") { CHECK_FALSE(model.LearnSteps(0.1)); }
+  SECTION("not whole") { CHECK_FALSE(model.LearnSteps(1.0, false)); }
+  CHECK_FALSE(model.LearnSteps(1.0));
+  CHECK(model.LearnSteps(1.0));
+}
+
+TEST_CASE("far moves make deltas slow sooner", "[full_version]") {
+  Watched model;
+  model.Learn(0.13, true, 0.1, true);
+  CHECK(model.Learn(0.13, true, 0.1, true));  // a tenth of the elements, to random bits
+}
+
 TEST_CASE("of few weights every version is a delta", "[full_version]") {
   FullWatch watch(FullWatch::kWeightsBytesMin - 1, 512);
-  for (int i = 0; i < 5; ++i) watch.Learn(100, 100, true);
-  CHECK_FALSE(watch.pays());
+  for (int i = 0; i < 5; ++i) {
+    watch.Learn({.delta_bytes = 100, .delta_of_bytes = 100, .changed = 100, .whole = true});
+  }
+  CHECK_FALSE(Pays(watch, true));
 }
 
 TEST_CASE("a sample is one block in 64, another for each version, and all of few blocks",
