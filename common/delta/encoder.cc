@@ -1,5 +1,7 @@
 #include "common/delta/encoder.h"
 
+#include <bit>
+
 #include "common/base/check.h"
 #include "common/delta/blocks/absolute.h"
 #include "common/delta/blocks/dense_ulp.h"
@@ -7,6 +9,19 @@
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+StepCounts CountSteps(const SplitRicePlan& plan, size_t changed) {
+  StepCounts counts{.changed = static_cast<uint32_t>(changed),
+                    .up = static_cast<uint32_t>(changed),
+                    .wide = static_cast<uint32_t>(plan.exceptions.size())};
+  for (const uint64_t negative : plan.signs) {
+    counts.up -= static_cast<uint32_t>(std::popcount(negative));
+  }
+  return counts;
+}
+
+}  // namespace
 
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
                          EncodeScratch& scratch) {
@@ -15,7 +30,8 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   SplitRicePlan& split_rice = scratch.split_rice;
   PlanSplitRice(dtype, changes, split_rice);
   // Among equals the mode with the smaller number wins, so dense ulp must be strictly smaller.
-  if (split_rice.PayloadBytes() > DenseUlpBytesMin(element_count)) {
+  if (split_rice.PayloadBytes() >
+      DenseUlpBytesMin(element_count, CountSteps(split_rice, changes.size()))) {
     DenseUlpPlan& dense = scratch.dense_ulp;
     PlanDenseUlp(dtype, changes, element_count, dense);
     if (dense.PayloadBytes() < split_rice.PayloadBytes()) {
