@@ -4,6 +4,7 @@
 #include "common/delta/blocks/absolute.h"
 #include "common/delta/blocks/class_split.h"
 #include "common/delta/blocks/dense_ulp.h"
+#include "common/delta/blocks/diff.h"
 #include "common/delta/blocks/split_rice.h"
 #include "common/model/limits.h"
 
@@ -59,6 +60,15 @@ Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& 
   }
   return UnimplementedError("block mode {} is not known to this build; it knows 0 to 6",
                             static_cast<uint32_t>(block.mode));
+}
+
+Status AdvanceBlock(DType dtype, const EncodedBlockView& block, const ClassTable* classes,
+                    MutableByteSpan bytes, DecodedBlock& decoded) {
+  const auto elements = static_cast<uint32_t>(bytes.size() / ElementBytes(dtype));
+  DWS_RETURN_IF_ERROR(
+      DecodeBlock(dtype, elements, block, decoded, {.classes = classes, .before = bytes}));
+  ApplyBlock(dtype, decoded, bytes);
+  return OkStatus();
 }
 
 }  // namespace dws

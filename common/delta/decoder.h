@@ -23,4 +23,9 @@ struct BlockBase {
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                    DecodedBlock& decoded, const BlockBase& base = {});
 
+// Brings `bytes`, a whole block as it was before `block`, to what it is after it. `classes`: its
+// slice's, nullptr if that has none. Errors as DecodeBlock; then the bytes are as before.
+Status AdvanceBlock(DType dtype, const EncodedBlockView& block, const ClassTable* classes,
+                    MutableByteSpan bytes, DecodedBlock& decoded);
+
 }  // namespace dws

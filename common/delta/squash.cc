@@ -1,5 +1,8 @@
+// Over the old weights, a block is brought through all versions and compared with what it was, some
+// blocks of a slice at a time, by all threads.
 #include "common/delta/squash.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +16,27 @@
 
 namespace dws {
 namespace {
+
+// Blocks that are composed over the old weights at a time: 8 MiB of BF16.
+constexpr uint32_t kBlocksAtOnce = 64;
+
+// All encoded blocks of one slice, by delta.
+Result<std::vector<LinkBlocks>> BlocksOf(const RankLayout::SliceEntry& slice, RankSlice number,
+                                         std::span<const DeltaLink> chain) {
+  std::vector<LinkBlocks> found(chain.size());
+  for (size_t v = 0; v < chain.size(); ++v) {
+    DWS_RETURN_IF_ERROR(FindBlocks(chain[v], number, 0, slice.blocks, found[v]));
+    DWS_CHECK(found[v].views.size() == slice.blocks);
+  }
+  return found;
+}
+
+// Whether any delta changes the block.
+bool Touches(const std::vector<LinkBlocks>& found, uint32_t block) {
+  return std::ranges::any_of(found, [block](const LinkBlocks& version) {
+    return version.views[block].mode != BlockMode::kEmpty;
+  });
+}
 
 Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block,
                    const EncodedBlockView& view, DecodedBlock& decoded, BlockChanges& changes) {
@@ -29,16 +53,8 @@ Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block,
 // The composed blocks of one slice; empty when no delta of the chain touches it.
 Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slice, RankSlice number,
                                               std::span<const DeltaLink> chain) {
-  std::vector<LinkBlocks> found(chain.size());
-  bool touched = false;
-  for (size_t v = 0; v < chain.size(); ++v) {
-    DWS_RETURN_IF_ERROR(FindBlocks(chain[v], number, 0, slice.blocks, found[v]));
-    DWS_CHECK(found[v].views.size() == slice.blocks);
-    for (const EncodedBlockView& view : found[v].views) touched |= view.mode != BlockMode::kEmpty;
-  }
-  std::vector<EncodedBlock> blocks;
-  if (!touched) return blocks;
-  blocks.resize(slice.blocks);
+  DWS_ASSIGN_OR_RETURN(const std::vector<LinkBlocks> found, BlocksOf(slice, number, chain));
+  std::vector<EncodedBlock> blocks(slice.blocks);
   DecodedBlock decoded;
   BlockChanges changes;
   const auto scratch = std::make_unique<EncodeScratch>();
@@ -55,6 +71,117 @@ Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slic
   }
   return blocks;
 }
+
+// Composes blocks of one slice over their old bytes. Threads: Compose from several, each with its
+// own scratch.
+class BlocksOver {
+ public:
+  struct Scratch {
+    std::vector<std::byte> after;
+    DecodedBlock decoded;
+    BlockDiffer differ;
+    BlockChanges changes;
+    EncodeScratch encode;
+  };
+
+  BlocksOver(const RankLayout::SliceEntry& slice, RankSlice number,
+             std::span<const DeltaLink> chain, const std::vector<LinkBlocks>& found)
+      : slice_(slice), found_(found) {
+    for (const DeltaLink& link : chain) classes_.push_back(ClassesOf(link, number));
+  }
+
+  Status Compose(uint32_t block, ByteSpan before, Scratch& scratch, EncodedBlock& composed) const {
+    scratch.after.assign(before.begin(), before.end());
+    for (size_t v = 0; v < found_.size(); ++v) {
+      const EncodedBlockView& view = found_[v].views[block];
+      if (view.mode == BlockMode::kEmpty) continue;
+      DWS_RETURN_IF_ERROR(
+          AdvanceBlock(slice_.dtype, view, classes_[v], scratch.after, scratch.decoded));
+    }
+    scratch.differ.Diff(slice_.dtype, before, scratch.after, slice_.BlockFirstWord(block),
+                        scratch.changes);
+    if (scratch.changes.size() > 0) {
+      composed = EncodeSteps(slice_.dtype, scratch.changes, BlockElements(slice_.elements, block),
+                             scratch.encode);
+    }
+    return OkStatus();
+  }
+
+ private:
+  const RankLayout::SliceEntry& slice_;
+  const std::vector<LinkBlocks>& found_;
+  std::vector<const ClassTable*> classes_;  // by delta
+};
+
+// Composes slices over the old weights. Threads: one.
+class SlicesOver {
+ public:
+  SlicesOver(const OldWeights& old, uint64_t bytes_max, ThreadPool& pool)
+      : old_(old), bytes_max_(bytes_max), pool_(pool), scratch_(pool.worker_count()) {}
+
+  // Adds the slice to `writer`.
+  Status Compose(const RankLayout& layout, const SliceEnd& end, std::span<const DeltaLink> chain,
+                 ObjectWriter& writer) {
+    if (!old_.Has(end.slice, end.before)) return writer.NameSlice(end);
+    DWS_RETURN_IF_ERROR(AddBlocks(layout.slice(end.slice), end.slice, chain, writer));
+    DWS_RETURN_IF_ERROR(writer.EndSlice(end));
+    return CheckBytes(chain, writer);
+  }
+
+ private:
+  Status CheckBytes(std::span<const DeltaLink> chain, const ObjectWriter& writer) const {
+    if (writer.frames_bytes() <= bytes_max_) return OkStatus();
+    return ResourceExhaustedError("{} deltas, versions {} to {}, compose to more than {} bytes",
+                                  chain.size(), chain.front().manifest->version.value(),
+                                  chain.back().manifest->version.value(), bytes_max_);
+  }
+
+  Status AddBlocks(const RankLayout::SliceEntry& slice, RankSlice number,
+                   std::span<const DeltaLink> chain, ObjectWriter& writer) {
+    DWS_ASSIGN_OR_RETURN(const std::vector<LinkBlocks> found, BlocksOf(slice, number, chain));
+    const BlocksOver over(slice, number, chain, found);
+    for (uint32_t first = 0; first < slice.blocks; first += kBlocksAtOnce) {
+      const uint32_t count = std::min(kBlocksAtOnce, slice.blocks - first);
+      std::vector<EncodedBlock> blocks(count);
+      DWS_RETURN_IF_ERROR(ComposeSome(slice, number, over, found, first, blocks));
+      for (EncodedBlock& block : blocks) DWS_RETURN_IF_ERROR(writer.Add(std::move(block)));
+      DWS_RETURN_IF_ERROR(CheckBytes(chain, writer));
+    }
+    return OkStatus();
+  }
+
+  Status ComposeSome(const RankLayout::SliceEntry& slice, RankSlice number, const BlocksOver& over,
+                     const std::vector<LinkBlocks>& found, uint32_t first,
+                     std::span<EncodedBlock> blocks) {
+    std::vector<uint32_t> touched;
+    for (uint32_t i = 0; i < blocks.size(); ++i) {
+      if (Touches(found, first + i)) touched.push_back(i);
+    }
+    if (touched.empty()) return OkStatus();
+    const uint64_t block_bytes = limits::kBlockElements * ElementBytes(slice.dtype);
+    before_.resize(std::min(blocks.size() * block_bytes, slice.size_bytes() - first * block_bytes));
+    DWS_RETURN_IF_ERROR(old_.Read(number, first, before_));
+    std::vector<Status> statuses(touched.size());
+    pool_.ParallelFor(touched.size(), [&](size_t index, size_t worker) {
+      const uint32_t i = touched[index];
+      const ByteSpan rest = ByteSpan(before_).subspan(i * block_bytes);
+      statuses[index] = over.Compose(first + i, rest.first(std::min(rest.size(), block_bytes)),
+                                     scratch_[worker], blocks[i]);
+    });
+    for (size_t index = 0; index < statuses.size(); ++index) {
+      if (statuses[index].ok()) continue;
+      return Annotate(statuses[index],
+                      fmt::format("slice {}, block {}", number.value(), first + touched[index]));
+    }
+    return OkStatus();
+  }
+
+  const OldWeights& old_;
+  const uint64_t bytes_max_;
+  ThreadPool& pool_;
+  std::vector<BlocksOver::Scratch> scratch_;  // by worker
+  std::vector<std::byte> before_;
+};
 
 // The digests of one slice before the first delta that touches it and after the last.
 struct Ends {
@@ -81,9 +208,10 @@ Result<std::vector<Ends>> SliceEnds(const RankLayout& layout, std::span<const De
   return ends;
 }
 
-}  // namespace
-
-Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const DeltaLink> chain) {
+// The object of the chain: `add` adds each slice that it touches to the writer.
+template <typename Add>
+Result<std::vector<std::byte>> ComposeObject(const RankLayout& layout,
+                                             std::span<const DeltaLink> chain, const Add& add) {
   DWS_CHECK(!chain.empty());
   for (size_t i = 1; i < chain.size(); ++i) {
     DWS_CHECK(chain[i].manifest->base_version == chain[i - 1].manifest->version);
@@ -91,16 +219,33 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const 
   DWS_ASSIGN_OR_RETURN(const std::vector<Ends> ends, SliceEnds(layout, chain));
   ObjectWriter writer;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-    const RankSlice number(s);
     if (!ends[s].before.has_value()) continue;
-    DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlock> blocks,
-                         SquashSlice(layout.slice(number), number, chain));
-    DWS_RETURN_IF_ERROR(writer.AddSlice(
-        {.slice = number, .before = *ends[s].before, .after = ends[s].after}, blocks));
+    const SliceEnd end{
+        .slice = RankSlice(s), .before = *ends[s].before, .after = ends[s].after, .classes = {}};
+    DWS_RETURN_IF_ERROR(add(end, writer));
   }
   DeltaManifest identity = *chain.back().manifest;
   identity.base_version = chain.front().manifest->base_version;
   return writer.Finish(std::move(identity));
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const DeltaLink> chain) {
+  return ComposeObject(layout, chain, [&](const SliceEnd& end, ObjectWriter& writer) -> Status {
+    DWS_ASSIGN_OR_RETURN(const std::vector<EncodedBlock> blocks,
+                         SquashSlice(layout.slice(end.slice), end.slice, chain));
+    return writer.AddSlice(end, blocks);
+  });
+}
+
+Result<std::vector<std::byte>> SquashOver(const RankLayout& layout,
+                                          std::span<const DeltaLink> chain, const OldWeights& old,
+                                          uint64_t bytes_max, ThreadPool& pool) {
+  SlicesOver over(old, bytes_max, pool);
+  return ComposeObject(layout, chain, [&](const SliceEnd& end, ObjectWriter& writer) {
+    return over.Compose(layout, end, chain, writer);
+  });
 }
 
 }  // namespace dws

@@ -1,5 +1,6 @@
-// Squash: composes several consecutive deltas into one, from their steps alone. It needs no weights
-// and is exact: steps of consecutive versions add up.
+// Composes several consecutive deltas into one, exactly.
+//   Squash      from their steps alone, without any weights: steps of consecutive versions add up
+//   SquashOver  over the weights that the first begins with: any blocks, class-split ones too
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/threads/thread_pool.h"
 #include "common/delta/objects/delta_link.h"
 #include "common/model/layout.h"
 
@@ -17,5 +19,25 @@ namespace dws {
 // begin with the weights that the deltas before it end with, or has blocks that cannot be composed
 // (raw, dense raw, dense zstd or class-split). Other errors are those of a link's `frame`.
 Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const DeltaLink> chain);
+
+// The weights that a chain begins with. Threads: one.
+class OldWeights {
+ public:
+  virtual ~OldWeights() = default;
+
+  // Whether the slice is here, with this digest.
+  virtual bool Has(RankSlice slice, const Digest& digest) const = 0;
+  // Fills `out` with whole blocks of a slice that is here, in slice order, from `first_block` on.
+  virtual Status Read(RankSlice slice, uint32_t first_block, MutableByteSpan out) const = 0;
+};
+
+// The object that Squash describes, as steps, for the slices that `old` has as the chain begins
+// with. Its manifest names the others too, but nothing in it leads to their new state: by their
+// digests they are refused wherever they are applied. RESOURCE_EXHAUSTED: its frames have more than
+// `bytes_max`. DATA_LOSS: a delta is damaged, or does not begin with the weights that the deltas
+// before it end with. Other errors are those of a link's `frame` and of `old`.
+Result<std::vector<std::byte>> SquashOver(const RankLayout& layout,
+                                          std::span<const DeltaLink> chain, const OldWeights& old,
+                                          uint64_t bytes_max, ThreadPool& pool);
 
 }  // namespace dws

@@ -1,6 +1,11 @@
 // Structured input: a chain of versions of a small rank. Its squash gives the same state as its
-// versions one after the other, and has no changes that cancel out.
+// versions one after the other, and has no changes that cancel out. Over the old weights it is the
+// same, although all blocks of floats are class-split then.
+#include <algorithm>
+
 #include "common/base/check.h"
+#include "common/delta/squash.h"
+#include "common/model/limits.h"
 #include "sender_daemon/publish/delta_log.h"
 #include "tests/common/delta/objects.h"
 #include "tests/fuzz/fuzz_input.h"
@@ -21,10 +26,35 @@ RankLayout Layout(uint64_t large_elements) {
   return *std::move(layout);
 }
 
+constexpr ClassTable kTable{
+    .thresholds = {60, 120, 200}, .threshold_count = 3, .hot_below = 90, .hot_scale = 95};
+
+class OldState final : public OldWeights {
+ public:
+  OldState(const RankLayout& layout, const samples::State& state)
+      : layout_(layout), state_(state) {}
+
+  bool Has(RankSlice slice, const Digest& digest) const override {
+    return DigestBytes(state_[slice.value()], layout_.slice(slice).first_word) == digest;
+  }
+  Status Read(RankSlice slice, uint32_t first_block, MutableByteSpan out) const override {
+    const size_t first =
+        size_t{first_block} * limits::kBlockElements * ElementBytes(layout_.slice(slice).dtype);
+    const ByteSpan blocks = ByteSpan(state_[slice.value()]).subspan(first, out.size());
+    std::copy(blocks.begin(), blocks.end(), out.begin());
+    return OkStatus();
+  }
+
+ private:
+  const RankLayout& layout_;
+  const samples::State& state_;
+};
+
 // The version that leads from `before` to `after`.
 RetainedVersionPtr Retain(const RankLayout& layout, const samples::State& before,
-                          const samples::State& after, uint64_t base) {
-  const samples::Encoding encoding = samples::EncodeState(layout, before, after, {});
+                          const samples::State& after, uint64_t base, bool split = false) {
+  samples::Encoding encoding = samples::EncodeState(layout, before, after, {});
+  if (split) samples::SplitEveryBlock(layout, before, after, kTable, encoding);
   auto version = std::make_shared<RetainedVersion>();
   version->version = WeightVersion(base + 1);
   version->base = WeightVersion(base);
@@ -45,6 +75,7 @@ void Run(FuzzInput input) {
     states[0].push_back(TakeBlock(input, slice.size_bytes()));
   }
   std::vector<RetainedVersionPtr> chain;
+  std::vector<RetainedVersionPtr> split;
   for (size_t v = 0; v < versions; ++v) {
     samples::State next = states.back();
     // Some versions go back to an earlier one: steps cancel.
@@ -54,6 +85,7 @@ void Run(FuzzInput input) {
       TakeChanges(input, layout.slices()[s].dtype, input.Take<uint8_t>() % kChangesMax, next[s]);
     }
     chain.push_back(Retain(layout, states.back(), next, v + 1));
+    split.push_back(Retain(layout, states.back(), next, v + 1, true));
     samples::State sequential = states.back();
     DWS_CHECK(samples::ApplyObject(chain.back()->object, layout, true, sequential).ok());
     DWS_CHECK(sequential == next);
@@ -62,6 +94,11 @@ void Run(FuzzInput input) {
 
   const Result<std::vector<std::byte>> squashed = Squash(layout, chain);
   DWS_CHECK(squashed.ok());
+  std::vector<DeltaLink> links;
+  for (const RetainedVersionPtr& version : split) links.push_back(version->link());
+  static ThreadPool pool(0);
+  DWS_CHECK(*SquashOver(layout, links, OldState(layout, states.front()), UINT64_MAX, pool) ==
+            *squashed);
   samples::State state = states.front();
   DWS_CHECK(samples::ApplyObject(*squashed, layout, true, state).ok());
   DWS_CHECK(state == states.back());

@@ -32,6 +32,16 @@ Result<std::vector<EncodedBlockView>> ReadFrame(const DeltaLink& link, RankSlice
 
 }  // namespace
 
+const ClassTable* ClassesOf(const DeltaLink& link, RankSlice slice) {
+  const SliceDelta* const found = FindSlice(link, slice);
+  return found != nullptr && found->classes.has_value() ? &*found->classes : nullptr;
+}
+
+bool NeedsOldWeights(const DeltaLink& link) {
+  return std::ranges::any_of(link.manifest->slices,
+                             [](const SliceDelta& slice) { return slice.classes.has_value(); });
+}
+
 Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, uint32_t count,
                   LinkBlocks& blocks) {
   blocks.views.assign(count, EncodedBlockView{});

@@ -22,6 +22,11 @@ struct DeltaLink {
   std::function<Result<ByteSpan>(const FrameEntry& entry, std::vector<std::byte>& buffer)> frame;
 };
 
+// The class table of the slice's class-split blocks; nullptr: the delta has none for it.
+const ClassTable* ClassesOf(const DeltaLink& link, RankSlice slice);
+// Whether any slice has class-split blocks, which only the old weights decode.
+bool NeedsOldWeights(const DeltaLink& link);
+
 // Encoded blocks of one slice, with the memory that some of the views point to. Reused.
 struct LinkBlocks {
   std::vector<EncodedBlockView> views;
@@ -67,6 +72,8 @@ class LinkReader {
   // kEmpty where the delta changed nothing. The view is valid until the next call. Errors as
   // FindBlocks.
   Result<EncodedBlockView> Find(RankSlice slice, uint32_t block);
+
+  const DeltaLink& link() const { return link_; }
 
  private:
   DeltaLink link_;

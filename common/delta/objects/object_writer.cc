@@ -88,6 +88,13 @@ Status ObjectWriter::AddSlice(const SliceEnd& end, std::span<const EncodedBlock>
   return EndSlice(end);
 }
 
+Status ObjectWriter::NameSlice(const SliceEnd& end) {
+  DWS_CHECK(pending_.empty() && first_pending_ == 0);
+  const EncodedBlock empty;
+  DWS_RETURN_IF_ERROR(WriteFrame(std::span(&empty, 1), 0));
+  return EndSlice(end);
+}
+
 Status ObjectWriter::EndSlice(const SliceEnd& end) {
   DWS_RETURN_IF_ERROR(CutPending(true));
   DWS_CHECK(pending_.empty());

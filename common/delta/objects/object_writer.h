@@ -46,6 +46,9 @@ class ObjectWriter {
   Status EndSlice(const SliceEnd& end);
   // The same for a slice whose blocks, from block 0 on, are all in memory. Copies none.
   Status AddSlice(const SliceEnd& end, std::span<const EncodedBlock> blocks);
+  // Only states that the slice changes: its one frame holds an empty block, and nothing leads from
+  // `before` to `after`.
+  Status NameSlice(const SliceEnd& end);
   // Returns header and manifest, which come before the frames. `identity` is the manifest without
   // slices.
   std::vector<std::byte> Finish(DeltaManifest identity);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/objects/delta_link.h"
 #include "common/delta/objects/frame.h"
@@ -141,16 +140,14 @@ Result<BlockStates> ChainSource::Follow(RankSlice number, uint32_t block, size_t
       scratch.after.assign(before.begin(), before.end());
       states.after = scratch.after;
     }
-    const BlockBase base{.classes = slice->classes.has_value() ? &*slice->classes : nullptr,
-                         .before = scratch.after};
-    const Status decoded =
-        DecodeBlock(entry.dtype, BlockElements(entry.elements, block), view, scratch.decoded, base);
-    if (!decoded.ok()) {
-      return Annotate(decoded, fmt::format("{}, tensor '{}', block {}", chain_[link].path(),
-                                           layout_.tensor(number).name, block));
-    }
     if (!differences.empty()) differences[link] -= DigestBytes(scratch.after, first_word);
-    ApplyBlock(entry.dtype, scratch.decoded, scratch.after);
+    const Status advanced =
+        AdvanceBlock(entry.dtype, view, slice->classes.has_value() ? &*slice->classes : nullptr,
+                     scratch.after, scratch.decoded);
+    if (!advanced.ok()) {
+      return Annotate(advanced, fmt::format("{}, tensor '{}', block {}", chain_[link].path(),
+                                            layout_.tensor(number).name, block));
+    }
     if (!differences.empty()) differences[link] += DigestBytes(scratch.after, first_word);
   }
   return states;
