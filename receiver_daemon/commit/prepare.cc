@@ -11,6 +11,7 @@
 #include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/spool/fetched_object.h"
+#include "receiver_daemon/weights/held_weights.h"
 
 namespace dws {
 namespace {
@@ -237,8 +238,11 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
 Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const TimePoint begin = clock_.Now();
   const SliceSelection& slices = job.weights.Held(job.rank);
-  DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, base, slices,
-                                                         SpoolOptions(job, RankBytesMax(job))));
+  const HeldWeights old(job.weights, job.rank, job.state().slices);
+  DWS_ASSIGN_OR_RETURN(
+      Spool spool,
+      senders_.FetchObject(job.target, job.rank, {.base = base, .slices = slices, .old = &old},
+                           SpoolOptions(job, RankBytesMax(job))));
   const Duration fetch = clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch");
   DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout(), slices));

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/delta/objects/object_part.h"
+#include "common/delta/squash.h"
 #include "common/model/digest/digest.h"
 #include "common/sync_state/receiver_plan.h"
 #include "common/sync_state/subscription_state.h"
@@ -35,6 +36,15 @@ struct Rejection {
   std::vector<RankSlice> slices;
 };
 
+// What is wanted as a delta, of one trainer rank. Refers to objects that its maker owns.
+struct DeltaWant {
+  WeightVersion base;
+  const SliceSelection& slices;
+  // What the engine holds as `base`, for a group that composes deltas itself; null: it composes
+  // only those that need no weights. Used by the caller's thread.
+  const OldWeights* old = nullptr;
+};
+
 // Threads: safe from any. Fetches block until done, failed or cancelled.
 class SenderGroup {
  public:
@@ -44,10 +54,10 @@ class SenderGroup {
   // longer, available. CANCELLED: the receiver ends, or the spool is not wanted. DATA_LOSS: what
   // arrived is damaged. `spool`: folder and memory cap.
 
-  // The delta object base -> target.version, or the part of it with the frames of `slices`; the
-  // group chooses. ParseObject with the same `slices` takes both.
-  virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                    const SliceSelection& slices, Spool::Options spool) = 0;
+  // The delta object base -> target.version, or the part of it with the frames of `want.slices`; the
+  // group chooses. ParseObject with the same slices takes both.
+  virtual Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank,
+                                    const DeltaWant& want, Spool::Options spool) = 0;
   // The same object where its bytes are in this process already; nullopt: they must be fetched.
   virtual Result<std::optional<Spool>> TakeObject(const SyncTarget& /*target*/,
                                                   TrainerRank /*rank*/, WeightVersion /*base*/,

@@ -80,6 +80,17 @@ Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& 
   return digests;
 }
 
+Status CudaBackend::Read(const RankLayout& layout, TrainerRank rank, RankSlice slice,
+                         uint32_t first_block, MutableByteSpan out) {
+  DWS_CHECK(PlaceCount(rank, slice) > 0);
+  MutexLock lock(weights_->turn());
+  return weights_->Read(
+      {.first_element = uint64_t{first_block} * limits::kBlockElements,
+       .place = static_cast<uint32_t>(places_.First(rank, slice)),
+       .element_bytes = static_cast<uint8_t>(ElementBytes(layout.slice(slice).dtype))},
+      out);
+}
+
 Result<std::unique_ptr<StagedFrames>> CudaBackend::Stage(const FrameSet& set, StagingBudget& budget,
                                                          ThreadPool& pool) {
   const FrameResults results = NumberResults(set, places_);

@@ -33,6 +33,8 @@ class CudaBackend final : public MemoryBackend {
   Result<std::vector<std::vector<Digest>>> Digests(const RankLayout& layout, TrainerRank rank,
                                                    std::span<const RankSlice> slices, Pace pace,
                                                    ThreadPool& pool) override;
+  Status Read(const RankLayout& layout, TrainerRank rank, RankSlice slice, uint32_t first_block,
+              MutableByteSpan out) override;
   Result<std::unique_ptr<StagedFrames>> Stage(const FrameSet& set, StagingBudget& budget,
                                               ThreadPool& pool) override;
   Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) override;

@@ -132,6 +132,16 @@ bool EngineWeights::empty() const {
   return true;
 }
 
+Status EngineWeights::Read(TrainerRank rank, RankSlice slice, uint32_t first_block,
+                           MutableByteSpan out) const {
+  for (const auto& memory : memory_) {
+    if (memory->PlaceCount(rank, slice) == 0) continue;
+    return memory->Read(layouts_->rank(rank), rank, slice, first_block, out);
+  }
+  DWS_CHECK(false);  // held nowhere
+  return OkStatus();
+}
+
 Result<std::vector<SliceState>> EngineWeights::ComputeStates(TrainerRank rank,
                                                              std::span<const RankSlice> slices,
                                                              Pace pace, ThreadPool& pool) const {

@@ -53,6 +53,10 @@ class EngineWeights {
   // The slices of one trainer rank that are held; nullopt: all of them.
   const SliceSelection& Held(TrainerRank rank) const { return held_[rank.value()]; }
 
+  // Fills `out` with whole blocks of a slice that is held, in slice order, from `first_block` on.
+  // Threads: several at once, for different trainer ranks. INTERNAL: a device fails.
+  Status Read(TrainerRank rank, RankSlice slice, uint32_t first_block, MutableByteSpan out) const;
+
   // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`.
   // Meaningful only if nobody writes there meanwhile. INTERNAL: a device fails.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,

@@ -153,6 +153,13 @@ Result<std::vector<std::vector<Digest>>> HostBackend::Digests(const RankLayout& 
   return digests;
 }
 
+Status HostBackend::Read(const RankLayout&, TrainerRank rank, RankSlice slice, uint32_t first_block,
+                         MutableByteSpan out) {
+  DWS_CHECK(PlaceCount(rank, slice) > 0);
+  At(rank, slice)[0].Gather(uint64_t{first_block} * limits::kBlockElements, out);
+  return OkStatus();
+}
+
 Result<std::unique_ptr<StagedFrames>> HostBackend::Stage(const FrameSet& set, StagingBudget& budget,
                                                          ThreadPool& pool) {
   auto staged = std::make_unique<StagedOnHost>(set.frames.size(), budget, pool.worker_count());

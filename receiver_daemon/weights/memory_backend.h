@@ -5,7 +5,7 @@
 //   Stage         decodes frames against live memory, predicts digests. Writes nothing there
 //   Scatter       engine paused: writes to live memory what was staged
 //   ApplyInPlace  engine paused: writes frames that were too large to stage
-//   Digests       reads live memory
+//   Digests, Read read live memory
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/pace.h"
@@ -57,8 +58,9 @@ class StagedFrames {
 };
 
 // Lifecycle: made with an engine's mapping; EngineWeights owns it and keeps the memory mapped.
-// Threads: Stage and its results from several at once (the parts of several trainer ranks);
-// PlaceCount from any; the others from one at a time (the worker's), and not during a Stage.
+// Threads: Stage and its results, and Read, from several at once (the parts of several trainer
+// ranks); PlaceCount from any; the others from one at a time (the worker's), and not during a Stage
+// or Read.
 class MemoryBackend {
  public:
   virtual ~MemoryBackend() = default;
@@ -72,6 +74,11 @@ class MemoryBackend {
                                                            TrainerRank rank,
                                                            std::span<const RankSlice> slices,
                                                            Pace pace, ThreadPool& pool) = 0;
+
+  // Copies whole blocks of a slice that is held here, as its first place has them, from
+  // `first_block` on, in slice order. INTERNAL: the device fails.
+  virtual Status Read(const RankLayout& layout, TrainerRank rank, RankSlice slice,
+                      uint32_t first_block, MutableByteSpan out) = 0;
 
   // Charges what it keeps to `budget`. Once that is exceeded, no write is kept; digests are still
   // predicted. Damaged frames are reported in the result. INTERNAL: the device fails.

@@ -92,8 +92,11 @@ class Follower {
 
  private:
   Status TakeDelta(SenderGroup& group, const SyncTarget& target) {
-    DWS_ASSIGN_OR_RETURN(Spool spool, group.FetchObject(target, TrainerRank(0), at_->version,
-                                                        std::nullopt, SpoolOptions()));
+    const WeightsBefore old(layout_, weights_);
+    DWS_ASSIGN_OR_RETURN(
+        Spool spool, group.FetchObject(target, TrainerRank(0),
+                                       {.base = at_->version, .slices = std::nullopt, .old = &old},
+                                       SpoolOptions()));
     DWS_ASSIGN_OR_RETURN(const FetchedObject object, ParseObject(spool, layout_));
     DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, target.at(), TrainerRank(0), at_->version));
     Weights next = weights_;

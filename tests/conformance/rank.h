@@ -1,5 +1,5 @@
 // One trainer rank for conformance tests: random weights, versions of them captured and sealed as
-// in the daemon, and the weights of each version.
+// in the daemon, class-split too, and the weights of each version.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ namespace dws {
 class Rank {
  public:
   explicit Rank(DeltaLogLimits limits = {.bytes_max = uint64_t{1} << 30, .versions_max = 64})
-      : limits_(limits), weights_(RandomWeights(layout_, random_)) {
+      : limits_(limits), weights_(ManyMagnitudes(layout_, random_)) {
     Register({.incarnation = 1, .id_hi = 2, .id_lo = 3}, RankEpoch(1));
   }
 
@@ -33,8 +33,9 @@ class Rank {
   }
 
   uint64_t Publish(uint64_t version, double density = 0.01) {
-    Perturb(weights_, density, random_);
-    PublishAll(state_, pool_, version, weights_);
+    Update(layout_, weights_, random_, density * 7);  // of BF16
+    Perturb(weights_.back(), density, random_);       // of F32
+    PublishAll(state_, pool_, version, weights_, DeltaProfile::kWan);
     published_[version] = weights_;
     return version;
   }

@@ -173,9 +173,11 @@ TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conform
   Publish(rank, *transport, 3);
   const SyncTarget target = Follower::Await(transport->subscription(), 3);
   const RankLayout& layout = rank.layout();
+  const WeightsBefore old(layout, rank.At(1));
   const auto fetch = [&](const SliceSelection& slices) {
-    auto spool = transport->group().FetchObject(target, TrainerRank(0), WeightVersion(1), slices,
-                                                Follower::SpoolOptions());
+    auto spool = transport->group().FetchObject(
+        target, TrainerRank(0), {.base = WeightVersion(1), .slices = slices, .old = &old},
+        Follower::SpoolOptions());
     REQUIRE(spool.ok());
     return *std::move(spool);
   };
@@ -224,7 +226,8 @@ TEST_CASE("a version whose delta is no longer retained is fetched in full", "[co
   for (uint64_t version = 2; version <= 7; ++version) Publish(rank, *transport, version);
   const SyncTarget target = Follower::Await(transport->subscription(), 7);
   CHECK(absl::IsAborted(transport->group()
-                            .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt,
+                            .FetchObject(target, TrainerRank(0),
+                                         {.base = WeightVersion(1), .slices = std::nullopt},
                                          Follower::SpoolOptions())
                             .status()));
   CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
@@ -316,17 +319,19 @@ TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
   // The caller gives up: after some bytes, and for this transfer only.
   Spool::Options options = Follower::SpoolOptions();
   options.wanted = [] { return false; };
-  CHECK(absl::IsCancelled(
-      transport->group()
-          .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt, options)
-          .status()));
+  CHECK(absl::IsCancelled(transport->group()
+                              .FetchObject(target, TrainerRank(0),
+                                           {.base = WeightVersion(1), .slices = std::nullopt},
+                                           options)
+                              .status()));
   CHECK(transport->group()
-            .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt,
+            .FetchObject(target, TrainerRank(0), {.base = WeightVersion(1), .slices = std::nullopt},
                          Follower::SpoolOptions())
             .ok());
   transport->CancelFetches();
   CHECK(absl::IsCancelled(transport->group()
-                              .FetchObject(target, TrainerRank(0), WeightVersion(1), std::nullopt,
+                              .FetchObject(target, TrainerRank(0),
+                                           {.base = WeightVersion(1), .slices = std::nullopt},
                                            Follower::SpoolOptions())
                               .status()));
 }

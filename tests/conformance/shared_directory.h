@@ -61,6 +61,7 @@ struct Directory {
                                 .job_id = std::move(job_id),
                                 .rank = TrainerRank(0),
                                 .key = std::move(key),
+                                .pool = &pool,
                                 .retry_delay = std::chrono::microseconds(1)});
   }
   // What a newly started receiver gets as `version`, in full.
@@ -119,6 +120,7 @@ struct Directory {
 
   Rank rank;
   FaultFileSystem files;
+  ThreadPool pool{1};
   PassingClock clock;
   ReceiverHub hub{clock, "job"};
   SharedPublisher publisher;

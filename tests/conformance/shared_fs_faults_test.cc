@@ -107,6 +107,7 @@ TEST_CASE("bytes of a failed read do not count as progress", "[shared_fs]") {
   const RankLayout& layout = directory.rank.layout();
   std::vector<RankSlice> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
+  const WeightsBefore old(layout, directory.rank.At(1));
   TransferProgress progress;
   uint64_t allowed = UINT64_MAX;  // how many pieces the caller still wants
   const Spool::Options options{.folder = "/tmp",
@@ -120,7 +121,8 @@ TEST_CASE("bytes of a failed read do not count as progress", "[shared_fs]") {
     progress.total_bytes = 20;
     return full ? source.Full(stream, WeightVersion(3), layout, slices, options).status()
                 : source
-                      .Object(stream, WeightVersion(base), WeightVersion(3), layout, std::nullopt,
+                      .Object(stream, WeightVersion(3), layout,
+                              {.base = WeightVersion(base), .slices = std::nullopt, .old = &old},
                               options)
                       .status();
   };

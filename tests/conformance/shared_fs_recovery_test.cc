@@ -124,8 +124,8 @@ TEST_CASE("of a delta only the part with the wanted slices is taken", "[shared_f
   for (uint32_t only = layout.slice_count(); only + 1 > 0; --only) {  // the first: all of them
     SliceSelection slices;
     if (only < layout.slice_count()) slices = {RankSlice(only)};
-    const auto spool = source.Object(directory.rank.state()->stream, WeightVersion(1),
-                                     WeightVersion(2), layout, slices,
+    const auto spool = source.Object(directory.rank.state()->stream, WeightVersion(2), layout,
+                                     {.base = WeightVersion(1), .slices = slices},
                                      {.folder = "/tmp",
                                       .memory_bytes_max = uint64_t{1} << 24,
                                       .size_bytes_max = limits::kObjectBytesMax});
@@ -149,10 +149,11 @@ TEST_CASE("deltas are composed only if memory for the composition suffices", "[s
   }
   SharedSource source = directory.Source();
   REQUIRE(source.Look(std::nullopt).ok());
+  const WeightsBefore old(directory.rank.layout(), directory.rank.At(1));
   const auto compose = [&](uint64_t memory) {
     return source
-        .Object(directory.rank.state()->stream, WeightVersion(1), WeightVersion(3),
-                directory.rank.layout(), std::nullopt,
+        .Object(directory.rank.state()->stream, WeightVersion(3), directory.rank.layout(),
+                {.base = WeightVersion(1), .slices = std::nullopt, .old = &old},
                 {.folder = "/tmp",
                  .memory_bytes_max = memory,
                  .size_bytes_max = limits::kObjectBytesMax})
@@ -169,10 +170,11 @@ TEST_CASE("files missing before the newest full tensors count as retired and not
   SharedSource source = directory.Source();
   REQUIRE(source.Look(std::nullopt)->versions.back() == WeightVersion(5));
   const StreamId stream = directory.rank.state()->stream;
+  const WeightsBefore old(directory.rank.layout(), directory.rank.At(1));
   const auto fetch = [&](uint64_t base) {
     return source
-        .Object(stream, WeightVersion(base), WeightVersion(5), directory.rank.layout(),
-                std::nullopt,
+        .Object(stream, WeightVersion(5), directory.rank.layout(),
+                {.base = WeightVersion(base), .slices = std::nullopt, .old = &old},
                 {.folder = "/tmp",
                  .memory_bytes_max = uint64_t{1} << 24,
                  .size_bytes_max = limits::kObjectBytesMax})

@@ -21,6 +21,7 @@ struct Looking {
     auto made = SharedLinks::Create({.root = "/root",
                                      .name = {.job_id = "job", .receiver_id = "r0"},
                                      .ranks = 1,
+                                     .pool = &directory.pool,
                                      .poll = std::chrono::milliseconds(5)},
                                     files, *subscription);
     REQUIRE(made.ok());

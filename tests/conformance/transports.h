@@ -190,6 +190,7 @@ class SharedTransport final : public Transport {
     auto links = SharedLinks::Create({.root = root_.path(),
                                       .name = {.job_id = "job", .receiver_id = "r0"},
                                       .ranks = 1,
+                                      .pool = &pool_,
                                       .poll = std::chrono::milliseconds(5),
                                       .retry_delay = std::chrono::milliseconds(1)},
                                      files_, *subscription_);
@@ -212,6 +213,7 @@ class SharedTransport final : public Transport {
  private:
   TempFolder root_;
   PosixFileSystem files_;
+  ThreadPool pool_{1};
   SharedPublisher publisher_;
   RankStatePtr state_;
   std::unique_ptr<SharedLinks> links_;

@@ -4,6 +4,8 @@
 #include <functional>
 #include <vector>
 
+#include "common/delta/squash.h"
+#include "receiver_daemon/weights/held_weights.h"
 #include "tests/receiver_daemon/staging_case.h"
 
 namespace dws {
@@ -141,6 +143,57 @@ TEST_CASE("class-split blocks without a table count as damaged", "[staging]") {
   const StagedDelta staged = Stage(split.engine, 0, delta, split.live, split.pool);
   CheckOnlyRejected(split, staged, 2, absl::StatusCode::kDataLoss);
   CHECK(Message(staged.rejected[0].reason).find("no class table") != std::string_view::npos);
+}
+
+TEST_CASE("class-split deltas are composed over what the engine holds", "[staging]") {
+  SplitCase split(0.02, GENERATE(1, 3));
+  split.trainer.Publish(0.02);
+  split.trainer.Publish(0.3);
+  const bool drifted = GENERATE(false, true);
+  if (drifted) {
+    split.FlipUnchanged(2, 0);  // gathered
+    split.live = ReadLive(*split.engine.weights, split.pool);
+  }
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const RankLayout& layout = *split.trainer.ranks()[rank];
+    std::vector<std::vector<std::byte>> objects;
+    std::vector<DeltaManifest> manifests;
+    for (uint64_t base = 1; base < 4; ++base) {
+      objects.push_back(split.trainer.Object(rank, base, base + 1));
+      manifests.push_back(*ParseObjectManifest(objects.back(), layout));
+    }
+    std::vector<DeltaLink> chain;
+    for (size_t i = 0; i < objects.size(); ++i) {
+      chain.push_back(
+          {.manifest = &manifests[i],
+           .frame = [&object = objects[i]](const FrameEntry& entry,
+                                           std::vector<std::byte>&) -> Result<ByteSpan> {
+             return FrameBytes(object, *ParseObjectHeader(object), entry);
+           }});
+    }
+    const HeldWeights old(*split.engine.weights, TrainerRank(rank), split.live.ranks[rank].slices);
+    const auto squashed = SquashOver(layout, chain, old, kPlenty, split.pool);
+    INFO(ToString(squashed.status()));
+    REQUIRE(squashed.ok());
+    Delta delta{.manifest = {}, .frames = {}, .spool = SpoolOf(*squashed)};
+    auto object = ParseObject(delta.spool, layout);
+    REQUIRE(object.ok());
+    delta.manifest = std::move(object->manifest);
+    delta.frames = std::move(object->frames);
+    const StagedDelta staged = Stage(split.engine, rank, delta, split.live, split.pool);
+    if (drifted && rank == 0) {
+      REQUIRE(staged.rejected.size() == 1);
+      CHECK(staged.rejected[0].slice == RankSlice(2));
+      CHECK(absl::IsFailedPrecondition(staged.rejected[0].reason));
+    } else {
+      CHECK(staged.rejected.empty());
+    }
+    Write(*split.engine.weights, staged);
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      const bool refused = drifted && rank == 0 && s == 2;
+      CHECK((split.engine.Read(rank, s) == split.trainer.At(4, rank)[s]) != refused);
+    }
+  }
 }
 
 TEST_CASE("an object with an invalid class table is refused", "[staging]") {

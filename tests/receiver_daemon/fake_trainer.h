@@ -137,14 +137,15 @@ class FakeTrainer final : public SenderGroup {
   std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};
   std::function<void(std::vector<std::byte>&)> damage_full_frame = [](auto&) {};
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            const SliceSelection& slices, Spool::Options options) override {
-    Note(fmt::format("object {}->{}", base.value(), target.version.value()));
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
+                            Spool::Options options) override {
+    const uint64_t base = want.base.value();
+    Note(fmt::format("object {}->{}", base, target.version.value()));
     DWS_RETURN_IF_ERROR(fail_objects);
-    if (!published_.contains(base.value())) return AbortedError("version {} is gone", base.value());
-    std::vector<std::byte> object = Object(rank.value(), base.value(), target.version.value());
+    if (!published_.contains(base)) return AbortedError("version {} is gone", base);
+    std::vector<std::byte> object = Object(rank.value(), base, target.version.value());
     damage_object(object);
-    object = samples::PartOf(object, *ranks_[rank.value()], slices);
+    object = samples::PartOf(object, *ranks_[rank.value()], want.slices);
     options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
@@ -155,7 +156,7 @@ class FakeTrainer final : public SenderGroup {
                                           WeightVersion base,
                                           const Spool::Options& options) override {
     if (!objects_are_here) return std::optional<Spool>();
-    return FetchObject(target, rank, base, std::nullopt, options);
+    return FetchObject(target, rank, {.base = base, .slices = std::nullopt}, options);
   }
 
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {

@@ -51,7 +51,8 @@ struct Receiver {
   }
   Result<Spool> Fetch(uint64_t version = 2, std::function<bool()> wanted = {},
                       const SliceSelection& slices = std::nullopt) {
-    return share->FetchObject(Target(version), TrainerRank(0), WeightVersion(version - 1), slices,
+    return share->FetchObject(Target(version), TrainerRank(0),
+                              {.base = WeightVersion(version - 1), .slices = slices},
                               {.folder = "/tmp",
                                .memory_bytes_max = uint64_t{16} << 20,
                                .size_bytes_max = uint64_t{1} << 30,
@@ -143,7 +144,7 @@ TEST_CASE("objects that differ in anything are fetched each", "[host]") {
   CHECK(b.Fetch(2, {}, std::vector<RankSlice>{RankSlice(0)}).ok());
   CHECK(b.Fetch(2, {}, std::vector<RankSlice>{RankSlice(1)}).ok());
   const auto fetch = [&](const SyncTarget& target, WeightVersion base) {
-    return b.share->FetchObject(target, TrainerRank(0), base, std::nullopt,
+    return b.share->FetchObject(target, TrainerRank(0), {.base = base, .slices = std::nullopt},
                                 {.folder = "/tmp",
                                  .memory_bytes_max = uint64_t{16} << 20,
                                  .size_bytes_max = uint64_t{1} << 30});

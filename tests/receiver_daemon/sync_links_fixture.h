@@ -186,7 +186,7 @@ struct Receiver {
   }
   Result<Spool> Fetch(const SyncTarget& target) {
     return links.FetchObject(
-        target, TrainerRank(0), WeightVersion(4), std::nullopt,
+        target, TrainerRank(0), {.base = WeightVersion(4), .slices = std::nullopt},
         {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
   }
 

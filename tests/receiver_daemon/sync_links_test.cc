@@ -88,7 +88,7 @@ TEST_CASE("an object that is inside its announcement is not fetched", "[fetch]")
   other.stream.incarnation += 1;
   CHECK(receiver.Fetch(other)->size_bytes() == 950);
   const auto from_another_base = receiver.links.FetchObject(
-      target, TrainerRank(0), WeightVersion(3), std::nullopt,
+      target, TrainerRank(0), {.base = WeightVersion(3), .slices = std::nullopt},
       {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
   CHECK(from_another_base->size_bytes() == 950);
   MutexLock lock(sender.script);

@@ -1,10 +1,8 @@
 // Profiles wan and direct: the second encoding of a version leads to the same weights. It is
 // smaller where updates have one size, or needs no decoding where everything changed. It is served
 // to receivers that ask for it.
-#include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "common/delta/bits/ordinal.h"
 #include "sender_daemon/publish/delta_log.h"
 #include "tests/sender_daemon/object_apply.h"
 #include "tests/sender_daemon/weights.h"
@@ -31,36 +29,6 @@ RankLayout MixedLayout() {
   auto layout = RankLayout::Create(std::move(shards));
   DWS_CHECK(layout.ok());
   return *std::move(layout);
-}
-
-// Weights of many magnitudes: 16-bit floats between 2^-15 and 2^-3 of a BF16.
-Weights ManyMagnitudes(const RankLayout& layout, std::mt19937_64& random) {
-  Weights weights = RandomWeights(layout, random);
-  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
-    for (size_t at = 0; at < weights[s].size(); at += 2) {
-      const uint64_t bits = random();
-      StoreLe(weights[s].data() + at,
-              static_cast<uint16_t>((bits & 0x807F) | (112 + (bits >> 32) % 13) << 7));
-    }
-  }
-  return weights;
-}
-
-// An update of one size: the larger an element, the more rarely it is rounded to another value.
-void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random) {
-  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
-    for (size_t at = 0; at < weights[s].size(); at += 2) {
-      const auto bits = LoadLe<uint16_t>(weights[s].data() + at);
-      const uint64_t dice = random();
-      const int rarity = std::clamp((bits >> 7 & 0xFF) - 112, 0, 63);  // a step may leave the range
-      if ((dice & 0xFFFF) >= uint64_t{0x6000} >> rarity) continue;
-      const auto step = static_cast<uint16_t>((dice >> 32 & 1) != 0 ? 1 : 0xFFFF);
-      const auto ordinal = static_cast<uint16_t>(ToOrdinal(bits, Mapping::kFloat) + step);
-      StoreLe(weights[s].data() + at, FromOrdinal(ordinal, Mapping::kFloat));
-    }
-  }
 }
 
 // A rank with nothing published, and its trainer's weights.

@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/delta/bits/ordinal.h"
 #include "common/model/layout.h"
 #include "common/model/limits.h"
 #include "sender_daemon/capture/capture.h"
@@ -70,12 +71,46 @@ inline Weights RandomWeights(const RankLayout& layout, std::mt19937_64& random) 
   return weights;
 }
 
-// Flips low bits of about `density` of all bytes.
+// Flips bits of about `density` of all bytes.
+inline void Perturb(std::vector<std::byte>& slice, double density, std::mt19937_64& random) {
+  const auto count = static_cast<size_t>(static_cast<double>(slice.size()) * density) + 1;
+  for (size_t i = 0; i < count && !slice.empty(); ++i) {
+    slice[random() % slice.size()] ^= static_cast<std::byte>(1U << (random() % 8));
+  }
+}
 inline void Perturb(Weights& weights, double density, std::mt19937_64& random) {
-  for (auto& slice : weights) {
-    const auto count = static_cast<size_t>(static_cast<double>(slice.size()) * density) + 1;
-    for (size_t i = 0; i < count && !slice.empty(); ++i) {
-      slice[random() % slice.size()] ^= static_cast<std::byte>(1U << (random() % 8));
+  for (auto& slice : weights) Perturb(slice, density, random);
+}
+
+// Weights of many magnitudes: 16-bit floats between 2^-15 and 2^-3 of a BF16.
+inline Weights ManyMagnitudes(const RankLayout& layout, std::mt19937_64& random) {
+  Weights weights = RandomWeights(layout, random);
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
+    for (size_t at = 0; at < weights[s].size(); at += 2) {
+      const uint64_t bits = random();
+      StoreLe(weights[s].data() + at,
+              static_cast<uint16_t>((bits & 0x807F) | (112 + (bits >> 32) % 13) << 7));
+    }
+  }
+  return weights;
+}
+
+// An update of one size: the larger an element, the more rarely it is rounded to another value.
+// `chance` is that of the smallest: about a seventh of it is the density.
+inline void Update(const RankLayout& layout, Weights& weights, std::mt19937_64& random,
+                   double chance = 0.375) {
+  const auto smallest = static_cast<uint64_t>(std::min(chance, 1.0) * 0x10000);
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    if (ElementBytes(layout.slice(RankSlice(s)).dtype) != 2) continue;
+    for (size_t at = 0; at < weights[s].size(); at += 2) {
+      const auto bits = LoadLe<uint16_t>(weights[s].data() + at);
+      const uint64_t dice = random();
+      const int rarity = std::clamp((bits >> 7 & 0xFF) - 112, 0, 63);  // a step may leave the range
+      if ((dice & 0xFFFF) >= smallest >> rarity) continue;
+      const auto step = static_cast<uint16_t>((dice >> 32 & 1) != 0 ? 1 : 0xFFFF);
+      const auto ordinal = static_cast<uint16_t>(ToOrdinal(bits, Mapping::kFloat) + step);
+      StoreLe(weights[s].data() + at, FromOrdinal(ordinal, Mapping::kFloat));
     }
   }
 }

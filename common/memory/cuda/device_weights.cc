@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/model/limits.h"
 
 namespace dws::cuda {
 namespace {
@@ -16,6 +17,10 @@ constexpr uint64_t kDigestBytesMax = uint64_t{512} << 20;
 // Blocks of a piece; their DigestBlocks fit a lane.
 constexpr size_t kDigestBlocksMax = 65'536;
 static_assert(kDigestBlocksMax * sizeof(DigestBlock) <= WorkLane::kBytesMax);
+// Bytes of one piece of a read: whole blocks of any element, which fit a lane.
+constexpr uint64_t kReadBytesMax = WorkLane::kScratchBytes;
+static_assert(kReadBytesMax % (limits::kBlockElements * sizeof(uint64_t)) == 0);
+static_assert(kReadBytesMax / limits::kBlockElements * sizeof(GatherBlock) <= WorkLane::kBytesMax);
 
 }  // namespace
 
@@ -96,6 +101,42 @@ Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestB
   DWS_RETURN_IF_ERROR(commit_.CopyToHost(std::as_writable_bytes(std::span(digests)), sums));
   DWS_RETURN_IF_ERROR(commit_.Synchronize());
   return digests;
+}
+
+Status DeviceWeights::Read(const GatherBlock& from, MutableByteSpan out) {
+  Status status = BeginRead(from, out);
+  status.Update(Synchronize());  // after a failure too: nothing is written to `out` any more
+  return status;
+}
+
+Status DeviceWeights::BeginRead(GatherBlock from, MutableByteSpan out) {
+  while (!out.empty()) {
+    DWS_ASSIGN_OR_RETURN(WorkLane* const lane, NextLane());
+    const MutableByteSpan piece = out.first(std::min<uint64_t>(out.size(), kReadBytesMax));
+    std::vector<GatherBlock> blocks;
+    for (uint64_t at = 0; at < piece.size();) {
+      from.target = lane->scratch() + at;
+      from.elements = static_cast<uint32_t>(
+          std::min<uint64_t>((piece.size() - at) / from.element_bytes, limits::kBlockElements));
+      blocks.push_back(from);
+      from.first_element += from.elements;
+      at += uint64_t{from.elements} * from.element_bytes;
+    }
+    const ByteSpan list = std::as_bytes(std::span(blocks));
+    const WorkLane::Room room = lane->Put(list.size());
+    std::memcpy(room.host.data(), list.data(), list.size());
+    DWS_RETURN_IF_ERROR(lane->Send());
+    DWS_RETURN_IF_ERROR(
+        lane->stream().Launch(Kernel::kGather,
+                              GatherArgs{.blocks = room.address,
+                                         .places = places_.address(),
+                                         .block_count = static_cast<uint32_t>(blocks.size())},
+                              blocks.size()));
+    DWS_RETURN_IF_ERROR(lane->stream().CopyToHost(piece, lane->scratch()));
+    DWS_RETURN_IF_ERROR(Rest(*lane));
+    out = out.subspan(piece.size());
+  }
+  return OkStatus();
 }
 
 Status DeviceWeights::BeginCommit(uint64_t blocks, uint32_t block_count) {

@@ -45,6 +45,10 @@ class DeviceWeights {
   Result<std::vector<KernelDigest>> Digests(std::span<const DigestBlock> blocks,
                                             size_t result_count, Pace pace);
 
+  // Copies live elements of one place to `out`, in slice order: from `from.first_element` on, which
+  // begins a block. `from.target` and `from.elements` are not used. Background work.
+  Status Read(const GatherBlock& from, MutableByteSpan out);
+
   // Zeroed memory for the results of one piece of work, valid until the next call. At first there
   // is enough for one result for each place, at least kResultBytesMin; a call that needs more
   // allocates it.
@@ -65,6 +69,7 @@ class DeviceWeights {
 
  private:
   DeviceWeights(CudaDevicePtr device, DutyCycle duty) : device_(std::move(device)), duty_(duty) {}
+  Status BeginRead(GatherBlock from, MutableByteSpan out);
 
   const CudaDevicePtr device_;
   const DutyCycle duty_;

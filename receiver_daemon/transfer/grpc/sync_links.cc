@@ -84,16 +84,17 @@ SyncLink& SyncLinks::Link(const SyncTarget& target, TrainerRank rank) {
   return *links_[target.ranks[rank.value()].sender.value()];
 }
 
-Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                     const SliceSelection& slices, Spool::Options spool) {
-  DWS_ASSIGN_OR_RETURN(std::optional<Spool> here, TakeObject(target, rank, base, spool));
+Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
+                                     const DeltaWant& want, Spool::Options spool) {
+  DWS_ASSIGN_OR_RETURN(std::optional<Spool> here, TakeObject(target, rank, want.base, spool));
   if (here.has_value()) return *std::move(here);
   const PulseWait wait(pulse_);
   SyncLink& link = Link(target, rank);
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();
-  auto object = link.fetcher(target, rank)
-                    .Object(target.stream, base, target.version, profile, slices, std::move(spool));
+  auto object =
+      link.fetcher(target, rank)
+          .Object(target.stream, want.base, target.version, profile, want.slices, std::move(spool));
   if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
   return object;
 }

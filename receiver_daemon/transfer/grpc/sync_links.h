@@ -63,8 +63,8 @@ class SyncLinks final : public SenderGroup {
   // How full tensors came, by sender.
   std::vector<FullWays::View> FullWayViews() const;
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            const SliceSelection& slices, Spool::Options spool) override;
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
+                            Spool::Options spool) override;
   // Of an announcement that has it inside, or of a broadcast.
   Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
                                           WeightVersion base, const Spool::Options& spool) override;

@@ -97,14 +97,14 @@ Result<HostShare::Turn> HostShare::Await(const HostKey& key, const Spool::Option
   }
 }
 
-Result<Spool> HostShare::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                     const SliceSelection& slices, Spool::Options spool) {
-  DWS_ASSIGN_OR_RETURN(std::optional<Spool> here, TakeObject(target, rank, base, spool));
+Result<Spool> HostShare::FetchObject(const SyncTarget& target, TrainerRank rank,
+                                     const DeltaWant& want, Spool::Options spool) {
+  DWS_ASSIGN_OR_RETURN(std::optional<Spool> here, TakeObject(target, rank, want.base, spool));
   if (here.has_value()) return *std::move(here);
   if (!target.ranks[rank.value()].state_token.has_value()) {
-    return senders_.FetchObject(target, rank, base, slices, std::move(spool));
+    return senders_.FetchObject(target, rank, want, std::move(spool));
   }
-  const HostKey key = KeyOf(options_.job_id, target, rank, base, slices);
+  const HostKey key = KeyOf(options_.job_id, target, rank, want.base, want.slices);
   Result<Turn> turn = Await(key, spool);
   if (absl::IsCancelled(turn.status())) return turn.status();
   if (!turn.ok()) Note(turn.status(), target.version);
@@ -114,7 +114,9 @@ Result<Spool> HostShare::FetchObject(const SyncTarget& target, TrainerRank rank,
     read_bytes_ += turn->object->size_bytes();
     return *std::move(turn->object);
   }
-  Result<Spool> object = senders_.FetchObject(target, rank, base, slices, std::move(spool));
+  // Without our weights: what is left for others is not made of them.
+  Result<Spool> object = senders_.FetchObject(
+      target, rank, {.base = want.base, .slices = want.slices}, std::move(spool));
   if (!object.ok() || !turn.ok() || !turn->lock.has_value()) return object;
   const Status put = folder_.Put(key, *object);
   Note(put, target.version);

@@ -48,8 +48,8 @@ class HostShare final : public SenderGroup {
   void CancelFetches();
   Totals totals() const;
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            const SliceSelection& slices, Spool::Options spool) override;
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
+                            Spool::Options spool) override;
   Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
                                           WeightVersion base,
                                           const Spool::Options& spool) override {

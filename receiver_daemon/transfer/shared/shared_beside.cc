@@ -21,7 +21,8 @@ SharedBeside::SharedBeside(Options options, FileSystem& files, SenderGroup& send
                           files, SharedSource::Options{.root = options_.root,
                                                        .job_id = options_.job_id,
                                                        .rank = TrainerRank(rank),
-                                                       .key = options_.key})});
+                                                       .key = options_.key,
+                                                       .pool = options_.pool})});
   }
 }
 
@@ -92,17 +93,16 @@ bool SharedBeside::FallsBack(const SyncTarget& target, TrainerRank rank,
 }
 
 Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                        WeightVersion base, const SliceSelection& slices,
-                                        Spool::Options spool) {
+                                        const DeltaWant& want, Spool::Options spool) {
   {
     const PulseWait wait(options_.pulse);
     if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
-      auto object = source->Object(target.stream, base, target.version,
-                                   *target.ranks[rank.value()].layout, slices, spool);
+      auto object = source->Object(target.stream, target.version,
+                                   *target.ranks[rank.value()].layout, want, spool);
       if (!FallsBack(target, rank, object.status())) return object;
     }
   }
-  return senders_.FetchObject(target, rank, base, slices, std::move(spool));
+  return senders_.FetchObject(target, rank, want, std::move(spool));
 }
 
 Result<FetchedFull> SharedBeside::FetchFull(const SyncTarget& target, TrainerRank rank,

@@ -24,6 +24,7 @@ class SharedBeside final : public SenderGroup {
     std::string job_id;
     uint32_t ranks = 1;  // trainer ranks that the directory may have
     shared::Key key;
+    ThreadPool* pool = nullptr;  // not owned; never null
     Duration poll = limits::kSharedPollDefault;
     Duration visible_wait = limits::kSharedVisibleWait;
     shared::VisibilityHook before_read = {};
@@ -37,8 +38,8 @@ class SharedBeside final : public SenderGroup {
   // Ends reads from the directory, present and future, with CANCELLED.
   void CancelFetches();
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            const SliceSelection& slices, Spool::Options spool) override;
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
+                            Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {
     return senders_.Describe(target, rank);
   }

@@ -1,11 +1,11 @@
 #include "receiver_daemon/transfer/shared/shared_files.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/object.h"
@@ -38,9 +38,13 @@ struct FiledDelta {
   DeltaManifest manifest;
   uint64_t frames_begin = 0;
 
-  DeltaLink link() {
+  // `wanted`: as of a spool.
+  DeltaLink link(const std::function<bool()>& wanted) {
     return {.manifest = &manifest,
-            .frame = [this](const FrameEntry& entry, std::vector<std::byte>& buffer) {
+            .frame = [this, &wanted](const FrameEntry& entry,
+                                     std::vector<std::byte>& buffer) -> Result<ByteSpan> {
+              if (wanted && !wanted())
+                return CancelledError("version {}", manifest.version.value());
               return file.Read(frames_begin + entry.offset, entry.size_bytes, buffer);
             }};
   }
@@ -84,10 +88,26 @@ Result<std::vector<std::unique_ptr<FiledDelta>>> OpenDeltas(
   return deltas;
 }
 
-std::vector<DeltaLink> LinksOf(const std::vector<std::unique_ptr<FiledDelta>>& deltas) {
+// `wanted` outlives them.
+std::vector<DeltaLink> LinksOf(const std::vector<std::unique_ptr<FiledDelta>>& deltas,
+                               const std::function<bool()>& wanted) {
   std::vector<DeltaLink> links;
-  for (const auto& delta : deltas) links.push_back(delta->link());
+  for (const auto& delta : deltas) links.push_back(delta->link(wanted));
   return links;
+}
+
+// The object of several deltas. `old`: null if there are no weights to compose over.
+Result<std::vector<std::byte>> Compose(const SharedPlace& place, const RankLayout& layout,
+                                       const std::vector<DeltaLink>& links, const OldWeights* old,
+                                       uint64_t bytes_max) {
+  if (std::ranges::none_of(links, NeedsOldWeights)) return Squash(layout, links);
+  if (old == nullptr) {
+    return AbortedError("{} deltas have class-split blocks, which are composed over old weights",
+                        links.size());
+  }
+  auto object = SquashOver(layout, links, *old, bytes_max, place.pool);
+  if (!absl::IsResourceExhausted(object.status())) return object;
+  return AbortedError("{}, a third of the memory for them", Message(object.status()));
 }
 
 // Where the frames of the wanted slices are. Each of their blocks is in exactly one.
@@ -130,34 +150,57 @@ Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
   return frames;
 }
 
-// Brings one frame of an anchor on by the deltas, in place.
+// Brings one frame of an anchor on by the deltas, in place: finds the changes of its blocks in order,
+// as the deltas' frames are read, then decodes them block by block.
 class FrameAdvance {
  public:
-  FrameAdvance(const RankLayout& layout, const std::vector<DeltaLink>& links)
-      : layout_(layout), links_(links.begin(), links.end()) {}
+  FrameAdvance(const RankLayout& layout, const std::vector<DeltaLink>& links, ThreadPool& pool)
+      : layout_(layout),
+        links_(links.begin(), links.end()),
+        pool_(pool),
+        decoded_(pool.worker_count()) {}
 
   // `entry` becomes the frame's as it is then.
   Status Apply(RankSlice slice, MutableByteSpan frame, FrameEntry& entry) {
     DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(frame, entry));
+    std::vector<std::vector<Change>> changes(blocks.size());
     bool changed = false;
     for (LinkReader& link : links_) {
-      for (uint32_t i = 0; i < entry.block_count; ++i) {
-        const uint32_t block = entry.first_block + i;
-        DWS_ASSIGN_OR_RETURN(const EncodedBlockView change, link.Find(slice, block));
-        if (change.mode == BlockMode::kEmpty) continue;
+      const ClassTable* const classes = ClassesOf(link.link(), slice);
+      for (uint32_t i = 0; i < blocks.size(); ++i) {
+        DWS_ASSIGN_OR_RETURN(const EncodedBlockView found, link.Find(slice, entry.first_block + i));
+        if (found.mode == BlockMode::kEmpty) continue;
         changed = true;
-        const auto offset = static_cast<size_t>(blocks[i].payload.data() - frame.data());
-        DWS_RETURN_IF_ERROR(ApplyOne(slice, block, blocks[i], change,
-                                     frame.subspan(offset, blocks[i].payload.size())));
+        // The reader's view ends with its next frame.
+        changes[i].push_back({.block = {.mode = found.mode,
+                                        .nnz = found.nnz,
+                                        .parameters = found.parameters,
+                                        .payload = {found.payload.begin(), found.payload.end()}},
+                              .classes = classes});
       }
     }
-    if (changed) entry.checksum = FrameChecksum(frame);
+    if (!changed) return OkStatus();
+    std::vector<Status> statuses(blocks.size());
+    pool_.ParallelFor(blocks.size(), [&](size_t i, size_t worker) {
+      const auto offset = static_cast<size_t>(blocks[i].payload.data() - frame.data());
+      statuses[i] =
+          ApplyAll(slice, entry.first_block + static_cast<uint32_t>(i), blocks[i], changes[i],
+                   frame.subspan(offset, blocks[i].payload.size()), decoded_[worker]);
+    });
+    for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
+    entry.checksum = FrameChecksum(frame);
     return OkStatus();
   }
 
  private:
-  Status ApplyOne(RankSlice number, uint32_t block, const EncodedBlockView& full,
-                  const EncodedBlockView& change, MutableByteSpan payload) {
+  struct Change {
+    EncodedBlock block;
+    const ClassTable* classes = nullptr;
+  };
+
+  Status ApplyAll(RankSlice number, uint32_t block, const EncodedBlockView& full,
+                  const std::vector<Change>& changes, MutableByteSpan payload,
+                  DecodedBlock& decoded) const {
     const RankLayout::SliceEntry& slice = layout_.slice(number);
     const uint32_t elements = BlockElements(slice.elements, block);
     if (full.mode != BlockMode::kDenseRaw ||
@@ -165,14 +208,17 @@ class FrameAdvance {
       return DataLossError("slice {}, block {}: full tensors with a {} block of {} bytes",
                            number.value(), block, ToString(full.mode), payload.size());
     }
-    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, elements, change, decoded_));
-    ApplyBlock(slice.dtype, decoded_, payload);
+    for (const Change& change : changes) {
+      DWS_RETURN_IF_ERROR(
+          AdvanceBlock(slice.dtype, ViewOf(change.block), change.classes, payload, decoded));
+    }
     return OkStatus();
   }
 
   const RankLayout& layout_;
   std::vector<LinkReader> links_;
-  DecodedBlock decoded_;
+  ThreadPool& pool_;
+  std::vector<DecodedBlock> decoded_;  // by worker
 };
 
 }  // namespace
@@ -189,7 +235,7 @@ Status SharedPlace::Explain(const Status& status, const shared::Manifest& manife
 }
 
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
-                               const RankLayout& layout, const SliceSelection& slices,
+                               const RankLayout& layout, const DeltaWant& want,
                                Spool::Options options) {
   AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
   if (chain.size() > 1) {
@@ -202,7 +248,9 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
     }
     progress.Expect(bytes);
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));
-    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object, Squash(layout, LinksOf(deltas)));
+    DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object,
+                         Compose(place, layout, LinksOf(deltas, options.wanted), want.old,
+                                 options.memory_bytes_max / 3));
     options.size_bytes_max = options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
@@ -211,7 +259,7 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
     return spool;
   }
   DWS_ASSIGN_OR_RETURN(const auto delta, OpenDelta(place, *chain.front(), layout));
-  const std::vector<ObjectRange> ranges = PartRanges(delta->header, delta->manifest, slices);
+  const std::vector<ObjectRange> ranges = PartRanges(delta->header, delta->manifest, want.slices);
   const uint64_t bytes = SizeOf(ranges);
   options.size_bytes_max = options.size_bytes_expected = bytes;
   progress.Expect(bytes);
@@ -237,7 +285,8 @@ Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullP
   DWS_ASSIGN_OR_RETURN(const auto frames, FindFrames(place, *path.anchor, layout, slices));
   DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *path.anchor, shared::kFullName));
   DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, path.deltas, layout));
-  FrameAdvance advance(layout, LinksOf(deltas));
+  const std::function<bool()> wanted = options.wanted;  // the spool takes its own
+  FrameAdvance advance(layout, LinksOf(deltas, wanted), place.pool);
   AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
   for (const auto& [slice, entry] : frames) progress.Expect(entry.size_bytes);
   FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};

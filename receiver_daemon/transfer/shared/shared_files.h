@@ -1,5 +1,5 @@
 // From the files of a shared directory to what the pipeline stages: deltas, composed where there
-// are several, and full tensors of an anchor brought on by the deltas after it. For
+// are several, over the engine's weights if their blocks need those, and full tensors of an anchor brought on by the deltas after it. For
 // shared_source.h.
 #pragma once
 
@@ -17,6 +17,7 @@ namespace dws {
 // Where manifests' folders are.
 struct SharedPlace {
   FileSystem& files;
+  ThreadPool& pool;  // composes
   const std::string& stream_folder;
   WeightVersion newest_anchor;  // what is before it goes when the sender likes
 
@@ -29,11 +30,12 @@ struct SharedPlace {
 // since its manifest was read. DATA_LOSS: one is damaged or makes no sense. CANCELLED:
 // the spool is not wanted. Else as FileSystem and Spool.
 
-// Of one delta the part with `slices` of its object, read from those pieces of the file alone that
-// have something of it; of several the object that they compose (ABORTED: a third of the spool's
-// memory does not hold them).
+// Of one delta the part with `want.slices` of its object, read from those pieces of the file alone
+// that have something of it; of several the object that they compose (ABORTED: a third of the
+// spool's memory does not hold them, or what they compose, or they need `want.old` and there is
+// none).
 Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared::ManifestPtr> chain,
-                               const RankLayout& layout, const SliceSelection& slices,
+                               const RankLayout& layout, const DeltaWant& want,
                                Spool::Options options);
 
 // Full tensors of `slices`, ascending, at the end of `path`.

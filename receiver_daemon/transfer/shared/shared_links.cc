@@ -27,6 +27,7 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
                                      .job_id = given.name.job_id,
                                      .rank = TrainerRank(rank),
                                      .key = given.key,
+                                     .pool = given.pool,
                                      .retry_delay = given.retry_delay});
     DWS_ASSIGN_OR_RETURN(link.folder, link.source->Folder());
     reports.rank_folders.push_back(link.folder);
@@ -147,11 +148,10 @@ void SharedLinks::NoteDamage(const SyncTarget& target, TrainerRank rank, const S
 }
 
 Result<Spool> SharedLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                       WeightVersion base, const SliceSelection& slices,
-                                       Spool::Options spool) {
+                                       const DeltaWant& want, Spool::Options spool) {
   const PulseWait wait(options_.pulse);
-  return Source(rank).Object(target.stream, base, target.version,
-                             *target.ranks[rank.value()].layout, slices, spool);
+  return Source(rank).Object(target.stream, target.version, *target.ranks[rank.value()].layout,
+                             want, spool);
 }
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {

@@ -28,6 +28,7 @@ class SharedLinks final : public SenderGroup {
     ReceiverName name;
     uint32_t ranks = 1;
     shared::Key key;
+    ThreadPool* pool = nullptr;  // not owned; never null
     Duration poll = limits::kSharedPollDefault;
     shared::VisibilityHook before_read = {};
     bool before_read_required = false;  // a look fails with it
@@ -48,8 +49,8 @@ class SharedLinks final : public SenderGroup {
   void CancelFetches();
   void Stop();
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            const SliceSelection& slices, Spool::Options spool) override;
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
+                            Spool::Options spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
                                 Spool::Options spool) override;

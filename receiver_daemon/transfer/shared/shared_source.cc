@@ -178,6 +178,7 @@ bool SharedSource::Has(const StreamId& stream, WeightVersion version) const {
 SharedPlace SharedSource::PlaceOf(const Known& known) {
   const shared::ManifestPtr anchor = known.versions.NewestAnchor();
   return {.files = files_,
+          .pool = *options_.pool,
           .stream_folder = known.folder,
           .newest_anchor = anchor == nullptr ? WeightVersion(0) : anchor->name.version};
 }
@@ -233,16 +234,16 @@ void SharedSource::Cancel() {
   cancel_changed_.NotifyAll();
 }
 
-Result<Spool> SharedSource::Object(const StreamId& stream, WeightVersion base,
-                                   WeightVersion version, const RankLayout& layout,
-                                   const SliceSelection& slices, const Spool::Options& spool) {
+Result<Spool> SharedSource::Object(const StreamId& stream, WeightVersion version,
+                                   const RankLayout& layout, const DeltaWant& want,
+                                   const Spool::Options& spool) {
   const auto wanted = [this, asked = spool.wanted] {
     return Wait(Duration::zero()) && (!asked || asked());
   };
-  const WeightVersion first(base.value() + 1);
+  const WeightVersion first(want.base.value() + 1);
   return Retry<Spool>(stream, first, version, [&](const Known& known) -> Result<Spool> {
-    DWS_ASSIGN_OR_RETURN(const auto chain, known.versions.Chain(base, version));
-    return ReadSharedObject(PlaceOf(known), chain, layout, slices, GuardedBy(spool, wanted));
+    DWS_ASSIGN_OR_RETURN(const auto chain, known.versions.Chain(want.base, version));
+    return ReadSharedObject(PlaceOf(known), chain, layout, want, GuardedBy(spool, wanted));
   });
 }
 

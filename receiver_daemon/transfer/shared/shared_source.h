@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
@@ -28,6 +29,7 @@ class SharedSource {
     std::string job_id;
     TrainerRank rank;
     shared::Key key;
+    ThreadPool* pool = nullptr;                           // not owned; never null
     Duration retry_delay = limits::kSharedRetryDelayMin;  // doubles
     const WallClock* wall_clock = &kSystemWallClock;
   };
@@ -38,7 +40,9 @@ class SharedSource {
     Status trouble;                       // a version that is there and cannot be used
   };
 
-  SharedSource(FileSystem& files, Options options) : files_(files), options_(std::move(options)) {}
+  SharedSource(FileSystem& files, Options options) : files_(files), options_(std::move(options)) {
+    DWS_CHECK(options_.pool != nullptr);
+  }
 
   // Looks at the folder and takes the stream of the highest incarnation that has a version. Of two
   // streams with one incarnation it takes `followed`. It ignores other streams than `followed` that
@@ -54,10 +58,10 @@ class SharedSource {
   // manifest names is DATA_LOSS. For versions before the newest full tensors they return ABORTED at
   // once: those versions are retired.
 
-  // Composed of several deltas where a third of the spool's memory holds them; ABORTED where not.
-  Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                       const RankLayout& layout, const SliceSelection& slices,
-                       const Spool::Options& spool);
+  // Composed of several deltas, over `want.old` if they have class-split blocks, where a third of
+  // the spool's memory holds them and what they compose; ABORTED where not.
+  Result<Spool> Object(const StreamId& stream, WeightVersion version, const RankLayout& layout,
+                       const DeltaWant& want, const Spool::Options& spool);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
   Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
                            std::span<const RankSlice> slices, const Spool::Options& spool);

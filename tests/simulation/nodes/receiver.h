@@ -115,8 +115,8 @@ class Receiver final : public Process, private SenderGroup {
   void NoteCommitted(const VersionAt& at);
 
   // SenderGroup, for the worker.
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                            const SliceSelection&, Spool::Options options) override;
+  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
+                            Spool::Options options) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
                                 Spool::Options options) override;

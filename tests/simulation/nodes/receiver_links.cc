@@ -169,20 +169,20 @@ Result<T> Receiver::Ask(const SyncTarget& target, TrainerRank rank, const Questi
   return Finish<T>(own != nullptr ? own : Begin<T>(target, rank, question));
 }
 
-Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank, WeightVersion base,
-                                    const SliceSelection& slices, Spool::Options options) {
+Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank,
+                                    const DeltaWant& want, Spool::Options options) {
   fetched_ = true;
   if (rank.value() == 0) fetched_full_ = false;
   world().Trace("{} fetches {}:{} from {}", name(), target.stream.incarnation,
-                target.version.value(), base.value());
+                target.version.value(), want.base.value());
   auto object = Ask<std::vector<std::byte>>(
       target, rank,
-      [at = target.at(), base](Sender& sender, auto reply) {
+      [at = target.at(), base = want.base](Sender& sender, auto reply) {
         reply(sender.Object(at.stream, base, at.version));
       },
       objects_);
   DWS_RETURN_IF_ERROR(object.status());
-  *object = samples::PartOf(*object, *target.ranks[rank.value()].layout, slices);
+  *object = samples::PartOf(*object, *target.ranks[rank.value()].layout, want.slices);
   Corrupt(world(), *object);
   options.size_bytes_expected = object->size();
   Spool spool(std::move(options));
