@@ -204,6 +204,8 @@ Status SenderApp::StartParts() {
 }
 
 void SenderApp::StartSession() {
+  // The directory asks for wan, as a receiver does: for every version.
+  const bool wan = options_.profile == ProfileChoice::kAuto && options_.shared_dir.WantsWan();
   cuts_ = std::make_unique<CutsFile>(files_, options_.state_folder);
   views_ = std::make_unique<ViewDesk>(ViewDesk::Parts{
       .executor = *trainer_executor_,
@@ -218,7 +220,7 @@ void SenderApp::StartSession() {
                               .trainer_rank = TrainerRank(options_.trainer_rank),
                               .log_limits = {.bytes_max = options_.retain_bytes,
                                              .versions_max = options_.retain_versions},
-                              .profile = options_.profile,
+                              .profile = wan ? ProfileChoice::kWan : options_.profile,
                               .huge_pages = options_.huge_pages,
                               .epoch_floor = RankEpoch(EpochFloor())},
       TrainerSession::Parts{.clock = &clock_,

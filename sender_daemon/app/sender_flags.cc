@@ -118,7 +118,7 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   if (options.fabric.on && options.egress_bytes_per_second > 0) {
     config.Reject("fabric", "receivers read by themselves, which --egress-limit cannot hold");
   }
-  FinishSharedFlags(config, options.shared_dir);
+  FinishSharedFlags(config, options.shared_dir, options.profile);
   FinishSlimeFlags(config, options.slime_dir);
 }
 

@@ -125,8 +125,10 @@ Status SharedPublisher::Begin() {
 }
 
 Status SharedPublisher::Adopt(RankStatePtr state) {
-  const SharedWriter::Place place{
-      .root = options_.dir.root, .job_id = options_.job_id, .key = options_.key};
+  const SharedWriter::Place place{.root = options_.dir.root,
+                                  .job_id = options_.job_id,
+                                  .key = options_.key,
+                                  .profile = options_.dir.profile};
   if (!receivers_.has_value()) {
     DWS_ASSIGN_OR_RETURN(const std::string folder,
                          SharedRankFolder(place.root, place.job_id, options_.trainer_rank));
@@ -232,7 +234,7 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
   DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
   progress_->deltas += 1;
-  progress_->delta_bytes += version->object.size();
+  progress_->delta_bytes += delta->Find(shared::kDeltaName)->size_bytes;
   const Status told = NoteWritten(*version, delta->size_bytes(), &SharedView::deltas);
   if (!progress_->owed.has_value() &&
       (RepairDue() || progress_->deltas >= options_.dir.anchor_every ||

@@ -31,6 +31,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
+#include "common/model/delta_profile.h"
 #include "common/transport/shared_fs/version_catalog.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
@@ -44,9 +45,13 @@ struct SharedDirOptions {
   std::string root;  // empty: none
   std::string key_file;
   size_t anchor_every = 32;
-  bool from_base = false;   // rule 2: a stream begins with digests only
-  std::string after_write;  // a command; empty: none
+  DeltaProfile profile = DeltaProfile::kWan;  // of deltas, where a version has that encoding
+  bool from_base = false;                     // rule 2: a stream begins with digests only
+  std::string after_write;                    // a command; empty: none
   bool after_write_required = false;
+
+  // Whether every version is to be encoded as wan too.
+  bool WantsWan() const { return !root.empty() && profile == DeltaProfile::kWan; }
 };
 
 // What status and metrics show.

@@ -30,6 +30,16 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
       ->check(CLI::IsMember({"full", "base"}).description(""))
       ->type_name("full|base")
       ->default_str("full");
+  app.add_option_function<std::string>(
+         "--shared-dir-profile",
+         [&dir](const std::string& name) {
+           dir.profile = name == "fast" ? DeltaProfile::kFast : DeltaProfile::kWan;
+         },
+         "Encoding of the deltas there: the smallest (wan), which a receiver decodes over all of "
+         "its old weights, or for a directory that is as fast as memory (fast)")
+      ->check(CLI::IsMember({"wan", "fast"}).description(""))
+      ->type_name("wan|fast")
+      ->default_str(std::string(ToString(ProfileChoice::kWan)));
   app.add_option("--shared-after-write", dir.after_write,
                  "Command to run after each version there (DWS_SHARED_DIR and DWS_VERSION are set)")
       ->type_name("COMMAND")
@@ -38,7 +48,16 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
                "A version counts as published there only when that command has succeeded");
 }
 
-void FinishSharedFlags(Config& config, const SharedDirOptions& dir) {
+void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoice made) {
+  const bool makes_wan = Decided(made).value_or(DeltaProfile::kWan) == DeltaProfile::kWan;
+  if (!makes_wan) config.Derive("shared-dir-profile", "fast");
+  if (!makes_wan && dir.WantsWan()) {
+    config.Reject(
+        "shared-dir-profile",
+        fmt::format("wan encodings are not made with --profile={}: give auto or wan there, "
+                    "or fast here",
+                    ToString(made)));
+  }
   if (dir.root.empty() && !dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");
   }

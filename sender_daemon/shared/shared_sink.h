@@ -14,7 +14,8 @@
 namespace dws {
 
 void AddSharedFlags(CLI::App& app, SharedDirOptions& dir);
-void FinishSharedFlags(Config& config, const SharedDirOptions& dir);
+// `made`: the sender's --profile.
+void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoice made);
 
 // The shared directory as the sender sees it.
 class SharedSink final : public VersionSink {

@@ -101,8 +101,8 @@ Result<shared::Manifest> SharedWriter::WriteChange(const RetainedVersion& versio
                                                       AsBytes(description)));
   manifest.files.push_back(std::move(entry));
   if (version.base.has_value()) {
-    DWS_ASSIGN_OR_RETURN(entry,
-                         shared::WriteWhole(files_, folder, shared::kDeltaName, version.object));
+    DWS_ASSIGN_OR_RETURN(entry, shared::WriteWhole(files_, folder, shared::kDeltaName,
+                                                   version.object_of(place_.profile)));
     manifest.files.push_back(std::move(entry));
   }
   return manifest;

@@ -8,6 +8,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/wall_clock.h"
+#include "common/model/delta_profile.h"
 #include "common/transport/shared_fs/manifest.h"
 #include "sender_daemon/publish/rank_state.h"
 
@@ -21,6 +22,7 @@ class SharedWriter {
     std::string root;
     std::string job_id;
     shared::Key key;
+    DeltaProfile profile = DeltaProfile::kWan;  // of deltas, where a version has that encoding
   };
   // `wanted` is asked repeatedly; false ends a write with CANCELLED. `wall_clock` outlives it.
   SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,

@@ -30,9 +30,13 @@ class PassingClock final : public Clock {
 
 struct Directory {
   explicit Directory(size_t anchor_every = 32, shared::Key sender_key = {}, bool from_base = false,
-                     DeltaLogLimits retained = {.bytes_max = uint64_t{1} << 30, .versions_max = 64})
+                     DeltaLogLimits retained = {.bytes_max = uint64_t{1} << 30, .versions_max = 64},
+                     DeltaProfile profile = DeltaProfile::kWan)
       : rank(retained),
-        publisher({.dir = {.root = "/root", .anchor_every = anchor_every, .from_base = from_base},
+        publisher({.dir = {.root = "/root",
+                           .anchor_every = anchor_every,
+                           .profile = profile,
+                           .from_base = from_base},
                    .job_id = "job",
                    .trainer_rank = TrainerRank(0),
                    .key = std::move(sender_key)},
