@@ -305,7 +305,7 @@ std::vector<ReceiverHub::ServedView> ReceiverHub::Views() const {
   MutexLock lock(mutex_);
   std::vector<ServedView> views;
   for (const auto& [name, state] : views_) {
-    const auto follows = [&name](const auto& entry) { return entry.second.view == name; };
+    const auto follows = [&name = name](const auto& entry) { return entry.second.view == name; };
     views.push_back({.name = name,
                      .state = state,
                      .receivers = static_cast<uint32_t>(std::ranges::count_if(links_, follows))});
