@@ -11,14 +11,14 @@
 namespace dws {
 namespace {
 
-StepCounts CountSteps(const SplitRicePlan& plan, size_t changed) {
-  StepCounts counts{.changed = static_cast<uint32_t>(changed),
-                    .up = static_cast<uint32_t>(changed),
-                    .wide = static_cast<uint32_t>(plan.exceptions.size())};
+DenseCost CostOf(const SplitRicePlan& plan, size_t changed) {
+  DenseCost cost{.changed = static_cast<uint32_t>(changed),
+                 .up = static_cast<uint32_t>(changed),
+                 .wide = static_cast<uint32_t>(plan.exceptions.size())};
   for (const uint64_t negative : plan.signs) {
-    counts.up -= static_cast<uint32_t>(std::popcount(negative));
+    cost.up -= static_cast<uint32_t>(std::popcount(negative));
   }
-  return counts;
+  return cost;
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   PlanSplitRice(dtype, changes, split_rice);
   // Among equals the mode with the smaller number wins, so dense ulp must be strictly smaller.
   if (split_rice.PayloadBytes() >
-      DenseUlpBytesMin(element_count, CountSteps(split_rice, changes.size()))) {
+      DenseUlpBytesMin(element_count, CostOf(split_rice, changes.size()))) {
     DenseUlpPlan& dense = scratch.dense_ulp;
     PlanDenseUlp(dtype, changes, element_count, dense);
     if (dense.PayloadBytes() < split_rice.PayloadBytes()) {

@@ -123,29 +123,35 @@ class SlicesOver {
   Status Compose(const RankLayout& layout, const SliceEnd& end, std::span<const DeltaLink> chain,
                  ObjectWriter& writer) {
     if (!old_.Has(end.slice, end.before)) return writer.NameSlice(end);
-    DWS_RETURN_IF_ERROR(AddBlocks(layout.slice(end.slice), end.slice, chain, writer));
-    DWS_RETURN_IF_ERROR(writer.EndSlice(end));
-    return CheckBytes(chain, writer);
+    const RankLayout::SliceEntry& slice = layout.slice(end.slice);
+    DWS_ASSIGN_OR_RETURN(const std::vector<LinkBlocks> found, BlocksOf(slice, end.slice, chain));
+    std::vector<EncodedBlock> blocks(slice.blocks);
+    const Status composed = ComposeBlocks(slice, BlocksOver(slice, end.slice, chain, found),
+                                          end.slice, found, writer.frames_bytes(), blocks);
+    // Frames have checksums: their blocks were encoded over other bytes than the memory has, which
+    // has changed since its digest was taken.
+    if (absl::IsDataLoss(composed)) return writer.NameSlice(end);
+    if (absl::IsResourceExhausted(composed)) {
+      return ResourceExhaustedError("{} deltas, versions {} to {}, {}", chain.size(),
+                                    chain.front().manifest->version.value(),
+                                    chain.back().manifest->version.value(), Message(composed));
+    }
+    DWS_RETURN_IF_ERROR(composed);
+    return writer.AddSlice(end, blocks);
   }
 
  private:
-  Status CheckBytes(std::span<const DeltaLink> chain, const ObjectWriter& writer) const {
-    if (writer.frames_bytes() <= bytes_max_) return OkStatus();
-    return ResourceExhaustedError("{} deltas, versions {} to {}, compose to more than {} bytes",
-                                  chain.size(), chain.front().manifest->version.value(),
-                                  chain.back().manifest->version.value(), bytes_max_);
-  }
-
-  Status AddBlocks(const RankLayout::SliceEntry& slice, RankSlice number,
-                   std::span<const DeltaLink> chain, ObjectWriter& writer) {
-    DWS_ASSIGN_OR_RETURN(const std::vector<LinkBlocks> found, BlocksOf(slice, number, chain));
-    const BlocksOver over(slice, number, chain, found);
+  // `bytes`: of the object so far. DATA_LOSS: a block does not decode.
+  Status ComposeBlocks(const RankLayout::SliceEntry& slice, const BlocksOver& over,
+                       RankSlice number, const std::vector<LinkBlocks>& found, uint64_t bytes,
+                       std::span<EncodedBlock> blocks) {
     for (uint32_t first = 0; first < slice.blocks; first += kBlocksAtOnce) {
-      const uint32_t count = std::min(kBlocksAtOnce, slice.blocks - first);
-      std::vector<EncodedBlock> blocks(count);
-      DWS_RETURN_IF_ERROR(ComposeSome(slice, number, over, found, first, blocks));
-      for (EncodedBlock& block : blocks) DWS_RETURN_IF_ERROR(writer.Add(std::move(block)));
-      DWS_RETURN_IF_ERROR(CheckBytes(chain, writer));
+      const auto some = blocks.subspan(first, std::min(kBlocksAtOnce, slice.blocks - first));
+      DWS_RETURN_IF_ERROR(ComposeSome(slice, number, over, found, first, some));
+      for (const EncodedBlock& block : some) bytes += block.payload.size();
+      if (bytes > bytes_max_) {
+        return ResourceExhaustedError("compose to more than {} bytes", bytes_max_);
+      }
     }
     return OkStatus();
   }

@@ -1,4 +1,4 @@
-// What a delta takes beside a full version. The sender decides by it, `dwsctl estimate` predicts it.
+// What a delta takes beside a full version. The sender decides by it, `dwsctl estimate` predicts.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ inline constexpr uint64_t kDirectBytesPerSecond = uint64_t{256} << 20;
 
 // The time of a delta over such links, from capture to commit, in that of a full version. There
 // memory and processors take it. By measurement a changed element, to encode, decode, stage and
-// commit it, takes as long as five bytes of a full version, and a byte of the delta, which tells how
-// far elements moved, as long as six. `delta_share`: its bytes in those of the weights.
+// commit it, takes as long as five bytes of a full version, and a byte of the delta, which tells
+// how far elements moved, as long as six. `delta_share`: its bytes in those of the weights.
 inline double DeltaTime(double delta_share, uint64_t changed_elements, uint64_t weights_bytes) {
   constexpr double kBytesOfChange = 5;
   constexpr double kBytesOfDeltaByte = 6;

@@ -216,13 +216,15 @@ void SenderApp::StartSession() {
       .log_limits = {.bytes_max = options_.retain_bytes, .versions_max = options_.retain_versions},
       .on_captured = [this](Duration time) { metrics_.OnViewsCaptured(time); }});
   session_ = std::make_unique<TrainerSession>(
-      TrainerSession::Options{.job_id = options_.job_id,
-                              .trainer_rank = TrainerRank(options_.trainer_rank),
-                              .log_limits = {.bytes_max = options_.retain_bytes,
-                                             .versions_max = options_.retain_versions},
-                              .profile = wan ? ProfileChoice::kWan : options_.profile,
-                              .huge_pages = options_.huge_pages,
-                              .epoch_floor = RankEpoch(EpochFloor())},
+      TrainerSession::Options{
+          .job_id = options_.job_id,
+          .trainer_rank = TrainerRank(options_.trainer_rank),
+          .log_limits = {.bytes_max = options_.retain_bytes,
+                         .versions_max = options_.retain_versions},
+          .profile = wan ? ProfileChoice::kWan : options_.profile,
+          .feeds_directory = !options_.shared_dir.root.empty() || !options_.slime_dir.root.empty(),
+          .huge_pages = options_.huge_pages,
+          .epoch_floor = RankEpoch(EpochFloor())},
       TrainerSession::Parts{.clock = &clock_,
                             .executor = trainer_executor_.get(),
                             .pool = pool_.get(),

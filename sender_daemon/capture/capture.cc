@@ -64,7 +64,6 @@ Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, De
       scratch_(pool.worker_count()) {
   snapshot_.gate().BeginCapture();
   if (profile_ != DeltaProfile::kFast) other_blocks_.resize(blocks_.size());
-  if (full_ == FullCause::kDense) replaced_digests_.resize(blocks_.size());
   if (full_ == FullCause::kNone) {
     snapshot_.reads().DropSpare();
   } else {
@@ -89,7 +88,7 @@ void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& sc
     block_differences_[number] = DigestBytes(block, first_word);
     return;
   }
-  if (full_ == FullCause::kDense) replaced_digests_[number] = DigestBytes(block, first_word);
+  if (!replaced_digests_.empty()) replaced_digests_[number] = DigestBytes(block, first_word);
   if (snapshot_.full_watch().InSample(number, version_.value())) {
     scratch.differ.Diff(slice.dtype, block, current, first_word, scratch.changes);
     if (scratch.changes.size() > 0) Encode(ref, block, scratch);
@@ -194,6 +193,10 @@ std::vector<size_t> Capture::Batches(std::span<const BlockRef> refs) const {
 Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
   DWS_CHECK(open_ && !broken_);
   DWS_RETURN_IF_ERROR(Claim(refs));
+  // Slices that are handed over whole need no digest of what they replace.
+  if (full_ == FullCause::kDense && refs.size() < blocks_.size()) {
+    replaced_digests_.resize(blocks_.size());
+  }
   while (!refs.empty()) {
     const Result<FetchedBlocks> fetched = source.Fetch(
         refs, full_ == FullCause::kNone ? FetchAs::kChanges : FetchAs::kWhole, snapshot_, pool_);

@@ -116,7 +116,7 @@ class Capture {
   std::vector<EncodedBlock> blocks_;        // by rank block number
   std::vector<EncodedBlock> other_blocks_;  // by rank block number; empty with profile fast
   std::vector<Digest> block_differences_;   // by rank block number; of a full version: digests
-  std::vector<Digest> replaced_digests_;    // by rank block number; only with kDense
+  std::vector<Digest> replaced_digests_;    // by rank block number; of blocks handed over in parts
   std::shared_ptr<KeptBlocks> kept_;        // null: nothing
   std::vector<uint8_t> captured_;           // by rank block number
   std::vector<Scratch> scratch_;            // by worker

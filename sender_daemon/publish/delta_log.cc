@@ -19,6 +19,7 @@ void DeltaLog::Append(RetainedVersionPtr version) {
   MutexLock lock(mutex_);
   size_t gone = chain_.Append(version->version, version->base, version->retained_bytes());
   versions_.push_back(std::move(version));
+  ++appends_;
   DWS_CHECK(gone < versions_.size());  // the newest stays
   if (gone > 0) complete_ = false;
   for (; gone > 0; --gone) versions_.pop_front();
@@ -88,10 +89,11 @@ Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
 
 Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, DeltaProfile profile) {
   DWS_ASSIGN_OR_RETURN(const auto chain, Chain(base, target));
-  if (profile != DeltaProfile::kFast) {
+  {
     MutexLock lock(mutex_);
-    auto& asked = profile == DeltaProfile::kWan ? wan_asked_ : direct_asked_;
-    if (!asked.has_value() || *asked < target) asked = target;
+    (profile == DeltaProfile::kWan      ? wan_asked_
+     : profile == DeltaProfile::kDirect ? direct_asked_
+                                        : fast_asked_) = appends_;
   }
   if (chain.size() == 1) {  // shares the version's ownership
     const RetainedVersionPtr& version = chain.front();
@@ -118,15 +120,27 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout,
   return Squash(layout, links);
 }
 
+bool DeltaLog::Lately(const AskedAt& asked) const {
+  return asked.has_value() && appends_ - *asked <= limits::kWanAskedVersions;
+}
+
 DeltaProfile DeltaLog::Asked() const {
   MutexLock lock(mutex_);
-  const auto lately = [&](const std::optional<WeightVersion>& asked) {
-    DWS_CHECK(!asked.has_value() || versions_.empty() || *asked <= versions_.back()->version);
-    return asked.has_value() && !versions_.empty() &&
-           versions_.back()->version.value() - asked->value() <= limits::kWanAskedVersions;
-  };
-  if (lately(wan_asked_)) return DeltaProfile::kWan;
-  return lately(direct_asked_) ? DeltaProfile::kDirect : DeltaProfile::kFast;
+  if (Lately(wan_asked_)) return DeltaProfile::kWan;
+  return Lately(direct_asked_) ? DeltaProfile::kDirect : DeltaProfile::kFast;
+}
+
+bool DeltaLog::AllDirect() const {
+  // Receivers ask for the same version one after the other, and one may lag behind.
+  constexpr uint64_t kVersionsApart = 2;
+  MutexLock lock(mutex_);
+  if (!Lately(direct_asked_) || Lately(wan_asked_)) return false;
+  return !fast_asked_.has_value() || *fast_asked_ + kVersionsApart <= *direct_asked_;
+}
+
+void DeltaLog::NoteSlower() {
+  MutexLock lock(mutex_);
+  fast_asked_ = appends_;
 }
 
 }  // namespace dws

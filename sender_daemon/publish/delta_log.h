@@ -60,8 +60,15 @@ class DeltaLog {
   // The profile that the next version is encoded for in addition to fast: wan if a receiver asked
   // for it recently, else direct if one asked for that, else fast, which adds nothing.
   DeltaProfile Asked() const;
+  // Whether all links are as fast as memory: only direct was asked for lately.
+  bool AllDirect() const;
+  // A link has shown otherwise, as if fast had been asked for.
+  void NoteSlower();
 
  private:
+  // When a profile was asked for last: how many versions had been appended. Numbers of versions may
+  // have gaps.
+  using AskedAt = std::optional<uint64_t>;
   struct Composed {
     WeightVersion base;
     WeightVersion target;
@@ -69,14 +76,19 @@ class DeltaLog {
   };
 
   const RankLayout layout_;
+  // Whether that was no longer ago than a request is remembered.
+  bool Lately(const AskedAt& asked) const REQUIRES(mutex_);
+
   mutable Mutex mutex_;
   mutable CondVar appended_;
   RetainedChain chain_ GUARDED_BY(mutex_);
-  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);    // the same as in chain_
-  bool complete_ GUARDED_BY(mutex_) = true;                       // none was removed
-  std::optional<WeightVersion> wan_asked_ GUARDED_BY(mutex_);     // highest target asked for
-  std::optional<WeightVersion> direct_asked_ GUARDED_BY(mutex_);  // the same, for direct
-  std::deque<Composed> composed_ GUARDED_BY(mutex_);              // newest last
+  std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);  // the same as in chain_
+  bool complete_ GUARDED_BY(mutex_) = true;                     // none was removed
+  uint64_t appends_ GUARDED_BY(mutex_) = 0;
+  AskedAt wan_asked_ GUARDED_BY(mutex_);
+  AskedAt direct_asked_ GUARDED_BY(mutex_);
+  AskedAt fast_asked_ GUARDED_BY(mutex_);
+  std::deque<Composed> composed_ GUARDED_BY(mutex_);  // newest last
 };
 
 // One object with the changes of `chain`, whose versions follow each other. Exact: steps of

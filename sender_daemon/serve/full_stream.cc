@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/threads/mutex.h"
+#include "common/model/full_cost.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/full_frame_message.h"
@@ -20,6 +21,9 @@ namespace {
 // piece: the receiver then takes the version when it is published.
 constexpr Duration kEarlyPoll = std::chrono::milliseconds(1);
 constexpr Duration kEarlyWait = std::chrono::seconds(2);
+
+// What a stream has to send for its time to tell how fast the link is.
+constexpr uint64_t kSpeedBytesMin = uint64_t{4} << 20;
 
 }  // namespace
 
@@ -120,6 +124,7 @@ void FullStream::OnDone() { delete this; }
 
 void FullStream::Send(FullOrder order) {
   order_ = std::move(order);
+  began_ = std::chrono::steady_clock::now();
   reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version,
                                          order_.ranges);
   if (!order_.raw) {  // the reader reads all of it
@@ -160,11 +165,21 @@ void FullStream::Next() {
       case Lent::State::kAwaited:
         return;
       case Lent::State::kNothing:
-        return Finish(grpc::Status::OK);
+        return FinishWhole();
       case Lent::State::kChanged:
         break;
     }
   }
+}
+
+// While versions are full nobody asks for deltas, which would tell that the link has become slow.
+void FullStream::FinishWhole() {
+  const Duration took = std::chrono::steady_clock::now() - began_;
+  if (!order_.early && sent_bytes_ >= kSpeedBytesMin &&
+      static_cast<double>(sent_bytes_) < kDirectBytesPerSecond * ToSeconds(took)) {
+    order_.state->log->NoteSlower();
+  }
+  Finish(grpc::Status::OK);
 }
 
 std::optional<FullStream::Piece> FullStream::TakePiece() {
@@ -283,6 +298,7 @@ void FullStream::WriteCopied() {
 
 void FullStream::Write(RankSlice slice, FrameEntry entry, grpc::Slice content) {
   entry.size_bytes = content.size();
+  sent_bytes_ += content.size();
   v1::FullFrame head;
   head.set_rank_slice(slice.value());
   *head.mutable_entry() = ToProto(entry);

@@ -86,12 +86,16 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   // `entry`: without its size.
   void Write(RankSlice slice, FrameEntry entry, grpc::Slice content);
   void OnExecutor(void (FullStream::*step)());
+  // All is sent.
+  void FinishWhole();
 
   Executor& executor_;
   SenderMetrics& metrics_;
   PacedWrite paced_;
   std::atomic<size_t>& transfers_;
   FullOrder order_;
+  TimePoint began_ = {};
+  uint64_t sent_bytes_ = 0;
   std::unique_ptr<FullReader> reader_;  // of what is copied
   size_t next_range_ = 0;               // of the order: to be lent
   uint32_t next_offset_ = 0;            // in blocks, in that range

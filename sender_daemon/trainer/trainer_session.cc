@@ -337,8 +337,7 @@ bool TrainerSession::GivenUp(const Live& live, uint64_t attempt) {
 }
 
 std::optional<WeightVersion> TrainerSession::LastVersion() const {
-  std::optional<WeightVersion> last =
-      parts_.ledger->state().last_version();  // of the current stream
+  auto last = parts_.ledger->state().last_version();  // of the current stream
   if (state_ != nullptr && state_->snapshot->newest().has_value()) {
     last = std::max(last.value_or(WeightVersion(0)), *state_->snapshot->newest());
   }
@@ -358,7 +357,10 @@ Status TrainerSession::AdmitVersion(WeightVersion version) const {
 void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   const std::optional<DeltaProfile> decided = Decided(options_.profile);
   const DeltaProfile profile = decided.has_value() ? *decided : state_->log->Asked();
-  const FullCause cause = full ? FullCause::kAsked : state_->snapshot->full_watch().Cause(profile);
+  const bool fast_links = !options_.feeds_directory && (decided == DeltaProfile::kDirect ||
+                                                        (!decided && state_->log->AllDirect()));
+  const FullCause cause =
+      full ? FullCause::kAsked : state_->snapshot->full_watch().Cause(fast_links);
   live.open_version =
       std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, profile, cause);
   if (cause != FullCause::kNone) parts_.on_replacing();

@@ -64,7 +64,8 @@ class TrainerSession {
     TrainerRank trainer_rank;
     DeltaLogLimits log_limits;
     ProfileChoice profile = ProfileChoice::kAuto;
-    bool huge_pages = false;  // for snapshots, as SnapshotMemory
+    bool feeds_directory = false;  // whose versions would become full together with receivers'
+    bool huge_pages = false;       // for snapshots, as SnapshotMemory
     // Lower bound for new epochs: above those of any earlier process, even if its ledger was lost.
     RankEpoch epoch_floor = RankEpoch(1);
   };

@@ -207,5 +207,42 @@ TEST_CASE("a request for raw dense blocks is remembered as long as one for class
   CHECK(state->log->Asked() == DeltaProfile::kFast);
 }
 
+TEST_CASE("links are all fast if only direct was asked for lately", "[capture]") {
+  PublishingRank rank(0);
+  auto& [random, pool, layout, state, weights] = rank;
+  uint64_t version = 0;
+  const auto publish = [&] { PublishAll(state, pool, version += 10, weights); };  // with gaps
+  const auto ask = [&](DeltaProfile profile) {
+    const WeightVersion newest(version);
+    REQUIRE(state->log->Object(WeightVersion(version - 10), newest, profile).ok());
+  };
+  publish();
+  publish();
+  CHECK_FALSE(state->log->AllDirect());  // nobody has asked
+  ask(DeltaProfile::kFast);
+  publish();
+  ask(kDirect);
+  CHECK_FALSE(state->log->AllDirect());  // who asked for fast may not have come to this one
+  publish();
+  ask(kDirect);
+  CHECK(state->log->AllDirect());
+  SECTION("another receiver's link is slower") {
+    ask(GENERATE(DeltaProfile::kFast, kWan));
+    CHECK_FALSE(state->log->AllDirect());
+  }
+  SECTION("full tensors came slowly") {
+    state->log->NoteSlower();
+    CHECK_FALSE(state->log->AllDirect());
+  }
+  SECTION("nobody asks any more") {
+    for (uint64_t i = 0; i < limits::kWanAskedVersions; ++i) {
+      publish();
+      CHECK(state->log->AllDirect());
+    }
+    publish();
+    CHECK_FALSE(state->log->AllDirect());
+  }
+}
+
 }  // namespace
 }  // namespace dws

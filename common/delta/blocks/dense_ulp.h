@@ -2,6 +2,7 @@
 // ulp"). For tensors that change nearly everywhere.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -25,21 +26,19 @@ void PlanDenseUlp(DType dtype, const BlockChanges& changes, uint32_t element_cou
                   DenseUlpPlan& plan);
 EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz);
 
-// The changes of a block by what they cost in dense ulp.
-struct StepCounts {
+// What the changes of a block cost at least.
+struct DenseCost {
   uint32_t changed = 0;
   uint32_t up = 0;    // of them, by positive steps
   uint32_t wide = 0;  // of them, by steps other than +-1
 };
 
-// A lower bound of PayloadBytes for `element_count` elements: a bit for each if all that changed went
-// one step down. Otherwise two, or the Rice code of parameter 0: a bit for an element, one more for a
-// step down, and two more for one up.
-constexpr uint64_t DenseUlpBytesMin(uint32_t element_count, const StepCounts& steps) {
-  const uint64_t rice = uint64_t{element_count} + steps.changed + steps.up;
-  const uint64_t two = uint64_t{element_count} * 2;
-  const bool all_down = steps.up == 0 && steps.wide == 0;
-  return CeilDiv(all_down ? element_count : rice < two ? rice : two, 8);
+// A lower bound of PayloadBytes for `element_count` elements: a bit for each if all that changed
+// went one step down. Otherwise two, or the Rice code of parameter 0: a bit for an element, one more
+// for a step down, and two more for one up.
+constexpr uint64_t DenseUlpBytesMin(uint32_t element_count, const DenseCost& cost) {
+  if (cost.up == 0 && cost.wide == 0) return CeilDiv(element_count, 8);
+  return CeilDiv(element_count + std::min(element_count, cost.changed + cost.up), 8);
 }
 
 // Fills positions and steps of the elements whose step is not zero. DATA_LOSS says what is damaged.

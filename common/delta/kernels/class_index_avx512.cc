@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kGroups = 4;      // groups whose ranks fill one vector
 constexpr uint32_t kRankLanes = 32;  // ranks of a class in a vector
 
-// The bit of each magnitude byte's class. Thresholds mostly lie close together: then all bytes up to
-// the one below the first are alike, and so are those from the last one on, and one table of 64
+// The bit of each magnitude byte's class. Thresholds mostly lie close together: then all bytes up
+// to the one below the first are alike, and so are those from the last one on, and one table of 64
 // bytes is enough.
 struct ClassBits {
   __m512i of[4];  // bytes 0-63, 64-127, ...; of near thresholds only of[0], the bytes from base on

@@ -44,6 +44,7 @@ Status DropWrong(FullAssembly& assembly) {
 struct FullWays::Transfer {
   const SyncTarget& target;
   Fetcher& fetcher;
+  LinkSpeed& speed;
   FullAssembly& assembly;
   std::array<uint64_t, kFullWays.size()> bytes = {};  // that came, by FullWay
   std::string provider;
@@ -123,8 +124,9 @@ Status FullWays::ReadEarly(Transfer& transfer) {
   return OkStatus();
 }
 
-Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, FullAssembly& assembly) {
-  Transfer transfer{.target = target, .fetcher = fetcher, .assembly = assembly};
+Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, LinkSpeed& speed,
+                      FullAssembly& assembly) {
+  Transfer transfer{.target = target, .fetcher = fetcher, .speed = speed, .assembly = assembly};
   if (assembly.early() != nullptr) DWS_RETURN_IF_ERROR(ReadEarly(transfer));
   for (const FullWay way : {FullWay::kSameHost, FullWay::kFabric}) {
     if (!MayTry(way) || assembly.missing_blocks() == 0) continue;
@@ -157,7 +159,9 @@ Status FullWays::ReadRest(Transfer& transfer) {
   const uint64_t rest = MissingBytes(assembly);
   if (assembly.missing_blocks() == 0) return OkStatus();
   const SyncTarget& target = transfer.target;
+  const TimePoint began = clock_.Now();
   DWS_RETURN_IF_ERROR(transfer.fetcher.Full(target.stream, target.version, assembly));
+  transfer.speed.Add(rest, clock_.Now() - began);
   bytes += rest;
   // What other ways have brought of these slices may be wrong. Then all of them comes now, once: what
   // is still wrong then is the sender's.

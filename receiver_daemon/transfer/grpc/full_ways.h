@@ -14,6 +14,7 @@
 #include "receiver_daemon/transfer/fabric/fabric_way.h"
 #include "receiver_daemon/transfer/full_way.h"
 #include "receiver_daemon/transfer/grpc/fetch.h"
+#include "receiver_daemon/transfer/grpc/link_speed.h"
 #include "receiver_daemon/transfer/same_host/host_snapshot.h"
 
 namespace dws {
@@ -42,12 +43,13 @@ class FullWays {
       : sender_(std::move(sender)),
         required_(rules.required),
         pool_(pool),
+        clock_(clock),
         host_(std::move(users)),
         fabric_(rules.fabric, std::move(rules.connect), clock) {}
 
-  // Brings everything that is missing in `assembly`. Errors as SenderGroup's. UNAVAILABLE, too: the
-  // required way does not work; says why.
-  Status Read(const SyncTarget& target, Fetcher fetcher, FullAssembly& assembly);
+  // Brings everything that is missing in `assembly`. `speed` learns from what comes over the
+  // connection. Errors as SenderGroup's. UNAVAILABLE, too: the required way does not work; says why.
+  Status Read(const SyncTarget& target, Fetcher fetcher, LinkSpeed& speed, FullAssembly& assembly);
 
   // The sender has welcomed, or has gone.
   void Forget() { host_.Forget(); }
@@ -74,6 +76,7 @@ class FullWays {
   const std::string sender_;
   const FullWayChoice required_;
   ThreadPool& pool_;
+  const Clock& clock_;
   HostSnapshot host_;
   FabricWay fabric_;
   mutable Mutex mutex_;

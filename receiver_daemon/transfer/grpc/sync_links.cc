@@ -126,7 +126,8 @@ Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank r
   const PulseWait wait(pulse_);
   DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(spool)));
   SyncLink& link = Link(target, rank);
-  DWS_RETURN_IF_ERROR(link.full_ways().Read(target, link.fetcher(target, rank), *assembly));
+  DWS_RETURN_IF_ERROR(
+      link.full_ways().Read(target, link.fetcher(target, rank), link.speed(), *assembly));
   return assembly->Finish();
 }
 

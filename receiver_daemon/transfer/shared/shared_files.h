@@ -1,6 +1,6 @@
 // From the files of a shared directory to what the pipeline stages: deltas, composed where there
-// are several, over the engine's weights if their blocks need those, and full tensors of an anchor brought on by the deltas after it. For
-// shared_source.h.
+// are several, over the engine's weights if their blocks need those, and full tensors of an anchor
+// brought on by the deltas after it. For shared_source.h.
 #pragma once
 
 #include <span>

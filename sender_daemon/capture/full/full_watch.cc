@@ -1,5 +1,5 @@
-// On slow links the share of the bytes decides, not that of the elements: where every element changes
-// by little, dense steps are a third of the weights, and worth their time.
+// On slow links the share of the bytes decides, not that of the elements: where every element
+// changes by little, dense steps are a third of the weights, and worth their time.
 #include "sender_daemon/capture/full/full_watch.h"
 
 #include <algorithm>

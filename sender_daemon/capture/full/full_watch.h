@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "common/model/delta_profile.h"
-
 namespace dws {
 
 // Why no delta leads to a version.
@@ -21,13 +19,13 @@ enum class FullCause : uint8_t {
 std::string_view ToString(FullCause cause);
 
 // Lifecycle: one per snapshot. Threads: called only inside a capture, or with the gate held as for
-// one, except pays, which the thread that captures may call at any time.
+// one, except Cause, which the thread that captures may call at any time.
 class FullWatch {
  public:
   // Deltas are given up after kVersions versions in a row that handed over every block, and whose
   // deltas had at least kFullShare of the weights' bytes; where links are fast, also after as many
-  // whose deltas took the time of full versions or more (full_cost.h). They come back after one version that
-  // lacked blocks, or whose delta would have had less than kLeave of it. In between nothing
+  // whose deltas took the time of full versions or more (full_cost.h). They come back after one
+  // version that lacked blocks, or whose delta would have had less than kLeave. In between nothing
   // changes.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
@@ -41,11 +39,10 @@ class FullWatch {
   FullWatch(uint64_t weights_bytes, uint64_t block_count)
       : weights_bytes_(weights_bytes), block_count_(block_count) {}
 
-  // kDense if the next version is better published in full. `profile`: what receivers asked for or
-  // the operator decided; links that take kDirect have the speed of memory.
-  FullCause Cause(DeltaProfile profile) const {
-    const bool pays = by_bytes_.pays || (profile == DeltaProfile::kDirect && by_time_.pays);
-    return pays ? FullCause::kDense : FullCause::kNone;
+  // kDense if the next version is better published in full. `fast_links`: all receivers take deltas
+  // at the speed of memory.
+  FullCause Cause(bool fast_links) const {
+    return by_bytes_.pays || (fast_links && by_time_.pays) ? FullCause::kDense : FullCause::kNone;
   }
 
   // Whether block `number` of full version `version` belongs to the sample. Each version has

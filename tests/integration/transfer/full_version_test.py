@@ -86,6 +86,35 @@ class FullVersionCase(IntegrationCase):
         return receiver.metric("dws_receiver_fetched_bytes_total", f'kind="{kind}"')
 
 
+class FullByTimeTest(IntegrationCase):
+    """Deltas over fast links that take the time of full versions; half of the elements, by one step."""
+
+    def follow(self, *flags: str) -> list[bool]:
+        self.cluster.start_sender(0, "--profile=direct", *flags)
+        self.cluster.start_receiver("engine")
+        random = np.random.default_rng(30)
+        bits = random.integers(0, 1 << 15, 9 << 20).astype(np.uint16)
+        trainer = self.trainer()
+        source = trainer.register({"w": bits.view(np.float16)})
+        trainer.publish(1)
+        engine = self.engine()
+        live = engine.attach({"w": np.zeros(bits.size, np.float16)})
+        full = []
+        for version in range(2, 8):
+            source["w"].view(np.uint16)[:: 2 if version < 6 else 1000] ^= np.uint16(1)
+            full.append(trainer.publish(version).full)
+            self.await_version(engine, version)
+            self.assert_same_weights(engine, live, source)
+        return full
+
+    def test_full_versions_begin_after_two_such_deltas_and_end_after_a_sparse_version(self) -> None:
+        self.assertEqual(self.follow(), [False, False, True, True, True, False])
+
+    def test_never_beside_a_directory_which_would_get_full_tensors_too(self) -> None:
+        flag = f"--shared-dir={self.cluster.folder}/shared"
+        self.assertEqual(self.follow(flag), [False] * 6)
+
+
 class FullVersionTest(FullVersionCase):
     def test_resident_versions_in_full_and_as_deltas_reach_engines_that_join_between(self) -> None:
         self.follow_both_kinds(ring=False)

@@ -16,7 +16,7 @@ struct ProfileBar {
   Bar bar;
 };
 constexpr ProfileBar kFast{DeltaProfile::kFast, "P3a", "fast", AtLeast(0.70)};
-constexpr ProfileBar kWan{DeltaProfile::kWan, "P3b", "wan", AtLeast(0.55)};
+constexpr ProfileBar kWan{DeltaProfile::kWan, "P3b", "wan", AtLeast(0.50)};
 constexpr Bar kCompareBar = AtLeast(0.95);
 
 std::vector<StreamPair> Streams(const Placement& placement, SenderSide& sender) {

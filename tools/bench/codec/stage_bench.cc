@@ -13,8 +13,8 @@
 namespace dws::bench {
 namespace {
 
-constexpr Bar kStageBar = AtMost(1.6);
-constexpr Bar kSplitStageBar = AtMost(2);
+constexpr Bar kStageBar = AtMost(2);
+constexpr Bar kSplitStageBar = AtMost(2.5);
 constexpr Bar kCommitBar = AtMost(1.15);
 
 std::string Threads(size_t threads) {

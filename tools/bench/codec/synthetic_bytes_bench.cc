@@ -7,7 +7,7 @@ namespace dws::bench {
 namespace {
 
 constexpr uint64_t kElements = uint64_t{64} << 20;
-constexpr Bar kBar = AtMost(1.04);
+constexpr Bar kBar = AtMost(1.03);
 
 Status BenchDensity(uint64_t elements, double density, ThreadPool& pool, Report& report) {
   Versions versions = MakeBf16(elements, density);

@@ -10,7 +10,7 @@
 namespace dws::bench {
 namespace {
 
-constexpr Bar kEntropyBar = AtMost(1.12);
+constexpr Bar kEntropyBar = AtMost(1.10);
 
 struct LastObject {
   RetainedVersionPtr version;

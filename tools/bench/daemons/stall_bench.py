@@ -10,7 +10,7 @@ from tools.bench.daemons.resident_run import ResidentRun
 
 THREADS = 2
 DENSITY = 0.01
-_STALL_MAX = 1.15
+_STALL_MAX = 1.2
 _PAUSE_MAX = 1.5
 _PAUSE_ALLOWANCE_SECONDS = 0.002
 

@@ -73,8 +73,8 @@ def parse_options() -> argparse.Namespace:
             f"a full copy of --link-gib={options.link_gib:g} takes {copy_seconds:.0f} s at the slowest of"
             f" --link-mb-s, more than {TIMEOUT_SECONDS:.0f} s: take less, or a faster link"
         )
-    # The checkpoint that slime's path patches, and the first version's files in the directory.
-    needed = int(2 * options.gib * (1 << 30)) + _ALLOWANCE_BYTES
+    # The checkpoint that slime's path patches, and the first version's files on one side or on both.
+    needed = int(max(2 * options.gib, 3 * options.link_gib) * (1 << 30)) + _ALLOWANCE_BYTES
     if shutil.disk_usage(options.dir).free < needed:
         parser.error(
             f"{options.dir} has less than the required {needed >> 20} MiB free: "

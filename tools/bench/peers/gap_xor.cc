@@ -104,7 +104,7 @@ Status Decode(ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates&
 Peer GapXor() {
   return {.id = "P2b",
           .name = "gaps + xor masks + zstd-1 in buckets",
-          .bar = AtLeast(1.85),
+          .bar = AtLeast(1.9),
           .encode = Encode,
           .decode = Decode};
 }

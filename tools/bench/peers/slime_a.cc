@@ -161,7 +161,7 @@ Peer SlimeDeltas() {
 Peer SlimeDeltasZstd() {
   return {.id = "P2a",
           .name = "slime format A: deltas_zstd",
-          .bar = AtLeast(3.0),
+          .bar = AtLeast(3.1),
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
             DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> file,
                                  Encode(tensors, FlushEncoding::kDeltas));

@@ -75,7 +75,7 @@ Status Decode(ByteSpan bytes, std::span<const TensorPair> tensors, TensorStates&
 Peer SlimeXor() {
   return {.id = "P2a",
           .name = "slime format B: xor + zstd-1",
-          .bar = AtLeast(2.8),
+          .bar = AtLeast(2.9),
           .encode = [](std::span<const TensorPair> tensors) -> Result<std::vector<std::byte>> {
             return Encode(tensors, Encoding::kXor);
           },

@@ -177,7 +177,7 @@ TEST_CASE("a full version of the sender's own may lack blocks, which are unchang
   CHECK(captured->after == DigestsOf(layout, now));
   CHECK(captured->nnz == Differing(layout, old, now));
   CHECK(now[2] == old[2]);
-  CHECK(sender.state->snapshot->full_watch().Cause(DeltaProfile::kFast) == FullCause::kNone);
+  CHECK(sender.state->snapshot->full_watch().Cause(false) == FullCause::kNone);
 }
 
 TEST_CASE("versions whose deltas are as large as the weights become full, and deltas again",
@@ -185,9 +185,7 @@ TEST_CASE("versions whose deltas are as large as the weights become full, and de
   std::mt19937_64 random(Catch::rngSeed());
   Sender sender(LargeLayout());
   const RankLayout& layout = sender.state->layout();
-  const auto cause = [&] {
-    return sender.state->snapshot->full_watch().Cause(DeltaProfile::kFast);
-  };
+  const auto cause = [&] { return sender.state->snapshot->full_watch().Cause(false); };
   std::vector<bool> full;
   const auto publish = [&](const Weights& weights) {
     full.push_back(!sender.Publish(weights, cause())->base.has_value());

@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kBytes = uint64_t{64} << 20;
 
 bool Pays(const FullWatch& watch, bool fast_links) {
-  return watch.Cause(fast_links ? DeltaProfile::kDirect : DeltaProfile::kWan) == FullCause::kDense;
+  return watch.Cause(fast_links) == FullCause::kDense;
 }
 
 struct Watched {
