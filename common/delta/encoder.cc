@@ -30,8 +30,10 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   SplitRicePlan& split_rice = scratch.split_rice;
   PlanSplitRice(dtype, changes, split_rice);
   // Among equals the mode with the smaller number wins, so dense ulp must be strictly smaller.
-  if (split_rice.PayloadBytes() >
-      DenseUlpBytesMin(element_count, CostOf(split_rice, changes.size()))) {
+  // A bit for each element is the least; what else it takes is counted only then.
+  if (split_rice.PayloadBytes() > CeilDiv(element_count, 8) &&
+      split_rice.PayloadBytes() >
+          DenseUlpBytesMin(element_count, CostOf(split_rice, changes.size()))) {
     DenseUlpPlan& dense = scratch.dense_ulp;
     PlanDenseUlp(dtype, changes, element_count, dense);
     if (dense.PayloadBytes() < split_rice.PayloadBytes()) {

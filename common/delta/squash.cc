@@ -131,17 +131,21 @@ class SlicesOver {
     // Frames have checksums: their blocks were encoded over other bytes than the memory has, which
     // has changed since its digest was taken.
     if (absl::IsDataLoss(composed)) return writer.NameSlice(end);
-    if (absl::IsResourceExhausted(composed)) {
-      return ResourceExhaustedError("{} deltas, versions {} to {}, {}", chain.size(),
-                                    chain.front().manifest->version.value(),
-                                    chain.back().manifest->version.value(), Message(composed));
-    }
+    if (absl::IsResourceExhausted(composed)) return TooLarge(chain);
     DWS_RETURN_IF_ERROR(composed);
-    return writer.AddSlice(end, blocks);
+    DWS_RETURN_IF_ERROR(writer.AddSlice(end, blocks));
+    return writer.frames_bytes() <= bytes_max_ ? OkStatus() : TooLarge(chain);
   }
 
  private:
-  // `bytes`: of the object so far. DATA_LOSS: a block does not decode.
+  Status TooLarge(std::span<const DeltaLink> chain) const {
+    return ResourceExhaustedError("{} deltas, versions {} to {}, compose to more than {} bytes",
+                                  chain.size(), chain.front().manifest->version.value(),
+                                  chain.back().manifest->version.value(), bytes_max_);
+  }
+
+  // `bytes`: of the object so far. DATA_LOSS: a block does not decode. RESOURCE_EXHAUSTED: payloads
+  // alone are too large.
   Status ComposeBlocks(const RankLayout::SliceEntry& slice, const BlocksOver& over,
                        RankSlice number, const std::vector<LinkBlocks>& found, uint64_t bytes,
                        std::span<EncodedBlock> blocks) {
@@ -149,9 +153,7 @@ class SlicesOver {
       const auto some = blocks.subspan(first, std::min(kBlocksAtOnce, slice.blocks - first));
       DWS_RETURN_IF_ERROR(ComposeSome(slice, number, over, found, first, some));
       for (const EncodedBlock& block : some) bytes += block.payload.size();
-      if (bytes > bytes_max_) {
-        return ResourceExhaustedError("compose to more than {} bytes", bytes_max_);
-      }
+      if (bytes > bytes_max_) return ResourceExhaustedError("{} bytes", bytes);
     }
     return OkStatus();
   }

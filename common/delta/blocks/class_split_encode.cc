@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "common/base/check.h"
+#include "common/delta/bits/byte_counts.h"
 #include "common/delta/bits/element.h"
 #include "common/delta/bits/escapes.h"
 #include "common/delta/blocks/class_split.h"
@@ -56,20 +57,17 @@ ShiftRange ShiftsOf(const ClassTable& table, DType dtype) {
   return {.first = -low, .last = byte_max - high};
 }
 
-// How many changes by +-1 have each magnitude byte of the old element.
-std::array<uint32_t, 256> CountOnes(const SplitRicePlan& split_rice, const ClassSplitPlan& plan) {
-  // Neighbours often have the same byte; counting in turns, one increment need not wait for the
-  // other.
-  constexpr size_t kTurns = 4;
-  std::array<std::array<uint16_t, 256>, kTurns> counts{};
-  for (size_t i = 0; i < plan.magnitude_bytes.size(); ++i) {
-    ++counts[i % kTurns][plan.magnitude_bytes[i]];
+// How many changes by +-1 have each magnitude byte of the old element, for those below `end`.
+std::array<uint32_t, 256> CountOnes(const SplitRicePlan& split_rice, const ClassSplitPlan& plan,
+                                    size_t end) {
+  ByteCounts counts;
+  for (size_t i = 0; i < plan.magnitude_bytes.size(); ++i) counts.Add(i, plan.magnitude_bytes[i]);
+  std::array<uint32_t, 256> ones{};
+  for (size_t byte = 0; byte < end; ++byte) ones[byte] = counts.Of(byte);
+  for (const uint16_t change : split_rice.exceptions) {
+    const uint8_t byte = plan.magnitude_bytes[change];
+    ones[byte] -= byte < end ? 1 : 0;
   }
-  std::array<uint32_t, 256> ones;
-  for (size_t byte = 0; byte < ones.size(); ++byte) {
-    ones[byte] = uint32_t{counts[0][byte]} + counts[1][byte] + counts[2][byte] + counts[3][byte];
-  }
-  for (const uint16_t change : split_rice.exceptions) --ones[plan.magnitude_bytes[change]];
   return ones;
 }
 
@@ -107,7 +105,8 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
                 const ClassSplitPlan& plan) {
   const uint32_t element_bits = ElementBytes(dtype) * 8;
   const ShiftRange range = ShiftsOf(table, dtype);
-  const std::array<uint32_t, 256> ones = CountOnes(split_rice, plan);
+  const size_t hot_end = std::min(size_t{256}, size_t{table.hot_below} + class_split::kShiftBias);
+  const std::array<uint32_t, 256> ones = CountOnes(split_rice, plan, hot_end);
   const OtherSteps others(split_rice, plan);
   const kernels::SizedSteps steps{.bytes = others.bytes.data(),
                                   .sizes = others.sizes.data(),
@@ -115,7 +114,6 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
                                   .count = others.count};
   std::array<uint8_t, 256> bytes;  // those with steps of +-1
   size_t byte_count = 0;
-  const size_t hot_end = std::min<size_t>(ones.size(), table.hot_below + class_split::kShiftBias);
   for (size_t byte = 0; byte < hot_end; ++byte) {
     bytes[byte_count] = static_cast<uint8_t>(byte);
     byte_count += ones[byte] != 0 ? 1 : 0;

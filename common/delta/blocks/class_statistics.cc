@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/delta/bits/byte_counts.h"
 #include "common/delta/bits/element.h"
 #include "common/delta/blocks/hot_magnitudes.h"
+#include "common/model/limits.h"
 
 namespace dws {
 namespace {
@@ -25,12 +27,14 @@ void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statis
   const size_t count = after.size() / Element::kBytes;
   // A short block is counted whole. In a long one each counted group stands for `stride` groups.
   const size_t stride = count <= size_t{kGroup} * kStride ? 1 : kStride;
-  std::array<uint32_t, ClassStatistics::kBytes> seen{};
+  static_assert(limits::kBlockElements / ByteCounts::kTurns < 1 << 16);
+  ByteCounts seen;
   for (size_t group = 0; group < count; group += kGroup * stride) {
     const size_t end = std::min<size_t>(count, group + kGroup);
-    for (size_t i = group; i < end; ++i) ++seen[MagnitudeByte(bits_at(i))];
+    for (size_t i = group; i < end; ++i) seen.Add(i, MagnitudeByte(bits_at(i)));
   }
-  for (size_t i = 0; i < seen.size(); ++i) statistics.elements[i] += seen[i] * stride;
+  for (size_t i = 0; i < ClassStatistics::kBytes; ++i)
+    statistics.elements[i] += seen.Of(i) * stride;
 
   DWS_CHECK(steps.positions.size() == steps.values.size());
   // The block has not been read lately, and the counters keep loads from running ahead.

@@ -202,7 +202,8 @@ TEST_CASE("a slice whose memory has changed since its digest was taken costs no 
   REQUIRE(squashed.ok());
   State state = chain.states[0];
   CHECK(absl::IsDataLoss(samples::ApplyObject(*squashed, chain.layout, true, state)));
-  for (const SliceDelta& slice : ParseObjectManifest(*squashed, chain.layout)->slices) {
+  const DeltaManifest manifest = *ParseObjectManifest(*squashed, chain.layout);
+  for (const SliceDelta& slice : manifest.slices) {
     CHECK((slice.nnz == 0) == (slice.slice == RankSlice(0)));
   }
 }
