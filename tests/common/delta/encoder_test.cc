@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "common/delta/bits/element.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/model/limits.h"
@@ -94,6 +95,35 @@ TEST_CASE("dense steps lead to the same state as the chosen mode and are never l
       Bytes replica = before;
       ApplyBlock(dtype, decoded, replica);
       REQUIRE(replica == after);
+    }
+  }
+}
+
+TEST_CASE("dense steps that are not tried would not have been smaller", "[delta]") {
+  Random random(samples::TestSeed());
+  EncodeScratch scratch;
+  for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
+    const uint64_t mask = LowBits(ElementBytes(dtype) * 8);
+    const uint64_t down = mask;
+    const uint64_t lowest = (mask >> 1) + 1;  // the most negative step
+    const std::vector<std::vector<uint64_t>> kinds = {
+        {down},  {1}, {1, down}, {1, 1, 1, 1, down}, {2, mask - 1}, {down, down, mask - 1},
+        {lowest}};
+    for (const std::vector<uint64_t>& steps : kinds) {
+      for (const double density : {0.01, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 0.95, 1.0}) {
+        const uint32_t elements = 1 + static_cast<uint32_t>(random.Below(9000));
+        BlockChanges changes;
+        for (uint32_t i = 0; i < elements; ++i) {
+          if (!random.Chance(density)) continue;
+          changes.positions.push_back(static_cast<uint16_t>(i));
+          changes.steps.push_back(steps[random.Below(steps.size())]);
+        }
+        INFO(ToString(dtype) << ' ' << density << ", one of " << steps.size() << " steps, "
+                             << steps[0] << " first; " << elements);
+        const EncodedBlock dense = EncodeDenseSteps(dtype, changes, elements, scratch);
+        const EncodedBlock chosen = EncodeSteps(dtype, changes, elements, scratch);
+        REQUIRE(dense.payload.size() >= chosen.payload.size());
+      }
     }
   }
 }
