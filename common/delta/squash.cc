@@ -31,13 +31,6 @@ Result<std::vector<LinkBlocks>> BlocksOf(const RankLayout::SliceEntry& slice, Ra
   return found;
 }
 
-// Whether any delta changes the block.
-bool Touches(const std::vector<LinkBlocks>& found, uint32_t block) {
-  return std::ranges::any_of(found, [block](const LinkBlocks& version) {
-    return version.views[block].mode != BlockMode::kEmpty;
-  });
-}
-
 Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block,
                    const EncodedBlockView& view, DecodedBlock& decoded, BlockChanges& changes) {
   DWS_RETURN_IF_ERROR(
@@ -84,10 +77,21 @@ class BlocksOver {
     EncodeScratch encode;
   };
 
+  // `found`: BlocksOf.
   BlocksOver(const RankLayout::SliceEntry& slice, RankSlice number,
              std::span<const DeltaLink> chain, const std::vector<LinkBlocks>& found)
-      : slice_(slice), found_(found) {
+      : slice_(slice), number_(number), found_(found) {
     for (const DeltaLink& link : chain) classes_.push_back(ClassesOf(link, number));
+  }
+
+  const RankLayout::SliceEntry& slice() const { return slice_; }
+  RankSlice number() const { return number_; }
+
+  // Whether any delta changes the block.
+  bool Touches(uint32_t block) const {
+    return std::ranges::any_of(found_, [block](const LinkBlocks& version) {
+      return version.views[block].mode != BlockMode::kEmpty;
+    });
   }
 
   Status Compose(uint32_t block, ByteSpan before, Scratch& scratch, EncodedBlock& composed) const {
@@ -109,6 +113,7 @@ class BlocksOver {
 
  private:
   const RankLayout::SliceEntry& slice_;
+  const RankSlice number_;
   const std::vector<LinkBlocks>& found_;
   std::vector<const ClassTable*> classes_;  // by delta
 };
@@ -125,14 +130,20 @@ class SlicesOver {
     if (!old_.Has(end.slice, end.before)) return writer.NameSlice(end);
     const RankLayout::SliceEntry& slice = layout.slice(end.slice);
     DWS_ASSIGN_OR_RETURN(const std::vector<LinkBlocks> found, BlocksOf(slice, end.slice, chain));
+    const BlocksOver over(slice, end.slice, chain, found);
     std::vector<EncodedBlock> blocks(slice.blocks);
-    const Status composed = ComposeBlocks(slice, BlocksOver(slice, end.slice, chain, found),
-                                          end.slice, found, writer.frames_bytes(), blocks);
-    // Frames have checksums: their blocks were encoded over other bytes than the memory has, which
-    // has changed since its digest was taken.
-    if (absl::IsDataLoss(composed)) return writer.NameSlice(end);
-    if (absl::IsResourceExhausted(composed)) return TooLarge(chain);
-    DWS_RETURN_IF_ERROR(composed);
+    uint64_t bytes = writer.frames_bytes();
+    for (uint32_t first = 0; first < slice.blocks; first += kBlocksAtOnce) {
+      const auto some =
+          std::span(blocks).subspan(first, std::min(kBlocksAtOnce, slice.blocks - first));
+      const Status composed = ComposeSome(over, first, some);
+      // Frames have checksums: their blocks were encoded over other bytes than the memory has,
+      // which has changed since its digest was taken.
+      if (absl::IsDataLoss(composed)) return writer.NameSlice(end);
+      DWS_RETURN_IF_ERROR(composed);
+      for (const EncodedBlock& block : some) bytes += block.payload.size();
+      if (bytes > bytes_max_) return TooLarge(chain);
+    }
     DWS_RETURN_IF_ERROR(writer.AddSlice(end, blocks));
     return writer.frames_bytes() <= bytes_max_ ? OkStatus() : TooLarge(chain);
   }
@@ -144,31 +155,17 @@ class SlicesOver {
                                   chain.back().manifest->version.value(), bytes_max_);
   }
 
-  // `bytes`: of the object so far. DATA_LOSS: a block does not decode. RESOURCE_EXHAUSTED: payloads
-  // alone are too large.
-  Status ComposeBlocks(const RankLayout::SliceEntry& slice, const BlocksOver& over,
-                       RankSlice number, const std::vector<LinkBlocks>& found, uint64_t bytes,
-                       std::span<EncodedBlock> blocks) {
-    for (uint32_t first = 0; first < slice.blocks; first += kBlocksAtOnce) {
-      const auto some = blocks.subspan(first, std::min(kBlocksAtOnce, slice.blocks - first));
-      DWS_RETURN_IF_ERROR(ComposeSome(slice, number, over, found, first, some));
-      for (const EncodedBlock& block : some) bytes += block.payload.size();
-      if (bytes > bytes_max_) return ResourceExhaustedError("{} bytes", bytes);
-    }
-    return OkStatus();
-  }
-
-  Status ComposeSome(const RankLayout::SliceEntry& slice, RankSlice number, const BlocksOver& over,
-                     const std::vector<LinkBlocks>& found, uint32_t first,
-                     std::span<EncodedBlock> blocks) {
+  // Composes `blocks`, from block `first` on. DATA_LOSS: one does not decode.
+  Status ComposeSome(const BlocksOver& over, uint32_t first, std::span<EncodedBlock> blocks) {
+    const RankLayout::SliceEntry& slice = over.slice();
     std::vector<uint32_t> touched;
     for (uint32_t i = 0; i < blocks.size(); ++i) {
-      if (Touches(found, first + i)) touched.push_back(i);
+      if (over.Touches(first + i)) touched.push_back(i);
     }
     if (touched.empty()) return OkStatus();
     const uint64_t block_bytes = limits::kBlockElements * ElementBytes(slice.dtype);
     before_.resize(std::min(blocks.size() * block_bytes, slice.size_bytes() - first * block_bytes));
-    DWS_RETURN_IF_ERROR(old_.Read(number, first, before_));
+    DWS_RETURN_IF_ERROR(old_.Read(over.number(), first, before_));
     std::vector<Status> statuses(touched.size());
     pool_.ParallelFor(touched.size(), [&](size_t index, size_t worker) {
       const uint32_t i = touched[index];
@@ -176,11 +173,7 @@ class SlicesOver {
       statuses[index] = over.Compose(first + i, rest.first(std::min(rest.size(), block_bytes)),
                                      scratch_[worker], blocks[i]);
     });
-    for (size_t index = 0; index < statuses.size(); ++index) {
-      if (statuses[index].ok()) continue;
-      return Annotate(statuses[index],
-                      fmt::format("slice {}, block {}", number.value(), first + touched[index]));
-    }
+    for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
     return OkStatus();
   }
 

@@ -32,8 +32,9 @@ class OldWeights {
 };
 
 // The object that Squash describes, as steps, for the slices that `old` has as the chain begins
-// with. Its manifest names the others too, but nothing in it leads to their new state: by their
-// digests they are refused wherever they are applied. RESOURCE_EXHAUSTED: its frames have more than
+// with. Its manifest names the others too, and those that `old` has not as their digest says, so
+// that a block does not decode; but nothing in it leads to their new state: by their digests they
+// are refused wherever they are applied. RESOURCE_EXHAUSTED: its frames have more than
 // `bytes_max`. DATA_LOSS: a delta is damaged, or does not begin with the weights that the deltas
 // before it end with. Other errors are those of a link's `frame` and of `old`.
 Result<std::vector<std::byte>> SquashOver(const RankLayout& layout,

@@ -13,6 +13,7 @@
 #include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/transfer/subscription.h"
+#include "tests/common/delta/old_state.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/object_apply.h"
 
@@ -92,7 +93,7 @@ class Follower {
 
  private:
   Status TakeDelta(SenderGroup& group, const SyncTarget& target) {
-    const WeightsBefore old(layout_, weights_);
+    const samples::OldState old(layout_, weights_);
     DWS_ASSIGN_OR_RETURN(
         Spool spool, group.FetchObject(target, TrainerRank(0),
                                        {.base = at_->version, .slices = std::nullopt, .old = &old},

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "common/transport/fabric/fabric_api.h"
+#include "tests/common/delta/old_state.h"
 #include "tests/conformance/follower.h"
 #include "tests/conformance/transports.h"
 
@@ -173,7 +174,7 @@ TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conform
   Publish(rank, *transport, 3);
   const SyncTarget target = Follower::Await(transport->subscription(), 3);
   const RankLayout& layout = rank.layout();
-  const WeightsBefore old(layout, rank.At(1));
+  const samples::OldState old(layout, rank.At(1));
   const auto fetch = [&](const SliceSelection& slices) {
     auto spool = transport->group().FetchObject(
         target, TrainerRank(0), {.base = WeightVersion(1), .slices = slices, .old = &old},

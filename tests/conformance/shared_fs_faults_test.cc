@@ -2,6 +2,7 @@
 // swapped or forged. A version is there completely or not at all, and is never taken for another.
 #include <catch2/catch.hpp>
 
+#include "tests/common/delta/old_state.h"
 #include "tests/conformance/shared_directory.h"
 
 namespace dws {
@@ -107,7 +108,7 @@ TEST_CASE("bytes of a failed read do not count as progress", "[shared_fs]") {
   const RankLayout& layout = directory.rank.layout();
   std::vector<RankSlice> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);
-  const WeightsBefore old(layout, directory.rank.At(1));
+  const samples::OldState old(layout, directory.rank.At(1));
   TransferProgress progress;
   uint64_t allowed = UINT64_MAX;  // how many pieces the caller still wants
   const Spool::Options options{.folder = "/tmp",

@@ -2,6 +2,7 @@
 // or are several versions behind.
 #include <catch2/catch.hpp>
 
+#include "tests/common/delta/old_state.h"
 #include "tests/conformance/follower.h"
 #include "tests/conformance/shared_directory.h"
 
@@ -41,7 +42,7 @@ TEST_CASE("the directory has class-split deltas, or fast ones if they are wanted
                          {.base = WeightVersion(2), .slices = std::nullopt, .old = old},
                          Follower::SpoolOptions());
   };
-  const WeightsBefore old(layout, directory.rank.At(2));
+  const samples::OldState old(layout, directory.rank.At(2));
   const auto composed = compose(&old);
   REQUIRE(composed.ok());
   std::vector<std::byte> buffer;

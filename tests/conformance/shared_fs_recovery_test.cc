@@ -6,6 +6,7 @@
 #include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
 #include "sender_daemon/shared/shared_receivers.h"
+#include "tests/common/delta/old_state.h"
 #include "tests/conformance/shared_directory.h"
 
 namespace dws {
@@ -149,7 +150,7 @@ TEST_CASE("deltas are composed only if memory for the composition suffices", "[s
   }
   SharedSource source = directory.Source();
   REQUIRE(source.Look(std::nullopt).ok());
-  const WeightsBefore old(directory.rank.layout(), directory.rank.At(1));
+  const samples::OldState old(directory.rank.layout(), directory.rank.At(1));
   const auto compose = [&](uint64_t memory) {
     return source
         .Object(directory.rank.state()->stream, WeightVersion(3), directory.rank.layout(),
@@ -170,7 +171,7 @@ TEST_CASE("files missing before the newest full tensors count as retired and not
   SharedSource source = directory.Source();
   REQUIRE(source.Look(std::nullopt)->versions.back() == WeightVersion(5));
   const StreamId stream = directory.rank.state()->stream;
-  const WeightsBefore old(directory.rank.layout(), directory.rank.At(1));
+  const samples::OldState old(directory.rank.layout(), directory.rank.At(1));
   const auto fetch = [&](uint64_t base) {
     return source
         .Object(stream, WeightVersion(5), directory.rank.layout(),

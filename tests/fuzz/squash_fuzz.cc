@@ -1,13 +1,10 @@
 // Structured input: a chain of versions of a small rank. Its squash gives the same state as its
 // versions one after the other, and has no changes that cancel out. Over the old weights it is the
 // same, although all blocks of floats are class-split then.
-#include <algorithm>
-
 #include "common/base/check.h"
 #include "common/delta/squash.h"
-#include "common/model/limits.h"
 #include "sender_daemon/publish/delta_log.h"
-#include "tests/common/delta/objects.h"
+#include "tests/common/delta/old_state.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace dws::fuzz {
@@ -28,27 +25,6 @@ RankLayout Layout(uint64_t large_elements) {
 
 constexpr ClassTable kTable{
     .thresholds = {60, 120, 200}, .threshold_count = 3, .hot_below = 90, .hot_scale = 95};
-
-class OldState final : public OldWeights {
- public:
-  OldState(const RankLayout& layout, const samples::State& state)
-      : layout_(layout), state_(state) {}
-
-  bool Has(RankSlice slice, const Digest& digest) const override {
-    return DigestBytes(state_[slice.value()], layout_.slice(slice).first_word) == digest;
-  }
-  Status Read(RankSlice slice, uint32_t first_block, MutableByteSpan out) const override {
-    const size_t first =
-        size_t{first_block} * limits::kBlockElements * ElementBytes(layout_.slice(slice).dtype);
-    const ByteSpan blocks = ByteSpan(state_[slice.value()]).subspan(first, out.size());
-    std::copy(blocks.begin(), blocks.end(), out.begin());
-    return OkStatus();
-  }
-
- private:
-  const RankLayout& layout_;
-  const samples::State& state_;
-};
 
 // The version that leads from `before` to `after`.
 RetainedVersionPtr Retain(const RankLayout& layout, const samples::State& before,
@@ -97,8 +73,8 @@ void Run(FuzzInput input) {
   std::vector<DeltaLink> links;
   for (const RetainedVersionPtr& version : split) links.push_back(version->link());
   static ThreadPool pool(0);
-  DWS_CHECK(*SquashOver(layout, links, OldState(layout, states.front()), UINT64_MAX, pool) ==
-            *squashed);
+  DWS_CHECK(*SquashOver(layout, links, samples::OldState(layout, states.front()), UINT64_MAX,
+                        pool) == *squashed);
   samples::State state = states.front();
   DWS_CHECK(samples::ApplyObject(*squashed, layout, true, state).ok());
   DWS_CHECK(state == states.back());

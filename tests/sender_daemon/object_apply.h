@@ -7,7 +7,6 @@
 #include "common/delta/decoder.h"
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/object.h"
-#include "common/delta/squash.h"
 #include "tests/sender_daemon/weights.h"
 
 namespace dws {
@@ -46,28 +45,5 @@ inline void ApplyObject(const RankLayout& layout, ByteSpan object, Weights& weig
     }
   }
 }
-
-// Weights in memory that deltas are composed over.
-class WeightsBefore final : public OldWeights {
- public:
-  WeightsBefore(const RankLayout& layout, const Weights& weights)
-      : layout_(layout), weights_(weights), digests_(DigestsOf(layout, weights)) {}
-
-  bool Has(RankSlice slice, const Digest& digest) const override {
-    return digests_[slice.value()] == digest;
-  }
-  Status Read(RankSlice slice, uint32_t first_block, MutableByteSpan out) const override {
-    const size_t first =
-        size_t{first_block} * limits::kBlockElements * ElementBytes(layout_.slice(slice).dtype);
-    DWS_CHECK(first + out.size() <= weights_[slice.value()].size());
-    std::memcpy(out.data(), weights_[slice.value()].data() + first, out.size());
-    return OkStatus();
-  }
-
- private:
-  const RankLayout& layout_;
-  const Weights& weights_;
-  const std::vector<Digest> digests_;
-};
 
 }  // namespace dws

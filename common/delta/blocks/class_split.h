@@ -52,9 +52,7 @@ struct ClassSplitPlan {
   // Scratch of the planner, and the memory of the spans.
   std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before the change
   std::vector<uint8_t> class_numbers;    // of the same
-  std::vector<uint64_t> hot_mask;        // a bit for each of the same
-  std::vector<uint32_t> hot_before;      // hot changes before each word of it
-  std::vector<uint16_t> hot_changes;     // their numbers
+  std::vector<uint32_t> hot_before;      // hot changes before each word of hot.mask
   std::vector<uint16_t> ranks;
   std::vector<uint16_t> scratch;
   kernels::ClassIndex index;

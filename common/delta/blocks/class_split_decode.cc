@@ -29,8 +29,6 @@ struct Scratch {
   HotMagnitudes hot;
   std::vector<uint16_t> ranks;           // of all classes, one after the other
   std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before the change
-  std::vector<uint64_t> hot_mask;        // a bit for each of them
-  std::vector<uint16_t> hot_changes;     // their numbers
 };
 
 Scratch& ThreadScratch() {
@@ -140,14 +138,14 @@ Status FindPositions(const EncodedBlockView& block, const kernels::ClassIndexInp
 Status ApplyHot(uint32_t element_bits, const Scratch& scratch, std::vector<uint64_t>& steps) {
   const uint64_t mask = LowBits(element_bits);
   const uint64_t magnitude_max = uint64_t{1} << (element_bits - 1);  // of a negative step
-  for (size_t i = 0; i < scratch.hot_changes.size(); ++i) {
-    uint64_t& step = steps[scratch.hot_changes[i]];
+  for (size_t i = 0; i < scratch.hot.changes.size(); ++i) {
+    uint64_t& step = steps[scratch.hot.changes[i]];
     const uint64_t negative = step == 1 ? 0 : 1;
     if (scratch.hot.values[i] > magnitude_max - 2 + negative || (step != 1 && step != mask)) {
       return DataLossError(
           "class-split: hot change {} has a magnitude of {} "
           "above 1, or is an exception too",
-          scratch.hot_changes[i], scratch.hot.values[i]);
+          scratch.hot.changes[i], scratch.hot.values[i]);
     }
     step = ((scratch.hot.values[i] + 1) ^ (0 - negative)) + negative;
     step &= mask;
@@ -164,20 +162,19 @@ Status ReadSteps(DType dtype, const EncodedBlockView& block, const ClassTable& t
   decoded.values.resize(block.nnz);
   ReadSigns(block.payload, signs, element_bits, decoded.values);
   LoadMagnitudeBytes(dtype, before, decoded.positions, scratch.magnitude_bytes);
-  FindHotChanges(table, scratch.magnitude_bytes, element_bits, scratch.hot_mask,
-                 scratch.hot_changes, scratch.hot.widths);
+  FindHotChanges(table, scratch.magnitude_bytes, element_bits, scratch.hot);
   scratch.hot.escape_width =
       block.parameters >> class_split::kEscapeShift & LowBits(class_split::kEscapeWidthBits);
   if (scratch.hot.escape_width >= element_bits) {
     return DataLossError("class-split: escapes of {} bits, expected fewer than the element's {}",
                          scratch.hot.escape_width, element_bits);
   }
-  decoded.scratch.resize(scratch.hot_changes.size());
+  decoded.scratch.resize(scratch.hot.changes.size());
   const std::optional<uint64_t> hot_end =
       ReadHotMagnitudes(block.payload, sizes, decoded.scratch, scratch.hot);
   if (!hot_end.has_value()) {
     return DataLossError("class-split: the magnitudes of {} hot changes are damaged",
-                         scratch.hot_changes.size());
+                         scratch.hot.changes.size());
   }
   uint64_t end = *hot_end;
   if ((block.parameters & class_split::kExceptionsFlag) != 0) {

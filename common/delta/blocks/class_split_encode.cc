@@ -146,22 +146,21 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
 // cannot predict which a step is.
 void SortSteps(const SplitRicePlan& split_rice, uint32_t element_bits, ClassSplitPlan& plan) {
   const size_t others = split_rice.exceptions.size();
-  FindHotChanges(plan.table, plan.magnitude_bytes, element_bits, plan.hot_mask, plan.hot_changes,
-                 plan.hot.widths);
-  const size_t hot = plan.hot_changes.size();
+  FindHotChanges(plan.table, plan.magnitude_bytes, element_bits, plan.hot);
+  const size_t hot = plan.hot.changes.size();
   plan.hot.values.assign(hot + 1, 0);
-  plan.hot_before.resize(plan.hot_mask.size());
+  plan.hot_before.resize(plan.hot.mask.size());
   uint32_t before = 0;
-  for (size_t i = 0; i < plan.hot_mask.size(); ++i) {
+  for (size_t i = 0; i < plan.hot.mask.size(); ++i) {
     plan.hot_before[i] = before;
-    before += static_cast<uint32_t>(std::popcount(plan.hot_mask[i]));
+    before += static_cast<uint32_t>(std::popcount(plan.hot.mask[i]));
   }
   plan.exceptions.resize(others + 1);
   plan.magnitudes.resize(others + 1);
   size_t exceptions = 0;
   for (size_t i = 0; i < others; ++i) {
     const uint16_t change = split_rice.exceptions[i];
-    const uint64_t word = plan.hot_mask[change / 64];
+    const uint64_t word = plan.hot.mask[change / 64];
     const bool is_hot = (word >> (change % 64) & 1) != 0;
     const size_t rank = plan.hot_before[change / 64] +
                         static_cast<size_t>(std::popcount(word & LowBits(change % 64)));

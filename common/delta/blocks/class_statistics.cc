@@ -33,8 +33,9 @@ void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statis
     const size_t end = std::min<size_t>(count, group + kGroup);
     for (size_t i = group; i < end; ++i) seen.Add(i, MagnitudeByte(bits_at(i)));
   }
-  for (size_t i = 0; i < ClassStatistics::kBytes; ++i)
+  for (size_t i = 0; i < ClassStatistics::kBytes; ++i) {
     statistics.elements[i] += seen.Of(i) * stride;
+  }
 
   DWS_CHECK(steps.positions.size() == steps.values.size());
   // The block has not been read lately, and the counters keep loads from running ahead.
@@ -76,7 +77,7 @@ void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const u
   constexpr double kGapBits = 6;       // of an exception: about one in 20 changes is one
   constexpr uint32_t kScalesMax = 24;  // candidates, counted down from scale_end
   const uint32_t element_bits = ElementBytes(dtype) * 8;
-  const uint32_t byte_max = element_bits == 8 ? 0x7F : 0xFF;
+  const uint32_t byte_max = MagnitudeByteMax(ElementBytes(dtype));
   // Sizes double from each magnitude to the next lower one. The scale is near the highest magnitude
   // that has sizes above 1.
   uint32_t scale_end = 1;

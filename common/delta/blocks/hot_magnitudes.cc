@@ -25,17 +25,16 @@ void LoadMagnitudeBytes(DType dtype, ByteSpan block, std::span<const uint16_t> p
 }
 
 void FindHotChanges(const ClassTable& table, std::span<const uint8_t> magnitude_bytes,
-                    uint32_t element_bits, std::vector<uint64_t>& mask,
-                    std::vector<uint16_t>& numbers, std::vector<uint8_t>& widths) {
+                    uint32_t element_bits, HotMagnitudes& hot) {
+  const InstructionSet set = ActiveInstructionSet();
   const auto count = static_cast<uint32_t>(magnitude_bytes.size());
-  mask.resize(CeilDiv(count, 64));
-  kernels::MaskBelow(ActiveInstructionSet(), magnitude_bytes.data(), count, table.hot_below,
-                     mask.data());
-  numbers.resize(count + kernels::kNumbersSlack);
-  numbers.resize(kernels::ListOnes(ActiveInstructionSet(), mask.data(), count, numbers.data()));
-  widths.resize(numbers.size());
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    widths[i] = HotWidth(table, magnitude_bytes[numbers[i]], element_bits);
+  hot.mask.resize(CeilDiv(count, 64));
+  kernels::MaskBelow(set, magnitude_bytes.data(), count, table.hot_below, hot.mask.data());
+  hot.changes.resize(count + kernels::kNumbersSlack);
+  hot.changes.resize(kernels::ListOnes(set, hot.mask.data(), count, hot.changes.data()));
+  hot.widths.resize(hot.changes.size());
+  for (size_t i = 0; i < hot.changes.size(); ++i) {
+    hot.widths[i] = HotWidth(table, magnitude_bytes[hot.changes[i]], element_bits);
   }
 }
 

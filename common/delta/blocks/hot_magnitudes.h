@@ -21,8 +21,10 @@ namespace dws {
 struct HotMagnitudes {
   static constexpr uint32_t kWidthMax = 15;
 
-  std::vector<uint64_t> values;  // |step| - 1
-  std::vector<uint8_t> widths;   // the Rice parameter of each
+  std::vector<uint64_t> mask;     // a bit for each change of the block
+  std::vector<uint16_t> changes;  // the numbers of the hot ones
+  std::vector<uint8_t> widths;    // the Rice parameter of each
+  std::vector<uint64_t> values;   // |step| - 1
   uint32_t escape_width = 0;
   uint64_t bits = 0;
 };
@@ -43,11 +45,10 @@ inline uint8_t HotWidth(const ClassTable& table, uint8_t magnitude, uint32_t ele
 void LoadMagnitudeBytes(DType dtype, ByteSpan block, std::span<const uint16_t> positions,
                         std::vector<uint8_t>& magnitude_bytes);
 
-// Finds the hot ones among changes whose old elements have these magnitude bytes: a bit of `mask`
-// for each change, the numbers of the hot ones, and their Rice parameters.
+// Finds the hot ones among changes whose old elements have these magnitude bytes: fills mask,
+// changes and widths.
 void FindHotChanges(const ClassTable& table, std::span<const uint8_t> magnitude_bytes,
-                    uint32_t element_bits, std::vector<uint64_t>& mask,
-                    std::vector<uint16_t>& numbers, std::vector<uint8_t>& widths);
+                    uint32_t element_bits, HotMagnitudes& hot);
 
 // Fills escape_width and bits from values and widths.
 void PlanHotMagnitudes(HotMagnitudes& hot);
