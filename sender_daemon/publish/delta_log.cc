@@ -89,12 +89,7 @@ Status DeltaLog::WaitFor(WeightVersion version, Duration timeout) const {
 
 Result<ObjectPtr> DeltaLog::Object(WeightVersion base, WeightVersion target, DeltaProfile profile) {
   DWS_ASSIGN_OR_RETURN(const auto chain, Chain(base, target));
-  {
-    MutexLock lock(mutex_);
-    (profile == DeltaProfile::kWan      ? wan_asked_
-     : profile == DeltaProfile::kDirect ? direct_asked_
-                                        : fast_asked_) = appends_;
-  }
+  Note(profile);
   if (chain.size() == 1) {  // shares the version's ownership
     const RetainedVersionPtr& version = chain.front();
     return ObjectPtr(version, &version->object_of(profile));
@@ -126,21 +121,23 @@ bool DeltaLog::Lately(const AskedAt& asked) const {
 
 DeltaProfile DeltaLog::Asked() const {
   MutexLock lock(mutex_);
-  if (Lately(wan_asked_)) return DeltaProfile::kWan;
-  return Lately(direct_asked_) ? DeltaProfile::kDirect : DeltaProfile::kFast;
+  if (Lately(AskedOf(DeltaProfile::kWan))) return DeltaProfile::kWan;
+  return Lately(AskedOf(DeltaProfile::kDirect)) ? DeltaProfile::kDirect : DeltaProfile::kFast;
 }
 
 bool DeltaLog::AllDirect() const {
   // Receivers ask for the same version one after the other, and one may lag behind.
   constexpr uint64_t kVersionsApart = 2;
   MutexLock lock(mutex_);
-  if (!Lately(direct_asked_) || Lately(wan_asked_)) return false;
-  return !fast_asked_.has_value() || *fast_asked_ + kVersionsApart <= *direct_asked_;
+  const AskedAt& direct = AskedOf(DeltaProfile::kDirect);
+  const AskedAt& fast = AskedOf(DeltaProfile::kFast);
+  if (!Lately(direct) || Lately(AskedOf(DeltaProfile::kWan))) return false;
+  return !fast.has_value() || *fast + kVersionsApart <= *direct;
 }
 
-void DeltaLog::NoteSlower() {
+void DeltaLog::Note(DeltaProfile profile) {
   MutexLock lock(mutex_);
-  fast_asked_ = appends_;
+  AskedOf(profile) = appends_;
 }
 
 }  // namespace dws

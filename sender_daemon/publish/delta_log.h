@@ -2,6 +2,7 @@
 // and of versions. Composes deltas over several versions, and says what can be served.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -62,8 +63,8 @@ class DeltaLog {
   DeltaProfile Asked() const;
   // Whether all links are as fast as memory: only direct was asked for lately.
   bool AllDirect() const;
-  // A link has shown otherwise, as if fast had been asked for.
-  void NoteSlower();
+  // A link has shown that this profile fits it, as if that had been asked for.
+  void Note(DeltaProfile profile);
 
  private:
   // When a profile was asked for last: how many versions had been appended. Numbers of versions may
@@ -78,6 +79,12 @@ class DeltaLog {
   const RankLayout layout_;
   // Whether that was no longer ago than a request is remembered.
   bool Lately(const AskedAt& asked) const REQUIRES(mutex_);
+  AskedAt& AskedOf(DeltaProfile profile) REQUIRES(mutex_) {
+    return asked_[static_cast<size_t>(profile)];
+  }
+  const AskedAt& AskedOf(DeltaProfile profile) const REQUIRES(mutex_) {
+    return asked_[static_cast<size_t>(profile)];
+  }
 
   mutable Mutex mutex_;
   mutable CondVar appended_;
@@ -85,9 +92,7 @@ class DeltaLog {
   std::deque<RetainedVersionPtr> versions_ GUARDED_BY(mutex_);  // the same as in chain_
   bool complete_ GUARDED_BY(mutex_) = true;                     // none was removed
   uint64_t appends_ GUARDED_BY(mutex_) = 0;
-  AskedAt wan_asked_ GUARDED_BY(mutex_);
-  AskedAt direct_asked_ GUARDED_BY(mutex_);
-  AskedAt fast_asked_ GUARDED_BY(mutex_);
+  std::array<AskedAt, 3> asked_ GUARDED_BY(mutex_);   // by DeltaProfile
   std::deque<Composed> composed_ GUARDED_BY(mutex_);  // newest last
 };
 

@@ -177,7 +177,7 @@ void FullStream::FinishWhole() {
   const Duration took = std::chrono::steady_clock::now() - began_;
   if (!order_.early && sent_bytes_ >= kSpeedBytesMin &&
       static_cast<double>(sent_bytes_) < kDirectBytesPerSecond * ToSeconds(took)) {
-    order_.state->log->NoteSlower();
+    order_.state->log->Note(DeltaProfile::kFast);
   }
   Finish(grpc::Status::OK);
 }

@@ -231,7 +231,7 @@ TEST_CASE("links are all fast if only direct was asked for lately", "[capture]")
     CHECK_FALSE(state->log->AllDirect());
   }
   SECTION("full tensors came slowly") {
-    state->log->NoteSlower();
+    state->log->Note(DeltaProfile::kFast);
     CHECK_FALSE(state->log->AllDirect());
   }
   SECTION("nobody asks any more") {
