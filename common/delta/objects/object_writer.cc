@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/delta/objects/frame.h"
+#include "common/delta/objects/frame_header.h"
 #include "common/delta/objects/object.h"
 #include "common/model/limits.h"
 
@@ -86,6 +87,39 @@ Status ObjectWriter::AddSlice(const SliceEnd& end, std::span<const EncodedBlock>
   DWS_CHECK(pending_.empty() && first_pending_ == 0);
   DWS_RETURN_IF_ERROR(WriteFrames(blocks, 0, true).status());
   return EndSlice(end);
+}
+
+Status ObjectWriter::AddSealed(const SliceEnd& end, const SealedSlice& sealed) {
+  DWS_CHECK(pending_.empty() && first_pending_ == 0 && sealed.delta.slice == end.slice);
+  for (FrameEntry entry : sealed.delta.frames) {
+    const ByteSpan frame = ByteSpan(sealed.bytes).subspan(entry.offset, entry.size_bytes);
+    entry.offset = frames_bytes_;
+    slice_.frames.push_back(entry);
+    frames_bytes_ += frame.size();
+    DWS_RETURN_IF_ERROR(sink_(frame));
+  }
+  slice_.nnz = sealed.delta.nnz;
+  split_ = sealed.delta.classes.has_value();
+  return EndSlice({.slice = end.slice,
+                   .before = end.before,
+                   .after = end.after,
+                   .classes = sealed.delta.classes});
+}
+
+SealedSlice ObjectWriter::SealSlice(RankSlice slice, std::span<const EncodedBlock> blocks,
+                                    const std::optional<ClassTable>& classes) {
+  // About what an index takes, so that the frames are hardly ever moved.
+  constexpr uint64_t kRowBytes = 8;
+  uint64_t bytes = 0;
+  for (const EncodedBlock& block : blocks) {
+    if (block.mode != BlockMode::kEmpty) bytes += block.payload.size() + kRowBytes;
+  }
+  ObjectWriter writer;
+  if (bytes > 0) writer.frames_.reserve(bytes + kFrameHeaderBytes);
+  const Status added = writer.AddSlice({.slice = slice, .classes = classes}, blocks);
+  DWS_CHECK(added.ok() && writer.slices_.size() <= 1);  // in memory
+  if (writer.slices_.empty()) return {.delta = {.slice = slice}};
+  return {.delta = std::move(writer.slices_.front()), .bytes = std::move(writer.frames_)};
 }
 
 Status ObjectWriter::NameSlice(const SliceEnd& end) {

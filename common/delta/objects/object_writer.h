@@ -30,9 +30,15 @@ struct SliceEnd {
   std::optional<ClassTable> classes;  // for its class-split blocks; ignored if there are none
 };
 
-// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice, or AddSlice; then
-// Finish, once. A slice whose blocks are all empty is left out. Holds the blocks of one frame.
-// Threads: one.
+// All frames of one slice, made before the object is.
+struct SealedSlice {
+  SliceDelta delta;  // offsets are in `bytes`; before and after are not known yet
+  std::vector<std::byte> bytes;
+};
+
+// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice, or AddSlice, or
+// AddSealed; then Finish, once. A slice whose blocks are all empty is left out. Holds the blocks of
+// one frame. Threads: one.
 class ObjectWriter {
  public:
   explicit ObjectWriter(FrameSink sink) : sink_(std::move(sink)) {}
@@ -46,6 +52,12 @@ class ObjectWriter {
   Status EndSlice(const SliceEnd& end);
   // The same for a slice whose blocks, from block 0 on, are all in memory. Copies none.
   Status AddSlice(const SliceEnd& end, std::span<const EncodedBlock> blocks);
+  // The same with what SealSlice made of its blocks; `end` names that slice, and its classes are not
+  // looked at.
+  Status AddSealed(const SliceEnd& end, const SealedSlice& sealed);
+  // The frames that AddSlice writes; none if all blocks are empty.
+  static SealedSlice SealSlice(RankSlice slice, std::span<const EncodedBlock> blocks,
+                               const std::optional<ClassTable>& classes);
   // Only states that the slice changes: its one frame holds an empty block, and nothing leads from
   // `before` to `after`.
   Status NameSlice(const SliceEnd& end);

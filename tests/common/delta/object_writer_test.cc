@@ -28,7 +28,9 @@ std::vector<EncodedBlock> RandomBlocks(std::mt19937& random, size_t count, size_
 
 }  // namespace
 
-TEST_CASE("an object written frame by frame has the bytes of one built at once", "[delta]") {
+TEST_CASE(
+    "an object written frame by frame, or from sealed slices, has the bytes of one built at once",
+    "[delta]") {
   const uint32_t seed = GENERATE(range(1U, 9U));
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -46,11 +48,15 @@ TEST_CASE("an object written frame by frame has the bytes of one built at once",
     return OkStatus();
   });
   ObjectWriter whole;
+  ObjectWriter sealed;
   for (uint32_t s = 0; s < slices.size(); ++s) {
     const Digest before{.lane0 = s, .lane1 = 1};
     const Digest after{.lane0 = s, .lane1 = 2};
     const SliceEnd end{.slice = RankSlice(s), .before = before, .after = after};
     REQUIRE(whole.AddSlice(end, slices[s]).ok());
+    const SealedSlice slice = ObjectWriter::SealSlice(RankSlice(s), slices[s], std::nullopt);
+    CHECK(slice.delta.frames.empty() == slice.bytes.empty());
+    REQUIRE(sealed.AddSealed(end, slice).ok());
     for (const EncodedBlock& block : slices[s]) REQUIRE(writer.Add(block).ok());
     REQUIRE(writer.EndSlice(end).ok());
   }
@@ -59,6 +65,7 @@ TEST_CASE("an object written frame by frame has the bytes of one built at once",
   CHECK(writer.frames_bytes() == frames.size());
   object.insert(object.end(), frames.begin(), frames.end());
   CHECK(object == whole.Finish(identity));
+  CHECK(object == sealed.Finish(identity));
 }
 
 }  // namespace dws
