@@ -34,9 +34,8 @@ inline constexpr size_t kJsonValuesMax = 16 * kTensorsMax;
 inline constexpr uint64_t kSlimeVersionMax = 999'999'999;
 inline constexpr uint64_t kSlimeShardBytesDefault = uint64_t{1} << 30;
 inline constexpr uint64_t kSlimePublishShardBytes = uint64_t{256} << 20;  // in memory until written
-inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4}
-                                                << 30;  // written at a time, or one tensor
-inline constexpr uint64_t kSlimeOwnerBytesMax = 256;    // of the file that names a folder's owner
+inline constexpr uint64_t kSlimeWholeBytesMax = uint64_t{4} << 30;  // written at once, or a tensor
+inline constexpr uint64_t kSlimeOwnerBytesMax = 256;  // of the file that names a folder's owner
 inline constexpr uint64_t kSyncStateBytesMax = uint64_t{1} << 20;
 inline constexpr size_t kSlimeAppliedMax = 4096;        // versions a local checkpoint remembers
 inline constexpr size_t kSlimeAdoptedVersionsMax = 64;  // read to check one that remembers none
@@ -95,6 +94,7 @@ inline constexpr size_t kLeaseQueueMax = 16;  // commands that wait to be writte
 inline constexpr int kFetchAttemptsMax = 5;   // in a row without progress
 inline constexpr uint64_t kFetchBytesPerSecondMin = 1 << 20;  // extends a transfer's deadline
 inline constexpr uint64_t kInlineObjectBytesMax = 65'536;     // sent inside its announcement
+inline constexpr uint64_t kEarlyDeltaBytesMin = 4 * kInlineObjectBytesMax;  // worth an early fetch
 
 // Broadcasts.
 inline constexpr uint32_t kBroadcastMembersMax = 1024;  // of one epoch, the sender included

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
@@ -23,13 +24,29 @@ constexpr size_t kBatchBlocks = 1024;
 // Several batches per worker, so that the others do not wait long for a late one.
 constexpr size_t kBatchesPerWorker = 8;
 
-uint64_t PayloadBytes(std::span<const EncodedBlock> blocks) {
-  uint64_t bytes = 0;
-  for (const EncodedBlock& block : blocks) bytes += block.payload.size();
+std::array<uint64_t, kBlockModes> PayloadBytes(std::span<const EncodedBlock> blocks) {
+  std::array<uint64_t, kBlockModes> bytes = {};
+  for (const EncodedBlock& block : blocks) {
+    bytes[static_cast<size_t>(block.mode)] += block.payload.size();
+  }
   return bytes;
 }
 
+uint64_t SumOf(const std::array<uint64_t, kBlockModes>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+}
+
 }  // namespace
+
+void CapturedVersion::DropFramed(const RankLayout& layout) {
+  if (open_delta == nullptr) return;
+  for (const FramedSlice& framed : open_delta->Slices()) {
+    const RankLayout::SliceEntry& slice = layout.slice(framed.slice);
+    for (EncodedBlock& block : std::span(blocks).subspan(slice.first_block, slice.blocks)) {
+      block.payload = {};
+    }
+  }
+}
 
 // What one worker reuses from block to block.
 struct alignas(128) Capture::Scratch {
@@ -52,7 +69,7 @@ struct alignas(128) Capture::Scratch {
 
 // Only captures change the snapshot's version, and there is one at a time.
 Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, DeltaProfile profile,
-                 FullCause full)
+                 FullCause full, std::function<void()> on_fetchable)
     : snapshot_(snapshot),
       pool_(pool),
       version_(version),
@@ -64,11 +81,20 @@ Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, De
       scratch_(pool.worker_count()) {
   snapshot_.gate().BeginCapture();
   if (profile_ != DeltaProfile::kFast) other_blocks_.resize(blocks_.size());
-  if (full_ == FullCause::kNone) {
-    snapshot_.reads().DropSpare();
-  } else {
+  if (full_ != FullCause::kNone) {
     snapshot_.SetReplacing(version_);
+    return;
   }
+  snapshot_.reads().DropSpare();
+  if (on_fetchable == nullptr) return;
+  const RankLayout& layout = snapshot.layout();
+  uncaptured_ = std::vector<std::atomic<uint32_t>>(layout.slice_count());
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+    uncaptured_[s].store(layout.slice(RankSlice(s)).blocks, std::memory_order_relaxed);
+  }
+  open_delta_ =
+      std::make_shared<OpenDelta>(version_, *snapshot.version(), profile_, std::move(on_fetchable));
+  snapshot_.SetOpenDelta(open_delta_);
 }
 
 Capture::~Capture() {
@@ -150,6 +176,26 @@ void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
                               .value_or(EncodedBlock());
 }
 
+void Capture::CountCaptured(RankSlice slice) {
+  // Whoever takes the last one sees the blocks of the other workers.
+  if (uncaptured_[slice.value()].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  // Receivers will refuse its frames: the digest before is wrong.
+  if (snapshot_.distrusts(slice)) return;
+  const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
+  const auto blocks = [&entry](std::vector<EncodedBlock>& of) {
+    return of.empty() ? std::span<EncodedBlock>()
+                      : std::span(of).subspan(entry.first_block, entry.blocks);
+  };
+  const ClassTable* const table =
+      profile_ == DeltaProfile::kWan ? snapshot_.class_tables().Find(slice) : nullptr;
+  std::optional<FramedSlice> framed =
+      FrameSlice(slice, profile_, blocks(blocks_), blocks(other_blocks_),
+                 table == nullptr ? std::nullopt : std::optional(*table));
+  if (!framed.has_value()) return;
+  std::ranges::fill(blocks(other_blocks_), EncodedBlock());  // to be undone are only the others
+  open_delta_->Add(*std::move(framed));
+}
+
 Status Capture::Claim(std::span<const BlockRef> refs) {
   const RankLayout& layout = snapshot_.layout();
   for (size_t i = 0; i < refs.size(); ++i) {
@@ -224,6 +270,7 @@ void Capture::CaptureReady(std::span<const BlockRef> refs, const WeightSource& s
         ReplaceBlock(refs[i], source, scratch_[worker]);
       } else {
         CaptureBlock(refs[i], source, scratch_[worker]);
+        if (open_delta_ != nullptr) CountCaptured(refs[i].slice);
       }
     }
   });
@@ -301,7 +348,7 @@ CapturedVersion Capture::FinishFull() {
     }
   }
   if (full_ != FullCause::kFirst) {
-    snapshot_.full_watch().Learn({.delta_bytes = PayloadBytes(blocks_),
+    snapshot_.full_watch().Learn({.delta_bytes = SumOf(PayloadBytes(blocks_)),
                                   .delta_of_bytes = sample_bytes,
                                   .changed = result.nnz,
                                   .whole = whole});
@@ -349,17 +396,20 @@ CapturedVersion Capture::FinishDelta() {
     }
     snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
-  snapshot_.full_watch().Learn({.delta_bytes = PayloadBytes(blocks_),
+  result.payload_bytes = PayloadBytes(blocks_);
+  snapshot_.full_watch().Learn({.delta_bytes = SumOf(result.payload_bytes),
                                 .delta_of_bytes = layout.size_bytes(),
                                 .changed = result.nnz,
                                 .whole = whole});
   result.density = snapshot_.density_watch().Learn(blocks_);
   result.blocks = std::move(blocks_);
+  result.open_delta = std::move(open_delta_);
   return result;
 }
 
 void Capture::Undo() {
   DWS_CHECK(open_);
+  if (open_delta_ != nullptr) open_delta_->GiveUp();
   if (full_ == FullCause::kNone) {
     UndoSteps();
   } else if (replaced_ && full_ != FullCause::kFirst) {

@@ -6,7 +6,10 @@
 // the snapshot then has no version until the next capture, which has to bring every block.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +25,7 @@
 #include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/full/full_watch.h"
 #include "sender_daemon/capture/full/open_reads.h"
+#include "sender_daemon/capture/open_delta.h"
 #include "sender_daemon/capture/snapshot.h"
 #include "sender_daemon/capture/weight_source.h"
 
@@ -40,6 +44,7 @@ struct CapturedVersion {
   uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;     // copied whole from a GPU
   VersionDensity density;         // only with a base
+  std::array<uint64_t, kBlockModes> payload_bytes = {};  // of `blocks`, by mode
   // The blocks that profile `other` has in place of `blocks`, by rank block number:
   //   wan: those that are smaller class-split; class_tables has their slices' tables, by rank slice
   //   direct: the dense blocks, as raw blocks
@@ -47,6 +52,11 @@ struct CapturedVersion {
   DeltaProfile other = DeltaProfile::kFast;
   std::vector<EncodedBlock> other_blocks;
   std::vector<std::optional<ClassTable>> class_tables;
+  // Has the frames of slices that were captured whole. Null: none were made.
+  std::shared_ptr<OpenDelta> open_delta;
+
+  // Frees the payloads of blocks that open_delta has the frames of: sealing needs no more.
+  void DropFramed(const RankLayout& layout);
 };
 
 // One version in the making. Lifecycle: Begin (the constructor) takes the snapshot's gate; then
@@ -55,9 +65,11 @@ struct CapturedVersion {
 class Capture {
  public:
   // Encodes blocks for `profile` in addition to fast. `full`, if not kNone: why no delta is wanted.
-  // Without an earlier version it is kFirst whatever is wanted.
+  // Without an earlier version it is kFirst whatever is wanted. `on_fetchable`: the snapshot shows
+  // the delta while it is captured, and calls this as OpenDelta does; null: it does not.
   Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
-          DeltaProfile profile = DeltaProfile::kFast, FullCause full = FullCause::kNone);
+          DeltaProfile profile = DeltaProfile::kFast, FullCause full = FullCause::kNone,
+          std::function<void()> on_fetchable = nullptr);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -93,6 +105,8 @@ class Capture {
   // The same for full versions.
   void ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
   void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
+  // A block of an open delta is captured: makes the frames of its slice if that is whole now.
+  void CountCaptured(RankSlice slice);
   // How many of the slice's blocks were captured.
   uint64_t CapturedOf(const RankLayout::SliceEntry& slice) const;
   Status CheckWhole() const;
@@ -119,7 +133,10 @@ class Capture {
   std::vector<Digest> replaced_digests_;    // by rank block number; of blocks handed over in parts
   std::shared_ptr<KeptBlocks> kept_;        // null: nothing
   std::vector<uint8_t> captured_;           // by rank block number
-  std::vector<Scratch> scratch_;            // by worker
+  std::shared_ptr<OpenDelta> open_delta_;   // null: nobody may fetch it yet
+  std::vector<std::atomic<uint32_t>>
+      uncaptured_;                // blocks, by rank slice; empty without open_delta_
+  std::vector<Scratch> scratch_;  // by worker
 };
 
 // Every block of a layout, in order.

@@ -60,6 +60,16 @@ void Snapshot::SetReplacing(std::optional<WeightVersion> version) {
   replacing_.store(version.has_value() ? version->value() : 0);
 }
 
+std::shared_ptr<OpenDelta> Snapshot::open_delta() const {
+  MutexLock lock(open_delta_mutex_);
+  return open_delta_;
+}
+
+void Snapshot::SetOpenDelta(std::shared_ptr<OpenDelta> delta) {
+  MutexLock lock(open_delta_mutex_);
+  open_delta_ = std::move(delta);
+}
+
 MutableByteSpan Snapshot::SliceBytes(RankSlice slice) {
   return memory_->content().subspan(memory_->places().slice_offset(slice),
                                     layout_.slice(slice).size_bytes());

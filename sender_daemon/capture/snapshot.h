@@ -13,6 +13,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
@@ -21,6 +22,7 @@
 #include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/full/full_watch.h"
 #include "sender_daemon/capture/full/open_reads.h"
+#include "sender_daemon/capture/open_delta.h"
 #include "sender_daemon/capture/snapshot_gate.h"
 
 namespace dws {
@@ -79,6 +81,11 @@ class Snapshot {
   // By the capture of a full version: while it is open, and when it has ended in any way.
   void SetReplacing(std::optional<WeightVersion> version);
 
+  // The delta whose capture began last, which may have ended. Null: there was none yet. From any
+  // thread, as the next one.
+  std::shared_ptr<OpenDelta> open_delta() const;
+  void SetOpenDelta(std::shared_ptr<OpenDelta> delta);
+
   // How often a capture was undone. A holder of a copy of the bytes copies again when this changes.
   // Only inside a capture.
   uint64_t undone() const { return undone_; }
@@ -111,6 +118,8 @@ class Snapshot {
   std::optional<WeightVersion> newest_;
   std::atomic<uint64_t> captured_{0};   // version_; 0: none
   std::atomic<uint64_t> replacing_{0};  // 0: none
+  mutable Mutex open_delta_mutex_;
+  std::shared_ptr<OpenDelta> open_delta_ GUARDED_BY(open_delta_mutex_);
   std::vector<Digest> digests_;
   uint64_t undone_ = 0;
   std::vector<bool> distrusted_;  // by rank slice

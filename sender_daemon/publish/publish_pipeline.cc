@@ -16,12 +16,11 @@ namespace dws {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryDelay{500};
-// Bytes of a class table in the manifest: a slice that saves no more than this is not class-split.
-constexpr uint64_t kClassTableCost = kClassesMax + 3;
-
-// The object of the slices that a version changed.
+// The object of the slices that a version changed. `framed`, ascending, need no more than to be put
+// into it; of the others the blocks are the right ones. `other`: of the other profile.
 std::vector<std::byte> BuildObject(const RankLayout& layout, const DeltaManifest& identity,
-                                   const CapturedVersion& captured) {
+                                   const CapturedVersion& captured,
+                                   std::span<const FramedSlice> framed, bool other) {
   DWS_CHECK(captured.blocks.size() == layout.block_count());
   DWS_CHECK(captured.before.size() == layout.slice_count() &&
             captured.after.size() == layout.slice_count());
@@ -29,51 +28,46 @@ std::vector<std::byte> BuildObject(const RankLayout& layout, const DeltaManifest
   ObjectWriter writer;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
-    const Status added = writer.AddSlice(
-        {.slice = RankSlice(s),
-         .before = captured.before[s],
-         .after = captured.after[s],
-         .classes = captured.class_tables.empty() ? std::nullopt : captured.class_tables[s]},
-        std::span(captured.blocks).subspan(slice.first_block, slice.blocks));
+    const SliceEnd end{
+        .slice = RankSlice(s),
+        .before = captured.before[s],
+        .after = captured.after[s],
+        .classes = captured.class_tables.empty() ? std::nullopt : captured.class_tables[s]};
+    const bool is_framed = !framed.empty() && framed.front().slice == RankSlice(s);
+    const Status added =
+        is_framed ? writer.AddSealed(end, *framed.front().Of(other))
+                  : writer.AddSlice(
+                        end, std::span(captured.blocks).subspan(slice.first_block, slice.blocks));
     DWS_CHECK(added.ok());  // in memory
+    if (is_framed) framed = framed.subspan(1);
   }
+  DWS_CHECK(framed.empty());
   return writer.Finish(identity);
-}
-
-// Bytes that the other profile's blocks of a slice save. Raw blocks save none: they are for speed.
-uint64_t Saved(std::span<const EncodedBlock> relative, std::span<const EncodedBlock> other) {
-  uint64_t saved = 0;
-  for (size_t b = 0; b < other.size(); ++b) {
-    if (other[b].mode == BlockMode::kClassSplit) {
-      DWS_CHECK(other[b].payload.size() <= relative[b].payload.size());
-      saved += relative[b].payload.size() - other[b].payload.size();
-    }
-  }
-  return saved;
 }
 
 // Builds the object of the other profile; empty if none of its blocks differs. Moves the blocks out
 // of `captured`.
 std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& identity,
-                                 CapturedVersion& captured, uint64_t& split_bytes) {
+                                 CapturedVersion& captured, std::span<const FramedSlice> framed,
+                                 uint64_t& split_bytes) {
   split_bytes = 0;
   if (captured.other_blocks.empty()) return {};
   DWS_CHECK(captured.other_blocks.size() == captured.blocks.size());
   bool differs = false;
+  for (const FramedSlice& slice : framed) {  // they have no other blocks any more
+    differs = differs || slice.other != nullptr;
+    split_bytes += slice.split_bytes;
+  }
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     const auto relative = std::span(captured.blocks).subspan(slice.first_block, slice.blocks);
     const auto other = std::span(captured.other_blocks).subspan(slice.first_block, slice.blocks);
-    if (captured.other == DeltaProfile::kWan && Saved(relative, other) <= kClassTableCost) continue;
-    for (size_t b = 0; b < other.size(); ++b) {
-      if (other[b].mode == BlockMode::kEmpty) continue;
-      differs = true;
-      if (other[b].mode == BlockMode::kClassSplit) split_bytes += other[b].payload.size();
-      relative[b] = std::move(other[b]);
-    }
+    if (!UsesOther(captured.other, relative, other)) continue;
+    differs = true;
+    split_bytes += ExchangeOther(relative, other);
   }
   if (!differs) return {};
-  return BuildObject(layout, identity, captured);
+  return BuildObject(layout, identity, captured, framed, true);
 }
 
 // Logs one line for each group whose density changed, and one if the version's did.
@@ -116,11 +110,11 @@ RetainedVersionPtr Seal(SealJob job) {
                       .base_version = captured.base.value_or(WeightVersion(0)),
                       .layout_signature = layout.signature(),
                       .state_token = StateToken(captured.after)};
-  for (const EncodedBlock& block : captured.blocks) {
-    sealed->payload_bytes[static_cast<size_t>(block.mode)] += block.payload.size();
-  }
+  sealed->payload_bytes = captured.payload_bytes;
   if (captured.base.has_value()) {
-    sealed->object = BuildObject(layout, sealed->manifest, captured);
+    const std::vector<FramedSlice> framed =
+        captured.open_delta == nullptr ? std::vector<FramedSlice>() : captured.open_delta->Slices();
+    sealed->object = BuildObject(layout, sealed->manifest, captured, framed, false);
     auto header = ParseObjectHeader(sealed->object);
     auto manifest = ParseObjectManifest(sealed->object, layout);
     DWS_CHECK(header.ok() && manifest.ok());  // we built it a moment ago
@@ -131,7 +125,7 @@ RetainedVersionPtr Seal(SealJob job) {
                               [](uint64_t sum, const SliceDelta& s) { return sum + s.nnz; }));
     sealed->other = captured.other;
     sealed->other_object =
-        SealOther(layout, sealed->manifest, captured, sealed->split_payload_bytes);
+        SealOther(layout, sealed->manifest, captured, framed, sealed->split_payload_bytes);
     sealed->header = *header;
     sealed->manifest = *std::move(manifest);
   }
@@ -236,6 +230,7 @@ bool PublishPipeline::Process(SealJob job) {
   const RankStatePtr state = job.state;
   std::vector<ViewJob> views = std::exchange(job.views, {});
   const TimePoint accepted_at = job.accepted_at;
+  const std::shared_ptr<OpenDelta> open_delta = job.captured.open_delta;
   const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
   DWS_KILLPOINT("sender.publish.after_seal");
@@ -247,7 +242,10 @@ bool PublishPipeline::Process(SealJob job) {
       MutexLock lock(mutex_);
       const bool changed = trouble_.ok() != recorded.ok();
       trouble_ = recorded;
-      if (!recorded.ok() && stopping_) return false;
+      if (!recorded.ok() && stopping_) {
+        if (open_delta != nullptr) open_delta->GiveUp();
+        return false;
+      }
       if (changed && !recorded.ok()) {
         LogError("publish_not_recorded",
                  {{"version", sealed->version.value()}, {"reason", Message(recorded)}});
@@ -260,7 +258,8 @@ bool PublishPipeline::Process(SealJob job) {
   }
   DWS_KILLPOINT("sender.publish.after_record");
   state->log->Append(sealed);
-  DWS_CHECK(state->log->Newest() == sealed);  // what is announced next
+  DWS_CHECK(state->log->Newest() == sealed);         // what is announced next
+  if (open_delta != nullptr) open_delta->Publish();  // who reads it goes on in the log
   for (ViewJob& view : views) {
     view.state->log->Append(Seal(
         {.state = view.state, .captured = std::move(view.captured), .accepted_at = accepted_at}));

@@ -14,23 +14,6 @@ constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max
 constexpr DeltaProfile kWan = DeltaProfile::kWan;
 constexpr DeltaProfile kDirect = DeltaProfile::kDirect;
 
-RankLayout MixedLayout() {
-  std::vector<Shard> shards;
-  const auto add = [&](std::string name, DType dtype, std::vector<uint64_t> shape) {
-    Shard& shard = shards.emplace_back();
-    shard.tensor.name = std::move(name);
-    shard.tensor.dtype = dtype;
-    shard.tensor.shape = std::move(shape);
-  };
-  add("a_bf16", DType::kBF16, {20, 65'536});
-  add("b_bf16", DType::kBF16, {1000});
-  add("c_f16", DType::kF16, {300, 401});
-  add("d_u8", DType::kU8, {70'001});
-  auto layout = RankLayout::Create(std::move(shards));
-  DWS_CHECK(layout.ok());
-  return *std::move(layout);
-}
-
 // A rank with nothing published, and its trainer's weights.
 struct PublishingRank {
   explicit PublishingRank(size_t threads = 1) : pool(threads) {}

@@ -58,6 +58,14 @@ inline RankLayout SmallLayout() {
        {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}}});
 }
 
+// Tensors of several element types, one of many blocks and one of few bytes.
+inline RankLayout MixedLayout() {
+  return MakeLayout({{.tensor = {.name = "a_bf16", .dtype = DType::kBF16, .shape = {20, 65'536}}},
+                     {.tensor = {.name = "b_bf16", .dtype = DType::kBF16, .shape = {1000}}},
+                     {.tensor = {.name = "c_f16", .dtype = DType::kF16, .shape = {300, 401}}},
+                     {.tensor = {.name = "d_u8", .dtype = DType::kU8, .shape = {70'001}}}});
+}
+
 inline Weights RandomWeights(const RankLayout& layout, std::mt19937_64& random) {
   Weights weights;
   for (const RankLayout::SliceEntry& slice : layout.slices()) {
