@@ -19,8 +19,8 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/transport/same_host/host_id.h"
-#include "sender_daemon/serve/full_stream.h"
-#include "sender_daemon/serve/paced_write.h"
+#include "sender_daemon/serve/transfers/full_stream.h"
+#include "sender_daemon/serve/transfers/paced_write.h"
 
 namespace dws {
 namespace {

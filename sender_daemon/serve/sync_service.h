@@ -12,9 +12,9 @@
 #include "common/transport/fabric/fabric_host.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
-#include "sender_daemon/serve/egress_limit.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/serve/sync_stream.h"
+#include "sender_daemon/serve/transfers/egress_limit.h"
 
 namespace dws {
 

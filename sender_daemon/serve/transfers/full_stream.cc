@@ -1,4 +1,4 @@
-#include "sender_daemon/serve/full_stream.h"
+#include "sender_daemon/serve/transfers/full_stream.h"
 
 #include <algorithm>
 #include <chrono>

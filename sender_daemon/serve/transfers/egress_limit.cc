@@ -1,4 +1,4 @@
-#include "sender_daemon/serve/egress_limit.h"
+#include "sender_daemon/serve/transfers/egress_limit.h"
 
 #include <algorithm>
 #include <chrono>

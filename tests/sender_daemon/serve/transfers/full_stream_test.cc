@@ -1,5 +1,5 @@
 // Full tensors of one version over a real connection, while the snapshot moves on.
-#include "sender_daemon/serve/full_stream.h"
+#include "sender_daemon/serve/transfers/full_stream.h"
 
 #include <grpcpp/grpcpp.h>
 

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "common/base/threads/mutex.h"
-#include "sender_daemon/serve/egress_limit.h"
+#include "sender_daemon/serve/transfers/egress_limit.h"
 
 namespace dws {
 

@@ -17,7 +17,7 @@
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/full_reader.h"
 #include "sender_daemon/publish/rank_state.h"
-#include "sender_daemon/serve/paced_write.h"
+#include "sender_daemon/serve/transfers/paced_write.h"
 
 namespace dws {
 
