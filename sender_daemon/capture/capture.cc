@@ -192,7 +192,7 @@ void Capture::CountCaptured(RankSlice slice) {
       FrameSlice(slice, profile_, blocks(blocks_), blocks(other_blocks_),
                  table == nullptr ? std::nullopt : std::optional(*table));
   if (!framed.has_value()) return;
-  std::ranges::fill(blocks(other_blocks_), EncodedBlock());  // to be undone are only the others
+  std::ranges::fill(blocks(other_blocks_), EncodedBlock());  // Undo needs only blocks_
   open_delta_->Add(*std::move(framed));
 }
 

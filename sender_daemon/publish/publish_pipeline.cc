@@ -1,5 +1,6 @@
 #include "sender_daemon/publish/publish_pipeline.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <span>
@@ -65,6 +66,7 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
     if (!UsesOther(captured.other, relative, other)) continue;
     differs = true;
     split_bytes += ExchangeOther(relative, other);
+    std::ranges::fill(other, EncodedBlock());
   }
   if (!differs) return {};
   return BuildObject(layout, identity, captured, framed, true);
@@ -172,6 +174,7 @@ Status PublishPipeline::Reserve(Duration timeout) {
 }
 
 void PublishPipeline::Submit(SealJob job) {
+  job.captured.DropFramed(job.state->layout());  // views have been captured
   MutexLock lock(mutex_);
   DWS_CHECK(jobs_.size() < limits::kSealBacklogMax);  // the one producer has reserved room
   jobs_.push_back(std::move(job));

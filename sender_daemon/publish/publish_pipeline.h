@@ -1,7 +1,8 @@
 // What happens to a version after its capture, in sequence on one thread:
-//   1. seal: encoded blocks become a delta object with its manifest
+//   1. seal: encoded blocks, and the frames that the capture made of them (capture/open_delta.h),
+//      become a delta object with its manifest
 //   2. record: the ledger writes the version durably
-//   3. retain: the log takes the object
+//   3. retain: the log takes the object; who fetches the open delta goes on there
 //   4. announce: receivers are told
 // A full disk stops the thread at 2: it retries until it succeeds, readiness says why, and Publish
 // makes the trainer wait. A version is announced only after it is recorded.

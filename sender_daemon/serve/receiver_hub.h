@@ -74,7 +74,7 @@ class ReceiverHub {
   void Forget();
   // A version was published in the current state.
   void Announce();
-  // The capture of a full version has begun in the current state, or was given up.
+  // The version that is being captured in the current state may be fetched already, or was given up.
   void Replacing();
   RankStatePtr Current() const;  // null before the first registration, and after Forget
   // The same of a view; empty: Current(). Null, too: it has not begun.

@@ -19,6 +19,7 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/transport/same_host/host_id.h"
+#include "sender_daemon/serve/transfers/early_stream.h"
 #include "sender_daemon/serve/transfers/full_stream.h"
 #include "sender_daemon/serve/transfers/paced_write.h"
 
@@ -137,15 +138,19 @@ Result<std::vector<BlockRange>> ParseRanges(
   return ranges;
 }
 
+Result<SliceSelection> SelectionOf(const v1::FetchRequest& request, const RankLayout& layout) {
+  if (!request.has_only()) return SliceSelection();
+  DWS_ASSIGN_OR_RETURN(std::vector<RankSlice> slices,
+                       ParseSlices(request.only().rank_slices(), layout));
+  return SliceSelection(std::move(slices));
+}
+
 // `version` is that of the object, if it is retained.
 Result<std::vector<ObjectRange>> RangesOf(const std::vector<std::byte>& object,
                                           const RetainedVersion* version,
                                           const v1::FetchRequest& request,
                                           const RankLayout& layout) {
-  SliceSelection only;
-  if (request.has_only()) {
-    DWS_ASSIGN_OR_RETURN(only, ParseSlices(request.only().rank_slices(), layout));
-  }
+  DWS_ASSIGN_OR_RETURN(const SliceSelection only, SelectionOf(request, layout));
   // The common case: nothing is parsed again.
   if (version != nullptr && &version->object == &object) {
     return PartRanges(version->header, version->manifest, only);
@@ -156,14 +161,16 @@ Result<std::vector<ObjectRange>> RangesOf(const std::vector<std::byte>& object,
   return PartRanges(header, manifest, only);
 }
 
+DeltaProfile ProfileOf(const v1::FetchRequest& request) {
+  if (request.class_split()) return DeltaProfile::kWan;
+  return request.dense_raw() ? DeltaProfile::kDirect : DeltaProfile::kFast;
+}
+
 Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& request) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
-  const DeltaProfile profile = request.class_split() ? DeltaProfile::kWan
-                               : request.dense_raw() ? DeltaProfile::kDirect
-                                                     : DeltaProfile::kFast;
   DWS_ASSIGN_OR_RETURN(ObjectPtr object,
                        state->log->Object(WeightVersion(request.base_version()),
-                                          WeightVersion(request.version()), profile));
+                                          WeightVersion(request.version()), ProfileOf(request)));
   const RetainedVersionPtr version = state->log->Find(WeightVersion(request.version()));
   DWS_ASSIGN_OR_RETURN(std::vector<ObjectRange> ranges,
                        RangesOf(*object, version.get(), request, state->layout()));
@@ -182,6 +189,35 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
                     .total_bytes = size,
                     .offset = request.offset(),
                     .kind = retained ? ServedKind::kDelta : ServedKind::kSquash};
+}
+
+Result<EarlyOrder> OpenEarly(const ReceiverHub& hub, const v1::FetchRequest& request) {
+  DWS_ASSIGN_OR_RETURN(RankStatePtr state, StateOf(hub, request));
+  if (request.offset() != 0 || request.length() != 0) {
+    return InvalidArgumentError(
+        "bytes {} + {} of a version that may be in the making: it is fetched without offset and "
+        "length",
+        request.offset(), request.length());
+  }
+  DWS_ASSIGN_OR_RETURN(SliceSelection only, SelectionOf(request, state->layout()));
+  const WeightVersion version(request.version());
+  const WeightVersion base(request.base_version());
+  std::shared_ptr<OpenDelta> open = state->snapshot->open_delta();
+  if (open != nullptr && (open->version() != version || open->base() != base)) open = nullptr;
+  if (open == nullptr) {
+    const RetainedVersionPtr retained = state->log->Find(version);
+    if (retained == nullptr || retained->base != base) {
+      return AbortedError("no delta from version {} to {} is being captured, or is retained",
+                          base.value(), version.value());
+    }
+  }
+  const DeltaProfile profile = ProfileOf(request);
+  state->log->Note(profile);
+  return EarlyOrder{.state = std::move(state),
+                    .version = version,
+                    .profile = profile,
+                    .only = std::move(only),
+                    .open = std::move(open)};
 }
 
 Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& request) {
@@ -291,12 +327,26 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
                                                                  const v1::FetchRequest* request) {
+  if (request->early()) return FetchEarly(request);
   auto* stream = new FetchStream(metrics_, egress_);
   // On the executor: composing a squash takes long.
   if (!delta_executor_.Post([this, stream, request] {
         auto range = OpenRange(hub_, *request);
         if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
         stream->Send(*std::move(range));
+      })) {
+    stream->Finish(ToGrpc(ServesTooMany()));
+  }
+  return stream;
+}
+
+grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::FetchEarly(
+    const v1::FetchRequest* request) {
+  auto* stream = new EarlyStream(delta_executor_, metrics_, egress_);
+  if (!delta_executor_.Post([this, stream, request] {
+        auto order = OpenEarly(hub_, *request);
+        if (!order.ok()) return stream->Finish(ToGrpc(order.status()));
+        stream->Send(*std::move(order));
       })) {
     stream->Finish(ToGrpc(ServesTooMany()));
   }

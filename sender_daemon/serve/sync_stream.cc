@@ -154,7 +154,7 @@ void SyncStream::Pump() {
       RememberAnnounced(*due.state);
       break;
     case Due::What::kReplacing:
-      FillReplacing(*due.state, *down_.mutable_replacing());
+      FillReplacing(*due.state, protocol_minor(), *down_.mutable_replacing());
       break;
     case Due::What::kKeepalive:
       down_.mutable_keepalive();

@@ -82,7 +82,8 @@ class TrainerSession {
     cuda::CudaDevices* devices = nullptr;        // null: host memory only
     std::function<void(RankStatePtr)> on_state;  // a registration is live
     std::function<void()> on_gone;               // there is no trainer now
-    // A full version's capture began, or was given up.
+    // The version that is being captured may be fetched now, or was given up. Also from a thread of
+    // `pool`.
     std::function<void()> on_replacing = [] {};
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
     ViewDesk* views = nullptr;                     // null: there are none

@@ -74,5 +74,47 @@ TEST_CASE("a pipeline that stops while the disk is full ends without announcing"
   CHECK(pipeline.Reserve(kTimeout).code() == absl::StatusCode::kUnavailable);
 }
 
+TEST_CASE("a delta is open until the log has it, which is before it is announced",
+          "[publish_pipeline]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  ThreadPool pool(0);
+  const RankStatePtr state = MakeState(SmallLayout(), kNoLimits);
+  Weights weights = RandomWeights(state->layout(), random);
+  PublishAll(state, pool, 1, weights);
+  std::atomic<bool> disk_full{false};
+  std::atomic<bool> trouble{false};
+  std::vector<OpenDelta::Stage> recorded;
+  std::vector<OpenDelta::Stage> announced;
+  PublishPipeline pipeline({.record = [&](const RankState&, const RetainedVersion&) -> Status {
+                              recorded.push_back(state->snapshot->open_delta()->stage());
+                              return disk_full ? ResourceExhaustedError("full") : OkStatus();
+                            },
+                            .announce =
+                                [&](const RankStatePtr&) {
+                                  announced.push_back(state->snapshot->open_delta()->stage());
+                                  CHECK(state->log->Newest()->version == WeightVersion(2));
+                                },
+                            .on_trouble = [&](const Status& status) { trouble = !status.ok(); }});
+  const auto submit = [&](uint64_t version) {
+    Perturb(weights, 0.01, random);
+    REQUIRE(pipeline.Reserve(kTimeout).ok());
+    CapturedVersion captured =
+        CaptureAll(*state, pool, version, weights, DeltaProfile::kFast, [] {});
+    REQUIRE(captured.open_delta != nullptr);
+    REQUIRE(captured.open_delta->At(2).has_value());
+    pipeline.Submit({.state = state, .captured = std::move(captured)});
+  };
+  submit(2);
+  REQUIRE(pipeline.Drain(kTimeout).ok());
+  CHECK(recorded == std::vector{OpenDelta::Stage::kOpen});
+  CHECK(announced == std::vector{OpenDelta::Stage::kPublished});
+  disk_full = true;
+  submit(3);
+  while (!trouble) std::this_thread::yield();
+  pipeline.Stop();
+  CHECK(announced.size() == 1);
+  CHECK(state->snapshot->open_delta()->stage() == OpenDelta::Stage::kGivenUp);
+}
+
 }  // namespace
 }  // namespace dws

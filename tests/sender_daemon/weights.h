@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -137,8 +138,10 @@ inline RankStatePtr MakeState(const RankLayout& layout, DeltaLogLimits limits) {
 // Captures `weights` as `version`.
 inline CapturedVersion CaptureAll(const RankState& state, ThreadPool& pool, uint64_t version,
                                   const Weights& weights,
-                                  DeltaProfile profile = DeltaProfile::kFast) {
-  Capture capture(*state.snapshot, pool, WeightVersion(version), profile);
+                                  DeltaProfile profile = DeltaProfile::kFast,
+                                  std::function<void()> on_fetchable = nullptr) {
+  Capture capture(*state.snapshot, pool, WeightVersion(version), profile, FullCause::kNone,
+                  std::move(on_fetchable));
   WeightsSource source(state.layout(), weights);
   DWS_CHECK(capture.Blocks(AllBlocks(state.layout()), source).ok());
   auto captured = capture.Finish();

@@ -17,11 +17,6 @@
 namespace dws {
 namespace {
 
-// The capture of an early version is looked at so often, and given up after so long without the next
-// piece: the receiver then takes the version when it is published.
-constexpr Duration kEarlyPoll = std::chrono::milliseconds(1);
-constexpr Duration kEarlyWait = std::chrono::seconds(2);
-
 // What a stream has to send for its time to tell how fast the link is.
 constexpr uint64_t kSpeedBytesMin = uint64_t{4} << 20;
 
@@ -216,7 +211,7 @@ std::optional<FullStream::Piece> FullStream::TakeEarly() {
   if (there == early_.end()) return std::nullopt;
   const Piece piece = *there;
   early_.erase(there);
-  waits_since_ = {};
+  wait_.End();
   return piece;
 }
 
@@ -227,10 +222,8 @@ bool FullStream::AwaitCapture() {
     return true;
   }
   if (early_.empty()) return false;
-  const TimePoint now = std::chrono::steady_clock::now();
-  if (waits_since_ == TimePoint()) waits_since_ = now;
-  if (now - waits_since_ < kEarlyWait && !cancelled_) {
-    paced_.After(kEarlyPoll, [this] { OnExecutor(&FullStream::Next); });
+  if (!cancelled_ && wait_.Goes()) {
+    paced_.After(CaptureWait::kPoll, [this] { OnExecutor(&FullStream::Next); });
   } else {
     Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
   }

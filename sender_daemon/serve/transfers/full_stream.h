@@ -17,6 +17,7 @@
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/full_reader.h"
 #include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/serve/transfers/capture_wait.h"
 #include "sender_daemon/serve/transfers/paced_write.h"
 
 namespace dws {
@@ -100,8 +101,8 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t next_range_ = 0;               // of the order: to be lent
   uint32_t next_offset_ = 0;            // in blocks, in that range
   std::vector<BlockRange> to_copy_;
-  std::deque<Piece> early_;     // of an early version: what is not lent yet
-  TimePoint waits_since_ = {};  // for the capture of any of them; zero: it does not
+  std::deque<Piece> early_;  // of an early version: what is not lent yet
+  CaptureWait wait_;         // for the capture of any of them
   std::atomic<bool> cancelled_{false};
   bool copying_ = false;          // the reader has not come to its end
   std::deque<FullFrame> copied_;  // of the reader's last read; all are sent before the next

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <string>
 
@@ -88,6 +89,7 @@ class Fixture {
                 [this] {
                   if (!told_gone_.exchange(true)) gone_.set_value();
                 },
+            .on_replacing = [this] { on_replacing_(); },
             .on_refined = [this](RankStatePtr state) { state_ = std::move(state); }});
   }
   ~Fixture() {
@@ -148,6 +150,7 @@ class Fixture {
   RankStatePtr state_;
   std::promise<void> gone_;  // the first trainer that hung up
   std::atomic<bool> told_gone_{false};
+  std::function<void()> on_replacing_ = [] {};
   int wanted_ = 1'000'000;  // how many more times a call reports that it is still wanted
   std::optional<TrainerSession> session_;
 };

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <future>
+#include <random>
 
 #include "tests/sender_daemon/trainer/trainer_session_fixture.h"
 
@@ -26,6 +27,42 @@ TEST_CASE("a registered region is published and its changes are counted", "[trai
   REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
   CHECK(fixture.state_->log->Newest()->nnz == 2);
   CHECK(fixture.ledger_.state().last_version() == WeightVersion(2));
+}
+
+TEST_CASE(
+    "it is said when a delta is worth a fetch before it is published, and when it is given up",
+    "[trainer_session]") {
+  const RankLayout layout =
+      MakeLayout({{.tensor = {.name = "a", .dtype = DType::kF32, .shape = {200'000}}}});
+  std::mt19937_64 random(Catch::rngSeed());
+  Fixture fixture;
+  std::vector<bool> fetchable;  // whenever it was said
+  fixture.on_replacing_ = [&] {
+    const std::shared_ptr<OpenDelta> open = fixture.state_->snapshot->open_delta();
+    fetchable.push_back(open != nullptr && open->fetchable());
+  };
+  Region region(layout.size_bytes());
+  HandleClient client;
+  const uint64_t session = fixture.Attach(Resident(1, layout), region.fd, client);
+  const auto change = [&] {
+    for (std::byte& byte : region.region.mutable_bytes()) byte = static_cast<std::byte>(random());
+  };
+  REQUIRE(fixture.Publish(session, 1).ok());
+  fetchable.clear();  // a full version
+  change();
+  REQUIRE(fixture.Publish(session, 2).ok());
+  CHECK(fetchable == std::vector<bool>{true});
+  REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
+  const std::shared_ptr<OpenDelta> second = fixture.state_->snapshot->open_delta();
+  CHECK(second->version() == WeightVersion(2));
+  CHECK(second->base() == WeightVersion(1));
+  CHECK(second->stage() == OpenDelta::Stage::kPublished);
+  change();
+  fixture.wanted_ = 1;  // while it reads
+  CHECK(absl::IsCancelled(fixture.Publish(session, 3).status()));
+  CHECK(fetchable == std::vector<bool>{true, true, false});
+  CHECK(fixture.state_->snapshot->open_delta()->stage() == OpenDelta::Stage::kGivenUp);
+  CHECK(second->stage() == OpenDelta::Stage::kPublished);
 }
 
 TEST_CASE("sessions of two processes have different numbers", "[trainer_session]") {

@@ -1,0 +1,137 @@
+// A slice is either sent whole from the open delta, or whole from the log, so sent_ needs no more than a
+// bit of each.
+#include "sender_daemon/serve/transfers/early_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_status.h"
+#include "sender_daemon/serve/transfers/full_stream.h"
+
+namespace dws {
+
+void EarlyStream::Send(EarlyOrder order) {
+  order_ = std::move(order);
+  sent_.resize(order_.state->layout().slice_count());
+  if (order_.open == nullptr) return OpenRetained();
+  Next();
+}
+
+void EarlyStream::OnCancel() {
+  cancelled_ = true;
+  paced_.Cancel();
+}
+
+void EarlyStream::OnWriteDone(bool ok) {
+  if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+  Next();
+}
+
+void EarlyStream::Next() {
+  if (retained_ != nullptr) return WriteRetained();
+  if (order_.open->stage() != OpenDelta::Stage::kGivenUp && WriteFramed()) return;
+  const uint64_t version = order_.version.value();
+  switch (order_.open->stage()) {
+    case OpenDelta::Stage::kGivenUp:
+      return Finish(ToGrpc(AbortedError("the capture of version {} was given up", version)));
+    case OpenDelta::Stage::kPublished:
+      // On the executor: parsing a manifest takes long.
+      if (!executor_.Post([this] { OpenRetained(); })) Finish(ToGrpc(ServesTooMany()));
+      return;
+    case OpenDelta::Stage::kOpen:
+      break;
+  }
+  if (cancelled_ || !wait_.Goes()) {
+    return Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
+  }
+  paced_.After(CaptureWait::kPoll, [this] { Next(); });
+}
+
+bool EarlyStream::WriteFramed() {
+  while (sending_ == nullptr || next_frame_ == sending_->delta.frames.size()) {
+    sending_ = nullptr;
+    const std::optional<FramedSlice> framed = order_.open->At(next_framed_);
+    if (!framed.has_value()) return false;
+    ++next_framed_;
+    if (!Selects(order_.only, framed->slice)) continue;
+    sending_ = framed->Of(order_.profile == order_.open->profile());
+    sent_[framed->slice.value()] = true;
+    next_frame_ = 0;
+  }
+  const FrameEntry& entry = sending_->delta.frames[next_frame_++];
+  WriteFrame(sending_->delta, entry,
+             ByteSpan(sending_->bytes).subspan(entry.offset, entry.size_bytes));
+  return true;
+}
+
+void EarlyStream::OpenRetained() {
+  retained_ = order_.state->log->Find(order_.version);
+  if (retained_ == nullptr) {
+    return Finish(ToGrpc(AbortedError("version {} is no longer retained; take a newer one",
+                                      order_.version.value())));
+  }
+  const std::vector<std::byte>& object = retained_->object_of(order_.profile);
+  object_ = object;
+  header_ = retained_->header;
+  manifest_ = &retained_->manifest;
+  if (&object != &retained_->object) {
+    auto header = ParseObjectHeader(object);
+    if (!header.ok()) return Finish(ToGrpc(header.status()));
+    auto manifest = ParseObjectManifest(object, order_.state->layout());
+    if (!manifest.ok()) return Finish(ToGrpc(manifest.status()));
+    header_ = *header;
+    parsed_ = *std::move(manifest);
+    manifest_ = &parsed_;
+  }
+  next_frame_ = 0;
+  WriteRetained();
+}
+
+void EarlyStream::WriteRetained() {
+  while (next_slice_ < manifest_->slices.size()) {
+    const SliceDelta& slice = manifest_->slices[next_slice_];
+    if (next_frame_ == slice.frames.size() || sent_[slice.slice.value()] ||
+        !Selects(order_.only, slice.slice)) {
+      ++next_slice_;
+      next_frame_ = 0;
+      continue;
+    }
+    const FrameEntry& entry = slice.frames[next_frame_++];
+    return WriteFrame(slice, entry, FrameBytes(object_, header_, entry));
+  }
+  const ByteSpan start = object_.first(header_.total_bytes() - header_.frames_bytes);
+  if (start_sent_ == start.size()) return Finish(grpc::Status::OK);
+  const ByteSpan next = start.subspan(
+      start_sent_, std::min<uint64_t>(limits::kFetchChunkBytesMax, start.size() - start_sent_));
+  chunk_.Clear();
+  chunk_.set_object_bytes(start.size());
+  chunk_.set_offset(start_sent_);
+  chunk_.set_data(next.data(), next.size());
+  start_sent_ += next.size();
+  WriteChunk();
+}
+
+void EarlyStream::WriteFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame) {
+  chunk_.Clear();
+  chunk_.set_data(frame.data(), frame.size());
+  v1::EarlyFrame& head = *chunk_.mutable_frame();
+  head.set_rank_slice(slice.slice.value());
+  *head.mutable_entry() = ToProto(entry);
+  head.mutable_entry()->clear_offset();
+  if (slice.classes.has_value()) {
+    const ClassTableBytes bytes = PackClassTable(*slice.classes);
+    head.set_class_table(bytes.data(), ClassTableSize(*slice.classes));
+  }
+  WriteChunk();
+}
+
+void EarlyStream::WriteChunk() {
+  const size_t size_bytes = chunk_.data().size();
+  chunk_.set_waited(wait_.End());
+  metrics_.OnServed(ServedKind::kDelta, size_bytes);
+  paced_.At(size_bytes, [this] { StartWrite(&chunk_); });
+}
+
+}  // namespace dws

@@ -1,0 +1,82 @@
+// One Fetch of a delta that is perhaps still being captured: the frames of its slices as they are
+// complete, then those that the receiver lacks and the start of the object, from the log.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/threads/executor.h"
+#include "common/delta/objects/object_part.h"
+#include "common/model/delta_manifest.h"
+#include "common/model/delta_profile.h"
+#include "proto/sync.pb.h"
+#include "sender_daemon/capture/open_delta.h"
+#include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/publish/rank_state.h"
+#include "sender_daemon/serve/transfers/capture_wait.h"
+#include "sender_daemon/serve/transfers/paced_write.h"
+
+namespace dws {
+
+// What a FetchRequest with `early` asks for.
+struct EarlyOrder {
+  RankStatePtr state;
+  WeightVersion version;
+  DeltaProfile profile = DeltaProfile::kFast;
+  SliceSelection only;
+  std::shared_ptr<OpenDelta> open;  // of the version; null: it is retained
+};
+
+// Owns itself until OnDone. What it sends is byte for byte that of RetainedVersion::object_of, each
+// frame once. Ends with ABORTED if the capture was given up, does not go on, or if the version is not
+// retained any more. Threads: those of gRPC and the executor's, one at a time but for OnCancel.
+class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
+ public:
+  // What takes long runs on `executor`.
+  EarlyStream(Executor& executor, SenderMetrics& metrics, EgressLimit& egress)
+      : executor_(executor), metrics_(metrics), paced_(egress) {}
+
+  // Once, instead of Finish.
+  void Send(EarlyOrder order);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { delete this; }
+
+ private:
+  // Writes what is next, or waits for it, or finishes.
+  void Next();
+  // The next frame of the open delta; false: there is none now.
+  bool WriteFramed();
+  // The version is in the log, or was.
+  void OpenRetained();
+  // A frame that was not sent yet, or else the next part of the object's start, or finishes.
+  void WriteRetained();
+  void WriteFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame);
+  void WriteChunk();
+
+  Executor& executor_;
+  SenderMetrics& metrics_;
+  PacedWrite paced_;
+  EarlyOrder order_;
+  std::vector<bool> sent_;  // by rank slice
+  CaptureWait wait_;
+  std::atomic<bool> cancelled_{false};
+  size_t next_framed_ = 0;                      // of the open delta
+  std::shared_ptr<const SealedSlice> sending_;  // null: none of its slices
+  size_t next_frame_ = 0;                       // of the slice that is sent now
+  RetainedVersionPtr retained_;                 // null: not yet
+  ByteSpan object_;
+  ObjectHeader header_;
+  DeltaManifest parsed_;  // of an object whose manifest is not retained
+  const DeltaManifest* manifest_ = nullptr;
+  size_t next_slice_ = 0;  // of the manifest
+  uint64_t start_sent_ = 0;
+  v1::FetchChunk chunk_;
+};
+
+}  // namespace dws
