@@ -277,11 +277,13 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
 }
 
 void SubscriptionState::OnReplacing(SenderIndex sender, const StreamId& stream,
-                                    RankEpoch rank_epoch, std::optional<WeightVersion> version) {
+                                    RankEpoch rank_epoch, std::optional<WeightVersion> version,
+                                    std::optional<WeightVersion> base) {
   Sender& entry = senders_.at(sender.value());
   if (!entry.trainer_rank.has_value() || stream_ != stream) return;
   if (ranks_[entry.trainer_rank->value()]->rank_epoch != rank_epoch) return;
   entry.replacing = version;
+  entry.replacing_base = base;
 }
 
 std::optional<std::vector<std::shared_ptr<const RankLayout>>> SubscriptionState::Layouts() const {
@@ -329,7 +331,8 @@ std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) con
         {.sender = index,
          .nonce = sender.nonce,
          .layout = ranks_[rank]->layout,
-         .state_token = version == sender.offers.back() ? sender.newest_token : std::nullopt});
+         .state_token = version == sender.offers.back() ? sender.newest_token : std::nullopt,
+         .early_base = std::nullopt});
   }
   return target;
 }
@@ -361,7 +364,8 @@ std::optional<SyncTarget> SubscriptionState::EarlyTarget() const {
     target.ranks.push_back({.sender = index,
                             .nonce = offers ? sender.nonce : 0,
                             .layout = ranks_[rank]->layout,
-                            .state_token = std::nullopt});
+                            .state_token = std::nullopt,
+                            .early_base = offers ? std::nullopt : sender.replacing_base});
   }
   return target;
 }

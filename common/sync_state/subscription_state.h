@@ -56,7 +56,8 @@ struct SyncTarget {
     SenderIndex sender;
     uint64_t nonce = 0;  // of the announcement that offered the version; of an early one: 0
     std::shared_ptr<const RankLayout> layout;
-    std::optional<Digest> state_token;  // as announced: of the sender's newest version only
+    std::optional<Digest> state_token;        // as announced: of the sender's newest version only
+    std::optional<WeightVersion> early_base;  // of an early delta; of a full version none
 
     bool early() const { return nonce == 0; }  // nonces begin at 1
   };
@@ -77,11 +78,12 @@ class SubscriptionState {
     uint64_t nonce = 0;                      // of the announcement the offers come from
     std::vector<WeightVersion> offers;       // ascending
     std::optional<Digest> newest_token;      // of the last of them
-    std::optional<WeightVersion> replacing;  // a full version that it is capturing
-    std::string refusal;                     // why its last welcome was refused; empty: it was not
-    bool lacks_cuts = false;                 // its layout lacks boundaries that are wanted
-    bool can_cut = false;                    // it says that it could make them
-    bool refines = true;                     // as in SenderWelcome
+    std::optional<WeightVersion> replacing;  // a version that it is capturing
+    std::optional<WeightVersion> replacing_base;  // if that is a delta
+    std::string refusal;      // why its last welcome was refused; empty: it was not
+    bool lacks_cuts = false;  // its layout lacks boundaries that are wanted
+    bool can_cut = false;     // it says that it could make them
+    bool refines = true;      // as in SenderWelcome
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -101,10 +103,12 @@ class SubscriptionState {
   // not ascending.
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
 
-  // A sender is capturing a full version, whose tensors may be read before it is announced; nullopt:
-  // it was given up. Without effect unless it was welcomed with that stream and epoch.
+  // A sender is capturing a version that may be read before it is announced: a delta from `base`, or
+  // without base a full one. nullopt: it was given up. Without effect unless it was welcomed with that
+  // stream and epoch.
   void OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
-                   std::optional<WeightVersion> version);
+                   std::optional<WeightVersion> version,
+                   std::optional<WeightVersion> base = std::nullopt);
 
   // An operator had the stream forgotten: `accepted` is the highest one now. Senders have to send a
   // welcome again.
@@ -155,7 +159,7 @@ class SubscriptionState {
   std::optional<SyncTarget> Oldest() const;
   // Whether all ranks offer `version` now, and how.
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  // The full version that some ranks are capturing, as early ones, and the others offer.
+  // The version that some ranks are capturing, as early ones, and the others offer.
   std::optional<SyncTarget> EarlyTarget() const;
 
  private:

@@ -77,7 +77,7 @@ void ShowHeld(Scrape& scrape, const WorkerStatus& worker) {
                  "Versions that were staged, and replaced by newer ones before a commit.",
                  Number(worker.replaced));
   constexpr const char* kEarly =
-      "Full versions that were read while the trainer's ranks captured them: staged when they were "
+      "Versions that were read while the trainer's ranks captured them: staged when they were "
       "published, or dropped before, to be read once they are.";
   scrape.Counter("dws_receiver_early_versions_total", kEarly, Number(worker.early_staged),
                  {{"outcome", "staged"}});

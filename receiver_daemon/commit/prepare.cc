@@ -3,18 +3,23 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <thread>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
+#include "common/delta/objects/object.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/weights/held_weights.h"
 
 namespace dws {
 namespace {
+
+// How often it is asked what becomes of an early version that is there and not announced.
+constexpr Duration kEarlyPoll = std::chrono::milliseconds(20);
 
 // "data_loss"
 std::string CodeName(const Status& status) {
@@ -42,7 +47,9 @@ Result<Comparison> Compare(Preparer& preparer, const SyncTarget& target, Trainer
 
 uint64_t PreparedRank::staging_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& part : staged) bytes += part->size_bytes();
+  for (const StagedParts& parts : staged) {
+    for (const auto& part : parts) bytes += part->size_bytes();
+  }
   if (delta_spool.has_value()) bytes += delta_spool->memory_bytes();
   if (full.has_value()) bytes += full->spool.memory_bytes();
   return bytes;
@@ -139,6 +146,7 @@ Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState
 
 Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const LiveState& live,
                                         const SyncTarget& target, const EarlyStage& stage,
+                                        const std::function<void(Duration)>& await,
                                         const std::function<bool()>& wanted) {
   struct Seen {
     Mutex mutex;
@@ -164,10 +172,13 @@ Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const Live
                                                         .way = Way::kDelta,
                                                         .wanted = wanted,
                                                         .early = &watched}));
+  // A sender may have sent everything before its announcement arrives, or those of others.
+  while (watched() == EarlyVersion::Stage::kCapturing) await(kEarlyPoll);
   // Of ranks of which the engine holds nothing only the digests are wanted.
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     PreparedRank& rank = prepared.ranks[r];
-    if (!target.ranks[r].early() || rank.full.has_value()) continue;
+    const SyncTarget::Rank& of = target.ranks[r];
+    if (!of.early() || of.early_base.has_value() || rank.full.has_value()) continue;
     DWS_RETURN_IF_ERROR(DescribeInto(rank, target, TrainerRank(r), live.ranks[r].slices.size()));
   }
   return prepared;
@@ -191,7 +202,10 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
                   .early = all.early};
     const TimePoint begin = clock_.Now();
     const bool early = job.early != nullptr && target.ranks[index].early();
-    Result<PreparedRank> rank = early ? FromCapture(job) : PrepareRank(job);
+    const auto& base = target.ranks[index].early_base;
+    Result<PreparedRank> rank = !early             ? PrepareRank(job)
+                                : base.has_value() ? FromEarlyDelta(job, *base)
+                                                   : FromCapture(job);
     if (rank.ok()) {
       rank->stage = clock_.Now() - begin - rank->fetch;
       prepared.ranks[index] = *std::move(rank);
@@ -246,15 +260,9 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const Duration fetch = clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch");
   DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout(), slices));
-  DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, job.target.at(), job.rank, base));
-
-  PreparedRank prepared;
+  DWS_ASSIGN_OR_RETURN(PreparedRank prepared, FromManifest(job, base, object.manifest));
   prepared.fetched_bytes = spool.size_bytes();
   prepared.fetch = fetch;
-  DWS_ASSIGN_OR_RETURN(PublishedState reached, Follow(job.state().published, object.manifest));
-  prepared.published = std::move(reached.slices);
-  prepared.state_token = reached.state_token;
-  for (const SliceDelta& slice : object.manifest.slices) prepared.nnz += slice.nnz;
 
   // What is spooled in memory stays there while the writes are staged: one cap for both.
   const uint64_t bytes_max = RankBytesMax(job);
@@ -262,7 +270,7 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   DWS_ASSIGN_OR_RETURN(StagedDelta staged,
                        StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
                                   job.state().slices, bytes_max - spooled, pool_));
-  prepared.staged = std::move(staged.parts);
+  prepared.staged = std::move(staged.groups);
   std::vector<RankSlice> rejected;
   for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
   RejectDelta(job, staged.rejected);
@@ -286,6 +294,55 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
     std::sort(rejected.begin(), rejected.end());
   }
   if (!rejected.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(rejected), prepared));
+  return prepared;
+}
+
+Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
+                                            const DeltaManifest& manifest) {
+  DWS_RETURN_IF_ERROR(CheckManifest(manifest, job.target.at(), job.rank, base));
+  PreparedRank prepared;
+  DWS_ASSIGN_OR_RETURN(PublishedState reached, Follow(job.state().published, manifest));
+  prepared.published = std::move(reached.slices);
+  prepared.state_token = reached.state_token;
+  for (const SliceDelta& slice : manifest.slices) prepared.nnz += slice.nnz;
+  return prepared;
+}
+
+// Frames are staged as they come. What is damaged, or does not fit into memory, is taken when the
+// version is published: then it is rejected, repaired or applied in place.
+Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base) {
+  const SliceSelection& slices = job.weights.Held(job.rank);
+  const auto wanted = [&job] { return (*job.early)() != EarlyVersion::Stage::kGone; };
+  const uint64_t bytes_max = RankBytesMax(job);
+  const uint64_t waiting_max = bytes_max / 2;
+  Spool::Options options = SpoolOptions(job, waiting_max);
+  options.wanted = wanted;
+  DeltaStager stager(job.weights, job.rank, bytes_max - waiting_max, pool_);
+  const TimePoint begin = clock_.Now();
+  uint64_t fetched = 0;
+  Duration staging = {};
+  const auto take = [&](std::span<const SpooledFrame> frames, const Spool& spool) {
+    const TimePoint taken = clock_.Now();
+    fetched += spool.size_bytes();
+    const Status added = stager.Add(frames, spool);
+    staging += clock_.Now() - taken;
+    return added;
+  };
+  DWS_ASSIGN_OR_RETURN(
+      const std::vector<std::byte> head,
+      senders_.FetchEarly(job.target, job.rank, {.base = base, .slices = slices}, options, take));
+  const Duration fetch = clock_.Now() - begin - staging;
+  DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(head, job.layout()));
+  DWS_ASSIGN_OR_RETURN(PreparedRank prepared, FromManifest(job, base, manifest));
+  prepared.fetched_bytes = fetched + head.size();
+  prepared.fetch = fetch;
+  DWS_ASSIGN_OR_RETURN(StagedDelta staged, stager.Finish(manifest, job.state().slices));
+  if (!staged.rejected.empty()) {
+    return UnavailableError("{} slices cannot be taken early: {}", staged.rejected.size(),
+                            Message(staged.rejected.front().reason));
+  }
+  if (staged.in_place) return UnavailableError("{} bytes do not fit into memory", bytes_max);
+  prepared.staged = std::move(staged.groups);
   return prepared;
 }
 

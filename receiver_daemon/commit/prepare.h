@@ -28,7 +28,7 @@ struct PreparedRank {
   Digest state_token;
 
   // The delta, when there is one: staged, or kept as frames to apply in place.
-  StagedParts staged;  // none: nothing, or past the cap
+  std::vector<StagedParts> staged;  // none: nothing, or past the cap
   std::optional<Spool> delta_spool;
   std::vector<SpooledFrame> delta_frames;  // in place only; none when staged
   std::vector<RankSlice> delta_slices;     // that those frames write
@@ -88,15 +88,17 @@ class Preparer {
                            const SyncTarget& target, Way way = Way::kDelta,
                            const std::function<bool()>& wanted = {});
 
-  // What brings memory to a full version that the senders are still capturing: of those that do,
-  // everything is read meanwhile, and is proved when the version is published; the others offer it
-  // already. `stage`: what becomes of it, as far as the senders say; UNAVAILABLE: nothing. It is
-  // also given up when no bytes arrive for kEarlyWait, so that a trainer that stops in the middle
-  // does not hold up the caller.
+  // What brings memory to a version that the senders are still capturing: of those that do, full
+  // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version is
+  // published; the others offer it already. `stage`: what becomes of it, as far as the senders say;
+  // UNAVAILABLE, ABORTED: nothing. It is also given up when no bytes arrive for kEarlyWait, so that a
+  // trainer that stops in the middle does not hold up the caller. `await` waits for its publication,
+  // no longer than it is told.
   using EarlyStage = std::function<EarlyVersion::Stage()>;
   static constexpr Duration kEarlyWait = std::chrono::seconds(2);
   Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
                                 const SyncTarget& target, const EarlyStage& stage,
+                                const std::function<void(Duration)>& await,
                                 const std::function<bool()>& wanted);
 
   // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
@@ -136,6 +138,10 @@ class Preparer {
   void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
+  Result<PreparedRank> FromEarlyDelta(const Job& job, WeightVersion base);
+  // What the manifest states, of a delta from `base` to the target.
+  static Result<PreparedRank> FromManifest(const Job& job, WeightVersion base,
+                                           const DeltaManifest& manifest);
   Result<PreparedRank> FromDescription(const Job& job);
   // All that are not empty.
   static std::vector<RankSlice> HeldSlices(const Job& job);

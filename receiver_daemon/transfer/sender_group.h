@@ -2,7 +2,9 @@
 // sync_links.h is the real one, over gRPC; tests use a fake.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,6 +47,10 @@ struct DeltaWant {
   const OldWeights* old = nullptr;
 };
 
+// Takes frames of a delta that is still captured, some at a time: their spool ends with the call. An
+// error ends the fetch with it.
+using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, const Spool& spool)>;
+
 // Threads: safe from any. Fetches block until done, failed or cancelled.
 class SenderGroup {
  public:
@@ -71,6 +77,20 @@ class SenderGroup {
 
   // Whether full tensors of an early version can be asked for (FullWant::early).
   virtual bool reads_early() const { return false; }
+
+  // Whether FetchEarly may be called.
+  virtual bool fetches_early() const { return false; }
+  // The delta base -> target.version while its sender captures it: `take` gets the frames of
+  // `want.slices` by the caller's thread, those of a slice in ascending order, and nothing of them is
+  // proved. Returns the object's header and manifest once the version is published. `spool`: of what
+  // waits to be taken; `wanted` of it is called often. ABORTED: the version was given up or does not
+  // come; errors of `take`; else as above.
+  virtual Result<std::vector<std::byte>> FetchEarly(const SyncTarget& /*target*/,
+                                                    TrainerRank /*rank*/, const DeltaWant& /*want*/,
+                                                    const Spool::Options& /*spool*/,
+                                                    const FrameTaker& /*take*/) {
+    return AbortedError("deltas are fetched when they are published");
+  }
 
   // Never block, never fail: a sender that is gone gets the report once it is accepted again.
   virtual void Staged(const SyncTarget& target, TrainerRank rank) = 0;

@@ -86,16 +86,18 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
     MutexLock lock(mutex_);
     status = state_.OnAnnounce(sender, nonce, std::move(announcement));
     Watch();
+    announced_.NotifyAll();
   }
   changed_.Notify();
   return status;
 }
 
 void Subscription::OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
-                               std::optional<WeightVersion> version) {
+                               std::optional<WeightVersion> version,
+                               std::optional<WeightVersion> base) {
   {
     MutexLock lock(mutex_);
-    state_.OnReplacing(sender, stream, rank_epoch, version);
+    state_.OnReplacing(sender, stream, rank_epoch, version, base);
   }
   changed_.Notify();
 }
@@ -216,6 +218,16 @@ std::optional<SyncTarget> Subscription::TargetAt(WeightVersion version) const {
 std::optional<SyncTarget> Subscription::EarlyTarget() const {
   MutexLock lock(mutex_);
   return state_.EarlyTarget();
+}
+
+void Subscription::AwaitTarget(WeightVersion version, Duration timeout) const {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!state_.TargetAt(version).has_value()) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration::zero()) return;
+    announced_.WaitFor(mutex_, left);
+  }
 }
 
 std::string Subscription::Unheard() const {

@@ -51,7 +51,7 @@ class Subscription {
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome);
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
   void OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
-                   std::optional<WeightVersion> version);
+                   std::optional<WeightVersion> version, std::optional<WeightVersion> base);
   // For senders that are polled: from now on OnLooked has to be called at least every `limit`.
   // Otherwise a poll hangs, and the senders count as lost since the last one.
   void ExpectLooks(Duration limit);
@@ -84,6 +84,8 @@ class Subscription {
   std::optional<SyncTarget> Oldest() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   std::optional<SyncTarget> EarlyTarget() const;
+  // Waits until all ranks offer `version`, no longer than `timeout`.
+  void AwaitTarget(WeightVersion version, Duration timeout) const;
   // UNAVAILABLE: not all trainer ranks have sent a welcome; names the senders that have not.
   // FAILED_PRECONDITION: the ranks' layouts do not fit each other.
   Result<LayoutSetPtr> Layouts() const;
@@ -119,6 +121,7 @@ class Subscription {
   const Clock& clock_;
   const WallClock& wall_clock_;
   mutable Mutex mutex_;
+  mutable CondVar announced_;
   SubscriptionState state_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);
   Refusals refusals_ GUARDED_BY(mutex_);

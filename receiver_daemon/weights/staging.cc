@@ -15,16 +15,16 @@ namespace {
 
 // The reason to reject one slice of the manifest, from the results of its frames in one memory.
 Status CheckPlaces(const std::string& name, const SliceDelta& delta, const SliceState& live,
-                   std::span<const StagedFrames::Frame> frames, size_t place_count) {
-  for (const StagedFrames::Frame& frame : frames) {
-    DWS_CHECK(frame.differences.size() == place_count);
+                   std::span<const StagedFrames::Frame* const> frames, size_t place_count) {
+  for (const StagedFrames::Frame* frame : frames) {
+    DWS_CHECK(frame->differences.size() == place_count);
   }
   for (size_t p = 0; p < place_count; ++p) {
     Digest predicted = live.digest;
     Status damaged = OkStatus();
-    for (const StagedFrames::Frame& frame : frames) {
-      if (damaged.ok()) damaged = frame.status;
-      if (damaged.ok()) predicted += frame.differences[p];
+    for (const StagedFrames::Frame* frame : frames) {
+      if (damaged.ok()) damaged = frame->status;
+      if (damaged.ok()) predicted += frame->differences[p];
     }
     switch (JudgeSlice(live, delta, predicted)) {
       case SliceVerdict::kOtherBase:
@@ -43,74 +43,117 @@ Status CheckPlaces(const std::string& name, const SliceDelta& delta, const Slice
   return OkStatus();
 }
 
-// The frames of a slice: [first, end) of those of its object.
-struct SliceFrames {
-  size_t first = 0;
-  size_t end = 0;
-};
+// Whether a frame that was staged is the one that the manifest has.
+bool Fits(const SpooledFrame& staged, const SliceDelta& delta, const FrameEntry& entry) {
+  return staged.entry.first_block == entry.first_block &&
+         staged.entry.block_count == entry.block_count &&
+         staged.entry.size_bytes == entry.size_bytes && staged.entry.checksum == entry.checksum &&
+         staged.classes == delta.classes;
+}
 
-Status CheckSlice(const EngineWeights& weights, TrainerRank rank, const SliceDelta& delta,
-                  const SliceState& live, const StagedParts& parts, SliceFrames frames) {
-  DWS_CHECK(parts.size() == weights.memory().size());
-  DWS_CHECK(frames.first <= frames.end);
-  const RankLayout& layout = weights.layouts().rank(rank);
-  const std::string name = fmt::format("tensor '{}' slice {}", layout.tensor(delta.slice).name,
-                                       layout.slice(delta.slice).slice);
-  for (size_t m = 0; m < parts.size(); ++m) {
-    DWS_RETURN_IF_ERROR(
-        CheckPlaces(name, delta, live,
-                    std::span(parts[m]->frames()).subspan(frames.first, frames.end - frames.first),
-                    weights.memory()[m]->PlaceCount(rank, delta.slice)));
+}  // namespace
+
+Status DeltaStager::Add(std::span<const SpooledFrame> frames, const Spool& spool) {
+  Group group{.frames = {frames.begin(), frames.end()}, .parts = {}, .kept = {}};
+  const FrameSet set{.layout = weights_.layouts().rank(rank_),
+                     .rank = rank_,
+                     .frames = group.frames,
+                     .spool = spool};
+  for (const auto& memory : weights_.memory()) {
+    DWS_ASSIGN_OR_RETURN(group.parts.emplace_back(), memory->Stage(set, budget_, pool_));
+  }
+  group.kept.resize(frames.size(), 0);
+  groups_.push_back(std::move(group));
+  return OkStatus();
+}
+
+Status DeltaStager::CheckFrames(const std::string& name, const SliceDelta& delta,
+                                std::span<const Place> places) const {
+  if (places.size() != delta.frames.size()) {
+    return DataLossError("{}: {} frames arrived, the manifest has {}", name, places.size(),
+                         delta.frames.size());
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    const SpooledFrame& frame = groups_[places[i].group].frames[places[i].frame];
+    if (Fits(frame, delta, delta.frames[i])) continue;
+    return DataLossError("{}: what arrived as the frame from block {} on is not the manifest's",
+                         name, delta.frames[i].first_block);
   }
   return OkStatus();
 }
 
-}  // namespace
+Status DeltaStager::CheckSlice(const SliceDelta& delta, const SliceState& live,
+                               std::span<const Place> places) const {
+  const RankLayout& layout = weights_.layouts().rank(rank_);
+  const std::string name = fmt::format("tensor '{}' slice {}", layout.tensor(delta.slice).name,
+                                       layout.slice(delta.slice).slice);
+  DWS_RETURN_IF_ERROR(CheckFrames(name, delta, places));
+  std::vector<const StagedFrames::Frame*> frames(places.size());
+  for (size_t m = 0; m < weights_.memory().size(); ++m) {
+    for (size_t i = 0; i < places.size(); ++i) {
+      frames[i] = &groups_[places[i].group].parts[m]->frames()[places[i].frame];
+    }
+    DWS_RETURN_IF_ERROR(CheckPlaces(name, delta, live, frames,
+                                    weights_.memory()[m]->PlaceCount(rank_, delta.slice)));
+  }
+  return OkStatus();
+}
+
+Result<StagedDelta> DeltaStager::Finish(const DeltaManifest& manifest,
+                                        std::span<const SliceState> live) {
+  DWS_CHECK(live.size() == weights_.layouts().rank(rank_).slice_count());
+  std::vector<std::vector<Place>> places(live.size());  // by rank slice
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t f = 0; f < groups_[g].frames.size(); ++f) {
+      places[groups_[g].frames[f].slice.value()].push_back({.group = g, .frame = f});
+    }
+  }
+  StagedDelta staged;
+  for (const SliceDelta& delta : manifest.slices) {
+    if (!weights_.Holds(rank_, delta.slice)) continue;
+    const std::span<const Place> of_slice = places[delta.slice.value()];
+    Status status = CheckSlice(delta, live[delta.slice.value()], of_slice);
+    if (!status.ok()) {
+      staged.rejected.push_back({.slice = delta.slice, .reason = std::move(status)});
+      continue;
+    }
+    for (const Place& place : of_slice) groups_[place.group].kept[place.frame] = 1;
+  }
+  staged.in_place = budget_.passed();
+  if (!staged.in_place) {
+    DWS_ASSIGN_OR_RETURN(const bool sealed, Seal(staged));
+    staged.in_place = !sealed;
+  }
+  if (staged.in_place) staged.groups.clear();
+  return staged;
+}
+
+Result<bool> DeltaStager::Seal(StagedDelta& staged) {
+  for (Group& group : groups_) {
+    for (const auto& part : group.parts) {
+      const Status sealed = part->Seal(group.kept);
+      if (absl::IsResourceExhausted(sealed)) return false;  // treated as over the cap
+      DWS_RETURN_IF_ERROR(sealed);
+    }
+    staged.groups.push_back(std::move(group.parts));
+  }
+  return true;
+}
 
 Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
                                const Spool& spool, std::span<const SliceState> live,
                                uint64_t staging_bytes_max, ThreadPool& pool) {
-  const FrameSet set{
-      .layout = weights.layouts().rank(rank), .rank = rank, .frames = frames, .spool = spool};
-  DWS_CHECK(live.size() == set.layout.slice_count());
-  StagingBudget budget(staging_bytes_max);
-  StagedDelta staged;
-  for (const auto& memory : weights.memory()) {
-    DWS_ASSIGN_OR_RETURN(staged.parts.emplace_back(), memory->Stage(set, budget, pool));
-  }
-  std::vector<uint8_t> kept(frames.size(), 0);
-  SliceFrames next;
-  for (const SliceDelta& delta : manifest.slices) {
-    next.first = next.end;
-    while (next.end < frames.size() && frames[next.end].slice == delta.slice) ++next.end;
-    if (!weights.Holds(rank, delta.slice)) continue;
-    Status status = CheckSlice(weights, rank, delta, live[delta.slice.value()], staged.parts, next);
-    if (!status.ok()) {
-      staged.rejected.push_back({.slice = delta.slice, .reason = std::move(status)});
-      continue;
-    }
-    std::fill(kept.begin() + static_cast<ptrdiff_t>(next.first),
-              kept.begin() + static_cast<ptrdiff_t>(next.end), uint8_t{1});
-  }
-  DWS_CHECK(next.end == frames.size());  // ParseObject orders frames as the manifest's slices
-  staged.in_place = budget.passed();
-  if (staged.in_place) staged.parts.clear();
-  for (const auto& part : staged.parts) {
-    const Status sealed = part->Seal(kept);
-    if (absl::IsResourceExhausted(sealed)) {  // the device is full: treated as over the cap
-      staged.in_place = true;
-      staged.parts.clear();
-      break;
-    }
-    DWS_RETURN_IF_ERROR(sealed);
-  }
-  return staged;
+  DeltaStager stager(weights, rank, staging_bytes_max, pool);
+  DWS_RETURN_IF_ERROR(stager.Add(frames, spool));
+  return stager.Finish(manifest, live);
 }
 
-void AddToList(const StagedParts& parts, ScatterList& list) {
-  if (list.size() < parts.size()) list.resize(parts.size());
-  for (size_t m = 0; m < parts.size(); ++m) list[m].push_back(parts[m].get());
+void AddToList(std::span<const StagedParts> groups, ScatterList& list) {
+  for (const StagedParts& parts : groups) {
+    if (list.size() < parts.size()) list.resize(parts.size());
+    for (size_t m = 0; m < parts.size(); ++m) list[m].push_back(parts[m].get());
+  }
 }
 
 Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool& pool) {

@@ -1,7 +1,7 @@
 // From fetched frames to the engine's memory: how a version is verified, staged and committed. No
 // network, no protocol; all work runs frame by frame over a thread pool.
 //
-//   StageDelta          decodes, reads old values, predicts digests, makes absolute writes.
+//   DeltaStager         decodes, reads old values, predicts digests, makes absolute writes.
 //                       Writes nothing to engine memory
 //   Scatter             engine paused: writes what was staged
 //   VerifyFull          full tensors: decodes, sums digests. Touches no engine memory
@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/memory/staging_budget.h"
 #include "common/model/delta_manifest.h"
 #include "receiver_daemon/spool/spool.h"
 #include "receiver_daemon/spool/spooled_frame.h"
@@ -28,22 +30,62 @@ struct RejectedSlice {
   Status reason;
 };
 
-// One part for each memory of the engine, in the order of EngineWeights::memory().
+// Frames that were staged together: one part for each memory of the engine, in the order of
+// EngineWeights::memory().
 using StagedParts = std::vector<std::unique_ptr<StagedFrames>>;
 
-// The result of StageDelta. Refers to the memories of its EngineWeights, which outlives it.
+// A delta that is staged. Refers to the memories of its EngineWeights, which outlives it.
 struct StagedDelta {
-  std::vector<RejectedSlice> rejected;  // ascending; `parts` has none of their writes
-  StagedParts parts;                    // sealed
-  // Staging exceeded its cap or a device's memory. There are no parts, but every digest was
+  std::vector<RejectedSlice> rejected;  // ascending; `groups` has none of their writes
+  std::vector<StagedParts> groups;      // sealed
+  // Staging exceeded its cap or a device's memory. There are no groups, but every digest was
   // predicted; apply in place.
   bool in_place = false;
 };
 
-// Stages the changes in `manifest` to the slices that the engine holds. `frames` are all frames of
-// the object, `live` the tracked states of all slices of the rank. A slice is rejected if its live
-// digest is not the delta's base, one of its frames is damaged, or the predicted digest is not the
-// manifest's. Errors are those of a device (MemoryBackend::Stage).
+// Stages one trainer rank's delta group by group, so that it can begin before all of it has arrived.
+// Lifecycle: Add any number of times, then Finish, once. Threads: one.
+class DeltaStager {
+ public:
+  DeltaStager(const EngineWeights& weights, TrainerRank rank, uint64_t staging_bytes_max,
+              ThreadPool& pool)
+      : weights_(weights), rank_(rank), pool_(pool), budget_(staging_bytes_max) {}
+
+  // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are those
+  // of a device (MemoryBackend::Stage).
+  Status Add(std::span<const SpooledFrame> frames, const Spool& spool);
+
+  // Admits the changes in `manifest` to the slices that the engine holds. `live`: the tracked states
+  // of all slices of the rank. A slice is rejected if its live digest is not the delta's base, one of
+  // its frames is damaged or is not the manifest's, or the predicted digest is not the manifest's.
+  // Errors as Add's.
+  Result<StagedDelta> Finish(const DeltaManifest& manifest, std::span<const SliceState> live);
+
+ private:
+  struct Group {
+    std::vector<SpooledFrame> frames;
+    StagedParts parts;
+    std::vector<uint8_t> kept;  // by frame
+  };
+  struct Place {
+    size_t group = 0;
+    size_t frame = 0;  // in it
+  };
+  Status CheckSlice(const SliceDelta& delta, const SliceState& live,
+                    std::span<const Place> places) const;
+  Status CheckFrames(const std::string& name, const SliceDelta& delta,
+                     std::span<const Place> places) const;
+  // False: a device has no memory for it.
+  Result<bool> Seal(StagedDelta& staged);
+
+  const EngineWeights& weights_;
+  const TrainerRank rank_;
+  ThreadPool& pool_;
+  StagingBudget budget_;
+  std::vector<Group> groups_;
+};
+
+// The same when all of it is there: `frames` are all frames of the object that are wanted.
 Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
                                const Spool& spool, std::span<const SliceState> live,
@@ -51,7 +93,7 @@ Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
 
 // What one pause writes: by memory, the parts of all trainer ranks. Made before the pause.
 using ScatterList = std::vector<std::vector<const StagedFrames*>>;
-void AddToList(const StagedParts& parts, ScatterList& list);
+void AddToList(std::span<const StagedParts> groups, ScatterList& list);
 // Writes the parts. Begins in every memory before it waits for any. INTERNAL: a device fails.
 Status Scatter(const EngineWeights& weights, const ScatterList& list, ThreadPool& pool);
 
@@ -61,7 +103,7 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                   std::span<const SpooledFrame> frames, const Spool& spool,
                   std::span<const Digest> expected, ThreadPool& pool);
 
-// Applies frames that StageDelta or VerifyFull accepted, directly to memory. After an error any
+// Applies frames that DeltaStager or VerifyFull accepted, directly to memory. After an error any
 // part of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes. INTERNAL: a device
 // fails.
 Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,

@@ -224,10 +224,10 @@ void SoloDriver::StageEarly() {
   const std::optional<SyncTarget> target = parts_.subscription.EarlyTarget();
   // What drifted, or cannot be followed now, is for a published version.
   if (!target.has_value() || !engine.live().proved() || early_ == target->at()) return;
-  if (!parts_.runner.reads_early()) return;
   if (target->stream != engine.live().at->stream || target->version <= engine.live().at->version) {
     return;
   }
+  if (!parts_.runner.MayPrepareEarly(*target)) return;
   if (!engine.weights()->layouts().Fits(*target)) return;
   early_ = target->at();
   const uint64_t drifts = engine.drifts();

@@ -47,7 +47,7 @@ class SoloDriver final : public VersionDriver {
   void DropStaged();
   // Prepares the version, unless it is staged.
   Status Stage(const SyncTarget& target, Way way);
-  // Stages a full version while the senders capture it. A failure is no trouble: it is staged when it
+  // Stages a version while the senders capture it. A failure is no trouble: it is staged when it
   // is published.
   void StageEarly();
   bool IsStaged(const SyncTarget& target, Way way) const;

@@ -62,6 +62,15 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
   return prepared;
 }
 
+bool VersionRunner::MayPrepareEarly(const SyncTarget& target) const {
+  const std::optional<VersionAt>& live = parts_.engine.live().at;
+  return std::all_of(target.ranks.begin(), target.ranks.end(), [&](const SyncTarget::Rank& rank) {
+    if (!rank.early()) return true;
+    if (!rank.early_base.has_value()) return parts_.senders.reads_early();
+    return parts_.senders.fetches_early() && live.has_value() && rank.early_base == live->version;
+  });
+}
+
 Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
                                              const std::function<bool()>& wanted) {
   parts_.board.SetStage("fetching", target.version);
@@ -74,9 +83,12 @@ Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
     return early.has_value() && early->at() == target.at() ? EarlyVersion::Stage::kCapturing
                                                            : EarlyVersion::Stage::kGone;
   };
+  const auto await = [&](Duration timeout) {
+    parts_.subscription.AwaitTarget(target.version, timeout);
+  };
   DWS_ASSIGN_OR_RETURN(Prepared prepared,
                        parts_.preparer.PrepareEarly(*parts_.engine.weights(), parts_.engine.live(),
-                                                    target, stage, wanted));
+                                                    target, stage, await, wanted));
   const std::optional<SyncTarget> published = subscription.TargetAt(target.version);
   if (!published.has_value() || published->stream != target.stream ||
       !parts_.engine.weights()->layouts().Fits(*published)) {

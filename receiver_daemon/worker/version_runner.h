@@ -49,9 +49,10 @@ class VersionRunner {
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
   // As Preparer::Prepare; then the senders know that it is staged.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
-  bool reads_early() const { return parts_.senders.reads_early(); }
-  // As Preparer::PrepareEarly; then as Prepare. UNAVAILABLE: it was given up, is published otherwise
-  // than it was captured for, or takes too long: it is taken when it is published.
+  // Whether all that is early of the target can be taken: deltas only from what memory has.
+  bool MayPrepareEarly(const SyncTarget& target) const;
+  // As Preparer::PrepareEarly; then as Prepare. UNAVAILABLE, ABORTED: it was given up, is published
+  // otherwise than it was captured for, or takes too long: it is taken when it is published.
   Result<Prepared> PrepareEarly(const SyncTarget& target, const std::function<bool()>& wanted);
   // As CommitPipeline::Commit; then Report is due, once the engine runs.
   Result<WrittenVersion> Commit(const Prepared& prepared, CommitPipeline::Release release);

@@ -2,6 +2,7 @@
 // which lies in pieces, in copies, and may not be what the sender thinks.
 #include <catch2/catch.hpp>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "common/delta/squash.h"
@@ -44,6 +45,17 @@ struct SplitCase {
 };
 
 // The only slice that was rejected, and nothing of it is written.
+// In frames and manifest alike.
+void ChangeClasses(Delta& delta, RankSlice slice,
+                   const std::function<void(std::optional<ClassTable>&)>& change) {
+  for (SliceDelta& changed : delta.manifest.slices) {
+    if (changed.slice == slice) change(changed.classes);
+  }
+  for (SpooledFrame& frame : delta.frames) {
+    if (frame.slice == slice) change(frame.classes);
+  }
+}
+
 void CheckOnlyRejected(SplitCase& split, const StagedDelta& staged, uint32_t slice,
                        absl::StatusCode code) {
   REQUIRE(staged.rejected.size() == 1);
@@ -127,9 +139,7 @@ TEST_CASE("a class table that differs from the encoder's is detected before any 
       std::function<void(ClassTable&)>([](ClassTable& table) { table.threshold_count = 2; }),
       std::function<void(ClassTable&)>([](ClassTable& table) { --table.hot_below; }),
       std::function<void(ClassTable&)>([](ClassTable& table) { ++table.hot_scale; }));
-  for (SpooledFrame& frame : delta.frames) {
-    if (frame.slice == RankSlice(1)) damage(*frame.classes);
-  }
+  ChangeClasses(delta, RankSlice(1), [&](auto& classes) { damage(*classes); });
   const StagedDelta staged = Stage(split.engine, 0, delta, split.live, split.pool);
   CheckOnlyRejected(split, staged, 1, absl::StatusCode::kDataLoss);
 }
@@ -137,9 +147,7 @@ TEST_CASE("a class table that differs from the encoder's is detected before any 
 TEST_CASE("class-split blocks without a table count as damaged", "[staging]") {
   SplitCase split(0.05);
   Delta delta = MakeDelta(split.trainer, 0, 1, 2);
-  for (SpooledFrame& frame : delta.frames) {
-    if (frame.slice == RankSlice(2)) frame.classes.reset();
-  }
+  ChangeClasses(delta, RankSlice(2), [](auto& classes) { classes.reset(); });
   const StagedDelta staged = Stage(split.engine, 0, delta, split.live, split.pool);
   CheckOnlyRejected(split, staged, 2, absl::StatusCode::kDataLoss);
   CHECK(Message(staged.rejected[0].reason).find("no class table") != std::string_view::npos);

@@ -2,12 +2,14 @@
 // weights, serves deltas and full tensors, records the calls, and fails or damages data on request.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/object.h"
 #include "common/model/limits.h"
+#include "receiver_daemon/spool/fetched_object.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/weights/layout_set.h"
 #include "tests/common/delta/objects.h"
@@ -157,6 +160,45 @@ class FakeTrainer final : public SenderGroup {
                                           const Spool::Options& options) override {
     if (!objects_are_here) return std::optional<Spool>();
     return FetchObject(target, rank, {.base = base, .slices = std::nullopt}, options);
+  }
+
+  // While versions are captured: what happens between their last frame and the object's start, which
+  // the publication then has. Unset: nothing is fetched early.
+  std::function<Status()> while_early;
+  bool fetches_early() const override { return static_cast<bool>(while_early); }
+  Result<std::vector<std::byte>> FetchEarly(const SyncTarget& target, TrainerRank rank,
+                                            const DeltaWant& want, const Spool::Options& options,
+                                            const FrameTaker& take) override {
+    const uint64_t base = want.base.value();
+    const uint64_t version = target.version.value();
+    Note(fmt::format("early {}->{}", base, version));
+    std::vector<std::byte> object = Object(rank.value(), base, version);
+    damage_object(object);
+    const auto spooled = [&options](ByteSpan bytes) -> Result<Spool> {
+      Spool::Options sized = options;
+      sized.size_bytes_max = bytes.size();
+      Spool spool(std::move(sized));
+      DWS_RETURN_IF_ERROR(spool.Append(bytes));
+      return spool;
+    };
+    DWS_ASSIGN_OR_RETURN(const Spool whole, spooled(object));
+    DWS_ASSIGN_OR_RETURN(const FetchedObject parsed, ParseObject(whole, *ranks_[rank.value()]));
+    // The last slice first, and each frame by itself.
+    std::vector<SpooledFrame> frames = parsed.frames;
+    std::stable_sort(frames.begin(), frames.end(),
+                     [](const auto& a, const auto& b) { return b.slice < a.slice; });
+    for (SpooledFrame& frame : frames) {
+      if (!Selects(want.slices, frame.slice)) continue;
+      DWS_ASSIGN_OR_RETURN(const Spool spool, spooled(ByteSpan(object).subspan(
+                                                  frame.spool_offset, frame.entry.size_bytes)));
+      frame.spool_offset = 0;
+      DWS_RETURN_IF_ERROR(take(std::span(&frame, 1), spool));
+    }
+    DWS_RETURN_IF_ERROR(while_early());
+    object = Object(rank.value(), base, version);
+    DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(object));
+    object.resize(header.total_bytes() - header.frames_bytes);
+    return object;
   }
 
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override {

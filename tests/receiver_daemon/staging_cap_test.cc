@@ -28,7 +28,7 @@ TEST_CASE("no delta is staged beyond the cap", "[staging]") {
     CHECK(staged.rejected.empty());
     REQUIRE(StagedBytes(staged) <= cap);
     if (staged.in_place) {
-      REQUIRE(staged.parts.empty());
+      REQUIRE(staged.groups.empty());
       continue;
     }
     least = std::min(least, cap);

@@ -66,13 +66,15 @@ inline StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& d
 inline void Write(const EngineWeights& weights, const StagedDelta& staged) {
   ThreadPool pool(1);
   ScatterList list;
-  AddToList(staged.parts, list);
+  AddToList(staged.groups, list);
   REQUIRE(Scatter(weights, list, pool).ok());
 }
 
 inline uint64_t StagedBytes(const StagedDelta& staged) {
   uint64_t bytes = 0;
-  for (const auto& part : staged.parts) bytes += part->size_bytes();
+  for (const StagedParts& parts : staged.groups) {
+    for (const auto& part : parts) bytes += part->size_bytes();
+  }
   return bytes;
 }
 

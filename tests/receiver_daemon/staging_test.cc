@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,11 +46,66 @@ TEST_CASE("a delta beyond the staging cap is verified and applied in place", "[s
     const StagedDelta staged = Stage(engine, rank, delta, live, pool, 16);
     CHECK(staged.rejected.empty());
     CHECK(staged.in_place);
-    CHECK(staged.parts.empty());
+    CHECK(staged.groups.empty());
     REQUIRE(ApplyFramesInPlace(*engine.weights, TrainerRank(rank), delta.frames, delta.spool, pool)
                 .ok());
   }
   CHECK(engine.Equals(trainer, 2));
+}
+
+TEST_CASE("frames may be staged one by one, and slices in any order", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.1);
+  const FakeEngine engine(trainer.layouts(), 1, 1, AnyMemory());
+  engine.Load(trainer, 1);
+  ThreadPool pool(1);
+  const LiveState live = ReadLive(*engine.weights, pool);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const Delta delta = MakeDelta(trainer, rank, 1, 2);
+    DeltaStager stager(*engine.weights, TrainerRank(rank), kPlenty, pool);
+    for (auto frame = delta.frames.rbegin(); frame != delta.frames.rend(); ++frame) {
+      REQUIRE(stager.Add(std::span(&*frame, 1), delta.spool).ok());
+    }
+    const auto staged = stager.Finish(delta.manifest, live.ranks[rank].slices);
+    REQUIRE(staged.ok());
+    CHECK(staged->rejected.empty());
+    CHECK(staged->groups.size() == delta.frames.size());
+    CHECK(engine.Equals(trainer, 1) == (rank == 0));
+    Write(*engine.weights, *staged);
+  }
+  CHECK(engine.Equals(trainer, 2));
+}
+
+TEST_CASE("a slice with other frames than the manifest's is rejected", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.1);
+  const FakeEngine engine(trainer.layouts(), 1, 1);
+  engine.Load(trainer, 1);
+  ThreadPool pool(1);
+  const LiveState live = ReadLive(*engine.weights, pool);
+  Delta delta = MakeDelta(trainer, 0, 1, 2);
+  REQUIRE(delta.frames.size() > 1);
+  const RankSlice slice = delta.frames[0].slice;
+  std::string why;
+  SECTION("one is missing") {
+    std::erase_if(delta.frames, [&](const auto& frame) { return frame.slice == slice; });
+    why = "0 frames arrived, the manifest has 1";
+  }
+  SECTION("it is another one") {
+    delta.manifest.slices[0].frames[0].checksum ^= 1;
+    why = "is not the manifest's";
+  }
+  SECTION("it has another class table") {
+    delta.frames[0].classes.emplace();
+    why = "is not the manifest's";
+  }
+  const StagedDelta staged = Stage(engine, 0, delta, live, pool);
+  REQUIRE(staged.rejected.size() == 1);
+  CHECK(staged.rejected[0].slice == slice);
+  CHECK(absl::IsDataLoss(staged.rejected[0].reason));
+  CHECK_THAT(std::string(Message(staged.rejected[0].reason)), Catch::Matchers::Contains(why));
 }
 
 TEST_CASE("two trainer ranks are staged at once and committed together", "[staging]") {
@@ -77,7 +134,7 @@ TEST_CASE("two trainer ranks are staged at once and committed together", "[stagi
     for (const auto& rank : staged) {
       REQUIRE(rank->ok());
       CHECK((*rank)->rejected.empty());
-      AddToList((*rank)->parts, list);
+      AddToList((*rank)->groups, list);
     }
     REQUIRE(Scatter(*engine.weights, list, pool).ok());
     CHECK(engine.Equals(trainer, version));

@@ -11,6 +11,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
+#include "receiver_daemon/transfer/grpc/early_call.h"
 
 namespace dws {
 namespace {
@@ -77,27 +78,48 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
 
 }  // namespace
 
+v1::FetchRequest Fetcher::ObjectRequest(const StreamId& stream, WeightVersion base,
+                                        WeightVersion version, DeltaProfile profile,
+                                        const SliceSelection& slices) const {
+  v1::FetchRequest request;
+  *request.mutable_stream() = ToProto(stream);
+  *request.mutable_layout_signature() = ToProto(layout_);
+  request.set_base_version(base.value());
+  request.set_version(version.value());
+  request.set_class_split(profile == DeltaProfile::kWan);
+  request.set_dense_raw(profile == DeltaProfile::kDirect);
+  if (slices.has_value()) {
+    v1::SliceSelection& only = *request.mutable_only();
+    for (const RankSlice slice : *slices) only.add_rank_slices(slice.value());
+  }
+  return request;
+}
+
+Result<std::vector<std::byte>> Fetcher::ObjectEarly(const SyncTarget& target, TrainerRank rank,
+                                                    const DeltaWant& want, DeltaProfile profile,
+                                                    const Spool::Options& options, LinkSpeed& speed,
+                                                    const FrameTaker& take) {
+  const RankLayout& layout = *target.ranks[rank.value()].layout;
+  v1::FetchRequest request =
+      ObjectRequest(target.stream, want.base, target.version, profile, want.slices);
+  request.set_early(true);
+  ActiveCalls::Call call(calls_, TransferTimeout(layout.size_bytes()));
+  EarlyCall early(layout, want.slices, options, speed,
+                  [&] { return check_peer_(*call.context()); });
+  return early.Run(*stub_, *call.context(), request, take);
+}
+
 Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                               DeltaProfile profile, const SliceSelection& slices,
                               Spool::Options options) {
   std::optional<Spool> spool;
   uint64_t object_bytes = 0;
+  v1::FetchRequest request = ObjectRequest(stream, base, version, profile, slices);
   Attempts attempts(calls_);
   while (true) {
     if (options.wanted && !options.wanted()) return CancelledError("it was given up");
     const uint64_t had = spool.has_value() ? spool->size_bytes() : 0;
-    v1::FetchRequest request;
-    *request.mutable_stream() = ToProto(stream);
-    *request.mutable_layout_signature() = ToProto(layout_);
-    request.set_base_version(base.value());
-    request.set_version(version.value());
     request.set_offset(had);
-    request.set_class_split(profile == DeltaProfile::kWan);
-    request.set_dense_raw(profile == DeltaProfile::kDirect);
-    if (slices.has_value()) {
-      v1::SliceSelection& only = *request.mutable_only();
-      for (const RankSlice slice : *slices) only.add_rank_slices(slice.value());
-    }
     ActiveCalls::Call call(calls_, TransferTimeout(object_bytes - had));
     const auto reader = stub_->Fetch(call.context(), request);
     v1::FetchChunk chunk;

@@ -4,9 +4,11 @@
 
 #include <grpcpp/channel.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
@@ -15,6 +17,7 @@
 #include "receiver_daemon/peers/active_calls.h"
 #include "receiver_daemon/spool/full_assembly.h"
 #include "receiver_daemon/transfer/grpc/full_call.h"
+#include "receiver_daemon/transfer/grpc/link_speed.h"
 #include "receiver_daemon/transfer/same_host/host_snapshot.h"
 #include "receiver_daemon/transfer/sender_group.h"
 
@@ -37,6 +40,12 @@ class Fetcher {
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        DeltaProfile profile, const SliceSelection& slices, Spool::Options options);
+  // The same of a version whose capture may be open, in one call. Errors and result as
+  // SenderGroup::FetchEarly's.
+  Result<std::vector<std::byte>> ObjectEarly(const SyncTarget& target, TrainerRank rank,
+                                             const DeltaWant& want, DeltaProfile profile,
+                                             const Spool::Options& options, LinkSpeed& speed,
+                                             const FrameTaker& take);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
   // Brings what is missing in the assembly. What came in a stream that broke is kept, if its slice
   // turns out right.
@@ -54,6 +63,9 @@ class Fetcher {
   Result<RemoteLoan> OpenFabric(const StreamId& stream);
 
  private:
+  // Of a whole object, or the part of it.
+  v1::FetchRequest ObjectRequest(const StreamId& stream, WeightVersion base, WeightVersion version,
+                                 DeltaProfile profile, const SliceSelection& slices) const;
   // Asks for what is missing, once.
   FullCallEnd CallFull(const StreamId& stream, WeightVersion version, bool early,
                        FullAssembly& assembly);

@@ -208,9 +208,11 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
 
 Status SyncLink::OnReplacing(const v1::Replacing& message) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(message.stream()));
-  const auto version =
-      message.version() == 0 ? std::nullopt : std::optional(WeightVersion(message.version()));
-  subscription_.OnReplacing(index_, stream, RankEpoch(message.rank_epoch()), version);
+  const auto number = [](uint64_t version) {
+    return version == 0 ? std::nullopt : std::optional(WeightVersion(version));
+  };
+  subscription_.OnReplacing(index_, stream, RankEpoch(message.rank_epoch()),
+                            number(message.version()), number(message.base_version()));
   return OkStatus();
 }
 

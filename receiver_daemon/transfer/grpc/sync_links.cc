@@ -22,7 +22,11 @@ Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
 }  // namespace
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
-    : pulse_(options.pulse), profile_(options.profile), clock_(clock), ticks_([this] {
+    : pulse_(options.pulse),
+      profile_(options.profile),
+      broadcasts_(options.broadcasts != nullptr),
+      clock_(clock),
+      ticks_([this] {
         for (const auto& link : links_) link->Tick();
         return limits::kTick;
       }) {
@@ -119,6 +123,16 @@ Result<std::optional<Spool>> SyncLinks::TakeObject(const SyncTarget& target, Tra
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
   const PulseWait wait(pulse_);
   return Link(target, rank).fetcher(target, rank).Describe(target.stream, target.version);
+}
+
+Result<std::vector<std::byte>> SyncLinks::FetchEarly(const SyncTarget& target, TrainerRank rank,
+                                                     const DeltaWant& want,
+                                                     const Spool::Options& spool,
+                                                     const FrameTaker& take) {
+  const PulseWait wait(pulse_);
+  SyncLink& link = Link(target, rank);
+  return link.fetcher(target, rank)
+      .ObjectEarly(target, rank, want, link.speed().Choose(profile_), spool, link.speed(), take);
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,

@@ -2,6 +2,7 @@
 // arrives to the Subscription, and is the pipeline's SenderGroup.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,11 @@ class SyncLinks final : public SenderGroup {
                                           WeightVersion base, const Spool::Options& spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   bool reads_early() const override { return true; }
+  // Not beside broadcasts, which bring a version to many for the price of one.
+  bool fetches_early() const override { return !broadcasts_; }
+  Result<std::vector<std::byte>> FetchEarly(const SyncTarget& target, TrainerRank rank,
+                                            const DeltaWant& want, const Spool::Options& spool,
+                                            const FrameTaker& take) override;
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
                                 Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
@@ -82,6 +88,7 @@ class SyncLinks final : public SenderGroup {
 
   Pulse* const pulse_;
   const ProfileChoice profile_;
+  const bool broadcasts_;
   const Clock& clock_;
   ThreadPool alone_{0};
   std::vector<std::unique_ptr<SyncLink>> links_;

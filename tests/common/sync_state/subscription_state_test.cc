@@ -435,6 +435,15 @@ TEST_CASE("a version may be read early once every rank captures it or offers it"
     CHECK_FALSE(state.EarlyTarget().has_value());
     CHECK(TargetVersion(state) == 2);
   }
+  SECTION("the second rank's is a delta") {
+    CHECK_FALSE(early->ranks[1].early_base.has_value());
+    state.OnReplacing(kSecond, kStream, RankEpoch(1), WeightVersion(2), WeightVersion(1));
+    REQUIRE(state.EarlyTarget().has_value());
+    CHECK(state.EarlyTarget()->ranks[1].early_base == WeightVersion(1));
+    CHECK_FALSE(state.EarlyTarget()->ranks[0].early_base.has_value());
+    REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1, 2})).ok());
+    CHECK_FALSE(state.EarlyTarget()->ranks[1].early_base.has_value());
+  }
   SECTION("a rank gives it up") {
     state.OnReplacing(kSecond, kStream, RankEpoch(1), std::nullopt);
     CHECK_FALSE(state.EarlyTarget().has_value());

@@ -63,7 +63,7 @@ Result<StagedDelta> ReceiverSide::Stage(ThreadPool& pool) const {
 
 void ReceiverSide::Commit(const StagedDelta& staged, ThreadPool& pool) const {
   ScatterList list;
-  AddToList(staged.parts, list);
+  AddToList(staged.groups, list);
   DWS_CHECK(Scatter(*engine_, list, pool).ok());  // host memory does not fail
 }
 

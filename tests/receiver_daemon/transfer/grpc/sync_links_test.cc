@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/receiver_daemon/sync_links_fixture.h"
+#include "tests/receiver_daemon/transfer/grpc/sync_links_fixture.h"
 
 namespace dws {
 

@@ -103,8 +103,9 @@ class FakeSender final : public v1::SyncService::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Fetch(grpc::ServerContext*, const v1::FetchRequest* request,
+  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
                      grpc::ServerWriter<v1::FetchChunk>* writer) override {
+    if (request->early()) return early(*context, *request, *writer);
     MutexLock lock(script);
     offsets.push_back(request->offset());
     uint64_t offset = request->offset();
@@ -158,6 +159,9 @@ class FakeSender final : public v1::SyncService::Service {
   uint32_t protocol_major = kProtocolMajor;
   std::string inline_object;  // 4 -> 5, inside the announcement
   std::string object = std::string(950, 'x');
+  std::function<grpc::Status(grpc::ServerContext&, const v1::FetchRequest&,
+                             grpc::ServerWriter<v1::FetchChunk>&)>
+      early;
   // What Fetch and FetchFull do, and the requests they got.
   Mutex script;
   int chunks_before_cut = -1;

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "receiver_daemon/transfer/grpc/sync_links.h"
-#include "tests/receiver_daemon/sync_links_fixture.h"
+#include "tests/receiver_daemon/transfer/grpc/sync_links_fixture.h"
 
 namespace dws {
 

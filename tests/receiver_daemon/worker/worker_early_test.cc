@@ -1,0 +1,126 @@
+// Deltas that are fetched and staged while the trainer's ranks capture them.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "receiver_daemon/worker/worker.h"
+#include "tests/receiver_daemon/worker_fixture.h"
+
+namespace dws {
+namespace {
+
+// An engine that runs with version 1, and a sender that captures version 2.
+struct Early {
+  Early() : daemon(trainer, ledger) {
+    daemon.Connect();
+    client.Attach(trainer.layouts());
+    daemon.Offer({trainer.Publish()});
+    Step();
+    REQUIRE(client.running == 1);
+    trainer.Publish();
+    trainer.ClearLog();
+    trainer.while_early = [this] {
+      CHECK(client.running == 1);
+      CHECK(client.Holds(trainer, 1));
+      daemon.Offer({1, 2});
+      return OkStatus();
+    };
+  }
+  void Capture(uint64_t version, uint64_t base) {
+    daemon.subscription.OnReplacing(SenderIndex(0), trainer.stream(), RankEpoch(1),
+                                    WeightVersion(version), WeightVersion(base));
+  }
+  void Step() { REQUIRE(daemon.worker.Step().ok()); }
+  bool Did(const std::string& what) const {
+    const std::vector<std::string> log = trainer.Log();
+    return std::find(log.begin(), log.end(), what) != log.end();
+  }
+  // That version 2 is taken when it is offered, after early staging was dropped or not tried.
+  void ComesLater() {
+    CHECK(client.running == 1);
+    CHECK(client.Holds(trainer, 1));
+    daemon.Offer({1, 2});
+    Step();
+    CHECK(client.running == 2);
+    CHECK(client.Holds(trainer, 2));
+    CHECK(Did("object 1->2"));
+    CHECK(daemon.worker.status().early_staged == 0);
+  }
+
+  FakeTrainer trainer{OneRank()};
+  MemoryReceiverLedger ledger;
+  Daemon daemon;
+  Client client{*trainer.layouts(), daemon.registry};
+};
+
+}  // namespace
+
+TEST_CASE("a delta is staged while it is captured, and committed once it is offered", "[worker]") {
+  Early early;
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.Did("early 1->2"));
+  CHECK(early.Did("staged 2"));
+  CHECK(early.client.Holds(early.trainer, 1));
+  early.Step();
+  CHECK(early.client.running == 2);
+  CHECK(early.client.Holds(early.trainer, 2));
+  CHECK_FALSE(early.Did("object 1->2"));
+  CHECK(early.daemon.worker.status().early_staged == 1);
+  CHECK(early.trainer.last_report.fetched_bytes == early.trainer.Object(0, 1, 2).size());
+}
+
+TEST_CASE("a delta whose capture is given up leaves nothing", "[worker]") {
+  Early early;
+  early.trainer.while_early = [] { return AbortedError("given up"); };
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.Did("early 1->2"));
+  CHECK(early.daemon.worker.status().early_dropped == 1);
+  early.Step();
+  early.ComesLater();
+}
+
+TEST_CASE("frames of an attempt that was given up are not taken for those of the next",
+          "[worker]") {
+  Early early;
+  early.trainer.while_early = [&early] {
+    early.trainer.GoBackTo(1);
+    early.trainer.Publish();  // the same number, other weights
+    early.daemon.Offer({1, 2});
+    return OkStatus();
+  };
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.daemon.worker.status().early_dropped == 1);
+  early.ComesLater();
+  CHECK(early.trainer.rejections.empty());  // the sender is not to blame
+}
+
+TEST_CASE("a frame that is damaged early is no trouble", "[worker]") {
+  Early early;
+  early.trainer.damage_object = [](std::vector<std::byte>& object) {
+    object.back() ^= std::byte{1};
+  };
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.daemon.worker.status().early_dropped == 1);
+  early.trainer.damage_object = [](auto&) {};
+  early.ComesLater();
+}
+
+TEST_CASE("a delta is staged early only from what the engine has", "[worker]") {
+  Early early;
+  SECTION("another base") { early.Capture(3, 2); }
+  SECTION("a sender that does not have it") {
+    early.trainer.while_early = nullptr;
+    early.Capture(2, 1);
+  }
+  early.Step();
+  CHECK_FALSE(early.Did("early 1->2"));
+  CHECK_FALSE(early.Did("early 2->3"));
+  early.ComesLater();
+}
+
+}  // namespace dws
