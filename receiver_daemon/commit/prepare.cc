@@ -313,11 +313,12 @@ Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
 Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base) {
   const SliceSelection& slices = job.weights.Held(job.rank);
   const auto wanted = [&job] { return (*job.early)() != EarlyVersion::Stage::kGone; };
-  const uint64_t bytes_max = RankBytesMax(job);
-  const uint64_t waiting_max = bytes_max / 2;
+  // What waits, and what is being staged, lies in memory beside what is staged.
+  const uint64_t waiting_max = std::min(RankBytesMax(job) / 4, kEarlyWaitingBytesMax);
+  const uint64_t staging_max = RankBytesMax(job) - 2 * waiting_max;
   Spool::Options options = SpoolOptions(job, waiting_max);
   options.wanted = wanted;
-  DeltaStager stager(job.weights, job.rank, bytes_max - waiting_max, pool_);
+  DeltaStager stager(job.weights, job.rank, staging_max, pool_);
   const TimePoint begin = clock_.Now();
   uint64_t fetched = 0;
   Duration staging = {};
@@ -326,7 +327,8 @@ Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base
     fetched += spool.size_bytes();
     const Status added = stager.Add(frames, spool);
     staging += clock_.Now() - taken;
-    return added;
+    if (!added.ok() || !stager.passed()) return added;
+    return ResourceExhaustedError("staged writes exceed {} bytes", staging_max);
   };
   DWS_ASSIGN_OR_RETURN(
       const std::vector<std::byte> head,
@@ -341,7 +343,7 @@ Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base
     return UnavailableError("{} slices cannot be taken early: {}", staged.rejected.size(),
                             Message(staged.rejected.front().reason));
   }
-  if (staged.in_place) return UnavailableError("{} bytes do not fit into memory", bytes_max);
+  if (staged.in_place) return ResourceExhaustedError("the device has no memory for staged writes");
   prepared.staged = std::move(staged.groups);
   return prepared;
 }

@@ -91,7 +91,7 @@ class Preparer {
   // What brings memory to a version that the senders are still capturing: of those that do, full
   // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version is
   // published; the others offer it already. `stage`: what becomes of it, as far as the senders say;
-  // UNAVAILABLE, ABORTED: nothing. It is also given up when no bytes arrive for kEarlyWait, so that a
+  // UNAVAILABLE, ABORTED: nothing. RESOURCE_EXHAUSTED: a delta is too large to be staged. It is also given up when no bytes arrive for kEarlyWait, so that a
   // trainer that stops in the middle does not hold up the caller. `await` waits for its publication,
   // no longer than it is told.
   using EarlyStage = std::function<EarlyVersion::Stage()>;

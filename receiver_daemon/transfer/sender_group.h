@@ -47,6 +47,9 @@ struct DeltaWant {
   const OldWeights* old = nullptr;
 };
 
+// So many bytes that were fetched early wait at most to be taken.
+inline constexpr uint64_t kEarlyWaitingBytesMax = uint64_t{17} << 20;
+
 // Takes frames of a delta that is still captured, some at a time: their spool ends with the call. An
 // error ends the fetch with it.
 using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, const Spool& spool)>;

@@ -54,6 +54,8 @@ class DeltaStager {
   // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are those
   // of a device (MemoryBackend::Stage).
   Status Add(std::span<const SpooledFrame> frames, const Spool& spool);
+  // Whether the cap was exceeded: nothing more is kept.
+  bool passed() const { return budget_.passed(); }
 
   // Admits the changes in `manifest` to the slices that the engine holds. `live`: the tracked states
   // of all slices of the rank. A slice is rejected if its live digest is not the delta's base, one of

@@ -8,6 +8,12 @@
 #include "common/base/log/log.h"
 
 namespace dws {
+namespace {
+
+// After a delta that was too large to be staged so many versions are taken when they are published.
+constexpr int kEarlySkips = 16;
+
+}  // namespace
 
 Status SoloDriver::Round() {
   if (!parts_.engine.Attach() || !parts_.engine.Read()) return OkStatus();
@@ -230,6 +236,10 @@ void SoloDriver::StageEarly() {
   if (!parts_.runner.MayPrepareEarly(*target)) return;
   if (!engine.weights()->layouts().Fits(*target)) return;
   early_ = target->at();
+  if (early_skips_ > 0) {
+    --early_skips_;
+    return;
+  }
   const uint64_t drifts = engine.drifts();
   // The trainer decides how long it takes: nobody waits for that.
   const auto wanted = [this, &engine] { return engine.IsCurrent() && !parts_.desk.has_orders(); };
@@ -237,6 +247,7 @@ void SoloDriver::StageEarly() {
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());
   if (!prepared.ok()) {
+    if (absl::IsResourceExhausted(prepared.status())) early_skips_ = kEarlySkips;
     LogInfo("early_version_dropped",
             {{"version", target->version.value()}, {"reason", Message(prepared.status())}});
     return;

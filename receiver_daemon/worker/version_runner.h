@@ -53,6 +53,7 @@ class VersionRunner {
   bool MayPrepareEarly(const SyncTarget& target) const;
   // As Preparer::PrepareEarly; then as Prepare. UNAVAILABLE, ABORTED: it was given up, is published
   // otherwise than it was captured for, or takes too long: it is taken when it is published.
+  // RESOURCE_EXHAUSTED: likewise, and the next ones of its size too.
   Result<Prepared> PrepareEarly(const SyncTarget& target, const std::function<bool()>& wanted);
   // As CommitPipeline::Commit; then Report is due, once the engine runs.
   Result<WrittenVersion> Commit(const Prepared& prepared, CommitPipeline::Release release);

@@ -16,8 +16,8 @@ namespace {
 
 // Fewer bytes are not worth staging by themselves, unless nothing else comes.
 constexpr uint64_t kGroupBytesMin = uint64_t{256} << 10;
-// So much waits at most; then the sender waits.
-constexpr uint64_t kWaitingBytesMax = uint64_t{16} << 20;
+// So much waits at most, with the frame that exceeds it; then the sender waits.
+constexpr uint64_t kWaitingBytesMax = kEarlyWaitingBytesMax - limits::kFetchChunkBytesMax;
 // How often it is asked whether the version is still wanted.
 constexpr Duration kWantedPoll = std::chrono::milliseconds(20);
 

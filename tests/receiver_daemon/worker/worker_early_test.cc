@@ -12,13 +12,14 @@ namespace {
 
 // An engine that runs with version 1, and a sender that captures version 2.
 struct Early {
-  Early() : daemon(trainer, ledger) {
+  explicit Early(uint64_t elements = 70'000, double density = 0.01)
+      : trainer(OneRank(elements)), daemon(trainer, ledger) {
     daemon.Connect();
     client.Attach(trainer.layouts());
     daemon.Offer({trainer.Publish()});
     Step();
     REQUIRE(client.running == 1);
-    trainer.Publish();
+    trainer.Publish(density);
     trainer.ClearLog();
     trainer.while_early = [this] {
       CHECK(client.running == 1);
@@ -48,7 +49,7 @@ struct Early {
     CHECK(daemon.worker.status().early_staged == 0);
   }
 
-  FakeTrainer trainer{OneRank()};
+  FakeTrainer trainer;
   MemoryReceiverLedger ledger;
   Daemon daemon;
   Client client{*trainer.layouts(), daemon.registry};
@@ -108,6 +109,34 @@ TEST_CASE("a frame that is damaged early is no trouble", "[worker]") {
   CHECK(early.daemon.worker.status().early_dropped == 1);
   early.trainer.damage_object = [](auto&) {};
   early.ComesLater();
+}
+
+TEST_CASE("after a delta that was too large to be staged early, the next ones are not tried",
+          "[worker]") {
+  Early early(6'000'000, 0.5);  // 12 MB of 16 MiB, some of which is for what waits
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.Did("early 1->2"));
+  CHECK(early.daemon.worker.status().early_dropped == 1);
+  early.ComesLater();
+
+  std::vector<uint64_t> offered{1, 2};
+  uint64_t tried = 0;
+  early.trainer.while_early = [&] {
+    early.daemon.Offer(offered);
+    return OkStatus();
+  };
+  for (uint64_t version = 3; tried == 0 && version < 30; ++version) {
+    offered.push_back(early.trainer.Publish(0.0001));
+    early.Capture(version, version - 1);
+    early.Step();
+    if (early.Did(fmt::format("early {}->{}", version - 1, version))) tried = version;
+    early.daemon.Offer(offered);
+    early.Step();
+    REQUIRE(early.client.running == version);
+  }
+  CHECK(tried == 3 + 16);
+  CHECK(early.client.Holds(early.trainer, tried));
 }
 
 TEST_CASE("a delta is staged early only from what the engine has", "[worker]") {
