@@ -1,6 +1,7 @@
 #include "common/sync_state/subscription_state.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/base/check.h"
@@ -350,24 +351,46 @@ std::optional<SyncTarget> SubscriptionState::Target() const {
 std::optional<SyncTarget> SubscriptionState::EarlyTarget() const {
   const auto senders = SendersByRank();
   if (!senders.has_value()) return std::nullopt;
-  std::optional<WeightVersion> newest;
+  std::set<WeightVersion> captured;
   for (const SenderIndex index : *senders) {
-    newest = std::max(newest, senders_[index.value()].replacing);
+    const auto& replacing = senders_[index.value()].replacing;
+    if (replacing.has_value()) captured.insert(*replacing);
   }
-  if (!newest.has_value()) return std::nullopt;
-  SyncTarget target{.stream = *stream_, .version = *newest, .ranks = {}};
-  for (uint32_t rank = 0; rank < senders->size(); ++rank) {
-    const SenderIndex index = (*senders)[rank];
-    const Sender& sender = senders_[index.value()];
-    const bool offers = std::binary_search(sender.offers.begin(), sender.offers.end(), *newest);
-    if (sender.replacing != newest && !offers) return std::nullopt;
-    target.ranks.push_back({.sender = index,
+  for (auto version = captured.rbegin(); version != captured.rend(); ++version) {
+    if (auto target = EarlyTargetAt(*senders, *version); target.has_value()) return target;
+  }
+  return std::nullopt;
+}
+
+std::optional<SyncTarget> SubscriptionState::EarlyTargetAt(const std::vector<SenderIndex>& senders,
+                                                           WeightVersion version) const {
+  SyncTarget target{.stream = *stream_, .version = version, .ranks = {}};
+  for (uint32_t rank = 0; rank < senders.size(); ++rank) {
+    const Sender& sender = senders_[senders[rank].value()];
+    const bool offers = std::binary_search(sender.offers.begin(), sender.offers.end(), version);
+    if (sender.replacing != version && !offers) return std::nullopt;
+    target.ranks.push_back({.sender = senders[rank],
                             .nonce = offers ? sender.nonce : 0,
                             .layout = ranks_[rank]->layout,
                             .state_token = std::nullopt,
                             .early_base = offers ? std::nullopt : sender.replacing_base});
   }
   return target;
+}
+
+bool SubscriptionState::Coming(const SyncTarget& early) const {
+  const auto senders = SendersByRank();
+  if (!senders.has_value() || stream_ != early.stream || senders->size() != early.ranks.size()) {
+    return false;
+  }
+  for (uint32_t rank = 0; rank < senders->size(); ++rank) {
+    const Sender& sender = senders_[(*senders)[rank].value()];
+    const bool offers =
+        std::binary_search(sender.offers.begin(), sender.offers.end(), early.version);
+    const bool captures = sender.replacing.has_value() && *sender.replacing >= early.version;
+    if (ranks_[rank]->layout != early.ranks[rank].layout || (!offers && !captures)) return false;
+  }
+  return true;
 }
 
 std::optional<SyncTarget> SubscriptionState::Oldest() const {

@@ -142,8 +142,7 @@ class SubscriptionState {
   const std::optional<StreamId>& stream() const { return stream_; }
   const std::vector<Sender>& senders() const { return senders_; }
 
-  // The layouts by trainer rank, once all ranks of the stream have sent theirs; else nullopt. They
-  // stay known when a sender disconnects.
+  // By trainer rank, once all ranks of the stream have sent theirs; kept when a sender disconnects.
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
 
   // Whether each trainer rank of the stream has a sender that is connected and was welcomed.
@@ -159,8 +158,11 @@ class SubscriptionState {
   std::optional<SyncTarget> Oldest() const;
   // Whether all ranks offer `version` now, and how.
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  // The version that some ranks are capturing, as early ones, and the others offer.
+  // The newest version that some ranks are capturing, as early ones, and the others offer.
   std::optional<SyncTarget> EarlyTarget() const;
+  // Whether an early target may still be offered by all ranks: each does, or captures it, or has
+  // captured it and captures a newer one.
+  bool Coming(const SyncTarget& early) const;
 
  private:
   struct Rank {
@@ -177,6 +179,8 @@ class SubscriptionState {
   void Refuse(SenderIndex sender, const Status& reason);
   // The sender of each rank when all are connected and hold it.
   std::optional<std::vector<SenderIndex>> SendersByRank() const;
+  std::optional<SyncTarget> EarlyTargetAt(const std::vector<SenderIndex>& senders,
+                                          WeightVersion version) const;
   // Adds the boundaries of a layout to those that layouts have had.
   void Learn(const RankLayout& layout);
   // After `more` was wanted of all senders.

@@ -220,6 +220,11 @@ std::optional<SyncTarget> Subscription::EarlyTarget() const {
   return state_.EarlyTarget();
 }
 
+bool Subscription::Coming(const SyncTarget& early) const {
+  MutexLock lock(mutex_);
+  return state_.Coming(early);
+}
+
 void Subscription::AwaitTarget(WeightVersion version, Duration timeout) const {
   const auto until = std::chrono::steady_clock::now() + timeout;
   MutexLock lock(mutex_);

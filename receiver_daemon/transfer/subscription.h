@@ -84,6 +84,7 @@ class Subscription {
   std::optional<SyncTarget> Oldest() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   std::optional<SyncTarget> EarlyTarget() const;
+  bool Coming(const SyncTarget& early) const;
   // Waits until all ranks offer `version`, no longer than `timeout`.
   void AwaitTarget(WeightVersion version, Duration timeout) const;
   // UNAVAILABLE: not all trainer ranks have sent a welcome; names the senders that have not.

@@ -172,8 +172,10 @@ Result<std::unique_ptr<StagedFrames>> HostBackend::Stage(const FrameSet& set, St
 
 // Runs write to different bytes, so any share of any part may go to any worker.
 Status HostBackend::Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) {
-  const size_t shares =
-      pool.worker_count() == 1 ? 1 : pool.worker_count() * kScatterSharesPerWorker;
+  // Deltas that were staged group by group have many parts.
+  const size_t shares = pool.worker_count() == 1 || parts.empty()
+                            ? 1
+                            : CeilDiv(pool.worker_count() * kScatterSharesPerWorker, parts.size());
   pool.ParallelFor(parts.size() * shares, [&](size_t index, size_t) {
     const StagedWrites& writes = static_cast<const StagedOnHost*>(parts[index / shares])->writes();
     if (writes.run_count() == 0) return;

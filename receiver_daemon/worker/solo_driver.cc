@@ -3,6 +3,7 @@
 // engine that has not asked for it yet, or that the commit policy holds back.
 #include "receiver_daemon/worker/solo_driver.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log/log.h"
@@ -236,7 +237,9 @@ void SoloDriver::StageEarly() {
   if (!parts_.runner.MayPrepareEarly(*target)) return;
   if (!engine.weights()->layouts().Fits(*target)) return;
   early_ = target->at();
-  if (early_skips_ > 0) {
+  const bool delta = std::any_of(target->ranks.begin(), target->ranks.end(),
+                                 [](const auto& rank) { return rank.early_base.has_value(); });
+  if (delta && early_skips_ > 0) {
     --early_skips_;
     return;
   }
@@ -247,7 +250,7 @@ void SoloDriver::StageEarly() {
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());
   if (!prepared.ok()) {
-    if (absl::IsResourceExhausted(prepared.status())) early_skips_ = kEarlySkips;
+    if (delta && absl::IsResourceExhausted(prepared.status())) early_skips_ = kEarlySkips;
     LogInfo("early_version_dropped",
             {{"version", target->version.value()}, {"reason", Message(prepared.status())}});
     return;

@@ -79,9 +79,8 @@ Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
   const auto stage = [&] {
     if (!wanted()) return EarlyVersion::Stage::kGone;
     if (subscription.TargetAt(target.version).has_value()) return EarlyVersion::Stage::kPublished;
-    const std::optional<SyncTarget> early = subscription.EarlyTarget();
-    return early.has_value() && early->at() == target.at() ? EarlyVersion::Stage::kCapturing
-                                                           : EarlyVersion::Stage::kGone;
+    return subscription.Coming(target) ? EarlyVersion::Stage::kCapturing
+                                       : EarlyVersion::Stage::kGone;
   };
   const auto await = [&](Duration timeout) {
     parts_.subscription.AwaitTarget(target.version, timeout);

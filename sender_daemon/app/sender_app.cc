@@ -16,6 +16,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/listen_address.h"
+#include "common/service/protocol_version.h"
 #include "common/service/sockets/handle_socket.h"
 #include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
@@ -254,7 +255,12 @@ void SenderApp::StartSession() {
                                   UpdateReadiness();
                                   hub_->Replacing();
                                 },
-                            .on_replacing = [this] { hub_->Replacing(); },
+                            .on_replacing =  // by a thread that captures: not for it to do
+                            [this] {
+                              const auto say = [this] { hub_->Replacing(); };
+                              if (!delta_executor_->Post(say)) say();
+                            },
+                            .fetches_early = [this] { return hub_->AnySince(kEarlyDeltaMinor); },
                             .on_refined =
                                 [this](const RankStatePtr& state) {
                                   for (const auto& sink : sinks_) sink->Refine(state);

@@ -23,6 +23,9 @@ constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kBatchBlocks = 1024;
 // Several batches per worker, so that the others do not wait long for a late one.
 constexpr size_t kBatchesPerWorker = 8;
+// Payloads of a slice whose frames are made inside the capture: no worker is to be busy with that when
+// the others are done. Larger ones are left to sealing.
+constexpr uint64_t kFramedBytesMax = uint64_t{8} << 20;
 
 std::array<uint64_t, kBlockModes> PayloadBytes(std::span<const EncodedBlock> blocks) {
   std::array<uint64_t, kBlockModes> bytes = {};
@@ -186,6 +189,7 @@ void Capture::CountCaptured(RankSlice slice) {
     return of.empty() ? std::span<EncodedBlock>()
                       : std::span(of).subspan(entry.first_block, entry.blocks);
   };
+  if (SumOf(PayloadBytes(blocks(blocks_))) > kFramedBytesMax) return;
   const ClassTable* const table =
       profile_ == DeltaProfile::kWan ? snapshot_.class_tables().Find(slice) : nullptr;
   std::optional<FramedSlice> framed =

@@ -99,6 +99,18 @@ void OpenDelta::End(Stage stage) {
   MutexLock lock(mutex_);
   stage_.store(stage);
   let_go.swap(slices_);
+  for (const auto& [who, wake] : wakes_) wake();
+  wakes_.clear();
+}
+
+void OpenDelta::OnEnd(const void* who, std::function<void()> wake) {
+  MutexLock lock(mutex_);
+  if (stage() == Stage::kOpen) wakes_[who] = std::move(wake);
+}
+
+void OpenDelta::Leave(const void* who) {
+  MutexLock lock(mutex_);
+  wakes_.erase(who);
 }
 
 }  // namespace dws

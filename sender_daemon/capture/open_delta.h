@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -76,6 +77,11 @@ class OpenDelta {
   void Publish() { End(Stage::kPublished); }
   void GiveUp() { End(Stage::kGivenUp); }
 
+  // `wake` is called when the delta ends, by the thread that ends it, with a lock held; not if that has
+  // happened. `who` tells readers apart, until they leave.
+  void OnEnd(const void* who, std::function<void()> wake);
+  void Leave(const void* who);
+
  private:
   void End(Stage stage);
 
@@ -88,6 +94,7 @@ class OpenDelta {
   mutable Mutex mutex_;
   uint64_t bytes_ GUARDED_BY(mutex_) = 0;               // of what was added, in profile fast
   std::vector<FramedSlice> slices_ GUARDED_BY(mutex_);  // in the order in which they were added
+  std::map<const void*, std::function<void()>> wakes_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

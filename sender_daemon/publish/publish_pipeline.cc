@@ -174,7 +174,6 @@ Status PublishPipeline::Reserve(Duration timeout) {
 }
 
 void PublishPipeline::Submit(SealJob job) {
-  job.captured.DropFramed(job.state->layout());  // views have been captured
   MutexLock lock(mutex_);
   DWS_CHECK(jobs_.size() < limits::kSealBacklogMax);  // the one producer has reserved room
   jobs_.push_back(std::move(job));
@@ -234,6 +233,7 @@ bool PublishPipeline::Process(SealJob job) {
   std::vector<ViewJob> views = std::exchange(job.views, {});
   const TimePoint accepted_at = job.accepted_at;
   const std::shared_ptr<OpenDelta> open_delta = job.captured.open_delta;
+  job.captured.DropFramed(state->layout());
   const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
   DWS_KILLPOINT("sender.publish.after_seal");

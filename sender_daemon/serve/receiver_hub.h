@@ -3,6 +3,7 @@
 // waiters.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -113,6 +114,13 @@ class ReceiverHub {
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
   // A receiver that is connected and of a release with a lower minor; nullopt: there is none.
   std::optional<std::string> OlderThan(uint32_t protocol_minor) const;
+  // Whether a receiver is connected of a release with this minor, or a higher one.
+  bool AnySince(uint32_t protocol_minor) const {
+    MutexLock lock(mutex_);
+    return std::ranges::any_of(links_, [&](const auto& link) {
+      return link.second.connection->protocol_minor() >= protocol_minor;
+    });
+  }
   // Whether policy all leaves this receiver out now.
   bool LeftOut(const AnnouncerState::Receiver& receiver) const;
   const Clock& clock() const { return clock_; }

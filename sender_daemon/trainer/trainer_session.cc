@@ -362,7 +362,7 @@ void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   const FullCause cause =
       full ? FullCause::kAsked : state_->snapshot->full_watch().Cause(fast_links);
   live.open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, profile,
-                                                cause, [this] { parts_.on_replacing(); });
+                                                cause, WhenFetchable());
   if (cause != FullCause::kNone) parts_.on_replacing();
   if (parts_.views != nullptr) parts_.views->OnOpened();
 }

@@ -85,6 +85,8 @@ class TrainerSession {
     // The version that is being captured may be fetched now, or was given up. Also from a thread of
     // `pool`.
     std::function<void()> on_replacing = [] {};
+    // Whether anyone would fetch a delta before it is published.
+    std::function<bool()> fetches_early = [] { return true; };
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
     ViewDesk* views = nullptr;                     // null: there are none
   };
@@ -171,6 +173,10 @@ class TrainerSession {
   // Refines by what was asked for while a version was open, after the calls that wait already.
   void RefineLater();
   Result<Live*> Find(uint64_t session);
+  // What the capture of a delta calls when receivers may fetch it; null: none would.
+  std::function<void()> WhenFetchable() const {
+    return parts_.fetches_early() ? parts_.on_replacing : nullptr;
+  }
   // Begins to capture `version`; `full`: the trainer wants it so.
   void OpenVersion(Live& live, WeightVersion version, bool full);
   void GiveUpVersion(Live& live);

@@ -14,8 +14,10 @@
 namespace dws {
 namespace {
 
-// Fewer bytes are not worth staging by themselves, unless nothing else comes.
+// Fewer bytes are not worth staging by themselves; nor is less than a part of all before, so that
+// there are few groups.
 constexpr uint64_t kGroupBytesMin = uint64_t{256} << 10;
+constexpr uint64_t kGroupPart = 8;
 // So much waits at most, with the frame that exceeds it; then the sender waits.
 constexpr uint64_t kWaitingBytesMax = kEarlyWaitingBytesMax - limits::kFetchChunkBytesMax;
 // How often it is asked whether the version is still wanted.
@@ -27,6 +29,10 @@ Result<std::vector<std::byte>> EarlyCall::Run(v1::SyncService::Stub& stub,
                                               grpc::ClientContext& context,
                                               const v1::FetchRequest& request,
                                               const FrameTaker& take) {
+  {
+    MutexLock lock(mutex_);
+    arrived_at_ = std::chrono::steady_clock::now();
+  }
   const auto reader = stub.Fetch(&context, request);
   std::thread reading([&] { Read(*reader); });
   const Status taken = TakeAll(take);
@@ -63,12 +69,22 @@ Status EarlyCall::TakeAll(const FrameTaker& take) {
 
 Result<std::optional<EarlyCall::Batch>> EarlyCall::Next() {
   MutexLock lock(mutex_);
-  while (!ended_ && !(waiting_.has_value() && waiting_->spool.size_bytes() >= kGroupBytesMin)) {
+  while (!ended_ && !IsGroup()) {
     changed_.WaitFor(mutex_, kWantedPoll);
     if (options_.wanted && !options_.wanted()) return CancelledError("it was given up");
+    if (std::chrono::steady_clock::now() - arrived_at_ > limits::kRpcDeadline) {
+      return UnavailableError("no byte of it has arrived for {} s",
+                              ToSeconds(limits::kRpcDeadline));
+    }
   }
+  if (waiting_.has_value()) taken_bytes_ += waiting_->spool.size_bytes();
   changed_.NotifyAll();
   return std::exchange(waiting_, std::nullopt);
+}
+
+bool EarlyCall::IsGroup() const {
+  const uint64_t part = std::min(taken_bytes_ / kGroupPart, kWaitingBytesMax);
+  return waiting_.has_value() && waiting_->spool.size_bytes() >= std::max(kGroupBytesMin, part);
 }
 
 bool EarlyCall::AwaitRoom() {
@@ -96,7 +112,9 @@ void EarlyCall::Read(grpc::ClientReader<v1::FetchChunk>& reader) {
 
 void EarlyCall::Measure(const v1::FetchChunk& chunk) {
   const TimePoint now = std::chrono::steady_clock::now();
-  if (!chunk.waited() && last_ != TimePoint()) {
+  // Of small ones that come alone the time is that of a message.
+  if (!chunk.waited() && last_ != TimePoint() &&
+      chunk.data().size() >= limits::kLinkSampleBytesMin) {
     measured_bytes_ += chunk.data().size();
     measured_ += now - last_;
   }
@@ -108,13 +126,26 @@ Status EarlyCall::OnChunk(const v1::FetchChunk& chunk) {
     return DataLossError("a chunk of {} bytes, at most {} are supported", chunk.data().size(),
                          limits::kFetchChunkBytesMax);
   }
+  if (chunk.data().empty()) return DataLossError("a chunk without data");
   Measure(chunk);
-  if (!chunk.has_frame()) return AddHead(chunk);
-  return AddFrame(chunk);
+  if (chunk.frames().empty()) return AddHead(chunk);
+  uint64_t offset = 0;
+  for (const v1::EarlyFrame& frame : chunk.frames()) {
+    if (frame.entry().size_bytes() > chunk.data().size() - offset) break;
+    DWS_RETURN_IF_ERROR(
+        AddFrame(frame, AsBytes(chunk.data()).subspan(offset, frame.entry().size_bytes())));
+    offset += frame.entry().size_bytes();
+  }
+  if (offset == chunk.data().size()) return OkStatus();
+  return DataLossError("a chunk of {} bytes, whose frames do not have that size together",
+                       chunk.data().size());
 }
 
 Status EarlyCall::AddHead(const v1::FetchChunk& chunk) {
-  if (head_bytes_ == 0) head_bytes_ = chunk.object_bytes();
+  if (head_bytes_ == 0) {
+    head_bytes_ = chunk.object_bytes();
+    if (options_.progress != nullptr) options_.progress->total_bytes += head_bytes_;
+  }
   if (head_bytes_ == 0 || head_bytes_ > kObjectHeaderBytes + limits::kManifestBytesMax ||
       chunk.object_bytes() != head_bytes_ || chunk.offset() != head_.size() ||
       chunk.data().size() > head_bytes_ - head_.size()) {
@@ -125,15 +156,16 @@ Status EarlyCall::AddHead(const v1::FetchChunk& chunk) {
   }
   const ByteSpan bytes = AsBytes(chunk.data());
   head_.insert(head_.end(), bytes.begin(), bytes.end());
+  MutexLock lock(mutex_);
+  arrived_at_ = std::chrono::steady_clock::now();
   if (options_.progress != nullptr) options_.progress->done_bytes += bytes.size();
   return OkStatus();
 }
 
 // That a slice's frames ascend bounds how many there can be.
-Status EarlyCall::AddFrame(const v1::FetchChunk& chunk) {
-  const RankSlice slice(chunk.frame().rank_slice());
-  SpooledFrame frame{.slice = slice, .entry = FromProto(chunk.frame().entry())};
-  const ByteSpan bytes = AsBytes(chunk.data());
+Status EarlyCall::AddFrame(const v1::EarlyFrame& message, ByteSpan bytes) {
+  const RankSlice slice(message.rank_slice());
+  SpooledFrame frame{.slice = slice, .entry = FromProto(message.entry())};
   const bool known = slice.value() < layout_.slice_count() && Selects(slices_, slice);
   if (!known || head_bytes_ > 0) {
     return DataLossError("a frame of rank slice {}, which was not asked for, or too late",
@@ -143,16 +175,14 @@ Status EarlyCall::AddFrame(const v1::FetchChunk& chunk) {
   uint32_t& next = next_block_[slice];
   const FrameEntry& entry = frame.entry;
   if (entry.block_count == 0 || entry.first_block < next || entry.first_block > blocks ||
-      entry.block_count > blocks - entry.first_block || entry.size_bytes != bytes.size()) {
+      entry.block_count > blocks - entry.first_block || bytes.empty()) {
     return DataLossError(
-        "a frame of {} bytes with blocks {} + {} of rank slice {}, expected {} bytes and blocks "
-        "between {} and {}",
-        bytes.size(), entry.first_block, entry.block_count, slice.value(), entry.size_bytes, next,
-        blocks);
+        "a frame of {} bytes with blocks {} + {} of rank slice {}, expected them between {} and {}",
+        bytes.size(), entry.first_block, entry.block_count, slice.value(), next, blocks);
   }
   next = entry.first_block + entry.block_count;
-  if (!chunk.frame().class_table().empty()) {
-    DWS_ASSIGN_OR_RETURN(frame.classes, UnpackClassTable(AsBytes(chunk.frame().class_table())));
+  if (!message.class_table().empty()) {
+    DWS_ASSIGN_OR_RETURN(frame.classes, UnpackClassTable(AsBytes(message.class_table())));
   }
   if (options_.progress != nullptr) options_.progress->total_bytes += bytes.size();
   MutexLock lock(mutex_);
@@ -164,7 +194,8 @@ Status EarlyCall::AddFrame(const v1::FetchChunk& chunk) {
   frame.spool_offset = waiting_->spool.size_bytes();
   DWS_RETURN_IF_ERROR(waiting_->spool.Append(bytes));
   waiting_->frames.push_back(std::move(frame));
-  if (waiting_->spool.size_bytes() >= kGroupBytesMin) changed_.NotifyAll();
+  arrived_at_ = std::chrono::steady_clock::now();
+  if (IsGroup()) changed_.NotifyAll();
   return OkStatus();
 }
 

@@ -50,12 +50,14 @@ class EarlyCall {
   // On the reading thread, until the stream ends or something is wrong with it.
   void Read(grpc::ClientReader<v1::FetchChunk>& reader);
   Status OnChunk(const v1::FetchChunk& chunk);
-  Status AddFrame(const v1::FetchChunk& chunk);
+  Status AddFrame(const v1::EarlyFrame& message, ByteSpan bytes);
   Status AddHead(const v1::FetchChunk& chunk);
   // Waits while more is not taken than may wait. False: nobody takes any more.
   bool AwaitRoom();
-  // What waits, once it is worth a group, or the last; nullopt: nothing, and the stream has ended.
-  // CANCELLED: nothing is wanted any more.
+  // Whether what waits is worth a group.
+  bool IsGroup() const REQUIRES(mutex_);
+  // That, or the last; nullopt: nothing, and the stream has ended. CANCELLED: nothing is wanted any
+  // more. UNAVAILABLE: nothing arrives for limits::kRpcDeadline.
   Result<std::optional<Batch>> Next();
   Status TakeAll(const FrameTaker& take);
   void Measure(const v1::FetchChunk& chunk);
@@ -77,6 +79,8 @@ class EarlyCall {
   Mutex mutex_;
   CondVar changed_;
   std::optional<Batch> waiting_ GUARDED_BY(mutex_);
+  uint64_t taken_bytes_ GUARDED_BY(mutex_) = 0;
+  TimePoint arrived_at_ GUARDED_BY(mutex_);  // the last byte
   bool ended_ GUARDED_BY(mutex_) = false;    // the stream
   bool stopped_ GUARDED_BY(mutex_) = false;  // taking
   Status read_ GUARDED_BY(mutex_);           // what was wrong with what came

@@ -129,10 +129,16 @@ Result<std::vector<std::byte>> SyncLinks::FetchEarly(const SyncTarget& target, T
                                                      const DeltaWant& want,
                                                      const Spool::Options& spool,
                                                      const FrameTaker& take) {
-  const PulseWait wait(pulse_);
+  std::optional<PulseWait> wait(pulse_);
+  const auto taken = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
+    wait.reset();  // that is work
+    const Status status = take(frames, arrived);
+    wait.emplace(pulse_);
+    return status;
+  };
   SyncLink& link = Link(target, rank);
   return link.fetcher(target, rank)
-      .ObjectEarly(target, rank, want, link.speed().Choose(profile_), spool, link.speed(), take);
+      .ObjectEarly(target, rank, want, link.speed().Choose(profile_), spool, link.speed(), taken);
 }
 
 Result<FetchedFull> SyncLinks::FetchFull(const SyncTarget& target, TrainerRank rank,

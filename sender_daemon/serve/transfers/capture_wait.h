@@ -1,6 +1,7 @@
 // How a transfer of a version that is still being captured waits for the capture to go on.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -11,22 +12,28 @@ namespace dws {
 // Threads: one at a time.
 class CaptureWait {
  public:
-  // The capture is looked at so often, and given up after so long without the next piece: the
-  // receiver then takes the version when it is published.
-  static constexpr Duration kPoll = std::chrono::milliseconds(1);
-  static constexpr Duration kMax = std::chrono::seconds(2);
-
-  // There is nothing to send now. False: there was not for too long.
+  // There is nothing to send now. False: there was not for too long; the receiver then takes the
+  // version when it is published.
   bool Goes() {
     const TimePoint now = std::chrono::steady_clock::now();
     if (since_ == TimePoint()) since_ = now;
     return now - since_ < kMax;
   }
+  // When the capture is to be looked at again: later each time that it had nothing.
+  Duration Poll() { return std::exchange(poll_, std::min<Duration>(2 * poll_, kPollMax)); }
   // There is something; returns whether it was waited for.
-  bool End() { return std::exchange(since_, TimePoint()) != TimePoint(); }
+  bool End() {
+    poll_ = kPollMin;
+    return std::exchange(since_, TimePoint()) != TimePoint();
+  }
 
  private:
+  static constexpr Duration kPollMin = std::chrono::milliseconds(1);
+  static constexpr Duration kPollMax = std::chrono::milliseconds(8);
+  static constexpr Duration kMax = std::chrono::seconds(2);
+
   TimePoint since_ = {};  // zero: it does not wait
+  Duration poll_ = kPollMin;
 };
 
 }  // namespace dws

@@ -16,7 +16,13 @@ void EarlyStream::Send(EarlyOrder order) {
   order_ = std::move(order);
   sent_.resize(order_.state->layout().slice_count());
   if (order_.open == nullptr) return OpenRetained();
+  order_.open->OnEnd(this, [this] { paced_.Hurry(); });
   Next();
+}
+
+void EarlyStream::OnDone() {
+  if (order_.open != nullptr) order_.open->Leave(this);
+  delete this;
 }
 
 void EarlyStream::OnCancel() {
@@ -46,10 +52,10 @@ void EarlyStream::Next() {
   if (cancelled_ || !wait_.Goes()) {
     return Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
   }
-  paced_.After(CaptureWait::kPoll, [this] { Next(); });
+  paced_.After(wait_.Poll(), [this] { Next(); });
 }
 
-bool EarlyStream::WriteFramed() {
+bool EarlyStream::HasFramed() {
   while (sending_ == nullptr || next_frame_ == sending_->delta.frames.size()) {
     sending_ = nullptr;
     const std::optional<FramedSlice> framed = order_.open->At(next_framed_);
@@ -60,9 +66,20 @@ bool EarlyStream::WriteFramed() {
     sent_[framed->slice.value()] = true;
     next_frame_ = 0;
   }
-  const FrameEntry& entry = sending_->delta.frames[next_frame_++];
-  WriteFrame(sending_->delta, entry,
+  return true;
+}
+
+bool EarlyStream::WriteFramed() {
+  chunk_.Clear();
+  while (HasFramed()) {
+    const FrameEntry& entry = sending_->delta.frames[next_frame_];
+    if (!Fits(entry)) break;
+    ++next_frame_;
+    AddFrame(sending_->delta, entry,
              ByteSpan(sending_->bytes).subspan(entry.offset, entry.size_bytes));
+  }
+  if (chunk_.frames().empty()) return false;
+  WriteChunk();
   return true;
 }
 
@@ -89,23 +106,28 @@ void EarlyStream::OpenRetained() {
   WriteRetained();
 }
 
-void EarlyStream::WriteRetained() {
-  while (next_slice_ < manifest_->slices.size()) {
+const SliceDelta* EarlyStream::NextRetained() {
+  for (; next_slice_ < manifest_->slices.size(); ++next_slice_, next_frame_ = 0) {
     const SliceDelta& slice = manifest_->slices[next_slice_];
-    if (next_frame_ == slice.frames.size() || sent_[slice.slice.value()] ||
-        !Selects(order_.only, slice.slice)) {
-      ++next_slice_;
-      next_frame_ = 0;
-      continue;
-    }
-    const FrameEntry& entry = slice.frames[next_frame_++];
-    return WriteFrame(slice, entry, FrameBytes(object_, header_, entry));
+    const bool wanted = !sent_[slice.slice.value()] && Selects(order_.only, slice.slice);
+    if (wanted && next_frame_ < slice.frames.size()) return &slice;
   }
+  return nullptr;
+}
+
+void EarlyStream::WriteRetained() {
+  chunk_.Clear();
+  while (const SliceDelta* slice = NextRetained()) {
+    const FrameEntry& entry = slice->frames[next_frame_];
+    if (!Fits(entry)) break;
+    ++next_frame_;
+    AddFrame(*slice, entry, FrameBytes(object_, header_, entry));
+  }
+  if (!chunk_.frames().empty()) return WriteChunk();
   const ByteSpan start = object_.first(header_.total_bytes() - header_.frames_bytes);
   if (start_sent_ == start.size()) return Finish(grpc::Status::OK);
   const ByteSpan next = start.subspan(
       start_sent_, std::min<uint64_t>(limits::kFetchChunkBytesMax, start.size() - start_sent_));
-  chunk_.Clear();
   chunk_.set_object_bytes(start.size());
   chunk_.set_offset(start_sent_);
   chunk_.set_data(next.data(), next.size());
@@ -113,18 +135,20 @@ void EarlyStream::WriteRetained() {
   WriteChunk();
 }
 
-void EarlyStream::WriteFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame) {
-  chunk_.Clear();
-  chunk_.set_data(frame.data(), frame.size());
-  v1::EarlyFrame& head = *chunk_.mutable_frame();
+bool EarlyStream::Fits(const FrameEntry& entry) const {
+  return chunk_.frames().empty() ||
+         entry.size_bytes <= limits::kFetchChunkBytesMax - chunk_.data().size();
+}
+
+void EarlyStream::AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame) {
+  chunk_.mutable_data()->append(AsText(frame));
+  v1::EarlyFrame& head = *chunk_.add_frames();
   head.set_rank_slice(slice.slice.value());
   *head.mutable_entry() = ToProto(entry);
   head.mutable_entry()->clear_offset();
-  if (slice.classes.has_value()) {
-    const ClassTableBytes bytes = PackClassTable(*slice.classes);
-    head.set_class_table(bytes.data(), ClassTableSize(*slice.classes));
-  }
-  WriteChunk();
+  if (!slice.classes.has_value()) return;
+  const ClassTableBytes bytes = PackClassTable(*slice.classes);
+  head.set_class_table(bytes.data(), ClassTableSize(*slice.classes));
 }
 
 void EarlyStream::WriteChunk() {

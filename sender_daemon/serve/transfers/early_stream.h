@@ -45,18 +45,24 @@ class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override { delete this; }
+  void OnDone() override;
 
  private:
   // Writes what is next, or waits for it, or finishes.
   void Next();
-  // The next frame of the open delta; false: there is none now.
+  // The next frames of the open delta; false: there are none now.
   bool WriteFramed();
+  // Whether sending_ has a frame that is not sent: of the next slice, if it is done with one.
+  bool HasFramed();
   // The version is in the log, or was.
   void OpenRetained();
-  // A frame that was not sent yet, or else the next part of the object's start, or finishes.
+  // Frames that were not sent yet, or else the next part of the object's start, or finishes.
   void WriteRetained();
-  void WriteFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame);
+  // The next slice that has frames which are not sent, and the first of them; null: there is none.
+  const SliceDelta* NextRetained();
+  // Whether the chunk has room for the frame; an empty one has.
+  bool Fits(const FrameEntry& entry) const;
+  void AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame);
   void WriteChunk();
 
   Executor& executor_;

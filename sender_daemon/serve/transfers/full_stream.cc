@@ -223,7 +223,7 @@ bool FullStream::AwaitCapture() {
   }
   if (early_.empty()) return false;
   if (!cancelled_ && wait_.Goes()) {
-    paced_.After(CaptureWait::kPoll, [this] { OnExecutor(&FullStream::Next); });
+    paced_.After(wait_.Poll(), [this] { OnExecutor(&FullStream::Next); });
   } else {
     Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
   }

@@ -13,7 +13,7 @@
 namespace dws {
 
 // Lifecycle: of a reactor, which calls Cancel when its call is cancelled. Threads: one write at a
-// time; Cancel from any.
+// time; Cancel and Hurry from any.
 class PacedWrite {
  public:
   explicit PacedWrite(EgressLimit& limit) : limit_(limit) {}
@@ -39,6 +39,11 @@ class PacedWrite {
   void Cancel() {
     MutexLock lock(mutex_);
     cancelled_ = true;
+    alarm_.Cancel();
+  }
+  // What waits is called now.
+  void Hurry() {
+    MutexLock lock(mutex_);
     alarm_.Cancel();
   }
 

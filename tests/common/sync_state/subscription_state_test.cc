@@ -451,6 +451,13 @@ TEST_CASE("a version may be read early once every rank captures it or offers it"
   SECTION("a rank is already at the next one") {
     state.OnReplacing(kFirst, kStream, RankEpoch(1), WeightVersion(3));
     CHECK_FALSE(state.EarlyTarget().has_value());
+    CHECK(state.Coming(*early));  // it has captured this one, and will offer it
+    REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kStream, {1, 2})).ok());
+    REQUIRE(state.EarlyTarget().has_value());
+    CHECK(state.EarlyTarget()->version == WeightVersion(2));
+    CHECK_FALSE(state.EarlyTarget()->ranks[0].early());
+    state.OnReplacing(kSecond, kStream, RankEpoch(1), std::nullopt);
+    CHECK_FALSE(state.Coming(*early));
   }
   SECTION("a sender is lost, or welcomes again") {
     state.OnDisconnect(kSecond);

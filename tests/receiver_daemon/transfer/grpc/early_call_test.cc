@@ -19,7 +19,7 @@ using Writer = grpc::ServerWriter<v1::FetchChunk>;
 // A frame of the test's layout, whose bytes are letters.
 v1::FetchChunk Frame(uint32_t slice, uint32_t first, uint32_t count, size_t size = 100) {
   v1::FetchChunk chunk;
-  v1::EarlyFrame& frame = *chunk.mutable_frame();
+  v1::EarlyFrame& frame = *chunk.add_frames();
   frame.set_rank_slice(slice);
   frame.mutable_entry()->set_first_block(first);
   frame.mutable_entry()->set_block_count(count);
@@ -87,8 +87,11 @@ TEST_CASE("frames are taken as they come, and the object's start at the end", "[
     asked = request;
     writer.Write(Frame(1, 0, 1, 300'000));
     CHECK(Eventually([&] { return go.load(); }));
-    writer.Write(Frame(0, 0, 1));
-    writer.Write(Frame(0, 1, 1, 50));
+    v1::FetchChunk both = Frame(0, 0, 1);
+    const v1::FetchChunk second = Frame(0, 1, 1, 50);
+    *both.add_frames() = second.frames(0);
+    both.mutable_data()->append(second.data());
+    writer.Write(both);
     writer.Write(Head(0, 100, 60));
     writer.Write(Head(60, 100, 40));
     return grpc::Status::OK;
@@ -147,11 +150,17 @@ TEST_CASE("what breaks the protocol ends an early fetch with the reason", "[sync
   SECTION("another size") {
     v1::FetchChunk frame = Frame(0, 0, 1);
     frame.mutable_data()->push_back('x');
-    with({frame, head}, "a frame of 101 bytes");
+    with({frame, head}, "a chunk of 101 bytes, whose frames do not have that size");
   }
+  SECTION("a frame larger than its chunk") {
+    v1::FetchChunk frame = Frame(0, 0, 1);
+    frame.mutable_data()->pop_back();
+    with({frame, head}, "a chunk of 99 bytes, whose frames do not have that size");
+  }
+  SECTION("an empty chunk") { with({v1::FetchChunk()}, "without data"); }
   SECTION("a class table that is none") {
     v1::FetchChunk frame = Frame(0, 0, 1);
-    frame.mutable_frame()->set_class_table("x");
+    frame.mutable_frames(0)->set_class_table("x");
     with({frame, head}, "class table");
   }
   SECTION("a frame after the start") { with({head, Frame(0, 0, 1)}, "or too late"); }

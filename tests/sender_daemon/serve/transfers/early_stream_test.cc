@@ -151,7 +151,7 @@ struct Fetch {
     if (!reader->Read(&chunk)) return false;
     waits.push_back(chunk.waited());
     REQUIRE(chunk.data().size() <= limits::kFetchChunkBytesMax);
-    if (!chunk.has_frame()) {
+    if (chunk.frames().empty()) {
       REQUIRE(chunk.offset() == start.size());
       start += chunk.data();
       REQUIRE(start.size() <= chunk.object_bytes());
@@ -160,9 +160,16 @@ struct Fetch {
     }
     CHECK(start.empty());  // comes after all frames
     CHECK(chunk.object_bytes() == 0);
-    frames[chunk.frame().rank_slice()].push_back({.entry = FromProto(chunk.frame().entry()),
-                                                  .data = chunk.data(),
-                                                  .class_table = chunk.frame().class_table()});
+    size_t offset = 0;
+    for (const v1::EarlyFrame& frame : chunk.frames()) {
+      const FrameEntry entry = FromProto(frame.entry());
+      REQUIRE(entry.size_bytes <= chunk.data().size() - offset);
+      frames[frame.rank_slice()].push_back({.entry = entry,
+                                            .data = chunk.data().substr(offset, entry.size_bytes),
+                                            .class_table = frame.class_table()});
+      offset += entry.size_bytes;
+    }
+    CHECK(offset == chunk.data().size());
     return true;
   }
   grpc::Status ReadAll() {
