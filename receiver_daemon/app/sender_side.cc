@@ -32,6 +32,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .view = options.view,
           .tls = std::move(tls),
           .profile = options.profile,
+          .early_deltas = options.early_deltas,
           .full_ways = {.required = options.full_way, .fabric = options.fabric},
           .pool = &parts.pool,
           .pulse = &parts.pulse,

@@ -178,12 +178,24 @@ void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
       ->capture_default_str();
 }
 
-void AddFullWayFlags(CLI::App& app, ReceiverOptions& options) {
+void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--view", options.view,
                  "What the engine holds in place of the trainer's BF16 tensors: a recipe, and the "
                  "tensors that it leaves as they are, as in "
                  "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight")
       ->type_name("RECIPE[,except=PATTERN...]");
+  app.add_option_function<std::string>(
+         "--early-deltas",
+         [&options](const std::string& choice) {
+           options.early_deltas =
+               choice == "auto" ? std::nullopt : std::optional(choice == "always");
+         },
+         "Fetch and stage deltas while senders still capture them (always), or when they are "
+         "published (never); by auto the former from other hosts alone, as on this host it would "
+         "take cores from the capture")
+      ->check(CLI::IsMember({"auto", "always", "never"}).description(""))
+      ->type_name("auto|always|never")
+      ->default_str("auto");
   app.add_option_function<std::string>(
          "--full-way",
          [&options](const std::string& way) {
@@ -249,7 +261,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
       app, options.profile,
       "Deltas to ask for: the smallest (wan), small and cheap to apply (fast), nothing dense to "
       "decode (direct), by the speed of the link (auto)");
-  AddFullWayFlags(app, options);
+  AddTransferFlags(app, options);
   app.add_option("--ports-file", options.ports_file, "Write the bound ports to this file as JSON")
       ->type_name("PATH");
   app.add_flag("--insecure", options.insecure,

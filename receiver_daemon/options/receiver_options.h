@@ -72,6 +72,7 @@ struct ReceiverOptions : DaemonOptions {
   CommitPolicy commit_policy;  // of a group's leader: for all; on its members and followers: none
   size_t threads = 1;          // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
+  std::optional<bool> early_deltas;  // none: from senders of other hosts
   FullWayChoice full_way = {};
   std::string view;  // that is followed; empty: the trainer's own tensors
   FabricChoice fabric;

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 
+#include "common/service/listen_address.h"
 #include "common/service/sockets/unix_socket.h"
 
 namespace dws {
@@ -31,6 +32,12 @@ bool IsSocketPath(std::string_view path) {
 std::optional<std::string> UnixPathOf(std::string_view address) {
   if (!address.starts_with(kUnixPrefix)) return std::nullopt;
   return std::string(address.substr(kUnixPrefix.size()));
+}
+
+bool IsOnThisHost(std::string_view address) {
+  if (UnixPathOf(address).has_value()) return true;
+  const Result<ListenAddress> numeric = ParseListenAddress(address);  // a name is no such address
+  return numeric.ok() && numeric->IsLoopback();
 }
 
 Status CheckPeerAddress(std::string_view address, std::string_view what) {

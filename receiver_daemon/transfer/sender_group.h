@@ -81,8 +81,10 @@ class SenderGroup {
   // Whether full tensors of an early version can be asked for (FullWant::early).
   virtual bool reads_early() const { return false; }
 
-  // Whether FetchEarly may be called.
-  virtual bool fetches_early() const { return false; }
+  // Whether FetchEarly may be called, and is worth it.
+  virtual bool fetches_early(const SyncTarget& /*target*/, TrainerRank /*rank*/) const {
+    return false;
+  }
   // The delta base -> target.version while its sender captures it: `take` gets the frames of
   // `want.slices` by the caller's thread, those of a slice in ascending order, and nothing of them is
   // proved. Returns the object's header and manifest once the version is published. `spool`: of what

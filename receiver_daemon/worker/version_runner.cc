@@ -64,11 +64,17 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
 
 bool VersionRunner::MayPrepareEarly(const SyncTarget& target) const {
   const std::optional<VersionAt>& live = parts_.engine.live().at;
-  return std::all_of(target.ranks.begin(), target.ranks.end(), [&](const SyncTarget::Rank& rank) {
-    if (!rank.early()) return true;
-    if (!rank.early_base.has_value()) return parts_.senders.reads_early();
-    return parts_.senders.fetches_early() && live.has_value() && rank.early_base == live->version;
-  });
+  for (uint32_t r = 0; r < target.ranks.size(); ++r) {
+    const SyncTarget::Rank& rank = target.ranks[r];
+    if (!rank.early()) continue;
+    const bool delta = rank.early_base.has_value();
+    if (delta && (!live.has_value() || rank.early_base != live->version)) return false;
+    if (delta ? !parts_.senders.fetches_early(target, TrainerRank(r))
+              : !parts_.senders.reads_early()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,

@@ -165,7 +165,9 @@ class FakeTrainer final : public SenderGroup {
   // While versions are captured: what happens between their last frame and the object's start, which
   // the publication then has. Unset: nothing is fetched early.
   std::function<Status()> while_early;
-  bool fetches_early() const override { return static_cast<bool>(while_early); }
+  bool fetches_early(const SyncTarget&, TrainerRank) const override {
+    return static_cast<bool>(while_early);
+  }
   Result<std::vector<std::byte>> FetchEarly(const SyncTarget& target, TrainerRank rank,
                                             const DeltaWant& want, const Spool::Options& options,
                                             const FrameTaker& take) override {

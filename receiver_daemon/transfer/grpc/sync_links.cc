@@ -6,6 +6,7 @@
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "receiver_daemon/peers/peer_address.h"
 #include "receiver_daemon/transfer/grpc/sync_link.h"
 
 namespace dws {
@@ -22,11 +23,7 @@ Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
 }  // namespace
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
-    : pulse_(options.pulse),
-      profile_(options.profile),
-      broadcasts_(options.broadcasts != nullptr),
-      clock_(clock),
-      ticks_([this] {
+    : pulse_(options.pulse), profile_(options.profile), clock_(clock), ticks_([this] {
         for (const auto& link : links_) link->Tick();
         return limits::kTick;
       }) {
@@ -40,6 +37,8 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
         ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.view,
         options.tls, options.full_ways, options.pool != nullptr ? *options.pool : alone_,
         subscription, clock));
+    early_.push_back(options.broadcasts == nullptr &&
+                     options.early_deltas.value_or(!IsOnThisHost(options.addresses[i])));
     // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
     // from.
     if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
@@ -123,6 +122,10 @@ Result<std::optional<Spool>> SyncLinks::TakeObject(const SyncTarget& target, Tra
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
   const PulseWait wait(pulse_);
   return Link(target, rank).fetcher(target, rank).Describe(target.stream, target.version);
+}
+
+bool SyncLinks::fetches_early(const SyncTarget& target, TrainerRank rank) const {
+  return early_[target.ranks[rank.value()].sender.value()];
 }
 
 Result<std::vector<std::byte>> SyncLinks::FetchEarly(const SyncTarget& target, TrainerRank rank,

@@ -33,6 +33,9 @@ class SyncLinks final : public SenderGroup {
     std::string view = {};  // that is followed; empty: the trainer's own tensors
     PeerTls tls = {};
     ProfileChoice profile = ProfileChoice::kAuto;
+    // Whether deltas are fetched while they are captured; none: from senders of other hosts. On one
+    // host it would take cores from the capture, which the trainer waits for.
+    std::optional<bool> early_deltas = {};
     FullWayRules full_ways = {};
     ThreadPool* pool = nullptr;  // copies what is on this host; null: the caller does alone
     Pulse* pulse = nullptr;      // waits while a transfer is waited for
@@ -72,7 +75,7 @@ class SyncLinks final : public SenderGroup {
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   bool reads_early() const override { return true; }
   // Not beside broadcasts, which bring a version to many for the price of one.
-  bool fetches_early() const override { return !broadcasts_; }
+  bool fetches_early(const SyncTarget& target, TrainerRank rank) const override;
   Result<std::vector<std::byte>> FetchEarly(const SyncTarget& target, TrainerRank rank,
                                             const DeltaWant& want, const Spool::Options& spool,
                                             const FrameTaker& take) override;
@@ -88,7 +91,7 @@ class SyncLinks final : public SenderGroup {
 
   Pulse* const pulse_;
   const ProfileChoice profile_;
-  const bool broadcasts_;
+  std::vector<bool> early_;  // by sender: whether deltas are fetched while they are captured
   const Clock& clock_;
   ThreadPool alone_{0};
   std::vector<std::unique_ptr<SyncLink>> links_;

@@ -29,7 +29,7 @@ class EarlyDeltaTest(IntegrationCase):
     def begin(self, profile: str) -> None:
         self.random = np.random.default_rng(37)
         self.sender = self.cluster.start_sender(0, f"--profile={profile}", name=f"s-{profile}")
-        flags = (f"--sender={self.sender.address}", f"--profile={profile}")
+        flags = (f"--sender={self.sender.address}", f"--profile={profile}", "--early-deltas=always")
         self.receiver = self.cluster.start_receiver(f"r-{profile}", *flags, senders=False)
         self.dws_trainer = dws.Trainer(self.sender.socket, "test", 0, 1, None)
         self.addCleanup(self.dws_trainer.close)

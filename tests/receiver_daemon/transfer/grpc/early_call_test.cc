@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -126,6 +127,27 @@ TEST_CASE("frames are taken as they come, and the object's start at the end", "[
   CHECK(asked.version() == 5);
   CHECK(asked.base_version() == 4);
   CHECK_FALSE(asked.has_only());
+}
+
+TEST_CASE("deltas are fetched early from senders of other hosts, unless it is said otherwise",
+          "[sync]") {
+  const std::vector<std::string> addresses = {"unix:/run/dws.sock", "127.0.0.2:7700",
+                                              "localhost:7700",     "[::1]:7700",
+                                              "192.0.2.7:7700",     "trainer-0.example:7700"};
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription(addresses, std::nullopt, changed, clock);
+  const auto choice =
+      GENERATE(std::optional<bool>(), std::optional<bool>(true), std::optional<bool>(false));
+  const SyncLinks links(
+      {.addresses = addresses, .job_id = "job", .receiver_id = "r0", .early_deltas = choice},
+      subscription, clock);
+  for (uint32_t i = 0; i < addresses.size(); ++i) {
+    const SyncTarget target{
+        .stream = kStream, .version = WeightVersion(2), .ranks = {{.sender = SenderIndex(i)}}};
+    CAPTURE(addresses[i], choice.has_value());
+    CHECK(links.fetches_early(target, TrainerRank(0)) == choice.value_or(i >= 4));
+  }
 }
 
 TEST_CASE("what breaks the protocol ends an early fetch with the reason", "[sync]") {
