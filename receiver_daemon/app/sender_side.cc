@@ -6,6 +6,15 @@
 #include "common/transport/shared_fs/names.h"
 
 namespace dws {
+namespace {
+
+// Of other receivers' deltas several come together, or from elsewhere, or they are of a view.
+bool TakesEarlyDeltas(const ReceiverOptions& options) {
+  return options.view.empty() && options.group.group_id.empty() &&
+         options.host_share.folder.empty() && options.shared_dir.root.empty();
+}
+
+}  // namespace
 
 std::vector<std::string> SenderNames(const ReceiverOptions& options) {
   if (!options.senders.empty()) return options.senders;
@@ -32,7 +41,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .view = options.view,
           .tls = std::move(tls),
           .profile = options.profile,
-          .early_deltas = options.early_deltas,
+          .early_deltas = TakesEarlyDeltas(options) ? options.early_deltas : false,
           .full_ways = {.required = options.full_way, .fabric = options.fabric},
           .pool = &parts.pool,
           .pulse = &parts.pulse,

@@ -16,7 +16,6 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/listen_address.h"
-#include "common/service/protocol_version.h"
 #include "common/service/sockets/handle_socket.h"
 #include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
@@ -260,7 +259,7 @@ void SenderApp::StartSession() {
                               const auto say = [this] { hub_->Replacing(); };
                               if (!delta_executor_->Post(say)) say();
                             },
-                            .fetches_early = [this] { return hub_->AnySince(kEarlyDeltaMinor); },
+                            .fetches_early = [this] { return hub_->AnyEarly(); },
                             .on_refined =
                                 [this](const RankStatePtr& state) {
                                   for (const auto& sink : sinks_) sink->Refine(state);

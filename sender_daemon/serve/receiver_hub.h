@@ -40,6 +40,8 @@ class SyncConnection {
   virtual void Close(const Status& reason) = 0;
   // Of the receiver's release.
   virtual uint32_t protocol_minor() const { return kProtocolMinor; }
+  // Whether it fetches deltas while they are captured.
+  virtual bool early_deltas() const { return false; }
 };
 
 // Threads: safe from any. Callbacks run on the caller's or the hub's own thread, without locks.
@@ -114,12 +116,11 @@ class ReceiverHub {
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
   // A receiver that is connected and of a release with a lower minor; nullopt: there is none.
   std::optional<std::string> OlderThan(uint32_t protocol_minor) const;
-  // Whether a receiver is connected of a release with this minor, or a higher one.
-  bool AnySince(uint32_t protocol_minor) const {
+  // Whether any receiver that is connected fetches deltas while they are captured.
+  bool AnyEarly() const {
     MutexLock lock(mutex_);
-    return std::ranges::any_of(links_, [&](const auto& link) {
-      return link.second.connection->protocol_minor() >= protocol_minor;
-    });
+    return std::ranges::any_of(
+        links_, [](const auto& link) { return link.second.connection->early_deltas(); });
   }
   // Whether policy all leaves this receiver out now.
   bool LeftOut(const AnnouncerState::Receiver& receiver) const;

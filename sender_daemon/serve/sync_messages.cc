@@ -35,13 +35,13 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
   announce.set_object(newest->object.data(), newest->object.size());
 }
 
-void FillReplacing(const RankState& state, uint32_t protocol_minor, v1::Replacing& replacing) {
+void FillReplacing(const RankState& state, bool deltas, v1::Replacing& replacing) {
   *replacing.mutable_stream() = ToProto(state.stream);
   replacing.set_rank_epoch(state.rank_epoch.value());
   if (const auto full = state.snapshot->replacing(); full.has_value()) {
     return replacing.set_version(full->value());
   }
-  if (protocol_minor < kEarlyDeltaMinor) return;  // would take it for a full version
+  if (!deltas) return;  // a receiver of an older release would take it for a full version
   const std::shared_ptr<OpenDelta> delta = state.snapshot->open_delta();
   if (delta == nullptr || !delta->fetchable()) return;
   replacing.set_version(delta->version().value());

@@ -1,8 +1,6 @@
 // The messages in which a Sync stream reports a rank's state to a receiver. For sync_stream.h.
 #pragma once
 
-#include <cstdint>
-
 #include "proto/sync.pb.h"
 #include "sender_daemon/publish/rank_state.h"
 
@@ -14,7 +12,7 @@ void FillWelcome(const RankState& state, v1::Welcome& welcome);
 // What it can serve now, and the newest delta itself if it is small.
 void FillAnnounce(const RankState& state, v1::Announce& announce);
 
-// The version that is being captured now, if a receiver of this release may fetch it already.
-void FillReplacing(const RankState& state, uint32_t protocol_minor, v1::Replacing& replacing);
+// The version that is being captured now, if it may be fetched already; `deltas`: also if it is one.
+void FillReplacing(const RankState& state, bool deltas, v1::Replacing& replacing);
 
 }  // namespace dws

@@ -154,7 +154,7 @@ void SyncStream::Pump() {
       RememberAnnounced(*due.state);
       break;
     case Due::What::kReplacing:
-      FillReplacing(*due.state, protocol_minor(), *down_.mutable_replacing());
+      FillReplacing(*due.state, early_deltas(), *down_.mutable_replacing());
       break;
     case Due::What::kKeepalive:
       down_.mutable_keepalive();
@@ -340,6 +340,7 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   if (!hello.view().empty()) DWS_RETURN_IF_ERROR(quantise::ParseView(hello.view()).status());
   DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
   protocol_minor_.store(hello.protocol_minor());
+  early_deltas_.store(hello.early_deltas());
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_, hello.view()));
   LogInfo("receiver_connected",

@@ -83,6 +83,7 @@ v1::SyncUp SyncLink::Hello() const {
   v1::Hello& hello = *message.mutable_hello();
   Introduce(name_, hello);
   hello.set_view(view_);
+  hello.set_early_deltas(early_deltas_);
   if (broadcasts_ != nullptr) hello.set_nccl_version(broadcasts_->nccl_version());
   if (const std::optional<VersionAt> live = subscription_.live(); live.has_value()) {
     *hello.mutable_stream() = ToProto(live->stream);

@@ -40,6 +40,10 @@ class SyncLink {
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
 
+  // Deltas of this sender are fetched while it captures them. Before the first Tick.
+  void FetchDeltasEarly() { early_deltas_ = true; }
+  bool early_deltas() const { return early_deltas_; }
+
   // See StreamLink; drops transfers with a stream that is silent, and looks again at a welcome that
   // was refused.
   void Tick();
@@ -83,6 +87,7 @@ class SyncLink {
   const std::string address_;
   const ReceiverName name_;
   const std::string view_;
+  bool early_deltas_ = false;
   Status unheard_;  // why the last call ended; of the stream's callbacks
   Subscription& subscription_;
   SenderChannel channel_;

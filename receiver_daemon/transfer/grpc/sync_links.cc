@@ -37,8 +37,10 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
         ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.view,
         options.tls, options.full_ways, options.pool != nullptr ? *options.pool : alone_,
         subscription, clock));
-    early_.push_back(options.broadcasts == nullptr &&
-                     options.early_deltas.value_or(!IsOnThisHost(options.addresses[i])));
+    const bool elsewhere = !IsOnThisHost(options.addresses[i]);
+    if (options.broadcasts == nullptr && options.early_deltas.value_or(elsewhere)) {
+      links_.back()->FetchDeltasEarly();
+    }
     // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
     // from.
     if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
@@ -125,7 +127,7 @@ Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank ra
 }
 
 bool SyncLinks::fetches_early(const SyncTarget& target, TrainerRank rank) const {
-  return early_[target.ranks[rank.value()].sender.value()];
+  return links_[target.ranks[rank.value()].sender.value()]->early_deltas();
 }
 
 Result<std::vector<std::byte>> SyncLinks::FetchEarly(const SyncTarget& target, TrainerRank rank,

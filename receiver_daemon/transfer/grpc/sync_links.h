@@ -91,7 +91,6 @@ class SyncLinks final : public SenderGroup {
 
   Pulse* const pulse_;
   const ProfileChoice profile_;
-  std::vector<bool> early_;  // by sender: whether deltas are fetched while they are captured
   const Clock& clock_;
   ThreadPool alone_{0};
   std::vector<std::unique_ptr<SyncLink>> links_;

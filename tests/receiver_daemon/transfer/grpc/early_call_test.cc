@@ -87,7 +87,7 @@ TEST_CASE("frames are taken as they come, and the object's start at the end", "[
   sender.early = [&](grpc::ServerContext&, const v1::FetchRequest& request, Writer& writer) {
     asked = request;
     writer.Write(Frame(1, 0, 1, 300'000));
-    CHECK(Eventually([&] { return go.load(); }));
+    if (!Eventually([&] { return go.load(); })) return grpc::Status::CANCELLED;
     v1::FetchChunk both = Frame(0, 0, 1);
     const v1::FetchChunk second = Frame(0, 1, 1, 50);
     *both.add_frames() = second.frames(0);
@@ -205,8 +205,8 @@ TEST_CASE("an early fetch ends when the sender or the taker does", "[sync]") {
   receiver.links.Start();
   const auto hangs = [](grpc::ServerContext& context, const v1::FetchRequest&, Writer& writer) {
     writer.Write(Frame(0, 0, 1, 500'000));
-    CHECK(Eventually([&] { return context.IsCancelled(); }));
-    return grpc::Status::CANCELLED;
+    const bool cancelled = Eventually([&] { return context.IsCancelled(); });
+    return cancelled ? grpc::Status::CANCELLED : grpc::Status::OK;
   };
   SECTION("it is given up by the sender") {
     sender.early = [](grpc::ServerContext&, const v1::FetchRequest&, Writer& writer) {

@@ -407,13 +407,14 @@ TEST_CASE("an early fetch of what is not there, or of a range, is refused", "[ea
 
 // A receiver's Sync stream.
 struct Follower {
-  Follower(Sender& sender, const std::string& id, uint32_t protocol_minor)
+  Follower(Sender& sender, const std::string& id, bool early_deltas)
       : stream(sender.stub->Sync(&context)) {
     v1::SyncUp up;
     up.mutable_hello()->set_job_id("job");
     up.mutable_hello()->set_receiver_id(id);
     up.mutable_hello()->set_protocol_major(kProtocolMajor);
-    up.mutable_hello()->set_protocol_minor(protocol_minor);
+    up.mutable_hello()->set_protocol_minor(kProtocolMinor);
+    up.mutable_hello()->set_early_deltas(early_deltas);
     REQUIRE(stream->Write(up));
     REQUIRE(Next().has_welcome());
     REQUIRE(Next().has_announce());
@@ -433,8 +434,11 @@ struct Follower {
 
 TEST_CASE("receivers are told of a delta once it is worth a fetch", "[early_stream]") {
   Sender sender;
-  Follower current(sender, "current", kProtocolMinor);
-  Follower older(sender, "older", kEarlyDeltaMinor - 1);
+  CHECK_FALSE(sender.hub.AnyEarly());
+  Follower older(sender, "older", false);
+  CHECK_FALSE(sender.hub.AnyEarly());
+  Follower current(sender, "current", true);
+  CHECK(sender.hub.AnyEarly());
   sender.Change();
   sender.Begin(2);
   sender.Put(1);  // little
