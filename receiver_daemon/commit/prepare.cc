@@ -18,9 +18,6 @@
 namespace dws {
 namespace {
 
-// How often it is asked what becomes of an early version that is there and not announced.
-constexpr Duration kEarlyPoll = std::chrono::milliseconds(20);
-
 // "data_loss"
 std::string CodeName(const Status& status) {
   std::string name = absl::StatusCodeToString(status.code());
@@ -172,8 +169,7 @@ Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const Live
                                                         .way = Way::kDelta,
                                                         .wanted = wanted,
                                                         .early = &watched}));
-  // A sender may have sent everything before its announcement arrives, or those of others.
-  while (watched() == EarlyVersion::Stage::kCapturing) await(kEarlyPoll);
+  await(kEarlyWait);  // a sender may have sent everything before its announcement arrives
   // Of ranks of which the engine holds nothing only the digests are wanted.
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     PreparedRank& rank = prepared.ranks[r];
@@ -308,16 +304,14 @@ Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
   return prepared;
 }
 
-// Frames are staged as they come. What is damaged, or does not fit into memory, is taken when the
+// Frames are staged as they come; the sender says when the capture does not go on. What is damaged, or does not fit into memory, is taken when the
 // version is published: then it is rejected, repaired or applied in place.
 Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base) {
   const SliceSelection& slices = job.weights.Held(job.rank);
-  const auto wanted = [&job] { return (*job.early)() != EarlyVersion::Stage::kGone; };
   // What waits, and what is being staged, lies in memory beside what is staged.
   const uint64_t waiting_max = std::min(RankBytesMax(job) / 4, kEarlyWaitingBytesMax);
   const uint64_t staging_max = RankBytesMax(job) - 2 * waiting_max;
-  Spool::Options options = SpoolOptions(job, waiting_max);
-  options.wanted = wanted;
+  const Spool::Options options = SpoolOptions(job, waiting_max);
   DeltaStager stager(job.weights, job.rank, staging_max, pool_);
   const TimePoint begin = clock_.Now();
   uint64_t fetched = 0;
@@ -330,13 +324,20 @@ Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base
     if (!added.ok() || !stager.passed()) return added;
     return ResourceExhaustedError("staged writes exceed {} bytes", staging_max);
   };
-  DWS_ASSIGN_OR_RETURN(
-      const std::vector<std::byte> head,
-      senders_.FetchEarly(job.target, job.rank, {.base = base, .slices = slices}, options, take));
+  const Result<std::vector<std::byte>> head =
+      senders_.FetchEarly(job.target, job.rank, {.base = base, .slices = slices}, options, take);
+  DeltaManifest manifest;
+  if (head.ok()) {
+    fetched += head->size();
+    DWS_ASSIGN_OR_RETURN(manifest, ParseObjectManifest(*head, job.layout()));
+  } else if (absl::IsUnavailable(head.status())) {  // the link was lost, not what it had brought
+    DWS_ASSIGN_OR_RETURN(manifest, FetchRest(job, base, waiting_max, stager, fetched));
+  } else {
+    return head.status();
+  }
   const Duration fetch = clock_.Now() - begin - staging;
-  DWS_ASSIGN_OR_RETURN(const DeltaManifest manifest, ParseObjectManifest(head, job.layout()));
   DWS_ASSIGN_OR_RETURN(PreparedRank prepared, FromManifest(job, base, manifest));
-  prepared.fetched_bytes = fetched + head.size();
+  prepared.fetched_bytes = fetched;
   prepared.fetch = fetch;
   DWS_ASSIGN_OR_RETURN(StagedDelta staged, stager.Finish(manifest, job.state().slices));
   if (!staged.rejected.empty()) {
@@ -346,6 +347,45 @@ Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base
   if (staged.in_place) return ResourceExhaustedError("the device has no memory for staged writes");
   prepared.staged = std::move(staged.groups);
   return prepared;
+}
+
+Result<DeltaManifest> Preparer::FetchRest(const Job& job, WeightVersion base, uint64_t bytes_max,
+                                          DeltaStager& stager, uint64_t& fetched) {
+  const auto part = [&](const SliceSelection& slices, uint64_t skip_bytes) -> Result<Spool> {
+    const DeltaWant want{.base = base, .slices = slices, .old = nullptr, .skip_bytes = skip_bytes};
+    DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, want,
+                                                           SpoolOptions(job, bytes_max)));
+    fetched += spool.size_bytes() - skip_bytes;
+    return spool;
+  };
+  const SliceSelection none = std::vector<RankSlice>();
+  DWS_ASSIGN_OR_RETURN(const Spool start, part(none, 0));
+  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(start, job.layout(), none));
+  const SliceSelection lacking = stager.Lacking(object.manifest);
+  if (lacking->empty()) return std::move(object.manifest);
+  // The part has the start again, and frames that are here perhaps.
+  uint64_t end = start.size_bytes();
+  uint64_t skip_bytes = end;
+  std::vector<SpooledFrame> frames;
+  for (const SliceDelta& slice : object.manifest.slices) {
+    if (!Selects(lacking, slice.slice)) continue;
+    for (const FrameEntry& entry : slice.frames) {
+      const bool here = stager.Added(slice.slice, entry);
+      if (!here) {
+        frames.push_back(
+            {.slice = slice.slice, .entry = entry, .spool_offset = end, .classes = slice.classes});
+      }
+      end += entry.size_bytes;
+      if (here && frames.empty()) skip_bytes = end;
+    }
+  }
+  DWS_ASSIGN_OR_RETURN(const Spool rest, part(lacking, skip_bytes));
+  if (rest.size_bytes() != end) {
+    return DataLossError("a part of a delta object has {} bytes, expected {}", rest.size_bytes(),
+                         end);
+  }
+  DWS_RETURN_IF_ERROR(stager.Add(frames, rest));
+  return std::move(object.manifest);
 }
 
 // What had drifted was known before: the delta is not to blame, and its sender is not told.

@@ -139,6 +139,10 @@ class Preparer {
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
   Result<PreparedRank> FromEarlyDelta(const Job& job, WeightVersion base);
+  // After a call that broke: the manifest, and what `stager` lacks of it, if the version is published. `bytes_max`: of what is
+  // spooled in memory.
+  Result<DeltaManifest> FetchRest(const Job& job, WeightVersion base, uint64_t bytes_max,
+                                  DeltaStager& stager, uint64_t& fetched);
   // What the manifest states, of a delta from `base` to the target.
   static Result<PreparedRank> FromManifest(const Job& job, WeightVersion base,
                                            const DeltaManifest& manifest);

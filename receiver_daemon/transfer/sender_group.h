@@ -45,6 +45,8 @@ struct DeltaWant {
   // What the engine holds as `base`, for a group that composes deltas itself; null: it composes
   // only those that need no weights. Used by the caller's thread.
   const OldWeights* old = nullptr;
+  // So many bytes at the beginning of the object or part are here already: they may come as zeros.
+  uint64_t skip_bytes = 0;
 };
 
 // So many bytes that were fetched early wait at most to be taken.

@@ -63,8 +63,21 @@ Status DeltaStager::Add(std::span<const SpooledFrame> frames, const Spool& spool
     DWS_ASSIGN_OR_RETURN(group.parts.emplace_back(), memory->Stage(set, budget_, pool_));
   }
   group.kept.resize(frames.size(), 0);
+  for (const SpooledFrame& frame : frames) added_.emplace(frame.slice, frame.entry.first_block);
   groups_.push_back(std::move(group));
   return OkStatus();
+}
+
+std::vector<RankSlice> DeltaStager::Lacking(const DeltaManifest& manifest) const {
+  std::vector<RankSlice> lacking;
+  for (const SliceDelta& delta : manifest.slices) {
+    const bool whole = !weights_.Holds(rank_, delta.slice) ||
+                       std::ranges::all_of(delta.frames, [&](const FrameEntry& entry) {
+                         return Added(delta.slice, entry);
+                       });
+    if (!whole) lacking.push_back(delta.slice);
+  }
+  return lacking;
 }
 
 Status DeltaStager::CheckFrames(const std::string& name, const SliceDelta& delta,

@@ -10,8 +10,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -54,6 +56,12 @@ class DeltaStager {
   // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are those
   // of a device (MemoryBackend::Stage).
   Status Add(std::span<const SpooledFrame> frames, const Spool& spool);
+  // Whether this frame was added.
+  bool Added(RankSlice slice, const FrameEntry& entry) const {
+    return added_.contains({slice, entry.first_block});
+  }
+  // The slices of the manifest that the engine holds and of which frames are to be added still.
+  std::vector<RankSlice> Lacking(const DeltaManifest& manifest) const;
   // Whether the cap was exceeded: nothing more is kept.
   bool passed() const { return budget_.passed(); }
 
@@ -85,6 +93,7 @@ class DeltaStager {
   ThreadPool& pool_;
   StagingBudget budget_;
   std::vector<Group> groups_;
+  std::set<std::pair<RankSlice, uint32_t>> added_;  // slices, and the first blocks of their frames
 };
 
 // The same when all of it is there: `frames` are all frames of the object that are wanted.

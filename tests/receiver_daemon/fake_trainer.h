@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -165,6 +166,7 @@ class FakeTrainer final : public SenderGroup {
   // While versions are captured: what happens between their last frame and the object's start, which
   // the publication then has. Unset: nothing is fetched early.
   std::function<Status()> while_early;
+  size_t early_frames_max = SIZE_MAX;  // that are fetched early
   bool fetches_early(const SyncTarget&, TrainerRank) const override {
     return static_cast<bool>(while_early);
   }
@@ -189,6 +191,7 @@ class FakeTrainer final : public SenderGroup {
     std::vector<SpooledFrame> frames = parsed.frames;
     std::stable_sort(frames.begin(), frames.end(),
                      [](const auto& a, const auto& b) { return b.slice < a.slice; });
+    frames.resize(std::min(frames.size(), early_frames_max));
     for (SpooledFrame& frame : frames) {
       if (!Selects(want.slices, frame.slice)) continue;
       DWS_ASSIGN_OR_RETURN(const Spool spool, spooled(ByteSpan(object).subspan(

@@ -49,7 +49,9 @@ Result<std::vector<std::byte>> EarlyCall::Run(v1::SyncService::Stub& stub,
     read = read_;
   }
   if (!read.ok()) context.TryCancel();  // Finish would wait for what is not read
-  const Status status = FromGrpc(reader->Finish());
+  Status status = FromGrpc(reader->Finish());
+  // A call that was cancelled, with its stream perhaps, does not mean that the version is given up.
+  if (absl::IsCancelled(status)) status = UnavailableError("{}", Message(status));
   for (const Status& ended : {taken, read, status}) DWS_RETURN_IF_ERROR(ended);
   if (head_bytes_ == 0 || head_.size() != head_bytes_) {
     return UnavailableError("a delta ended after {} of {} bytes of its header and manifest",

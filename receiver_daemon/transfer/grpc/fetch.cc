@@ -53,7 +53,7 @@ Duration TransferTimeout(uint64_t bytes) {
 }
 
 // Takes chunks until the stream ends; the reason to drop the stream, if there is one.
-Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
+Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options, uint64_t skip_bytes,
                  std::optional<Spool>& spool, uint64_t& object_bytes) {
   if (!spool.has_value()) {
     if (chunk.object_bytes() == 0 || chunk.object_bytes() > limits::kObjectBytesMax) {
@@ -66,6 +66,7 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options,
     sized.size_bytes_expected = object_bytes;
     if (options.progress != nullptr) options.progress->total_bytes += object_bytes;
     spool.emplace(std::move(sized));
+    DWS_RETURN_IF_ERROR(spool->Append(std::vector<std::byte>(skip_bytes)));
   }
   if (chunk.object_bytes() != object_bytes || chunk.offset() != spool->size_bytes() ||
       chunk.data().size() > limits::kFetchChunkBytesMax) {
@@ -111,14 +112,14 @@ Result<std::vector<std::byte>> Fetcher::ObjectEarly(const SyncTarget& target, Tr
 
 Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                               DeltaProfile profile, const SliceSelection& slices,
-                              Spool::Options options) {
+                              uint64_t skip_bytes, Spool::Options options) {
   std::optional<Spool> spool;
   uint64_t object_bytes = 0;
   v1::FetchRequest request = ObjectRequest(stream, base, version, profile, slices);
   Attempts attempts(calls_);
   while (true) {
     if (options.wanted && !options.wanted()) return CancelledError("it was given up");
-    const uint64_t had = spool.has_value() ? spool->size_bytes() : 0;
+    const uint64_t had = spool.has_value() ? spool->size_bytes() : skip_bytes;
     request.set_offset(had);
     ActiveCalls::Call call(calls_, TransferTimeout(object_bytes - had));
     const auto reader = stub_->Fetch(call.context(), request);
@@ -127,12 +128,12 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     bool first = true;
     while (local.ok() && reader->Read(&chunk)) {
       if (std::exchange(first, false)) local = check_peer_(*call.context());
-      if (local.ok()) local = TakeChunk(chunk, options, spool, object_bytes);
+      if (local.ok()) local = TakeChunk(chunk, options, skip_bytes, spool, object_bytes);
     }
     if (!local.ok()) call.context()->TryCancel();
     Status status = FromGrpc(reader->Finish());
     if (!local.ok()) return local;
-    const uint64_t have = spool.has_value() ? spool->size_bytes() : 0;
+    const uint64_t have = spool.has_value() ? spool->size_bytes() : skip_bytes;
     if (status.ok() && spool.has_value() && have == object_bytes) return *std::move(spool);
     if (status.ok())
       status = UnavailableError("a transfer ended after {} of {} bytes", have, object_bytes);

@@ -39,7 +39,8 @@ class Fetcher {
         check_peer_(std::move(check_peer)) {}
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
-                       DeltaProfile profile, const SliceSelection& slices, Spool::Options options);
+                       DeltaProfile profile, const SliceSelection& slices, uint64_t skip_bytes,
+                       Spool::Options options);
   // The same of a version whose capture may be open, in one call. Errors and result as
   // SenderGroup::FetchEarly's.
   Result<std::vector<std::byte>> ObjectEarly(const SyncTarget& target, TrainerRank rank,

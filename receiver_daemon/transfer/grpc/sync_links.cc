@@ -97,10 +97,10 @@ Result<Spool> SyncLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
   SyncLink& link = Link(target, rank);
   const DeltaProfile profile = link.speed().Choose(profile_);
   const TimePoint began = clock_.Now();
-  auto object =
-      link.fetcher(target, rank)
-          .Object(target.stream, want.base, target.version, profile, want.slices, std::move(spool));
-  if (object.ok()) link.speed().Add(object->size_bytes(), clock_.Now() - began);
+  auto object = link.fetcher(target, rank)
+                    .Object(target.stream, want.base, target.version, profile, want.slices,
+                            want.skip_bytes, std::move(spool));
+  if (object.ok()) link.speed().Add(object->size_bytes() - want.skip_bytes, clock_.Now() - began);
   return object;
 }
 

@@ -72,6 +72,33 @@ TEST_CASE("a delta is staged while it is captured, and committed once it is offe
   CHECK(early.trainer.last_report.fetched_bytes == early.trainer.Object(0, 1, 2).size());
 }
 
+TEST_CASE("what had arrived before the link was lost is not fetched again", "[worker]") {
+  Early early;
+  early.trainer.early_frames_max = 1;  // of two slices
+  early.trainer.while_early = [&early] {
+    early.daemon.Offer({1, 2});
+    return UnavailableError("the link is down");
+  };
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.daemon.worker.status().early_staged == 1);
+  early.Step();
+  CHECK(early.client.running == 2);
+  CHECK(early.client.Holds(early.trainer, 2));
+  CHECK(early.trainer.last_report.fetched_bytes == early.trainer.Object(0, 1, 2).size());
+}
+
+TEST_CASE("a delta whose link is lost and that is not published is dropped", "[worker]") {
+  Early early;
+  early.trainer.fail_objects = AbortedError("version 2 is not retained");
+  early.trainer.while_early = [] { return UnavailableError("the link is down"); };
+  early.Capture(2, 1);
+  early.Step();
+  CHECK(early.daemon.worker.status().early_dropped == 1);
+  early.trainer.fail_objects = OkStatus();
+  early.ComesLater();
+}
+
 TEST_CASE("a delta whose capture is given up leaves nothing", "[worker]") {
   Early early;
   early.trainer.while_early = [] { return AbortedError("given up"); };
