@@ -242,6 +242,19 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
                    .early = early};
 }
 
+// Has `stream` send, or end with, what `open` returns; `open` runs on the executor.
+template <typename Stream, typename Open>
+Stream* Serve(Executor& executor, Stream* stream, Open open) {
+  if (!executor.Post([stream, open = std::move(open)] {
+        auto order = open();
+        if (!order.ok()) return stream->Finish(ToGrpc(order.status()));
+        stream->Send(*std::move(order));
+      })) {
+    stream->Finish(ToGrpc(ServesTooMany()));
+  }
+  return stream;
+}
+
 // `peer`: who asks, if over the unix socket.
 Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
                     const std::optional<UnixPeer>& peer, const v1::OpenSnapshotRequest& request,
@@ -327,30 +340,13 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
                                                                  const v1::FetchRequest* request) {
-  if (request->early()) return FetchEarly(request);
-  auto* stream = new FetchStream(metrics_, egress_);
   // On the executor: composing a squash takes long.
-  if (!delta_executor_.Post([this, stream, request] {
-        auto range = OpenRange(hub_, *request);
-        if (!range.ok()) return stream->Finish(ToGrpc(range.status()));
-        stream->Send(*std::move(range));
-      })) {
-    stream->Finish(ToGrpc(ServesTooMany()));
+  if (request->early()) {
+    return Serve(delta_executor_, new EarlyStream(delta_executor_, metrics_, egress_),
+                 [this, request] { return OpenEarly(hub_, *request); });
   }
-  return stream;
-}
-
-grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::FetchEarly(
-    const v1::FetchRequest* request) {
-  auto* stream = new EarlyStream(delta_executor_, metrics_, egress_);
-  if (!delta_executor_.Post([this, stream, request] {
-        auto order = OpenEarly(hub_, *request);
-        if (!order.ok()) return stream->Finish(ToGrpc(order.status()));
-        stream->Send(*std::move(order));
-      })) {
-    stream->Finish(ToGrpc(ServesTooMany()));
-  }
-  return stream;
+  return Serve(delta_executor_, new FetchStream(metrics_, egress_),
+               [this, request] { return OpenRange(hub_, *request); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
@@ -369,14 +365,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
     stream->Finish(parsed);
     return stream;
   }
-  if (!full_executor_.Post([this, stream, message = std::move(message)] {
-        auto order = OpenFull(hub_, message);
-        if (!order.ok()) return stream->Finish(ToGrpc(order.status()));
-        stream->Send(*std::move(order));
-      })) {
-    stream->Finish(ToGrpc(ServesTooMany()));
-  }
-  return stream;
+  return Serve(full_executor_, stream,
+               [this, message = std::move(message)] { return OpenFull(hub_, message); });
 }
 
 grpc::ServerUnaryReactor* SyncServiceImpl::OpenSnapshot(grpc::CallbackServerContext* context,

@@ -64,8 +64,6 @@ class SyncServiceImpl final : public RawSyncService {
                                        v1::OpenFabricReply* reply) override;
 
  private:
-  grpc::ServerWriteReactor<v1::FetchChunk>* FetchEarly(const v1::FetchRequest* request);
-
   const SyncStream::Parts streams_;
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
