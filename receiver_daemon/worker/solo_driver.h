@@ -73,7 +73,7 @@ class SoloDriver final : public VersionDriver {
   const CommitPolicy policy_;
   std::optional<Staged> staged_;
   std::optional<VersionAt> early_;  // the last version that was tried early
-  int early_skips_ = 0;             // versions that are not tried, after one that was too large
+  int early_skips_ = 0;  // so many early deltas are passed over: the last one was too large
 };
 
 }  // namespace dws

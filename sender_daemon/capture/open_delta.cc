@@ -10,7 +10,7 @@
 namespace dws {
 namespace {
 
-// Bytes of a class table in the manifest: a slice that saves no more than this is not class-split.
+// Bytes that a class table takes in the manifest: class-split blocks of a slice have to save more.
 constexpr uint64_t kClassTableCost = kClassesMax + 3;
 
 // Bytes that the other profile's blocks of a slice save. Raw blocks save none: they are for speed.

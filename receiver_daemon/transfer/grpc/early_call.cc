@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "common/base/check.h"
 #include "common/delta/objects/object.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
