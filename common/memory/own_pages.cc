@@ -2,16 +2,28 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
+#include <algorithm>
 
+#include "common/base/bytes.h"
 #include "common/base/check.h"
 
 namespace dws {
+namespace {
 
-void OwnPagesRelease::operator()(std::byte* bytes) const { ::munmap(bytes, size); }
+size_t InHugePages(size_t size) { return CeilDiv(size, kHugePageBytes) * kHugePageBytes; }
+
+}  // namespace
+
+void OwnPagesRelease::operator()(std::byte* bytes) const {
+  if (spare == nullptr) {
+    ::munmap(bytes, size);
+  } else {
+    spare->Keep({bytes, size});
+  }
+}
 
 OwnPages AllocateOwnPages(size_t size) {
-  size = (size + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  size = InHugePages(size);
   // Maps one huge page more than needed, so that it contains an aligned range; unmaps the rest.
   const size_t mapped_size = size + kHugePageBytes;
   void* const mapped =
@@ -26,6 +38,50 @@ OwnPages AllocateOwnPages(size_t size) {
   // Only a hint: where huge pages are off, small ones are used.
   ::madvise(bytes, size, MADV_HUGEPAGE);
   return OwnPages(bytes, OwnPagesRelease{size});
+}
+
+SparePages::~SparePages() { Clear(); }
+
+OwnPages SparePages::Allocate(size_t size) {
+  size = InHugePages(size);
+  std::byte* found = nullptr;
+  {
+    MutexLock lock(mutex_);
+    const auto fits = std::find_if(ranges_.begin(), ranges_.end(),
+                                   [size](const Range& range) { return range.size == size; });
+    if (fits != ranges_.end()) {
+      found = fits->bytes;
+      *fits = ranges_.back();
+      ranges_.pop_back();
+    }
+  }
+  if (found == nullptr) {
+    MakeRoom(size);
+    found = AllocateOwnPages(size).release();
+  }
+  return OwnPages(found, OwnPagesRelease{size, shared_from_this()});
+}
+
+void SparePages::MakeRoom(uint64_t size) {
+  std::vector<OwnPages> freed;  // after the lock
+  MutexLock lock(mutex_);
+  for (uint64_t bytes = 0; bytes < size && !ranges_.empty(); ranges_.pop_back()) {
+    const Range& last = ranges_.back();
+    freed.emplace_back(last.bytes, OwnPagesRelease{last.size});
+    bytes += last.size;
+  }
+}
+
+uint64_t SparePages::size_bytes() const {
+  MutexLock lock(mutex_);
+  uint64_t bytes = 0;
+  for (const Range& range : ranges_) bytes += range.size;
+  return bytes;
+}
+
+void SparePages::Keep(Range range) {
+  MutexLock lock(mutex_);
+  ranges_.push_back(range);
 }
 
 }  // namespace dws

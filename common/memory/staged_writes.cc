@@ -119,7 +119,7 @@ bool StagedWrites::AddChunk(size_t size, size_t wanted) {
   }
   Chunk chunk{.pages = nullptr, .heap = nullptr, .capacity = capacity, .used = 0};
   if (capacity >= kChunkPagesMin) {
-    chunk.pages = AllocateOwnPages(capacity);
+    chunk.pages = budget_ == nullptr ? AllocateOwnPages(capacity) : budget_->Pages(capacity);
   } else {
     chunk.heap = std::make_unique_for_overwrite<std::byte[]>(capacity);
   }

@@ -3,6 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "common/memory/own_pages.h"
 
 namespace dws {
 
@@ -10,7 +14,13 @@ namespace dws {
 // any.
 class StagingBudget {
  public:
-  explicit StagingBudget(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  // `spare`: where staged writes take pages from; null: from the system.
+  explicit StagingBudget(uint64_t bytes_max, std::shared_ptr<SparePages> spare = nullptr)
+      : bytes_max_(bytes_max), spare_(std::move(spare)) {}
+
+  OwnPages Pages(size_t size) const {
+    return spare_ == nullptr ? AllocateOwnPages(size) : spare_->Allocate(size);
+  }
 
   // Whether `bytes` more may be allocated. If so, they are counted and never returned.
   bool Take(uint64_t bytes) {
@@ -29,6 +39,7 @@ class StagingBudget {
 
  private:
   const uint64_t bytes_max_;
+  const std::shared_ptr<SparePages> spare_;
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> passed_{false};
 };

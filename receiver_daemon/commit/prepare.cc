@@ -66,7 +66,8 @@ Spool::Options Preparer::SpoolOptions(const Job& job, uint64_t memory_bytes_max)
           .memory_bytes_max = memory_bytes_max,
           .size_bytes_max = limits::kObjectBytesMax,
           .progress = &progress_,
-          .wanted = job.wanted};
+          .wanted = job.wanted,
+          .spare = spare_};
 }
 
 Result<Description> Preparer::Describe(const SyncTarget& target, TrainerRank rank,
@@ -208,6 +209,7 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
       statuses[index] = Annotate(rank.status(), fmt::format("trainer rank {}", index));
     }
   });
+  spare_->Clear();  // this version has not needed it
   for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
   return prepared;
 }
@@ -264,7 +266,7 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const uint64_t spooled = std::min(spool.memory_bytes(), bytes_max);
   DWS_ASSIGN_OR_RETURN(StagedDelta staged,
                        StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
-                                  job.state().slices, bytes_max - spooled, pool_));
+                                  job.state().slices, bytes_max - spooled, pool_, spare_));
   prepared.staged = std::move(staged.groups);
   std::vector<RankSlice> rejected;
   for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
@@ -312,7 +314,7 @@ Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base
   const uint64_t waiting_max = std::min(RankBytesMax(job) / 4, kEarlyWaitingBytesMax);
   const uint64_t staging_max = RankBytesMax(job) - 2 * waiting_max;
   const Spool::Options options = SpoolOptions(job, waiting_max);
-  DeltaStager stager(job.weights, job.rank, staging_max, pool_);
+  DeltaStager stager(job.weights, job.rank, staging_max, pool_, spare_);
   const TimePoint begin = clock_.Now();
   uint64_t fetched = 0;
   Duration staging = {};

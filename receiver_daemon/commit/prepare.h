@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -163,6 +164,8 @@ class Preparer {
   ThreadPool& pool_;
   const Clock& clock_;
   const Options options_;
+  // What one version no longer takes and the next one takes again.
+  const std::shared_ptr<SparePages> spare_ = std::make_shared<SparePages>();
   TransferProgress progress_;
   mutable Mutex mutex_;
   RejectionCounts rejections_ GUARDED_BY(mutex_);

@@ -63,7 +63,10 @@ Status Spool::Append(ByteSpan bytes) {
       const uint64_t about = options_.size_bytes_expected != 0
                                  ? options_.size_bytes_expected + options_.size_bytes_expected / 64
                                  : kUnknownBytes;
-      memory_.reserve(std::min({about, options_.size_bytes_max, options_.memory_bytes_max}));
+      const uint64_t reserved =
+          std::min({about, options_.size_bytes_max, options_.memory_bytes_max});
+      if (options_.spare != nullptr) options_.spare->MakeRoom(reserved);
+      memory_.reserve(reserved);
     }
     memory_.insert(memory_.end(), bytes.begin(), bytes.end());
   }
@@ -87,7 +90,7 @@ Status Spool::Allocate(uint64_t size) {
     return ErrnoError(errno, fmt::format("making room for {} bytes in {}", size, options_.folder));
   }
   if (size >= kPagesBytesMin && in_pages <= options_.memory_bytes_max) {
-    pages_ = AllocateOwnPages(size);
+    pages_ = options_.spare == nullptr ? AllocateOwnPages(size) : options_.spare->Allocate(size);
   } else {
     memory_.resize(size);
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ class Spool {
     uint64_t size_bytes_expected = 0;      // an estimate; 0: unknown
     TransferProgress* progress = nullptr;  // not owned; counts the bytes that arrive
     std::function<bool()> wanted = {};     // called by each Append and Fill; none: always wanted
+    std::shared_ptr<SparePages> spare = nullptr;  // of memory; null: from the system
   };
 
   explicit Spool(Options options) : options_(std::move(options)) {}

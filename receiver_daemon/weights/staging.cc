@@ -156,8 +156,9 @@ Result<bool> DeltaStager::Seal(StagedDelta& staged) {
 Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
                                const Spool& spool, std::span<const SliceState> live,
-                               uint64_t staging_bytes_max, ThreadPool& pool) {
-  DeltaStager stager(weights, rank, staging_bytes_max, pool);
+                               uint64_t staging_bytes_max, ThreadPool& pool,
+                               std::shared_ptr<SparePages> spare) {
+  DeltaStager stager(weights, rank, staging_bytes_max, pool, std::move(spare));
   DWS_RETURN_IF_ERROR(stager.Add(frames, spool));
   return stager.Finish(manifest, live);
 }

@@ -49,9 +49,10 @@ struct StagedDelta {
 // Lifecycle: Add any number of times, then Finish, once. Threads: one.
 class DeltaStager {
  public:
+  // `spare`: where staged writes take their pages from, perhaps none.
   DeltaStager(const EngineWeights& weights, TrainerRank rank, uint64_t staging_bytes_max,
-              ThreadPool& pool)
-      : weights_(weights), rank_(rank), pool_(pool), budget_(staging_bytes_max) {}
+              ThreadPool& pool, std::shared_ptr<SparePages> spare = nullptr)
+      : weights_(weights), rank_(rank), pool_(pool), budget_(staging_bytes_max, std::move(spare)) {}
 
   // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are those
   // of a device (MemoryBackend::Stage).
@@ -100,7 +101,8 @@ class DeltaStager {
 Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
                                const Spool& spool, std::span<const SliceState> live,
-                               uint64_t staging_bytes_max, ThreadPool& pool);
+                               uint64_t staging_bytes_max, ThreadPool& pool,
+                               std::shared_ptr<SparePages> spare = nullptr);
 
 // What one pause writes: by memory, the parts of all trainer ranks. Made before the pause.
 using ScatterList = std::vector<std::vector<const StagedFrames*>>;

@@ -1,7 +1,12 @@
 #include "receiver_daemon/spool/spool.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "tests/fakes/temp_folder.h"
@@ -80,6 +85,52 @@ TEST_CASE("a spool that cannot create its file names the folder", "[spool]") {
   const Status status = spool.Append(Bytes(1, 0));
   CHECK_FALSE(status.ok());
   CHECK(Message(status).find("/nonexistent/folder") != std::string_view::npos);
+}
+
+TEST_CASE("what one spool no longer needs is room for the next", "[spool]") {
+  constexpr uint64_t kSize = uint64_t{40} << 20;
+  const auto spare = std::make_shared<SparePages>();
+  const Spool::Options options{
+      .memory_bytes_max = 2 * kSize, .size_bytes_max = 2 * kSize, .spare = spare};
+  const std::byte* at = nullptr;
+  {
+    Spool first(options);
+    REQUIRE(first.Allocate(kSize).ok());
+    REQUIRE(first.Fill(kSize - 10, Bytes(10, 1)).ok());
+    at = first.memory().data();
+    CHECK(spare->size_bytes() == 0);
+  }
+  CHECK(spare->size_bytes() == kSize);
+  {
+    Spool second(options);
+    REQUIRE(second.Allocate(kSize).ok());
+    CHECK(second.memory().data() == at);
+    CHECK(second.memory_bytes() == kSize);
+    CHECK(spare->size_bytes() == 0);
+  }
+  Spool appended(options);  // takes other memory
+  REQUIRE(appended.Append(Bytes(10, 1)).ok());
+  CHECK(spare->size_bytes() == 0);
+}
+
+TEST_CASE("a spool's file takes bytes of a mapping that nobody has read", "[spool]") {
+  constexpr size_t kSize = 3 * 4096 + 100;
+  const TempFolder folder;
+  UniqueFd file(::memfd_create("test", MFD_CLOEXEC));
+  const std::vector<std::byte> bytes = Bytes(kSize, 3);
+  REQUIRE(::write(file.get(), bytes.data(), kSize) == ssize_t{kSize});
+  void* const mapped = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED, file.get(), 0);
+  REQUIRE(mapped != MAP_FAILED);
+  const ByteSpan source(static_cast<const std::byte*>(mapped), kSize);
+  Spool spool({.folder = folder.path(), .size_bytes_max = kSize});
+  REQUIRE(spool.Allocate(kSize).ok());
+  REQUIRE(spool.Fill(5000, source.subspan(5000)).ok());
+  REQUIRE(spool.Fill(0, source.first(5000)).ok());
+  std::vector<std::byte> buffer;
+  const auto read = spool.Read(0, kSize, buffer);
+  REQUIRE(read.ok());
+  CHECK(std::equal(read->begin(), read->end(), bytes.begin(), bytes.end()));
+  CHECK(::munmap(mapped, kSize) == 0);
 }
 
 }  // namespace dws

@@ -56,7 +56,7 @@ Status ReceiverSide::Receive(ByteSpan object, ThreadPool& pool) {
 Result<StagedDelta> ReceiverSide::Stage(ThreadPool& pool) const {
   DWS_ASSIGN_OR_RETURN(StagedDelta staged,
                        StageDelta(*engine_, kRank, object_.manifest, object_.frames, *spool_, live_,
-                                  kPlentyBytes, pool));
+                                  kPlentyBytes, pool, spare_));
   if (!staged.rejected.empty()) return staged.rejected.front().reason;
   return staged;
 }

@@ -48,6 +48,7 @@ class ReceiverSide {
   AttachedMemoryPtr memory_;
   EngineWeightsPtr engine_;
   std::optional<Spool> spool_;
+  const std::shared_ptr<SparePages> spare_ = std::make_shared<SparePages>();
   FetchedObject object_;
   std::vector<SliceState> live_;
 };
