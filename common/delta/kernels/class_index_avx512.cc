@@ -11,6 +11,9 @@ namespace {
 
 constexpr uint32_t kGroups = 4;      // groups whose ranks fill one vector
 constexpr uint32_t kRankLanes = 32;  // ranks of a class in a vector
+// How far ahead elements are prefetched, also those of the next block: while an index is computed the
+// processor's own prefetches fall behind.
+constexpr size_t kAheadBytes = 8192;
 
 // The bit of each magnitude byte's class. Thresholds mostly lie close together: then all bytes up
 // to the one below the first are alike, and so are those from the last one on, and one table of 64
@@ -155,6 +158,9 @@ DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, const ClassBits& bits
         __m512i members;
         if (whole) [[likely]] {
           const std::byte* const from = at + size_t{g} * (kWide ? 128 : 64);
+          const auto* const ahead = reinterpret_cast<const char*>(from + kAheadBytes);
+          _mm_prefetch(ahead, _MM_HINT_T1);
+          if constexpr (kWide) _mm_prefetch(ahead + 64, _MM_HINT_T1);
           members = Members<kNear>(
               Magnitudes<kWide>(_mm512_loadu_si512(from),
                                 kWide ? _mm512_loadu_si512(from + 64) : _mm512_setzero_si512()),
