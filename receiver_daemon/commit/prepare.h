@@ -113,6 +113,13 @@ class Preparer {
   // Errors as SenderGroup's; then some ranks are set.
   Result<size_t> DescribeAll(const SyncTarget& target, LiveState& live);
 
+  // Returns to the system what memory a version needed and the next one has not needed for
+  // kSpareTime. Called now and then.
+  static constexpr Duration kSpareTime = std::chrono::minutes(1);
+  void ReturnSpare();
+  // What is kept at present.
+  uint64_t spare_bytes() const { return spare_->size_bytes(); }
+
   // These two from any thread. Of the last Prepare:
   const TransferProgress& progress() const { return progress_; }
   RejectionCounts rejections() const;
@@ -166,6 +173,7 @@ class Preparer {
   const Options options_;
   // What one version no longer takes and the next one takes again.
   const std::shared_ptr<SparePages> spare_ = std::make_shared<SparePages>();
+  TimePoint prepared_at_ = {};  // the last version
   TransferProgress progress_;
   mutable Mutex mutex_;
   RejectionCounts rejections_ GUARDED_BY(mutex_);

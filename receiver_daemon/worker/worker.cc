@@ -187,6 +187,7 @@ Status Worker::Step() {
   const Status status = Round();
   board_.ShowReadiness();  // a round that fails may not have come to it
   driver_->AfterRound(status);
+  preparer_.ReturnSpare();
   watch_.Look();
   return status;
 }

@@ -1,8 +1,10 @@
 // One cap for all bytes of a version that a receiver holds before it commits, staged or spooled.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <vector>
 
 #include "receiver_daemon/commit/prepare.h"
+#include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"
 #include "tests/receiver_daemon/staging_case.h"
 
@@ -91,6 +93,41 @@ TEST_CASE("full tensors and a delta share one cap", "[staging]") {
     CHECK(rank.full->spool.on_disk() == (cap < 4 * full_bytes));
     CHECK(rank.delta_frames.empty() == (cap > 1'000));
   }
+}
+
+TEST_CASE("memory that a version needed is kept for the next one, for a while", "[staging]") {
+  FakeTrainer trainer(
+      {MakeRankLayout({{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {8'000'003}}}})});
+  trainer.Publish();
+  trainer.Publish(0.2);  // staged in chunks of whole pages
+  const FakeEngine engine(trainer.layouts());
+  engine.Load(trainer, 1);
+  ThreadPool pool(0);
+  const LiveState live = LiveAt(trainer, *engine.weights, 1, pool);
+  JumpingClock clock;
+  const TempFolder folder;
+  Preparer preparer(trainer, pool, clock,
+                    {.spool_folder = folder.path(), .staging_bytes_max = kPlenty});
+  const auto prepare = [&](Way way) {
+    const Result<Prepared> prepared =
+        preparer.Prepare(*engine.weights, live, trainer.Target(2), way);
+    REQUIRE(prepared.ok());
+    CHECK(preparer.spare_bytes() == 0);
+    return prepared->staging_bytes();
+  };
+  const uint64_t staged = prepare(Way::kDelta);
+  const uint64_t kept = preparer.spare_bytes();
+  CHECK(kept > staged / 2);
+  CHECK(kept <= staged);
+  preparer.ReturnSpare();
+  CHECK(prepare(Way::kDelta) == staged);
+  CHECK(preparer.spare_bytes() == kept);
+  SECTION("until nothing has needed it for some time") {
+    clock.Jump(Preparer::kSpareTime + std::chrono::seconds(1));
+    preparer.ReturnSpare();
+  }
+  SECTION("until a version does not need it") { prepare(Way::kFull); }
+  CHECK(preparer.spare_bytes() == 0);
 }
 
 }  // namespace dws
