@@ -1,8 +1,10 @@
 #include "common/memory/own_pages.h"
 
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/bytes.h"
 #include "common/base/check.h"
@@ -50,9 +52,8 @@ OwnPages SparePages::Allocate(size_t size) {
     const auto fits = std::find_if(ranges_.begin(), ranges_.end(),
                                    [size](const Range& range) { return range.size == size; });
     if (fits != ranges_.end()) {
-      found = fits->bytes;
-      *fits = ranges_.back();
-      ranges_.pop_back();
+      std::swap(*fits, ranges_.back());
+      found = TakeLast().release();
     }
   }
   if (found == nullptr) {
@@ -62,14 +63,29 @@ OwnPages SparePages::Allocate(size_t size) {
   return OwnPages(found, OwnPagesRelease{size, shared_from_this()});
 }
 
+OwnPages SparePages::TakeLast() {
+  const Range last = ranges_.back();
+  ranges_.pop_back();
+  ASAN_UNPOISON_MEMORY_REGION(last.bytes, last.size);
+  return OwnPages(last.bytes, OwnPagesRelease{last.size});
+}
+
 void SparePages::MakeRoom(uint64_t size) {
-  std::vector<OwnPages> freed;  // after the lock
+  std::vector<OwnPages> unmapped;  // after the lock
   MutexLock lock(mutex_);
-  for (uint64_t bytes = 0; bytes < size && !ranges_.empty(); ranges_.pop_back()) {
-    const Range& last = ranges_.back();
-    freed.emplace_back(last.bytes, OwnPagesRelease{last.size});
-    bytes += last.size;
+  wanted_bytes_ += size;
+  while (wanted_bytes_ >= kSlackBytes && !ranges_.empty()) {
+    wanted_bytes_ -= std::min<uint64_t>(wanted_bytes_, ranges_.back().size);
+    unmapped.push_back(TakeLast());
   }
+  if (ranges_.empty()) wanted_bytes_ = 0;
+}
+
+void SparePages::Clear() {
+  std::vector<OwnPages> unmapped;  // after the lock
+  MutexLock lock(mutex_);
+  wanted_bytes_ = 0;
+  while (!ranges_.empty()) unmapped.push_back(TakeLast());
 }
 
 uint64_t SparePages::size_bytes() const {
@@ -79,7 +95,9 @@ uint64_t SparePages::size_bytes() const {
   return bytes;
 }
 
+// AddressSanitizer finds whoever still uses them, as unmapping would.
 void SparePages::Keep(Range range) {
+  ASAN_POISON_MEMORY_REGION(range.bytes, range.size);
   MutexLock lock(mutex_);
   ranges_.push_back(range);
 }

@@ -28,9 +28,10 @@ using OwnPages = std::unique_ptr<std::byte[], OwnPagesRelease>;
 // with `new`.
 OwnPages AllocateOwnPages(size_t size);
 
-// Pages that are not used at present, but will be: the system clears all that it gives, which can take
-// longer than to fill them. Lifecycle: as long as anybody refers to it, its pages included. Threads:
-// safe from any.
+// Pages that are not used at present, but may be again, by whoever needs exactly as many: the system
+// clears all that it gives, which can take longer than to fill them. Whoever has a cap for spare pages
+// and all other memory together tells of the other, and spare pages give way to that. Lifecycle: as long
+// as anybody refers to it, its pages included. Threads: safe from any.
 class SparePages : public std::enable_shared_from_this<SparePages> {
  public:
   SparePages() = default;
@@ -38,11 +39,15 @@ class SparePages : public std::enable_shared_from_this<SparePages> {
   SparePages(const SparePages&) = delete;
   SparePages& operator=(const SparePages&) = delete;
 
+  // They give way a range at a time, once so much has been asked for.
+  static constexpr uint64_t kSlackBytes = uint64_t{4} << 20;
+
   // As AllocateOwnPages, but with anything in them, and spare again when they are released.
   OwnPages Allocate(size_t size);
-  // Returns spare ones to the system, of at least `size` if there are so many.
+  // `size` bytes of other memory are about to be allocated.
   void MakeRoom(uint64_t size);
-  void Clear() { MakeRoom(UINT64_MAX); }
+  // Unmaps them all.
+  void Clear();
   uint64_t size_bytes() const;
 
  private:
@@ -52,9 +57,11 @@ class SparePages : public std::enable_shared_from_this<SparePages> {
     size_t size = 0;
   };
   void Keep(Range range);
+  OwnPages TakeLast() REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::vector<Range> ranges_ GUARDED_BY(mutex_);
+  uint64_t wanted_bytes_ GUARDED_BY(mutex_) = 0;  // that none has given way to yet
 };
 
 }  // namespace dws

@@ -121,6 +121,7 @@ bool StagedWrites::AddChunk(size_t size, size_t wanted) {
   if (capacity >= kChunkPagesMin) {
     chunk.pages = budget_ == nullptr ? AllocateOwnPages(capacity) : budget_->Pages(capacity);
   } else {
+    if (budget_ != nullptr) budget_->MakeRoom(capacity);
     chunk.heap = std::make_unique_for_overwrite<std::byte[]>(capacity);
   }
   arena_bytes_ += capacity;

@@ -21,6 +21,10 @@ class StagingBudget {
   OwnPages Pages(size_t size) const {
     return spare_ == nullptr ? AllocateOwnPages(size) : spare_->Allocate(size);
   }
+  // Before memory is allocated that is not of Pages.
+  void MakeRoom(size_t size) const {
+    if (spare_ != nullptr) spare_->MakeRoom(size);
+  }
 
   // Whether `bytes` more may be allocated. If so, they are counted and never returned.
   bool Take(uint64_t bytes) {

@@ -210,13 +210,17 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
     }
   });
   spare_->Clear();  // this version has not needed it
-  prepared_at_ = clock_.Now();
+  spare_since_ = clock_.Now();
   for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
   return prepared;
 }
 
 void Preparer::ReturnSpare() {
-  if (clock_.Now() - prepared_at_ > kSpareTime) spare_->Clear();
+  if (spare_->size_bytes() == 0) {
+    spare_since_ = clock_.Now();
+  } else if (clock_.Now() - spare_since_ > kSpareTime) {
+    spare_->Clear();
+  }
 }
 
 // Transfers wait more than they compute, so they do not go by the pool's threads.

@@ -113,10 +113,12 @@ class Preparer {
   // Errors as SenderGroup's; then some ranks are set.
   Result<size_t> DescribeAll(const SyncTarget& target, LiveState& live);
 
-  // Returns to the system what memory a version needed and the next one has not needed for
-  // kSpareTime. Called now and then.
+  // What memory a version no longer takes is kept for the next one. Returns it to the system if this
+  // finds it unused for kSpareTime. Called every few seconds, by the thread that prepares.
   static constexpr Duration kSpareTime = std::chrono::minutes(1);
   void ReturnSpare();
+  // At once.
+  void DropSpare() { spare_->Clear(); }
   // What is kept at present.
   uint64_t spare_bytes() const { return spare_->size_bytes(); }
 
@@ -173,7 +175,7 @@ class Preparer {
   const Options options_;
   // What one version no longer takes and the next one takes again.
   const std::shared_ptr<SparePages> spare_ = std::make_shared<SparePages>();
-  TimePoint prepared_at_ = {};  // the last version
+  TimePoint spare_since_ = {};
   TransferProgress progress_;
   mutable Mutex mutex_;
   RejectionCounts rejections_ GUARDED_BY(mutex_);

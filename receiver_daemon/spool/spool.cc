@@ -21,8 +21,9 @@ constexpr uintptr_t kSmallPageBytes = 4096;
 // From here on what is allocated lies in huge pages.
 constexpr uint64_t kPagesBytesMin = uint64_t{32} << 20;
 
-// Of shared memory that this process has not read yet. Writing from that takes the kernel ten times as
-// long: where it finds a page that is not mapped it gives up what it has copied, and clears that.
+// Maps what this process has not read yet of shared memory; of other memory all is mapped. A kernel that
+// finds a page missing while it copies to a file clears what it has copied, often a megabyte, and begins
+// again. Before Linux 5.14 it cannot be asked for.
 void MapAll(ByteSpan bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t page = begin / kSmallPageBytes * kSmallPageBytes;
@@ -59,7 +60,7 @@ Status Spool::Append(ByteSpan bytes) {
   if (on_disk()) {
     DWS_RETURN_IF_ERROR(WriteFile(bytes, size_bytes_));
   } else {
-    if (memory_.empty()) {
+    if (memory_.capacity() == 0) {
       const uint64_t about = options_.size_bytes_expected != 0
                                  ? options_.size_bytes_expected + options_.size_bytes_expected / 64
                                  : kUnknownBytes;
@@ -92,6 +93,7 @@ Status Spool::Allocate(uint64_t size) {
   if (size >= kPagesBytesMin && in_pages <= options_.memory_bytes_max) {
     pages_ = options_.spare == nullptr ? AllocateOwnPages(size) : options_.spare->Allocate(size);
   } else {
+    if (options_.spare != nullptr) options_.spare->MakeRoom(size);
     memory_.resize(size);
   }
   return OkStatus();

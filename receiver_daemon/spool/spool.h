@@ -28,7 +28,7 @@ class Spool {
     uint64_t size_bytes_expected = 0;      // an estimate; 0: unknown
     TransferProgress* progress = nullptr;  // not owned; counts the bytes that arrive
     std::function<bool()> wanted = {};     // called by each Append and Fill; none: always wanted
-    std::shared_ptr<SparePages> spare = nullptr;  // of memory; null: from the system
+    std::shared_ptr<SparePages> spare = nullptr;  // gives Allocate large memory
   };
 
   explicit Spool(Options options) : options_(std::move(options)) {}

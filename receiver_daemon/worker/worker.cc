@@ -36,6 +36,7 @@ Worker::Worker(Parts parts, Options options)
                .on_forget =
                    [this] {
                      driver_->DropPrepared();
+                     preparer_.DropSpare();
                      watch_.Forget();
                    },
                .on_renumbered = [this] { watch_.ForgetDescriptions(); }},

@@ -90,7 +90,7 @@ TEST_CASE("a spool that cannot create its file names the folder", "[spool]") {
 TEST_CASE("what one spool no longer needs is room for the next", "[spool]") {
   constexpr uint64_t kSize = uint64_t{40} << 20;
   const auto spare = std::make_shared<SparePages>();
-  const Spool::Options options{
+  Spool::Options options{
       .memory_bytes_max = 2 * kSize, .size_bytes_max = 2 * kSize, .spare = spare};
   const std::byte* at = nullptr;
   {
@@ -108,7 +108,13 @@ TEST_CASE("what one spool no longer needs is room for the next", "[spool]") {
     CHECK(second.memory_bytes() == kSize);
     CHECK(spare->size_bytes() == 0);
   }
-  Spool appended(options);  // takes other memory
+  // What is appended takes other memory: little, and then as much as is there.
+  Spool little(options);
+  REQUIRE(little.Append({}).ok());
+  REQUIRE(little.Append(Bytes(10, 1)).ok());
+  CHECK(spare->size_bytes() == kSize);
+  options.size_bytes_expected = kSize;
+  Spool appended(options);
   REQUIRE(appended.Append(Bytes(10, 1)).ok());
   CHECK(spare->size_bytes() == 0);
 }

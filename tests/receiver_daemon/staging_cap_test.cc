@@ -123,9 +123,13 @@ TEST_CASE("memory that a version needed is kept for the next one, for a while", 
   CHECK(prepare(Way::kDelta) == staged);
   CHECK(preparer.spare_bytes() == kept);
   SECTION("until nothing has needed it for some time") {
-    clock.Jump(Preparer::kSpareTime + std::chrono::seconds(1));
+    clock.Jump(Preparer::kSpareTime / 2);
+    preparer.ReturnSpare();
+    CHECK(preparer.spare_bytes() == kept);
+    clock.Jump(Preparer::kSpareTime / 2 + std::chrono::seconds(1));
     preparer.ReturnSpare();
   }
+  SECTION("until it is dropped") { preparer.DropSpare(); }
   SECTION("until a version does not need it") { prepare(Way::kFull); }
   CHECK(preparer.spare_bytes() == 0);
 }

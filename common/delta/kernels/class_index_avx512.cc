@@ -158,7 +158,9 @@ DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, const ClassBits& bits
         __m512i members;
         if (whole) [[likely]] {
           const std::byte* const from = at + size_t{g} * (kWide ? 128 : 64);
-          const auto* const ahead = reinterpret_cast<const char*>(from + kAheadBytes);
+          // Perhaps beyond the memory: only a hint.
+          const auto* const ahead =
+              reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(from) + kAheadBytes);
           _mm_prefetch(ahead, _MM_HINT_T1);
           if constexpr (kWide) _mm_prefetch(ahead + 64, _MM_HINT_T1);
           members = Members<kNear>(

@@ -248,6 +248,7 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
     }
     progress.Expect(bytes);
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));
+    if (options.spare != nullptr) options.spare->MakeRoom(options.memory_bytes_max / 3 * 2);
     DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object,
                          Compose(place, layout, LinksOf(deltas, options.wanted), want.old,
                                  options.memory_bytes_max / 3));

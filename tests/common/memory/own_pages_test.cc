@@ -39,9 +39,12 @@ TEST_CASE("spare pages that do not fit make room", "[memory]") {
   const auto spare = std::make_shared<SparePages>();
   for (std::vector<OwnPages> many; many.size() < 4;) many.push_back(spare->Allocate(kSize));
   CHECK(spare->size_bytes() == 4 * kSize);
-  const OwnPages larger = spare->Allocate(kSize + 1);
-  CHECK(spare->size_bytes() == 2 * kSize);  // 4 huge pages take the place of 6
-  spare->MakeRoom(1);
+  const OwnPages larger = spare->Allocate(2 * kSize - 1);
+  CHECK(spare->size_bytes() == 2 * kSize);
+  // Little is added up.
+  for (int i = 0; i < 3; ++i) spare->MakeRoom(SparePages::kSlackBytes / 4);
+  CHECK(spare->size_bytes() == 2 * kSize);
+  spare->MakeRoom(SparePages::kSlackBytes / 4);
   CHECK(spare->size_bytes() == kSize);
   spare->Clear();
   CHECK(spare->size_bytes() == 0);
@@ -71,7 +74,7 @@ TEST_CASE("threads do not get the same spare pages", "[memory]") {
         std::memset(pages.get(), t, 64);
         std::this_thread::yield();
         for (int i = 0; i < 64; ++i) wrong[t] += pages[i] != std::byte{static_cast<uint8_t>(t)};
-        if (round % 50 == 0) spare->MakeRoom(1);
+        if (round % 50 == 0) spare->MakeRoom(kHugePageBytes);
       }
     });
   }
