@@ -1,6 +1,5 @@
 #include "common/memory/own_pages.h"
 
-#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -66,7 +65,6 @@ OwnPages SparePages::Allocate(size_t size) {
 OwnPages SparePages::TakeLast() {
   const Range last = ranges_.back();
   ranges_.pop_back();
-  ASAN_UNPOISON_MEMORY_REGION(last.bytes, last.size);
   return OwnPages(last.bytes, OwnPagesRelease{last.size});
 }
 
@@ -95,9 +93,7 @@ uint64_t SparePages::size_bytes() const {
   return bytes;
 }
 
-// AddressSanitizer finds whoever still uses them, as unmapping would.
 void SparePages::Keep(Range range) {
-  ASAN_POISON_MEMORY_REGION(range.bytes, range.size);
   MutexLock lock(mutex_);
   ranges_.push_back(range);
 }
