@@ -117,6 +117,8 @@ Status Spool::Fill(uint64_t offset, ByteSpan bytes) {
 }
 
 Status Spool::OpenFile() {
+  // What is transferred through a file takes memory too, that no cap counts.
+  if (options_.spare != nullptr) options_.spare->Clear();
   file_.reset(::open(options_.folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file_.valid()) return OkStatus();
   // Not every file system supports O_TMPFILE.

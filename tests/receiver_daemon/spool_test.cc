@@ -90,8 +90,11 @@ TEST_CASE("a spool that cannot create its file names the folder", "[spool]") {
 TEST_CASE("what one spool no longer needs is room for the next", "[spool]") {
   constexpr uint64_t kSize = uint64_t{40} << 20;
   const auto spare = std::make_shared<SparePages>();
-  Spool::Options options{
-      .memory_bytes_max = 2 * kSize, .size_bytes_max = 2 * kSize, .spare = spare};
+  const TempFolder folder;
+  Spool::Options options{.folder = folder.path(),
+                         .memory_bytes_max = 2 * kSize,
+                         .size_bytes_max = 2 * kSize,
+                         .spare = spare};
   const std::byte* at = nullptr;
   {
     Spool first(options);
@@ -108,12 +111,13 @@ TEST_CASE("what one spool no longer needs is room for the next", "[spool]") {
     CHECK(second.memory_bytes() == kSize);
     CHECK(spare->size_bytes() == 0);
   }
-  // What is appended takes other memory: little, and then as much as is there.
+  // What is appended takes other memory: little, and then as much as is there. So does a file.
   Spool little(options);
   REQUIRE(little.Append({}).ok());
   REQUIRE(little.Append(Bytes(10, 1)).ok());
   CHECK(spare->size_bytes() == kSize);
-  options.size_bytes_expected = kSize;
+  SECTION("in memory") { options.size_bytes_expected = kSize; }
+  SECTION("in a file") { options.memory_bytes_max = 5; }
   Spool appended(options);
   REQUIRE(appended.Append(Bytes(10, 1)).ok());
   CHECK(spare->size_bytes() == 0);
