@@ -19,7 +19,7 @@ void OwnPagesRelease::operator()(std::byte* bytes) const {
   if (spare == nullptr) {
     ::munmap(bytes, size);
   } else {
-    spare->Keep({bytes, size});
+    spare->Keep(OwnPages(bytes, OwnPagesRelease{size}));
   }
 }
 
@@ -41,61 +41,56 @@ OwnPages AllocateOwnPages(size_t size) {
   return OwnPages(bytes, OwnPagesRelease{size});
 }
 
-SparePages::~SparePages() { Clear(); }
-
 OwnPages SparePages::Allocate(size_t size) {
   size = InHugePages(size);
-  std::byte* found = nullptr;
-  {
-    MutexLock lock(mutex_);
-    const auto fits = std::find_if(ranges_.begin(), ranges_.end(),
-                                   [size](const Range& range) { return range.size == size; });
-    if (fits != ranges_.end()) {
-      std::swap(*fits, ranges_.back());
-      found = TakeLast().release();
-    }
-  }
-  if (found == nullptr) {
+  OwnPages pages = TakeOf(size);
+  if (pages == nullptr) {
     MakeRoom(size);
-    found = AllocateOwnPages(size).release();
+    pages = AllocateOwnPages(size);
   }
-  return OwnPages(found, OwnPagesRelease{size, shared_from_this()});
+  pages.get_deleter().spare = shared_from_this();
+  return pages;
 }
 
-OwnPages SparePages::TakeLast() {
-  const Range last = ranges_.back();
-  ranges_.pop_back();
-  return OwnPages(last.bytes, OwnPagesRelease{last.size});
+OwnPages SparePages::TakeOf(size_t size) {
+  MutexLock lock(mutex_);
+  const auto fits = std::ranges::find_if(
+      pages_, [size](const OwnPages& pages) { return pages.get_deleter().size == size; });
+  if (fits == pages_.end()) return nullptr;
+  OwnPages found = std::move(*fits);
+  pages_.erase(fits);
+  return found;
 }
 
 void SparePages::MakeRoom(uint64_t size) {
   std::vector<OwnPages> unmapped;  // after the lock
   MutexLock lock(mutex_);
   wanted_bytes_ += size;
-  while (wanted_bytes_ >= kSlackBytes && !ranges_.empty()) {
-    wanted_bytes_ -= std::min<uint64_t>(wanted_bytes_, ranges_.back().size);
-    unmapped.push_back(TakeLast());
+  while (wanted_bytes_ >= kSlackBytes && !pages_.empty()) {
+    wanted_bytes_ -= std::min<uint64_t>(wanted_bytes_, pages_.back().get_deleter().size);
+    unmapped.push_back(std::move(pages_.back()));
+    pages_.pop_back();
   }
-  if (ranges_.empty()) wanted_bytes_ = 0;
+  if (pages_.empty()) wanted_bytes_ = 0;
 }
 
 void SparePages::Clear() {
   std::vector<OwnPages> unmapped;  // after the lock
   MutexLock lock(mutex_);
   wanted_bytes_ = 0;
-  while (!ranges_.empty()) unmapped.push_back(TakeLast());
+  unmapped.swap(pages_);
 }
 
 uint64_t SparePages::size_bytes() const {
   MutexLock lock(mutex_);
   uint64_t bytes = 0;
-  for (const Range& range : ranges_) bytes += range.size;
+  for (const OwnPages& pages : pages_) bytes += pages.get_deleter().size;
   return bytes;
 }
 
-void SparePages::Keep(Range range) {
+void SparePages::Keep(OwnPages pages) {
   MutexLock lock(mutex_);
-  ranges_.push_back(range);
+  pages_.push_back(std::move(pages));
 }
 
 }  // namespace dws

@@ -34,11 +34,6 @@ OwnPages AllocateOwnPages(size_t size);
 // as anybody refers to it, its pages included. Threads: safe from any.
 class SparePages : public std::enable_shared_from_this<SparePages> {
  public:
-  SparePages() = default;
-  ~SparePages();
-  SparePages(const SparePages&) = delete;
-  SparePages& operator=(const SparePages&) = delete;
-
   // They give way a range at a time, once so much has been asked for.
   static constexpr uint64_t kSlackBytes = uint64_t{4} << 20;
 
@@ -52,16 +47,12 @@ class SparePages : public std::enable_shared_from_this<SparePages> {
 
  private:
   friend OwnPagesRelease;
-  struct Range {
-    std::byte* bytes = nullptr;
-    size_t size = 0;
-  };
-  void Keep(Range range);
-  OwnPages TakeLast() REQUIRES(mutex_);
+  void Keep(OwnPages pages);
+  OwnPages TakeOf(size_t size);  // null: there are none
 
   mutable Mutex mutex_;
-  std::vector<Range> ranges_ GUARDED_BY(mutex_);
-  uint64_t wanted_bytes_ GUARDED_BY(mutex_) = 0;  // that none has given way to yet
+  std::vector<OwnPages> pages_ GUARDED_BY(mutex_);  // released to the system
+  uint64_t wanted_bytes_ GUARDED_BY(mutex_) = 0;    // that none has given way to yet
 };
 
 }  // namespace dws
