@@ -104,6 +104,11 @@ Capture::~Capture() {
   if (open_) Undo();
 }
 
+// Whoever asked for a full version wants one whatever a delta would have had.
+bool Capture::InSample(uint64_t number) const {
+  return full_ == FullCause::kDense && snapshot_.full_watch().InSample(number, version_.value());
+}
+
 void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch) {
   const RankLayout::SliceEntry& slice = snapshot_.layout().slice(ref.slice);
   const MutableByteSpan block = snapshot_.BlockBytes(ref.slice, ref.block);
@@ -118,7 +123,7 @@ void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& sc
     return;
   }
   if (!replaced_digests_.empty()) replaced_digests_[number] = DigestBytes(block, first_word);
-  if (snapshot_.full_watch().InSample(number, version_.value())) {
+  if (InSample(number)) {
     scratch.differ.Diff(slice.dtype, block, current, first_word, scratch.changes);
     if (scratch.changes.size() > 0) Encode(ref, block, scratch);
     scratch.differ.Update(block);
@@ -346,12 +351,12 @@ CapturedVersion Capture::FinishFull() {
       result.after[s] += block_differences_[number];
       if (!slice_whole) result.after[s] -= replaced_digests_[number];
       result.nnz += blocks_[number].nnz;
-      if (snapshot_.full_watch().InSample(number, version_.value())) {
+      if (InSample(number)) {
         sample_bytes += snapshot_.BlockBytes(RankSlice(s), b).size();
       }
     }
   }
-  if (full_ != FullCause::kFirst) {
+  if (full_ == FullCause::kDense) {
     snapshot_.full_watch().Learn({.delta_bytes = SumOf(PayloadBytes(blocks_)),
                                   .delta_of_bytes = sample_bytes,
                                   .changed = result.nnz,

@@ -104,6 +104,8 @@ class Capture {
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
   // The same for full versions.
   void ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
+  // Whether a block of a full version is encoded too, for FullWatch.
+  bool InSample(uint64_t number) const;
   void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
   // A block of an open delta is captured: makes the frames of its slice if that is whole now.
   void CountCaptured(RankSlice slice);

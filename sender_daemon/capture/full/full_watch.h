@@ -31,10 +31,11 @@ class FullWatch {
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
   static constexpr uint64_t kWeightsBytesMin = uint64_t{16} << 20;
-  // Of a full version one in so many blocks is encoded, to know how large a delta would have been:
-  // 1.6 % of the work, but no fewer than kSampleBlocksMin blocks if there are as many.
+  // Of a full version of its own the sender encodes one in so many blocks, to know how large a delta
+  // would have been, but no fewer than kSampleBlocksMin blocks if there are as many. A block costs
+  // about ten times what copying it does.
   static constexpr uint64_t kSampleEvery = 64;
-  static constexpr uint64_t kSampleBlocksMin = 256;
+  static constexpr uint64_t kSampleBlocksMin = 32;
 
   FullWatch(uint64_t weights_bytes, uint64_t block_count)
       : weights_bytes_(weights_bytes), block_count_(block_count) {}
