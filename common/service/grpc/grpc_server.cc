@@ -15,7 +15,6 @@
 #include "common/base/log/log.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_runtime.h"
-#include "common/service/grpc/heap_trimmer.h"
 #include "common/service/listen_address.h"
 #include "common/service/sockets/unix_listener.h"
 
@@ -83,7 +82,6 @@ class GrpcServer::Impl {
   bool shut_down_ GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> local_;  // hands connections to server_
-  std::optional<HeapTrimmer> trimmer_;   // only with a TCP address, where strangers can connect
 };
 
 Status GrpcServer::Impl::AddPort(grpc::ServerBuilder& builder, int& tcp_port) const {
@@ -131,10 +129,7 @@ Status GrpcServer::Impl::Start() {
                             options_.listen);
   }
   DWS_RETURN_IF_ERROR(ListenLocally());
-  if (!options_.listen.empty()) {
-    port_ = static_cast<uint16_t>(tcp_port);
-    trimmer_.emplace();
-  }
+  if (!options_.listen.empty()) port_ = static_cast<uint16_t>(tcp_port);
 
   listener_ = options_.lifecycle->AddListener([this](const Lifecycle::State& state) {
     grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();

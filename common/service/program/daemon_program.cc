@@ -14,6 +14,7 @@
 #include "common/service/build_version.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/service/program/daemon_loop.h"
+#include "common/service/program/heap_trimmer.h"
 #include "common/service/program/shutdown_signal.h"
 
 namespace dws {
@@ -133,6 +134,7 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
     LogError("start_failed", {{"reason", Message(signal.status())}});
     return kExitFailed;
   }
+  const HeapTrimmer trimmer;
   const Result<std::unique_ptr<Daemon>> daemon = configured.program().start();
   if (!daemon.ok()) {
     LogError("start_failed", {{"reason", Message(daemon.status())}});

@@ -1,14 +1,23 @@
-#include "common/service/grpc/heap_trimmer.h"
+#include "common/service/program/heap_trimmer.h"
 
 #include <malloc.h>
 
 namespace dws {
+namespace {
+
+// Larger blocks are mapped and unmapped one by one. The largest that glibc allows, which it would come
+// to by itself if it were not told when to trim.
+constexpr int kMappedBytesMin = 32 << 20;
+
+}  // namespace
 
 HeapTrimmer::HeapTrimmer(std::chrono::milliseconds interval, size_t free_bytes_max)
     : free_bytes_max_(free_bytes_max), loop_([this, interval] {
         Trim();
         return interval;
       }) {
+  ::mallopt(M_TRIM_THRESHOLD, static_cast<int>(free_bytes_max));
+  ::mallopt(M_MMAP_THRESHOLD, kMappedBytesMin);
   loop_.Start(interval);
 }
 
