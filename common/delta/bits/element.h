@@ -14,6 +14,7 @@ namespace dws {
 template <typename BitsType, Mapping kMappingValue>
 struct Element {
   using Bits = BitsType;
+  static constexpr Mapping kMapping = kMappingValue;
   static constexpr uint32_t kBytes = sizeof(Bits);
   static constexpr uint32_t kLanes = 8 / kBytes;  // elements of an 8-byte word
 

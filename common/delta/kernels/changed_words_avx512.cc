@@ -1,6 +1,6 @@
 // Eight elements in eight 64-bit lanes, whatever their width: each lane has the whole word around
 // its element. When changes are sparse, two changed elements in one word are rare. Groups without
-// such a word store all lanes at once; other groups are listed lane by lane.
+// such a word store all lanes at once; in other groups the lanes of a word are added up first.
 #include "common/delta/kernels/changed_words.h"
 
 #if defined(__x86_64__)
@@ -104,10 +104,21 @@ DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChan
           .difference = _mm512_sllv_epi64(bits, down)};
 }
 
+// Adds to each lane's difference that of the lane `kBefore` lanes before it, if both are in one word.
+// Numbers ascend, so then all lanes between them are in it, too.
+template <int kBefore>
+DWS_TARGET_AVX512 inline __m512i AddLanesBefore(__m512i number, __m512i difference) {
+  constexpr int kRest = static_cast<int>(kGroup) - kBefore;
+  const __mmask8 same = _mm512_cmpeq_epi64_mask(
+      number, _mm512_alignr_epi64(number, _mm512_set1_epi64(-1), kRest));
+  const __m512i before = _mm512_alignr_epi64(difference, _mm512_setzero_si512(), kRest);
+  return _mm512_mask_xor_epi64(difference, same, difference, before);
+}
+
 // Appends a group to the `listed` words of the list, the last of which has number `last` (of an
 // empty list: a number that no word has). Returns the new length.
-DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t last, uint32_t listed,
-                                            const WordList& words) {
+DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t lanes_log2, uint32_t last,
+                                            uint32_t listed, const WordList& words) {
   // Lanes that have the same word as the lane before them.
   const __m512i previous =
       _mm512_alignr_epi64(group.number, _mm512_set1_epi64(static_cast<int64_t>(last)), 7);
@@ -119,22 +130,27 @@ DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t last, u
     _mm512_storeu_si512(words.after + listed, _mm512_xor_si512(group.before, group.difference));
     return listed + kGroup;
   }
-  alignas(64) uint64_t numbers[kGroup];
-  alignas(64) uint64_t before[kGroup];
-  alignas(64) uint64_t differences[kGroup];
-  _mm512_store_si512(numbers, group.number);
-  _mm512_store_si512(before, group.before);
-  _mm512_store_si512(differences, group.difference);
-  for (uint32_t j = 0; j < kGroup; ++j) {
-    if ((same >> j & 1) == 0) {
-      words.numbers[listed] = static_cast<uint16_t>(numbers[j]);
-      words.before[listed] = before[j];
-      words.after[listed] = before[j];
-      ++listed;
-    }
-    words.after[listed - 1] ^= differences[j];
+  __m512i difference = group.difference;
+  if ((same & 1) != 0) {  // continues the word listed last
+    --listed;
+    const uint64_t before = words.before[listed] ^ words.after[listed];
+    difference = _mm512_mask_xor_epi64(difference, 1, difference,
+                                       _mm512_set1_epi64(static_cast<int64_t>(before)));
   }
-  return listed;
+  // A word's last lane gets what all of its lanes change: of one, two, four, eight lanes.
+  difference = AddLanesBefore<1>(group.number, difference);
+  difference = AddLanesBefore<2>(group.number, difference);
+  if (lanes_log2 == 3) difference = AddLanesBefore<4>(group.number, difference);
+  const __m512i next = _mm512_alignr_epi64(_mm512_set1_epi64(-1), group.number, 1);
+  const __mmask8 ends = _mm512_cmpneq_epi64_mask(group.number, next);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(words.numbers + listed),
+      _mm512_maskz_cvtepi64_epi16(0xFF, _mm512_maskz_compress_epi64(ends, group.number)));
+  _mm512_storeu_si512(words.before + listed, _mm512_maskz_compress_epi64(ends, group.before));
+  _mm512_storeu_si512(
+      words.after + listed,
+      _mm512_maskz_compress_epi64(ends, _mm512_xor_si512(group.before, difference)));
+  return listed + static_cast<uint32_t>(__builtin_popcount(ends));
 }
 
 // Lists the elements from number `i` on, one by one. The first may be in the word that was listed
@@ -174,7 +190,8 @@ DWS_TARGET_AVX512 uint32_t ListChangedWordsAvx512(const ElementChanges& changes,
   uint32_t last = ~uint32_t{0};  // the word listed last
   uint32_t i = 0;
   for (; i + kGroup <= changes.count; i += kGroup) {
-    listed = ListGroup(ChangeGroup(shape, changes, i, new_values), last, listed, words);
+    listed = ListGroup(ChangeGroup(shape, changes, i, new_values), shape.lanes_log2, last, listed,
+                       words);
     last = words.numbers[listed - 1];
   }
   ElementChanges fetched = changes;

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "common/delta/bits/element.h"
 #include "common/delta/decoder.h"
 #include "tests/common/delta/encode_block.h"
 #include "tests/common/delta/samples.h"
@@ -80,6 +81,36 @@ TEST_CASE("composed steps give the same state as steps applied one after the oth
       Bytes state = v1;
       ApplyBlock(dtype, decoded, state);
       REQUIRE(state == v3);
+    }
+  }
+}
+
+TEST_CASE("steps are added to each element alike, at every density and length", "[delta]") {
+  Random random(samples::TestSeed());
+  for (const DType dtype : samples::kAllDTypes) {
+    for (const uint32_t elements : {1u, 2u, 15u, 16u, 17u, 1000u, 65'536u}) {
+      for (const uint32_t rarity : {1u, 2u, 15u, 17u, 100u}) {
+        INFO(ToString(dtype) << " x " << elements << ", one in " << rarity);
+        const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
+        Bytes expected = before;
+        DecodedBlock decoded{.kind = DecodedBlock::Kind::kSteps};
+        WithElement(dtype, [&](auto element) {
+          using Bits = typename decltype(element)::Bits;
+          for (uint32_t i = 0; i < elements; ++i) {
+            if (random.Next() % rarity != 0) continue;
+            const Bits step = static_cast<Bits>(random.Next());
+            decoded.positions.push_back(static_cast<uint16_t>(i));
+            decoded.values.push_back(step);
+            std::byte* const at = expected.data() + size_t{i} * sizeof(Bits);
+            StoreLe(at, element.FromStep(LoadLe<Bits>(at), step));
+          }
+        });
+        Bytes block = before;
+        ApplyBlock(dtype, decoded, block);
+        REQUIRE(block == expected);
+        UndoBlock(dtype, decoded, block);
+        REQUIRE(block == before);
+      }
     }
   }
 }
