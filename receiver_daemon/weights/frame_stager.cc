@@ -71,6 +71,10 @@ Status FrameStager::StageBlocks(const Frame& frame, std::span<const EncodedBlock
     if (ahead.decoded.kind == DecodedBlock::Kind::kNothing) continue;
     if (planned != nullptr) StagePlanned(frame, *planned, &ahead);
     planned = &ahead;
+    if (ahead.located.by_words) continue;
+    // Nothing to prefetch, and of a dense block the changes alone fill the cache.
+    StagePlanned(frame, ahead, nullptr);
+    planned = nullptr;
   }
   if (planned != nullptr) StagePlanned(frame, *planned, nullptr);
   return OkStatus();

@@ -1,6 +1,7 @@
 #include "common/delta/blocks/values.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "common/base/check.h"
@@ -11,38 +12,32 @@
 namespace dws {
 namespace {
 
-// The properties of the values by which a coding is chosen.
-struct Spread {
-  uint64_t max = 0;
-  uint32_t median_width = 0;  // bit width of the (upper) median
-};
+// Values whose costs are summed up for all widths while they are in the first-level cache.
+constexpr size_t kCached = 1024;
 
-Spread Measure(std::span<const uint64_t> values) {
-  const InstructionSet set = ActiveInstructionSet();
-  Spread spread{.max = kernels::MaxValue(set, values.data(), values.size())};
-  // The smallest width that more than half of the values fit.
-  uint32_t end = static_cast<uint32_t>(std::bit_width(spread.max));
-  while (spread.median_width < end) {
-    const uint32_t middle = (spread.median_width + end) / 2;
-    if (kernels::CountNarrow(set, values.data(), values.size(), middle) > values.size() / 2) {
+// The smallest width that more than half of the values fit, all of which fit `end`.
+uint32_t MedianWidth(std::span<const uint64_t> values, uint32_t end) {
+  uint32_t width = 0;
+  while (width < end) {
+    const uint32_t middle = (width + end) / 2;
+    if (kernels::CountNarrow(ActiveInstructionSet(), values.data(), values.size(), middle) >
+        values.size() / 2) {
       end = middle;
     } else {
-      spread.median_width = middle + 1;
+      width = middle + 1;
     }
   }
-  return spread;
+  return width;
 }
 
-ValueCoding RiceCoding(std::span<const uint64_t> values, uint64_t max, uint32_t width) {
-  DWS_CHECK(width < 64);
-  const kernels::QuotientSum sum = kernels::SumQuotients(ActiveInstructionSet(), values.data(),
-                                                         values.size(), width, kQuotientMax);
+ValueCoding RiceCoding(const kernels::QuotientSum& sum, size_t count, uint64_t max,
+                       uint32_t width) {
   const uint64_t largest = max >> width;
   const uint32_t escape_width = largest < kQuotientMax ? 0 : EscapeWidth(largest - kQuotientMax);
   return {.width = width,
           .fixed = false,
           .escape_width = escape_width,
-          .bits = values.size() * (width + 1) + sum.quotients + sum.at_limit * escape_width};
+          .bits = count * (width + 1) + sum.quotients + sum.at_limit * escape_width};
 }
 
 }  // namespace
@@ -63,39 +58,73 @@ std::optional<ValueCoding> UnpackValueCoding(uint32_t parameters, uint32_t eleme
 }
 
 ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
-  const Spread spread = Measure(values);
-  const uint32_t full_width = static_cast<uint32_t>(std::bit_width(spread.max));
+  const InstructionSet set = ActiveInstructionSet();
+  const uint64_t max = kernels::MaxValue(set, values.data(), values.size());
+  const uint32_t full_width = static_cast<uint32_t>(std::bit_width(max));
   ValueCoding best{.width = full_width, .fixed = true, .bits = values.size() * full_width};
   // Rice codes are best when about half of the values are below 2^width.
-  const uint32_t first = spread.median_width > 3 ? spread.median_width - 3 : 0;
-  const uint32_t end = std::min(spread.median_width + 2, full_width);
+  const uint32_t median = MedianWidth(values, full_width);
+  const uint32_t first = median > 3 ? median - 3 : 0;
+  const uint32_t end = std::min(median + 2, full_width);
+  std::array<kernels::QuotientSum, 5> sums;
+  for (size_t i = 0; i < values.size(); i += kCached) {
+    const size_t count = std::min(kCached, values.size() - i);
+    for (uint32_t width = first; width < end; ++width) {
+      const kernels::QuotientSum sum =
+          kernels::SumQuotients(set, values.data() + i, count, width, kQuotientMax);
+      sums[width - first].quotients += sum.quotients;
+      sums[width - first].at_limit += sum.at_limit;
+    }
+  }
   for (uint32_t width = first; width < end; ++width) {
-    const ValueCoding rice = RiceCoding(values, spread.max, width);
+    const ValueCoding rice = RiceCoding(sums[width - first], values.size(), max, width);
     if (rice.bits < best.bits) best = rice;
   }
   DWS_CHECK(best.width + best.escape_width <= 64);
   return best;
 }
 
+// As many remainders for each Put as it takes.
 void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,
                           BitWriter& writer) {
   if (coding.width == 0) return;
   const uint64_t mask = LowBits(coding.width);
-  for (const uint64_t value : values) writer.PutWide(value & mask, coding.width);
+  const size_t together = BitWriter::kPutBitsMax / coding.width;
+  size_t i = 0;
+  for (; together > 1 && i + together <= values.size(); i += together) {
+    uint64_t bits = 0;
+    uint32_t used = 0;
+    for (size_t j = 0; j < together; ++j, used += coding.width) {
+      bits |= (values[i + j] & mask) << used;
+    }
+    writer.Put(bits, used);
+  }
+  for (; i < values.size(); ++i) writer.PutWide(values[i] & mask, coding.width);
 }
 
 void WriteValueQuotients(std::span<const uint64_t> values, const ValueCoding& coding,
                          BitWriter& writer) {
   if (coding.fixed) return;
   DWS_CHECK(coding.width < 64);
-  for (const uint64_t value : values) {
-    writer.PutUnary(std::min<uint64_t>(value >> coding.width, kQuotientMax));
+  const auto quotient = [&coding](uint64_t value) {
+    return static_cast<uint32_t>(std::min<uint64_t>(value >> coding.width, kQuotientMax));
+  };
+  constexpr size_t kTogether = BitWriter::kPutBitsMax / (kQuotientMax + 1);
+  size_t i = 0;
+  for (; i + kTogether <= values.size(); i += kTogether) {
+    uint64_t bits = 0;
+    uint32_t used = 0;
+    for (size_t j = 0; j < kTogether; ++j) {
+      used += quotient(values[i + j]);
+      bits |= uint64_t{1} << used++;
+    }
+    writer.Put(bits, used);
   }
+  for (; i < values.size(); ++i) writer.PutUnary(quotient(values[i]));
   if (coding.escape_width == 0) return;
   for (const uint64_t value : values) {
-    const uint64_t quotient = value >> coding.width;
-    if (quotient < kQuotientMax) continue;
-    writer.PutWide(quotient - kQuotientMax, coding.escape_width);
+    if (quotient(value) < kQuotientMax) continue;
+    writer.PutWide((value >> coding.width) - kQuotientMax, coding.escape_width);
   }
 }
 
