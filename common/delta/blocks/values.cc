@@ -12,9 +12,6 @@
 namespace dws {
 namespace {
 
-// Values whose costs are summed up for all widths while they are in the first-level cache.
-constexpr size_t kCached = 1024;
-
 // The smallest width that more than half of the values fit, all of which fit `end`.
 uint32_t MedianWidth(std::span<const uint64_t> values, uint32_t end) {
   uint32_t width = 0;
@@ -67,15 +64,9 @@ ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
   const uint32_t first = median > 3 ? median - 3 : 0;
   const uint32_t end = std::min(median + 2, full_width);
   std::array<kernels::QuotientSum, 5> sums;
-  for (size_t i = 0; i < values.size(); i += kCached) {
-    const size_t count = std::min(kCached, values.size() - i);
-    for (uint32_t width = first; width < end; ++width) {
-      const kernels::QuotientSum sum =
-          kernels::SumQuotients(set, values.data() + i, count, width, kQuotientMax);
-      sums[width - first].quotients += sum.quotients;
-      sums[width - first].at_limit += sum.at_limit;
-    }
-  }
+  const size_t widths = end > first ? end - first : 0;
+  kernels::SumQuotients(set, values.data(), values.size(), first, kQuotientMax,
+                        std::span(sums).first(widths));
   for (uint32_t width = first; width < end; ++width) {
     const ValueCoding rice = RiceCoding(sums[width - first], values.size(), max, width);
     if (rice.bits < best.bits) best = rice;

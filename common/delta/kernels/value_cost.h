@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "common/base/instruction_set.h"
 
@@ -17,21 +18,22 @@ uint64_t MaxValue(InstructionSet set, const uint64_t* values, size_t count);
 // How many of `count` values are below 2^width, width at most 64.
 size_t CountNarrow(InstructionSet set, const uint64_t* values, size_t count, uint32_t width);
 
-// The sum of the quotients value >> width, width below 64, where those above `limit` count as
-// `limit`, and how many reach it.
+// The sum of the quotients value >> width, width below 64, where those above a limit count as the
+// limit, and how many reach it.
 struct QuotientSum {
   uint64_t quotients = 0;
   uint64_t at_limit = 0;
 
   friend bool operator==(const QuotientSum&, const QuotientSum&) = default;
 };
-QuotientSum SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
-                         uint64_t limit);
+// Adds those of `count` values to `sums`, which have one for each width from `width` on.
+void SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
+                  uint32_t limit, std::span<QuotientSum> sums);
 
 // The variants.
 uint64_t MaxValueAvx512(const uint64_t* values, size_t count);
 size_t CountNarrowAvx512(const uint64_t* values, size_t count, uint32_t width);
 QuotientSum SumQuotientsAvx512(const uint64_t* values, size_t count, uint32_t width,
-                               uint64_t limit);
+                               uint32_t limit);
 
 }  // namespace dws::kernels

@@ -35,7 +35,7 @@ DWS_TARGET_AVX512 size_t CountNarrowAvx512(const uint64_t* values, size_t count,
 }
 
 DWS_TARGET_AVX512 QuotientSum SumQuotientsAvx512(const uint64_t* values, size_t count,
-                                                 uint32_t width, uint64_t limit) {
+                                                 uint32_t width, uint32_t limit) {
   const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(width));
   const __m512i most = _mm512_set1_epi64(static_cast<int64_t>(limit));
   __m512i sums = _mm512_setzero_si512();

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "common/delta/bits/element.h"
 #include "common/delta/kernels/value_cost.h"
@@ -25,11 +27,15 @@ size_t CountNarrow(InstructionSet set, const uint64_t* values, size_t count, uin
   return narrow;
 }
 
-QuotientSum SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
-                         uint64_t limit) {
-#if defined(__x86_64__)
-  if (set == InstructionSet::kAvx512) return SumQuotientsAvx512(values, count, width, limit);
-#endif
+namespace {
+
+// Values that are summed up for all widths while they are in the first-level cache.
+constexpr size_t kCached = 1024;
+// 16 bytes are a register of every x86-64, and of most other machines.
+using Lanes [[gnu::vector_size(16)]] = int32_t;
+constexpr size_t kLanes = 4;
+
+QuotientSum SumWide(const uint64_t* values, size_t count, uint32_t width, uint64_t limit) {
   QuotientSum sum;
   for (size_t i = 0; i < count; ++i) {
     const uint64_t quotient = std::min(values[i] >> width, limit);
@@ -37,6 +43,69 @@ QuotientSum SumQuotients(InstructionSet set, const uint64_t* values, size_t coun
     sum.at_limit += quotient == limit ? 1 : 0;
   }
   return sum;
+}
+
+// The same of values that fit 31 bits; `narrow` is padded with zeros to whole vectors. `width` is
+// below 32.
+QuotientSum SumNarrow(const int32_t* narrow, size_t count, uint32_t width, int32_t limit) {
+  const Lanes most = Lanes{} + limit;
+  Lanes quotients = {};
+  Lanes at_limit = {};
+  for (size_t i = 0; i < count; i += kLanes) {
+    Lanes quotient;
+    std::memcpy(&quotient, narrow + i, sizeof(quotient));
+    quotient >>= static_cast<int32_t>(width);
+    const Lanes reaches = quotient >= most;  // all ones where it does
+    quotients += (quotient & ~reaches) | (most & reaches);
+    at_limit -= reaches;
+  }
+  QuotientSum sum;
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    sum.quotients += static_cast<uint64_t>(quotients[lane]);
+    sum.at_limit += static_cast<uint64_t>(at_limit[lane]);
+  }
+  return sum;
+}
+
+// The sums of no more than kCached values.
+void SumCached(const uint64_t* values, size_t count, uint32_t width, uint32_t limit,
+               std::span<QuotientSum> sums) {
+  alignas(Lanes) int32_t narrow[kCached + kLanes] = {};
+  uint64_t all = 0;
+  for (size_t i = 0; i < count; ++i) {
+    all |= values[i];
+    narrow[i] = static_cast<int32_t>(values[i]);
+  }
+  const bool fit = all <= std::numeric_limits<int32_t>::max();
+  for (QuotientSum& sum : sums) {
+    const QuotientSum more = fit && width < 32
+                                 ? SumNarrow(narrow, count, width, static_cast<int32_t>(limit))
+                                 : SumWide(values, count, width, limit);
+    sum.quotients += more.quotients;
+    sum.at_limit += more.at_limit;
+    ++width;
+  }
+}
+
+}  // namespace
+
+void SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
+                  uint32_t limit, std::span<QuotientSum> sums) {
+  for (size_t i = 0; i < count; i += kCached) {
+    const size_t some = std::min(kCached, count - i);
+#if defined(__x86_64__)
+    if (set == InstructionSet::kAvx512) {
+      for (size_t w = 0; w < sums.size(); ++w) {
+        const QuotientSum more =
+            SumQuotientsAvx512(values + i, some, width + static_cast<uint32_t>(w), limit);
+        sums[w].quotients += more.quotients;
+        sums[w].at_limit += more.at_limit;
+      }
+      continue;
+    }
+#endif
+    SumCached(values + i, some, width, limit, sums);
+  }
 }
 
 }  // namespace dws::kernels
