@@ -30,8 +30,8 @@ Lanes FromSteps(Lanes elements, Lanes steps) {
     if constexpr (Element::kMapping == Mapping::kInteger) return of;
     constexpr int kSignShift = Element::kBytes * 8 - 1;
     constexpr auto kMagnitude = static_cast<typename Element::Bits>(LowBits(kSignShift));
-    return of ^ (reinterpret_cast<Lanes>(reinterpret_cast<SignedLanes>(of) >> kSignShift) &
-                 kMagnitude);
+    return of ^
+           (reinterpret_cast<Lanes>(reinterpret_cast<SignedLanes>(of) >> kSignShift) & kMagnitude);
   };
   return ordinal(ordinal(elements) + steps);
 }

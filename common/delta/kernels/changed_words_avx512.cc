@@ -109,8 +109,8 @@ DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChan
 template <int kBefore>
 DWS_TARGET_AVX512 inline __m512i AddLanesBefore(__m512i number, __m512i difference) {
   constexpr int kRest = static_cast<int>(kGroup) - kBefore;
-  const __mmask8 same = _mm512_cmpeq_epi64_mask(
-      number, _mm512_alignr_epi64(number, _mm512_set1_epi64(-1), kRest));
+  const __mmask8 same =
+      _mm512_cmpeq_epi64_mask(number, _mm512_alignr_epi64(number, _mm512_set1_epi64(-1), kRest));
   const __m512i before = _mm512_alignr_epi64(difference, _mm512_setzero_si512(), kRest);
   return _mm512_mask_xor_epi64(difference, same, difference, before);
 }
@@ -147,9 +147,8 @@ DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t lanes_l
       reinterpret_cast<__m128i*>(words.numbers + listed),
       _mm512_maskz_cvtepi64_epi16(0xFF, _mm512_maskz_compress_epi64(ends, group.number)));
   _mm512_storeu_si512(words.before + listed, _mm512_maskz_compress_epi64(ends, group.before));
-  _mm512_storeu_si512(
-      words.after + listed,
-      _mm512_maskz_compress_epi64(ends, _mm512_xor_si512(group.before, difference)));
+  _mm512_storeu_si512(words.after + listed, _mm512_maskz_compress_epi64(
+                                                ends, _mm512_xor_si512(group.before, difference)));
   return listed + static_cast<uint32_t>(__builtin_popcount(ends));
 }
 
