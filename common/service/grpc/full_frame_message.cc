@@ -86,10 +86,12 @@ Result<v1::FullFrame> FullFrameReader::Head() {
 }
 
 Status FullFrameReader::ReadData(MutableByteSpan to) {
-  DWS_CHECK(to.size() == data_bytes_);
+  DWS_CHECK(to.size() <= data_bytes_ - read_bytes_);
+  read_bytes_ += to.size();
   CodedInputStream in(&bytes_);
   if (in.ReadRaw(to.data(), static_cast<int>(to.size()))) return OkStatus();
-  return DataLossError("a message of full tensors is shorter than its {} bytes of data", to.size());
+  return DataLossError("a message of full tensors is shorter than its {} bytes of data",
+                       data_bytes_);
 }
 
 }  // namespace dws

@@ -26,12 +26,14 @@ class FullFrameReader {
   Result<v1::FullFrame> Head();
   // Known after Head.
   uint64_t data_bytes() const { return data_bytes_; }
-  // All of the data, once. DATA_LOSS: the message is shorter than it says.
+  // The next bytes of the data, of which as many are left. DATA_LOSS: the message is shorter than it
+  // says.
   Status ReadData(MutableByteSpan to);
 
  private:
   grpc::ProtoBufferReader bytes_;
   uint64_t data_bytes_ = 0;
+  uint64_t read_bytes_ = 0;  // of them
 };
 
 }  // namespace dws

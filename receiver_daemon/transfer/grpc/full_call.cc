@@ -62,9 +62,19 @@ Status TakeMessage(grpc::ByteBuffer& message, FullAssembly& assembly,
     DWS_RETURN_IF_ERROR(reader.ReadData(buffer));
     return TakeFrame(range, entry, buffer, assembly);
   }
-  const MutableByteSpan room = assembly.Room(range, buffer);
-  DWS_RETURN_IF_ERROR(reader.ReadData(room));
-  return assembly.Take(range, room);
+  // A block at a time: it is digested while the copy has left it in the cache.
+  const uint32_t together = assembly.memory().empty() ? range.block_count : 1;
+  for (uint32_t i = 0; i < range.block_count; i += together) {
+    const BlockRange some{
+        .slice = range.slice, .first_block = range.first_block + i, .block_count = together};
+    const MutableByteSpan room = assembly.Room(some, buffer);
+    if (const Status read = reader.ReadData(room); !read.ok()) {
+      assembly.Drop(some);  // it may have been here, and is half overwritten
+      return read;
+    }
+    DWS_RETURN_IF_ERROR(assembly.Take(some, room));
+  }
+  return OkStatus();
 }
 
 }  // namespace
