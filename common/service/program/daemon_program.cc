@@ -150,6 +150,7 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
 
 int RunProgram(MakeProgram make, int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may go away
+  KeepFreedMemory();
   const Config::Sources sources = ReadSources(argc, argv);
   const ConfiguredProgram configured(make, sources);
   for (const std::string& argument : sources.arguments) {

@@ -5,19 +5,24 @@
 namespace dws {
 namespace {
 
-// Larger blocks are mapped and unmapped one by one. The largest that glibc allows, which it would come
-// to by itself if it were not told when to trim.
-constexpr int kMappedBytesMin = 32 << 20;
+// Larger blocks are mapped and unmapped one by one. glibc would move this limit by itself if it were
+// not told when to trim.
+constexpr int kMappedBytesMin = 4 << 20;
 
 }  // namespace
+
+void KeepFreedMemory() {
+  // The allocators of sanitizers refuse.
+  static_cast<void>(::mallopt(M_ARENA_MAX, kHeapsMax));
+  static_cast<void>(::mallopt(M_TRIM_THRESHOLD, kKeptBytesMax));
+  static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kMappedBytesMin));
+}
 
 HeapTrimmer::HeapTrimmer(std::chrono::milliseconds interval, size_t free_bytes_max)
     : free_bytes_max_(free_bytes_max), loop_([this, interval] {
         Trim();
         return interval;
       }) {
-  ::mallopt(M_TRIM_THRESHOLD, static_cast<int>(free_bytes_max));
-  ::mallopt(M_MMAP_THRESHOLD, kMappedBytesMin);
   loop_.Start(interval);
 }
 
