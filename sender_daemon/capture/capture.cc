@@ -104,7 +104,8 @@ Capture::~Capture() {
   if (open_) Undo();
 }
 
-// Whoever asked for a full version wants one whatever a delta would have had.
+// A first version has nothing to compare with, and whoever asked for a full one wants it whatever a
+// delta would have had.
 bool Capture::InSample(uint64_t number) const {
   return full_ == FullCause::kDense && snapshot_.full_watch().InSample(number, version_.value());
 }

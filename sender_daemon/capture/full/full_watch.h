@@ -26,14 +26,14 @@ class FullWatch {
   // deltas had at least kFullShare of the weights' bytes; where links are fast, also after as many
   // whose deltas took the time of full versions or more (full_cost.h). They come back after one
   // version that lacked blocks, or whose delta would have had less than kLeave. In between nothing
-  // changes.
+  // changes. Versions that were asked to be full do not count.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
   static constexpr uint64_t kWeightsBytesMin = uint64_t{16} << 20;
-  // Of a full version of its own the sender encodes one in so many blocks, to know how large a delta
-  // would have been, but no fewer than kSampleBlocksMin blocks if there are as many. A block costs
-  // about ten times what copying it does.
+  // Of a full version of its own the sender encodes one in so many blocks, to know how large a
+  // delta would have been, but no fewer than kSampleBlocksMin blocks if there are as many. A block
+  // costs about ten times what copying it does.
   static constexpr uint64_t kSampleEvery = 64;
   static constexpr uint64_t kSampleBlocksMin = 32;
 
@@ -57,7 +57,7 @@ class FullWatch {
     uint64_t changed = 0;  // elements of all its blocks
     bool whole = false;    // it handed over every block
   };
-  // Called after a version was captured.
+  // Called after a delta was captured, or a full version of the sender's own.
   void Learn(const Version& version);
 
  private:

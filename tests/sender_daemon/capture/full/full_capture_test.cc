@@ -202,6 +202,32 @@ TEST_CASE("versions whose deltas are as large as the weights become full, and de
   CHECK(full == std::vector<bool>{true, false, false, true, true, true, false});
 }
 
+TEST_CASE("versions that were asked to be full teach nothing", "[full_version]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  Sender sender(LargeLayout());
+  const RankLayout& layout = sender.state->layout();
+  const auto cause = [&] { return sender.state->snapshot->full_watch().Cause(false); };
+  Weights weights = RandomWeights(layout, random);
+  sender.Publish(weights);
+  const auto publish_dense = [&](FullCause as) {
+    weights = RandomWeights(layout, random);
+    sender.Publish(weights, as);
+  };
+  publish_dense(FullCause::kNone);
+  for (int i = 0; i < 3; ++i) {
+    publish_dense(FullCause::kAsked);
+    CHECK(cause() == FullCause::kNone);
+  }
+  publish_dense(FullCause::kNone);
+  CHECK(cause() == FullCause::kDense);  // the second that was not asked for
+  Perturb(weights, 0.001, random);
+  sender.Publish(weights, FullCause::kAsked);
+  CHECK(cause() == FullCause::kDense);
+  Perturb(weights, 0.001, random);
+  sender.Publish(weights, FullCause::kDense);
+  CHECK(cause() == FullCause::kNone);
+}
+
 TEST_CASE("a full version heals a slice whose digest was wrong", "[full_version]") {
   std::mt19937_64 random(Catch::rngSeed());
   Sender sender(SmallLayout());

@@ -97,6 +97,10 @@ TEST_CASE("a sample is one block in 64, another for each version, and all of few
     CHECK(count <= 1563);
   }
   CHECK(seen.size() == 100'000);
+  const FullWatch middle(kBytes, 10 * FullWatch::kSampleBlocksMin + 9);
+  for (uint64_t number = 0; number < 300; ++number) {
+    CHECK(middle.InSample(number, 23) == (number % 10 == 3));
+  }
   const FullWatch small(kBytes, 2 * FullWatch::kSampleBlocksMin - 1);
   for (uint64_t number = 0; number < 2 * FullWatch::kSampleBlocksMin - 1; ++number) {
     CHECK(small.InSample(number, 7));
