@@ -1,6 +1,7 @@
 // Each block is decoded, and its changed elements located in memory, before the previous block is
 // staged. While the previous block's values and digests are computed, the words of this block are
-// prefetched. The old words are read at each place, not once for all copies: this proves that each
+// prefetched. Blocks that are staged whole are staged at once: nothing of them can be prefetched,
+// and their decoded changes would push the next block's out of the cache. The old words are read at each place, not once for all copies: this proves that each
 // copy ends as predicted.
 #include "receiver_daemon/weights/frame_stager.h"
 
@@ -72,7 +73,6 @@ Status FrameStager::StageBlocks(const Frame& frame, std::span<const EncodedBlock
     if (planned != nullptr) StagePlanned(frame, *planned, &ahead);
     planned = &ahead;
     if (ahead.located.by_words) continue;
-    // Nothing to prefetch, and of a dense block the changes alone fill the cache.
     StagePlanned(frame, ahead, nullptr);
     planned = nullptr;
   }

@@ -1,10 +1,9 @@
 #include "common/delta/blocks/diff.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <span>
-#include <type_traits>
-#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/instruction_set.h"
@@ -18,65 +17,68 @@ namespace {
 // Room for a block of the widest elements.
 constexpr size_t kRoom = limits::kBlockElements + kernels::DiffArrays::kSlack;
 
-// From one change in so many elements on, AddSteps goes over the whole block: 16 bytes at a time
-// that takes less than a load and a store that depends on it for each change.
-constexpr size_t kSparse = 16;
+// 16 bytes are a register of every x86-64, and of most other machines.
 constexpr size_t kVectorBytes = 16;
+// Elements whose steps fit the first-level cache beside the elements.
+constexpr size_t kWindow = 1024;
+// Changes of a window from which on vectors are faster: 39 us instead of 69 for a block of BF16 of
+// which all changes, as many for one in four. Narrower and wider elements gain nothing.
+constexpr size_t kDense = kWindow / 4;
 
-// FromStep in all lanes: `Lanes` has unsigned ones, and `SignedLanes` as many signed ones.
-template <typename Element, typename Lanes, typename SignedLanes>
-Lanes FromSteps(Lanes elements, Lanes steps) {
+// Adds to each 16-bit element its step.
+template <typename Element>
+void AddToAll(std::span<const uint16_t> steps, std::byte* elements) {
+  using Lanes [[gnu::vector_size(kVectorBytes)]] = uint16_t;
+  using SignedLanes [[gnu::vector_size(kVectorBytes)]] = int16_t;
+  constexpr size_t kLanes = kVectorBytes / sizeof(uint16_t);
   const auto ordinal = [](Lanes of) {
     if constexpr (Element::kMapping == Mapping::kInteger) return of;
-    constexpr int kSignShift = Element::kBytes * 8 - 1;
-    constexpr auto kMagnitude = static_cast<typename Element::Bits>(LowBits(kSignShift));
-    return of ^
-           (reinterpret_cast<Lanes>(reinterpret_cast<SignedLanes>(of) >> kSignShift) & kMagnitude);
+    return of ^ (reinterpret_cast<Lanes>(reinterpret_cast<SignedLanes>(of) >> 15) & 0x7FFF);
   };
-  return ordinal(ordinal(elements) + steps);
-}
-
-// Adds to every element its step, or 0.
-template <typename Element>
-void AddToAll(std::span<const typename Element::Bits> steps, std::byte* block) {
-  using Bits = typename Element::Bits;
-  using Lanes [[gnu::vector_size(kVectorBytes)]] = Bits;
-  using SignedLanes [[gnu::vector_size(kVectorBytes)]] = std::make_signed_t<Bits>;
-  constexpr size_t kLanes = kVectorBytes / Element::kBytes;
   size_t i = 0;
   for (; i + kLanes <= steps.size(); i += kLanes) {
-    Lanes elements;
+    Lanes bits;
     Lanes added;
-    std::memcpy(&elements, block + i * Element::kBytes, kVectorBytes);
+    std::memcpy(&bits, elements + i * sizeof(uint16_t), kVectorBytes);
     std::memcpy(&added, steps.data() + i, kVectorBytes);
-    elements = FromSteps<Element, Lanes, SignedLanes>(elements, added);
-    std::memcpy(block + i * Element::kBytes, &elements, kVectorBytes);
+    bits = ordinal(ordinal(bits) + added);
+    std::memcpy(elements + i * sizeof(uint16_t), &bits, kVectorBytes);
   }
   for (; i < steps.size(); ++i) {
-    std::byte* const at = block + i * Element::kBytes;
-    StoreLe(at, Element::FromStep(LoadLe<Bits>(at), steps[i]));
+    std::byte* const at = elements + i * sizeof(uint16_t);
+    StoreLe(at, Element::FromStep(LoadLe<uint16_t>(at), steps[i]));
   }
 }
 
-// Adds each step to its element. `sign` is 1, or all ones to undo the steps.
+// Adds each step to its element. `sign` is 1, or all ones to undo the steps. Never allocates: this
+// is also how a version is written in place, in the engine's pause.
 template <typename Element>
 void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block) {
   using Bits = typename Element::Bits;
-  const size_t elements = block.size() / Element::kBytes;
   const std::span<const uint16_t> positions = decoded.positions;
   const std::span<const uint64_t> steps = decoded.values;
+  const size_t elements = block.size() / Element::kBytes;
   DWS_CHECK(positions.size() == steps.size());
   DWS_CHECK(positions.empty() || positions.back() < elements);
-  if (positions.size() >= elements / kSparse) {
-    std::vector<Bits> of_all(elements);
-    for (size_t i = 0; i < positions.size(); ++i) {
-      of_all[positions[i]] = static_cast<Bits>(steps[i] * sign);
+  for (size_t i = 0; i < positions.size();) {
+    size_t end = elements;
+    if constexpr (sizeof(Bits) == 2) {
+      const size_t begin = positions[i] / kWindow * kWindow;
+      end = std::min(begin + kWindow, elements);
+      if (i + kDense <= positions.size() && positions[i + kDense - 1] < end) {
+        alignas(kVectorBytes) std::array<Bits, kWindow> window = {};
+        for (; i < positions.size() && positions[i] < end; ++i) {
+          window[positions[i] - begin] = static_cast<Bits>(steps[i] * sign);
+        }
+        AddToAll<Element>(std::span(window).first(end - begin),
+                          block.data() + begin * sizeof(Bits));
+        continue;
+      }
     }
-    return AddToAll<Element>(of_all, block.data());
-  }
-  for (size_t i = 0; i < positions.size(); ++i) {
-    std::byte* at = block.data() + size_t{positions[i]} * Element::kBytes;
-    StoreLe(at, Element::FromStep(LoadLe<Bits>(at), static_cast<Bits>(steps[i] * sign)));
+    for (; i < positions.size() && positions[i] < end; ++i) {
+      std::byte* const at = block.data() + size_t{positions[i]} * Element::kBytes;
+      StoreLe(at, Element::FromStep(LoadLe<Bits>(at), static_cast<Bits>(steps[i] * sign)));
+    }
   }
 }
 

@@ -12,6 +12,10 @@
 namespace dws {
 namespace {
 
+// Widths that are tried below the median's, and from it on (FORMAT.md, "Values").
+constexpr uint32_t kWidthsBelow = 3;
+constexpr uint32_t kWidthsAbove = 2;
+
 // The smallest width that more than half of the values fit, all of which fit `end`.
 uint32_t MedianWidth(std::span<const uint64_t> values, uint32_t end) {
   uint32_t width = 0;
@@ -61,12 +65,11 @@ ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
   ValueCoding best{.width = full_width, .fixed = true, .bits = values.size() * full_width};
   // Rice codes are best when about half of the values are below 2^width.
   const uint32_t median = MedianWidth(values, full_width);
-  const uint32_t first = median > 3 ? median - 3 : 0;
-  const uint32_t end = std::min(median + 2, full_width);
-  std::array<kernels::QuotientSum, 5> sums;
-  const size_t widths = end > first ? end - first : 0;
+  const uint32_t first = median > kWidthsBelow ? median - kWidthsBelow : 0;
+  const uint32_t end = std::max(first, std::min(median + kWidthsAbove, full_width));
+  std::array<kernels::QuotientSum, kWidthsBelow + kWidthsAbove> sums;
   kernels::SumQuotients(set, values.data(), values.size(), first, kQuotientMax,
-                        std::span(sums).first(widths));
+                        std::span(sums).first(end - first));
   for (uint32_t width = first; width < end; ++width) {
     const ValueCoding rice = RiceCoding(sums[width - first], values.size(), max, width);
     if (rice.bits < best.bits) best = rice;

@@ -1,6 +1,6 @@
 // Eight elements in eight 64-bit lanes, whatever their width: each lane has the whole word around
 // its element. When changes are sparse, two changed elements in one word are rare. Groups without
-// such a word store all lanes at once; in other groups the lanes of a word are added up first.
+// such a word store all lanes at once; in other groups the lanes of a word are combined first.
 #include "common/delta/kernels/changed_words.h"
 
 #if defined(__x86_64__)
@@ -104,10 +104,10 @@ DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChan
           .difference = _mm512_sllv_epi64(bits, down)};
 }
 
-// Adds to each lane's difference that of the lane `kBefore` lanes before it, if both are in one word.
-// Numbers ascend, so then all lanes between them are in it, too.
+// Combines (XOR) each lane's difference with that of the lane `kBefore` lanes before it, if both are
+// in one word. Numbers ascend, so then all lanes between them are in it, too.
 template <int kBefore>
-DWS_TARGET_AVX512 inline __m512i AddLanesBefore(__m512i number, __m512i difference) {
+DWS_TARGET_AVX512 inline __m512i CombineLanes(__m512i number, __m512i difference) {
   constexpr int kRest = static_cast<int>(kGroup) - kBefore;
   const __mmask8 same =
       _mm512_cmpeq_epi64_mask(number, _mm512_alignr_epi64(number, _mm512_set1_epi64(-1), kRest));
@@ -137,10 +137,11 @@ DWS_TARGET_AVX512 inline uint32_t ListGroup(const Group& group, uint32_t lanes_l
     difference = _mm512_mask_xor_epi64(difference, 1, difference,
                                        _mm512_set1_epi64(static_cast<int64_t>(before)));
   }
-  // A word's last lane gets what all of its lanes change: of one, two, four, eight lanes.
-  difference = AddLanesBefore<1>(group.number, difference);
-  difference = AddLanesBefore<2>(group.number, difference);
-  if (lanes_log2 == 3) difference = AddLanesBefore<4>(group.number, difference);
+  // A word's last lane gets what all of its lanes change. Positions ascend strictly, so no word has
+  // more lanes than elements.
+  difference = CombineLanes<1>(group.number, difference);
+  difference = CombineLanes<2>(group.number, difference);
+  if (lanes_log2 == 3) difference = CombineLanes<4>(group.number, difference);
   const __m512i next = _mm512_alignr_epi64(_mm512_set1_epi64(-1), group.number, 1);
   const __mmask8 ends = _mm512_cmpneq_epi64_mask(group.number, next);
   _mm_storeu_si128(

@@ -1,6 +1,6 @@
-// Compares without a branch on the data, as the AVX-512 variant does. Mostly few lines are left then,
-// and scalar code handles them. Where all are left, lines are likely in which every element differs:
-// those of 16-bit elements are handled as vectors.
+// Compares without a branch on the data, as the AVX-512 variant does. Mostly few lines are left
+// then, and scalar code handles them. Where all are left, lines are likely in which every element
+// differs: those of 16-bit elements are handled as vectors.
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_line_words.h"
 #include "common/delta/kernels/diff_lines.h"
@@ -66,7 +66,7 @@ DWS_TARGET_AVX2 inline bool AppendWholeLine16(Mapping mapping, const std::byte* 
                steps + 16);
   found.element_count += kElements16;
   _mm_storeu_si128(reinterpret_cast<__m128i*>(found.words + found.word_count),
-                   _mm_add_epi16(_mm256_castsi256_si128(Iota16()),
+                   _mm_add_epi16(_mm256_castsi256_si128(Iota16()),  // 0 to 7
                                  _mm_set1_epi16(static_cast<short>(line * 8))));
   Store(found.words_before + found.word_count, old_low);
   Store(found.words_before + found.word_count + 4, old_high);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 
+#include "common/base/check.h"
 #include "common/delta/bits/element.h"
 #include "common/delta/kernels/value_cost.h"
 
@@ -70,12 +71,13 @@ QuotientSum SumNarrow(const int32_t* narrow, size_t count, uint32_t width, int32
 // The sums of no more than kCached values.
 void SumCached(const uint64_t* values, size_t count, uint32_t width, uint32_t limit,
                std::span<QuotientSum> sums) {
-  alignas(Lanes) int32_t narrow[kCached + kLanes] = {};
+  alignas(Lanes) int32_t narrow[kCached + kLanes];
   uint64_t all = 0;
   for (size_t i = 0; i < count; ++i) {
     all |= values[i];
     narrow[i] = static_cast<int32_t>(values[i]);
   }
+  std::fill_n(narrow + count, kLanes, 0);
   const bool fit = all <= std::numeric_limits<int32_t>::max();
   for (QuotientSum& sum : sums) {
     const QuotientSum more = fit && width < 32
@@ -91,6 +93,7 @@ void SumCached(const uint64_t* values, size_t count, uint32_t width, uint32_t li
 
 void SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
                   uint32_t limit, std::span<QuotientSum> sums) {
+  DWS_CHECK(width + sums.size() <= 64 && limit > 0 && limit <= kQuotientLimitMax);
   for (size_t i = 0; i < count; i += kCached) {
     const size_t some = std::min(kCached, count - i);
 #if defined(__x86_64__)

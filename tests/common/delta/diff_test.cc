@@ -88,8 +88,8 @@ TEST_CASE("composed steps give the same state as steps applied one after the oth
 TEST_CASE("steps are added to each element alike, at every density and length", "[delta]") {
   Random random(samples::TestSeed());
   for (const DType dtype : samples::kAllDTypes) {
-    for (const uint32_t elements : {1u, 2u, 15u, 16u, 17u, 1000u, 65'536u}) {
-      for (const uint32_t rarity : {1u, 2u, 15u, 17u, 100u}) {
+    for (const uint32_t elements : {1u, 2u, 255u, 256u, 257u, 1023u, 1025u, 65'535u, 65'536u}) {
+      for (const uint32_t rarity : {1u, 2u, 3u, 4u, 5u, 100u}) {
         INFO(ToString(dtype) << " x " << elements << ", one in " << rarity);
         const Bytes before = samples::RandomBytes(random, size_t{elements} * ElementBytes(dtype));
         Bytes expected = before;

@@ -44,11 +44,16 @@ TEST_CASE("every instruction set counts the same costs of values", "[delta][kern
 TEST_CASE("every instruction set sums the same quotients", "[delta][kernels]") {
   Random random(samples::TestSeed());
   for (int round = 0; round < 500; ++round) {
-    const uint64_t bits_max = round % 2 == 0 ? 31 : 64;
     std::vector<uint64_t> values(random.Below(round % 10 == 0 ? 5000 : 60));
-    for (uint64_t& value : values) value = random.Next() >> (63 - random.Below(bits_max));
-    const uint32_t first = static_cast<uint32_t>(random.Below(60));
-    std::vector<QuotientSum> expected(random.Below(5));
+    // Narrow ones alone, wide ones, and wide ones after narrow ones.
+    const size_t wide_from = round % 3 == 0 ? values.size() : round % 3 == 1 ? 0 : 1024;
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = random.Next() >> (63 - random.Below(i < wide_from ? 31 : 64));
+    }
+    const uint32_t first = static_cast<uint32_t>(random.Below(59));
+    std::vector<QuotientSum> before(random.Below(6));
+    for (QuotientSum& sum : before) sum = {.quotients = random.Below(9), .at_limit = 3};
+    std::vector<QuotientSum> expected = before;
     for (size_t w = 0; w < expected.size(); ++w) {
       for (const uint64_t value : values) {
         const uint64_t quotient = std::min<uint64_t>(value >> (first + w), 16);
@@ -59,7 +64,7 @@ TEST_CASE("every instruction set sums the same quotients", "[delta][kernels]") {
     for (const InstructionSet set : kAllSets) {
       if (set > MachineInstructionSet()) continue;
       INFO(ToString(set) << ": " << values.size() << " values, width " << first);
-      std::vector<QuotientSum> sums(expected.size());
+      std::vector<QuotientSum> sums = before;
       SumQuotients(set, values.data(), values.size(), first, 16, sums);
       REQUIRE(sums == expected);
     }
