@@ -98,6 +98,9 @@ class LeaseStream:
                     resume(_grant(message.resume))
             return "it ended the lease"
         except grpc.RpcError as error:
+            # This is the call itself, and its traceback leads back to it. Left to the garbage collector
+            # at the interpreter's end, gRPC could wait there for a lock of a thread that is gone.
+            error.__traceback__ = None
             return f"{error.code().name}: {error.details()}"
         except StateError as error:
             return f"it broke the protocol: {error}"

@@ -1,5 +1,6 @@
 """dws.Engine and its lease against a stand-in for the receiver."""
 
+import gc
 import tempfile
 import threading
 import time
@@ -322,6 +323,17 @@ class EngineTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.EnginePaused, "closed"):
             engine.wait_ready(0)
         engine.close()
+
+    def test_a_closed_engine_leaves_no_call_to_the_garbage_collector(self) -> None:
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        engine, down, _ = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+        engine.wait_ready(20)
+        engine.close()
+        left = [one for one in gc.get_objects() if type(one).__name__ == "_MultiThreadedRendezvous"]
+        self.assertEqual(left, [])
 
 
 if __name__ == "__main__":
