@@ -98,8 +98,9 @@ class LeaseStream:
                     resume(_grant(message.resume))
             return "it ended the lease"
         except grpc.RpcError as error:
-            # This is the call itself, and its traceback leads back to it. Left to the garbage collector
-            # at the interpreter's end, gRPC could wait there for a lock of a thread that is gone.
+            # gRPC raises the call object itself, so its traceback refers to it: a cycle. Collected only
+            # when the interpreter ends, its __del__ may wait for ever for a lock that a thread held
+            # which has ended by then.
             error.__traceback__ = None
             return f"{error.code().name}: {error.details()}"
         except StateError as error:
