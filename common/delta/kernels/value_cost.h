@@ -24,6 +24,11 @@ struct QuotientSum {
   uint64_t quotients = 0;
   uint64_t at_limit = 0;
 
+  QuotientSum& operator+=(const QuotientSum& more) {
+    quotients += more.quotients;
+    at_limit += more.at_limit;
+    return *this;
+  }
   friend bool operator==(const QuotientSum&, const QuotientSum&) = default;
 };
 // Adds those of `count` values to `sums`, which have one for each width from `width` on, all below 64.

@@ -80,11 +80,8 @@ void SumCached(const uint64_t* values, size_t count, uint32_t width, uint32_t li
   std::fill_n(narrow + count, kLanes, 0);
   const bool fit = all <= std::numeric_limits<int32_t>::max();
   for (QuotientSum& sum : sums) {
-    const QuotientSum more = fit && width < 32
-                                 ? SumNarrow(narrow, count, width, static_cast<int32_t>(limit))
-                                 : SumWide(values, count, width, limit);
-    sum.quotients += more.quotients;
-    sum.at_limit += more.at_limit;
+    sum += fit && width < 32 ? SumNarrow(narrow, count, width, static_cast<int32_t>(limit))
+                             : SumWide(values, count, width, limit);
     ++width;
   }
 }
@@ -99,10 +96,7 @@ void SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint
 #if defined(__x86_64__)
     if (set == InstructionSet::kAvx512) {
       for (size_t w = 0; w < sums.size(); ++w) {
-        const QuotientSum more =
-            SumQuotientsAvx512(values + i, some, width + static_cast<uint32_t>(w), limit);
-        sums[w].quotients += more.quotients;
-        sums[w].at_limit += more.at_limit;
+        sums[w] += SumQuotientsAvx512(values + i, some, width + static_cast<uint32_t>(w), limit);
       }
       continue;
     }
