@@ -89,37 +89,39 @@ Result<uint64_t> ReadRanks(const EncodedBlockView& block, uint32_t element_count
   return planes.quotients;
 }
 
-// Marks the changed elements of one class in the mask, in which no element of the class is marked
-// yet. Returns how many there are. DATA_LOSS: a rank is beyond the class.
+// Marks the changed elements of one class in the mask, in which all of its elements are marked if
+// it is inverted, and none otherwise. Returns how many there are. DATA_LOSS: a rank is beyond the class.
 Result<uint64_t> MarkClass(const CodedClass& coded, size_t c, std::span<const uint16_t> ranks,
-                           Scratch& scratch) {
+                           FetchAhead& ahead, Scratch& scratch) {
   const uint32_t size = scratch.index.sizes[c];
   if (!ranks.empty() && ranks.back() >= size) {
     return DataLossError("class-split: rank {} in class {}, which has {} elements", ranks.back(), c,
                          size);
   }
-  if (coded.inverted) {
-    for (size_t i = 0; i < scratch.index.group_count; ++i) {
-      scratch.mask[i] |= scratch.index.members[i][c];
-    }
-  }
   kernels::FlipRanks(ActiveInstructionSet(), scratch.index, c, ranks.data(), coded.count,
-                     scratch.mask.data());
+                     scratch.mask.data(), ahead);
   return coded.inverted ? size - coded.count : coded.count;
 }
 
 // Finds the positions of the changed elements from the ranks. DATA_LOSS: a rank is beyond its
 // class, or the number of changes is not nnz.
-Status FindPositions(const EncodedBlockView& block, const kernels::ClassIndexInput& input,
+Status FindPositions(const EncodedBlockView& block, kernels::ClassIndexInput input,
                      DecodedBlock& decoded, Scratch& scratch) {
+  input.marked = scratch.mask.data();
+  for (size_t c = 0; c < input.classes->class_count(); ++c) {
+    if (scratch.classes[c].inverted) input.marked_classes |= static_cast<uint8_t>(1U << c);
+  }
   kernels::IndexClasses(ActiveInstructionSet(), input, scratch.index);
-  scratch.mask.fill(0);
+  // The next block, which mostly lies behind this one. The index has begun to fetch it.
+  const uint64_t size = uint64_t{input.count} * input.element_bytes;
+  const auto next = reinterpret_cast<uintptr_t>(input.elements) + size;
+  FetchAhead ahead{.next = next + kernels::kIndexAheadBytes, .end = next + size};
   uint64_t nnz = 0;
   std::span<const uint16_t> left = scratch.ranks;
   for (size_t c = 0; c < input.classes->class_count(); ++c) {
     const CodedClass& coded = scratch.classes[c];
     DWS_ASSIGN_OR_RETURN(const uint64_t marked,
-                         MarkClass(coded, c, left.first(coded.count), scratch));
+                         MarkClass(coded, c, left.first(coded.count), ahead, scratch));
     nnz += marked;
     left = left.subspan(coded.count);
   }

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/base/fetch_ahead.h"
 #include "common/base/instruction_set.h"
 #include "common/model/class_table.h"
 #include "common/model/limits.h"
@@ -22,6 +23,14 @@ inline constexpr size_t kMaskWords = limits::kBlockElements / 64;
 
 // How much room after their results ListOnes and SortByClass overwrite.
 inline constexpr uint32_t kNumbersSlack = 64;
+
+// How far ahead IndexClasses fetches elements, also those of the next block: while an index is
+// computed the processor's own prefetches fall behind.
+inline constexpr size_t kIndexAheadBytes = 8192;
+
+// Lines that FlipRanks fetches at each rank. One in a hundred elements changed, it takes as long for
+// its ranks as memory for these lines.
+inline constexpr uint32_t kLinesARank = 2;
 
 // Bit i % 64 of word i / 64 is element i.
 using BlockMask = std::array<uint64_t, kMaskWords>;
@@ -43,6 +52,10 @@ struct ClassIndexInput {
   uint32_t element_bytes = 0;
   uint32_t count = 0;
   const ClassTable* classes = nullptr;
+  // If not nullptr: kMaskWords words, of which those of the block's groups become the members of
+  // `marked_classes`, a bit for each class; the others are left undefined.
+  uint64_t* marked = nullptr;
+  uint8_t marked_classes = 0;
 };
 
 void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& index);
@@ -58,9 +71,9 @@ void SortByClass(InstructionSet set, const uint8_t* classes, const uint16_t* num
                  uint32_t* sizes);
 
 // Flips in `mask` the bits of the elements that have these `count` ranks in class `c`. Ranks are
-// ascending and below the size of the class.
+// ascending and below the size of the class. Fetches kLinesARank lines of `ahead` at each.
 void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint16_t* ranks,
-               uint32_t count, uint64_t* mask);
+               uint32_t count, uint64_t* mask, FetchAhead& ahead);
 
 // Lists the numbers of the one bits among the first `size` bits of `words`, ascending, and returns
 // how many there are. `numbers` has room for them and kNumbersSlack more.
@@ -73,7 +86,7 @@ void IndexClassesAvx512(const ClassIndexInput& input, ClassIndex& index);
 void RankElementsAvx2(const ClassIndex& index, const uint16_t* positions, const uint8_t* classes,
                       uint32_t count, uint16_t* ranks);
 void FlipRanksAvx512(const ClassIndex& index, size_t c, const uint16_t* ranks, uint32_t count,
-                     uint64_t* mask);
+                     uint64_t* mask, FetchAhead& ahead);
 void SortByClassAvx512(const uint8_t* classes, const uint16_t* numbers, uint32_t count,
                        size_t class_count, uint32_t stride, uint16_t* sorted, uint32_t* sizes);
 uint32_t ListOnesAvx512(const uint64_t* words, uint32_t size, uint16_t* numbers);

@@ -11,9 +11,6 @@ namespace {
 
 constexpr uint32_t kGroups = 4;      // groups whose ranks fill one vector
 constexpr uint32_t kRankLanes = 32;  // ranks of a class in a vector
-// How far ahead elements are prefetched, also those of the next block: while an index is computed the
-// processor's own prefetches fall behind.
-constexpr size_t kAheadBytes = 8192;
 
 // The bit of each magnitude byte's class. Thresholds mostly lie close together: then all bytes up
 // to the one below the first are alike, and so are those from the last one on, and one table of 64
@@ -86,14 +83,24 @@ DWS_TARGET_AVX512 inline uint64_t FirstOnes(uint32_t count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
 }
 
-// The members of all classes among the elements with these magnitude bytes.
-template <bool kNear>
-DWS_TARGET_AVX512 inline __m512i Members(__m512i magnitudes, const ClassBits& bits) {
+// Eight words of 64 bits, the bits of each byte in reverse order.
+DWS_TARGET_AVX512 inline __m512i ReverseInBytes(__m512i words) {
+  return _mm512_gf2p8affine_epi64_epi8(
+      words, _mm512_set1_epi64(static_cast<int64_t>(0x8040201008040201)), 0);
+}
+
+DWS_TARGET_AVX512 inline uint64_t ReverseInBytes(uint64_t word) {
+  const __m128i words = _mm512_castsi512_si128(
+      ReverseInBytes(_mm512_castsi128_si512(_mm_cvtsi64_si128(static_cast<int64_t>(word)))));
+  return static_cast<uint64_t>(_mm_cvtsi128_si64(words));
+}
+
+// The members of all classes among elements of these classes.
+DWS_TARGET_AVX512 inline __m512i Members(__m512i class_bits) {
   alignas(64) static constexpr uint8_t kTransposed[64] = {
       0,  8,  16, 24, 32, 40, 48, 56, 1,  9,  17, 25, 33, 41, 49, 57, 2,  10, 18, 26, 34, 42,
       50, 58, 3,  11, 19, 27, 35, 43, 51, 59, 4,  12, 20, 28, 36, 44, 52, 60, 5,  13, 21, 29,
       37, 45, 53, 61, 6,  14, 22, 30, 38, 46, 54, 62, 7,  15, 23, 31, 39, 47, 55, 63};
-  const __m512i class_bits = LookUp<kNear>(magnitudes, bits);
   // For each eight elements: byte j of the product has bit j of each of them, that of the last byte
   // lowest.
   const __m512i transposed = _mm512_gf2p8affine_epi64_epi8(
@@ -101,7 +108,8 @@ DWS_TARGET_AVX512 inline __m512i Members(__m512i magnitudes, const ClassBits& bi
   return _mm512_permutexvar_epi8(_mm512_load_si512(kTransposed), transposed);
 }
 
-// The members of group number `group`, of which the block has only a part or nothing.
+// The bit of each element's class in group number `group`, of which the block has only a part or
+// nothing; 0 where it has none.
 template <bool kWide, bool kNear>
 DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
                                    const ClassBits& bits) {
@@ -116,8 +124,8 @@ DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
   } else {
     low = _mm512_maskz_loadu_epi8(valid, at);
   }
-  return _mm512_and_si512(Members<kNear>(Magnitudes<kWide>(low, high), bits),
-                          _mm512_set1_epi64(static_cast<int64_t>(valid)));
+  return _mm512_maskz_mov_epi8(ReverseInBytes(valid),
+                               LookUp<kNear>(Magnitudes<kWide>(low, high), bits));
 }
 
 // Transposes eight vectors of 8 words each: the first then has the first words, and so on.
@@ -145,6 +153,7 @@ DWS_TARGET_AVX512 inline void Transpose(__m512i (&rows)[8]) {
 template <bool kWide, bool kNear>
 DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, const ClassBits& bits,
                              ClassIndex& index) {
+  const __m512i marked_classes = _mm512_set1_epi8(static_cast<int8_t>(input.marked_classes));
   __m512i sizes = _mm512_setzero_si512();  // of all classes, up to this group
   for (uint32_t begin = 0; begin * 64 < input.count; begin += kRankLanes) {
     __m512i ranks[kRankLanes / kGroups];
@@ -155,21 +164,25 @@ DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, const ClassBits& bits
       ranks[row] = _mm512_setzero_si512();
 #pragma GCC unroll 4
       for (uint32_t g = 0; g < kGroups; ++g) {
-        __m512i members;
+        __m512i class_bits;
         if (whole) [[likely]] {
           const std::byte* const from = at + size_t{g} * (kWide ? 128 : 64);
           // Perhaps beyond the memory: only a hint.
           const auto* const ahead =
-              reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(from) + kAheadBytes);
+              reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(from) + kIndexAheadBytes);
           _mm_prefetch(ahead, _MM_HINT_T1);
           if constexpr (kWide) _mm_prefetch(ahead + 64, _MM_HINT_T1);
-          members = Members<kNear>(
+          class_bits = LookUp<kNear>(
               Magnitudes<kWide>(_mm512_loadu_si512(from),
                                 kWide ? _mm512_loadu_si512(from + 64) : _mm512_setzero_si512()),
               bits);
         } else {
-          members = LoadPart<kWide, kNear>(input, first + g, bits);
+          class_bits = LoadPart<kWide, kNear>(input, first + g, bits);
         }
+        if (input.marked != nullptr) {
+          input.marked[first + g] = _mm512_test_epi8_mask(class_bits, marked_classes);
+        }
+        const __m512i members = Members(class_bits);
         _mm512_storeu_si512(index.members[first + g].data(), members);
         ranks[row] = _mm512_or_si512(ranks[row], _mm512_slli_epi64(sizes, g * 16));
         sizes = _mm512_add_epi64(sizes, _mm512_popcnt_epi64(members));
@@ -182,6 +195,11 @@ DWS_TARGET_AVX512 void Index(const ClassIndexInput& input, const ClassBits& bits
     }
   }
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(index.sizes.data()), _mm512_cvtepi64_epi32(sizes));
+  if (input.marked == nullptr) return;
+  for (uint32_t group = 0; group * 64 < input.count; group += 8) {
+    uint64_t* const words = input.marked + group;
+    _mm512_storeu_si512(words, ReverseInBytes(_mm512_loadu_si512(words)));
+  }
 }
 
 // How many of the 32 `ranks` are at most `rank`.
@@ -222,20 +240,23 @@ DWS_TARGET_AVX512 void SortByClassAvx512(const uint8_t* classes, const uint16_t*
 
 // Two comparisons find the group of a rank among 32 times 32 groups.
 DWS_TARGET_AVX512 void FlipRanksAvx512(const ClassIndex& index, size_t c, const uint16_t* ranks,
-                                       uint32_t count, uint64_t* mask) {
+                                       uint32_t count, uint64_t* mask, FetchAhead& ahead) {
   static_assert(kMaskWords == kRankLanes * kRankLanes);
   if (count == 0) return;
   const uint16_t* const groups = index.ranks[c].data();
   alignas(64) uint16_t firsts[kRankLanes];  // of every 32nd group
   for (uint32_t i = 0; i < kRankLanes; ++i) firsts[i] = groups[size_t{i} * kRankLanes];
   const __m512i first_ranks = _mm512_load_si512(firsts);
+  FetchAhead left = ahead;  // a copy that stays in registers
   for (uint32_t i = 0; i < count; ++i) {
+    left.Fetch(kLinesARank);
     const __m512i rank = _mm512_set1_epi16(static_cast<int16_t>(ranks[i]));
     const uint32_t begin = (CountUpTo(first_ranks, rank) - 1) * kRankLanes;
     const uint32_t group = begin + CountUpTo(_mm512_load_si512(groups + begin), rank) - 1;
     const uint64_t bit = uint64_t{1} << (ranks[i] - groups[group]);
     mask[group] ^= _pdep_u64(bit, index.members[group][c]);
   }
+  ahead = left;
 }
 
 DWS_TARGET_AVX512 uint32_t ListOnesAvx512(const uint64_t* words, uint32_t size, uint16_t* numbers) {

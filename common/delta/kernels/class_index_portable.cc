@@ -70,14 +70,17 @@ void SortByClassPortable(const uint8_t* classes, const uint16_t* numbers, uint32
 }
 
 void FlipRanksPortable(const ClassIndex& index, size_t c, const uint16_t* ranks, uint32_t count,
-                       uint64_t* mask) {
+                       uint64_t* mask, FetchAhead& ahead) {
+  FetchAhead left = ahead;  // a copy that stays in registers
   uint32_t group = 0;
   for (uint32_t i = 0; i < count; ++i) {
+    left.Fetch(kLinesARank);
     while (group + 1 < index.group_count && index.ranks[c][group + 1] <= ranks[i]) ++group;
     uint64_t members = index.members[group][c];
     for (uint32_t skip = ranks[i] - index.ranks[c][group]; skip > 0; --skip) members &= members - 1;
     mask[group] ^= members & (0 - members);
   }
+  ahead = left;
 }
 
 uint32_t ListOnesPortable(const uint64_t* words, uint32_t size, uint16_t* numbers) {
@@ -93,19 +96,25 @@ uint32_t ListOnesPortable(const uint64_t* words, uint32_t size, uint16_t* number
   return found;
 }
 
+// Fills input.marked from the members.
+void Mark(const ClassIndexInput& input, const ClassIndex& index) {
+  std::fill_n(input.marked, index.group_count, 0);
+  for (size_t c = 0; c < input.classes->class_count(); ++c) {
+    if ((input.marked_classes >> c & 1) == 0) continue;
+    for (uint32_t i = 0; i < index.group_count; ++i) input.marked[i] |= index.members[i][c];
+  }
+}
+
 // Whether internal:: has variants for this width; otherwise the portable one is used.
 bool HasVariant(const ClassIndexInput& input) { return input.element_bytes <= 2; }
 
-}  // namespace
-
-void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& index) {
-  DWS_CHECK(input.count <= limits::kBlockElements);
-  index.sizes.fill(0);
-  index.group_count = static_cast<uint32_t>(CeilDiv(input.count, 64));
+// Fills all but the ranks after the last group. The variant for AVX-512 marks on the way.
+void IndexMembers(InstructionSet set, const ClassIndexInput& input, ClassIndex& index) {
 #if defined(__x86_64__)
   if (set == InstructionSet::kAvx512 && HasVariant(input)) {
-    internal::IndexClassesAvx512(input, index);
-  } else if (set == InstructionSet::kAvx2 && HasVariant(input)) {
+    return internal::IndexClassesAvx512(input, index);
+  }
+  if (set == InstructionSet::kAvx2 && HasVariant(input)) {
     internal::IndexClassesAvx2(input, index);
   } else {
     IndexPortable(input, index);
@@ -113,6 +122,16 @@ void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& 
 #else
   IndexPortable(input, index);
 #endif
+  if (input.marked != nullptr) Mark(input, index);
+}
+
+}  // namespace
+
+void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& index) {
+  DWS_CHECK(input.count <= limits::kBlockElements);
+  index.sizes.fill(0);
+  index.group_count = static_cast<uint32_t>(CeilDiv(input.count, 64));
+  IndexMembers(set, input, index);
   for (std::array<uint16_t, kMaskWords>& ranks : index.ranks) {
     std::fill(ranks.begin() + index.group_count, ranks.end(), uint16_t{0xFFFF});
   }
@@ -142,13 +161,13 @@ void SortByClass(InstructionSet set, const uint8_t* classes, const uint16_t* num
 }
 
 void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint16_t* ranks,
-               uint32_t count, uint64_t* mask) {
+               uint32_t count, uint64_t* mask, FetchAhead& ahead) {
 #if defined(__x86_64__)
   if (set == InstructionSet::kAvx512) {
-    return internal::FlipRanksAvx512(index, c, ranks, count, mask);
+    return internal::FlipRanksAvx512(index, c, ranks, count, mask, ahead);
   }
 #endif
-  FlipRanksPortable(index, c, ranks, count, mask);
+  FlipRanksPortable(index, c, ranks, count, mask, ahead);
 }
 
 uint32_t ListOnes(InstructionSet set, const uint64_t* words, uint32_t size, uint16_t* numbers) {

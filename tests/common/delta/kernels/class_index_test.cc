@@ -95,17 +95,79 @@ TEST_CASE("class index: every instruction set counts classes as a simple loop do
             SortByClass(other, classes.data(), ranks.data(), size, table.class_count(), stride,
                         sorted.data(), sorted_sizes.data());
             mask->fill(0);
+            FetchAhead ahead;
             for (size_t c = 0; c < table.class_count(); ++c) {
               const auto first = sorted.begin() + static_cast<ptrdiff_t>(c * stride);
               REQUIRE(std::vector(first, first + sorted_sizes[c]) == by_class[c]);
               FlipRanks(other, *index, c, by_class[c].data(),
-                        static_cast<uint32_t>(by_class[c].size()), mask->data());
+                        static_cast<uint32_t>(by_class[c].size()), mask->data(), ahead);
             }
             REQUIRE(*mask == expected);
           }
         }
       }
     }
+  }
+}
+
+TEST_CASE("class index: every instruction set marks the members of the classes asked for",
+          "[kernels]") {
+  Random random(samples::TestSeed());
+  const auto index = std::make_unique<ClassIndex>();
+  for (const uint32_t element_bytes : {1U, 2U, 4U, 8U}) {
+    for (const uint32_t count : {1U, 63U, 64U, 65U, 2047U, 2048U, 5000U, 65'536U}) {
+      const Bytes bytes = samples::RandomBytes(random, size_t{count} * element_bytes);
+      const ClassTable table = TableOf(random, element_bytes, kClassesMax);
+      for (const uint32_t classes :
+           {0U, 1U, 0xFEU, 0xFFU, static_cast<uint32_t>(random.Below(256))}) {
+        std::vector<uint64_t> expected(CeilDiv(count, 64));
+        for (uint32_t i = 0; i < count; ++i) {
+          const size_t c = ClassOf(table, ByteOf(bytes, 0, element_bytes, i));
+          expected[i / 64] |= uint64_t{classes >> c & 1U} << (i % 64);
+        }
+        for (const InstructionSet set : kSets) {
+          if (set > MachineInstructionSet()) continue;
+          INFO(ToString(set) << ": " << count << " x " << element_bytes << ", " << classes);
+          BlockMask marked;
+          marked.fill(random.Next());
+          IndexClasses(set,
+                       {.elements = bytes.data(),
+                        .element_bytes = element_bytes,
+                        .count = count,
+                        .classes = &table,
+                        .marked = marked.data(),
+                        .marked_classes = static_cast<uint8_t>(classes)},
+                       *index);
+          REQUIRE(std::equal(expected.begin(), expected.end(), marked.begin()));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("flip ranks: fetches some lines at each rank and none after the end", "[kernels]") {
+  const Bytes elements(limits::kBlockElements * 2);
+  const ClassTable one_class;
+  const auto index = std::make_unique<ClassIndex>();
+  const auto mask = std::make_unique<BlockMask>();
+  const std::vector<uint16_t> ranks = {0, 1, 2, 1000, 60'000};
+  for (const InstructionSet set : kSets) {
+    if (set > MachineInstructionSet()) continue;
+    INFO(ToString(set));
+    IndexClasses(set,
+                 {.elements = elements.data(),
+                  .element_bytes = 2,
+                  .count = limits::kBlockElements,
+                  .classes = &one_class},
+                 *index);
+    const auto first = reinterpret_cast<uintptr_t>(elements.data());
+    FetchAhead ahead{.next = first, .end = first + elements.size()};
+    const uint64_t each = kLinesARank * FetchAhead::kLineBytes;
+    FlipRanks(set, *index, 0, ranks.data(), 5, mask->data(), ahead);
+    REQUIRE(ahead.next == first + 5 * each);
+    ahead.end = ahead.next + FetchAhead::kLineBytes;
+    FlipRanks(set, *index, 0, ranks.data(), 5, mask->data(), ahead);
+    REQUIRE(ahead.next == ahead.end);
   }
 }
 
