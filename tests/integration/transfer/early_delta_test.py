@@ -4,7 +4,6 @@ short in the middle, over both profiles."""
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 import unittest
@@ -13,10 +12,11 @@ from typing import Any, Iterator
 import numpy as np
 
 import dws
-from tests.integration.integration_case import IntegrationCase, eventually
+from tests.integration.integration_case import eventually
+from tests.integration.transfer.early_case import EarlyCase, Shapes
 
 # A put sends all but what is left in the last bucket, so that "a" is complete once "between" is put.
-SHAPES: dict[str, tuple[int, ...]] = {"a": (2048, 1024), "between": (512, 1024), "b": (1024, 1024)}
+SHAPES: Shapes = {"a": (2048, 1024), "between": (512, 1024), "b": (1024, 1024)}
 # What a receiver is told to ask for. Class-split deltas are decoded against all old weights.
 PROFILES = ("fast", "wan")
 
@@ -25,22 +25,13 @@ def same_bits(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one.view(np.int32), other.view(np.int32)))
 
 
-class EarlyDeltaTest(IntegrationCase):
+class EarlyDeltaTest(EarlyCase):
     def begin(self, profile: str) -> None:
         self.random = np.random.default_rng(37)
-        self.sender = self.cluster.start_sender(0, f"--profile={profile}", name=f"s-{profile}")
-        flags = (f"--sender={self.sender.address}", f"--profile={profile}", "--early-deltas=always")
-        self.receiver = self.cluster.start_receiver(f"r-{profile}", *flags, senders=False)
-        self.dws_trainer = dws.Trainer(self.sender.socket, "test", 0, 1, None)
-        self.addCleanup(self.dws_trainer.close)
-        specs = [dws.TensorSpec(n, np.float32, s) for n, s in SHAPES.items()]
-        self.dws_trainer.register_ring(specs, bucket_bytes=1 << 20)
-        self.source = {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
-        with self.dws_trainer.version(1) as version:
-            self.put(version, *SHAPES)
-        self.dws_engine = self.engine(self.receiver)
-        self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
-        self.check(1)
+        sender = self.cluster.start_sender(0, f"--profile={profile}", name=f"s-{profile}")
+        flags = (f"--sender={sender.address}", f"--profile={profile}", "--early-deltas=always")
+        receiver = self.cluster.start_receiver(f"r-{profile}", *flags, senders=False)
+        self.connect(sender, receiver, SHAPES)
         for number in (2, 3):  # from here on class tables are known, and deltas encoded as asked
             self.step()
             with self.dws_trainer.version(number) as version:
@@ -55,36 +46,14 @@ class EarlyDeltaTest(IntegrationCase):
             bits += np.where(moved, self.random.choice((-1, 1), bits.shape), 0).astype(np.int32)
             self.source[name] = bits.view(np.float32)
 
-    def put(self, version: Any, *names: str) -> None:
-        for name in names:
-            version.put(name, self.source[name])
-
     @contextlib.contextmanager
     def fetching(self, number: int) -> Iterator[Any]:
         """A delta of which the receiver has "a"; the block puts "b"."""
         self.step()
         with self.dws_trainer.version(number) as version:
             self.put(version, "a", "between")
-            self.await_arrived()
+            self.await_arrived(256 << 10)
             yield version
-
-    def check(self, version: int) -> None:
-        self.await_version(self.dws_engine, version)
-        self.assert_same_weights(self.dws_engine, self.live, self.source)
-
-    def early(self, outcome: str) -> float:
-        return self.receiver.metric("dws_receiver_early_versions_total", f'outcome="{outcome}"')
-
-    def arrived(self) -> int:
-        """Bytes of the version that is being fetched."""
-        status = json.loads(self.receiver.page("/status"))["receiver"]
-        return int(status.get("stage_done_bytes", 0)) if status.get("stage") in ("fetching", "staging") else 0
-
-    def await_arrived(self) -> None:
-        eventually(
-            lambda: self.arrived() >= 256 << 10,
-            lambda: f"256 KiB, not {self.arrived()}\n{self.receiver.log_tail(30)}",
-        )
 
     def test_a_delta_travels_before_all_of_it_is_handed_over(self) -> None:
         for profile in PROFILES:
@@ -105,11 +74,7 @@ class EarlyDeltaTest(IntegrationCase):
                 self.assertEqual(self.fetched("delta") - fetched["delta"], size)
                 self.assertEqual(self.fetched("full"), fetched["full"])
                 for daemon in (self.sender, self.receiver):
-                    trouble = [line for line in daemon.log_tail(1000).splitlines() if line.split()[1] in "WE"]
-                    self.assertEqual([line for line in trouble if " insecure " not in line], [])
-
-    def fetched(self, kind: str) -> float:
-        return self.receiver.metric("dws_receiver_fetched_bytes_total", f'kind="{kind}"')
+                    self.assert_no_trouble(daemon)
 
     def test_an_attempt_that_was_given_up_leaves_nothing_in_the_next_one(self) -> None:
         for profile in PROFILES:

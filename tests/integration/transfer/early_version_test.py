@@ -17,45 +17,29 @@ import numpy as np
 import dws
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase, eventually
+from tests.integration.transfer.early_case import EarlyCase, Shapes
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 # 8 MiB and 4 MiB: several pieces of a transfer. A put sends all but what is left in the last bucket.
-SHAPES: dict[str, tuple[int, ...]] = {"a": (2048, 1024), "b": (1024, 1024)}
+SHAPES: Shapes = {"a": (2048, 1024), "b": (1024, 1024)}
 BYTES = {name: 4 * int(np.prod(shape)) for name, shape in SHAPES.items()}
 # By which full tensors come; those of unix sockets are on the same host.
 WAYS: dict[str, tuple[str, ...]] = {"same-host": (), "grpc": ("--insecure",)}
 
 
-class EarlyVersionCase(IntegrationCase):
+class EarlyVersionTest(EarlyCase):
     def begin(self, way: str) -> None:
         self.random = np.random.default_rng(31)
-        self.sender = self.cluster.start_sender(0, *WAYS[way], name=f"s-{way}")
-        flags = (*WAYS[way], f"--sender={self.sender.address}")
-        self.receiver = self.cluster.start_receiver(f"r-{way}", *flags, senders=False)
-        self.dws_trainer = dws.Trainer(self.sender.socket, "test", 0, 1, None)
-        self.addCleanup(self.dws_trainer.close)
-        specs = [dws.TensorSpec(n, np.float32, s) for n, s in SHAPES.items()]
-        self.dws_trainer.register_ring(specs, bucket_bytes=1 << 20)
-        self.source = self.values()
-        with self.dws_trainer.version(1) as version:
-            self.put(version, *SHAPES)
-        self.dws_engine = self.engine(self.receiver)
-        self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
-        self.check(1)
+        sender = self.cluster.start_sender(0, *WAYS[way], name=f"s-{way}")
+        flags = (*WAYS[way], f"--sender={sender.address}")
+        self.connect(sender, self.cluster.start_receiver(f"r-{way}", *flags, senders=False), SHAPES)
         self.await_fetched(sum(BYTES.values()))
-        self.taken = self.fetched()
+        self.taken = self.fetched("full")
 
     def dwsctl(self, *command: str) -> None:
         command = (DWSCTL, *command, "--socket", self.receiver.socket)
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
-
-    def values(self) -> dict[str, Any]:
-        return {n: self.random.standard_normal(s, np.float32) for n, s in SHAPES.items()}
-
-    def put(self, version: Any, *names: str) -> None:
-        for name in names:
-            version.put(name, self.source[name])
 
     @contextlib.contextmanager
     def reading(self, number: int) -> Iterator[Any]:
@@ -66,34 +50,11 @@ class EarlyVersionCase(IntegrationCase):
             self.await_arrived(BYTES["a"] // 2)
             yield version
 
-    def check(self, version: int) -> None:
-        self.await_version(self.dws_engine, version)
-        self.assert_same_weights(self.dws_engine, self.live, self.source)
-
-    def fetched(self) -> float:
-        return self.receiver.metric("dws_receiver_fetched_bytes_total", 'kind="full"')
-
     def await_fetched(self, count: float) -> None:
         """Reports follow a commit. Fails if more came."""
-        eventually(lambda: self.fetched() >= count, lambda: f"{count} bytes, not {self.fetched()}")
-        self.assertEqual(self.fetched(), count)
+        eventually(lambda: self.fetched("full") >= count, lambda: f"{count} bytes, not {self.fetched('full')}")
+        self.assertEqual(self.fetched("full"), count)
 
-    def early(self, outcome: str) -> float:
-        return self.receiver.metric("dws_receiver_early_versions_total", f'outcome="{outcome}"')
-
-    def arrived(self) -> int:
-        """Bytes of the version that is being fetched."""
-        status = json.loads(self.receiver.page("/status"))["receiver"]
-        return int(status.get("stage_done_bytes", 0)) if status.get("stage") == "fetching" else 0
-
-    def await_arrived(self, count: int) -> None:
-        eventually(
-            lambda: self.arrived() >= count,
-            lambda: f"{count} bytes, not {self.arrived()}\n{self.receiver.log_tail(30)}",
-        )
-
-
-class EarlyVersionTest(EarlyVersionCase):
     def test_a_tensor_travels_before_the_next_one_is_handed_over(self) -> None:
         for way in WAYS:
             with self.subTest(way=way):
@@ -107,9 +68,7 @@ class EarlyVersionTest(EarlyVersionCase):
                 self.await_fetched(self.taken + sum(BYTES.values()))
                 way_bytes = self.receiver.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
                 self.assertEqual(way_bytes, 2 * sum(BYTES.values()))
-                log = self.receiver.log_tail(1000)
-                trouble = [line for line in log.splitlines() if line.split()[1] in "WE"]
-                self.assertEqual([line for line in trouble if " insecure " not in line], [])
+                self.assert_no_trouble(self.receiver)
 
     def test_tensors_travel_in_the_order_in_which_they_are_handed_over(self) -> None:
         for way in WAYS:
@@ -179,8 +138,7 @@ class EarlyVersionTest(EarlyVersionCase):
                 with self.reading(2) as version:
                     self.dws_engine.close()
                     self.put(version, "b")
-                self.dws_engine = self.engine(self.receiver)
-                self.live = self.dws_engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
+                self.attach()
                 self.check(2)
 
     def test_daemons_that_are_killed_while_a_version_is_read_come_back(self) -> None:
