@@ -23,6 +23,7 @@ std::string_view ToString(FullCause cause) {
 }
 
 bool FullWatch::InSample(uint64_t number, uint64_t version) const {
+  if (unsampled_ + 1 < kSampledVersions) return false;
   const uint64_t every = std::clamp<uint64_t>(block_count_ / kSampleBlocksMin, 1, kSampleEvery);
   return number % every == version % every;
 }
@@ -39,8 +40,17 @@ void FullWatch::Rule::Learn(double share, double enter, bool whole) {
 
 void FullWatch::Learn(const Version& version) {
   if (weights_bytes_ < kWeightsBytesMin) return;
-  const double share = static_cast<double>(version.delta_bytes) /
-                       static_cast<double>(std::max<uint64_t>(version.delta_of_bytes, 1));
+  double share = 0;
+  if (version.delta_of_bytes == 0) {
+    ++unsampled_;
+    share =
+        changed_bytes_ * static_cast<double>(version.changed) / static_cast<double>(weights_bytes_);
+  } else {
+    unsampled_ = 0;
+    share = static_cast<double>(version.delta_bytes) / static_cast<double>(version.delta_of_bytes);
+    changed_bytes_ = share * static_cast<double>(weights_bytes_) /
+                     static_cast<double>(std::max<uint64_t>(version.changed, 1));
+  }
   by_bytes_.Learn(share, kFullShare, version.whole);
   by_time_.Learn(DeltaTime(share, version.changed, weights_bytes_), 1, version.whole);
 }

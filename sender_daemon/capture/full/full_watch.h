@@ -33,9 +33,11 @@ class FullWatch {
   static constexpr uint64_t kWeightsBytesMin = uint64_t{16} << 20;
   // Of a full version of its own the sender encodes one in so many blocks, to know how large a
   // delta would have been, but no fewer than kSampleBlocksMin blocks if there are as many. A block
-  // costs about ten times what copying it does.
+  // costs about ten times what copying it does; so only one such version in kSampledVersions has a
+  // sample, and in between a changed element is taken to cost what it did last.
   static constexpr uint64_t kSampleEvery = 64;
   static constexpr uint64_t kSampleBlocksMin = 32;
+  static constexpr uint32_t kSampledVersions = 4;
 
   FullWatch(uint64_t weights_bytes, uint64_t block_count)
       : weights_bytes_(weights_bytes), block_count_(block_count) {}
@@ -46,12 +48,12 @@ class FullWatch {
     return by_bytes_.pays || (fast_links && by_time_.pays) ? FullCause::kDense : FullCause::kNone;
   }
 
-  // Whether block `number` of full version `version` belongs to the sample. Each version has
-  // another.
+  // Whether block `number` of full version `version` belongs to its sample; a version without one has
+  // no such block. Each version has another. The answer changes with Learn.
   bool InSample(uint64_t number, uint64_t version) const;
 
   struct Version {
-    // Of its delta and the weights, or of the sample's blocks encoded and as they are.
+    // Of its delta and the weights, or of the sample's blocks encoded and as they are; 0 without one.
     uint64_t delta_bytes = 0;
     uint64_t delta_of_bytes = 0;
     uint64_t changed = 0;  // elements of all its blocks
@@ -73,6 +75,8 @@ class FullWatch {
   uint64_t block_count_;
   Rule by_bytes_;
   Rule by_time_;
+  uint32_t unsampled_ = 0;    // versions since the last delta or sample
+  double changed_bytes_ = 0;  // of a delta, for each changed element: of the last one or sample
 };
 
 }  // namespace dws

@@ -82,9 +82,20 @@ TEST_CASE("of few weights every version is a delta", "[full_version]") {
   CHECK_FALSE(Pays(watch, true));
 }
 
+// A full version of the sender's own without a sample.
+void LearnUnsampled(FullWatch& watch, uint64_t changed, bool whole = true) {
+  watch.Learn({.changed = changed, .whole = whole});
+}
+
+FullWatch SamplesNext(uint64_t block_count) {
+  FullWatch watch(kBytes, block_count);
+  for (uint32_t i = 1; i < FullWatch::kSampledVersions; ++i) LearnUnsampled(watch, 1);
+  return watch;
+}
+
 TEST_CASE("a sample is one block in 64, another for each version, and all of few blocks",
           "[full_version]") {
-  const FullWatch large(kBytes, 100'000);
+  const FullWatch large = SamplesNext(100'000);
   std::set<uint64_t> seen;
   for (uint64_t version = 1; version <= FullWatch::kSampleEvery; ++version) {
     size_t count = 0;
@@ -97,14 +108,48 @@ TEST_CASE("a sample is one block in 64, another for each version, and all of few
     CHECK(count <= 1563);
   }
   CHECK(seen.size() == 100'000);
-  const FullWatch middle(kBytes, 10 * FullWatch::kSampleBlocksMin + 9);
+  const FullWatch middle = SamplesNext(10 * FullWatch::kSampleBlocksMin + 9);
   for (uint64_t number = 0; number < 300; ++number) {
     CHECK(middle.InSample(number, 23) == (number % 10 == 3));
   }
-  const FullWatch small(kBytes, 2 * FullWatch::kSampleBlocksMin - 1);
+  const FullWatch small = SamplesNext(2 * FullWatch::kSampleBlocksMin - 1);
   for (uint64_t number = 0; number < 2 * FullWatch::kSampleBlocksMin - 1; ++number) {
     CHECK(small.InSample(number, 7));
   }
+}
+
+TEST_CASE("one full version in four has a sample, the last of them", "[full_version]") {
+  FullWatch watch(kBytes, 10);
+  const FullWatch::Version sampled{
+      .delta_bytes = 100, .delta_of_bytes = 100, .changed = 100, .whole = true};
+  for (int i = 0; i < 2; ++i) watch.Learn(sampled);
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 1; i < FullWatch::kSampledVersions; ++i) {
+      CHECK_FALSE(watch.InSample(0, 0));
+      LearnUnsampled(watch, 100);
+    }
+    CHECK(watch.InSample(0, 0));
+    if (round == 1) {  // none of its blocks was handed over
+      LearnUnsampled(watch, 100, false);
+      CHECK(watch.InSample(0, 0));
+    }
+    watch.Learn(sampled);
+  }
+}
+
+TEST_CASE("without a sample a changed element costs what it did last", "[full_version]") {
+  Watched model;
+  for (int i = 0; i < 2; ++i) model.Learn(1.0, true, 0.8);
+  REQUIRE(Pays(model.watch, false));
+  const auto changed = [](double share) {
+    return static_cast<uint64_t>(share * static_cast<double>(kBytes) / 2);
+  };
+  LearnUnsampled(model.watch, changed(0.61));  // 0.76 of the bytes
+  CHECK(Pays(model.watch, false));
+  SECTION("fewer changes") { LearnUnsampled(model.watch, changed(0.59)); }
+  SECTION("not whole") { LearnUnsampled(model.watch, changed(0.8), false); }
+  SECTION("less for each, as the sample shows") { model.Learn(0.7, true, 0.8); }
+  CHECK_FALSE(Pays(model.watch, false));
 }
 
 }  // namespace
