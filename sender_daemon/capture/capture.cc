@@ -39,6 +39,10 @@ uint64_t SumOf(const std::array<uint64_t, kBlockModes>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
 }
 
+double Share(uint64_t part, uint64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
 }  // namespace
 
 void CapturedVersion::DropFramed(const RankLayout& layout) {
@@ -107,7 +111,7 @@ Capture::~Capture() {
 // A first version has nothing to compare with, and whoever asked for a full one wants it whatever a
 // delta would have had.
 bool Capture::InSample(uint64_t number) const {
-  return full_ == FullCause::kDense && snapshot_.full_watch().InSample(number, version_.value());
+  return full_ == FullCause::kDense && snapshot_.full_watch().InSample(number);
 }
 
 void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch) {
@@ -358,10 +362,10 @@ CapturedVersion Capture::FinishFull() {
     }
   }
   if (full_ == FullCause::kDense) {
-    snapshot_.full_watch().Learn({.delta_bytes = SumOf(PayloadBytes(blocks_)),
-                                  .delta_of_bytes = sample_bytes,
-                                  .changed = result.nnz,
-                                  .whole = whole});
+    std::optional<double> delta_share;
+    if (sample_bytes != 0) delta_share = Share(SumOf(PayloadBytes(blocks_)), sample_bytes);
+    snapshot_.full_watch().Learn(
+        {.delta_share = delta_share, .changed = result.nnz, .whole = whole});
   }
   CloseKept();
   return result;
@@ -407,10 +411,10 @@ CapturedVersion Capture::FinishDelta() {
     snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
   }
   result.payload_bytes = PayloadBytes(blocks_);
-  snapshot_.full_watch().Learn({.delta_bytes = SumOf(result.payload_bytes),
-                                .delta_of_bytes = layout.size_bytes(),
-                                .changed = result.nnz,
-                                .whole = whole});
+  snapshot_.full_watch().Learn(
+      {.delta_share = Share(SumOf(result.payload_bytes), layout.size_bytes()),
+       .changed = result.nnz,
+       .whole = whole});
   result.density = snapshot_.density_watch().Learn(blocks_);
   result.blocks = std::move(blocks_);
   result.open_delta = std::move(open_delta_);

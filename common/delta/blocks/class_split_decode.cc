@@ -112,7 +112,7 @@ Status FindPositions(const EncodedBlockView& block, kernels::ClassIndexInput inp
     if (scratch.classes[c].inverted) input.marked_classes |= static_cast<uint8_t>(1U << c);
   }
   kernels::IndexClasses(ActiveInstructionSet(), input, scratch.index);
-  // The next block, which mostly lies behind this one. The index has begun to fetch it.
+  // The next block, which mostly lies behind this one. With AVX-512 the index has begun to fetch it.
   const uint64_t size = uint64_t{input.count} * input.element_bytes;
   const auto next = reinterpret_cast<uintptr_t>(input.elements) + size;
   FetchAhead ahead{.next = next + kernels::kIndexAheadBytes, .end = next + size};

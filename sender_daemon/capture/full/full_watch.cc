@@ -22,10 +22,10 @@ std::string_view ToString(FullCause cause) {
   return "";
 }
 
-bool FullWatch::InSample(uint64_t number, uint64_t version) const {
-  if (unsampled_ + 1 < kSampledVersions) return false;
+bool FullWatch::InSample(uint64_t number) const {
+  if (unsampled_ + 1 < kSampleVersionEvery) return false;
   const uint64_t every = std::clamp<uint64_t>(block_count_ / kSampleBlocksMin, 1, kSampleEvery);
-  return number % every == version % every;
+  return number % every == learnt_ % every;
 }
 
 void FullWatch::Rule::Learn(double share, double enter, bool whole) {
@@ -40,16 +40,15 @@ void FullWatch::Rule::Learn(double share, double enter, bool whole) {
 
 void FullWatch::Learn(const Version& version) {
   if (weights_bytes_ < kWeightsBytesMin) return;
-  double share = 0;
-  if (version.delta_of_bytes == 0) {
-    ++unsampled_;
-    share =
-        changed_bytes_ * static_cast<double>(version.changed) / static_cast<double>(weights_bytes_);
-  } else {
+  const auto weights_bytes = static_cast<double>(weights_bytes_);
+  const auto changed = static_cast<double>(version.changed);
+  const double share = version.delta_share.value_or(changed_bytes_ * changed / weights_bytes);
+  if (version.delta_share.has_value()) {
     unsampled_ = 0;
-    share = static_cast<double>(version.delta_bytes) / static_cast<double>(version.delta_of_bytes);
-    changed_bytes_ = share * static_cast<double>(weights_bytes_) /
-                     static_cast<double>(std::max<uint64_t>(version.changed, 1));
+    ++learnt_;
+    changed_bytes_ = share * weights_bytes / std::max(changed, 1.0);
+  } else {
+    ++unsampled_;
   }
   by_bytes_.Learn(share, kFullShare, version.whole);
   by_time_.Learn(DeltaTime(share, version.changed, weights_bytes_), 1, version.whole);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace dws {
@@ -25,19 +26,19 @@ class FullWatch {
   // Deltas are given up after kVersions versions in a row that handed over every block, and whose
   // deltas had at least kFullShare of the weights' bytes; where links are fast, also after as many
   // whose deltas took the time of full versions or more (full_cost.h). They come back after one
-  // version that lacked blocks, or whose delta would have had less than kLeave. In between nothing
+  // version that lacked blocks, or whose delta would have had less than kLeave, if by estimate. In between nothing
   // changes. Versions that were asked to be full do not count.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
   static constexpr uint64_t kWeightsBytesMin = uint64_t{16} << 20;
-  // Of a full version of its own the sender encodes one in so many blocks, to know how large a
-  // delta would have been, but no fewer than kSampleBlocksMin blocks if there are as many. A block
-  // costs about ten times what copying it does; so only one such version in kSampledVersions has a
-  // sample, and in between a changed element is taken to cost what it did last.
+  // Of every kSampleVersionEvery-th full version of its own the sender encodes one block in
+  // kSampleEvery, but no fewer than kSampleBlocksMin if there are as many, to know how large a delta
+  // would have been. A block costs about ten times what copying it does. In between a changed
+  // element is taken to cost what it did last.
+  static constexpr uint32_t kSampleVersionEvery = 4;
   static constexpr uint64_t kSampleEvery = 64;
   static constexpr uint64_t kSampleBlocksMin = 32;
-  static constexpr uint32_t kSampledVersions = 4;
 
   FullWatch(uint64_t weights_bytes, uint64_t block_count)
       : weights_bytes_(weights_bytes), block_count_(block_count) {}
@@ -48,16 +49,15 @@ class FullWatch {
     return by_bytes_.pays || (fast_links && by_time_.pays) ? FullCause::kDense : FullCause::kNone;
   }
 
-  // Whether block `number` of full version `version` belongs to its sample; a version without one has
-  // no such block. Each version has another. The answer changes with Learn.
-  bool InSample(uint64_t number, uint64_t version) const;
+  // Whether block `number` belongs to the sample of the full version that is captured. Samples that
+  // follow each other have other blocks, and in the end all. Learn ends the version.
+  bool InSample(uint64_t number) const;
 
   struct Version {
-    // Of its delta and the weights, or of the sample's blocks encoded and as they are; 0 without one.
-    uint64_t delta_bytes = 0;
-    uint64_t delta_of_bytes = 0;
-    uint64_t changed = 0;  // elements of all its blocks
-    bool whole = false;    // it handed over every block
+    // The bytes of its delta in those of the weights, or of the sample's blocks encoded in theirs.
+    std::optional<double> delta_share;  // nullopt: a full version without a sample
+    uint64_t changed = 0;               // elements of all its blocks
+    bool whole = false;                 // it handed over every block
   };
   // Called after a delta was captured, or a full version of the sender's own.
   void Learn(const Version& version);
@@ -75,8 +75,9 @@ class FullWatch {
   uint64_t block_count_;
   Rule by_bytes_;
   Rule by_time_;
-  uint32_t unsampled_ = 0;    // versions since the last delta or sample
-  double changed_bytes_ = 0;  // of a delta, for each changed element: of the last one or sample
+  uint32_t unsampled_ = 0;    // full versions since the last delta or sample
+  uint64_t learnt_ = 0;       // deltas and samples
+  double changed_bytes_ = 0;  // of a delta for each changed element: of the last one, or sample
 };
 
 }  // namespace dws

@@ -26,6 +26,8 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 class EarlyDeltaTest(EarlyCase):
+    STAGES = ("fetching", "staging")  # staged as it comes
+
     def begin(self, profile: str) -> None:
         self.random = np.random.default_rng(37)
         sender = self.cluster.start_sender(0, f"--profile={profile}", name=f"s-{profile}")

@@ -1,6 +1,8 @@
 // Captures of full versions, readers of the versions that they overwrite, and what is left when one
 // is given up.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <ranges>
 
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/capture/snapshot_check.h"
@@ -64,6 +66,13 @@ struct Sender {
                                         WholeSlices(state->layout()));
   }
 
+  // Whether a full version of the sender's own has a sample now.
+  bool SamplesNext() const {
+    const auto blocks = std::views::iota(uint64_t{0}, state->layout().block_count());
+    return std::ranges::any_of(
+        blocks, [&](uint64_t number) { return state->snapshot->full_watch().InSample(number); });
+  }
+
   ThreadPool pool{1};
   const RankStatePtr state;
   uint64_t version = 0;
@@ -89,8 +98,10 @@ TEST_CASE("a full version is what the trainer has, without a delta", "[full_vers
   const RankLayout& layout = sender.state->layout();
   Weights weights = RandomWeights(layout, random);
   CHECK(sender.Publish(weights)->full == FullCause::kFirst);
+  int samples = 0;
   for (const FullCause cause : {FullCause::kAsked, FullCause::kDense}) {
-    for (const double density : {0.0, 0.001, 0.1}) {
+    for (const double density : {0.0, 0.001, 0.1, 0.2, 0.001}) {
+      samples += cause == FullCause::kDense && sender.SamplesNext() ? 1 : 0;
       const Weights before = weights;
       Perturb(weights, density, random);
       const RetainedVersionPtr full = sender.Publish(weights, cause);
@@ -103,6 +114,7 @@ TEST_CASE("a full version is what the trainer has, without a delta", "[full_vers
       CHECK(SnapshotWeights(*sender.state) == weights);
     }
   }
+  CHECK(samples == (layout.size_bytes() < FullWatch::kWeightsBytesMin ? 0 : 1));
   // Deltas follow.
   Weights replica = weights;
   Perturb(weights, 0.01, random);
@@ -163,12 +175,15 @@ TEST_CASE("a full version of the sender's own may lack blocks, which are unchang
   const RankLayout& layout = sender.state->layout();
   Weights weights = RandomWeights(layout, random);
   sender.Publish(weights);
+  const bool sample = GENERATE(false, true);
+  for (int i = 0; sample && i < 3; ++i) sender.Publish(weights, FullCause::kDense);
+  CHECK(sender.SamplesNext() == sample);
   const Weights old = weights;
   Perturb(weights, 0.1, random);
   auto refs = AllBlocks(layout);
   const std::vector<BlockRef> put(refs.begin() + 50, refs.begin() + 150);  // parts of two slices
-  Capture capture(*sender.state->snapshot, sender.pool, WeightVersion(2), DeltaProfile::kFast,
-                  FullCause::kDense);
+  Capture capture(*sender.state->snapshot, sender.pool, WeightVersion(++sender.version),
+                  DeltaProfile::kFast, FullCause::kDense);
   WeightsSource source(layout, weights);
   REQUIRE(capture.Blocks(put, source).ok());
   const auto captured = capture.Finish();
@@ -200,6 +215,32 @@ TEST_CASE("versions whose deltas are as large as the weights become full, and de
     publish(weights);
   }
   CHECK(full == std::vector<bool>{true, false, false, true, true, true, false});
+}
+
+TEST_CASE("deltas come back when a sample shows that as many changes are smaller",
+          "[full_version]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  Sender sender(LargeLayout());
+  const RankLayout& layout = sender.state->layout();
+  Weights weights;
+  const auto publish = [&] {
+    return !sender.Publish(weights, sender.state->snapshot->full_watch().Cause(false))
+                ->base.has_value();
+  };
+  std::vector<bool> full;
+  for (int i = 0; i < 5; ++i) {
+    weights = RandomWeights(layout, random);
+    full.push_back(publish());
+  }
+  for (int i = 0; i < 3; ++i) {  // every element by one step; the second of these has the sample
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      const size_t bytes = ElementBytes(layout.slice(RankSlice(s)).dtype);
+      for (size_t at = 0; at < weights[s].size(); at += bytes) weights[s][at] ^= std::byte{1};
+    }
+    full.push_back(publish());
+    CHECK(SnapshotWeights(*sender.state) == weights);
+  }
+  CHECK(full == std::vector<bool>{true, false, false, true, true, true, true, false});
 }
 
 TEST_CASE("versions that were asked to be full teach nothing", "[full_version]") {

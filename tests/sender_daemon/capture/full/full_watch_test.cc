@@ -16,8 +16,7 @@ bool Pays(const FullWatch& watch, bool fast_links) {
 struct Watched {
   FullWatch watch{kBytes, 512};
   bool Learn(double share, bool whole = true, double changed = 0, bool fast_links = false) {
-    watch.Learn({.delta_bytes = static_cast<uint64_t>(share * static_cast<double>(kBytes)),
-                 .delta_of_bytes = kBytes,
+    watch.Learn({.delta_share = share,
                  .changed = static_cast<uint64_t>(changed * static_cast<double>(kBytes) / 2),
                  .whole = whole});
     return Pays(watch, fast_links);
@@ -77,7 +76,7 @@ TEST_CASE("far moves make deltas slow sooner", "[full_version]") {
 TEST_CASE("of few weights every version is a delta", "[full_version]") {
   FullWatch watch(FullWatch::kWeightsBytesMin - 1, 512);
   for (int i = 0; i < 5; ++i) {
-    watch.Learn({.delta_bytes = 100, .delta_of_bytes = 100, .changed = 100, .whole = true});
+    watch.Learn({.delta_share = 1.0, .changed = 100, .whole = true});
   }
   CHECK_FALSE(Pays(watch, true));
 }
@@ -89,51 +88,53 @@ void LearnUnsampled(FullWatch& watch, uint64_t changed, bool whole = true) {
 
 FullWatch SamplesNext(uint64_t block_count) {
   FullWatch watch(kBytes, block_count);
-  for (uint32_t i = 1; i < FullWatch::kSampledVersions; ++i) LearnUnsampled(watch, 1);
+  for (uint32_t i = 1; i < FullWatch::kSampleVersionEvery; ++i) LearnUnsampled(watch, 1);
   return watch;
 }
 
-TEST_CASE("a sample is one block in 64, another for each version, and all of few blocks",
+constexpr FullWatch::Version kSampled{.delta_share = 1.0, .changed = 100, .whole = true};
+
+TEST_CASE("a sample is one block in 64, another each time, and all of few blocks",
           "[full_version]") {
-  const FullWatch large = SamplesNext(100'000);
+  FullWatch large = SamplesNext(100'000);
   std::set<uint64_t> seen;
-  for (uint64_t version = 1; version <= FullWatch::kSampleEvery; ++version) {
+  for (uint64_t sample = 1; sample <= FullWatch::kSampleEvery; ++sample) {
     size_t count = 0;
     for (uint64_t number = 0; number < 100'000; ++number) {
-      if (!large.InSample(number, version)) continue;
+      if (!large.InSample(number)) continue;
       ++count;
       seen.insert(number);
     }
     CHECK(count >= 1562);
     CHECK(count <= 1563);
+    large.Learn(kSampled);
+    for (uint32_t i = 1; i < FullWatch::kSampleVersionEvery; ++i) LearnUnsampled(large, 100);
   }
   CHECK(seen.size() == 100'000);
   const FullWatch middle = SamplesNext(10 * FullWatch::kSampleBlocksMin + 9);
   for (uint64_t number = 0; number < 300; ++number) {
-    CHECK(middle.InSample(number, 23) == (number % 10 == 3));
+    CHECK(middle.InSample(number) == (number % 10 == 0));
   }
   const FullWatch small = SamplesNext(2 * FullWatch::kSampleBlocksMin - 1);
   for (uint64_t number = 0; number < 2 * FullWatch::kSampleBlocksMin - 1; ++number) {
-    CHECK(small.InSample(number, 7));
+    CHECK(small.InSample(number));
   }
 }
 
 TEST_CASE("one full version in four has a sample, the last of them", "[full_version]") {
   FullWatch watch(kBytes, 10);
-  const FullWatch::Version sampled{
-      .delta_bytes = 100, .delta_of_bytes = 100, .changed = 100, .whole = true};
-  for (int i = 0; i < 2; ++i) watch.Learn(sampled);
+  for (int i = 0; i < 2; ++i) watch.Learn(kSampled);
   for (int round = 0; round < 3; ++round) {
-    for (uint32_t i = 1; i < FullWatch::kSampledVersions; ++i) {
-      CHECK_FALSE(watch.InSample(0, 0));
+    for (uint32_t i = 1; i < FullWatch::kSampleVersionEvery; ++i) {
+      CHECK_FALSE(watch.InSample(0));
       LearnUnsampled(watch, 100);
     }
-    CHECK(watch.InSample(0, 0));
+    CHECK(watch.InSample(0));
     if (round == 1) {  // none of its blocks was handed over
       LearnUnsampled(watch, 100, false);
-      CHECK(watch.InSample(0, 0));
+      CHECK(watch.InSample(0));
     }
-    watch.Learn(sampled);
+    watch.Learn(kSampled);
   }
 }
 
