@@ -26,8 +26,8 @@ class FullWatch {
   // Deltas are given up after kVersions versions in a row that handed over every block, and whose
   // deltas had at least kFullShare of the weights' bytes; where links are fast, also after as many
   // whose deltas took the time of full versions or more (full_cost.h). They come back after one
-  // version that lacked blocks, or whose delta would have had less than kLeave, if by estimate. In between nothing
-  // changes. Versions that were asked to be full do not count.
+  // version that lacked blocks, or whose delta would have had less than kLeave, by a sample or by
+  // estimate. In between nothing changes. Versions that were asked to be full do not count.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
