@@ -1,9 +1,15 @@
 // What a delta takes beside a full version. The sender decides by it, `dwsctl estimate` predicts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace dws {
+
+// A part in its whole; 0 in nothing.
+inline double Share(uint64_t part, uint64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<uint64_t>(whole, 1));
+}
 
 // A delta with this share of the weights' bytes, or more, is not worth its time on any link.
 inline constexpr double kFullShare = 7.0 / 8;

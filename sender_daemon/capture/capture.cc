@@ -10,6 +10,7 @@
 #include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/encoder.h"
+#include "common/model/full_cost.h"
 #include "common/model/limits.h"
 #include "sender_daemon/capture/full/counting_copy.h"
 
@@ -37,10 +38,6 @@ std::array<uint64_t, kBlockModes> PayloadBytes(std::span<const EncodedBlock> blo
 
 uint64_t SumOf(const std::array<uint64_t, kBlockModes>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
-}
-
-double Share(uint64_t part, uint64_t whole) {
-  return static_cast<double>(part) / static_cast<double>(whole);
 }
 
 }  // namespace

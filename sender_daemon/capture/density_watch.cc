@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/model/full_cost.h"
 #include "common/model/limits.h"
 #include "common/model/tensor_group.h"
 
@@ -21,10 +22,6 @@ void KeepWorst(std::vector<Entry>& entries) {
     return DensityOf(a).wire_bytes > DensityOf(b).wire_bytes;
   });
   if (entries.size() > limits::kDenseGroupsShown) entries.resize(limits::kDenseGroupsShown);
-}
-
-double Share(uint64_t part, uint64_t whole) {
-  return static_cast<double>(part) / static_cast<double>(std::max<uint64_t>(whole, 1));
 }
 
 }  // namespace
