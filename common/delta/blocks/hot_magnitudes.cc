@@ -54,13 +54,31 @@ void PlanHotMagnitudes(HotMagnitudes& hot) {
   hot.bits += escape_count * hot.escape_width;
 }
 
+// Puts three numbers together: each Put waits for the one before.
 void WriteHotMagnitudes(const HotMagnitudes& hot, BitWriter& writer) {
+  constexpr size_t kTogether = 3;
+  static_assert(kTogether * (kQuotientMax + 1) <= BitWriter::kPutBitsMax);
+  static_assert(kTogether * HotMagnitudes::kWidthMax <= BitWriter::kPutBitsMax);
   DWS_CHECK(hot.values.size() == hot.widths.size());
-  for (size_t i = 0; i < hot.values.size(); ++i) {
-    writer.Put(hot.values[i] & LowBits(hot.widths[i]), hot.widths[i]);
+  const size_t count = hot.values.size();
+  for (size_t i = 0; i < count; i += kTogether) {
+    uint64_t bits = 0;
+    uint32_t used = 0;
+    for (size_t j = i; j < std::min(i + kTogether, count); ++j) {
+      bits |= (hot.values[j] & LowBits(hot.widths[j])) << used;
+      used += hot.widths[j];
+    }
+    writer.Put(bits, used);
   }
-  for (size_t i = 0; i < hot.values.size(); ++i) {
-    writer.PutUnary(std::min<uint64_t>(hot.values[i] >> hot.widths[i], kQuotientMax));
+  for (size_t i = 0; i < count; i += kTogether) {
+    uint64_t bits = 0;
+    uint32_t used = 0;
+    for (size_t j = i; j < std::min(i + kTogether, count); ++j) {
+      used +=
+          static_cast<uint32_t>(std::min<uint64_t>(hot.values[j] >> hot.widths[j], kQuotientMax));
+      bits |= uint64_t{1} << used++;
+    }
+    writer.Put(bits, used);
   }
   if (hot.escape_width == 0) return;
   for (size_t i = 0; i < hot.values.size(); ++i) {

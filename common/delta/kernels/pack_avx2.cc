@@ -76,8 +76,14 @@ DWS_TARGET_AVX2 void PackGapRemaindersAvx2(const uint16_t* positions, uint32_t c
   uint32_t i = 1;
   for (; i + 8 <= count; i += 8) {
     const __m128i gaps = GapsBefore8(positions, i);
-    PutFour(_pext_u64(static_cast<uint64_t>(_mm_cvtsi128_si64(gaps)), lanes), k, out);
-    PutFour(_pext_u64(static_cast<uint64_t>(_mm_extract_epi64(gaps, 1)), lanes), k, out);
+    const uint64_t low = _pext_u64(static_cast<uint64_t>(_mm_cvtsi128_si64(gaps)), lanes);
+    const uint64_t high = _pext_u64(static_cast<uint64_t>(_mm_extract_epi64(gaps, 1)), lanes);
+    if (8 * k <= BitWriter::kPutBitsMax) {
+      out.Put(low | high << (4 * k), 8 * k);
+    } else {
+      PutFour(low, k, out);
+      PutFour(high, k, out);
+    }
   }
   for (; i < count; ++i) out.Put(GapBefore(positions, i) & lane, k);
   writer = out;
