@@ -52,9 +52,12 @@ struct ClassSplitPlan {
   // Scratch of the planner, and the memory of the spans.
   std::vector<uint8_t> magnitude_bytes;  // of the changed elements, before the change
   std::vector<uint8_t> class_numbers;    // of the same
+  std::vector<uint32_t> sizes;           // |step| - 1 of the first of them
+  std::vector<uint32_t> cold_bits;       // what each of these sizes costs if it is not hot
   std::vector<uint32_t> hot_before;      // hot changes before each word of hot.mask
   std::vector<uint16_t> ranks;
   std::vector<uint16_t> scratch;
+  std::vector<uint64_t> rank_mask;  // a bit for each rank that a class does not change
   kernels::ClassIndex index;
 };
 

@@ -2,7 +2,6 @@
 #include <bit>
 
 #include "common/base/check.h"
-#include "common/delta/bits/byte_counts.h"
 #include "common/delta/bits/element.h"
 #include "common/delta/bits/escapes.h"
 #include "common/delta/blocks/class_split.h"
@@ -14,16 +13,17 @@ namespace {
 using class_split::kCodeBits;
 
 // Replaces `ranks` by the ranks below `size` that are not among them. There are fewer of these, so
-// they fit.
-void Complement(uint32_t size, std::span<uint16_t> ranks, std::vector<uint16_t>& scratch) {
-  scratch.assign(ranks.begin(), ranks.end());
-  uint16_t* out = ranks.data();
-  uint32_t next = 0;
-  for (const uint16_t rank : scratch) {
-    for (; next < rank; ++next) *out++ = static_cast<uint16_t>(next);
-    ++next;
+// they fit, with the slack that ListOnes wants. Returns how many they are.
+uint32_t Complement(uint32_t size, std::span<uint16_t> ranks, std::vector<uint64_t>& mask) {
+  mask.resize(CeilDiv(size, 64));
+  size_t next = 0;    // of the words
+  uint64_t word = 0;  // a bit for each of `ranks` in it
+  for (const uint16_t rank : ranks) {
+    for (; next < rank / 64U; word = 0) mask[next++] = ~word;
+    word |= uint64_t{1} << (rank % 64);
   }
-  for (; next < size; ++next) *out++ = static_cast<uint16_t>(next);
+  for (; next < mask.size(); word = 0) mask[next++] = ~word;
+  return kernels::ListOnes(ActiveInstructionSet(), mask.data(), size, ranks.data());
 }
 
 // Codes the changed elements of a class of `size` elements, or the unchanged ones if these are
@@ -32,8 +32,7 @@ ClassSplitPlan::Class PlanClass(std::span<uint16_t> ranks, uint32_t size, ClassS
   ClassSplitPlan::Class out;
   out.inverted = uint64_t{ranks.size()} * 2 > size;
   if (out.inverted) {
-    Complement(size, ranks, plan.scratch);
-    ranks = ranks.first(size - ranks.size());
+    ranks = ranks.first(Complement(size, ranks, plan.rank_mask));
   }
   out.ranks = ranks;
   if (!ranks.empty()) out.gaps = ChooseGapCoding(ranks);
@@ -57,88 +56,72 @@ ShiftRange ShiftsOf(const ClassTable& table, DType dtype) {
   return {.first = -low, .last = byte_max - high};
 }
 
-// How many changes by +-1 have each magnitude byte of the old element, for those below `end`.
-std::array<uint32_t, 256> CountOnes(const SplitRicePlan& split_rice, const ClassSplitPlan& plan,
-                                    size_t end) {
-  ByteCounts counts;
-  for (size_t i = 0; i < plan.magnitude_bytes.size(); ++i) counts.Add(i, plan.magnitude_bytes[i]);
-  std::array<uint32_t, 256> ones{};
-  for (size_t byte = 0; byte < end; ++byte) ones[byte] = counts.Of(byte);
-  for (const uint16_t change : split_rice.exceptions) {
-    const uint8_t byte = plan.magnitude_bytes[change];
-    ones[byte] -= byte < end ? 1 : 0;
+// How many of a block's first changes decide its shift.
+constexpr size_t kSizesMax = 8192;
+static_assert(kSizesMax % kernels::kStepGroup == 0);
+
+// Fills plan.sizes and plan.cold_bits for the first `some` changes, and returns the hot_scale that
+// their steps other than +-1 suggest: a size has about as many bits as its Rice parameter. nullopt:
+// there are none.
+std::optional<int> LoadSizes(const SplitRicePlan& split_rice, size_t some, ClassSplitPlan& plan) {
+  constexpr uint32_t kGapBits = 6;  // of an exception: about one in 20 changes is one
+  plan.sizes.assign(some, 0);       // of steps of +-1
+  plan.cold_bits.assign(some, 0);
+  int64_t scales = 0;
+  size_t count = 0;
+  for (; count < split_rice.exceptions.size(); ++count) {
+    const uint16_t change = split_rice.exceptions[count];
+    if (change >= some) break;
+    const uint64_t magnitude = split_rice.magnitudes[count];  // |step| - 2
+    const int width = std::bit_width(magnitude);
+    plan.sizes[change] = static_cast<uint32_t>(std::min<uint64_t>(magnitude, 0xFFFF'FFFE)) + 1;
+    plan.cold_bits[change] = kGapBits + 2 * static_cast<uint32_t>(width);
+    scales += plan.magnitude_bytes[change] + width;
   }
-  return ones;
+  if (count == 0) return std::nullopt;
+  return static_cast<int>(scales / static_cast<int64_t>(count));
 }
 
-// The first changes whose step is not +-1, as many as are worth looking at.
-struct OtherSteps {
-  static constexpr size_t kMax = 256;
-  static_assert(kMax % kernels::kStepGroup == 0);
-  std::array<uint8_t, kMax> bytes;
-  std::array<uint32_t, kMax> sizes;
-  std::array<uint32_t, kMax> cold_bits;
-  size_t count = 0;
-
-  OtherSteps(const SplitRicePlan& split_rice, const ClassSplitPlan& plan) {
-    constexpr uint32_t kGapBits = 6;  // of an exception: about one in 20 changes is one
-    const size_t others = std::min(split_rice.exceptions.size(), kMax);
-    count = CeilDiv(others, kernels::kStepGroup) * kernels::kStepGroup;
-    for (size_t i = 0; i < others; ++i) {
-      const uint64_t magnitude = split_rice.magnitudes[i];
-      bytes[i] = plan.magnitude_bytes[split_rice.exceptions[i]];
-      sizes[i] = static_cast<uint32_t>(std::min<uint64_t>(magnitude, 0xFFFF'FFFE)) + 1;
-      cold_bits[i] = kGapBits + 2 * static_cast<uint32_t>(std::bit_width(magnitude));
-    }
-    for (size_t i = others; i < count; ++i) {
-      bytes[i] = 0xFF;
-      sizes[i] = 0;
-      cold_bits[i] = 0;
-    }
-  }
-};
-
-// The shift of the table for which the sizes of the steps cost least, the nearest to 0 among
-// equals. Updates of one version have about one size, and the block shows it better than earlier
-// versions.
+// The shift of the table for which the sizes of the steps cost least, by a local search: from the
+// better of 0 and what the sizes suggest, by 1 while the cost falls. Updates of one version have
+// about one size, and the block shows it better than earlier versions.
 int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& table,
-                const ClassSplitPlan& plan) {
-  const uint32_t element_bits = ElementBytes(dtype) * 8;
+                ClassSplitPlan& plan) {
   const ShiftRange range = ShiftsOf(table, dtype);
-  const size_t hot_end = std::min(size_t{256}, size_t{table.hot_below} + class_split::kShiftBias);
-  const std::array<uint32_t, 256> ones = CountOnes(split_rice, plan, hot_end);
-  const OtherSteps others(split_rice, plan);
-  const kernels::SizedSteps steps{.bytes = others.bytes.data(),
-                                  .sizes = others.sizes.data(),
-                                  .cold_bits = others.cold_bits.data(),
-                                  .count = others.count};
-  std::array<uint8_t, 256> bytes;  // those with steps of +-1
-  size_t byte_count = 0;
-  for (size_t byte = 0; byte < hot_end; ++byte) {
-    bytes[byte_count] = static_cast<uint8_t>(byte);
-    byte_count += ones[byte] != 0 ? 1 : 0;
-  }
+  const int first = std::max(range.first, -class_split::kShiftBias);
+  const int last = std::min(range.last, class_split::kShiftBias - 1);
+  const size_t changes = plan.magnitude_bytes.size();
+  const size_t some =
+      std::min(CeilDiv(changes, kernels::kStepGroup) * kernels::kStepGroup, kSizesMax);
+  const std::optional<int> scale = LoadSizes(split_rice, some, plan);
+  if (some > changes) plan.magnitude_bytes.resize(some, 0xFF);
+  const kernels::SizedSteps steps{.bytes = plan.magnitude_bytes.data(),
+                                  .sizes = plan.sizes.data(),
+                                  .cold_bits = plan.cold_bits.data(),
+                                  .count = some};
   int best = 0;
   uint64_t best_bits = ~uint64_t{0};
-  for (int n = 0; n < 2 * class_split::kShiftBias; ++n) {  // 0, -1, 1, -2, ...
-    const int shift = n % 2 == 0 ? n / 2 : -(n + 1) / 2;
-    if (shift < range.first || shift > range.last) continue;
-    const ClassTable hot{.hot_below = static_cast<uint8_t>(table.hot_below + shift),
-                         .hot_scale = static_cast<uint8_t>(table.hot_scale + shift)};
-    uint64_t bits = 0;
-    for (size_t b = 0; b < byte_count && bytes[b] < hot.hot_below; ++b) {
-      bits += uint64_t{ones[bytes[b]]} * (HotWidth(hot, bytes[b], element_bits) + 1U);
-    }
-    if (bits >= best_bits) continue;
-    bits += kernels::SumStepBits(ActiveInstructionSet(), steps,
-                                 {.below = hot.hot_below,
-                                  .scale = hot.hot_scale,
-                                  .width_max = HotWidthMax(element_bits),
-                                  .quotient_max = kQuotientMax});
-    if (bits >= best_bits) continue;
+  const auto improve = [&](int shift) {
+    const uint64_t bits =
+        kernels::SumStepBits(ActiveInstructionSet(), steps,
+                             {.below = static_cast<uint8_t>(table.hot_below + shift),
+                              .scale = static_cast<uint8_t>(table.hot_scale + shift),
+                              .width_max = HotWidthMax(ElementBytes(dtype) * 8),
+                              .quotient_max = kQuotientMax});
+    if (bits >= best_bits) return false;
     best_bits = bits;
     best = shift;
+    return true;
+  };
+  improve(0);
+  const int suggested = std::clamp(scale.value_or(table.hot_scale) - table.hot_scale, first, last);
+  if (suggested != 0) improve(suggested);
+  const int start = best;
+  while (best > first && improve(best - 1)) {
   }
+  while (best >= start && best < last && improve(best + 1)) {
+  }
+  plan.magnitude_bytes.resize(changes);
   return best;
 }
 
@@ -191,13 +174,9 @@ std::array<std::span<uint16_t>, kClassesMax> RanksByClass(const BlockChanges& ch
   const auto count = static_cast<uint32_t>(changes.size());
   const uint32_t stride = count + kernels::kNumbersSlack;
   const size_t class_count = plan.table.class_count();
-  std::array<uint8_t, 256> class_of{};
-  for (size_t i = 0; i < plan.table.threshold_count; ++i) {
-    std::fill(class_of.begin() + plan.table.thresholds[i], class_of.end(),
-              static_cast<uint8_t>(i + 1));
-  }
   plan.class_numbers.resize(count);
-  for (size_t i = 0; i < count; ++i) plan.class_numbers[i] = class_of[plan.magnitude_bytes[i]];
+  kernels::ClassesOf(ActiveInstructionSet(), plan.magnitude_bytes.data(), count, plan.table,
+                     plan.class_numbers.data());
   plan.scratch.resize(count);
   kernels::RankElements(ActiveInstructionSet(), plan.index, changes.positions.data(),
                         plan.class_numbers.data(), count, plan.scratch.data());

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/delta/bits/byte_counts.h"
 #include "common/delta/bits/element.h"
 #include "common/delta/blocks/hot_magnitudes.h"
 #include "common/model/limits.h"
@@ -18,6 +17,23 @@ namespace {
 
 constexpr uint32_t kGroup = 64;   // elements
 constexpr uint32_t kStride = 16;  // every kStride-th group is counted
+
+// How often each byte occurs, for at most 2^16 - 1 bytes a turn. Bytes that follow each other are
+// often the same; they are counted in turns, so that an increment need not wait for the one before.
+class ByteCounts {
+ public:
+  static constexpr size_t kTurns = 4;
+
+  // `turn`: any number, best counted up.
+  void Add(size_t turn, uint8_t byte) { ++counts_[turn % kTurns][byte]; }
+
+  uint32_t Of(size_t byte) const {
+    return uint32_t{counts_[0][byte]} + counts_[1][byte] + counts_[2][byte] + counts_[3][byte];
+  }
+
+ private:
+  std::array<std::array<uint16_t, 256>, kTurns> counts_{};
+};
 
 template <typename Element>
 void AddBlock(const DecodedBlock& steps, ByteSpan after, ClassStatistics& statistics) {

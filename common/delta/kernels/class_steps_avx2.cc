@@ -8,6 +8,25 @@
 
 namespace dws::kernels::internal {
 
+DWS_TARGET_AVX2 void ClassesOfAvx2(const uint8_t* bytes, uint32_t count, const ClassTable& table,
+                                   uint8_t* classes) {
+  constexpr uint32_t kLanes = 32;
+  uint32_t begin = 0;
+  for (; begin + kLanes <= count; begin += kLanes) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + begin));
+    __m256i classes_of = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < table.threshold_count; ++i) {
+      const __m256i threshold = _mm256_set1_epi8(static_cast<int8_t>(table.thresholds[i]));
+      const __m256i reaches = _mm256_cmpeq_epi8(_mm256_max_epu8(x, threshold), x);
+      classes_of = _mm256_sub_epi8(classes_of, reaches);  // adds 1 where it does
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(classes + begin), classes_of);
+  }
+  for (; begin < count; ++begin) {
+    classes[begin] = static_cast<uint8_t>(ClassOf(table, bytes[begin]));
+  }
+}
+
 DWS_TARGET_AVX2 void MaskBelowAvx2(const uint8_t* bytes, uint32_t count, uint8_t limit,
                                    uint64_t* words) {
   const __m256i limits = _mm256_set1_epi8(static_cast<int8_t>(limit));

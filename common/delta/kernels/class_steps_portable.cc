@@ -7,6 +7,11 @@
 namespace dws::kernels {
 namespace {
 
+void ClassesOfPortable(const uint8_t* bytes, uint32_t count, const ClassTable& table,
+                       uint8_t* classes) {
+  for (uint32_t i = 0; i < count; ++i) classes[i] = static_cast<uint8_t>(ClassOf(table, bytes[i]));
+}
+
 void MaskBelowPortable(const uint8_t* bytes, uint32_t count, uint8_t limit, uint64_t* words) {
   for (uint32_t begin = 0; begin < count; begin += 64) {
     uint64_t word = 0;
@@ -29,6 +34,16 @@ uint64_t SumStepBitsPortable(const SizedSteps& steps, const HotScale& hot) {
 }
 
 }  // namespace
+
+void ClassesOf(InstructionSet set, const uint8_t* bytes, uint32_t count, const ClassTable& table,
+               uint8_t* classes) {
+#if defined(__x86_64__)
+  if (set != InstructionSet::kPortable) {
+    return internal::ClassesOfAvx2(bytes, count, table, classes);
+  }
+#endif
+  ClassesOfPortable(bytes, count, table, classes);
+}
 
 void MaskBelow(InstructionSet set, const uint8_t* bytes, uint32_t count, uint8_t limit,
                uint64_t* words) {

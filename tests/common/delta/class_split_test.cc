@@ -3,6 +3,7 @@
 #include "common/delta/blocks/class_split.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "common/delta/bits/ordinal.h"
 #include "common/delta/blocks/class_statistics.h"
@@ -240,6 +241,56 @@ TEST_CASE("class-split: where small weights change more often it is much smaller
   REQUIRE(split.has_value());
   REQUIRE(split->payload.size() * 100 < relative.payload.size() * 75);
   RoundTrip(DType::kBF16, before, after, *table, scratch);
+}
+
+TEST_CASE("class-split: the shift follows the size of a version's updates", "[delta]") {
+  // Updates of one size, which are more steps the smaller a weight is, and none of most large ones.
+  Random random(samples::TestSeed());
+  Bytes before(size_t{65'536} * 2);
+  for (size_t i = 0; i < 65'536; ++i) {
+    StoreLe(before.data() + i * 2,
+            static_cast<uint16_t>((random.Next() & 0x807F) | (108 + random.Below(16)) << 7));
+  }
+  const auto update = [&](int log2_size) {
+    Bytes after = before;
+    for (size_t i = 0; i < 65'536; ++i) {
+      const auto bits = LoadLe<uint16_t>(before.data() + i * 2);
+      const double steps = std::exp2(112 + log2_size - ((bits >> 7) & 0xFF));
+      const auto whole = static_cast<uint64_t>(steps);
+      const uint64_t step = whole + (random.Chance(steps - static_cast<double>(whole)) ? 1 : 0);
+      StoreLe(after.data() + i * 2,
+              FromOrdinal(static_cast<uint16_t>(ToOrdinal(bits, Mapping::kFloat) + step),
+                          Mapping::kFloat));
+    }
+    return after;
+  };
+  const auto table_of = [&](const Bytes& after) {
+    BlockChanges changes;
+    DiffBlock(DType::kBF16, before, after, 0, changes);
+    ClassStatistics statistics;
+    statistics.Add(DType::kBF16,
+                   {.kind = DecodedBlock::Kind::kSteps,
+                    .positions = changes.positions,
+                    .values = changes.steps},
+                   after);
+    const std::optional<ClassTable> table = ChooseClassTable(DType::kBF16, statistics, 1);
+    REQUIRE(table.has_value());
+    return *table;
+  };
+  const ClassTable table = table_of(update(0));
+  EncodeScratch scratch;
+  BlockChanges changes;
+  for (int log2_size = -4; log2_size <= 6; ++log2_size) {
+    const Bytes after = update(log2_size);
+    const EncodedBlock block = Split(DType::kBF16, before, after, table, changes, scratch);
+    const int shift = (block.parameters >> class_split::kShiftShift) - class_split::kShiftBias;
+    INFO("updates times 2^" << log2_size << ": shift " << shift);
+    CHECK(shift == log2_size);
+    const size_t own =
+        Split(DType::kBF16, before, after, table_of(after), changes, scratch).payload.size();
+    CHECK(block.payload.size() <= own + own / 20);
+    RoundTrip(DType::kBF16, before, after, table, scratch);
+  }
 }
 
 TEST_CASE("class statistics: other dtypes than floats or no changes give no table", "[delta]") {

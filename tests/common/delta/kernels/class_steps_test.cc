@@ -1,4 +1,4 @@
-// Every instruction set finds the same hot changes and counts the same bits.
+// Every instruction set finds the same classes and hot changes, and counts the same bits.
 #include "common/delta/kernels/class_steps.h"
 
 #include <algorithm>
@@ -44,15 +44,44 @@ TEST_CASE("mask below: every instruction set marks the bytes below the limit", "
   }
 }
 
+TEST_CASE("classes: every instruction set counts the thresholds a byte reaches", "[kernels]") {
+  Random random(samples::TestSeed());
+  for (const uint32_t count : {0U, 1U, 31U, 32U, 33U, 64U, 700U, 65'536U}) {
+    const std::vector<uint8_t> bytes = RandomNumbers(random, count, 256);
+    for (const std::vector<uint8_t>& thresholds : {std::vector<uint8_t>{},
+                                                   {1},
+                                                   {255},
+                                                   {126, 127, 128, 129},
+                                                   {1, 2, 100, 127, 128, 254, 255}}) {
+      ClassTable table{.threshold_count = static_cast<uint8_t>(thresholds.size())};
+      std::copy(thresholds.begin(), thresholds.end(), table.thresholds.begin());
+      std::vector<uint8_t> expected(count);
+      for (uint32_t i = 0; i < count; ++i) {
+        expected[i] = static_cast<uint8_t>(std::count_if(
+            thresholds.begin(), thresholds.end(), [&](uint8_t each) { return bytes[i] >= each; }));
+      }
+      for (const InstructionSet set : kSets) {
+        if (set > MachineInstructionSet()) continue;
+        std::vector<uint8_t> classes(count, 0xEE);
+        ClassesOf(set, bytes.data(), count, table, classes.data());
+        INFO(ToString(set) << ": " << count << " bytes, " << thresholds.size() << " thresholds");
+        REQUIRE(classes == expected);
+      }
+    }
+  }
+}
+
 TEST_CASE("step bits: every instruction set sums what hot and other steps cost", "[kernels]") {
   Random random(samples::TestSeed());
-  for (const size_t count : {size_t{0}, kStepGroup, 5 * kStepGroup, 32 * kStepGroup}) {
+  constexpr uint32_t kColdBitsMax = 140;
+  for (const size_t count :
+       {size_t{0}, kStepGroup, 5 * kStepGroup, 32 * kStepGroup, size_t{65'536}}) {
     const std::vector<uint8_t> bytes = RandomNumbers(random, count, 256);
-    std::vector<uint32_t> sizes(count);
-    std::vector<uint32_t> cold_bits(count);
-    for (size_t i = 0; i < count; ++i) {
+    std::vector<uint32_t> sizes(count, ~uint32_t{0});
+    std::vector<uint32_t> cold_bits(count, kColdBitsMax);
+    for (size_t i = 0; i < count && count != 65'536; ++i) {
       sizes[i] = static_cast<uint32_t>(random.Below(uint64_t{1} << (1 + random.Below(32))));
-      cold_bits[i] = static_cast<uint32_t>(random.Below(140));
+      cold_bits[i] = static_cast<uint32_t>(random.Below(kColdBitsMax));
     }
     const SizedSteps steps{.bytes = bytes.data(),
                            .sizes = sizes.data(),
