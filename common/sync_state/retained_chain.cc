@@ -34,10 +34,15 @@ Result<RetainedChain::Range> RetainedChain::Lead(WeightVersion base, WeightVersi
     at = entry.version;
   }
   if (at == target && range.count > 0) return range;
+  const uint64_t oldest = versions_.empty() ? 0 : versions_.front().version.value();
+  const uint64_t newest = versions_.empty() ? 0 : versions_.back().version.value();
+  if (target.value() > newest) {
+    return AbortedError("version {} is not published: the log retains {} to {}", target.value(),
+                        oldest, newest);
+  }
   return AbortedError(
       "no delta leads from version {} to {}: the log retains {} to {}; take full tensors",
-      base.value(), target.value(), versions_.empty() ? 0 : versions_.front().version.value(),
-      versions_.empty() ? 0 : versions_.back().version.value());
+      base.value(), target.value(), oldest, newest);
 }
 
 }  // namespace dws

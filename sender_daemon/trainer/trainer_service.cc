@@ -21,7 +21,15 @@ bool StillWanted(const grpc::CallbackServerContext& context) {
          std::chrono::system_clock::now() + kDeadlineMargin < context.deadline();
 }
 
-Status GivenUp() { return CancelledError("the trainer cancelled the call before it began"); }
+Status GivenUp() { return CancelledError("the trainer waits no longer: nothing has begun"); }
+
+// What a call ends with that was given up because nobody waits for it: if the trainer does not know
+// yet that its time is over, it learns that.
+Status WhyEnded(Status status, const grpc::CallbackServerContext& context) {
+  if (!absl::IsCancelled(status) || context.IsCancelled() || StillWanted(context)) return status;
+  return DeadlineExceededError("{}; the last {} ms of its timeout are left for the answer",
+                               Message(status), kDeadlineMargin.count());
+}
 
 Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
   switch (request.policy()) {
@@ -46,7 +54,8 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* 
                                                    Call call) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto task = [context, reactor, call = std::move(call)] {
-    reactor->Finish(ToGrpc(StillWanted(*context) ? call() : GivenUp()));
+    const Status status = StillWanted(*context) ? call() : GivenUp();
+    reactor->Finish(ToGrpc(WhyEnded(status, *context)));
   };
   if (!executor_.Post(std::move(task))) {
     reactor->Finish(

@@ -39,7 +39,7 @@ class Mark {
 };
 
 Status AttemptGivenUp(uint64_t version) {
-  return CancelledError("the trainer cancelled publishing version {}: nothing of it is kept",
+  return CancelledError("the trainer waits no longer for version {}: nothing of it is kept",
                         version);
 }
 
@@ -416,7 +416,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   GiveUpVersion(*live);
   RefineLater();
   return CancelledError(
-      "the trainer cancelled a put into version {}: nothing of the version is kept",
+      "the trainer waits no longer for a put into version {}: nothing of the version is kept",
       request.version());
 }
 

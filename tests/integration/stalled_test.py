@@ -173,6 +173,25 @@ class StalledSenderTest(IntegrationCase):
             trainer.close()
             self.assertLess(time.monotonic() - began, SLACK_SECONDS)
 
+    def test_a_publish_without_the_time_for_it_is_given_up(self) -> None:
+        trainer = self.trainer()
+        weights = trainer.register({"w": np.ones(ELEMENTS, np.float32)})["w"]
+        trainer.publish(1)
+        # The sender keeps 0.1 s for its answer; before that it may end at any point of the capture.
+        for timeout in (0.05, 0.1, 0.11, 0.12, 0.13, 0.14, 0.15, 0.17, 0.2):
+            weights += 1
+            version = trainer.last_version + 1
+            with contextlib.suppress(dws.DeadlineError):
+                trainer.publish(version, timeout=timeout)
+                self.assertGreater(timeout, 0.1)
+            self.assertTrue(trainer.connected)
+        with self.assertRaisesRegex(dws.DeadlineError, "nothing has begun"):
+            trainer.publish(trainer.last_version + 1, timeout=0.09)
+        engine, live = self.attached()
+        version = trainer.last_version + 1
+        trainer.publish(version)
+        self.check_whole(engine, live, version, weights[0])
+
 
 class StalledReceiverTest(IntegrationCase):
     def setUp(self) -> None:
@@ -218,7 +237,7 @@ class StalledReceiverTest(IntegrationCase):
             engine.close(timeout=1)
             self.assertLess(time.monotonic() - began, 1 + SLACK_SECONDS)
             other = self.engine()
-            with self.assertRaisesRegex(dws.DeadlineError, "is its process stopped"):
+            with self.assertRaisesRegex(dws.DeadlineError, "its process stopped"):
                 other.attach({"w": np.zeros(1000, np.float32)}, timeout=1)
             self.assertLess(time.monotonic() - began, 3 + 2 * SLACK_SECONDS)
 

@@ -103,7 +103,8 @@ class DaemonConnection:
             return DaemonUnavailableError(f"{what}: the daemon ended before it answered: {details}")
         kind = _KINDS.get(code, DwsError)
         if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
-            details = "the daemon did not answer in time; is its process stopped?"  # gRPC here says so
+            # gRPC here says so
+            details = "the daemon did not answer in time; is it busy, or its process stopped?"
         suffix = f" [{code.name}]" if kind is DwsError else ""
         return kind(f"{what}: {details}{suffix}")
 

@@ -50,8 +50,9 @@ class Trainer(RegisteredTrainer):
         or may not be published, but never in part; `reconnect` shows which, in `last_version`.
 
         Args:
-          timeout: seconds for the sender. After them the publish is given up, which takes at most
-            SETTLE_GRACE_SECONDS (2 s) more. The wait for devices has no limit.
+          timeout: seconds for the sender, which keeps the last 0.1 s for its answer. After them the
+            publish is given up, which takes at most SETTLE_GRACE_SECONDS (2 s) more. The wait for
+            devices has no limit.
           full: publish the tensors themselves, and no delta: for weights that all have changed, such
             as those of another checkpoint. The sender does so by itself when deltas are about as
             large as the weights. A full version that is given up cannot be undone: until the next
