@@ -83,6 +83,15 @@ void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block)
   }
 }
 
+// What is read after a block of this state, mostly the next one's beginning. What DiffLines reads
+// first it fetches itself.
+FetchAhead AfterBlock(ByteSpan block) {
+  constexpr size_t kFetchedByDiff = 4096;
+  constexpr size_t kFetched = 16384;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(block.data()) + block.size() + kFetchedByDiff;
+  return {.next = begin, .end = begin + kFetched};
+}
+
 template <typename Element>
 void StoreValues(const DecodedBlock& decoded, MutableByteSpan block) {
   DWS_CHECK(decoded.positions.size() == decoded.values.size());
@@ -129,11 +138,25 @@ Digest BlockDiffer::Diff(DType dtype, ByteSpan before, ByteSpan after, uint64_t 
   word_count_ = found.word_count;
   changes.positions.assign(positions_.get(), positions_.get() + found.element_count);
   changes.steps.assign(steps_.get(), steps_.get() + found.element_count);
-  return DigestDifference({.numbers = words_.get(),
-                           .before = words_before_.get(),
-                           .after = words_after_.get(),
-                           .count = word_count_},
-                          first_word);
+  return DigestWords(first_word, AfterBlock(before), AfterBlock(after));
+}
+
+// A few words at a time: a digest only computes, so between them memory is given something to do.
+// Measured with 1 % of the elements changed: 1 to 3 % of a capture.
+Digest BlockDiffer::DigestWords(uint64_t first_word, FetchAhead before, FetchAhead after) const {
+  constexpr uint32_t kWords = 64;
+  constexpr uint32_t kLines = 16;  // about as many as processors have in flight
+  Digest difference;
+  for (uint32_t i = 0; i < word_count_; i += kWords) {
+    before.Fetch(kLines);
+    after.Fetch(kLines);
+    difference += DigestDifference({.numbers = words_.get() + i,
+                                    .before = words_before_.get() + i,
+                                    .after = words_after_.get() + i,
+                                    .count = std::min(kWords, word_count_ - i)},
+                                   first_word);
+  }
+  return difference;
 }
 
 void BlockDiffer::Update(MutableByteSpan block) const {

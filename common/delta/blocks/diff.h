@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "common/base/bytes.h"
+#include "common/base/fetch_ahead.h"
 #include "common/delta/blocks/block.h"
 #include "common/model/digest/digest.h"
 #include "common/model/tensor_spec.h"
@@ -31,6 +32,9 @@ class BlockDiffer {
   void Update(MutableByteSpan block) const;
 
  private:
+  // The difference that the changed words make. Fetches of `before` and `after` meanwhile.
+  Digest DigestWords(uint64_t first_word, FetchAhead before, FetchAhead after) const;
+
   std::unique_ptr<uint16_t[]> positions_;
   std::unique_ptr<uint64_t[]> steps_;
   std::unique_ptr<uint16_t[]> words_;

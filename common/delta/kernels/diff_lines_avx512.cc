@@ -166,10 +166,10 @@ DWS_TARGET_AVX512 inline void AppendWords(__m512i before, __m512i after, uint32_
   found.word_count += static_cast<uint32_t>(__builtin_popcount(mask));
 }
 
-// Fetches lines after a run, for extracted line number `extracted`; none after the next run. They
+// Fetches lines after a run, for extracted line number `extracted`; none after the next two runs. They
 // need not exist.
 DWS_TARGET_AVX512 inline void FetchNext(const std::byte* run, uint32_t extracted) {
-  if (extracted * kFetchedLines >= kRunLines) return;
+  if (extracted * kFetchedLines >= 2 * kRunLines) return;
   const uint32_t line = kRunLines + extracted * kFetchedLines;
   const uintptr_t at = reinterpret_cast<uintptr_t>(run) + size_t{line} * kLineBytes;
   for (uint32_t i = 0; i < kFetchedLines; ++i) {
