@@ -20,6 +20,13 @@ size_t RetainedChain::Append(WeightVersion version, std::optional<WeightVersion>
 }
 
 Result<RetainedChain::Range> RetainedChain::Lead(WeightVersion base, WeightVersion target) const {
+  if (versions_.empty()) {
+    return AbortedError("version {} is not in the log, which is empty", target.value());
+  }
+  if (target > versions_.back().version) {
+    return AbortedError("version {} is not in the log, which retains {} to {}", target.value(),
+                        versions_.front().version.value(), versions_.back().version.value());
+  }
   Range range;
   WeightVersion at = base;
   for (size_t i = 0; i < versions_.size(); ++i) {
@@ -34,15 +41,10 @@ Result<RetainedChain::Range> RetainedChain::Lead(WeightVersion base, WeightVersi
     at = entry.version;
   }
   if (at == target && range.count > 0) return range;
-  const uint64_t oldest = versions_.empty() ? 0 : versions_.front().version.value();
-  const uint64_t newest = versions_.empty() ? 0 : versions_.back().version.value();
-  if (target.value() > newest) {
-    return AbortedError("version {} is not published: the log retains {} to {}", target.value(),
-                        oldest, newest);
-  }
   return AbortedError(
       "no delta leads from version {} to {}: the log retains {} to {}; take full tensors",
-      base.value(), target.value(), oldest, newest);
+      base.value(), target.value(), versions_.front().version.value(),
+      versions_.back().version.value());
 }
 
 }  // namespace dws

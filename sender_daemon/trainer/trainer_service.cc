@@ -14,21 +14,20 @@ namespace {
 
 constexpr double kWaitSecondsMax = 24 * 3600;
 // Deadlines are sent as durations, so the trainer's passes a little before ours.
-constexpr std::chrono::milliseconds kDeadlineMargin{100};
+constexpr std::chrono::milliseconds kDeadlineMargin{100};  // 0.1 s, in WhyEnded's words
 
 bool StillWanted(const grpc::CallbackServerContext& context) {
   return !context.IsCancelled() &&
          std::chrono::system_clock::now() + kDeadlineMargin < context.deadline();
 }
 
-Status GivenUp() { return CancelledError("the trainer waits no longer: nothing has begun"); }
+Status GivenUp() { return CancelledError("the time for this call is over: it did nothing"); }
 
 // What a call ends with that was given up because nobody waits for it: if the trainer does not know
 // yet that its time is over, it learns that.
 Status WhyEnded(Status status, const grpc::CallbackServerContext& context) {
   if (!absl::IsCancelled(status) || context.IsCancelled() || StillWanted(context)) return status;
-  return DeadlineExceededError("{}; the last {} ms of its timeout are left for the answer",
-                               Message(status), kDeadlineMargin.count());
+  return DeadlineExceededError("{}; the last 0.1 s are kept for the answer", Message(status));
 }
 
 Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {

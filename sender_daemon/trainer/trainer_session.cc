@@ -39,8 +39,7 @@ class Mark {
 };
 
 Status AttemptGivenUp(uint64_t version) {
-  return CancelledError("the trainer waits no longer for version {}: nothing of it is kept",
-                        version);
+  return CancelledError("the time for version {} is over: nothing of it is kept", version);
 }
 
 }  // namespace
@@ -416,7 +415,7 @@ Status TrainerSession::Put(const v1::PutRequest& request, const StillWanted& sti
   GiveUpVersion(*live);
   RefineLater();
   return CancelledError(
-      "the trainer waits no longer for a put into version {}: nothing of the version is kept",
+      "the time for a put into version {} is over: nothing of the version is kept",
       request.version());
 }
 

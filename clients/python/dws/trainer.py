@@ -62,7 +62,7 @@ class Trainer(RegisteredTrainer):
           VersionError: not above the newest version.
           StateError: not registered, or registered as a ring (use `version`).
           DeadlineError: the sender did not capture the weights in time, and has given the version
-            up.
+            up, unless it was published just then: `reconnect` shows which.
           SenderStalledError: the sender did not even confirm that it has given the version up (its
             process may be stopped). The weights may be overwritten; `reconnect` before the next
             publish.

@@ -83,8 +83,8 @@ void AddSteps(const DecodedBlock& decoded, uint64_t sign, MutableByteSpan block)
   }
 }
 
-// What is read after a block of this state, mostly the next one's beginning. What DiffLines reads
-// first it fetches itself.
+// What follows a block of this state: mostly the next one's beginning, which is read next; else
+// fetching it is of no use. The first of it DiffLines fetches itself, with AVX-512.
 FetchAhead AfterBlock(ByteSpan block) {
   constexpr size_t kFetchedByDiff = 4096;
   constexpr size_t kFetched = 16384;

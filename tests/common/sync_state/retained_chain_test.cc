@@ -37,8 +37,12 @@ TEST_CASE("versions not retained or without a base lead to no other version", "[
   CHECK(absl::IsAborted(Five(2).Lead(Version(1), Version(3)).status()));
   CHECK(Five(2).Lead(Version(4), Version(5)).ok());
   // Only older ones are to be had in full.
-  CHECK(Message(chain.Lead(Version(5), Version(6)).status()) ==
-        "version 6 is not published: the log retains 1 to 5");
+  CHECK(Message(chain.Lead(Version(3), Version(6)).status()) ==
+        "version 6 is not in the log, which retains 1 to 5");
+  CHECK(Message(Five(0).Lead(Version(5), Version(6)).status()) ==
+        "version 6 is not in the log, which retains 5 to 5");
+  CHECK(Message(RetainedChain(1000, 2).Lead(Version(1), Version(2)).status()) ==
+        "version 2 is not in the log, which is empty");
   CHECK(Message(Five(2).Lead(Version(1), Version(3)).status()) ==
         "no delta leads from version 1 to 3: the log retains 4 to 5; take full tensors");
 }
