@@ -147,13 +147,15 @@ Digest BlockDiffer::DigestWords(uint64_t first_word, FetchAhead before, FetchAhe
   constexpr uint32_t kWords = 64;
   constexpr uint32_t kLines = 16;  // about as many as processors have in flight
   Digest difference;
-  for (uint32_t i = 0; i < word_count_; i += kWords) {
+  for (uint32_t i = 0, count = 0; i < word_count_; i += count) {
+    count = word_count_ - i;
+    if (before.next < before.end) count = std::min(count, kWords);
     before.Fetch(kLines);
     after.Fetch(kLines);
     difference += DigestDifference({.numbers = words_.get() + i,
                                     .before = words_before_.get() + i,
                                     .after = words_after_.get() + i,
-                                    .count = std::min(kWords, word_count_ - i)},
+                                    .count = count},
                                    first_word);
   }
   return difference;
