@@ -36,7 +36,7 @@ TEST_CASE("versions not retained or without a base lead to no other version", "[
   CHECK(absl::IsAborted(chain.Lead(Version(3), Version(2)).status()));
   CHECK(absl::IsAborted(Five(2).Lead(Version(1), Version(3)).status()));
   CHECK(Five(2).Lead(Version(4), Version(5)).ok());
-  // Only older ones are to be had in full.
+  // The message tells a version above the log's, which nobody has, from one that is served in full.
   CHECK(Message(chain.Lead(Version(3), Version(6)).status()) ==
         "version 6 is not in the log, which retains 1 to 5");
   CHECK(Message(Five(0).Lead(Version(5), Version(6)).status()) ==
