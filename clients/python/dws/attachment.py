@@ -17,6 +17,7 @@ from dws.device_tensor import (
     row_major_strides,
 )
 from dws.errors import LayoutError
+from dws.held.aliases import Extents, extent_of, followers, warn_of_parameters
 from dws.handles import Descriptor
 from dws.mapping import Mapped, Place, Placed, check_mapping, parameter_views, source_of
 from dws.memory import SharedRegion, ViewKind, aligned
@@ -35,14 +36,15 @@ class Attachment:
       on_devices: whether any tensor is on a device.
     """
 
-    def __init__(self, target: Any, mapping: Optional[Mapped]) -> None:
+    def __init__(self, target: Any, mapping: Optional[Mapped], holder: Optional[Any] = None) -> None:
         """Args:
           target: a torch module, or name -> numpy array or torch tensor, or anything with
             `__cuda_array_interface__`.
-          mapping: as for Engine.attach.
+          mapping, holder: as for Engine.attach.
 
         Raises:
-          LayoutError, DTypeError: a tensor or its mapping cannot be attached, by name.
+          LayoutError, DTypeError: a tensor or its mapping cannot be attached, by name; or what shares
+            memory with one that moves cannot follow it.
         """
         tensors = _tensors_of(target)
         check_mapping(mapping, list(tensors))
@@ -51,12 +53,18 @@ class Attachment:
             raise LayoutError("nothing to attach: the target has no mapped tensors")
         # A module is read again at each describe; a dict is copied now.
         self._target = target if is_module(target) else tensors
+        self._holder = target if holder is None else holder
         self._names = frozenset(tensors)
         self._mapping = mapping
         self.request = engine_pb2.AttachRequest(client=f"dws-python, pid {os.getpid()}")
         self.views: dict[str, Any] = dict(chosen)
         self._host: list[Placed] = []
-        self._region = self._move_in({n: t for n, t in chosen.items() if not is_on_device(t)})
+        moved = {n: t for n, t in chosen.items() if not is_on_device(t)}
+        self._region = self._move_in(moved)
+        if is_module(target):
+            followers(moved, self._holder)
+        else:
+            _require_none_left(moved, {n: t for n, t in tensors.items() if n not in chosen})
         self._device_names = [name for name, tensor in chosen.items() if is_on_device(tensor)]
         self.on_devices = bool(self._device_names)
         self._memory: Optional[CudaMemory] = None
@@ -161,7 +169,7 @@ class Attachment:
     def bind(self) -> None:
         """Makes a module's host parameters and buffers views of the region; nothing for a dict."""
         if is_module(self._target):
-            bind(self._target, {item.name: self.views[item.name] for item in self._host})
+            bind(self._target, {item.name: self.views[item.name] for item in self._host}, self._holder)
 
 
 def _tensors_of(target: Any) -> dict[str, Any]:
@@ -170,6 +178,23 @@ def _tensors_of(target: Any) -> dict[str, Any]:
     if isinstance(target, Mapping):
         return dict(target)
     raise LayoutError(f"attach() got a {type(target).__name__}, expected a torch module or a dict")
+
+
+def _require_none_left(moved: Mapping[str, Any], unmapped: Mapping[str, Any]) -> None:
+    """For a dict, whose owner uses other tensors after the attach.
+
+    Raises:
+      LayoutError: one that is not mapped shares memory with one that is, by name.
+    """
+    extents = Extents(moved)
+    for name, tensor in unmapped.items():
+        extent = None if is_on_device(tensor) else extent_of(tensor)
+        for weight, _, _ in extents.overlapping(extent) if extent is not None else ():
+            raise LayoutError(
+                f"'{name}' shares memory with '{weight}', which is copied into shared memory, and is not mapped itself: "
+                "nothing would update it. Leave it out, and make it a view of what attach() returns"
+            )
+    warn_of_parameters(moved)
 
 
 def _place(tensors: Mapping[str, Any]) -> tuple[list[Placed], int]:

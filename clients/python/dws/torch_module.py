@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+from typing import Any, Mapping, Optional
 
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
+from dws.held.aliases import OldMemory, followers, point_at
 
 # The dict that holds a tensor, and the key in it.
 Holder = tuple[Mapping[str, Any], str]
@@ -52,8 +53,9 @@ def holders(module: Any) -> dict[str, Holder]:
     return {name: found[name] for name in named_tensors(module)}
 
 
-def bind(module: Any, views: Mapping[str, Any]) -> None:
-    """Makes the module's parameters and buffers views of other memory, tied ones included.
+def bind(module: Any, views: Mapping[str, Any], holder: Optional[Any] = None) -> None:
+    """Makes the module's parameters and buffers views of other memory, and with them all tensors that share memory
+    with these: tied ones, and views of them wherever Python has them. Each stays the object that it is.
 
     Values are not copied: the views must have them already.
 
@@ -61,13 +63,14 @@ def bind(module: Any, views: Mapping[str, Any]) -> None:
       module: a torch.nn.Module.
       views: name -> a torch tensor of the same type and shape; names not in it stay as they are,
         and so do tensors that are their own view.
+      holder: the module that computes with these tensors, if `module` is another one; for messages.
 
     Raises:
-      LayoutError: a name the module does not have, or another shape or type.
+      LayoutError: a name the module does not have, or another shape or type; or a tensor that shares memory with
+        one that moves and cannot follow it, by name. Nothing is changed then.
     """
-    torch = loaded_torch()
-    assert torch is not None
     tensors = named_tensors(module)
+    moved: dict[str, Any] = {}
     for name, view in views.items():
         if name not in tensors:
             raise LayoutError(f"the module has no parameter or buffer '{name}'")
@@ -79,15 +82,10 @@ def bind(module: Any, views: Mapping[str, Any]) -> None:
                 f"'{name}' is {old.dtype} {list(old.shape)}, its view "
                 f"{view.dtype} {list(view.shape)}"
             )
-        if isinstance(old, torch.nn.Parameter):
-            old.data = view  # one object for all tied names
-            continue
-        for owner, key in _buffer_places(module, old):
-            owner._buffers[key] = view
-
-
-def _buffer_places(module: Any, buffer: Any) -> Iterator[tuple[Any, str]]:
-    for child in module.modules():
-        for key, value in list(child._buffers.items()):
-            if value is buffer:
-                yield child, key
+        moved[name] = old
+    if not moved:
+        return
+    follow = followers(moved, module if holder is None else holder)
+    before = OldMemory(moved)
+    point_at(((old, views[name]) for name, old in moved.items()), follow, views)
+    before.warn_if_held()

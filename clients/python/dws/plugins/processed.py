@@ -28,7 +28,7 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional, P
 from dws.errors import LayoutError
 from dws.mapping import Mapped, tensors_of
 from dws.plugins.checkpoint import CheckpointFiles, fill
-from dws.plugins.held_state import HeldState, Path, changed_values, tensor_at
+from dws.held.held_state import HeldState, Path, changed_values, tensor_at
 from dws.plugins.layers import refuse, what_needs_a_hook
 from dws.plugins.tensor_memory import (
     alike,

@@ -1,31 +1,37 @@
 """What an object holds, through all objects that it holds: its tensors by where they are, and a way to put everything
-back. For dws.plugins.processed.
+back.
 
-Attributes, dicts, lists, tuples, closures, partial functions and bound methods are followed; modules of Python,
-classes, and the submodules of the torch module that it begins with are not.
+Attributes, slots, dicts, lists, tuples, sets, queues, closures, default arguments, partial functions and bound methods
+are followed; modules of Python, classes, and the submodules of the torch module that it begins with are not.
 """
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
+import logging
 import types
 from typing import Any, Collection, Iterator, Mapping, Optional
 
+import numpy as np
+
+from dws.arrays import is_torch
 from dws.errors import LayoutError
+
+_LOG = logging.getLogger(__name__)
 
 # Objects that one layer may hold. A layer and its kernels have some hundred.
 _OBJECTS_MAX = 20_000
+# Objects that a whole model may hold.
+_MODEL_OBJECTS_MAX = 2_000_000
 # Tables of every torch module that hold no state of it.
 _HOOKS = frozenset({"_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks"})
+_TABLES = frozenset({"_parameters", "_buffers"})
 _VALUES = (int, float, complex, str, bytes, bool, type(None), enum.Enum)
 _CLOSED = (types.ModuleType, type, types.BuiltinFunctionType, types.CodeType)
 
 Path = tuple[str, ...]
-
-
-def is_tensor(value: Any) -> bool:
-    return hasattr(value, "storage_offset") and hasattr(value, "data_ptr")
 
 
 class HeldState:
@@ -51,7 +57,7 @@ class HeldState:
         todo: list[tuple[Path, Any]] = [((), root)]
         while todo:
             path, value = todo.pop()
-            if is_tensor(value):
+            if is_torch(value):
                 self.tensors[path] = value
                 attributes = getattr(value, "__dict__", None)
                 if attributes and id(value) not in self._seen:
@@ -99,28 +105,72 @@ def tensor_at(root: Any, path: Path) -> Any:
         if key not in parts:
             return None
         value = parts[key]
-    return value if is_tensor(value) else None
+    return value if is_torch(value) else None
+
+
+def held_by_model(model: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors of torch and the arrays of numpy that a model and its submodules hold, by name, such as
+    "layers.0.attention.cache.1"; hooks of modules count as held. An object of several places has its first name.
+
+    Args:
+      model: a torch module.
+    """
+    modules = dict(model.named_modules())
+    others = {id(module) for module in modules.values()}
+    seen: dict[int, Any] = {}  # kept, so that no other object gets the number
+    for prefix, module in modules.items():
+        todo: list[tuple[Path, Any]] = [((), module)]
+        while todo:
+            path, value = todo.pop()
+            if isinstance(value, _VALUES) or id(value) in seen:
+                continue
+            if value is not module and id(value) in others:
+                continue
+            seen[id(value)] = value
+            if len(seen) > _MODEL_OBJECTS_MAX:
+                _LOG.warning("dws: the model holds more than %d objects: the rest is not looked at", len(seen) - 1)
+                return
+            if is_torch(value) or isinstance(value, np.ndarray):
+                yield ".".join((*filter(None, (prefix,)), *(key for key in path if key not in _TABLES))), value
+                value = getattr(value, "__dict__", None) or {}  # a loader, and what that holds
+            if not isinstance(value, _CLOSED):
+                parts = _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False)
+                todo += [((*path, key), part) for key, part in reversed(parts or [])]
 
 
 def _parts(value: Any, is_root: bool) -> Optional[list[tuple[str, Any]]]:
     """None: it has none that can be looked into."""
     if isinstance(value, dict):
-        return [(str(key), part) for key, part in value.items()]
-    if isinstance(value, (list, tuple)):
-        return [(str(index), part) for index, part in enumerate(value)]
+        return [(str(key), part) for key, part in list(value.items())]
+    if isinstance(value, (list, tuple, collections.deque)):
+        return [(str(index), part) for index, part in enumerate(list(value))]
     if isinstance(value, types.MethodType):
         return [("__self__", value.__self__), ("__func__", value.__func__)]
     if isinstance(value, types.FunctionType):
         cells = [cell for cell in value.__closure__ or () if _is_full(cell)]
         inside = [(str(index), cell.cell_contents) for index, cell in enumerate(cells)]
-        return [("__code__", value.__code__), *inside]
+        usual = [("__defaults__", value.__defaults__), ("__kwdefaults__", value.__kwdefaults__)]
+        attributes = list(vars(value).items())
+        return [("__code__", value.__code__), *inside, *usual, *attributes]
     if isinstance(value, functools.partial):
         return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
     held = getattr(value, "__dict__", None)
+    kind: Any = type(value)
+    slots = [(slot, getattr(value, slot)) for slot in _slots(kind) if hasattr(value, slot)]
     if not isinstance(held, dict):
-        return None
+        return slots or None
     skipped = _HOOKS if is_root else frozenset({"_modules"}) if "_modules" in held else frozenset()
-    return [(str(key), part) for key, part in held.items() if key not in skipped]
+    return [(str(key), part) for key, part in list(held.items()) if key not in skipped] + slots
+
+
+@functools.lru_cache(maxsize=None)
+def _slots(kind: Any) -> tuple[str, ...]:
+    """The names of the slots that a class and its bases in Python have."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        found += [names] if isinstance(names, str) else names
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
 
 
 def changed_values(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""dws.plugins.held_state: what a layer holds is found wherever it is, and put back."""
+"""dws.held.held_state: what a layer holds is found wherever it is, and put back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import dws
-from dws.plugins import held_state
-from dws.plugins.held_state import HeldState, changed_values, tensor_at
+from dws.held import held_state
+from dws.held.held_state import HeldState, changed_values, tensor_at
 
 
 class Handle:

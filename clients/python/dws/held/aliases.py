@@ -1,0 +1,222 @@
+"""Tensors in the memory of others that are about to move: they have to move with them.
+
+Attaching moves weights of the host into shared memory. What shares memory with a weight (a buffer that is a view of
+a parameter, a view in a list, in a closure or in another object) is pointed at the same elements there, in place:
+whoever holds it goes on with the object that it has. Such tensors are found among all that Python's garbage collector
+knows, and among all that the module holds.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import importlib
+import itertools
+import logging
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
+
+import numpy as np
+
+from dws.arrays import is_torch, storage_of
+from dws.dtypes import loaded_torch
+from dws.errors import LayoutError
+from dws.held.held_state import held_by_model
+
+_LOG = logging.getLogger(__name__)
+
+# Where a tensor is: its device, and the addresses of its first byte and behind its last one.
+Extent = tuple[str, int, int]
+
+
+class Follower(NamedTuple):
+    """A tensor in the memory of a weight.
+
+    Attributes:
+      weight: the name of that.
+      offset_bytes: from the weight's first element.
+    """
+
+    tensor: Any
+    weight: str
+    offset_bytes: int
+
+
+def extent_of(tensor: Any) -> Optional[Extent]:
+    """Where the elements of a torch tensor or numpy array are; None: it has no memory that can be seen."""
+    if isinstance(tensor, np.ndarray):
+        # numpy's own function for this has another place in each of its releases.
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.strides)]
+        first = int(tensor.__array_interface__["data"][0])
+        begin, end = first + sum(min(s, 0) for s in steps), first + sum(max(s, 0) for s in steps)
+        return ("cpu", begin, end + tensor.itemsize) if tensor.size else None
+    torch: Any = importlib.import_module("torch")
+    try:
+        with torch._C.DisableTorchFunction():
+            if tensor.layout is not torch.strided or not tensor.numel() or not tensor.data_ptr():
+                return None
+            reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
+            begin = int(tensor.data_ptr())
+            return str(tensor.device), begin, begin + (reach + 1) * int(tensor.element_size())
+    except (RuntimeError, NotImplementedError, AttributeError):  # wrappers, fake and functional tensors
+        return None
+
+
+class Extents:
+    """Memory of named tensors, to be asked what lies in it."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        placed = [(extent, name) for name, t in tensors.items() if (extent := extent_of(t)) is not None]
+        self._placed = sorted(placed)
+        # The highest end on the same device so far, where a search backwards may stop.
+        self._ends: list[int] = []
+        for at, ((device, _, end), _) in enumerate(self._placed):
+            goes_on = at > 0 and self._placed[at - 1][0][0] == device
+            self._ends.append(max(end, self._ends[-1]) if goes_on else end)
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def overlapping(self, extent: Extent) -> Iterator[tuple[str, int, int]]:
+        """Name, begin and end of each tensor that has bytes of it."""
+        device, begin, end = extent
+        for at in range(bisect.bisect_left(self._placed, ((device, end, 0), "")) - 1, -1, -1):
+            (other, low, high), name = self._placed[at]
+            if other != device or self._ends[at] <= begin:
+                return
+            if high > begin:
+                yield name, low, high
+
+
+def followers(moved: Mapping[str, Any], module: Any) -> list[Follower]:
+    """Tensors, other than `moved`, that have memory of these.
+
+    Args:
+      moved: row-major tensors of torch on the host, by name.
+      module: a torch module that holds them. What it holds has to follow; what others hold and cannot follow is told.
+
+    Raises:
+      LayoutError: a tensor that the module holds cannot follow, by its name and the weight's.
+    """
+    extents = Extents(moved)
+    found: list[Follower] = []
+    seen = {id(tensor) for tensor in moved.values()}
+    for name, tensor in itertools.chain(held_by_model(module), _known_to_python()):
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        extent = extent_of(tensor)
+        over = [] if extent is None else list(extents.overlapping(extent))
+        if extent is None or not over:
+            continue
+        try:
+            found.append(_follower(tensor, extent, over, moved))
+        except (RuntimeError, ValueError) as error:
+            what = (
+                f"{'a tensor outside of the module' if name is None else repr(name)}, {tensor.dtype} "
+                f"{list(tensor.shape)}, shares memory with {' and '.join(repr(weight) for weight, _, _ in over[:3])}, "
+                "which moves into shared memory"
+            )
+            if name is None:
+                _LOG.warning("dws: %s: it stays where it is, and is not updated: %s", what, error)
+                continue
+            raise LayoutError(
+                f"{what}, and cannot follow: {error}. Make it a view of one weight, or a copy that is brought up to date "
+                "after each commit, or release it before the attach"
+            ) from None
+    return found
+
+
+def _follower(
+    tensor: Any, extent: Extent, over: list[tuple[str, int, int]], moved: Mapping[str, Any]
+) -> Follower:
+    """Args:
+      over: whose memory it has, as Extents gives it.
+
+    Raises:
+      ValueError, RuntimeError: it cannot follow one of them.
+    """
+    _, begin, end = extent
+    inside = [(weight, low) for weight, low, high in over if low <= begin and end <= high]
+    if not is_torch(tensor):
+        raise ValueError("an array of numpy cannot be pointed at other memory")
+    if not inside:
+        raise ValueError("it covers more than one weight, or more than the weight")
+    weight, low = inside[0]
+    follower = Follower(tensor, weight, begin - low)
+    misaligned = follower.offset_bytes % tensor.element_size()  # where the weight begins aligned
+    if misaligned or tensor.is_conj() or tensor.is_neg() or _view_of(moved[weight], follower).data_ptr() != begin:
+        raise ValueError("it has its elements in a form that a view of the weight has not")
+    return follower
+
+
+def _known_to_python() -> Iterator[tuple[Optional[str], Any]]:
+    torch: Any = importlib.import_module("torch")
+    for value in gc.get_objects():
+        if issubclass(type(value), torch.Tensor):
+            yield None, value
+
+
+def _view_of(weight: Any, follower: Follower) -> Any:
+    """The follower's elements in the memory of `weight`, which is row-major.
+
+    Raises:
+      RuntimeError: torch has no such view.
+    """
+    torch: Any = importlib.import_module("torch")
+    like = follower.tensor
+    with torch.inference_mode(False), torch.no_grad():
+        content = weight.detach().reshape(-1).view(torch.uint8)[follower.offset_bytes :]
+        whole = content.numel() // like.element_size() * like.element_size()
+        typed = content[:whole].view(like.dtype)
+        return typed.as_strided(tuple(like.shape), tuple(like.stride()), typed.storage_offset())
+
+
+def point_at(pairs: Iterable[tuple[Any, Any]], follow: Iterable[Follower], views: Mapping[str, Any]) -> None:
+    """Points tensors at other memory, each in place.
+
+    Args:
+      pairs: a tensor, and a view of the same type and shape.
+      follow: what has memory of these, which lie in `views` then.
+      views: name of a weight -> its view.
+    """
+    moves = [*pairs, *((each.tensor, _view_of(views[each.weight], each)) for each in follow)]
+    for tensor, view in moves:
+        tensor.data = view
+
+
+class OldMemory:
+    """Memory that tensors are about to leave."""
+
+    def __init__(self, moved: Mapping[str, Any]) -> None:
+        reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
+        self._held = {
+            name: reductions.StorageWeakRef(storage_of(tensor))
+            for name, tensor in moved.items()
+            if storage_of(tensor).nbytes() == tensor.numel() * tensor.element_size()
+        }
+
+    def warn_if_held(self) -> None:
+        """Says that something has it still, which Python does not show: a library's own tensor, for example."""
+        names = [name for name, held in self._held.items() if not held.expired()]
+        if names:
+            _LOG.warning(
+                "dws: something that cannot be found still holds memory that %d weights had before they moved, '%s' for "
+                "example: if passes read it, they compute with old weights",
+                len(names),
+                names[0],
+            )
+
+
+def warn_of_parameters(tensors: Mapping[str, Any]) -> None:
+    """Says that tensors of a dict, whose copies in shared memory are to be used, are a module's parameters too."""
+    torch: Any = loaded_torch()
+    extents = Extents({name: tensor for name, tensor in tensors.items() if is_torch(tensor)})
+    for _, value in _known_to_python() if torch is not None and extents else ():
+        extent = extent_of(value) if isinstance(value, torch.nn.Parameter) else None
+        for name, _, _ in extents.overlapping(extent) if extent is not None else ():
+            _LOG.warning(
+                "dws: '%s' has the memory of a module's parameter, and a dict is attached: only the views that attach() "
+                "returns are updated, the module is not. Attach the module instead",
+                name,
+            )
+            return
