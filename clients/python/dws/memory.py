@@ -99,10 +99,11 @@ class SharedRegion:
         torch_type = dtype.torch
         torch = loaded_torch()
         assert torch is not None
-        if count == 0:  # frombuffer refuses it
-            return torch.empty(tuple(shape), dtype=torch_type)
-        flat = torch.frombuffer(self._map, dtype=torch_type, count=count, offset=offset_bytes)
-        return flat.reshape(tuple(shape))
+        with torch.inference_mode(False):  # the caller may be in that mode, and others write to the view
+            if count == 0:  # frombuffer refuses it
+                return torch.empty(tuple(shape), dtype=torch_type)
+            flat = torch.frombuffer(self._map, dtype=torch_type, count=count, offset=offset_bytes)
+            return flat.reshape(tuple(shape))
 
     def bytes(self) -> np.ndarray[Any, Any]:
         """A view of the whole region."""

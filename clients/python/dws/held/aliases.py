@@ -181,7 +181,15 @@ def point_at(pairs: Iterable[tuple[Any, Any]], follow: Iterable[Follower], views
     """
     moves = [*pairs, *((each.tensor, _view_of(views[each.weight], each)) for each in follow)]
     for tensor, view in moves:
-        tensor.data = view
+        tensor.data = _inference_view(view) if tensor.is_inference() else view
+
+
+def _inference_view(view: Any) -> Any:
+    """The same elements, as a tensor made under torch.inference_mode has them."""
+    torch: Any = importlib.import_module("torch")
+    with torch.inference_mode():
+        made = torch.empty(0, dtype=view.dtype)
+        return made.set_(storage_of(view), view.storage_offset(), tuple(view.shape), tuple(view.stride()))
 
 
 class OldMemory:

@@ -231,6 +231,38 @@ class AttachTest(unittest.TestCase):
             self.attach(module.state_dict())
         self.assertIn("'weight' has the memory of a module's parameter", logged.output[0])
 
+    def test_models_made_in_inference_mode_run_in_it_after_the_attach(self) -> None:
+        for inside in (False, True):
+            with self.subTest(inside=inside):
+                with torch.inference_mode():
+                    module: Any = torch.nn.Linear(8, 8, bias=False)
+                    module.register_buffer("scale", torch.ones(8))
+                    module.head = torch.nn.Linear(8, 8, bias=False)
+                    module.head.weight = module.weight
+                    module.weight.loader = len
+                    module.view = module.weight.view(64)
+                weight = module.weight
+                with torch.inference_mode(inside):
+                    engine, views = self.attach(module)
+                self.assertFalse(views["weight"].is_inference())
+                self.written(engine, 2.0)
+                with engine.running(20), torch.inference_mode():
+                    self.assertEqual(module(torch.ones(1, 8))[0, 0].item(), 16.0)
+                    self.assertEqual(float(module.view.sum() + module.scale.sum()), 144.0)
+                self.assertIs(module.weight, weight)
+                self.assertIs(module.head.weight, weight)
+                self.assertIs(weight.loader, len)
+                self.assertTrue(weight.is_inference())
+                engine.close()
+
+    def test_a_usual_model_that_is_attached_in_inference_mode_stays_usual(self) -> None:
+        module = torch.nn.Linear(8, 8, bias=False)
+        with torch.inference_mode():
+            engine, _ = self.attach(module)
+        self.written(engine, 2.0)
+        module(torch.ones(1, 8)).sum().backward()
+        self.assertEqual(float(module.weight.grad.sum()), 64.0)
+
 
 if __name__ == "__main__":
     unittest.main()
