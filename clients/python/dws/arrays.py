@@ -1,9 +1,9 @@
-"""Tensors of numpy and torch as raw bits, and the copy from memory order to slice order."""
+"""Tensors of numpy and torch as raw bits, which of them are their memory, and the copy from memory order to slice order."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional
 
 import numpy as np
 
@@ -17,6 +17,86 @@ def is_torch(tensor: Any) -> bool:
     """Whether `tensor` is a torch one."""
     torch = loaded_torch()
     return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def require_plain(name: str, tensor: Any, values: bool = True) -> None:
+    """Returns for a tensor whose memory is its elements, and for what is no tensor of numpy or torch.
+
+    Args:
+      values: False: only type and shape are needed, which wrappers and tensors on the meta device have too.
+
+    Raises:
+      LayoutError: a wrapper (torchao, Transformer Engine, DTensor, fake tensors), a tensor without values or memory, or
+        in a layout of its own; with the name, the class and what to pass instead.
+    """
+    torch = loaded_torch()
+    why = None
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        why = _of_torch(torch, tensor, values)
+    elif isinstance(tensor, np.ma.MaskedArray):
+        why = "is a masked array, which has elements without values: pass its filled()"
+    if why is not None:
+        raise LayoutError(f"tensor '{name}' {why}")
+
+
+def local_of(name: str, tensor: Any) -> Any:
+    """What this process has of a DTensor; any other tensor itself.
+
+    Raises:
+      LayoutError: as require_plain.
+    """
+    local = tensor.to_local() if hasattr(tensor, "placements") else tensor
+    require_plain(name, local)
+    return local
+
+
+def _of_torch(torch: Any, tensor: Any, values: bool) -> Optional[str]:
+    """Why `tensor` is refused; None: it is plain. Asked in an order in which each question has an answer."""
+    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        return f"is a {kind}, without a shape: run the module once, so that it makes its weights"
+    if tensor.is_nested:
+        return "is a nested tensor, of tensors with shapes of their own: pass these one by one"
+    if not values:
+        return None
+    if hasattr(tensor, "placements"):
+        return (
+            f"is a {kind}, of which this process has a part: publish the module with dws.trainers.publisher.Publisher, "
+            "or pass its full_tensor()"
+        )
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return (
+            f"is a {kind}, a wrapper that computes its elements from others (__torch_dispatch__): pass a plain tensor of "
+            "them, as its dequantize() or the conversion of its library gives"
+        )
+    if tensor.is_meta:
+        return "is on the meta device, without values: load the weights first"
+    if getattr(tensor, "quant_state", None) is not None or _is_of_bitsandbytes(tensor):
+        return f"is quantised by bitsandbytes ({kind}): pass a model with plain weights"
+    if tensor.is_quantized:
+        return f"is quantised ({tensor.dtype}, with a scale beside its elements): pass its dequantize()"
+    if tensor.layout is not torch.strided:
+        return f"has layout {tensor.layout}, expected torch.strided: pass its to_dense()"
+    if tensor.is_conj() or tensor.is_neg():
+        return "is a view that is conjugated or negated when it is read: pass its resolve_conj().resolve_neg()"
+    return _without_memory(tensor)
+
+
+def _is_of_bitsandbytes(tensor: Any) -> bool:
+    return type(tensor).__module__.split(".")[0] == "bitsandbytes"
+
+
+def _without_memory(tensor: Any) -> Optional[str]:
+    try:
+        address = tensor.data_ptr()
+    except (RuntimeError, ValueError) as error:
+        return f"has no memory that can be read: {error}"
+    if address or not tensor.numel():
+        return None
+    return (
+        f"{list(tensor.shape)} has no memory of its own (its address is 0): is it a wrapper, or did a framework free or "
+        "put to sleep its memory? Pass one that has its values"
+    )
 
 
 def storage_of(tensor: Any) -> Any:
@@ -49,8 +129,9 @@ def spec_of(name: str, tensor: Any) -> TensorSpec:
 
     Raises:
       DTypeError: none of these, or its element type is unknown.
-      LayoutError: its elements have no memory, or share memory.
+      LayoutError: as require_plain; or its elements share memory.
     """
+    require_plain(name, tensor, values=False)
     on_device = device_tensor(name, tensor)
     if on_device is not None:
         return TensorSpec(name, on_device.dtype, on_device.shape)
@@ -84,8 +165,9 @@ def raw_bits(name: str, tensor: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
     Raises:
       DTypeError: the tensor has another element type.
-      LayoutError: it is not contiguous.
+      LayoutError: as require_plain; or it is not contiguous.
     """
+    require_plain(name, tensor)
     require_contiguous(name, tensor)
     if is_torch(tensor):
         if DType.of(tensor.dtype) is not dtype:

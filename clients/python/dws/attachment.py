@@ -6,7 +6,7 @@ import os
 from typing import Any, Mapping, Optional
 
 from dws._proto import engine_pb2
-from dws.arrays import is_torch, raw_bits, spec_of
+from dws.arrays import is_torch, raw_bits, require_plain, spec_of
 from dws.cuda_memory import CudaMemory
 from dws.device_tensor import (
     DeviceTensor,
@@ -118,6 +118,7 @@ class Attachment:
         self._described = []
         for name in self._device_names:
             tensor = tensors.get(name)
+            require_plain(name, tensor)
             located = None if tensor is None else device_tensor(name, tensor, writable=True)
             if located is None:
                 raise LayoutError(

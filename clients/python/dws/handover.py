@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from dws.arrays import is_torch, raw_bits, require_contiguous, runs_in_memory
+from dws.arrays import is_torch, raw_bits, require_contiguous, require_plain, runs_in_memory
 from dws.cuda_memory import CudaMemory
 from dws.declare.module_tensors import ModuleTensors
 from dws.declare.passed import Tensors, declared, owned_part
@@ -141,9 +141,10 @@ def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
     """The shard's part of a full tensor of a device.
 
     Raises:
-      LayoutError: its elements are not row-major and contiguous, or the tensor is on the host.
+      LayoutError: its elements are not row-major and contiguous, or the tensor is on the host; as require_plain.
     """
     name, shape = shard.tensor.name, shard.shape
+    require_plain(name, tensor)
     full = device_tensor(name, tensor)
     if full is None or (full.dtype, full.shape) != (shard.tensor.dtype, shard.tensor.shape):
         raise LayoutError(
@@ -178,6 +179,8 @@ def resident_handover(
       DTypeError, LayoutError: as for Trainer.register.
     """
     specs, values = declared(tensors, cuts)
+    for name, tensor in values.items():
+        require_plain(name, tensor)
     layout = RankLayout(specs, shards)
     held_by = _holders(tensors, values)
     live = {

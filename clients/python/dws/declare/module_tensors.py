@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Iterator, Mapping, Optional
 
-from dws.arrays import is_torch, storage_of
+from dws.arrays import is_torch, require_plain, storage_of
 from dws.declare.experts import Piece, pieces_of
 from dws.device_tensor import row_major_strides
 from dws.errors import LayoutError
@@ -27,6 +27,8 @@ class ModuleTensors(Mapping[str, Any]):
           LayoutError: as from_module.
         """
         self.module = module
+        for name, tensor in named_tensors(module).items():
+            require_plain(name, tensor, values=False)
         self._shapes = {name: tuple(t.shape) for name, t in named_tensors(module).items()}
         self._holders = holders(module)
         self._pieces = pieces_of(self._shapes, model_type)
@@ -55,6 +57,8 @@ class ModuleTensors(Mapping[str, Any]):
             )
         if not piece.index:
             return tensor
+        if not tensor.is_meta and not hasattr(tensor, "placements"):  # these have shapes, for a ring
+            require_plain(source, tensor)
         known, address, view = self._views.get(name, (None, 0, None))
         if known is not tensor or address != tensor.data_ptr():
             view = tensor.detach()[piece.index]

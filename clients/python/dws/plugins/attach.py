@@ -9,6 +9,7 @@ import dataclasses
 import logging
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
+from dws.arrays import require_plain
 from dws.engine import Engine
 from dws.errors import InvalidArgumentError, LayoutError, StateError
 from dws.mapping import Mapped
@@ -117,7 +118,7 @@ class AttachedRank:
           processing: what the engine does with layers after loading; None: it cannot do that again.
 
         Raises:
-          As Engine.attach, agreed_mapping and ProcessedLayers; the model is not changed then.
+          As Engine.attach, require_plain, agreed_mapping and ProcessedLayers; the model is not changed then.
         """
         if minimum is None and rank.together > 1:
             raise StateError(f"{rank.together} ranks need a way to agree on their forward passes")
@@ -131,6 +132,9 @@ class AttachedRank:
         if options.given is not None:
             extra: Mapped = resolve(options.given)(model)
             given.update(extra)
+        for name, tensor in named_tensors(model).items():
+            if given.get(name, name) is not None:
+                require_plain(name, tensor)
         post_commit = post_commit_hook(model, options.hooks)
         checkpoint = options.checkpoint
         if checkpoint is not None:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from typing import Any, Iterator
 
+from dws.arrays import require_plain
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
 from dws.layout import Range
@@ -143,8 +144,7 @@ def _of_zero_3(name: str, parameter: Any) -> FlatTensor:
 
 
 def _flat(name: str, shape: Any, dtype: Any, held: Range, elements: Any) -> FlatTensor:
-    if elements.is_meta:
-        raise LayoutError(f"'{name}' is on the meta device, without values: load the weights first")
+    require_plain(name, elements)
     return FlatTensor(tuple(int(extent) for extent in shape), dtype, held, elements)
 
 

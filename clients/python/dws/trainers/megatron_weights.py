@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
+from dws.arrays import require_plain
 from dws.declare.fused import Piece
 from dws.declare.megatron import MegatronTensors
 from dws.dtypes import loaded_torch
@@ -28,10 +29,10 @@ class MegatronWeights:
           dtype: which floating-point weights have where they are published; None: the trainer's own.
 
         Raises:
-          DTypeError: a weight that a layout cannot express, by name.
+          DTypeError, LayoutError: a weight that a layout cannot express, by name.
         """
         self._tensors = tensors
-        now = tensors.tensors()
+        now = self._now(may_be_meta=True)
         self.declared = {
             name: Declared.of(
                 name,
@@ -45,6 +46,23 @@ class MegatronWeights:
         }
         self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}
+
+    def _now(self, may_be_meta: bool = False) -> list[Mapping[str, Any]]:
+        """The trainer's tensors.
+
+        Args:
+          may_be_meta: takes those on the meta device, which have types and shapes.
+
+        Raises:
+          LayoutError: as MegatronTensors.tensors; or as require_plain.
+        """
+        now = self._tensors.tensors()
+        for held in self._tensors.held.values():
+            for source in held.sources:
+                tensor = now[source.chunk][source.name]
+                if not (may_be_meta and tensor.is_meta):
+                    require_plain(source.name, tensor)
+        return now
 
     def meet(self, declared: Declarations) -> None:
         """Args:
@@ -62,6 +80,7 @@ class MegatronWeights:
 
     def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
         """As ModuleWeights.register."""
+        self._now()
         self._shares = shares
         specs = [share.spec for share in shares.values()]
         cells = {name: share.cells for name, share in shares.items()}
@@ -76,7 +95,7 @@ class MegatronWeights:
         torch = loaded_torch()
         assert torch is not None
         try:
-            now = self._tensors.tensors()
+            now = self._now()
         except LayoutError as error:
             raise StateError(str(error)) from None
         with torch.no_grad():

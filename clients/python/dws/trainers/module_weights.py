@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable, Mapping, Optional
 
+from dws.arrays import local_of
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
 from dws.torch_module import bind, is_module, named_tensors
@@ -49,13 +50,14 @@ class _Weight:
 
         Raises:
           StateError: the framework has gathered or replaced the weight.
+          LayoutError: as require_plain.
         """
         if self.sharded and not hasattr(tensor, "placements"):
             raise StateError(
                 f"{share.spec} was sharded when it was registered, and is not now: publish after the "
                 "optimizer step, while the framework has no gathered weights"
             )
-        local = tensor.to_local() if self.sharded else tensor
+        local = local_of(share.spec.name, tensor)
         if tuple(local.shape) != self.local_shape:
             raise StateError(
                 f"{share.spec}: this process had {list(self.local_shape)} of it when it was registered, and "
@@ -187,7 +189,10 @@ class ModuleWeights:
                 if name in pieces:
                     copy_pieces(pieces[name], view, self._shares[name])
                     continue
-                mine = self._weights[name].share(tensor, self._shares[name])
+                try:
+                    mine = self._weights[name].share(tensor, self._shares[name])
+                except LayoutError as error:
+                    raise StateError(f"{error}; it was plain when it was registered") from None
                 if self._copied:
                     view.copy_(mine)
                 elif tensor is view:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Optional, Sequence
 
+from dws.arrays import local_of
 from dws.errors import LayoutError
 from dws.layout import Range
 
@@ -77,9 +78,13 @@ def _joined(runs: Sequence[Range]) -> list[Range]:
 
 def ranges_of(name: str, tensor: Any) -> Ranges:
     """Raises:
-    LayoutError: a layout cannot express where its elements are, or they are not in the tensor.
+    LayoutError: a layout cannot express where its elements are, or they are not in the tensor's memory.
     """
-    _refuse_foreign(name, tensor)
+    if getattr(tensor, "_is_flat_param", False):
+        raise LayoutError(
+            f"'{name}' is a flat parameter outside of FullyShardedDataParallel: use that, or FSDP2"
+        )
+    held = tuple(local_of(name, tensor).shape)
     shape = tuple(int(extent) for extent in tensor.shape)
     found = [(0, extent) for extent in shape]
     if not hasattr(tensor, "placements"):
@@ -100,9 +105,8 @@ def ranges_of(name: str, tensor: Any) -> Ranges:
             )
         found[dim] = rows
     wanted = tuple(end - begin for begin, end in found)
-    local = tuple(tensor.to_local().shape)
-    if local != wanted:
-        raise LayoutError(f"{where}: this process has {list(local)} of it, expected {list(wanted)}")
+    if held != wanted:
+        raise LayoutError(f"{where}: this process has {list(held)} of it, expected {list(wanted)}")
     return tuple(found)
 
 
@@ -130,16 +134,3 @@ def _cutting_axes(where: str, tensor: Any) -> dict[int, list[Axis]]:
             axis = Axis(int(mesh.size(i)), int(coordinate[i]), factor)
             found.setdefault(int(placement.dim) % len(tensor.shape), []).append(axis)
     return found
-
-
-def _refuse_foreign(name: str, tensor: Any) -> None:
-    """Raises LayoutError for tensors that do not hold the weight's elements as they are."""
-    why = None
-    if getattr(tensor, "_is_flat_param", False):
-        why = "is a flat parameter outside of FullyShardedDataParallel: use that, or FSDP2"
-    elif getattr(tensor, "quant_state", None) is not None:
-        why = "is quantised by bitsandbytes: publish a model with plain weights"
-    elif getattr(tensor, "is_meta", False):
-        why = "is on the meta device, without values: load the weights first"
-    if why is not None:
-        raise LayoutError(f"'{name}' {why}")

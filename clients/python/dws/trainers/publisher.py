@@ -82,8 +82,8 @@ class Publisher:
           module: a torch module, an engine of DeepSpeed, or what dws.declare.from_megatron returned.
 
         Raises:
-          LayoutError, DTypeError: a weight that a layout cannot express, by name; before anything is
-            registered.
+          LayoutError, DTypeError: a weight that a layout cannot express, or that is not its memory
+            (dws.arrays.require_plain), by name; before anything is registered.
           StateError: registered already; or another process failed, by its number.
           As Trainer.register.
         """

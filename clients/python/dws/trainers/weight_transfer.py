@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping, Optional, Union
 
-from dws.arrays import spec_of
+from dws.arrays import require_plain, spec_of
 from dws.errors import StateError
 from dws.layout import TensorSpec
 from dws.results import require_all
@@ -75,11 +75,15 @@ class WeightTransfer:
 
         Raises:
           StateError: it has other tensors than the first time, by name.
+          LayoutError: a tensor is a wrapper, or without memory of its own, by name.
           As Trainer.version and Trainer.wait.
         """
         tensors: Any = iterator
         if self._specs is None:
-            tensors = [(name, tensor.detach().to("cpu", copy=True)) for name, tensor in iterator]
+            tensors = []
+            for name, tensor in iterator:
+                require_plain(name, tensor)
+                tensors.append((name, tensor.detach().to("cpu", copy=True)))
             specs = {name: spec_of(name, tensor) for name, tensor in tensors}
             self._trainer.register_ring(list(specs.values()), cuts=self._cuts)
             self._specs = specs
@@ -89,6 +93,7 @@ class WeightTransfer:
             for name, tensor in tensors:
                 if left.pop(name, None) is None:
                     raise StateError(f"'{name}' was not among the weights of the first version")
+                require_plain(name, tensor)
                 version.put(name, tensor.detach().contiguous())
             if left:
                 raise StateError(
