@@ -10,7 +10,8 @@ load_best_model_at_end the training ends with one more, which has the weights of
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Union
+import functools
+from typing import Any, Mapping, Optional, Sequence, Union
 
 # Who makes a callback has loaded it already.
 from transformers import TrainerCallback
@@ -34,9 +35,11 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         wait_timeout: float = 60.0,
         cuts: Optional[Mapping[str, Any]] = None,
         dtype: Any = None,
+        keep_in_fp32: Sequence[str] = (),
+        cast: Sequence[str] = (),
     ) -> None:
         """Args:
-          socket, job_id, cuts, dtype: as for dws.trainers.publisher.Publisher.
+          socket, job_id, cuts, dtype, keep_in_fp32, cast: as for dws.trainers.publisher.Publisher.
           every_steps: optimizer steps from one version to the next; the first and the last state of
             the model are published in any case.
           wait: "all", "any" or a number of receivers that must have committed each version before
@@ -49,7 +52,9 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         """
         if every_steps < 1:
             raise InvalidArgumentError(f"every_steps {every_steps}: expected at least 1")
-        self._options = (socket, job_id, cuts, dtype)
+        self._publisher_of = functools.partial(
+            Publisher, socket, job_id, cuts, dtype, keep_in_fp32=keep_in_fp32, cast=cast
+        )
         self._every_steps = every_steps
         self._wait = wait
         self._wait_timeout = wait_timeout
@@ -62,7 +67,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         device, sharded, and known to the optimizer."""
         self.close()
         self._now, self._published = int(state.global_step) + 1, 0
-        self._publisher = Publisher(*self._options)
+        self._publisher = self._publisher_of()
         self._publisher.register(given["model"])
         self._publish()
 

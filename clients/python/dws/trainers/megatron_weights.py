@@ -9,9 +9,13 @@ from dws.arrays import require_plain
 from dws.declare.fused import Piece
 from dws.declare.megatron import MegatronTensors
 from dws.dtypes import loaded_torch
-from dws.errors import LayoutError, StateError
+from dws.errors import DTypeError, LayoutError, StateError
 from dws.trainer import Trainer
+from dws.trainers.published_types import PublishedTypes
 from dws.trainers.shares import Declarations, Declared, Share
+
+# The only buffer among the tensors that dws.declare.from_megatron knows; Megatron keeps it in FP32.
+_BUFFER = ".e_score_correction_bias"
 
 
 class MegatronWeights:
@@ -22,28 +26,30 @@ class MegatronWeights:
     """
 
     def __init__(
-        self, tensors: MegatronTensors, cuts: Optional[Mapping[str, Any]] = None, dtype: Any = None
+        self,
+        tensors: MegatronTensors,
+        cuts: Optional[Mapping[str, Any]] = None,
+        types: PublishedTypes = PublishedTypes(),
     ) -> None:
         """Args:
           cuts: for the engines; those of tensors that this process does not have are of other processes.
-          dtype: which floating-point weights have where they are published; None: the trainer's own.
+          types: of weights where they are published.
 
         Raises:
           DTypeError, LayoutError: a weight that a layout cannot express, by name.
         """
         self._tensors = tensors
         now = self._now(may_be_meta=True)
-        self.declared = {
-            name: Declared.of(
-                name,
-                now[held.sources[0].chunk][held.sources[0].name],
-                held.tensor.shape,
-                held.ranges,
-                cuts,
-                dtype,
-            )
-            for name, held in tensors.held.items()
-        }
+        self.declared = {}
+        for name, held in tensors.held.items():
+            found = {source.name: now[source.chunk][source.name] for source in held.sources}
+            if len({tensor.dtype for tensor in found.values()}) > 1:
+                raise DTypeError(
+                    f"'{name}' is made of tensors of several types, "
+                    f"{ {n: str(tensor.dtype) for n, tensor in found.items()} }: expected one"
+                )
+            dtype = types.of(name, next(iter(found.values())), name.endswith(_BUFFER))
+            self.declared[name] = Declared.of(name, dtype, held.tensor.shape, held.ranges, cuts)
         self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}
 

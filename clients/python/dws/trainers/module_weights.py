@@ -21,6 +21,7 @@ from dws.trainer import Trainer
 from dws.trainers.flat_exchange import FlatExchange, Piece, copy_pieces, rows_begun
 from dws.trainers.flat_tensors import FSDP1_WRAPPER, FlatTensor, module_tensors
 from dws.trainers.placement import ranges_of
+from dws.trainers.published_types import PublishedTypes, kept_by_model
 from dws.trainers.shares import Declarations, Declared, Share
 
 # What wrappers add to names; checkpoints and engines do not have it.
@@ -80,12 +81,15 @@ class ModuleWeights:
     """
 
     def __init__(
-        self, module: Any, cuts: Optional[Mapping[str, Any]] = None, dtype: Any = None
+        self,
+        module: Any,
+        cuts: Optional[Mapping[str, Any]] = None,
+        types: PublishedTypes = PublishedTypes(),
     ) -> None:
         """Args:
           module: a torch module, also in torch.compile's wrapper, in DistributedDataParallel or in DeepSpeed's engine.
           cuts: for the engines; see Trainer.register.
-          dtype: which floating-point weights have where they are published; None: the module's own.
+          types: of weights where they are published.
 
         Raises:
           LayoutError, DTypeError: a weight that a layout cannot express, by name.
@@ -95,11 +99,13 @@ class ModuleWeights:
         self._cuts = dict(cuts or {})
         tensors = module_tensors(self._module)
         parameters = {name for name, _ in self._module.named_parameters()}
-        for own_name, tensor in tensors.items():
-            name = ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
-            self._weights[name] = self._declared(
-                name, own_name, tensor, dtype, own_name in parameters
-            )
+        names = {own: ".".join(p for p in own.split(".") if p not in _WRAPPERS) for own in tensors}
+        kept = kept_by_model(self._module, types.dtype, names.values())
+        for own_name, name in names.items():
+            tensor, is_buffer = tensors[own_name], own_name not in parameters
+            is_buffer = is_buffer and not isinstance(tensor, FlatTensor)
+            dtype = types.of(name, tensor, is_buffer or name in kept)
+            self._weights[name] = self._declared(name, own_name, tensor, dtype, not is_buffer)
         # A process that does not have a scalar cannot say so by ranges.
         self.declared = {
             name: weight.declared
@@ -117,17 +123,17 @@ class ModuleWeights:
         self._views: dict[str, Any] = {}
 
     def _declared(
-        self, name: str, own_name: str, tensor: Any, dtype: Any, divisible: bool
+        self, name: str, own_name: str, tensor: Any, dtype: DType, divisible: bool
     ) -> _Weight:
         if isinstance(tensor, FlatTensor):
             ranges = rows_begun(tensor.shape, tensor.held)
-            declared = Declared.of(name, tensor, tensor.shape, ranges, self._cuts, dtype)
+            declared = Declared.of(name, dtype, tensor.shape, ranges, self._cuts)
             declared = dataclasses.replace(declared, flat=tensor.held)
             return _Weight(declared, own_name, False, (), tensor.place)
         ranges = ranges_of(name, tensor)
         sharded = hasattr(tensor, "placements")
+        declared = Declared.of(name, dtype, tensor.shape, ranges, self._cuts, divisible)
         local = tensor.to_local() if sharded else tensor
-        declared = Declared.of(name, tensor, tensor.shape, ranges, self._cuts, dtype, divisible)
         return _Weight(declared, own_name, sharded, tuple(local.shape))
 
     def meet(self, declared: Declarations) -> None:

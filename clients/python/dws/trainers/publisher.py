@@ -13,7 +13,7 @@ for step in range(1, steps + 1):
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Mapping, Optional, TypeVar, Union, cast
+from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar, Union
 
 from dws.declare.megatron import MegatronTensors
 from dws.dtypes import loaded_torch
@@ -30,6 +30,7 @@ from dws.trainer import PUBLISH_TIMEOUT_SECONDS, Trainer
 from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
 from dws.trainers.megatron_weights import MegatronWeights
 from dws.trainers.module_weights import ModuleWeights
+from dws.trainers.published_types import PublishedTypes
 from dws.trainers.shares import Declared, shares_of
 
 _LOG = logging.getLogger(__name__)
@@ -55,19 +56,28 @@ class Publisher:
         cuts: Optional[Mapping[str, Any]] = None,
         dtype: Any = None,
         reconnect_timeout: float = 60.0,
+        keep_in_fp32: Sequence[str] = (),
+        cast: Sequence[str] = (),
     ) -> None:
         """Args:
         socket: the sender's --socket; "{rank}" in it is replaced by the number of the process.
         job_id: the sender's --job-id.
         cuts: for engines that hold slices; see Trainer.register.
         dtype: of floating-point weights where they are published, such as torch.bfloat16 for engines
-          of a trainer that has float32; None: as the module has them.
+          of a trainer that has float32; None: as the module has them. Not cast are buffers, and what a model of
+          transformers keeps in FP32 (dws.trainers.published_types).
         reconnect_timeout: seconds for a sender that has ended to come back, in `publish`.
+        keep_in_fp32: patterns (fnmatch) of the names of more weights that dtype= does not cast, because engines
+          have them in FP32, such as "*.mlp.gate.weight".
+        cast: patterns of the names of weights that dtype= does cast, although they are buffers or the model keeps them.
+
+        Raises:
+          InvalidArgumentError: patterns without dtype=, or one in both lists.
         """
         self._socket = socket
         self._job_id = job_id
         self._cuts = cuts
-        self._dtype = dtype
+        self._types = PublishedTypes(dtype, tuple(keep_in_fp32), tuple(cast))
         self._reconnect_timeout = reconnect_timeout
         self._weights: Optional[Weights] = None
         self._trainer: Optional[Trainer] = None
@@ -83,7 +93,8 @@ class Publisher:
 
         Raises:
           LayoutError, DTypeError: a weight that a layout cannot express, or that is not its memory
-            (dws.arrays.require_plain), by name; before anything is registered.
+            (dws.arrays.require_plain), by name; a pattern of keep_in_fp32= or cast= without effect; before anything is
+            registered.
           StateError: registered already; or another process failed, by its number.
           As Trainer.register.
         """
@@ -93,9 +104,9 @@ class Publisher:
 
         def declare() -> tuple[bool, dict[str, Declared]]:
             if isinstance(module, MegatronTensors):
-                weights.append(MegatronWeights(module, self._cuts, self._dtype))
+                weights.append(MegatronWeights(module, self._cuts, self._types))
             else:
-                weights.append(ModuleWeights(module, self._cuts, self._dtype))
+                weights.append(ModuleWeights(module, self._cuts, self._types))
             return "{rank}" in self._socket, weights[0].declared
 
         found = _on_all(declare)
@@ -104,6 +115,7 @@ class Publisher:
         unknown = sorted(set(self._cuts or {}) - names)
         if unknown:
             raise LayoutError(f"cuts= names tensors that no process has: {unknown}")
+        self._types.require_used({n: w.spec.dtype for each in declared for n, w in each.items()})
         weights[0].meet(declared)
         if not any(by_rank for by_rank, _ in found) and all(
             of_process.keys() == names and all(w.whole for w in of_process.values())
@@ -214,7 +226,7 @@ def _on_all(what: Callable[[], _Result]) -> list[_Result]:
     for process, (text, _) in enumerate(found):
         if text is not None:
             raise StateError(f"process {process} cannot register: {text}")
-    return [cast(_Result, each) for _, each in found]
+    return [each for _, each in found]
 
 
 def _gathered(mine: Any) -> list[Any]:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 from dws.dtypes import DType
-from dws.errors import DTypeError, LayoutError
+from dws.errors import LayoutError
 from dws.layout import BLOCK_ELEMENTS, Cells, Cut, Cuts, Range, TensorSpec, elements_in, with_cuts
 from dws.trainers.placement import Ranges
 
@@ -45,30 +45,21 @@ class Declared:
     def of(
         cls,
         name: str,
-        tensor: Any,
+        dtype: DType,
         shape: Sequence[int],
         ranges: Ranges,
         cuts: Optional[Cuts],
-        dtype: Any,
         divisible: bool = True,
     ) -> Declared:
         """Args:
-          tensor: has the element type, as torch's do.
+          dtype: where it is published (dws.trainers.published_types).
           shape: of the whole canonical tensor.
           cuts: for the engines, by name.
-          dtype: which floating-point weights have where they are published; None: the tensor's.
 
         Raises:
-          DTypeError, LayoutError: a layout cannot express it; with the name.
+          LayoutError: a layout cannot express it; with the name.
         """
-        try:
-            published = DType.of(tensor.dtype)
-        except DTypeError as error:
-            raise DTypeError(f"tensor '{name}': {error}") from None
-        if dtype is not None and tensor.is_floating_point():
-            published = DType.of(dtype)
-        spec = with_cuts(TensorSpec(name, published, tuple(shape)), cuts)
-        return cls(spec, ranges, divisible)
+        return cls(with_cuts(TensorSpec(name, dtype, tuple(shape)), cuts), ranges, divisible)
 
     @property
     def whole(self) -> bool:

@@ -22,6 +22,7 @@ import dws
 from dws.layout import Range, TensorSpec
 from dws.trainers.flat_exchange import moves_of, rows_begun
 from dws.trainers.module_weights import ModuleWeights
+from dws.trainers.published_types import PublishedTypes
 from dws.trainers.shares import Declared, shares_of
 
 SEED = int(os.environ.get("DWS_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -116,7 +117,7 @@ def publish_in_gloo(rank: int, ranks: int, store: str) -> None:
                 each.scale = torch.nn.Parameter(torch.tensor(3.0, dtype=torch.float32))
                 each.wide = torch.nn.Parameter(torch.arange(28.0).reshape(4, 7))
             partitioned(torch.nn.ParameterList([module.scale, module.wide]), rank, ranks)
-        weights = ModuleWeights(module, dtype=dtype)
+        weights = ModuleWeights(module, types=PublishedTypes(dtype))
         declared: list[Any] = [None] * ranks
         torch.distributed.all_gather_object(declared, weights.declared)
         weights.meet(declared)

@@ -96,6 +96,20 @@ class PublishCallbackTest(CallbackCase):
             torch.equal(self.published("weight"), self.model.weight.detach().reshape(-1))
         )
 
+    def test_exceptions_of_the_cast_are_passed_on(self) -> None:
+        self.model.register_buffer("scale", torch.ones(1))
+        for options, types in (
+            ({}, {"weight": "BF16", "bias": "BF16", "scale": "F32"}),
+            (
+                {"keep_in_fp32": ["bias"], "cast": ["scale"]},
+                {"weight": "BF16", "bias": "F32", "scale": "BF16"},
+            ),
+        ):
+            self.begin(self.callback(dtype=torch.bfloat16, **options))
+            shards = self.sender.register.layout.shards
+            found = {s.tensor.name: dws.DType(s.tensor.dtype).name for s in shards}
+            self.assertEqual(found, types)
+
     def test_a_resumed_training_goes_on_with_its_steps_in_a_new_stream(self) -> None:
         callback = self.callback()
         self.begin(callback)

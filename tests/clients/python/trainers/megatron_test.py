@@ -14,6 +14,7 @@ import torch
 import dws
 from dws.declare import MegatronTensors, Parallel, from_megatron
 from dws.trainers.megatron_weights import MegatronWeights, copy_piece
+from dws.trainers.published_types import PublishedTypes
 from dws.trainers.publisher import Publisher
 from dws.trainers.shares import Share, shares_of
 from tests.clients.python.trainers import naive_megatron as naive
@@ -274,6 +275,26 @@ class RefusalsTest(unittest.TestCase):
             dws.LayoutError, r"layers.2.*gate_up_proj'.*Pass all parameters"
         ):
             from_megatron(own, config, Parallel())
+
+
+class TypesTest(unittest.TestCase):
+    def test_a_cast_leaves_the_routers_bias_in_fp32(self) -> None:
+        config = naive.smaller(MODELS["glm-4.5-air"])
+        tensors = {name: each.to(torch.float32) for name, each in whole(config, seed=0).items()}
+        _, held = declared(config, tensors, Place())[0]
+        found = MegatronWeights(held, None, PublishedTypes(torch.bfloat16)).declared
+        types = {name: each.spec.dtype.name for name, each in found.items()}
+        biases = [name for name in types if name.endswith(".e_score_correction_bias")]
+        self.assertTrue(biases)
+        self.assertEqual({name for name, each in types.items() if each == "F32"}, set(biases))
+
+    def test_a_tensor_of_pieces_with_several_types_is_refused(self) -> None:
+        config = naive.smaller(MODELS["gpt-oss-20b"])
+        own = naive.parameters(config, whole(config, seed=0), Place())
+        name = "decoder.layers.2.mlp.experts.linear_fc1.weight3"
+        own[name] = own[name].double()
+        with self.assertRaisesRegex(dws.DTypeError, f"'model.layers.2.*several types.*'{name}'"):
+            MegatronWeights(from_megatron(own, config, Parallel()))
 
 
 class PublisherTest(SenderCase):

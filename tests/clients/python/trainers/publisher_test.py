@@ -14,6 +14,7 @@ import torch
 import dws
 from dws.trainers import publisher as publisher_module
 from dws.trainers.module_weights import ModuleWeights
+from dws.trainers.published_types import PublishedTypes
 from dws.trainers.publisher import Publisher
 from dws.trainers.shares import shares_of
 from tests.clients.python.trainers.sender_case import (
@@ -52,7 +53,7 @@ class PublisherTest(SenderCase):
         by_rank = "{rank}" in options.get("socket", self.sender.socket)
         publisher = self.publisher(**options)
         declared = [
-            (by_rank, ModuleWeights(m, options.get("cuts"), options.get("dtype")).declared)
+            (by_rank, ModuleWeights(m, options.get("cuts"), PublishedTypes(options.get("dtype"))).declared)
             for m in modules
         ]
         gathered = [[(None, each) for each in declared], [(None, None)] * len(modules)]

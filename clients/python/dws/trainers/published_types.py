@@ -1,0 +1,109 @@
+"""Which element type each weight is published with. The one rule for whatever casts; pure.
+
+With dtype= floating-point weights are cast, but these keep a wider type that the module has:
+
+* buffers, such as the router's e_score_correction_bias: a trainer has them as checkpoints and engines do;
+* what the model says, as from_pretrained of transformers reads it: _keep_in_fp32_modules_strict, and for torch.float16
+  _keep_in_fp32_modules;
+* what keep_in_fp32= names.
+
+What cast= names is cast in any case. A cast to a type that is as wide, or wider, needs no exception.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from typing import Any, Collection, Iterable, Mapping, Sequence
+
+from dws.dtypes import DType
+from dws.errors import DTypeError, InvalidArgumentError, LayoutError
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedTypes:
+    """Attributes:
+    dtype: of floating-point weights where they are published; None: each as the trainer has it.
+    keep_in_fp32: patterns (fnmatch) of canonical names that are not cast.
+    cast: patterns of canonical names that are cast although they are buffers, or the model keeps them.
+
+    Raises:
+      InvalidArgumentError: patterns without dtype=, or a pattern in both.
+    """
+
+    dtype: Any = None
+    keep_in_fp32: Sequence[str] = ()
+    cast: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for option in ("keep_in_fp32", "cast"):
+            if isinstance(getattr(self, option), str):
+                raise InvalidArgumentError(f"{option}= is a text, expected a list of patterns")
+        if self.dtype is None and (self.keep_in_fp32 or self.cast):
+            raise InvalidArgumentError("keep_in_fp32= and cast= are exceptions of dtype=: pass that too")
+        both = sorted(set(self.keep_in_fp32) & set(self.cast))
+        if both:
+            raise InvalidArgumentError(f"{both} are in keep_in_fp32= and in cast=: expected one of them")
+
+    def of(self, name: str, tensor: Any, keeps: bool) -> DType:
+        """Args:
+          name: canonical.
+          tensor: has the element type, as torch's do.
+          keeps: whether it is a buffer, or the model keeps it.
+
+        Raises:
+          DTypeError: DWS does not know the element type; with the name.
+        """
+        try:
+            own = DType.of(tensor.dtype)
+        except DTypeError as error:
+            raise DTypeError(f"tensor '{name}': {error}") from None
+        if self.dtype is None or not tensor.is_floating_point():
+            return own
+        wanted = DType.of(self.dtype)
+        kept = _matches(name, self.keep_in_fp32) or (keeps and not _matches(name, self.cast))
+        return own if kept and own.itemsize > wanted.itemsize else wanted
+
+    def require_used(self, published: Mapping[str, DType]) -> None:
+        """Args:
+          published: by canonical name, of all processes.
+
+        Raises:
+          LayoutError: a pattern has no effect, because it matches no name, or none of such a type.
+        """
+        for option, patterns, types in (
+            ("keep_in_fp32", self.keep_in_fp32, (DType.F32, DType.F64)),
+            ("cast", self.cast, (self.dtype and DType.of(self.dtype),)),
+        ):
+            for pattern in patterns:
+                found = {n: t for n, t in published.items() if fnmatch.fnmatchcase(n, pattern)}
+                if not any(dtype in types for dtype in found.values()):
+                    of_them = ", ".join(f"'{n}' {t.name}" for n, t in sorted(found.items())[:3])
+                    raise LayoutError(
+                        f"{option}= has '{pattern}', expected the pattern of a weight that is published as "
+                        f"{types[0].name}, found {of_them or 'no weight of such a name'}"
+                    )
+
+
+def kept_by_model(module: Any, dtype: Any, names: Iterable[str]) -> Collection[str]:
+    """Which of `names` the models of transformers in `module` keep in FP32, as its from_pretrained(dtype=) matches them."""
+    if dtype is None:
+        return ()
+    lists = ["_keep_in_fp32_modules_strict"]
+    if DType.of(dtype) is DType.F16:
+        lists.append("_keep_in_fp32_modules")
+    patterns = {
+        pattern
+        for part in module.modules()
+        for each in lists
+        for pattern in getattr(part, each, None) or ()
+    }
+    if not patterns:
+        return ()
+    found = re.compile("|".join(pattern.replace("*", ".*") for pattern in sorted(patterns)))
+    return {name for name in names if found.search(name)}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
