@@ -1,3 +1,5 @@
+// The data is passed over until the end of the message is known, and read afterwards from where it
+// began: both without a copy.
 #include "common/service/grpc/full_frame_message.h"
 
 #include <google/protobuf/io/coded_stream.h>
@@ -33,20 +35,21 @@ constexpr uint32_t kEntryBytesMax = 1024;
 // One field that is not the data.
 bool ReadField(uint32_t tag, CodedInputStream& in, v1::FullFrame& head) {
   uint32_t value = 0;
+  uint64_t flag = 0;
   switch (tag) {
     case kSliceTag:
       if (!in.ReadVarint32(&value)) return false;
       head.set_rank_slice(value);
       return true;
     case kRawTag:
-      if (!in.ReadVarint32(&value)) return false;
-      head.set_raw(value != 0);
+      if (!in.ReadVarint64(&flag)) return false;
+      head.set_raw(flag != 0);
       return true;
     case kEntryTag: {
       std::string entry;
       return in.ReadVarint32(&value) && value <= kEntryBytesMax &&
              in.ReadString(&entry, static_cast<int>(value)) &&
-             head.mutable_entry()->ParseFromString(entry);
+             head.mutable_entry()->MergeFromString(entry);
     }
     default:
       return WireFormatLite::SkipField(&in, tag);
@@ -69,26 +72,32 @@ grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, grpc::Slice data) {
 
 Result<v1::FullFrame> FullFrameReader::Head() {
   v1::FullFrame head;
-  // Gives what it has read ahead back to `bytes_`.
-  CodedInputStream in(&bytes_);
-  while (true) {
-    const uint32_t tag = in.ReadTag();
+  grpc::ProtoBufferReader whole(&message_);
+  CodedInputStream in(&whole);
+  int data_offset = 0;
+  int data_bytes = 0;
+  bool good = true;
+  while (const uint32_t tag = good ? in.ReadTag() : 0) {
     if (tag == kDataTag) {
-      uint32_t size = 0;
-      if (!in.ReadVarint32(&size)) break;
-      data_bytes_ = size;
-      return head;
+      good = in.ReadVarintSizeAsInt(&data_bytes);
+      data_offset = in.CurrentPosition();
+      good = good && in.Skip(data_bytes);
+    } else {
+      good = ReadField(tag, in, head);
     }
-    if (tag == 0 && in.ConsumedEntireMessage()) return head;  // without data
-    if (tag == 0 || !ReadField(tag, in, head)) break;
   }
-  return DataLossError("a message of full tensors cannot be read");
+  good = good && in.ConsumedEntireMessage();
+  if (good && data_bytes > 0) good = data_.emplace(&message_).Skip(data_offset);
+  if (!good) return DataLossError("a message of full tensors cannot be read");
+  data_bytes_ = static_cast<uint64_t>(data_bytes);
+  return head;
 }
 
 Status FullFrameReader::ReadData(MutableByteSpan to) {
   DWS_CHECK(to.size() <= data_bytes_ - read_bytes_);
+  if (to.empty()) return OkStatus();
   read_bytes_ += to.size();
-  CodedInputStream in(&bytes_);
+  CodedInputStream in(&*data_);
   if (in.ReadRaw(to.data(), static_cast<int>(to.size()))) return OkStatus();
   return DataLossError("a message of full tensors is shorter than its {} bytes of data",
                        data_bytes_);

@@ -1,6 +1,8 @@
 #include "common/service/grpc/full_frame_message.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -59,39 +61,88 @@ TEST_CASE("a full frame is an ordinary message whose data was not copied", "[ful
   }
 }
 
-TEST_CASE("a frame without data and one with fields of later releases are read", "[full_frame]") {
-  std::string text = Head().SerializeAsString();
-  grpc::ByteBuffer message = Cut(text, 3);
-  FullFrameReader empty(message);
-  REQUIRE(empty.Head().ok());
-  CHECK(empty.data_bytes() == 0);
+// What the reader makes of a message: `data` beside everything else.
+Result<v1::FullFrame> ReadAll(const std::string& text, size_t piece) {
+  grpc::ByteBuffer message = Cut(text, piece);
+  FullFrameReader reader(message);
+  DWS_ASSIGN_OR_RETURN(v1::FullFrame frame, reader.Head());
+  std::vector<std::byte> data(reader.data_bytes());
+  DWS_RETURN_IF_ERROR(reader.ReadData(data));
+  frame.set_data(std::string(AsText(data)));
+  return frame;
+}
 
-  text.append("\x9A\x06\x03new", 6);  // field 99
-  text.append("\x1A\x02hi", 4);       // the data
-  grpc::ByteBuffer later = Cut(text, 2);
-  FullFrameReader reader(later);
-  REQUIRE(reader.Head().ok());
-  CHECK(reader.data_bytes() == 2);
+// That the reader takes a message as protobuf's own parser does.
+void CheckAsProtobuf(const std::string& text) {
+  v1::FullFrame expected;
+  REQUIRE(expected.ParseFromString(text));
+  expected.DiscardUnknownFields();
+  for (const size_t piece : {1, 3, 1000}) {
+    const auto frame = ReadAll(text, piece);
+    REQUIRE(frame.ok());
+    CHECK(frame->SerializeAsString() == expected.SerializeAsString());
+  }
+}
+
+// The fields of a frame, each by itself, and one of a later release.
+std::vector<std::string> Fields() {
+  v1::FullFrame slice;
+  slice.set_rank_slice(7);
+  v1::FullFrame entry;
+  *entry.mutable_entry() = Head().entry();
+  v1::FullFrame data;
+  data.set_data("what the tensors are");
+  v1::FullFrame raw;
+  raw.set_raw(true);
+  return {slice.SerializeAsString(), entry.SerializeAsString(), data.SerializeAsString(),
+          raw.SerializeAsString(), std::string("\x9A\x06\x03new", 6)};
+}
+
+TEST_CASE("the fields of a full frame may come in any order", "[full_frame]") {
+  std::vector<std::string> fields = Fields();
+  std::sort(fields.begin(), fields.end());
+  do {
+    std::string text;
+    for (const std::string& field : fields) text += field;
+    CheckAsProtobuf(text);
+  } while (std::next_permutation(fields.begin(), fields.end()));
+}
+
+TEST_CASE("of a field of a full frame that is repeated the last counts", "[full_frame]") {
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  std::vector<std::string> fields = Fields();
+  v1::FullFrame other;
+  other.set_rank_slice(300);
+  other.mutable_entry()->set_block_count(9);
+  other.mutable_entry()->set_size_bytes(1 << 20);
+  fields.push_back(other.SerializeAsString());
+  fields.emplace_back("\x1A\x00", 2);                          // data, empty
+  fields.emplace_back("\x1A\x03new", 5);                       // data
+  fields.emplace_back("\x20\x00", 2);                          // raw, false
+  fields.emplace_back("\x20\x80\x80\x80\x80\x80\x80\x01", 8);  // raw, by a high bit
+  for (int turn = 0; turn < 500; ++turn) {
+    std::string text;
+    for (size_t i = random() % 12; i > 0; --i) text += fields[random() % fields.size()];
+    CheckAsProtobuf(text);
+  }
 }
 
 TEST_CASE("damaged messages of full tensors are refused, whatever they say", "[full_frame]") {
   const std::string whole = TextOf(FullFrameMessage(Head(), grpc::Slice(std::string(1000, 'x'))));
   for (size_t size = 1; size < whole.size(); ++size) {
-    grpc::ByteBuffer message = Cut(whole.substr(0, size), 64);
-    FullFrameReader reader(message);
-    const auto head = reader.Head();
-    if (!head.ok()) {
-      CHECK(absl::IsDataLoss(head.status()));
-      continue;
-    }
-    if (reader.data_bytes() == 0) continue;  // it ends before the data
-    CHECK(reader.data_bytes() == 1000);
-    std::vector<std::byte> to(reader.data_bytes());
-    CHECK(absl::IsDataLoss(reader.ReadData(to)));
+    INFO(size << " bytes of " << whole.size());
+    const auto frame = ReadAll(whole.substr(0, size), 64);
+    v1::FullFrame expected;
+    CHECK(frame.ok() == expected.ParseFromString(whole.substr(0, size)));
+    if (!frame.ok()) CHECK(absl::IsDataLoss(frame.status()));
   }
-  grpc::ByteBuffer huge_entry = Cut(std::string("\x12\xFF\xFF\xFF\xFF\x0F"), 64);
-  FullFrameReader reader(huge_entry);
-  CHECK(absl::IsDataLoss(reader.Head().status()));
+  for (const char* const huge :
+       {"\x12\xFF\xFF\xFF\xFF\x0F", "\x1A\xFF\xFF\xFF\xFF\x0F", "\x1A\xFF\xFF\xFF\xFF\x07"}) {
+    CHECK(absl::IsDataLoss(ReadAll(huge, 64).status()));
+    CHECK(absl::IsDataLoss(ReadAll(huge + Head().SerializeAsString(), 64).status()));
+  }
 }
 
 }  // namespace
