@@ -15,6 +15,9 @@ inline constexpr std::chrono::seconds kStaleAfterDefault{30};
 inline constexpr std::chrono::seconds kStaleAfterMax{86'400};
 // Of a refused welcome, and of asking for cuts.
 inline constexpr std::chrono::seconds kRefusedRetryInterval{2};
+// A stream whose welcome is refused for so long ends: over another connection the right sender may
+// answer.
+inline constexpr std::chrono::seconds kRefusedStreamMax{6};
 // After a sender has cut tensors others may do so for the same engine: until none has for so long,
 // engines keep the layout that they have.
 inline constexpr std::chrono::milliseconds kRecutSettle{500};

@@ -40,19 +40,16 @@ PeerChannel::PeerChannel(std::string address, PeerTls tls)
   if (socket_.has_value()) {
     // All calls on this channel fail. Refresh replaces it once it knows who listens.
     channel_ = grpc::CreateCustomChannel(address_, nullptr, Arguments(""));
-  } else if (secure()) {
-    static_cast<void>(Refresh());  // never fails over TCP
   } else {
-    channel_ = Dial(nullptr);
+    channel_ = Dial();
   }
 }
 
-std::shared_ptr<grpc::Channel> PeerChannel::Dial(const TlsMaterial* material) const {
-  // Never without TLS when certificates are configured, and never to a socket whose owner is not
-  // checked.
-  DWS_CHECK((material != nullptr) == secure() && !socket_.has_value());
-  const auto credentials =
-      material == nullptr ? grpc::InsecureChannelCredentials() : MakeChannelCredentials(*material);
+std::shared_ptr<grpc::Channel> PeerChannel::Dial() const {
+  // Never to a socket whose owner is not checked.
+  DWS_CHECK(!socket_.has_value());
+  const auto credentials = secure() ? MakeChannelCredentials(*tls_.credentials->current())
+                                    : grpc::InsecureChannelCredentials();
   return grpc::CreateCustomChannel(address_, credentials, Arguments(tls_.server_name));
 }
 
@@ -64,12 +61,9 @@ std::shared_ptr<grpc::Channel> PeerChannel::channel() const {
 
 Status PeerChannel::Refresh() {
   if (socket_.has_value()) return RefreshSocket();
-  if (!secure()) return OkStatus();
-  const std::shared_ptr<const TlsMaterial> material = tls_.credentials->current();
+  std::shared_ptr<grpc::Channel> made = Dial();
   MutexLock lock(mutex_);
-  if (generation_ == material->generation) return OkStatus();
-  generation_ = material->generation;
-  channel_ = Dial(material.get());
+  channel_ = std::move(made);
   return OkStatus();
 }
 

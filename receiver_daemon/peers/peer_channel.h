@@ -38,10 +38,10 @@ class PeerChannel {
   // before the first successful Refresh fail.
   std::shared_ptr<grpc::Channel> channel() const;
 
-  // Called before each stream. Over TCP, makes a new channel if the certificates have changed since
-  // the last one was made, and never fails. Over a unix socket, connects. UNAVAILABLE: nobody
-  // listens. PERMISSION_DENIED: another user has taken the path, or we may not connect. A refusal
-  // is logged once until its reason changes.
+  // Called before each stream, which then has a connection of its own: by now somebody else may
+  // answer at the address, with other certificates. Over TCP, makes a new channel, and never fails.
+  // Over a unix socket, connects. UNAVAILABLE: nobody listens. PERMISSION_DENIED: another user has
+  // taken the path, or we may not connect. A refusal is logged once until its reason changes.
   Status Refresh();
 
   // UNAUTHENTICATED: the channel is secure and the peer is not verified. `who` names it. What a
@@ -49,7 +49,7 @@ class PeerChannel {
   Status CheckVerified(const Peer& peer, std::string_view who) const;
 
  private:
-  std::shared_ptr<grpc::Channel> Dial(const TlsMaterial* material) const;
+  std::shared_ptr<grpc::Channel> Dial() const;
   Result<std::shared_ptr<grpc::Channel>> ConnectSocket() const;
   Status RefreshSocket();
 
@@ -57,8 +57,7 @@ class PeerChannel {
   const std::optional<std::string> socket_;  // its path; nullopt: TCP
   const PeerTls tls_;
   mutable Mutex mutex_;
-  uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the certificates in use
-  std::string refusal_ GUARDED_BY(mutex_);      // the last one logged; empty after a success
+  std::string refusal_ GUARDED_BY(mutex_);  // the last one logged; empty after a success
   std::shared_ptr<grpc::Channel> channel_ GUARDED_BY(mutex_);
 };
 

@@ -53,6 +53,11 @@ class FaultProxy:
         with self._lock:
             self._stalled = stalled
 
+    def lead_to(self, server_port: int) -> None:
+        """New connections go to another server on loopback; those that exist stay."""
+        with self._lock:
+            self._server = ("127.0.0.1", server_port)
+
     def limit(self, bytes_per_second: Optional[float]) -> None:
         """Limits the bytes from the server over all connections."""
         with self._lock:
@@ -108,8 +113,10 @@ class FaultProxy:
             client, _ = self._listener.accept()
         except BlockingIOError:
             return
+        with self._lock:
+            address = self._server
         try:
-            server = socket.create_connection(self._server, timeout=5)
+            server = socket.create_connection(address, timeout=5)
         except OSError:
             client.close()  # the server is down
             return

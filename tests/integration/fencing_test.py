@@ -10,6 +10,7 @@ import numpy as np
 
 import dws
 from tests.integration.cluster import Daemon
+from tests.integration.fault_proxy import FaultProxy
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
 SHAPE = (300, 500)
@@ -72,6 +73,31 @@ class FencingTest(IntegrationCase):
 
     def test_a_second_sender_in_the_same_stream_takes_over(self) -> None:
         self.take_over(stream_of_the_first=True)
+
+    def test_a_foreign_trainer_that_answers_for_a_while_is_left_by_itself(self) -> None:
+        right = self.cluster.start_sender(0, "--insecure")
+        foreign = self.cluster.start_sender(0, "--insecure", name="sender-foreign")
+        proxy = self.enterContext(FaultProxy(right.ports["sync"]))
+        receiver = self.cluster.start_receiver(
+            "receiver-0", "--insecure", f"--sender=127.0.0.1:{proxy.port}", senders=False
+        )
+        trainer, source = self.registered(right)
+        engine, live = self.attached(receiver)
+        self.publish(trainer, source, 1)
+        self.check(engine, live, trainer, source)
+        # Another trainer of the job, in the same incarnation.
+        stream = dws.Stream(trainer.stream.incarnation, trainer.stream.id ^ 1)
+        other, other_source = self.registered(foreign, stream)
+        self.publish(other, other_source, 1)
+        proxy.lead_to(foreign.ports["sync"])
+        proxy.cut()
+        refused = "two trainers claim the job"
+        eventually(lambda: refused in receiver.page("/status"), receiver.log_tail)
+        proxy.lead_to(right.ports["sync"])
+        self.publish(trainer, source, 2)
+        self.check(engine, live, trainer, source)
+        self.assertNotIn(refused, receiver.page("/status"))
+        self.assertEqual(receiver.log_tail(1000).count("sender_refused"), 1)
 
     def test_of_two_receivers_with_one_name_the_second_takes_over(self) -> None:
         self.start()

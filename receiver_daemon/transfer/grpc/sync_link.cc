@@ -175,13 +175,19 @@ Status SyncLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
     MutexLock lock(order_mutex_);
     refused_.reset();
     const Status status = subscription_.OnWelcome(index_, welcome);
-    if (!status.ok()) {
-      LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
+    if (status.ok()) {
+      refused_since_.reset();
+      refused_why_.clear();
+    } else {
+      if (std::exchange(refused_why_, std::string(Message(status))) != Message(status)) {
+        LogWarning("sender_refused", {{"address", address_}, {"reason", Message(status)}});
+      }
       if (BreaksProtocol(status)) return status;
-      // A refusal keeps the connection: the sender's next trainer may be the right one.
+      // A refusal keeps the connection for a while: the sender's next trainer may be the right one.
       refused_ = Refused{.welcome = std::move(welcome),
                          .announcement = std::nullopt,
                          .retry_at = clock_.Now() + limits::kRefusedRetryInterval};
+      if (!refused_since_.has_value()) refused_since_ = clock_.Now();
     }
   }
   CatchUp();
@@ -233,9 +239,12 @@ Status SyncLink::RetryRefused() {
   if (!refused_.has_value() || clock_.Now() < refused_->retry_at) return OkStatus();
   if (const Status welcomed = subscription_.OnWelcome(index_, refused_->welcome); !welcomed.ok()) {
     refused_->retry_at = clock_.Now() + limits::kRefusedRetryInterval;
-    return BreaksProtocol(welcomed) ? welcomed : OkStatus();
+    const bool over = clock_.Now() - *refused_since_ >= limits::kRefusedStreamMax;
+    return over || BreaksProtocol(welcomed) ? welcomed : OkStatus();
   }
   LogInfo("sender_accepted_after_refusal", {{"address", address_}});
+  refused_since_.reset();
+  refused_why_.clear();
   const auto said = std::exchange(refused_, std::nullopt)->announcement;
   if (!said.has_value()) return OkStatus();
   const Status status = subscription_.OnAnnounce(index_, said->first, said->second);
@@ -263,17 +272,21 @@ std::shared_ptr<const InlineObject> SyncLink::Inline(const StreamId& stream, Wei
 }
 
 void SyncLink::OnDone(const Status& reason, bool lost) {
-  if (lost) {
+  bool refused = false;
+  {
+    MutexLock lock(order_mutex_);
+    refused_.reset();
+    refused = std::exchange(refused_since_, std::nullopt).has_value();
+    subscription_.OnDisconnect(index_, reason);
+  }
+  if (refused) {  // logged as such, once
+    LogDebug("sender_refused_again", {{"address", address_}, {"reason", Message(reason)}});
+  } else if (lost) {
     LogWarning("sender_disconnected", {{"address", address_}, {"reason", Message(reason)}});
   } else if (!view_.empty() && reason != unheard_) {  // it may have no such view
     LogWarning("sender_refuses", {{"address", address_}, {"reason", Message(reason)}});
   }
   unheard_ = reason;
-  {
-    MutexLock lock(order_mutex_);
-    refused_.reset();
-    subscription_.OnDisconnect(index_, reason);
-  }
   KeepInline(nullptr);
   full_ways_.Forget();
   if (broadcasts_ != nullptr) broadcasts_->OnDisconnect();

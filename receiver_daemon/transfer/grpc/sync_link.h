@@ -96,13 +96,14 @@ class SyncLink {
   FullWays full_ways_;
 
   // What was refused although the sender keeps the protocol. It is tried again, because the stream
-  // that the receiver follows may change and the sender does not repeat itself.
+  // that the receiver follows may change and the sender does not repeat itself; and after
+  // limits::kRefusedStreamMax over another connection, because another sender may have answered.
   struct Refused {
     SenderWelcome welcome;
     std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
     TimePoint retry_at;
   };
-  // An error: the sender breaks the protocol, and the stream has to end with it.
+  // An error: the stream has to end with it. The sender breaks the protocol, or was refused for long.
   Status RetryRefused();
 
   const Clock& clock_;
@@ -114,7 +115,10 @@ class SyncLink {
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
   Mutex order_mutex_;  // held while the subscription is updated: keeps the order of the messages
-  std::optional<Refused> refused_ GUARDED_BY(order_mutex_);  // of this stream
+  std::optional<Refused> refused_ GUARDED_BY(order_mutex_);          // of this stream
+  std::optional<TimePoint> refused_since_ GUARDED_BY(order_mutex_);  // the same
+  std::string refused_why_
+      GUARDED_BY(order_mutex_);  // as logged last; empty: it was accepted since
   SyncStream stream_;
   std::unique_ptr<BroadcastMember> broadcasts_;  // sends on stream_, and ends before it
 };

@@ -54,6 +54,11 @@ class FakeSender final : public v1::SyncService::Service {
     MutexLock lock(mutex_);
     return heard_;
   }
+  // Where the streams came from, one each, in order.
+  std::vector<std::string> Callers() {
+    MutexLock lock(mutex_);
+    return callers_;
+  }
   bool HeardAck(v1::Ack::Stage stage, uint64_t version) {
     const std::vector<v1::SyncUp> heard = Heard();
     return std::any_of(heard.begin(), heard.end(), [&](const v1::SyncUp& up) {
@@ -61,8 +66,12 @@ class FakeSender final : public v1::SyncService::Service {
     });
   }
 
-  grpc::Status Sync(grpc::ServerContext*,
+  grpc::Status Sync(grpc::ServerContext* context,
                     grpc::ServerReaderWriter<v1::SyncDown, v1::SyncUp>* stream) override {
+    {
+      MutexLock lock(mutex_);
+      callers_.push_back(context->peer());
+    }
     v1::SyncUp up;
     while (stream->Read(&up)) {
       {
@@ -176,6 +185,7 @@ class FakeSender final : public v1::SyncService::Service {
   std::unique_ptr<grpc::Server> server_;
   Mutex mutex_;
   std::vector<v1::SyncUp> heard_ GUARDED_BY(mutex_);
+  std::vector<std::string> callers_ GUARDED_BY(mutex_);
 };
 
 struct Receiver {

@@ -82,12 +82,61 @@ TEST_CASE("a refused sender is reconsidered on its existing connection", "[sync]
   FakeSender& waits = second == 0 ? sender : twin;
   FakeSender& holds = second == 0 ? twin : sender;
   holds.Shut();
+  REQUIRE(Eventually([&] { return !subscription.Peers()[1 - second].connected; }));
   REQUIRE(Eventually([&] {
     clock.Jump(std::chrono::milliseconds(100));
     const std::optional<SyncTarget> target = subscription.Target();
     return target.has_value() && target->ranks[0].sender == SenderIndex(second);
   }));
   CHECK(waits.Heard().size() == 1);
+  links.Stop();
+}
+
+TEST_CASE("a sender that is refused for long is asked again over another connection", "[sync]") {
+  struct Case {
+    const char* reason;
+    std::function<void(v1::Welcome&)> lie;
+  };
+  const Case refused = GENERATE(
+      Case{"two trainers claim the job",
+           [](v1::Welcome& welcome) { welcome.mutable_stream()->set_id_lo(99); }},
+      Case{"an old trainer is running again",
+           [](v1::Welcome& welcome) { welcome.mutable_stream()->set_incarnation(2); }},
+      Case{"given 1 senders", [](v1::Welcome& welcome) { welcome.set_world_size(2); }},
+      Case{"ahead of", [](v1::Welcome& welcome) { welcome.set_rank_epoch(UINT64_MAX); }},
+      // These end their stream at once.
+      Case{"the sender serves job 'other'",
+           [](v1::Welcome& welcome) { welcome.set_job_id("other"); }},
+      Case{"upgrade the older one", [](v1::Welcome& welcome) { welcome.set_protocol_major(99); }},
+      Case{"expected a rank below it", [](v1::Welcome& welcome) { welcome.set_trainer_rank(1); }});
+  INFO(refused.reason);
+  FakeSender sender;
+  sender.lie = [&](v1::SyncDown& down) { refused.lie(*down.mutable_welcome()); };
+  sender.lies = 2;
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription({sender.address()}, kStream, changed, clock);
+  SyncLinks links({.addresses = {sender.address()}, .job_id = "job", .receiver_id = "r0"},
+                  subscription, clock);
+  links.Start();
+  // The reason stays until the sender is accepted.
+  REQUIRE(Eventually(
+      [&] { return subscription.MissingSenders().find(refused.reason) != std::string::npos; }));
+  bool told = true;
+  REQUIRE(Eventually([&] {
+    clock.Jump(std::chrono::milliseconds(100));
+    const std::string missing = subscription.MissingSenders();
+    const bool accepted = subscription.WithoutSender() == Duration::zero();
+    told = told && (accepted || missing.find(refused.reason) != std::string::npos);
+    return subscription.Target().has_value();
+  }));
+  CHECK(told);
+  // Another sender may answer at the address, but not over the same connection.
+  std::vector<std::string> callers = sender.Callers();
+  CHECK(callers.size() == 3);
+  std::sort(callers.begin(), callers.end());
+  CHECK(std::unique(callers.begin(), callers.end()) == callers.end());
+  CHECK(subscription.Peers()[0].last_error.empty());
   links.Stop();
 }
 
