@@ -139,9 +139,12 @@ DriverResult cuMemMap(uint64_t address, size_t size, size_t offset, uint64_t han
   State& state = TheState();
   const auto found = state.chunks.find(handle);
   if (found == state.chunks.end() || offset != 0 || flags != 0 || !Aligned(address) ||
-      size != found->second.size || !InReservation(address, size)) {
+      !InReservation(address, size)) {
     return DriverResult::kInvalidValue;
   }
+  // Driver 580 does not answer kInvalidValue, which the manual says. It may map a part of a chunk.
+  if (size > found->second.size) return DriverResult::kNotSupported;
+  if (size < found->second.size) return DriverResult::kInvalidValue;
   const auto next = state.memories.lower_bound(address);
   const bool taken = (next != state.memories.end() && next->first - address < size) ||
                      state.Find(address) != nullptr;

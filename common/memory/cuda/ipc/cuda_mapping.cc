@@ -84,6 +84,14 @@ class ImportedChunk {
   uint64_t handle_;
 };
 
+// Returns whether cuMemMap refuses the size of an imported chunk. For a size beyond the chunk's the
+// manual says INVALID_VALUE; driver 580 answers that it is not supported or not permitted. Neither
+// can mean the device here: the chunk has been imported, and the device's granularity is known.
+bool RefusesSize(DriverResult result) {
+  return result == DriverResult::kInvalidValue || result == DriverResult::kNotSupported ||
+         result == DriverResult::kNotPermitted;
+}
+
 // Maps one chunk at `address`.
 Status MapChunk(const CudaDevice& device, const CudaChunkHandle& chunk, int descriptor,
                 uint64_t address) {
@@ -110,10 +118,11 @@ Status MapChunk(const CudaDevice& device, const CudaChunkHandle& chunk, int desc
   }
   DWS_RETURN_IF_ERROR(CheckDevice(device, properties.location.id));
   const DriverResult mapped = api.chunk_map(address, chunk.size_bytes, 0, imported.get(), 0);
-  if (mapped == DriverResult::kInvalidValue) {
+  if (RefusesSize(mapped)) {
     return InvalidArgumentError(
-        "expected a chunk of {} bytes, the driver cannot map that size: hand over whole chunks",
-        chunk.size_bytes);
+        "expected a chunk of {} bytes, the driver cannot map that size ({}): hand over whole "
+        "chunks",
+        chunk.size_bytes, Message(device.driver().Check(mapped, "cuMemMap of an imported chunk")));
   }
   return ImportError(device, mapped, "cuMemMap of an imported chunk", kDescriptorRemedy);
 }

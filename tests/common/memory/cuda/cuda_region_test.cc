@@ -211,8 +211,9 @@ TEST_CASE("a declared size that differs from the driver's is refused", "[cuda]")
   handle.size_bytes = declared;
   handle.cuda->chunks[0].size_bytes = declared;
   const Status refused = ImportChanged(device, exported, handle);
-  INFO(ToString(refused));
   CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  const char* const what = scenario == "chunk" ? "a chunk" : "an allocation";
+  CHECK_THAT(ToString(refused), Catch::Contains(fmt::format("expected {} of {}", what, declared)));
 }
 
 TEST_CASE("inconsistent handles are refused before the driver is called", "[cuda]") {
