@@ -1,11 +1,28 @@
 #include "tests/common/memory/cuda/kernel_runner.h"
 
+#include <algorithm>
+#include <catch2/catch.hpp>
 #include <cstring>
+#include <utility>
 
 #include "common/memory/cuda/kernels/host_kernels.h"
 
 namespace dws::cuda {
 namespace {
+
+// On a device the blocks of a launch are staged at the same time, in any order; here one after the
+// other, so that a region of two blocks would go unnoticed.
+void RequireRegionsApart(KernelRunner& runner, const StageArgs& args) {
+  std::vector<std::pair<uint64_t, uint64_t>> regions;  // begin and end in the arena
+  for (const StageBlock& block : runner.ReadItems<StageBlock>(args.blocks, args.block_count)) {
+    const uint64_t bytes = StagedBytes(block.mode, block.nnz, block.elements, block.element.bytes);
+    regions.emplace_back(block.staged, block.staged + bytes);
+  }
+  std::sort(regions.begin(), regions.end());
+  for (size_t i = 1; i < regions.size(); ++i) {
+    REQUIRE(regions[i - 1].second <= regions[i].first);
+  }
+}
 
 // Each allocation is separate and of exactly the requested size, so that AddressSanitizer reports
 // every access outside it.
@@ -24,6 +41,9 @@ class HostRunner final : public KernelRunner {
     }
   }
   void LaunchKernel(Kernel kernel, const void* args, uint64_t /*items*/) override {
+    if (kernel == Kernel::kStage) {
+      RequireRegionsApart(*this, *static_cast<const StageArgs*>(args));
+    }
     RunOnHost(kernel, args);
   }
   void Clear() override { memory_.clear(); }

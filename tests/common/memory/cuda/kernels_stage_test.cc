@@ -114,11 +114,16 @@ TEST_CASE("staging: differences and failures of many blocks of one result are su
   blocks[2].nnz = 1001;          // more than elements
   blocks[3].payload_bytes -= 1;  // cut off
   blocks[4].payload_bytes += 1;  // too long
+  uint64_t arena_bytes = 0;
+  for (StageBlock& block : blocks) {
+    block.staged = arena_bytes;
+    arena_bytes += StagedBytes(block.mode, block.nnz, block.elements, block.element.bytes);
+  }
   const uint64_t live = runner->Put(before);
   const StageArgs args{.blocks = runner->PutItems(blocks),
                        .payloads = runner->Put(payload),
                        .places = runner->PutItems(std::vector<Place>{{live, 1000, 1000}}),
-                       .arena = runner->Allocate(StagedBytes(2, 1000, 1000, 2)),
+                       .arena = runner->Allocate(arena_bytes),
                        .differences = runner->PutItems(std::vector<KernelDigest>(3)),
                        .failures = runner->PutItems(std::vector<uint32_t>(3)),
                        .block_count = static_cast<uint32_t>(blocks.size())};
