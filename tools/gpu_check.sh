@@ -35,32 +35,14 @@ else
   exit 1
 fi
 targets=(//tools/gpu_check //tests/gpu:gpu_tests //sender_daemon:dws-sender
-  //receiver_daemon:dws-receiver //clients/python:dws //tests/fakes/cuda:libcuda //tests/fakes/nccl:libnccl)
+  //receiver_daemon:dws-receiver //clients/python:wheel //tests/fakes/cuda:libcuda //tests/fakes/nccl:libnccl)
 tools/bazel.sh build --noshow_progress "${flags[@]}" "${targets[@]}" >&2
 built="$(tools/bazel.sh info --noshow_progress "${flags[@]}" bazel-bin 2>/dev/null)"
 
-work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
-pack="$work/gpu_check"
-mkdir -p "$pack/bin" "$pack/python/dws/_proto" "$pack/python/dws/plugins" "$pack/python/tests/integration" \
-  "$pack/python/tools/gpu_check"
-for program in tools/gpu_check/gpu_check tests/gpu/gpu_tests sender_daemon/dws-sender \
-  receiver_daemon/dws-receiver; do
-  strip --strip-unneeded -o "$pack/bin/${program##*/}" "$built/$program"
-  chmod 755 "$pack/bin/${program##*/}"
-done
-install -m 644 clients/python/dws/*.py clients/python/dws/py.typed "$pack/python/dws"
-install -m 644 clients/python/dws/plugins/*.py "$pack/python/dws/plugins"
-install -m 644 "$built"/clients/python/dws/_proto/*.py "$pack/python/dws/_proto"
-install -m 644 tests/integration/cluster.py "$pack/python/tests/integration"
-install -m 755 tools/gpu_check/run.sh "$pack"
-install -m 644 tools/gpu_check/*.py "$pack/python/tools/gpu_check"
 commit="$(git rev-parse HEAD 2>/dev/null || echo unknown)"
 if [[ -n "$(git status --porcelain 2>/dev/null)" ]]; then commit+=-modified; fi
-echo "$commit" >"$pack/commit"
-
 mkdir -p dist
-tar -C "$work" --owner=0 --group=0 --numeric-owner -czf dist/gpu_check.tar.gz gpu_check
+tools/gpu_check/pack.sh "$built" "$commit" dist/gpu_check.tar.gz
 size="$(stat -c %s dist/gpu_check.tar.gz)"
 echo "dist/gpu_check.tar.gz: $((size >> 20)) MiB" >&2
 if ((size > 60 << 20)); then
@@ -69,7 +51,10 @@ if ((size > 60 << 20)); then
 fi
 
 if [[ "$dry_run" == 1 ]]; then
+  work="$(mktemp -d)"
+  trap 'rm -rf "$work"' EXIT
+  tar -C "$work" -xzf dist/gpu_check.tar.gz
   GPU_CHECK_DRIVER="$built/tests/fakes/cuda/lib:$built/tests/fakes/nccl/lib" \
-    PYTHON="${PYTHON:-/usr/bin/python3}" "$pack/run.sh" --out "$work/results.json" --size=8MiB --rounds=2 \
+    PYTHON="${PYTHON:-/usr/bin/python3}" "$work/gpu_check/run.sh" --out "$work/results.json" --size=8MiB --rounds=2 \
     --time-factor=10
 fi

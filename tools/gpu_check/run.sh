@@ -8,7 +8,8 @@
 #
 #   PYTHON            the interpreter that has torch, grpcio and protobuf (default python3)
 #   GPU_CHECK_DRIVER  folders, with colons between, of a libcuda.so.1 and a libnccl.so.2 to use instead
-#                     of the machine's: fake ones. What they measure means nothing, and is marked
+#                     of the machine's: fake ones. What they measure means nothing, and is marked.
+#                     PyTorch does not run over them: its checks keep all weights on the host
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
@@ -25,7 +26,9 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
+device=cuda
 if [[ -n "${GPU_CHECK_DRIVER:-}" ]]; then
+  device=cpu
   export LD_LIBRARY_PATH="$GPU_CHECK_DRIVER${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 lines="$(mktemp)"
@@ -41,7 +44,7 @@ if [[ -z "$only" || -n "$sections" ]]; then
 fi
 if [[ -z "$only" || ",$only," == *,torch,* ]]; then
   PYTHONPATH="$here/python${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-python3}" \
-    "$here/python/tools/gpu_check/torch_check.py" --bin="$here/bin" | tee -a "$lines" || status=1
+    "$here/python/tools/gpu_check/torch_check.py" --bin="$here/bin" --device="$device" | tee -a "$lines" || status=1
 fi
 
 "${PYTHON:-python3}" "$here/python/tools/gpu_check/collect.py" "$lines" "$out" "$command" "$(cat "$here/commit")" || status=1
