@@ -93,10 +93,10 @@ Result<Estimate> EstimateSync(const Checkpoint& a, const Checkpoint& b,
     auto view = quantise::ViewLayout::Create(name, layout);
     if (!view.ok()) return InvalidArgumentError("view '{}': {}", name, Message(view.status()));
     if (!view->matrices().empty()) {
-      return InvalidArgumentError(
-          "view '{}': expected a recipe with scales of blocks, rows or groups, found one with a "
-          "scale of the whole matrix, of which no estimate is made",
-          name);
+      estimate.skipped_views.push_back(
+          {.name = name,
+           .why = "its scale of the whole matrix needs a pass that estimates do not make"});
+      continue;
     }
     views.push_back(*std::move(view));
   }

@@ -50,6 +50,12 @@ struct ViewEstimate {
   uint64_t changed_scales = 0;
 };
 
+// A view that engines can follow and of which no estimate is made.
+struct SkippedView {
+  std::string name;
+  std::string why;
+};
+
 // The result. All fields except `mismatches` count only tensors that both checkpoints have.
 struct Estimate {
   uint64_t tensors = 0;
@@ -67,7 +73,8 @@ struct Estimate {
   StepCounts steps = {};
   std::array<DensityBin, kDensityEnds.size() + 1> densities = {};
   std::vector<TensorMismatch> mismatches;
-  std::vector<ViewEstimate> views;  // as asked for
+  std::vector<ViewEstimate> views;  // as asked for, without those skipped
+  std::vector<SkippedView> skipped_views;
 };
 
 struct EstimateOptions {

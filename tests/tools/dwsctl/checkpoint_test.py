@@ -142,12 +142,22 @@ class CheckpointTest(unittest.TestCase):
         self.assertLess(block["fast_bytes"], estimate["fast_bytes"])
         self.assertIn("\n  int4-g128/amax7,except=...", self.run_ok("estimate", *arguments))
 
+    def test_views_with_scales_of_whole_matrices_are_skipped_by_name(self) -> None:
+        skipped, estimated = "nvfp4/modelopt", "fp8-channel/vllm"
+        arguments = [f"--view={skipped}", f"--view={estimated}", self.path("v1"), self.path("v2")]
+        estimate = json.loads(self.run_ok("estimate", "--json", "--no-slime", *arguments))
+        self.assertEqual([of["name"] for of in estimate["views"]], [estimated])
+        self.assertEqual([of["name"] for of in estimate["skipped_views"]], [skipped])
+        self.assertIn(
+            f"view {skipped} is not estimated: its scale of the whole matrix",
+            self.run_ok("estimate", "--no-slime", *arguments),
+        )
+
     def test_a_view_that_cannot_be_is_refused_with_the_reason(self) -> None:
         self.contents["gate.weight"] = ("BF16", [4, 100], bytearray(800))
         self.write("gated")
         for view, reason in (
             ("fp8-block128", "expected one of: fp8-block128/deepseek,"),
-            ("nvfp4/modelopt,except=gate*", "a scale of the whole matrix"),
             ("mxfp8/floor", "tensor gate.weight: recipe mxfp8/floor needs a multiple of 32 columns, found 100"),
             ("mxfp8/floor,only=x", "expected 'except=PATTERN' or 'share=PART+PART' after the recipe, found 'only=x'"),
         ):

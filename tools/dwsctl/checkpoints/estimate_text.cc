@@ -95,6 +95,15 @@ std::string GroupsTable(const EstimateView& view) {
   return text;
 }
 
+std::string SkippedViews(const Estimate& estimate) {
+  std::string text;
+  for (const checkpoint::SkippedView& view : estimate.skipped_views) {
+    text += fmt::format("  view {} is not estimated: {}\n", Printable(view.name, kViewColumns),
+                        view.why);
+  }
+  return text.empty() ? "" : text + "\n";
+}
+
 std::string ViewsTable(const Estimate& estimate) {
   if (estimate.views.empty()) return "";
   std::vector<std::vector<std::string>> rows = {
@@ -246,8 +255,8 @@ std::string FormatEstimate(const EstimateView& view) {
                      FormatShare(estimate.changed, estimate.elements),
                      FormatBytes(estimate.full_bytes)) +
          SizesTable(estimate) + "\n" + TimesTable(view) + "\n" + ViewsTable(estimate) +
-         GroupsTable(view) + "\n" + StepsTable(estimate) + "\n" + DensitiesTable(estimate) +
-         Mismatches(estimate) + "\n" + Verdicts(view);
+         SkippedViews(estimate) + GroupsTable(view) + "\n" + StepsTable(estimate) + "\n" +
+         DensitiesTable(estimate) + Mismatches(estimate) + "\n" + Verdicts(view);
 }
 
 std::string FormatEstimateJson(const EstimateView& view) {
@@ -267,6 +276,9 @@ std::string FormatEstimateJson(const EstimateView& view) {
                          {"mismatches", nlohmann::json::array()}};
   if (estimate.slime_bytes.has_value()) json["slime_bytes"] = *estimate.slime_bytes;
   if (!estimate.views.empty()) json["views"] = ViewsJson(estimate);
+  for (const checkpoint::SkippedView& skipped : estimate.skipped_views) {
+    json["skipped_views"].push_back({{"name", skipped.name}, {"why", skipped.why}});
+  }
   for (const GroupEstimate& group : estimate.groups) {
     json["groups"].push_back({{"name", group.name},
                               {"tensors", group.tensors},
