@@ -318,7 +318,11 @@ void GroupDriver::Obey(const RecordSettled& order) {
 void GroupDriver::Show() {
   const std::string waits_for = parts_.group.view().waits_for;
   if (engine_.live().proved() && engine_.released()) {
-    board_.SetTrouble(work_.trouble.empty() ? waits_for : work_.trouble);
+    if (work_.trouble.empty()) {
+      board_.SetTrouble(waits_for);
+    } else {
+      board_.SetFailure(work_.trouble);
+    }
     return board_.SetReadiness(true, "");
   }
   // In the middle of a commit; it is looked at again before long.

@@ -141,9 +141,12 @@ Status SoloDriver::Advance(const SyncTarget& target, Way way) {
   parts_.board.SetHeld(false);
   parts_.boundary.Settle();
   engine.Show();
-  parts_.board.SetTrouble(status.ok() ? ""
-                                      : fmt::format("version {} cannot be reached: {}",
-                                                    target.version.value(), Message(status)));
+  if (status.ok()) {
+    parts_.board.SetTrouble("");
+  } else {
+    parts_.board.SetFailure(
+        fmt::format("version {} cannot be reached: {}", target.version.value(), Message(status)));
+  }
   if (engine.live().proved()) {
     parts_.board.SetReadiness(true, "");
   } else if (!engine.live().drifted) {

@@ -28,9 +28,11 @@ WorkerBoard::WorkerBoard(Parts parts, const Options& options)
 
 WorkerStatus WorkerBoard::status() const {
   WorkerStatus status;
+  std::string failing;
   {
     MutexLock lock(mutex_);
     status = status_;
+    failing = Failing();
     if (reading_.has_value() && (status.stage == "idle" || status.stage == "staged")) {
       status.stage = "verifying";
       status.stage_done_bytes = reading_->done_bytes;
@@ -49,6 +51,7 @@ WorkerStatus WorkerBoard::status() const {
   status.staging_bytes_max = options_.staging_bytes_max;
   status.seconds_without_sender = ToSeconds(parts_.subscription.WithoutSender());
   status.stale = StaleReason(parts_.subscription, options_.stale);
+  if (status.stale.empty()) status.stale = failing;
   if (status.stage == "fetching") {
     const uint64_t done = parts_.preparer.progress().done_bytes.load();
     status.stage_total_bytes = parts_.preparer.progress().total_bytes.load();
@@ -156,6 +159,21 @@ void WorkerBoard::CountReplaced() {
 void WorkerBoard::SetTrouble(std::string trouble) {
   MutexLock lock(mutex_);
   status_.trouble = std::move(trouble);
+  failing_since_.reset();
+}
+
+void WorkerBoard::SetFailure(std::string trouble) {
+  MutexLock lock(mutex_);
+  status_.trouble = std::move(trouble);
+  if (!failing_since_.has_value()) failing_since_ = parts_.clock.Now();
+}
+
+std::string WorkerBoard::Failing() const {
+  const Duration after = options_.stale.after;
+  if (!own_ready_ || !failing_since_.has_value()) return "";
+  if (parts_.clock.Now() - *failing_since_ < after) return "";
+  return fmt::format("no newer version was reached for more than {} s: {}",
+                     std::chrono::ceil<std::chrono::seconds>(after).count(), status_.trouble);
 }
 
 void WorkerBoard::SetDrain(bool drained) {
@@ -189,7 +207,7 @@ void WorkerBoard::SetUnrecorded(std::string reason) {
 
 void WorkerBoard::ShowReadiness() {
   MutexLock telling(telling_mutex_);
-  const std::string stale = StaleReason(parts_.subscription, options_.stale);
+  std::string stale = StaleReason(parts_.subscription, options_.stale);
   bool ready = false;
   std::string reason;
   {
@@ -201,6 +219,7 @@ void WorkerBoard::ShowReadiness() {
       reason = "drained by an operator: no version is committed until that is undone" +
                (reason.empty() ? "" : "; " + reason);
     }
+    if (stale.empty()) stale = Failing();
     for (const std::string& why :
          {unrecorded_, options_.stale.keeps_ready ? std::string() : stale}) {
       if (why.empty()) continue;

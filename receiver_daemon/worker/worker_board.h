@@ -60,6 +60,9 @@ class WorkerBoard {
   // A full version that was read while it was captured.
   void CountEarly(bool staged);
   void SetTrouble(std::string trouble);
+  // The target was tried and not reached. Once that was all for StaleRule::after, the version of the
+  // engine counts as stale; any other trouble, or none, ends that.
+  void SetFailure(std::string trouble);
   // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
   // recorded.
   void SetReadiness(bool ready, std::string reason);
@@ -78,8 +81,13 @@ class WorkerBoard {
   const Parts parts_;
   const Options options_;
   std::atomic<bool> drained_{false};
+  // Why an engine that runs has reached no target for StaleRule::after; empty: it has, or has tried
+  // none.
+  std::string Failing() const REQUIRES(mutex_);
+
   mutable Mutex mutex_;
   WorkerStatus status_ GUARDED_BY(mutex_);
+  std::optional<TimePoint> failing_since_ GUARDED_BY(mutex_);
   bool own_ready_ GUARDED_BY(mutex_) = false;  // by SetReadiness
   std::string own_reason_ GUARDED_BY(mutex_);
   struct Reading {

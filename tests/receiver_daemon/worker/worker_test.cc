@@ -289,6 +289,44 @@ TEST_CASE("a version's age counts from its first commit whatever attaches later"
   CHECK(it.daemon.worker.status().seconds_since_version < 100);
 }
 
+TEST_CASE("an engine that reaches no newer version is not ready once it is stale", "[worker]") {
+  const bool keeps_ready = GENERATE(false, true);
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger, {}, {}, {}, keeps_ready);
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  const auto fail = [&](Duration time) {
+    daemon.clock.Jump(time);
+    trainer.fail_objects = AbortedError("gone");  // so that full tensors are wanted
+    trainer.fail_full = UnavailableError("the way is shut");
+    daemon.Offer({trainer.Publish()});
+    REQUIRE(absl::IsUnavailable(daemon.worker.Step()));
+  };
+  fail(Duration::zero());
+  fail(limits::kStaleAfterDefault - std::chrono::seconds(1));
+  CHECK(daemon.worker.status().ready);
+  CHECK(daemon.worker.status().stale.empty());
+  fail(std::chrono::seconds(1));
+  CHECK(daemon.worker.status().ready == keeps_ready);
+  const std::string stale = daemon.worker.status().stale;
+  CHECK_THAT(stale, Catch::Contains("no newer version was reached for more than 30 s") &&
+                        Catch::Contains("version 4 cannot be reached") &&
+                        Catch::Contains("the way is shut"));
+  CHECK(daemon.readiness.back() == (keeps_ready ? "ready" : stale));
+  CHECK(client.running == 1);
+
+  trainer.fail_full = OkStatus();
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(daemon.worker.status().ready);
+  CHECK(daemon.worker.status().stale.empty());
+  CHECK(client.Holds(trainer, 5));
+}
+
 TEST_CASE("another layout in a new stream makes engines attach again", "[worker]") {
   FakeTrainer trainer(OneRank());
   FakeTrainer other(OneRank(80'000), 2);
