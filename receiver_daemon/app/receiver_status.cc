@@ -137,11 +137,13 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     if (peer.newest.has_value()) sender.set_newest_version(peer.newest->value());
     sender.set_last_error(peer.last_error);
     const auto index = static_cast<size_t>(status.senders_size() - 1);
-    if (index >= full_ways.size() || !full_ways[index].last.has_value()) continue;
-    std::string way(ToString(*full_ways[index].last));
-    if (full_ways[index].last == FullWay::kFabric) way += " " + full_ways[index].provider;
+    if (index >= full_ways.size()) continue;
+    const FullWays::View& full = full_ways[index];
+    sender.set_full_way_reason(full.reason);
+    if (!full.last.has_value()) continue;
+    std::string way(ToString(*full.last));
+    if (full.last == FullWay::kFabric) way += " " + full.provider;
     sender.set_full_way(way);
-    sender.set_full_way_reason(full_ways[index].reason);
   }
   status.set_newest_version(newest.version);
   status.set_version_lag(newest.lag);

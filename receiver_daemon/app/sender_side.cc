@@ -78,6 +78,7 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
                               .poll = std::chrono::milliseconds(dir.poll_ms),
                               .before_read = std::move(before_read),
                               .before_read_required = dir.before_read_required,
+                              .brings_full = !options.full_way.has_value(),
                               .pulse = &parts.pulse},
         parts.files, connected());
     return OkStatus();

@@ -451,11 +451,15 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   for (const RankSlice slice : slices) {
     spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
   }
+  const std::function<void(const Status&)> refuse = [&](const Status& reason) {
+    Reject(job, reason, absl::IsDataLoss(reason) ? slices : std::vector<RankSlice>());
+  };
   DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank,
                                                             {.layout = job.layout(),
                                                              .slices = slices,
                                                              .expected = prepared.published,
-                                                             .early = early},
+                                                             .early = early,
+                                                             .refuse = &refuse},
                                                             std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");

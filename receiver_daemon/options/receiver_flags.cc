@@ -202,8 +202,9 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
            DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
          },
          "How full tensors come: from the memory of a sender on this host, by --fabric, over the "
-         "sender's connection, or by the best of these that works (auto); any other way than the "
-         "named one is an error")
+         "sender's connection, or by the best of these that works (auto); a version of which the "
+         "named "
+         "way does not bring every byte fails")
       ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
       ->type_name("auto|same-host|fabric|grpc")
       ->default_str("auto");
@@ -310,6 +311,9 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   }
   if (options.full_way == FullWay::kFabric && !options.fabric.on) {
     config.Reject("full-way", "fabric is off: give --fabric");
+  }
+  if (options.full_way.has_value() && options.senders.empty()) {
+    config.Reject("full-way", "there is no sender: full tensors come from a directory");
   }
   if (!options.host_share.folder.empty() && options.senders.empty()) {
     config.Reject("host-share", "there is no sender: it shares what is fetched from them");

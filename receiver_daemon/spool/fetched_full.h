@@ -31,6 +31,9 @@ struct FullWant {
   // an early version empty until `early->describe` has filled it.
   const std::vector<Digest>& expected;
   const EarlyVersion* early = nullptr;  // null: it is published
+  // Tells the sender why its version cannot be taken: its full tensors did not come by the only way
+  // that is allowed; DATA_LOSS: they came so, and are not as published. Null: nobody is told.
+  const std::function<void(const Status& reason)>* refuse = nullptr;
 };
 
 // A plain value; its frames refer to bytes of the spool by offset.

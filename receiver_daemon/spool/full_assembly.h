@@ -23,6 +23,10 @@ class FullAssembly {
 
   const RankLayout& layout() const { return want_.layout; }
   const EarlyVersion* early() const { return want_.early; }
+  // FullWant's, if it has one.
+  void Refuse(const Status& reason) const {
+    if (want_.refuse != nullptr) (*want_.refuse)(reason);
+  }
   // Whether all of these blocks belong to the slices.
   bool Wants(const BlockRange& range) const;
   // What has not come yet, ascending.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,7 +66,11 @@ class Follower {
     std::vector<RankSlice> slices;
     for (uint32_t s = 0; s < layout_.slice_count(); ++s) slices.emplace_back(s);
     DWS_ASSIGN_OR_RETURN(const Description described, group.Describe(target, TrainerRank(0)));
-    const FullWant want{.layout = layout_, .slices = slices, .expected = described.slices};
+    const std::function<void(const Status&)> refuse = [this](const Status& reason) {
+      refused_.push_back(reason);
+    };
+    const FullWant want{
+        .layout = layout_, .slices = slices, .expected = described.slices, .refuse = &refuse};
     DWS_ASSIGN_OR_RETURN(const FetchedFull full,
                          group.FetchFull(target, TrainerRank(0), want, SpoolOptions()));
     Weights next = weights_;
@@ -90,6 +95,8 @@ class Follower {
   const Weights& weights() const { return weights_; }
   const std::optional<VersionAt>& at() const { return at_; }
   int rejected() const { return rejected_; }
+  // What TakeFull had to tell the sender.
+  const std::vector<Status>& refused() const { return refused_; }
 
  private:
   Status TakeDelta(SenderGroup& group, const SyncTarget& target) {
@@ -138,6 +145,7 @@ class Follower {
   std::optional<VersionAt> at_;
   Digest state_token_;  // of the committed version
   int rejected_ = 0;
+  std::vector<Status> refused_;
 };
 
 }  // namespace dws

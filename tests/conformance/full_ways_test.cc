@@ -1,4 +1,5 @@
-// A fabric that lies: full tensors come another way then, right, and the receiver says why.
+// Full tensors by the way that is required, and by no other; and a fabric that lies: they come
+// another way then, right, and the receiver says why.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -120,6 +121,86 @@ TEST_CASE("where only a fabric may be used, one that moves nothing is an error",
   CHECK_THAT(outcome, Contains("UNAVAILABLE") && Contains("may come by fabric only") &&
                           Contains("has moved nothing"));
   CHECK(transport->full_ways().bytes == std::array<uint64_t, kFullWays.size()>{});
+}
+
+namespace {
+
+constexpr auto kNone = std::array<uint64_t, kFullWays.size()>{};
+
+// A receiver to which full tensors may come one way only, of those that read the sender's memory.
+struct OneWay {
+  explicit OneWay(FullWay way_in) : way(way_in), transport(way_in) {
+    transport.Registered(rank.state());
+    rank.Publish(1);
+    transport.Published();
+    transport.StartReceiver();
+  }
+  // What came by it, and nothing by another.
+  uint64_t bytes() const {
+    auto bytes = transport.full_ways().bytes;
+    const uint64_t came = std::exchange(bytes[static_cast<size_t>(way)], 0);
+    CHECK(bytes == kNone);
+    return came;
+  }
+
+  const FullWay way;
+  Rank rank;
+  GrpcTransport transport;
+  Follower follower{rank.layout()};
+};
+
+FullWay EachMemoryWay() {
+  const FullWay way = GENERATE(FullWay::kSameHost, FullWay::kFabric);
+  return way == FullWay::kFabric && Skip() ? FullWay::kSameHost : way;
+}
+
+}  // namespace
+
+TEST_CASE("by a required way a version comes whole or fails by name, and the next one is taken",
+          "[conformance]") {
+#if !defined(__SANITIZE_THREAD__)
+  OneWay it(EachMemoryWay());
+  INFO(ToString(it.way));
+  const SyncTarget first = Follower::Await(it.transport.subscription(), 1);
+  it.rank.Publish(2);  // the snapshot has moved on, and nobody was told
+  const Status failed = it.follower.TakeFull(it.transport.group(), first);
+  CHECK(absl::IsUnavailable(failed));
+  CHECK_THAT(ToString(failed),
+             Contains(fmt::format("may come by {} only, which brought", ToString(it.way))) &&
+                 Contains(fmt::format("of {} bytes of version 1", it.rank.layout().size_bytes())) &&
+                 Contains("the trainer has changed"));
+  CHECK(it.bytes() == 0);
+  CHECK(it.transport.full_ways().reason == Message(failed));
+  REQUIRE(it.follower.refused().size() == 1);
+  CHECK(it.follower.refused()[0] == failed);
+
+  it.transport.Published();
+  CHECK(it.follower.Follow(it.transport.group(), it.transport.subscription(), 2) == "full");
+  CHECK(it.follower.weights() == it.rank.At(2));
+  CHECK(it.bytes() == it.rank.layout().size_bytes());
+  CHECK(it.transport.full_ways().reason.empty());
+  CHECK(it.follower.refused().size() == 1);
+#endif
+}
+
+TEST_CASE("damage that a required way finds is told to the sender without another way",
+          "[conformance]") {
+#if !defined(__SANITIZE_THREAD__)
+  OneWay it(EachMemoryWay());
+  INFO(ToString(it.way));
+  const SyncTarget target = Follower::Await(it.transport.subscription(), 1);
+  auto& memory = const_cast<SnapshotMemory&>(it.rank.state()->snapshot->memory());
+  memory.content()[0] ^= std::byte{1};
+  const Status failed = it.follower.TakeFull(it.transport.group(), target);
+  CHECK(absl::IsUnavailable(failed));
+  CHECK_THAT(ToString(failed), Contains("1 slices are not as published"));
+  REQUIRE(it.follower.refused().size() == 1);
+  CHECK(absl::IsDataLoss(it.follower.refused()[0]));
+  CHECK(it.bytes() == 0);
+  memory.content()[0] ^= std::byte{1};
+  CHECK(it.follower.Follow(it.transport.group(), it.transport.subscription(), 1) == "full");
+  CHECK(it.bytes() == it.rank.layout().size_bytes());
+#endif
 }
 
 TEST_CASE("a sender passes its snapshot on its own host only", "[conformance]") {

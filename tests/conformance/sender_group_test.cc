@@ -23,6 +23,16 @@ std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every
   return std::make_unique<SharedTransport>(anchor_every, versions_max);
 }
 
+// As MakeTransport, and what its way cannot bring comes over the connection.
+std::unique_ptr<Transport> MakeMixed(TransportKind kind) {
+  if (kind == TransportKind::kSameHost) return std::make_unique<GrpcTransport>(FullWayRules{});
+  if (kind != TransportKind::kFabric) return MakeTransport(kind);
+  auto transport = std::make_unique<GrpcTransport>(
+      FullWayRules{.fabric = {.on = true, .only = FabricProvider::kTcp}});
+  transport->CloseHandleSocket();  // else they would come from the same host
+  return transport;
+}
+
 // With a whole sender and receiver ThreadSanitizer reports gRPC's own threads, which are
 // not instrumented: unit tests run the parts of this transport under it.
 TransportKind EachKind() {
@@ -240,7 +250,7 @@ TEST_CASE("full tensors are of the wanted version while the trainer publishes ne
   const TransportKind kind = EachKind();
   INFO(kind);
   Rank rank({.bytes_max = uint64_t{1} << 30, .versions_max = 1000});
-  const auto transport = MakeTransport(kind);
+  const auto transport = MakeMixed(kind);
   transport->Registered(rank.state());
   Publish(rank, *transport, 1);
   transport->StartReceiver();

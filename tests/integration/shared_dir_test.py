@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import dws
-from tests.integration.cluster import Daemon
+from tests.integration.cluster import Daemon, DaemonFailed
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
 
@@ -259,6 +259,21 @@ class SharedDirTest(IntegrationCase):
         ]
         self.assertEqual(served, [0, 0])
         self.assertFalse(os.path.exists(os.path.join(self.rank_folder(), "receivers")))
+        # Where a way is required for full tensors, the directory brings deltas only.
+        required = self.cluster.start_receiver("receiver-1", *self.shared("--full-way=same-host"))
+        late = self.engine(required)
+        zeros = late.attach({name: np.zeros_like(array) for name, array in given.items()})
+        self.await_version(late, 3)
+        self.assert_same_weights(late, zeros, source)
+        came = [
+            required.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
+            for way in ("same-host", "grpc")
+        ]
+        self.assertEqual(came, [sum(array.nbytes for array in source.values()), 0])
+        with self.assertRaisesRegex(DaemonFailed, "full tensors come from a directory"):
+            self.cluster.start_receiver(
+                "receiver-2", *self.shared("--full-way=same-host"), senders=False
+            )
 
 
 if __name__ == "__main__":

@@ -138,6 +138,7 @@ class FakeTrainer final : public SenderGroup {
   bool objects_are_here = false;      // in the receiver already: TakeObject has them
   Status fail_objects;
   Status fail_full;
+  Status refuse_full;  // as fail_full, and the sender is to be told
   std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};
   std::function<void(std::vector<std::byte>&)> damage_full_frame = [](auto&) {};
 
@@ -219,6 +220,10 @@ class FakeTrainer final : public SenderGroup {
     std::string numbers;
     FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
     DWS_RETURN_IF_ERROR(fail_full);
+    if (!refuse_full.ok()) {
+      (*want.refuse)(refuse_full);
+      return UnavailableError("{}", Message(refuse_full));
+    }
     for (const RankSlice slice : want.slices) {
       numbers += (numbers.empty() ? "" : ",") + std::to_string(slice.value());
       const auto& entry = want.layout.slice(slice);

@@ -46,10 +46,17 @@ struct FullWays::Transfer {
   Fetcher& fetcher;
   LinkSpeed& speed;
   FullAssembly& assembly;
+  const uint64_t wanted_bytes = MissingBytes(assembly);
   std::array<uint64_t, kFullWays.size()> bytes = {};  // that came, by FullWay
   std::string provider;
   std::string reason;  // why not by the ways before
 
+  // So many bytes were missing before it was tried by this way. Nothing came if slices were dropped
+  // of which other ways had brought a part.
+  void Came(FullWay way, uint64_t missing_before) {
+    const uint64_t missing = MissingBytes(assembly);
+    if (missing < missing_before) bytes[IndexOf(way)] += missing_before - missing;
+  }
   void Passed(FullWay way, const Status& why) {
     if (!reason.empty()) reason += "; ";
     reason += fmt::format("{}: {}", ToString(way), Message(why));
@@ -83,7 +90,7 @@ Status FullWays::ReadMemory(FullWay way, Transfer& transfer) {
   Status read = way == FullWay::kSameHost ? ReadSameHost(transfer) : ReadFabric(transfer);
   const Status right = DropWrong(transfer.assembly);
   if (read.ok()) read = right;
-  transfer.bytes[IndexOf(way)] += before - MissingBytes(transfer.assembly);
+  transfer.Came(way, before);
   return read;
 }
 
@@ -120,8 +127,23 @@ Status FullWays::ReadEarly(Transfer& transfer) {
   const Status right = DropWrong(assembly);
   const FullWay way = snapshot != nullptr ? FullWay::kSameHost : FullWay::kGrpc;
   if (!right.ok()) transfer.Passed(way, right);
-  transfer.bytes[IndexOf(way)] += bytes - MissingBytes(assembly);
+  transfer.Came(way, bytes);
   return OkStatus();
+}
+
+Status FullWays::Missed(const Transfer& transfer, const Status& why) {
+  const std::string_view way = ToString(*required_);
+  const Status missed = MakeStatus(
+      absl::IsDataLoss(why) ? why.code() : absl::StatusCode::kUnavailable,
+      fmt::format("full tensors of {} may come by {} only, which brought {} of {} bytes of version "
+                  "{}: {}",
+                  sender_, way, transfer.bytes[IndexOf(*required_)], transfer.wanted_bytes,
+                  transfer.target.version.value(), Message(why)));
+  transfer.assembly.Refuse(missed);
+  MutexLock lock(mutex_);
+  view_.provider = transfer.provider;
+  view_.reason = std::string(Message(missed));
+  return UnavailableError("{}", view_.reason);
 }
 
 Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, LinkSpeed& speed,
@@ -130,23 +152,15 @@ Status FullWays::Read(const SyncTarget& target, Fetcher fetcher, LinkSpeed& spee
   if (assembly.early() != nullptr) DWS_RETURN_IF_ERROR(ReadEarly(transfer));
   for (const FullWay way : {FullWay::kSameHost, FullWay::kFabric}) {
     if (!MayTry(way) || assembly.missing_blocks() == 0) continue;
-    const Status read = ReadMemory(way, transfer);
+    Status read = ReadMemory(way, transfer);
     if (absl::IsCancelled(read)) return read;
-    if (read.ok()) {
-      const uint64_t changed = assembly.missing_blocks();
-      if (changed > 0) {
-        transfer.Passed(way, UnavailableError("the trainer has changed {} blocks since", changed));
-      }
-      break;
+    const bool as_it_is = read.ok();
+    if (const uint64_t changed = assembly.missing_blocks(); as_it_is && changed > 0) {
+      read = UnavailableError("the trainer has changed {} blocks since", changed);
     }
-    // Of slices that are not as published in the sender's own memory the sender has to be told, after
-    // it has sent them itself.
-    const bool damaged = way == FullWay::kSameHost && absl::IsDataLoss(read);
-    if (required_ == way && !damaged) {
-      return UnavailableError("full tensors of {} may come by {} only: {}", sender_, ToString(way),
-                              Message(read));
-    }
-    transfer.Passed(way, read);
+    if (required_ == way && !read.ok()) return Missed(transfer, read);
+    if (!read.ok()) transfer.Passed(way, read);
+    if (as_it_is) break;  // the next way would find the same
   }
   DWS_RETURN_IF_ERROR(ReadRest(transfer));
   Note(transfer);

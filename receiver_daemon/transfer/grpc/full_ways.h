@@ -1,5 +1,5 @@
-// How full tensors come from one sender: by the best way that works, the rest by the next one, never
-// by another than the one that is required, and never without saying so.
+// How full tensors come from one sender: by the best way that works and the rest by the next one,
+// which is always said; or every byte by the one way that is required.
 #pragma once
 
 #include <array>
@@ -21,6 +21,8 @@ namespace dws {
 
 // How full tensors may come.
 struct FullWayRules {
+  // If set, no byte comes by another way. What the trainer changes while it is read does not come by
+  // the ways that read the sender's memory: then the version fails.
   FullWayChoice required = std::nullopt;
   FabricChoice fabric = {};
   FabricWay::Connect connect = {};  // for tests; none: by libfabric
@@ -33,7 +35,8 @@ class FullWays {
   struct View {
     std::optional<FullWay> last;  // that brought most of the last transfer
     std::string provider;         // of the fabric, if that was tried
-    std::string reason;           // why that was not a better one; empty: it was the best
+    // Why that was not a better one, or why the required one failed last; empty: it was the best.
+    std::string reason;
     std::array<uint64_t, kFullWays.size()> bytes = {};  // by FullWay
   };
 
@@ -48,7 +51,9 @@ class FullWays {
         fabric_(rules.fabric, std::move(rules.connect), clock) {}
 
   // Brings everything that is missing in `assembly`. `speed` learns from what comes over the
-  // connection. Errors as SenderGroup's. UNAVAILABLE, too: the required way does not work; says why.
+  // connection. Errors as SenderGroup's. UNAVAILABLE, too: the required way has not brought
+  // everything; says how much and why, to the sender too (FullWant::refuse). A newer version may come
+  // by it.
   Status Read(const SyncTarget& target, Fetcher fetcher, LinkSpeed& speed, FullAssembly& assembly);
 
   // The sender has welcomed, or has gone.
@@ -61,14 +66,17 @@ class FullWays {
   struct Transfer;
   // Whether the transfer may come so, and it is worth trying.
   bool MayTry(FullWay way) const;
-  // By a way that reads the sender's memory. OK: what it has not brought has changed meanwhile, and
-  // has to come as a copy. What it has brought of complete slices is right, also after an error.
+  // By a way that reads the sender's memory. OK: what it has not brought has changed meanwhile.
+  // DATA_LOSS: slices are not as published, which were dropped. What it has brought of complete
+  // slices is right, also after an error.
   Status ReadMemory(FullWay way, Transfer& transfer);
   Status ReadSameHost(Transfer& transfer);
   Status ReadFabric(Transfer& transfer);
   // Of an early version, what its capture has brought until it ends; then waits until it is published
   // and described. UNAVAILABLE: it is gone.
   Status ReadEarly(Transfer& transfer);
+  // The required way has failed because of `why`.
+  Status Missed(const Transfer& transfer, const Status& why);
   // Over the connection.
   Status ReadRest(Transfer& transfer);
   void Note(const Transfer& transfer);

@@ -107,7 +107,7 @@ Result<Spool> SharedBeside::FetchObject(const SyncTarget& target, TrainerRank ra
 
 Result<FetchedFull> SharedBeside::FetchFull(const SyncTarget& target, TrainerRank rank,
                                             const FullWant& want, Spool::Options spool) {
-  {
+  if (options_.brings_full) {
     const PulseWait wait(options_.pulse);
     if (SharedSource* const source = Await(target, rank, spool); source != nullptr) {
       auto full = source->Full(target.stream, target.version, want.layout, want.slices, spool);

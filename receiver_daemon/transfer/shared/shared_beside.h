@@ -29,6 +29,7 @@ class SharedBeside final : public SenderGroup {
     Duration visible_wait = limits::kSharedVisibleWait;
     shared::VisibilityHook before_read = {};
     bool before_read_required = false;  // while it fails, the senders are asked instead
+    bool brings_full = true;            // false: full tensors have to come from the senders
     Pulse* pulse = nullptr;
   };
 

@@ -86,7 +86,7 @@ class FullWaysTest(IntegrationCase):
         joined = []
         try:
             for turn in range(4):
-                for way in ("auto", "same-host", "grpc"):
+                for way in ("auto", "grpc"):
                     receiver, engine, live = self.join(f"{way}-{turn}", f"--full-way={way}")
                     engine.wait_ready(60)
                     joined.append((receiver, engine, live))
@@ -98,6 +98,41 @@ class FullWaysTest(IntegrationCase):
             self.await_version(engine, self.version)
             self.assert_same_weights(engine, live, self.source)
             self.assert_nothing_refused(receiver)
+
+    def test_while_the_trainer_publishes_a_required_way_brings_every_byte_or_fails_by_name(
+        self,
+    ) -> None:
+        self.begin()
+        done = threading.Event()
+
+        def train() -> None:
+            while not done.is_set():
+                self.publish()
+
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        try:
+            joined = [self.join(f"strict-{i}", "--full-way=same-host") for i in range(3)]
+            said = "may come by same-host only, which brought"
+            for receiver, _, _ in joined:
+                eventually(
+                    lambda: receiver.readyz()[0] == 200 or said in receiver.readyz()[1],
+                    receiver.log_tail,
+                )
+        finally:
+            done.set()
+            trainer.join()
+        failed = 0
+        for receiver, engine, live in joined:
+            self.await_version(engine, self.version)
+            self.assert_same_weights(engine, live, self.source)
+            self.assertEqual(self.came_by(receiver, "grpc"), 0)
+            self.assertGreaterEqual(self.came_by(receiver, "same-host"), self.model_bytes())
+            failed += receiver.log_tail(100_000).count(said)
+        nacks = self.sender.metric("dws_sender_nacks_total", 'reason="unavailable"')
+        self.assertEqual(failed > 0, nacks > 0)
+        served = self.sender.metric("dws_sender_served_bytes_total", 'kind="full"')
+        self.assertEqual(served, 0)
 
     def test_where_memory_cannot_be_mapped_the_connection_is_used_and_named(self) -> None:
         self.begin()
@@ -117,6 +152,7 @@ class FullWaysTest(IntegrationCase):
         time.sleep(0.5)
         self.assertIsNone(engine.grant)
         self.assertEqual(self.came_by(receiver, "grpc"), 0)
+        self.assertIn("brought 0 of", receiver.readyz()[1])
 
     def test_a_sender_that_starts_again_has_another_memory(self) -> None:
         self.begin()

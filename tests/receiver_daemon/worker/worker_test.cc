@@ -327,6 +327,26 @@ TEST_CASE("an engine that reaches no newer version is not ready once it is stale
   CHECK(client.Holds(trainer, 5));
 }
 
+TEST_CASE("full tensors that do not come by the required way are rejected to their sender",
+          "[worker]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  const bool damaged = GENERATE(false, true);
+  trainer.refuse_full = damaged ? DataLossError("not as published") : UnavailableError("changed");
+  REQUIRE(absl::IsUnavailable(daemon.worker.Step()));
+  REQUIRE(trainer.rejections.size() == 1);
+  CHECK(trainer.rejections[0].reason == trainer.refuse_full);
+  // The sender looks at its memory again.
+  CHECK(trainer.rejections[0].slices.size() == (damaged ? 2 : 0));
+  CHECK(daemon.worker.status().nacks[damaged ? "data_loss" : "unavailable"] == 1);
+  CHECK(daemon.readiness.back().find(Message(trainer.refuse_full)) != std::string::npos);
+}
+
 TEST_CASE("another layout in a new stream makes engines attach again", "[worker]") {
   FakeTrainer trainer(OneRank());
   FakeTrainer other(OneRank(80'000), 2);
