@@ -111,6 +111,14 @@ class FingerprintTest(unittest.TestCase):
                 self.assertNotIn(now := fingerprint(model), seen)
                 seen.add(now)
 
+    def test_it_leaves_the_weights_as_they_are(self) -> None:
+        model = torch.nn.Module()
+        for dtype in (torch.int8, torch.bfloat16, torch.float32, torch.float64, torch.int64):
+            model.register_buffer(f"of_{str(dtype).rpartition('.')[2]}", torch.arange(1, 6).to(dtype))
+        fingerprint(model)
+        for name, buffer in model.named_buffers():
+            self.assertEqual(buffer.tolist(), [1, 2, 3, 4, 5], name)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -40,7 +40,7 @@ def _of(tensor: Any) -> int:
     places = torch.arange(chunk, device=tensor.device) * _PLACE_FACTOR
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for begin in range(0, bits.numel(), chunk):
-        mixed = bits[begin : begin + chunk].to(torch.int64)
+        mixed = bits[begin : begin + chunk].to(torch.int64, copy=True)  # not in the weights
         # 64-bit sums and products wrap around; a shift brings copies of the sign.
         mixed.mul_(_WEIGHT_FACTOR).add_(places[: mixed.numel()]).add_(_signed(begin * _PLACE_FACTOR))
         for _ in range(2):
