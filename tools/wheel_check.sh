@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tests=(engine_suspend_test plugin_step_gate_test digest_test)
+tests=(engine_suspend_test plugin_step_gate_test digest_test lease/lease_test)
 tests_with_torch=(engine_test trainer_test layout_test memory_test declare/declare_test)
 
 work="$(mktemp -d)"

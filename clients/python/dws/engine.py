@@ -20,7 +20,7 @@ from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
 from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
 from dws.errors import DaemonUnavailableError, InvalidArgumentError, StateError
-from dws.lease import ExecutionLease, Grant
+from dws.lease import Block, ExecutionLease, Grant
 from dws.lease_stream import PostCommitHook
 from dws.mapping import Mapped
 from dws.receiver_link import (
@@ -31,6 +31,39 @@ from dws.receiver_link import (
     ReceiverLink,
 )
 from dws.stream import Stream
+
+
+class Running:
+    """As Engine.running. Lifecycle: made, entered once by `with` or `async with`, left."""
+
+    def __init__(self, link: ReceiverLink, lease: ExecutionLease, timeout: Optional[float]) -> None:
+        self._link = link
+        self._lease = lease
+        self._timeout = timeout
+        self._used = False
+        self._block: Optional[Block] = None
+
+    def __enter__(self) -> Grant:
+        self._use()
+        self._block = self._link.enter(self._timeout)
+        return self._block.grant
+
+    def __exit__(self, *unused: Any) -> None:
+        assert self._block is not None
+        self._lease.leave(self._block)
+
+    async def __aenter__(self) -> Grant:
+        self._use()
+        self._block = await self._link.enter_async(self._timeout)
+        return self._block.grant
+
+    async def __aexit__(self, *unused: Any) -> None:
+        self.__exit__()  # awaits nothing: a coroutine that is closed leaves too
+
+    def _use(self) -> None:
+        if self._used:
+            raise StateError("a running() block is entered once: call running() again for the next")
+        self._used = True
 
 
 class Engine:
@@ -47,7 +80,7 @@ class Engine:
     that, and attaches them again at their new place. Announce a move with `suspend` and `refresh`:
     only then does the receiver release the memory before the move.
 
-    Threads: `running` from any; everything else from one.
+    Threads: `running` from any thread or task; everything else from one thread at a time.
 
     Where the receiver holds versions back (--commit-policy), commits fall only where `boundary` or
     `at_boundary` is called, and with max-behind:K also when the engine would fall too far behind.
@@ -142,38 +175,51 @@ class Engine:
         self._link.keep(post_commit, rebuild)
         return attachment.views
 
-    @contextlib.contextmanager
-    def running(self, timeout: Optional[float] = None) -> Iterator[Grant]:
+    def running(self, timeout: Optional[float] = None) -> Running:
         """A block in which the weights do not change. Run forward passes inside it.
 
-        Blocks while the engine is paused. Blocks may nest and run on several threads; a commit
-        waits for all of them, so keep them short (a step, a batch).
+            with engine.running() as grant:        # blocks the thread while the engine is paused
+            async with engine.running() as grant:  # lets other tasks run meanwhile
+
+        Any number of threads and tasks may be inside. A commit waits for all of them, so keep blocks
+        short (a step, a batch). Blocks are counted, not threads: while a commit waits, new blocks wait
+        for it, whichever thread or task they are of. Inside a block another one begins at once, as a
+        part of it: in the same thread or task, in tasks that were started inside it, and in
+        `asyncio.to_thread`. Do not wait inside a block for anything else that begins one, for example in
+        a thread of `loop.run_in_executor`: it waits for the commit, and the commit for the block.
+
+        In tasks of asyncio use `async with`. A `with` that has to wait stops its event loop; it is
+        refused if another task of its thread is inside, whether or not it would have to wait now.
 
         Args:
           timeout: seconds to wait for the release, None = for ever.
 
-        Yields:
-          Grant: version, stream and state token of the weights in memory.
+        Returns:
+          A context manager for one `with` or `async with`, which gives the Grant: version, stream and
+          state token of the weights in memory.
 
-        Raises:
+        Raises (at its begin):
           EnginePaused: not released in time; `reason` says why. With a timeout of 2 s or more the
             receiver is asked, within that time: "no trainer layout yet", "version 7 is being
             fetched".
+          StateError: a `with` while another task of this thread is inside; `async with` outside of a
+            task; blocks of one thread or task that overlap, so that it never leaves all of them while a
+            commit waits.
         """
-        grant = self._link.enter(timeout)
-        try:
-            yield grant
-        finally:
-            self._lease.leave()
+        return Running(self._link, self._lease, timeout)
 
     def wait_ready(self, timeout: float) -> Grant:
-        """Waits until the engine is released, if it is not; returns what is in memory.
+        """Waits until the engine is released, if it is not; returns what is in memory. Blocks the
+        thread: a task of asyncio calls it by `asyncio.to_thread`, as everything here but `running`.
 
         Raises:
-          EnginePaused: not released in time; `reason` says why.
+          As `running`, by `with`.
         """
-        with self.running(timeout) as grant:
-            return grant
+        grant = self.grant
+        if grant is None:
+            with self.running(timeout) as grant:
+                pass
+        return grant
 
     def let_commit(self, version: int, timeout: float, stream: Optional[Stream] = None) -> Grant:
         """Of an engine with commits_on_request: lets versions be committed until memory has

@@ -1,17 +1,31 @@
-"""The execution lease as the engine's threads see it: a gate, open or shut, and the threads inside.
+"""The execution lease as the engine's threads and tasks see it: a gate, open or shut, and the blocks inside.
 
 Pure bookkeeping without a daemon: dws.Engine applies the messages of the lease stream to it.
 
 States: shut (at first; `reason` says why) and open (a Grant is held). `shut` closes the gate for
-new threads at once; `wait_empty` waits for those inside. So commits happen between forward passes.
+new blocks at once; `wait_empty` waits for those inside. So commits happen between forward passes.
+
+Each block is counted, from its enter to its leave. A context variable says which blocks an enter is
+inside of: those of the same thread or task, and those in which its task was started. The rules:
+
+    1. while the gate is open, every enter is let in
+    2. while it is shut, an enter inside of an open block continues that block: the block may wait for
+       it. Blocks that overlap could continue each other for ever, so this ends after
+       _CONTINUED_MAX times; a block inside of one that came through the open gate counts as the first
+    3. every other enter waits for the gate. It is refused if it would wait for itself: a blocking
+       enter keeps all tasks of its thread from leaving, an asynchronous one its own task
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 import dataclasses
+import itertools
 import threading
 import time
-from typing import Callable, Optional
+from typing import Any, Callable, Optional, Sequence, Union
 
 from dws.errors import EnginePaused, StateError
 from dws.stream import Stream
@@ -36,14 +50,52 @@ class Grant:
         return self.version >= version and stream in (None, self.stream)
 
 
+# What runs: a task of asyncio, or a thread outside of one.
+Caller = Union["asyncio.Task[Any]", threading.Thread]
+
+_CONTINUED_MAX = 8
+
+
+def caller() -> Caller:
+    """What runs this call."""
+    with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.current_thread()
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One running() block that has been entered.
+
+    Attributes:
+      grant: the weights in memory until it is left.
+      continued: how often blocks were continued up to it while the gate was shut; 0: it came through
+        the open gate.
+      caller, thread: what entered it.
+    """
+
+    number: int  # of the lease
+    grant: Grant
+    continued: int
+    caller: Caller
+    thread: threading.Thread
+
+    def __str__(self) -> str:
+        if isinstance(self.caller, threading.Thread):
+            return f"thread '{self.caller.name}'"
+        return f"task '{self.caller.get_name()}' of thread '{self.thread.name}'"
+
+
 @dataclasses.dataclass(frozen=True)
 class LeaseStats:
     """Counted since the first grant.
 
     Attributes:
       grants: times the gate was opened.
-      granted_seconds, paused_seconds: how long it was open or had a thread inside, or neither.
-      last_pause_seconds, longest_pause_seconds: from the last thread's leave until the gate opens.
+      granted_seconds, paused_seconds: how long it was open or had a block inside, or neither.
+      last_pause_seconds, longest_pause_seconds: from the last block's leave until the gate opens.
     """
 
     grants: int
@@ -62,8 +114,13 @@ class ExecutionLease:
         self._grant: Optional[Grant] = None
         self._reason = "never released: the first version has not been committed yet"
         self._detail = ""  # what the receiver adds
-        self._inside = 0
-        self._nested = threading.local()
+        self._blocks: dict[int, Block] = {}  # those inside by number, in the order of their enters
+        self._numbers = itertools.count()
+        self._waiting: set[asyncio.Future[None]] = set()  # of tasks, for the gate to open
+        # The numbers of the blocks around the code that looks; some may have been left.
+        self._around: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
+            "dws_running", default=()
+        )
         self._grants = 0
         self._first_open = 0.0
         self._paused_since: Optional[float] = None
@@ -77,29 +134,98 @@ class ExecutionLease:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is inside."""
-        return bool(getattr(self._nested, "depth", 0))
+        """Whether a block has to wait for this call: one around it, or one of this thread."""
+        with self._changed:
+            return bool(self._open_around() or self._of_thread())
 
-    def enter(self, timeout: Optional[float]) -> Grant:
-        """Enters once the gate is open; each enter needs a leave, from the same thread.
+    def enter(self, timeout: Optional[float]) -> Block:
+        """Enters once the gate is open; each enter needs a leave. Blocks the thread.
 
-        A thread that is inside already enters again at once, with the grant it has.
+        Args:
+          timeout: seconds, None = for ever.
 
         Raises:
-          EnginePaused: shut for `timeout` seconds (None = for ever).
+          EnginePaused: shut for `timeout` seconds.
+          StateError: another task of this thread is inside, which could not leave meanwhile; or
+            blocks of this thread have overlapped for too long while the gate was shut.
         """
-        depth = getattr(self._nested, "depth", 0)
-        if depth:
-            self._nested.depth = depth + 1
-            held: Grant = self._nested.grant
-            return held
         with self._changed:
+            beside = [block for block in self._of_thread() if block not in self._open_around()]
+            if beside:
+                raise StateError(
+                    f"{beside[0]} is inside a running() block, and this call could keep it from leaving, "
+                    "for ever: both are on this thread. Use `async with engine.running()` in tasks"
+                )
+            block = self._let_in()
+            if block is not None:
+                return block
+            self._refuse_overlap(self._of_thread())
             if not self._changed.wait_for(lambda: self._grant is not None, timeout):
                 raise EnginePaused(self._why())
-            assert self._grant is not None
-            self._inside += 1
-            self._nested.depth, self._nested.grant = 1, self._grant
-            return self._grant
+            block = self._let_in()
+            assert block is not None
+            return block
+
+    async def enter_async(self, timeout: Optional[float]) -> Block:
+        """As `enter`, but only the calling task waits.
+
+        Raises:
+          EnginePaused: shut for `timeout` seconds.
+          StateError: not called by a task of asyncio; or blocks of this task have overlapped for too
+            long while the gate was shut.
+        """
+        task = caller()
+        if isinstance(task, threading.Thread):
+            raise StateError(
+                "`async with engine.running()` waits in a task of asyncio, and none runs here: use `with`"
+            )
+        loop = asyncio.get_running_loop()
+        end = None if timeout is None else loop.time() + timeout
+        while True:
+            with self._changed:
+                block = self._let_in()
+                if block is not None:
+                    return block
+                self._refuse_overlap([one for one in self._open_around() if one.caller is task])
+                left = None if end is None else end - loop.time()
+                if left is not None and left <= 0:
+                    raise EnginePaused(self._why())
+                opened: asyncio.Future[None] = loop.create_future()
+                self._waiting.add(opened)
+            try:
+                await asyncio.wait([opened], timeout=left)
+            finally:
+                with self._changed:
+                    self._waiting.discard(opened)
+
+    def _open_around(self) -> list[Block]:
+        return [self._blocks[number] for number in self._around.get() if number in self._blocks]
+
+    def _of_thread(self) -> list[Block]:
+        thread = threading.current_thread()
+        return [block for block in self._blocks.values() if block.thread is thread]
+
+    def _let_in(self) -> Optional[Block]:
+        """Rules 1 and 2; None: it has to wait."""
+        around, grant, continued = self._open_around(), self._grant, 0
+        if grant is None:
+            continued = 1 + min((block.continued for block in around), default=_CONTINUED_MAX)
+            if continued > _CONTINUED_MAX:
+                return None
+            grant = around[0].grant
+        block = Block(
+            next(self._numbers), grant, continued, caller(), threading.current_thread()
+        )
+        self._blocks[block.number] = block
+        self._around.set((*(outer.number for outer in around), block.number))
+        return block
+
+    def _refuse_overlap(self, own: Sequence[Block]) -> None:
+        if own:
+            raise StateError(
+                f"running() blocks of {own[0]} overlap, so that it is always inside one, and the engine "
+                f"has to pause: {self._why()}. Leave all of them before it enters the next"
+            )
 
     def wait_until(self, wanted: Callable[[Grant], bool], timeout: float) -> Optional[Grant]:
         """A grant that is `wanted`; None if there is none within `timeout` seconds."""
@@ -107,27 +233,25 @@ class ExecutionLease:
             self._changed.wait_for(lambda: self._grant is not None and wanted(self._grant), timeout)
             return self._grant if self._grant is not None and wanted(self._grant) else None
 
-    def leave(self) -> None:
-        """Undoes one enter of this thread.
+    def leave(self, block: Block) -> None:
+        """Ends a block. Also on another thread or in another task than its enter, as a generator that
+        is closed late.
 
         Raises:
-          StateError: this thread is not inside.
+          StateError: it was left before.
         """
-        if not self.inside:
-            raise StateError("left on another thread than entered: running() blocks end where they begin")
-        self._nested.depth -= 1
-        if self._nested.depth:
-            return
         with self._changed:
-            self._inside -= 1
-            if self._inside == 0 and self._grant is None:
+            if self._blocks.pop(block.number, None) is None:
+                raise StateError("this running() block was left before")
+            self._around.set(tuple(outer.number for outer in self._open_around()))
+            if not self._blocks and self._grant is None:
                 self._start_pause()
             self._changed.notify_all()
 
     def shut(self, reason: str) -> None:
-        """No thread can enter any more; those inside finish."""
+        """No block can be entered any more; those inside finish."""
         with self._changed:
-            if self._grant is not None and self._inside == 0:
+            if self._grant is not None and not self._blocks:
                 self._start_pause()
             self._grant = None
             self._reason, self._detail = reason, ""
@@ -144,21 +268,25 @@ class ExecutionLease:
             return self._why()
 
     def _why(self) -> str:
-        return f"{self._reason}; {self._detail}" if self._detail else self._reason
+        why = [self._reason, self._detail] if self._detail else [self._reason]
+        if self._blocks:
+            first = next(iter(self._blocks.values()))
+            why.append(f"{len(self._blocks)} running() blocks have not ended, the first is of {first}")
+        return "; ".join(why)
 
     def wait_empty(self, timeout: float) -> bool:
-        """Whether no thread is inside, after at most `timeout` seconds."""
+        """Whether no block is inside, after at most `timeout` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._inside == 0, timeout)
+            return self._changed.wait_for(lambda: not self._blocks, timeout)
 
     def open(self, grant: Grant) -> None:
-        """Lets all threads in with `grant`.
+        """Lets everything in with `grant`.
 
         Raises:
-          StateError: a thread is inside: a resume without a pause before it.
+          StateError: a block is inside: a resume without a pause before it.
         """
         with self._changed:
-            if self._inside:
+            if self._blocks:
                 raise StateError(f"resumed at version {grant.version} while forward passes run")
             now = self._clock()
             if self._paused_since is not None:
@@ -171,13 +299,20 @@ class ExecutionLease:
             self._grants += 1
             self._grant = grant
             self._changed.notify_all()
+            for opened in tuple(self._waiting):
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    opened.get_loop().call_soon_threadsafe(_wake, opened)
+
+    @property
+    def stopped_seconds(self) -> float:
+        """How long the pause has lasted that the gate is in now; 0 if it is in none."""
+        with self._changed:
+            return self._clock() - self._paused_since if self._paused_since is not None else 0.0
 
     def stats(self) -> LeaseStats:
         with self._changed:
-            now = self._clock()
-            running_pause = now - self._paused_since if self._paused_since is not None else 0.0
-            total = now - self._first_open if self._grants else 0.0
-            paused = self._paused + running_pause
+            paused = self._paused + self.stopped_seconds
+            total = self._clock() - self._first_open if self._grants else 0.0
             return LeaseStats(
                 self._grants, total - paused, paused, self._last_pause, self._longest_pause
             )
@@ -186,3 +321,8 @@ class ExecutionLease:
         # A pause can only follow a grant.
         if self._grants and self._paused_since is None:
             self._paused_since = self._clock()
+
+
+def _wake(opened: asyncio.Future[None]) -> None:
+    if not opened.done():
+        opened.set_result(None)

@@ -3,6 +3,7 @@ comes back, weights that move."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from typing import Callable, Optional, Sequence
@@ -14,7 +15,7 @@ from dws.engine_stats import EngineStats
 from dws.errors import DeadlineError, EngineEndedError, EnginePaused, StateError
 from dws.handed_over import HandedOver
 from dws.handles import again_while_displaced
-from dws.lease import ExecutionLease, Grant
+from dws.lease import Block, ExecutionLease, Grant
 from dws.lease_stream import ChangedTensors, CommitHook, LeaseStream, PostCommitHook
 from dws.printable import printable
 from dws.rpc import DaemonConnection
@@ -100,18 +101,34 @@ class ReceiverLink:
         self._thread = threading.Thread(target=self._keep_lease, name="dws-lease", daemon=True)
         self._thread.start()
 
-    def enter(self, timeout: Optional[float]) -> Grant:
+    def enter(self, timeout: Optional[float]) -> Block:
         """As ExecutionLease.enter; the error says what the receiver waits for, given time."""
-        if timeout is None or timeout < 2 * ASK_SECONDS or self._lease.inside:
+        if timeout is None or timeout < 2 * ASK_SECONDS:
             return self._lease.enter(timeout)
         deadline = Deadline(timeout)
         try:
             return self._lease.enter(timeout - ASK_SECONDS)
         except EnginePaused:
-            stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
-            if not self._closing.is_set():
-                self._lease.explain(why_waiting(stub, min(deadline.left, ASK_SECONDS)))
+            self._explain(min(deadline.left, ASK_SECONDS))
             return self._lease.enter(deadline.left)
+
+    async def enter_async(self, timeout: Optional[float]) -> Block:
+        """As `enter`, by ExecutionLease.enter_async."""
+        if timeout is None or timeout < 2 * ASK_SECONDS:
+            return await self._lease.enter_async(timeout)
+        deadline = Deadline(timeout)
+        try:
+            return await self._lease.enter_async(timeout - ASK_SECONDS)
+        except EnginePaused:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._explain, min(deadline.left, ASK_SECONDS))
+            return await self._lease.enter_async(deadline.left)
+
+    def _explain(self, timeout: float) -> None:
+        """Asks the receiver why the engine is paused, for at most `timeout` seconds."""
+        stub = engine_pb2_grpc.EngineServiceStub(self._daemon.channel)
+        if not self._closing.is_set():
+            self._lease.explain(why_waiting(stub, timeout))
 
     def let_commit(self, version: int, stream: Optional[Stream], timeout: float) -> Grant:
         """As Engine.let_commit."""

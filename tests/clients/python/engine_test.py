@@ -1,5 +1,6 @@
-"""dws.Engine and its lease against a stand-in for the receiver."""
+"""dws.Engine against a stand-in for the receiver."""
 
+import asyncio
 import gc
 import tempfile
 import threading
@@ -14,10 +15,7 @@ import torch
 
 import dws
 from dws._proto import engine_pb2
-from dws.lease import ExecutionLease
 from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
-
-GRANT = dws.Grant(1, dws.Stream(1, 2), "00")
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
@@ -26,54 +24,6 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"never: {what}")
         time.sleep(0.005)
-
-
-class ExecutionLeaseTest(unittest.TestCase):
-    def test_a_new_lease_is_shut_and_says_why(self) -> None:
-        with self.assertRaisesRegex(dws.EnginePaused, "never released"):
-            ExecutionLease().enter(timeout=0)
-
-    def test_a_shut_lease_is_empty_only_after_those_inside_have_left(self) -> None:
-        lease = ExecutionLease()
-        lease.open(GRANT)
-        lease.enter(0)
-        lease.shut("commit")
-        self.assertFalse(lease.wait_empty(0))
-        with self.assertRaises(dws.StateError):
-            lease.open(GRANT)
-        lease.leave()
-        self.assertTrue(lease.wait_empty(0))
-        with self.assertRaisesRegex(dws.EnginePaused, "commit"):
-            lease.enter(0)
-
-    def test_a_thread_inside_may_enter_again_while_the_lease_is_shut(self) -> None:
-        lease = ExecutionLease()
-        lease.open(GRANT)
-        lease.enter(0)
-        lease.shut("commit")
-        self.assertIs(lease.enter(0), GRANT)
-        lease.leave()
-        self.assertFalse(lease.wait_empty(0))
-        lease.leave()
-        self.assertTrue(lease.wait_empty(0))
-
-    def test_a_pause_is_measured_from_when_the_last_one_has_left(self) -> None:
-        now = [100.0]
-        lease = ExecutionLease(lambda: now[0])
-        lease.open(GRANT)
-        lease.enter(0)
-        now[0] = 110
-        lease.shut("commit")
-        now[0] = 112
-        lease.leave()
-        now[0] = 115
-        lease.open(GRANT)
-        now[0] = 120
-        lease.shut("commit")
-        now[0] = 121
-        stats = lease.stats()
-        self.assertEqual((stats.grants, stats.paused_seconds, stats.granted_seconds), (2, 4, 17))
-        self.assertEqual((stats.last_pause_seconds, stats.longest_pause_seconds), (3, 3))
 
 
 class EngineTest(unittest.TestCase):
@@ -214,6 +164,47 @@ class EngineTest(unittest.TestCase):
         self.assertEqual(engine.wait_ready(20).version, 2)
         self.assertEqual(hooks, [2])
         self.assertEqual(engine.stats().lease.grants, 2)
+
+    def test_tasks_that_overlap_are_paused_between_two_blocks(self) -> None:
+        engine, down, up = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+
+        async def request(number: int) -> None:
+            await asyncio.sleep(0.005 * number)
+            while True:
+                async with engine.running(20) as grant:
+                    await asyncio.sleep(0.03)
+                    if grant.version == 2:
+                        return
+
+        async def serve() -> None:
+            requests = asyncio.gather(*(request(number) for number in range(8)))
+            await asyncio.sleep(0.1)  # they overlap now
+            self.assertEqual(engine.wait_ready(0).version, 1)
+            down.put(pause(5))
+            answer = await asyncio.to_thread(up.get, timeout=20)
+            self.assertEqual(answer.paused.pause_id, 5)
+            down.put(resume(2, pause_id=5))
+            await requests
+
+        asyncio.run(serve())
+
+    def test_a_task_that_waits_too_long_is_told_what_the_receiver_waits_for(self) -> None:
+        engine, _, _ = self.attached({"a": np.zeros(4, np.float32)})
+        self.receiver.waits_for = "version 7 is being fetched"
+
+        async def main() -> None:
+            async def enter() -> None:
+                async with engine.running(2):
+                    pass
+
+            task = asyncio.create_task(enter())
+            while not task.done():  # the loop runs meanwhile
+                await asyncio.sleep(0.001)
+            with self.assertRaisesRegex(dws.EnginePaused, "version 7 is being fetched"):
+                await task
+
+        asyncio.run(main())
 
     def test_a_rebuild_gets_the_tensors_that_have_changed_since_it_last_returned(self) -> None:
         calls: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -28,11 +29,11 @@ class LeaseOnly:
 
     @contextlib.contextmanager
     def running(self, timeout: Optional[float] = None) -> Iterator[dws.Grant]:
-        held = self.lease.enter(timeout)
+        block = self.lease.enter(timeout)
         try:
-            yield held
+            yield block.grant
         finally:
-            self.lease.leave()
+            self.lease.leave(block)
 
 
 class Ranks:
@@ -189,6 +190,57 @@ class StepGateTest(unittest.TestCase):
             self.assertEqual(gate.closing(lambda: "closed")(), "closed")
             self.assertFalse(engine.lease.wait_empty(0))
         self.assertTrue(engine.lease.wait_empty(0))
+
+    def test_steps_that_overlap_in_one_thread_keep_the_lease_until_all_have_ended(self) -> None:
+        self.engines[0].lease.open(grant(1))
+        engine: Any = self.engines[0]
+        gate = StepGate(engine, None, 0.01)
+
+        def steps() -> Iterator[int]:
+            with gate.step() as held:
+                yield held.version
+
+        first, second = steps(), steps()
+        self.assertEqual((next(first), next(second)), (1, 1))
+        first.close()
+        engine.lease.shut("commit")
+        self.assertFalse(engine.lease.wait_empty(0))
+        second.close()
+        self.assertTrue(engine.lease.wait_empty(0))
+
+    def test_a_task_beside_a_step_of_another_task_is_refused_on_all_ranks(self) -> None:
+        for engine in self.engines:
+            engine.lease.open(grant(1))
+        gates = [self.gate(rank) for rank in range(2)]
+
+        async def two_tasks() -> None:
+            inside, leave = asyncio.Event(), asyncio.Event()
+
+            async def first() -> None:
+                with gates[0].step():
+                    inside.set()
+                    await leave.wait()
+
+            async def second() -> None:
+                gates[0].wrap(lambda: None)()
+
+            holder = asyncio.create_task(first())
+            await inside.wait()
+            with self.assertRaisesRegex(dws.StateError, "is inside a running.. block"):
+                await asyncio.create_task(second())
+            leave.set()
+            await holder
+
+        def two_steps() -> None:
+            with gates[1].step():
+                pass
+            with self.assertRaisesRegex(dws.EnginePaused, "another rank"):
+                gates[1].wrap(lambda: None)()
+
+        other = self.threads.submit(two_steps)
+        asyncio.run(two_tasks())
+        other.result(WAIT_SECONDS)
+        self.assertTrue(all(engine.lease.wait_empty(0) for engine in self.engines))
 
     def test_one_rank_alone_needs_no_agreement(self) -> None:
         self.engines[0].lease.open(grant(3))

@@ -19,6 +19,10 @@ between the first and the last call is of one version. The rules for a step that
        `give_up`
     3. `closing` never continues a step that was given up: it raises. If none was open at all
        (the opening call failed, which its engine reports itself) it only calls through
+
+A gate does not wait for asyncio: agreeing blocks the thread. The asynchronous engines of vLLM and
+SGLang run their steps in a process or thread of its own, one call after the other. Where tasks of one
+thread do take steps, the lease refuses a second one while another is inside.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from dws.engine import Engine
 from dws.errors import EnginePaused, StateError
-from dws.lease import Grant
+from dws.lease import Caller, Grant, caller
 
 # The lowest of each number over all ranks. Every rank calls it equally often.
 Minimum = Callable[[Sequence[int]], Sequence[int]]
@@ -47,7 +51,7 @@ class _Thread(threading.local):
     """The state of one thread in a gate."""
 
     grant: Optional[Grant] = None
-    inside = False  # in a call that is part of a step
+    inside: Optional[Caller] = None  # what is in a call that is part of a step
     opened: Optional[contextlib.ExitStack] = None  # leaves the step open between two calls
     given_up = False  # the last opened step was given up; until another stays open
 
@@ -83,10 +87,12 @@ class StepGate:
 
         Raises:
           EnginePaused: not released in time on this rank or another; raised on all.
+          StateError: as Engine.running, by `with`; the other ranks raise EnginePaused.
         """
-        if self._thread.inside:
-            assert self._thread.grant is not None
-            yield self._thread.grant
+        if self._thread.inside is caller():
+            # Entered too, as the outer step may end before this one: both may be generators.
+            with self._engine.running(0) as held:
+                yield held
             return
         with self._begun(timeout) as grant, self._calling():
             yield grant
@@ -106,7 +112,7 @@ class StepGate:
         """`call`, wrapped as the first of a step; the step stays open if goes_on(its result)."""
 
         def opened(*args: Any, **kwargs: Any) -> Any:
-            if self._thread.inside:
+            if self._thread.inside is caller():
                 return call(*args, **kwargs)
             with contextlib.ExitStack() as step:
                 step.enter_context(self._begun())
@@ -127,7 +133,7 @@ class StepGate:
 
         def closed(*args: Any, **kwargs: Any) -> Any:
             mine = self._thread
-            if mine.given_up and not mine.inside:
+            if mine.given_up and mine.inside is None:
                 mine.given_up = False
                 raise StateError(
                     "this step was abandoned between its two calls (by detach, suspend, sleep or a "
@@ -151,11 +157,11 @@ class StepGate:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        self._thread.inside = True
+        self._thread.inside = caller()
         try:
             yield
         finally:
-            self._thread.inside = False
+            self._thread.inside = None
 
     @contextlib.contextmanager
     def _begun(self, timeout: Optional[float] = None) -> Iterator[Grant]:
@@ -180,17 +186,20 @@ class StepGate:
         while True:
             with contextlib.ExitStack() as inside:
                 own: Optional[Grant] = None
-                reason = "another rank of the engine is"
+                failure: Exception = EnginePaused("another rank of the engine is")
+                refused = False
                 try:
                     own = inside.enter_context(self._engine.running(wait))
                 except EnginePaused as paused:
-                    reason = paused.reason
+                    failure = paused
+                except StateError as error:  # the other ranks wait for this one's answer
+                    failure, refused = error, True
                 token = 0 if own is None else 1 + (int(own.state_token, 16) & _TOKEN_MASK)
-                patient = int(time.monotonic() < deadline)
+                patient = int(not refused and time.monotonic() < deadline)
                 lowest, highest, all_patient = self._minimum([token, -token, patient])
                 if own is not None and lowest == -highest > 0:
                     yield own
                     return
                 if not all_patient:
-                    raise EnginePaused(reason)
+                    raise failure
                 wait = _HELD_SECONDS if highest else _HELD_SECONDS_ALONE

@@ -252,9 +252,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         """Detaches: the engine goes on with the version it has, and nobody updates it. Threads: any."""
         if self._attached is not None:
             self._attached.close()
-            # On another thread than the worker's the lease, which has ended, cannot be left.
-            with contextlib.suppress(StateError):
-                self._inside.close()
+            self._inside.close()
         self._attached = self._info = None
 
     def _attach(self, info: Init) -> AttachedRank:
