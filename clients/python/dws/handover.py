@@ -126,6 +126,20 @@ class Handover:
             register(self)
         raise StateError("the weights keep moving to other memory: publish while they stay in place")
 
+    def weights(self) -> Iterator[Any]:
+        """The memory of resident weights, to be read: that of the host as numpy bytes, and tensors of
+        devices, whole, after the devices have finished the work of this process.
+
+        Raises:
+          CudaError: a device failed.
+        """
+        if self.region is not None:
+            yield self.region.bytes()
+        if self._memory is not None:
+            self._memory.synchronize()
+        for holder, key in self._live.values():
+            yield holder.get(key)
+
     def try_pin(self) -> None:
         """Page-locks the host's memory if this process uses a device."""
         if self._pin is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Optional, TypeVar
+from typing import Any, Iterator, Optional, TypeVar
 
 from dws._proto import trainer_pb2
 from dws.deadline import Deadline
@@ -161,6 +161,16 @@ class RegisteredTrainer:
           StateError: nothing yet.
         """
         return self._require_registered().layout
+
+    def resident_weights(self) -> Iterator[Any]:
+        """The memory that the next `publish` captures, to be read: that of the host as numpy bytes, then
+        tensors of devices, whole.
+
+        Raises:
+          StateError: not registered.
+          CudaError: a device failed.
+        """
+        return self._require_registered().weights()
 
     @property
     def connected(self) -> bool:

@@ -10,10 +10,12 @@ import unittest
 from typing import Any, Sequence
 from unittest import mock
 
+import numpy as np
+
 import dws
 import dws.vllm
 from tests.clients.python.engine_models import PaddedModel, checkpoint, save_checkpoint
-from tests.clients.python.fake_daemons import pause, resume
+from tests.clients.python.fake_daemons import FakeSender, pause, resume
 from tests.clients.python.vllm_case import (
     NOTHING,
     SCHEDULED,
@@ -335,6 +337,58 @@ class TrainerSideTest(unittest.TestCase):
         self.engine(1).send_weights()
         self.trainer.publish.assert_called_once_with(7, 9.0)
         self.assertEqual(self.client.mock_calls, [])
+
+    def test_a_version_that_is_published_already_is_sent_as_it_is(self) -> None:
+        engine = self.engine(0)
+        engine.send_weights(version=9)
+        self.trainer.publish.assert_called_once_with(9, 9.0)
+        self.trainer.last_version = 9
+        engine.send_weights(version=9)
+        self.trainer.publish.assert_called_once()
+        self.assertEqual(self.told(), ["9", "9"])
+
+    def told(self) -> list[str]:
+        calls = self.client.finish_weight_update.mock_calls
+        return [call.kwargs["weight_version"] for call in calls]
+
+    def test_servers_of_one_trainer_are_told_one_number_for_equal_weights(self) -> None:
+        from dws.plugins.vllm_transfer import DwsTrainerInit
+
+        with tempfile.TemporaryDirectory() as folder:
+            sender = FakeSender(folder)
+            self.addCleanup(sender.stop)
+            trainer = dws.Trainer(sender.socket, job_id="test")
+            self.addCleanup(trainer.close)
+            weights = trainer.register({"a": np.zeros(3, np.uint8), "b": np.zeros(9, np.float32)})
+            self.client = mock.Mock()
+            dws.vllm.register()
+            infos = [DwsTrainerInit(rank=0, trainer=trainer, socket=f"/run/{n}") for n in range(2)]
+            first, second = (
+                WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=None)
+                for info in infos
+            )
+            for engine in (first, second, second, first):
+                engine.send_weights()
+            weights["b"][4] = 1
+            second.send_weights()
+            first.send_weights()
+            weights["a"][2] = 1
+            first.send_weights()
+            second.send_weights(version=7)
+            first.send_weights(version=7)
+            with self.assertRaisesRegex(dws.VersionError, "6 is not above 7"):
+                second.send_weights(version=6)
+        self.assertEqual(self.told(), ["1", "1", "1", "1", "2", "2", "3", "7", "7"])
+        self.assertEqual(sender.published, [1, 2, 3, 7])
+
+    def test_servers_of_a_trainer_of_several_ranks_need_the_number(self) -> None:
+        engine = self.engine(0)
+        self.trainer.world_size = 2
+        other = type(engine)(engine._info, self.client)
+        with self.assertRaisesRegex(dws.StateError, r"2 weight transfer engines.*version=\.\.\."):
+            other.send_weights()
+        other.send_weights(version=7)
+        self.trainer.publish.assert_called_once_with(7, 9.0)
 
     def test_a_source_is_refused(self) -> None:
         with self.assertRaisesRegex(dws.StateError, "takes no source"):

@@ -1,9 +1,9 @@
-"""A number over all weights of a model. It is equal as long as none of them is written."""
+"""A number over weights. It is equal as long as none of them is written."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Iterable
 
 from dws.torch_module import named_tensors
 
@@ -20,14 +20,23 @@ _MASK = (1 << 64) - 1
 
 
 def fingerprint(model: Any) -> int:
-    """Of the bits of all weights and their places, computed where they are. Against chance, not
-    against an attacker.
+    """As fingerprint_of, over all weights of a model.
 
     Args:
       model: a torch module.
     """
+    return fingerprint_of(named_tensors(model).values())
+
+
+def fingerprint_of(tensors: Iterable[Any]) -> int:
+    """Of the bits of all tensors and their places, computed where they are. Against chance, not
+    against an attacker.
+
+    Args:
+      tensors: of torch.
+    """
     total = 0
-    for tensor in named_tensors(model).values():
+    for tensor in tensors:
         total = (total * _PLACE_FACTOR + _of(tensor.detach())) & _MASK
     return total
 

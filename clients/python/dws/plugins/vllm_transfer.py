@@ -24,12 +24,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import logging
 import multiprocessing
 import os
 import signal
 import threading
+import weakref
 from typing import Any, Callable, NoReturn, Optional
 
 # The classes below are made by vLLM, which has loaded these already.
@@ -46,7 +48,7 @@ from dws.errors import DeadlineError, EnginePaused, InvalidArgumentError, Layout
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
-from dws.plugins.fingerprint import fingerprint
+from dws.plugins.fingerprint import fingerprint, fingerprint_of
 from dws.plugins.step_gate import Minimum
 from dws.plugins.vllm_config import (
     LOG,
@@ -383,6 +385,24 @@ class DwsTrainerInit(TrainerInitInfo):  # type: ignore[misc]
     timeout: float = _UPDATE_SECONDS
 
 
+class _Shared:
+    """What all engines of one dws.Trainer know: several servers get the same versions.
+
+    Attributes:
+      engines: those of the trainer.
+      version, content: what one of them has published last, and the fingerprint of the weights then;
+        None: not taken, because the number was given.
+    """
+
+    def __init__(self) -> None:
+        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.version = 0
+        self.content: Optional[int] = None
+
+
+_SHARED: weakref.WeakKeyDictionary[Any, _Shared] = weakref.WeakKeyDictionary()
+
+
 class DwsTrainerWeightTransferEngine(
     TrainerWeightTransferEngine[DwsTrainerInit]  # type: ignore[misc]
 ):
@@ -394,6 +414,8 @@ class DwsTrainerWeightTransferEngine(
     def __init__(self, info: DwsTrainerInit, client: Any) -> None:
         super().__init__(client=client, source=None, is_sender=info.is_sender)
         self._info = info
+        self._shared = _SHARED.setdefault(info.trainer, _Shared())
+        self._shared.engines.add(self)
 
     @classmethod
     def trainer_init(
@@ -410,15 +432,31 @@ class DwsTrainerWeightTransferEngine(
             )
         return cls(init_info, client)
 
-    def send_weights(self) -> None:
-        """Publishes the next version; on rank 0 returns when vLLM generates with it.
+    def send_weights(self, version: Optional[int] = None) -> None:
+        """Publishes the weights unless they are published; on rank 0 returns when vLLM generates with
+        them.
+
+        Args:
+          version: their number, such as the trainer's step: the same for each server that gets them,
+            and on each rank. It is published if it is above the trainer's last version; the last
+            version is sent as it was published. By default the next number; where several engines
+            share the trainer, the number of the call before if no weight has changed since. All
+            weights are read to know that.
 
         Raises:
+          VersionError: an older version.
+          StateError: no version, where several engines share a trainer of several ranks: a rank
+            cannot tell whether the weights of the others have changed.
           As dws.Trainer.publish, and what `client` raises.
         """
-        trainer = self._info.trainer
-        version = trainer.last_version + 1
-        trainer.publish(version, self._info.timeout)
+        trainer, shared = self._info.trainer, self._shared
+        compares = version is None and len(shared.engines) > 1
+        if version is None:
+            known = compares and self._is_published()
+            version = shared.version if known else trainer.last_version + 1
+        if version != trainer.last_version:
+            trainer.publish(version, self._info.timeout)
+            shared.version, shared.content = version, self._content() if compares else None
         if not self.is_sender:
             return
         self.client.start_weight_update()
@@ -426,3 +464,25 @@ class DwsTrainerWeightTransferEngine(
             {"version": version, "stream": str(trainer.stream), "timeout": self._info.timeout}
         )
         self.client.finish_weight_update(weight_version=str(version))
+
+    def _is_published(self) -> bool:
+        """Whether the weights are known to be those of the trainer's last version."""
+        trainer, shared = self._info.trainer, self._shared
+        if trainer.world_size > 1:
+            raise StateError(
+                f"{len(shared.engines)} weight transfer engines share this trainer of "
+                f"{trainer.world_size} ranks: give the step's number to each, send_weights(version=...)"
+            )
+        known = shared.content is not None and shared.version == trainer.last_version
+        return known and self._content() == shared.content
+
+    def _content(self) -> int:
+        return fingerprint_of(map(_bits, self._info.trainer.resident_weights()))
+
+
+def _bits(memory: Any) -> Any:
+    """A torch tensor, or a region's numpy bytes as one of 64-bit numbers."""
+    torch: Any = importlib.import_module("torch")
+    if torch.is_tensor(memory):
+        return memory
+    return torch.from_numpy(memory[: memory.size // 8 * 8]).view(torch.int64)
