@@ -5,6 +5,8 @@
 #                   $TMPDIR when there is no writable home
 #   BAZEL_FLAGS     more flags, put after the command: BAZEL_FLAGS='--jobs=1 --config=asan'
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh" "${1:-}"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 output_root() {

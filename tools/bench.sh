@@ -1,5 +1,6 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [--help | OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [OPTION...]
+# Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path and a full copy, over loopback and
@@ -12,9 +13,11 @@
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [--help | OPTION...]}"
+name="${1:?usage: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2
@@ -23,7 +26,7 @@ if [[ "$name" == gate ]]; then config=(); fi
 tools/bazel.sh build "${config[@]}" --noshow_progress "$target" >&2
 bin="$(tools/bazel.sh info "${config[@]}" --noshow_progress bazel-bin 2>/dev/null)"
 
-if [[ ("$name" == codec || "$name" == quantised) && " $* " != *" --trace"[\ =]* && " $* " != *" --help "* ]]; then
+if [[ ("$name" == codec || "$name" == quantised) && " $* " != *" --trace"[\ =]* ]]; then
   steps="$(mktemp -d)"
   trap 'rm -rf "$steps"' EXIT
   if [[ -f ../shared/data/rl_trace/unpack.py ]]; then

@@ -18,7 +18,6 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --engines=*) folder="${1#*=}"; shift ;;
     --only=*) only="${1#*=}"; shift ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "capture_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

@@ -15,7 +15,6 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --python=*) python="${1#*=}"; shift ;;
     --python) python="${2:?--python: expected the path of a Python with transformers}"; shift 2 ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "declare_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

@@ -3,7 +3,11 @@
 #
 #   tools/demo_vllm.sh --python PYTHON [OPTION...]    PYTHON: of an environment with vLLM and transformers, numpy, grpcio
 #                                                     and protobuf; by default $DWS_ENGINE_PYTHON
-#   tools/demo_vllm.sh --python PYTHON --help         lists the options
+#   --steps N             policy-gradient steps (50)
+#   --warm-up N           supervised steps before (100)
+#   --seed N              of everything random (1)
+#   --limit N             seconds for all of it (900)
+#   --stale-checkpoint    compare with the checkpoint of the version before the last: the demo must fail
 #
 # Ends with a verdict, within five minutes on two processors that do nothing else; the exit status is 0 only when every
 # claim holds. If no Python is named it is skipped with a message. LD_LIBRARY_PATH is for the trainer and vLLM alone.

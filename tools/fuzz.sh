@@ -10,6 +10,8 @@
 #   DWS_FUZZ_DIR        where inputs are kept between runs; default: a new folder, removed without a finding
 #   DWS_INSTRUCTION_SET portable or avx2: fuzz those kernels
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=60
@@ -21,7 +23,6 @@ while [[ $# -gt 0 ]]; do
     --seconds) seconds="${2:?--seconds needs a number}"; shift ;;
     --cpu-seconds) cpu_seconds="${2:?--cpu-seconds needs a number}"; shift ;;
     --keep) keep=yes ;;
-    -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     -*) echo "fuzz.sh: unknown option $1 (--help has them)" >&2; exit 2 ;;
     *) targets+=("$1") ;;
   esac

@@ -10,6 +10,8 @@
 # the device kernels; without it only a dry run is useful, and the script prints that. docs/gpu.md says
 # what the other machine needs. BAZEL_FLAGS as for tools/bazel.sh.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 022
 
@@ -17,7 +19,6 @@ dry_run=0
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --dry-run) dry_run=1; shift ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "gpu_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

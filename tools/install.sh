@@ -1,7 +1,9 @@
 #!/bin/bash
-# Installs the packages of tools/apt_packages.txt that are missing, with apt, as root or through sudo.
-# Prints nothing when all are there.
+# Installs the packages of tools/apt_packages.txt that are missing, with apt, as root or through sudo:
+# tools/install.sh prints nothing when all are there.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 
 list="$(dirname "${BASH_SOURCE[0]}")/apt_packages.txt"
 mapfile -t packages < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$list")

@@ -1,6 +1,9 @@
 # shellcheck shell=bash disable=SC2034  # sets variables of the script that sources it
 # Sourced by the checks that need packages which Debian does not have: which Python has them, and the programs that
 # run beside it.
+set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 
 # require_python PYTHON WHAT VARIABLE TEST: sets $python to the absolute path of PYTHON. Ends the script with a message:
 # with status 0 if PYTHON is empty, for the check is skipped; with status 1 if it is not there or `PYTHON -c TEST` fails,

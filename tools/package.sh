@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the release packages, in dist/ (or the folder named by --out):
+# Makes the release packages, in dist/ or the folder that is named: tools/package.sh [--out FOLDER]
 #
 #   dws_VERSION_amd64.deb             daemons, dwsctl, units, configuration; Debian 12's libraries
 #   python3-dws_VERSION_all.deb       the Python client
@@ -13,6 +13,8 @@
 # SOURCE_DATE_EPOCH, or, outside a repository, that of deploy/debian/changelog. BAZEL_FLAGS as for
 # tools/bazel.sh.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 022
 
@@ -20,7 +22,6 @@ out=dist
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --out) out="${2:?--out FOLDER}"; shift 2 ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "package.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

@@ -18,6 +18,8 @@
 # Everything runs in namespaces of mounts and processes of its own, which end with the script. No systemd runs
 # in 1 and 2.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 top="$PWD"
 
@@ -27,7 +29,6 @@ while [[ $# -gt 0 ]]; do
     --dist) dist="$(cd "${2:?--dist FOLDER}" && pwd)"; shift 2 ;;
     --base) base="$(cd "${2:?--base FOLDER}" && pwd)"; shift 2 ;;
     --part) part="${2:?--part debian|archive|systemd}"; shift 2 ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "package_test.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

@@ -7,6 +7,8 @@
 #   tools/promtool.sh --path      prints where it is; status 1 when there is none
 #   tools/promtool.sh ARGUMENT... runs it
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh" "${1:-}"
 
 cached="${XDG_CACHE_HOME:-$HOME/.cache}/dws/promtool"
 

@@ -19,7 +19,6 @@ while [[ $# -gt 0 ]]; do
     --python=*) python="${1#*=}"; shift ;;
     --python) python="${2:?--python: expected the path of a Python}"; shift 2 ;;
     --verbose) options+=("$1"); shift ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "quantise_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

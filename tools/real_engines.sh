@@ -17,6 +17,8 @@
 # Without engines it is skipped with a message. Otherwise a line for each cell, and a table at the end; the exit status
 # is 0 when each cell is as it should be. docs/engines.md says what is checked.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 
 folder="${DWS_ENGINES:-}"
 install=""
@@ -29,7 +31,6 @@ while [[ $# -gt 0 ]]; do
     --results=*) options+=("--results=$(realpath -m "${1#*=}")"); shift ;;
     --logs=*) options+=("--logs=$(realpath -m "${1#*=}")"); shift ;;
     --only=* | --seconds=* | --minutes=* | --all | --list) options+=("$1"); shift ;;
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "real_engines.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done

@@ -8,11 +8,10 @@
 #   --trace       print what happens in every course
 #   --mutations   counts the seeds until each of eleven broken rules is noticed; fails when one is not
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-case "${1:-}" in
-  -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-esac
 tools/install.sh
 tools/bazel.sh build --config=opt //tests/simulation:simulate
 exec "$(tools/bazel.sh info --config=opt bazel-bin 2>/dev/null)/tests/simulation/simulate" "$@"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Makes what --config=static needs and Debian does not have: the static archive of prometheus-cpp, from
-# Debian's own source package of the version installed here.
+# Debian's own source package of the version installed here: tools/static_archives.sh
 #
 # The source comes through apt (which checks its signature), from where this machine's packages come
 # from: its own list of sources with "deb" read as "deb-src", in a folder of its own; the machine's
@@ -9,6 +9,8 @@
 #   DWS_DEBIAN_SOURCES  folder with prometheus-cpp_VERSION.dsc and the files it names; nothing is
 #                       fetched then
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 folder="tools/bazel/debian/static"

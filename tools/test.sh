@@ -5,6 +5,8 @@
 # in BAZEL_FLAGS; a target among them replaces //... . The last line is `N passed, M failed`, counted
 # in test cases; the exit status is not 0 when one failed, one did not build, or nothing ran.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/install.sh

@@ -5,6 +5,8 @@
 # the programs of such a build start and commit over host memory without a driver. The arguments go to
 # tools/test.sh, and the last line is its. Without a toolkit it prints one line that nothing was tested.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 home="${CUDA_HOME:-/usr/local/cuda}"

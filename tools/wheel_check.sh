@@ -5,6 +5,8 @@
 #
 # pip fetches them; where it cannot, the check is skipped with a message.
 set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests=(engine_suspend_test plugin_step_gate_test digest_test lease/lease_test)
@@ -16,7 +18,6 @@ folder="$work"
 case "${1:-}" in
   "") ;;
   --keep=*) folder="$(realpath -m "${1#*=}")" ;;
-  -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
   *) echo "wheel_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
 esac
 
