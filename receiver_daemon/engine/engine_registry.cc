@@ -134,6 +134,7 @@ Status EngineRegistry::OnDescriptors(Generation generation, std::vector<UniqueFd
     Registration& registration =
         ranks_.emplace(memory->engine_rank, std::move(found->second)).first->second;
     unfinished_.erase(found);
+    stopped_.erase(memory->engine_rank);
     registration.memory = memory;
     LogInfo("engine_attached",
             {{"rank", memory->engine_rank},
@@ -162,6 +163,13 @@ Result<std::shared_ptr<EngineLease>> EngineRegistry::FindLease(uint32_t engine_r
         generation.value());
   }
   return found->second.lease;
+}
+
+void EngineRegistry::OnStopped(Generation generation, std::string reason) {
+  MutexLock lock(mutex_);
+  if (const Registration* const found = Find(generation)) {
+    stopped_[found->plan.engine_rank] = std::move(reason);
+  }
 }
 
 void EngineRegistry::End(Generation generation, const Status& reason) {
@@ -290,8 +298,12 @@ std::string EngineRegistry::Missing() const {
           std::any_of(unfinished_.begin(), unfinished_.end(),
                       [rank](const auto& entry) { return entry.second.plan.engine_rank == rank; });
       if (comes) return fmt::format("engine rank {} has not handed its memory over", rank);
-      return ranks_.empty() ? "engine rank 0 is not attached"
-                            : fmt::format("engine rank {} of {} is not attached", rank, world_size);
+      const auto stopped = stopped_.find(rank);
+      const std::string why =
+          stopped == stopped_.end() ? "" : fmt::format(": it has stopped: {}", stopped->second);
+      return ranks_.empty()
+                 ? fmt::format("engine rank 0 is not attached{}", why)
+                 : fmt::format("engine rank {} of {} is not attached{}", rank, world_size, why);
     }
     if (found->second.lease->state() == EngineLease::State::kUnopened) {
       return fmt::format("engine rank {} has not opened its lease", rank);

@@ -91,6 +91,10 @@ class EngineRegistry {
   // A lease was opened, or asks for a commit: wakes those who wait for it.
   void OnLeaseChanged() { changed_.Notify(); }
 
+  // The engine has stopped for good: Missing says why until the rank attaches again. Does nothing if
+  // the generation is unknown.
+  void OnStopped(Generation generation, std::string reason);
+
   // Ends a registration, its lease and its connection; the memory is unmapped when its last user
   // releases it. Does nothing if the generation is unknown.
   void End(Generation generation, const Status& reason);
@@ -137,6 +141,7 @@ class EngineRegistry {
   Status ended_ GUARDED_BY(mutex_);                                   // by EndForGood
   std::map<uint32_t, Registration> ranks_ GUARDED_BY(mutex_);         // by engine rank, with memory
   std::map<Generation, Registration> unfinished_ GUARDED_BY(mutex_);  // without memory
+  std::map<uint32_t, std::string> stopped_ GUARDED_BY(mutex_);        // why, by engine rank
   ChangeSignal& changed_;
 };
 

@@ -79,6 +79,11 @@ Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
       return OkStatus();
     case v1::LeaseUp::kCommitRequest:
       return HandleCommitRequest(*held, message.commit_request());
+    case v1::LeaseUp::kStopped: {
+      std::string reason(Utf8Prefix(message.stopped().reason(), limits::kErrorBytesMax));
+      registry_.OnStopped(held->generation(), reason);
+      return FailedPreconditionError("the engine has stopped: {}", reason);
+    }
     case v1::LeaseUp::MESSAGE_NOT_SET:
       break;  // from a newer minor version: ignored
   }

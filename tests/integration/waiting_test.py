@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import unittest
 
@@ -114,6 +115,30 @@ class EngineWaitsTest(IntegrationCase):
         )
         self.assertIn("no trainer layout yet", self.reason(engine))
         self.assertNotIn("Socket closed; lost", self.reason(engine).split("attaching", 1)[1])
+
+
+class StoppedEngineTest(IntegrationCase):
+    def test_a_receiver_whose_engine_has_stopped_is_not_ready_and_says_why(self) -> None:
+        self.start()
+        trainer, engine = self.trainer(), self.engine()
+        trainer.register(TENSORS)
+        trainer.publish(1)
+        engine.attach(TENSORS)
+        self.await_version(engine, 1)
+        with engine.running(20):
+            engine.stop("'layers.0.copy' keeps old weights")
+        receiver = self.cluster.receivers[0]
+
+        def status() -> str:
+            command = [DWSCTL, "status", f"--socket={receiver.socket}"]
+            return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+        wanted = r"not ready: engine rank 0 is not attached: it has stopped:\s+'layers.0.copy' keeps old weights"
+        eventually(lambda: re.search(wanted, status()) is not None, status)
+        another = self.engine()
+        another.attach(TENSORS)
+        self.await_version(another, 1)
+        eventually(lambda: "it has stopped" not in status(), status)
 
 
 if __name__ == "__main__":

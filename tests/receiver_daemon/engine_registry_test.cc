@@ -200,6 +200,24 @@ TEST_CASE("the share of a receiver is what its ranks hold together", "[registry]
   CHECK_THAT(layouts->SliceName(3), Catch::Contains("not in this layout of 3 slices"));
 }
 
+TEST_CASE("a rank that has stopped is named with its reason until it attaches again",
+          "[registry]") {
+  ChangeSignal changed;
+  EngineRegistry registry(Generation(1), changed);
+  const LayoutSetPtr layouts = LayoutOf({"a", "b"});
+  REQUIRE(Attach(registry, 0, layouts, {"a"}).ok());
+  REQUIRE(Attach(registry, 1, layouts, {"b"}).ok());
+  const Generation generation = registry.Ranks()[1].generation;
+  registry.OnStopped(Generation(99), "of nobody");
+  registry.OnStopped(generation, "'layers.0' keeps a copy");
+  registry.End(generation, FailedPreconditionError("the engine has stopped"));
+  CHECK(registry.Missing() ==
+        "engine rank 1 of 2 is not attached: it has stopped: 'layers.0' keeps a copy");
+  REQUIRE(Attach(registry, 1, layouts, {"b"}).ok());
+  registry.End(registry.Ranks()[1].generation, UnavailableError("the engine hung up"));
+  CHECK(registry.Missing() == "engine rank 1 of 2 is not attached");
+}
+
 TEST_CASE("an engine that is ended for good is paused first and cannot attach again",
           "[registry]") {
   ChangeSignal changed;

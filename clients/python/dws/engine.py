@@ -105,6 +105,7 @@ class Engine:
         self._link = ReceiverLink(socket, engine_rank, self._lease)
         self._boundaries = Boundaries(socket)
         self._attachment: Optional[Attachment] = None
+        self._stopped: Optional[str] = None
 
     def attach(
         self,
@@ -201,7 +202,7 @@ class Engine:
         Raises (at its begin):
           EnginePaused: not released in time; `reason` says why. With a timeout of 2 s or more the
             receiver is asked, within that time: "no trainer layout yet", "version 7 is being
-            fetched".
+            fetched". At once if the engine has stopped.
           StateError: a `with` while another task of this thread is inside; `async with` outside of a
             task; blocks of one thread or task that overlap, so that it never leaves all of them while a
             commit waits.
@@ -314,6 +315,22 @@ class Engine:
     def _require_attached(self) -> None:
         if self._attachment is None:
             raise StateError("call attach() first")
+
+    def stop(self, reason: str) -> None:
+        """Ends the engine's forward passes for good, because they would compute with wrong weights: no more
+        begin, and the receiver is not ready and shows the reason. May be called inside `running`. The
+        engine stays attached to nothing; `close` it.
+
+        Args:
+          reason: what is wrong, and what to do, in words.
+        """
+        self._stopped = reason
+        self._link.stop(reason)
+
+    @property
+    def stopped(self) -> Optional[str]:
+        """The reason of `stop`; None: it was not called."""
+        return self._stopped
 
     @property
     def grant(self) -> Optional[Grant]:

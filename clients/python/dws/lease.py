@@ -114,6 +114,7 @@ class ExecutionLease:
         self._grant: Optional[Grant] = None
         self._reason = "never released: the first version has not been committed yet"
         self._detail = ""  # what the receiver adds
+        self._ended = False
         self._blocks: dict[int, Block] = {}  # those inside by number, in the order of their enters
         self._numbers = itertools.count()
         self._waiting: set[asyncio.Future[None]] = set()  # of tasks, for the gate to open
@@ -145,7 +146,7 @@ class ExecutionLease:
           timeout: seconds, None = for ever.
 
         Raises:
-          EnginePaused: shut for `timeout` seconds.
+          EnginePaused: shut for `timeout` seconds, or for good.
           StateError: another task of this thread is inside, which could not leave meanwhile; or
             blocks of this thread have overlapped for too long while the gate was shut.
         """
@@ -160,7 +161,8 @@ class ExecutionLease:
             if block is not None:
                 return block
             self._refuse_overlap(self._of_thread())
-            if not self._changed.wait_for(lambda: self._grant is not None, timeout):
+            self._changed.wait_for(lambda: self._ended or self._grant is not None, timeout)
+            if self._grant is None:
                 raise EnginePaused(self._why())
             block = self._let_in()
             assert block is not None
@@ -170,7 +172,7 @@ class ExecutionLease:
         """As `enter`, but only the calling task waits.
 
         Raises:
-          EnginePaused: shut for `timeout` seconds.
+          EnginePaused: shut for `timeout` seconds, or for good.
           StateError: not called by a task of asyncio; or blocks of this task have overlapped for too
             long while the gate was shut.
         """
@@ -188,7 +190,7 @@ class ExecutionLease:
                     return block
                 self._refuse_overlap([one for one in self._open_around() if one.caller is task])
                 left = None if end is None else end - loop.time()
-                if left is not None and left <= 0:
+                if self._ended or (left is not None and left <= 0):
                     raise EnginePaused(self._why())
                 opened: asyncio.Future[None] = loop.create_future()
                 self._waiting.add(opened)
@@ -228,10 +230,14 @@ class ExecutionLease:
             )
 
     def wait_until(self, wanted: Callable[[Grant], bool], timeout: float) -> Optional[Grant]:
-        """A grant that is `wanted`; None if there is none within `timeout` seconds."""
+        """A grant that is `wanted`; None if there is none within `timeout` seconds, or will be none."""
+
+        def has_it() -> bool:
+            return self._grant is not None and wanted(self._grant)
+
         with self._changed:
-            self._changed.wait_for(lambda: self._grant is not None and wanted(self._grant), timeout)
-            return self._grant if self._grant is not None and wanted(self._grant) else None
+            self._changed.wait_for(lambda: self._ended or has_it(), timeout)
+            return self._grant if has_it() else None
 
     def leave(self, block: Block) -> None:
         """Ends a block. Also on another thread or in another task than its enter, as a generator that
@@ -254,7 +260,16 @@ class ExecutionLease:
             if self._grant is not None and not self._blocks:
                 self._start_pause()
             self._grant = None
-            self._reason, self._detail = reason, ""
+            if not self._ended:
+                self._reason, self._detail = reason, ""
+
+    def end(self, reason: str) -> None:
+        """As `shut`, for good: what waits for the gate, and what comes later, gets EnginePaused at once. The first
+        reason stays."""
+        with self._changed:
+            self.shut(reason)
+            self._ended = True
+            self._tell_waiting()
 
     def explain(self, detail: str) -> None:
         """Adds the receiver's reason why the gate is shut, until it is shut for another reason."""
@@ -280,12 +295,14 @@ class ExecutionLease:
             return self._changed.wait_for(lambda: not self._blocks, timeout)
 
     def open(self, grant: Grant) -> None:
-        """Lets everything in with `grant`.
+        """Lets everything in with `grant`; nothing after `end`.
 
         Raises:
           StateError: a block is inside: a resume without a pause before it.
         """
         with self._changed:
+            if self._ended:
+                return
             if self._blocks:
                 raise StateError(f"resumed at version {grant.version} while forward passes run")
             now = self._clock()
@@ -298,10 +315,13 @@ class ExecutionLease:
                 self._first_open = now
             self._grants += 1
             self._grant = grant
-            self._changed.notify_all()
-            for opened in tuple(self._waiting):
-                with contextlib.suppress(RuntimeError):  # its loop is closed
-                    opened.get_loop().call_soon_threadsafe(_wake, opened)
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        self._changed.notify_all()
+        for opened in tuple(self._waiting):
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                opened.get_loop().call_soon_threadsafe(_wake, opened)
 
     @property
     def stopped_seconds(self) -> float:

@@ -115,6 +115,11 @@ class LeaseStream:
             request.stream.CopyFrom(stream.to_proto())
         self._send(commit_request=request)
 
+    def stop(self, reason: str) -> None:
+        """Tells the receiver that the engine has stopped for good: it ends the stream."""
+        self._send(stopped=engine_pb2.EngineStopped(reason=reason[:_ERROR_CHARACTERS_MAX]))
+        self._outgoing.put(None)
+
     def cancel(self) -> None:
         """Ends the stream; serve() returns soon after."""
         self._call.cancel()

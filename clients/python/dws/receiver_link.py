@@ -192,12 +192,23 @@ class ReceiverLink:
                 last_error=printable(self._last_error),
             )
 
+    def stop(self, reason: str) -> None:
+        """As Engine.stop. The receiver ends the registration when it has read the reason, and the lease
+        thread then ends."""
+        self._closing.set()
+        self._awake.set()
+        self._lease.end(reason)
+        with self._guard:
+            self._last_error = reason
+            if self._stream is not None:
+                self._stream.stop(reason)
+
     def close(self, timeout: float) -> None:
         """Gives up the lease and ends the registration for good. Idempotent."""
         deadline = Deadline(timeout)
         self._closing.set()
         self._awake.set()
-        self._lease.shut("closed")
+        self._lease.end("closed")
         if not self._end_registration(timeout):
             warnings.warn(
                 f"the receiver on {self._socket} still used the weights {timeout:g} s after close(): "

@@ -315,6 +315,24 @@ class EngineTest(unittest.TestCase):
             engine.wait_ready(0)
         engine.close()
 
+    def test_an_engine_that_stops_tells_the_receiver_why_and_attaches_no_more(self) -> None:
+        engine, down, up = self.attached({"a": np.zeros(4, np.float32)})
+        down.put(resume(1))
+        with engine.running(20):
+            engine.stop("'layers.0.copy' is a copy of a weight")
+            with engine.running(0):  # what is inside goes on
+                pass
+        self.assertEqual(up.get(timeout=20).stopped.reason, "'layers.0.copy' is a copy of a weight")
+        down.put(None)
+        for timeout in (0, 60, None):
+            with self.assertRaisesRegex(dws.EnginePaused, "'layers.0.copy' is a copy of a weight"):
+                engine.wait_ready(timeout)
+        eventually(lambda: not engine.stats().connected, "the lease has ended")
+        self.assertEqual(engine.stats().reattachments, 0)
+        engine.close()
+        with self.assertRaisesRegex(dws.EnginePaused, "'layers.0.copy' is a copy of a weight"):
+            engine.wait_ready(0)
+
     def test_a_closed_engine_leaves_no_call_to_the_garbage_collector(self) -> None:
         gc.collect()
         gc.disable()

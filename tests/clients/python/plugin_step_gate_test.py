@@ -22,7 +22,9 @@ def grant(version: int) -> dws.Grant:
 
 
 class LeaseOnly:
-    """A stand-in for Engine with only `running`; the test controls its lease."""
+    """A stand-in for Engine with only what a gate calls; the test controls its lease."""
+
+    stopped: Optional[str] = None
 
     def __init__(self) -> None:
         self.lease = ExecutionLease()
@@ -109,6 +111,16 @@ class StepGateTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.EnginePaused, "closed for the test"):
             second.result(WAIT_SECONDS)
         self.assertTrue(self.engines[0].lease.wait_empty(0))
+
+    def test_when_one_rank_has_stopped_none_waits(self) -> None:
+        self.engines[0].lease.open(grant(1))
+        self.engines[1].lease.shut("it has a copy of a weight")
+        self.engines[1].stopped = "it has a copy of a weight"
+        first, second = self.run_both(lambda gate: gate.wrap(lambda: "ran")(), timeout=3600)
+        with self.assertRaisesRegex(dws.EnginePaused, "another rank"):
+            first.result(WAIT_SECONDS)
+        with self.assertRaisesRegex(dws.EnginePaused, "it has a copy of a weight"):
+            second.result(WAIT_SECONDS)
 
     def test_a_pass_inside_a_pass_needs_no_agreement(self) -> None:
         for engine in self.engines:

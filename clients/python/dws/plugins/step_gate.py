@@ -86,7 +86,7 @@ class StepGate:
           Grant: the weights in memory, on all ranks.
 
         Raises:
-          EnginePaused: not released in time on this rank or another; raised on all.
+          EnginePaused: not released in time on this rank or another, or one has stopped; raised on all.
           StateError: as Engine.running, by `with`; the other ranks raise EnginePaused.
         """
         if self._thread.inside is caller():
@@ -195,7 +195,8 @@ class StepGate:
                 except StateError as error:  # the other ranks wait for this one's answer
                     failure, refused = error, True
                 token = 0 if own is None else 1 + (int(own.state_token, 16) & _TOKEN_MASK)
-                patient = int(not refused and time.monotonic() < deadline)
+                waits = not refused and self._engine.stopped is None
+                patient = int(waits and time.monotonic() < deadline)
                 lowest, highest, all_patient = self._minimum([token, -token, patient])
                 if own is not None and lowest == -highest > 0:
                     yield own

@@ -206,6 +206,32 @@ class TasksTest(unittest.TestCase):
         run(main())
         self.assertEqual(lease._waiting, set())
 
+    def test_a_lease_that_ends_lets_nothing_in_and_wakes_all_that_wait(self) -> None:
+        lease = ExecutionLease()
+
+        async def enter() -> None:
+            with self.assertRaisesRegex(dws.EnginePaused, "a copy of a weight"):
+                async with running(lease, None):
+                    pass
+
+        async def main() -> None:
+            waiting = asyncio.create_task(enter())
+            while not lease._waiting:
+                await asyncio.sleep(0)
+            lease.end("a copy of a weight")
+            await waiting
+
+        with futures.ThreadPoolExecutor(1) as pool:
+            blocked = pool.submit(lease.enter, None)
+            run(main())
+            with self.assertRaisesRegex(dws.EnginePaused, "a copy of a weight"):
+                blocked.result(WAIT_SECONDS)
+        lease.end("closed")
+        lease.open(grant(2))
+        lease.shut("commit")
+        run(enter())
+        self.assertIsNone(lease.wait_until(lambda held: True, 3600))
+
     def test_a_task_that_is_cancelled_leaves_nothing_behind(self) -> None:
         lease = ExecutionLease()
 
