@@ -19,10 +19,11 @@ from dws.attachment import Attachment
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
 from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
-from dws.errors import DaemonUnavailableError, InvalidArgumentError, StateError
+from dws.errors import DaemonUnavailableError, InvalidArgumentError, LayoutError, StateError
+from dws.held.watch import CopyWatch, explained
 from dws.lease import Block, ExecutionLease, Grant
 from dws.lease_stream import PostCommitHook
-from dws.mapping import Mapped
+from dws.mapping import Mapped, source_of
 from dws.receiver_link import (
     ATTACH_TIMEOUT_SECONDS,
     CLOSE_TIMEOUT_SECONDS,
@@ -31,15 +32,26 @@ from dws.receiver_link import (
     ReceiverLink,
 )
 from dws.stream import Stream
+from dws.torch_module import is_module, named_tensors
 
 
 class Running:
     """As Engine.running. Lifecycle: made, entered once by `with` or `async with`, left."""
 
-    def __init__(self, link: ReceiverLink, lease: ExecutionLease, timeout: Optional[float]) -> None:
+    def __init__(
+        self,
+        link: ReceiverLink,
+        lease: ExecutionLease,
+        timeout: Optional[float],
+        passed: Optional[Callable[[], None]] = None,
+    ) -> None:
+        """Args:
+        passed: called inside, at the end of a block that is not part of another one and has not failed.
+        """
         self._link = link
         self._lease = lease
         self._timeout = timeout
+        self._passed = passed
         self._used = False
         self._block: Optional[Block] = None
 
@@ -48,17 +60,21 @@ class Running:
         self._block = self._link.enter(self._timeout)
         return self._block.grant
 
-    def __exit__(self, *unused: Any) -> None:
+    def __exit__(self, kind: Any, *unused: Any) -> None:
         assert self._block is not None
-        self._lease.leave(self._block)
+        try:
+            if self._passed is not None and kind is None and self._block.outermost:
+                self._passed()
+        finally:
+            self._lease.leave(self._block)
 
     async def __aenter__(self) -> Grant:
         self._use()
         self._block = await self._link.enter_async(self._timeout)
         return self._block.grant
 
-    async def __aexit__(self, *unused: Any) -> None:
-        self.__exit__()  # awaits nothing: a coroutine that is closed leaves too
+    async def __aexit__(self, *error: Any) -> None:
+        self.__exit__(*error)  # awaits nothing: a coroutine that is closed leaves too
 
     def _use(self) -> None:
         if self._used:
@@ -106,6 +122,7 @@ class Engine:
         self._boundaries = Boundaries(socket)
         self._attachment: Optional[Attachment] = None
         self._stopped: Optional[str] = None
+        self._watch: Optional[CopyWatch] = None
 
     def attach(
         self,
@@ -117,62 +134,64 @@ class Engine:
         drain: Optional[Callable[[], None]] = None,
         timeout: float = ATTACH_TIMEOUT_SECONDS,
         commits_on_request: bool = False,
+        kept: Sequence[str] = (),
+        watch: Optional[CopyWatch] = None,
     ) -> dict[str, Any]:
         """Registers the engine's weights, after moving those of the host into shared memory.
 
-        Tensors of CUDA devices stay where they are and are written in place, with their strides;
-        those of the host are copied in, contiguous. A target may have both.
+        Tensors of CUDA devices stay where they are and are written in place, with their strides; those of
+        the host are copied in, contiguous, and what shares memory with them moves with them. Both may be.
 
         Args:
-          target: a torch module (its parameters and persistent buffers; tied ones once, under the
-            first of their names; those of the host become views), or name -> numpy array, torch
-            tensor, or any object with `__cuda_array_interface__`.
-          mapping: engine name -> what it is made of (see dws.mapping); by default the canonical
-            tensor of the same name. None leaves a tensor alone: it belongs to the engine.
+          target: a torch module (its parameters and persistent buffers; tied ones once, under their first
+            name; those of the host become views), or name -> numpy array, torch tensor, or
+            `__cuda_array_interface__`.
+          mapping: engine name -> what it is made of (see dws.mapping), by default the canonical tensor of
+            that name; None: it belongs to the engine, and is left alone.
           excluded: canonical tensors that this engine intentionally does not hold.
-          post_commit: called with the version after each commit, before the engine resumes, to
-            rebuild derived tensors; must be idempotent. Runs on a background thread. The devices
-            that hold weights are synchronised after it.
+          post_commit: called with the version after each commit, before the engine resumes, to rebuild
+            derived tensors; idempotent. On a background thread; devices are synchronised after it.
           rebuild: as post_commit, and called before it, with the canonical tensors that may have changed
             since it last returned; with None if that is not known.
-          drain: called after forward passes have ended; returns when none of their work is running
-            any more. The devices that hold weights are synchronised after it in any case.
-          timeout: seconds; the receiver answers when it knows the trainer's layout, and that is cut
-            as the engine needs it.
+          drain: called after forward passes; returns when none of their work is running any more. The
+            devices that hold weights are synchronised after it in any case.
+          timeout: seconds, in which the receiver gets the trainer's layout, cut as the engine needs it.
           commits_on_request: versions are staged as they come, and committed only in `let_commit`.
             The same for all ranks of an engine; not in a commit group.
+          kept: names of a module's tensors, "layers.*.norm_fp32", that may be copies of weights. Without a hook
+            a module that has others is refused, and stopped (see `stop`) if its first passes make some.
+          watch: of the model that computes with the target; by default of a target that is a module.
 
         Returns:
           name -> view of shared memory, or the tensor itself if it is on a device. A module uses
           the views already; the owner of a dict must use them instead of its own arrays.
 
         Raises:
-          LayoutError, DTypeError: a tensor that cannot be mapped or shared, by name.
-          CudaError: the driver failed, or a device did.
+          LayoutError, DTypeError: a tensor that cannot be mapped or shared, or is a copy of a weight, by name.
+          CudaError: the driver or a device failed.
           InvalidArgumentError: the receiver refused: unknown tensor, wrong shape, a slice that
             the senders refuse to cut (the message says why), tensors neither mapped nor excluded.
           DaemonUnavailableError: no receiver; the message says how to start it.
-          DeadlineError: not attached in time; the message says what the receiver waits for ("no
-            trainer layout yet", "no sender is connected"), or that it does not answer.
+          DeadlineError: not attached in time; the message says what the receiver waits for, if it answers.
           EngineEndedError: the commit group of this engine has ended.
           StateError: already attached.
         """
-        if self._attachment is not None:
-            raise StateError("this Engine is attached: make another one to attach other tensors")
-        attachment = Attachment(target, mapping)
-        attachment.request.engine_rank = self.engine_rank
-        attachment.request.engine_world_size = self.world_size
-        attachment.request.excluded.extend(excluded)
+        self._require_unattached()
         has_hook = post_commit is not None or rebuild is not None
-        attachment.request.has_post_commit_hook = has_hook
-        attachment.request.commits_on_request = commits_on_request
+        if watch is None and is_module(target):
+            watch = _watch(target, mapping, kept, refuses=not has_hook)
+        attachment = Attachment(target, mapping, None if watch is None else watch.model)
+        request = attachment.request
+        request.engine_rank, request.engine_world_size = self.engine_rank, self.world_size
+        request.excluded.extend(excluded)
+        request.has_post_commit_hook, request.commits_on_request = has_hook, commits_on_request
         self._link.attach(attachment, drain, timeout)
         try:
             attachment.bind()
         except BaseException:
             self.close()
             raise
-        self._attachment = attachment
+        self._attachment, self._watch = attachment, watch
         self._link.keep(post_commit, rebuild)
         return attachment.views
 
@@ -207,7 +226,18 @@ class Engine:
             task; blocks of one thread or task that overlap, so that it never leaves all of them while a
             commit waits.
         """
+        return Running(self._link, self._lease, timeout, self.passed)
+
+    def inside(self, timeout: Optional[float] = None) -> Running:
+        """As `running`, for blocks in which perhaps no forward pass is run: call `passed` if one was."""
         return Running(self._link, self._lease, timeout)
+
+    def passed(self) -> None:
+        """A forward pass has ended, in a block of `inside`. After some of the first passes the model is looked
+        at: if a layer has made a copy of a weight, which no commit changes, the engine stops."""
+        wrong = None if self._watch is None or self._stopped is not None else self._watch.after_pass()
+        if wrong is not None:
+            self.stop(wrong)
 
     def wait_ready(self, timeout: float) -> Grant:
         """Waits until the engine is released, if it is not; returns what is in memory. Blocks the
@@ -218,7 +248,7 @@ class Engine:
         """
         grant = self.grant
         if grant is None:
-            with self.running(timeout) as grant:
+            with self.inside(timeout) as grant:
                 pass
         return grant
 
@@ -312,6 +342,10 @@ class Engine:
         self._require_attached()
         self._link.refresh(timeout)
 
+    def _require_unattached(self) -> None:
+        if self._attachment is not None:
+            raise StateError("this Engine is attached: make another one to attach other tensors")
+
     def _require_attached(self) -> None:
         if self._attachment is None:
             raise StateError("call attach() first")
@@ -357,3 +391,20 @@ class Engine:
 
     def __exit__(self, *unused: Any) -> None:
         self.close()
+
+
+def _watch(module: Any, mapping: Optional[Mapped], kept: Sequence[str], refuses: bool) -> CopyWatch:
+    """As CopyWatch.
+
+    Raises:
+      LayoutError: the module has a copy of a weight.
+    """
+
+    def weights() -> dict[str, Any]:
+        return {n: t for n, t in named_tensors(module).items() if source_of(n, mapping) is not None}
+
+    watch = CopyWatch(module, weights, kept, refuses=refuses)
+    copies = watch.before_attach()
+    if copies:
+        raise LayoutError(explained(copies))
+    return watch

@@ -73,12 +73,14 @@ class Block:
       grant: the weights in memory until it is left.
       continued: how often blocks were continued up to it while the gate was shut; 0: it came through
         the open gate.
+      outermost: it is not part of another block.
       caller, thread: what entered it.
     """
 
     number: int  # of the lease
     grant: Grant
     continued: int
+    outermost: bool
     caller: Caller
     thread: threading.Thread
 
@@ -216,7 +218,7 @@ class ExecutionLease:
                 return None
             grant = around[0].grant
         block = Block(
-            next(self._numbers), grant, continued, caller(), threading.current_thread()
+            next(self._numbers), grant, continued, not around, caller(), threading.current_thread()
         )
         self._blocks[block.number] = block
         self._around.set((*(outer.number for outer in around), block.number))

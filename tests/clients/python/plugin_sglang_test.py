@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 
 import dws
 import dws.plugins.sglang_version
@@ -235,6 +236,46 @@ class SglangTest(unittest.TestCase):
         object.__setattr__(model, "_derived_weight_cache_error", "splits would be stale")
         with self.assertRaisesRegex(dws.LayoutError, "splits would be stale"):
             Scheduler(model)
+
+    def copying(self, made: Any) -> Any:
+        """A model whose norm has a copy."""
+        model = RankModel(SMALL, 0, 1)
+        self.addCleanup(self.detach, model)
+        norm = dict(model.named_parameters())["model.norm.weight"]
+        norm.data.copy_(torch.arange(24) / 7)
+        object.__setattr__(model, "norm_fp32", norm.detach().float() if made else None)
+        object.__setattr__(model, "norm", norm)
+        return model
+
+    def test_a_model_that_keeps_a_copy_of_a_weight_is_refused_unless_it_is_named(self) -> None:
+        self.load_plugins()
+        runtime_context.publish()
+        with self.assertRaisesRegex(dws.LayoutError, "'norm_fp32' .RankModel.* copy of weight 'model.norm.weight'"):
+            Scheduler(self.copying(True))
+        self.set_variables(kept=["norm_*"])
+        Scheduler(self.copying(True))
+
+    def test_a_copy_that_the_model_refreshes_after_loading_is_refreshed_after_commits(self) -> None:
+        self.load_plugins()
+        runtime_context.publish()
+        model = self.copying(True)
+        object.__setattr__(model, "post_load_weights", lambda *_: model.norm_fp32.copy_(model.norm))
+        Scheduler(model)
+        self.assertTrue(self.receiver.attached.has_post_commit_hook)
+        model.norm.data.fill_(3)
+        model._dws_attached.rank._rebuild(None)
+        self.assertEqual(model.norm_fp32.tolist(), [3.0] * 24)
+
+    def test_a_pass_that_makes_a_copy_of_a_weight_is_the_last(self) -> None:
+        self.load_plugins()
+        runtime_context.publish()
+        model = self.copying(False)
+        runner = self.granted(Scheduler(model), 3)
+
+        object.__setattr__(model, "norm_fp32", model.norm.detach().float())  # as the first pass does
+        runner.forward("batch")
+        with self.assertRaisesRegex(dws.EnginePaused, "'norm_fp32' .RankModel.* copy of weight 'model.norm.weight'"):
+            runner.forward("batch")
 
     def test_a_hook_that_was_not_applied_refuses_the_attach(self) -> None:
         dws.sglang.register()

@@ -28,9 +28,13 @@ class LeaseOnly:
 
     def __init__(self) -> None:
         self.lease = ExecutionLease()
+        self.passes = 0
+
+    def passed(self) -> None:
+        self.passes += 1
 
     @contextlib.contextmanager
-    def running(self, timeout: Optional[float] = None) -> Iterator[dws.Grant]:
+    def inside(self, timeout: Optional[float] = None) -> Iterator[dws.Grant]:
         block = self.lease.enter(timeout)
         try:
             yield block.grant
@@ -101,6 +105,7 @@ class StepGateTest(unittest.TestCase):
         for engine in self.engines:
             engine.lease.open(grant(2))
         self.assertEqual([one.result(WAIT_SECONDS) for one in running], ["ran", "ran"])
+        self.assertEqual([engine.passes for engine in self.engines], [1, 1])  # rounds are none
 
     def test_all_give_up_together_and_say_why(self) -> None:
         self.engines[0].lease.open(grant(1))

@@ -100,7 +100,8 @@ def followers(moved: Mapping[str, Any], module: Any) -> list[Follower]:
     extents = Extents(moved)
     found: list[Follower] = []
     seen = {id(tensor) for tensor in moved.values()}
-    for name, tensor in itertools.chain(held_by_model(module), _known_to_python()):
+    named = ((held.name, held.tensor) for held in held_by_model(module))
+    for name, tensor in itertools.chain(named, _known_to_python()):
         if id(tensor) in seen:
             continue
         seen.add(id(tensor))

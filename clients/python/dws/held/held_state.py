@@ -12,7 +12,7 @@ import enum
 import functools
 import logging
 import types
-from typing import Any, Collection, Iterator, Mapping, Optional
+from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional
 
 import numpy as np
 
@@ -97,20 +97,42 @@ class HeldState:
             table.update(before)
 
 
-def tensor_at(root: Any, path: Path) -> Any:
-    """What a HeldState of `root` would have there now; None: no tensor."""
+def value_at(root: Any, path: Path) -> Any:
+    """What a HeldState of `root` would have there now; None: nothing."""
     value = root
     for key in path:
         parts = dict(_parts(value, value is root) or ())
         if key not in parts:
             return None
         value = parts[key]
+    return value
+
+
+def tensor_at(root: Any, path: Path) -> Any:
+    """As value_at; None: no tensor."""
+    value = value_at(root, path)
     return value if is_torch(value) else None
 
 
-def held_by_model(model: Any) -> Iterator[tuple[str, Any]]:
-    """The tensors of torch and the arrays of numpy that a model and its submodules hold, by name, such as
-    "layers.0.attention.cache.1"; hooks of modules count as held. An object of several places has its first name.
+class Held(NamedTuple):
+    """A tensor of torch or an array of numpy.
+
+    Attributes:
+      name: for users, such as "layers.0.attention.cache.1".
+      module, path: of the module that holds it, and where it is in that, for tensor_at and put_at.
+      owner: the module's name.
+    """
+
+    name: str
+    tensor: Any
+    module: Any
+    path: Path
+    owner: str
+
+
+def held_by_model(model: Any) -> Iterator[Held]:
+    """What a model and its submodules hold; hooks of modules count as held. An object of several places has its first
+    name.
 
     Args:
       model: a torch module.
@@ -118,7 +140,7 @@ def held_by_model(model: Any) -> Iterator[tuple[str, Any]]:
     modules = dict(model.named_modules())
     others = {id(module) for module in modules.values()}
     seen: dict[int, Any] = {}  # kept, so that no other object gets the number
-    for prefix, module in modules.items():
+    for owner, module in modules.items():
         todo: list[tuple[Path, Any]] = [((), module)]
         while todo:
             path, value = todo.pop()
@@ -131,11 +153,26 @@ def held_by_model(model: Any) -> Iterator[tuple[str, Any]]:
                 _LOG.warning("dws: the model holds more than %d objects: the rest is not looked at", len(seen) - 1)
                 return
             if is_torch(value) or isinstance(value, np.ndarray):
-                yield ".".join((*filter(None, (prefix,)), *(key for key in path if key not in _TABLES))), value
+                name = ".".join((*filter(None, (owner,)), *(key for key in path if key not in _TABLES)))
+                yield Held(name, value, module, path, owner)
                 value = getattr(value, "__dict__", None) or {}  # a loader, and what that holds
             if not isinstance(value, _CLOSED):
                 parts = _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False)
                 todo += [((*path, key), part) for key, part in reversed(parts or [])]
+
+
+def put_at(root: Any, path: Path, tensor: Any) -> bool:
+    """Puts a tensor where tensor_at finds another one; False: it cannot be replaced there."""
+    holder = value_at(root, path[:-1])
+    table = holder if isinstance(holder, (dict, list)) else getattr(holder, "__dict__", None)
+    if isinstance(table, list):
+        table[int(path[-1])] = tensor
+        return True
+    keys = [key for key in table if str(key) == path[-1]] if isinstance(table, dict) else []
+    for key in keys[:1]:
+        assert isinstance(table, dict)
+        table[key] = tensor
+    return bool(keys)
 
 
 def _parts(value: Any, is_root: bool) -> Optional[list[tuple[str, Any]]]:

@@ -6,18 +6,21 @@ For dws.vllm and dws.sglang, which find model and ranks in their engine.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar
 
 from dws.arrays import require_plain
 from dws.engine import Engine
 from dws.errors import InvalidArgumentError, LayoutError, StateError
-from dws.mapping import Mapped
+from dws.held.watch import CopyWatch, explained
+from dws.mapping import Mapped, source_of
 from dws.plugins.agreed_mapping import Weights, agreed_mapping
 from dws.plugins.canonical import Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
 from dws.plugins.processed import EngineProcessing, ProcessedLayers
+from dws.plugins.refreshed import RefreshedCopies
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
@@ -44,6 +47,8 @@ class AttachOptions:
         compared with it before anything is written. Reads all of it once. Its headers also say what
         load_weights is asked about, in place of those of the engine's own checkpoint.
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
+      kept: names of tensors of the model, with the wildcards of fnmatch, that may be copies of weights
+        although nothing brings them up to date after a commit.
       step_timeout: seconds that a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
       untried_version: attaches to a release of the engine that was never run with the plugin, too.
@@ -55,6 +60,7 @@ class AttachOptions:
     excluded: Sequence[str] = ()
     checkpoint: Optional[str] = None
     hooks: Optional[Hooks] = None
+    kept: Sequence[str] = ()
     step_timeout: float = STEP_TIMEOUT_SECONDS
     timeout: float = ATTACH_TIMEOUT_SECONDS
     untried_version: bool = False
@@ -128,13 +134,7 @@ class AttachedRank:
                 "many ranks of all replicas attach to this host's receiver, in the option ranks_on_host"
             )
         on_host = options.ranks_on_host or rank.together
-        given: dict[str, Any] = {name: None for name in options.own}
-        if options.given is not None:
-            extra: Mapped = resolve(options.given)(model)
-            given.update(extra)
-        for name, tensor in named_tensors(model).items():
-            if given.get(name, name) is not None:
-                require_plain(name, tensor)
+        given = _given(model, options)
         post_commit = post_commit_hook(model, options.hooks)
         checkpoint = options.checkpoint
         if checkpoint is not None:
@@ -150,6 +150,9 @@ class AttachedRank:
         self.rank = rank
         self.mapping_by = agreed.how + processed.how()
         self._processed = processed
+        weights_now = functools.partial(_weights, processed, agreed.mapping)
+        watch = CopyWatch(model, weights_now, options.kept, processed.updated(), post_commit is None)
+        self._refreshed = _refreshed(watch, weights_now(), processing)
         self.engine = Engine(socket, rank.number % on_host, on_host)
         try:
             self.engine.attach(
@@ -157,14 +160,21 @@ class AttachedRank:
                 mapping=agreed.mapping,
                 excluded=[*options.excluded, *agreed.excluded],
                 post_commit=post_commit,
-                rebuild=processed.rebuild if processed.count else None,
+                rebuild=self._rebuild if processed.count or self._refreshed else None,
                 timeout=options.timeout,
                 commits_on_request=commits_on_request,
+                watch=watch,
             )
         except BaseException:
             self.engine.close()
             raise
         self.gate = StepGate(self.engine, minimum, options.step_timeout)
+
+    def _rebuild(self, changed: Optional[frozenset[str]]) -> None:
+        if self._processed.count:
+            self._processed.rebuild(changed)
+        if self._refreshed is not None:
+            self._refreshed.run()
 
     def status(self) -> dict[str, Any]:
         """What this rank has and does, for JSON. `version` is None while it is paused; `step_open`
@@ -189,6 +199,49 @@ class AttachedRank:
     def close(self) -> None:
         """Detaches: forward passes in the gate fail from now on. Idempotent."""
         self.engine.close()
+
+
+def _given(model: Any, options: AttachOptions) -> dict[str, Any]:
+    """What the options say of parameters.
+
+    Raises:
+      As require_plain, of a parameter that does not belong to the engine.
+    """
+    given: dict[str, Any] = {name: None for name in options.own}
+    if options.given is not None:
+        extra: Mapped = resolve(options.given)(model)
+        given.update(extra)
+    for name, tensor in named_tensors(model).items():
+        if given.get(name, name) is not None:
+            require_plain(name, tensor)
+    return given
+
+
+def _weights(processed: ProcessedLayers, mapping: Mapped) -> dict[str, Any]:
+    """What commits write, as it is now."""
+    held = named_tensors(processed.target)
+    return {name: tensor for name, tensor in held.items() if source_of(name, mapping) is not None}
+
+
+def _refreshed(
+    watch: CopyWatch, weights: Mapping[str, Any], processing: Optional[EngineProcessing]
+) -> Optional[RefreshedCopies]:
+    """What the engine brings up to date of the copies of weights that the model has; None: it has none.
+
+    Raises:
+      LayoutError: nothing brings one of them up to date, by name.
+    """
+    copies = watch.before_attach()
+    if not copies:
+        return None
+    call = None if processing is None else processing.refresh()
+    refreshed = None if call is None else RefreshedCopies(call, copies, weights)
+    stale = {name: each for name, each in copies.items() if refreshed is None or name not in refreshed.copies}
+    if stale:
+        raise LayoutError(explained(stale))
+    assert refreshed is not None
+    watch.updates(held.tensor for held, _ in refreshed.copies.values())
+    return refreshed
 
 
 def attach_together(

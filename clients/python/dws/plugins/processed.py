@@ -77,6 +77,9 @@ class EngineProcessing(Protocol):
     def context(self) -> ContextManager[Any]:
         """In which `run` may be called."""
 
+    def refresh(self) -> Optional[Callable[[], Any]]:
+        """The model's own call that brings up to date what it has copied of its weights; None: it has none."""
+
 
 class ProcessedLayers:
     """Lifecycle: made; as_loaded, then keep; then `target` and `rebuild`. Threads: one at a time.
@@ -131,6 +134,10 @@ class ProcessedLayers:
             f"each commit that changes them ({kept >> 20} MiB kept for that)"
         )
 
+    def updated(self) -> list[Any]:
+        """The tensors that `rebuild` writes."""
+        return [tensor for layer in self._layers for tensor in layer.updated]
+
     def status(self) -> dict[str, Any]:
         """Of the last commit, for JSON."""
         return {"processed_layers": self.rebuilt_layers, "process_seconds": self.rebuild_seconds}
@@ -139,7 +146,7 @@ class ProcessedLayers:
     def as_loaded(self) -> Iterator[None]:
         """A block in which layers have the form that loaders take."""
         with contextlib.ExitStack() as stack:
-            if self._engine is not None and self._layers:
+            if self._engine is not None:
                 stack.enter_context(self._engine.loading())
             for layer in self._layers:
                 stack.enter_context(layer.as_loaded())
@@ -226,6 +233,7 @@ class _Layer:
 
     Attributes:
       kept_bytes: of memory beside the engine's.
+      updated: the engine's tensors that processing writes.
     """
 
     def __init__(
@@ -245,6 +253,7 @@ class _Layer:
         self._kept: dict[str, Any] = {}  # by name, as loaders take them; the live one if it is passed through
         self._made: list[Path] = []  # what has to be copied
         self.kept_bytes = 0
+        self.updated: list[Any] = []
 
     @property
     def makes(self) -> bool:
@@ -335,6 +344,7 @@ class _Layer:
                 follows = old.device.type != "cpu" or id(old) in attached
                 if not (same_place(old, tensor) and (follows or storage_of(old) not in moving)):
                     self._made.append(path)
+        self.updated += [before.tensors[path] for path in self._made]
         self._kept.update((name, live[name]) for name in passed)
         self.kept_bytes = sum(
             tensor.numel() * tensor.element_size()
@@ -356,6 +366,7 @@ class _Layer:
                 if not bytes_of(tensor).cpu().equal(was):
                     written.append(tensor)
                     tensor.data.copy_(was.view(tensor.dtype).reshape(tensor.shape))
+        self.updated += written
         # What is derived is made of what the engine has.
         if self.derives and written:
             raise LayoutError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, ContextManager, Mapping, Optional
+from typing import Any, Callable, ContextManager, Mapping, Optional
 
 from dws.plugins.layers import DERIVED, is_constant
 from dws.plugins.processed import Processing
@@ -70,6 +70,11 @@ class SglangProcessing:
         """As EngineProcessing."""
         return _nothing_derived(self._model)
 
+    def refresh(self) -> Optional[Callable[[], Any]]:
+        """As EngineProcessing: what SGLang calls when it has loaded weights."""
+        found: Optional[Callable[[], Any]] = getattr(self._model, "post_load_weights", None)
+        return found
+
     def context(self) -> ContextManager[Any]:
         """As EngineProcessing."""
         return contextlib.nullcontext()
@@ -81,8 +86,11 @@ def _nothing_derived(model: Any) -> Any:
     if not hasattr(model, "post_load_weights"):
         yield
         return
+    own = vars(model).get("post_load_weights")  # set on this model alone
     object.__setattr__(model, "post_load_weights", lambda *args, **kwargs: None)
     try:
         yield
     finally:
         del vars(model)["post_load_weights"]
+        if own is not None:
+            object.__setattr__(model, "post_load_weights", own)

@@ -91,7 +91,7 @@ class StepGate:
         """
         if self._thread.inside is caller():
             # Entered too, as the outer step may end before this one: both may be generators.
-            with self._engine.running(0) as held:
+            with self._engine.inside(0) as held:
                 yield held
             return
         with self._begun(timeout) as grant, self._calling():
@@ -178,8 +178,9 @@ class StepGate:
     @contextlib.contextmanager
     def _entered(self, timeout: float) -> Iterator[Grant]:
         if self._minimum is None:
-            with self._engine.running(timeout) as grant:
+            with self._engine.inside(timeout) as grant:
                 yield grant
+                self._engine.passed()
             return
         deadline = time.monotonic() + timeout
         wait = _HELD_SECONDS
@@ -189,7 +190,7 @@ class StepGate:
                 failure: Exception = EnginePaused("another rank of the engine is")
                 refused = False
                 try:
-                    own = inside.enter_context(self._engine.running(wait))
+                    own = inside.enter_context(self._engine.inside(wait))
                 except EnginePaused as paused:
                     failure = paused
                 except StateError as error:  # the other ranks wait for this one's answer
@@ -200,6 +201,7 @@ class StepGate:
                 lowest, highest, all_patient = self._minimum([token, -token, patient])
                 if own is not None and lowest == -highest > 0:
                     yield own
+                    self._engine.passed()
                     return
                 if not all_patient:
                     raise failure

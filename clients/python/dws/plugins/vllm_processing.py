@@ -71,6 +71,9 @@ class VllmProcessing:
         """As EngineProcessing."""
         return contextlib.nullcontext()
 
+    def refresh(self) -> None:
+        """As EngineProcessing: vLLM's models have no such call."""
+
     def context(self) -> ContextManager[Any]:
         """As EngineProcessing."""
         found: ContextManager[Any] = importlib.import_module("vllm.config").set_current_vllm_config(

@@ -113,6 +113,9 @@ class Engine:
     def context(self) -> Any:
         return contextlib.nullcontext()
 
+    def refresh(self) -> None:
+        return None
+
 
 def load(model: Any, seed: int) -> dict[str, Any]:
     """Loads random weights, and processes them. Returns what was loaded."""

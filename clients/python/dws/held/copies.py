@@ -1,0 +1,365 @@
+"""Which tensors have elements of a weight, in memory of their own.
+
+A tensor counts as a copy if rows of it, or of its transpose, begin with elements that follow each other in a row of a
+weight that is cast to the tensor's type, or if it has rows that a weight's rows begin with. So does a cast, a reshape, a
+slice, a permutation of rows, a concatenation of several weights, and each of these with padding. Values decide, not names:
+
+  * a row of which fewer than four elements differ says nothing: zeros, ones, one scale;
+  * neither does a run of integers with equal steps: positions, tables of experts;
+  * runs of up to 64 elements are compared bit by bit, 16 in all, or all that a smaller tensor has.
+
+A weight whose elements are all the same, such as a norm's ones before the training, has no such run. Its copies cannot be
+told from other tensors of ones by what they hold; `constant_copies` goes by where they are.
+
+The cost does not grow with the size of the weights: of a large weight only rows' first elements are read, and the first
+elements of rows' parts as wide as a tensor that is compared. Everything is computed where the weights are, in pieces
+of some megabytes, but for short runs.
+"""
+
+from __future__ import annotations
+
+import bisect
+import importlib
+import math
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+
+# Elements that are looked for together, by the size of one; what follows them is compared.
+_WINDOW = {1: 8, 2: 4, 4: 4, 8: 4}
+_WINDOW_MIN = 4
+_RUN_ELEMENTS = 64
+# Elements that have to be found of a tensor that has as many, and distinct ones in each run.
+_FOUND_ELEMENTS = 16
+_DISTINCT = 4
+# Of a tensor that may be a copy: rows that are looked at, and how far its first elements may lie in a row.
+_ROWS = 16
+_HEAD_ELEMENTS = 256
+# A weight of at most so many elements is searched at each place; of others, so many places in a row.
+_SMALL_ELEMENTS = 1 << 16
+_PLACES = 16
+_PLACE_ELEMENTS_MIN = 64
+# Windows that are computed together; and those at each place of small weights, after which these count as large.
+_BATCH_WINDOWS = 1 << 18
+_SMALL_WINDOWS = 1 << 23
+# Tensors that rows of weights are looked for in, and weights whose rows are: with fewer elements, so many of them.
+_WIDE_ELEMENTS = 1 << 26
+_NARROW = 1024
+# Places of a weight that are compared for one window.
+_HITS = 64
+_FACTOR = 0x1E3779B97F4A7C15
+
+
+class _Run(NamedTuple):
+    """Elements of a tensor that follow each other, on the host."""
+
+    name: str
+    content: Any
+
+
+def find_copies(weights: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Those of `tensors` that are copies of a weight.
+
+    Args:
+      weights, tensors: of torch, by name; their memory is not shared.
+
+    Returns:
+      name -> the weight's name.
+    """
+    torch: Any = importlib.import_module("torch")
+    with torch.no_grad():
+        runs = {name: found for name, tensor in tensors.items() if (found := list(_runs_of(name, tensor)))}
+        widths = {int(tensors[name].shape[-1]) for name in runs if tensors[name].dim()}
+        copies: dict[str, str] = {}
+        for dtype in {tensors[name].dtype for name in runs}:
+            wanted = [run for name in runs if tensors[name].dtype is dtype for run in runs[name]]
+            hits = _found(weights, dtype, wanted, widths)
+            copies.update(_enough(hits, runs))
+        # What has something else in front of a weight's rows.
+        for name in runs.keys() - copies.keys():
+            tensor = tensors[name]
+            if tensor.numel() > _WIDE_ELEMENTS or tensor.dim() == 0:
+                continue
+            narrow = [n for n, weight in weights.items() if weight.dim() and weight.shape[-1] < tensor.shape[-1]]
+            own = {n: _runs_in(n, weights[n], tensor.dtype) for n in narrow[:_NARROW] if _may_be_of(weights[n], tensor.dtype)}
+            wanted = [run for found in own.values() for run in found]
+            for weight in _enough(_found({name: tensor}, tensor.dtype, wanted, set()), own):
+                copies.setdefault(name, weight)
+        return copies
+
+
+def _enough(hits: Iterable[tuple[str, _Run, int]], runs: Mapping[str, Sequence[_Run]]) -> dict[str, str]:
+    """The names of runs of which so much was found that it is no chance, each with where the first one was.
+
+    Args:
+      hits: where, a run, and how many elements of it.
+      runs: all that were looked for, by name.
+    """
+    elements: dict[str, dict[int, int]] = {}
+    first: dict[str, str] = {}
+    for where, run, count in hits:
+        counts = elements.setdefault(run.name, {})
+        counts[id(run)] = max(count, counts.get(id(run), 0))
+        first.setdefault(run.name, where)
+    return {
+        name: first[name]
+        for name, counts in elements.items()
+        if sum(counts.values()) >= min(_FOUND_ELEMENTS, sum(run.content.numel() for run in runs[name]))
+    }
+
+
+def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
+    """Runs of a tensor after a cast."""
+    cast = [_Run(name, run.content.to(dtype)) for run in _runs_of(name, tensor)]
+    return [run for run in cast if is_telling(run.content)]
+
+
+def _may_be_of(weight: Any, dtype: Any) -> bool:
+    """Whether a tensor of this type may be a cast of the weight."""
+    if not _comparable(weight):
+        return False
+    return weight.dtype is dtype or bool(weight.dtype.is_floating_point and dtype.is_floating_point)
+
+
+def _comparable(tensor: Any) -> bool:
+    torch: Any = importlib.import_module("torch")
+    dtype = tensor.dtype
+    return bool(
+        dtype is not torch.bool
+        and not dtype.is_complex
+        and tensor.element_size() in _WINDOW
+        and tensor.numel() >= _WINDOW_MIN
+        and tensor.device.type != "meta"
+    )
+
+
+def _as_rows(tensor: Any) -> Optional[Any]:
+    """The same elements, with rows of at least _WINDOW_MIN of them; None: it has none."""
+    rows = tensor.detach().squeeze()
+    if rows.dim() == 0 or rows.numel() < _WINDOW_MIN:
+        return None
+    if rows.shape[-1] < _WINDOW_MIN:
+        if not rows.is_contiguous() and rows.numel() > _SMALL_ELEMENTS:
+            return None
+        rows = rows.reshape(-1)
+    return rows.unsqueeze(0) if rows.dim() == 1 else rows
+
+
+def _runs_of(name: str, tensor: Any) -> Iterator[_Run]:
+    rows = _as_rows(tensor) if _comparable(tensor) else None
+    if rows is None:
+        return
+    forms = [rows]
+    if rows.dim() == 2 and min(rows.shape) >= _WINDOW_MIN:
+        forms.append(rows.t())
+    for form in forms:
+        leading = tuple(form.shape[:-1])
+        count = math.prod(leading)
+        picked = sorted({number * count // _ROWS for number in range(_ROWS)})
+        heads = _rows_at(form[..., :_HEAD_ELEMENTS], picked).cpu()
+        for head in heads:
+            content = _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
+            if content is not None:
+                yield _Run(name, content)
+
+
+def _rows_at(rows: Any, numbers: list[int]) -> Any:
+    """The rows of these numbers, as a matrix."""
+    torch: Any = importlib.import_module("torch")
+    places: list[Any] = []
+    left = torch.tensor(numbers, device=rows.device)
+    for extent in reversed(rows.shape[:-1]):
+        places.insert(0, left % extent)
+        left = left // extent
+    return rows[tuple(places)]
+
+
+def _telling(row: Any, whole: bool) -> Optional[Any]:
+    """The first run of a row that says something; None: it has none.
+
+    Args:
+      whole: the row ends where it ends here: zeros at its end may be padding.
+    """
+    filled = _bits(row).nonzero().reshape(-1)
+    if not filled.numel():
+        return None
+    end = int(filled[-1]) + 1 if whole else row.numel()
+    for begin in dict.fromkeys((0, int(filled[0]))):
+        run = row[begin : min(end, begin + _RUN_ELEMENTS)]
+        if is_telling(run):
+            return run
+    return None
+
+
+def is_telling(run: Any) -> bool:
+    """Whether elements that follow each other are not found elsewhere by chance."""
+    if run.numel() < max(_WINDOW_MIN, _WINDOW[run.element_size()]) or _bits(run).unique().numel() < _DISTINCT:
+        return False
+    return bool(run.dtype.is_floating_point or run.to("cpu").long().diff().unique().numel() > 1)
+
+
+def _bits(tensor: Any) -> Any:
+    torch: Any = importlib.import_module("torch")
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
+
+
+def _keys(windows: Any) -> Any:
+    """A number for each window, which is the last dimension; it wraps around."""
+    bits = _bits(windows).long()
+    keys = bits[..., 0].clone()
+    for place in range(1, bits.shape[-1]):
+        keys = keys * _FACTOR + bits[..., place]
+    return keys
+
+
+def _found(
+    weights: Mapping[str, Any], dtype: Any, wanted: Sequence[_Run], widths: set[int]
+) -> Iterator[tuple[str, _Run, int]]:
+    """The runs that weights have, cast to `dtype`: the weight's name, and how many elements of the run it has.
+
+    Args:
+      wanted: runs of this type.
+      widths: of the tensors that they are of.
+    """
+    torch: Any = importlib.import_module("torch")
+    size = _WINDOW[torch.empty(0, dtype=dtype).element_size()]
+    by_key: dict[int, list[_Run]] = {}
+    for run in wanted:
+        by_key.setdefault(int(_keys(run.content[:size])), []).append(run)
+    batches: dict[Any, _Batch] = {}
+    every_place = _SMALL_WINDOWS
+    for name, weight in weights.items() if by_key else ():
+        rows = _as_rows(weight) if _may_be_of(weight, dtype) else None
+        if rows is None or rows.shape[-1] < size:
+            continue
+        batch = batches.setdefault((weight.device, weight.dtype), _Batch(dtype, size))
+        last = int(rows.shape[-1]) - size
+        places = _places(last, widths)
+        if rows.numel() <= min(_SMALL_ELEMENTS, every_place):
+            every_place -= rows.numel()
+            places = list(range(last + 1))
+        for matrix in _matrices(rows):
+            step = max(_BATCH_WINDOWS // len(places), 1)
+            for begin in range(0, matrix.shape[0], step):
+                batch.add(name, matrix[begin : begin + step], places)
+                if batch.windows >= _BATCH_WINDOWS:
+                    yield from batch.found(by_key)
+    for batch in batches.values():
+        yield from batch.found(by_key)
+
+
+def _matrices(rows: Any) -> Iterator[Any]:
+    """The same rows, without a copy."""
+    if rows.dim() == 2:
+        yield rows
+    elif rows.is_contiguous():
+        yield rows.view(-1, rows.shape[-1])
+    else:
+        for part in rows:
+            yield from _matrices(part)
+
+
+class _Batch:
+    """Windows of weights of one type on one device."""
+
+    def __init__(self, dtype: Any, size: int) -> None:
+        """Args:
+        dtype: that they are cast to.
+        size: elements in a window.
+        """
+        self._dtype = dtype
+        self._size = size
+        self._parts: list[Any] = []
+        self._origins: list[tuple[str, Any, list[int]]] = []  # the weight's name, rows and places in a row
+        self._begins: list[int] = []  # of the parts
+        self.windows = 0
+
+    def add(self, name: str, matrix: Any, places: list[int]) -> None:
+        torch: Any = importlib.import_module("torch")
+        if len(places) == matrix.shape[1] - self._size + 1:
+            windows = matrix.unfold(-1, self._size, 1)
+        else:
+            windows = torch.stack([matrix[:, place : place + self._size] for place in places], 1)
+        self._parts.append(windows.reshape(-1, self._size))
+        self._origins.append((name, matrix, places))
+        self._begins.append(self.windows)
+        self.windows += int(self._parts[-1].shape[0])
+
+    def found(self, wanted: Mapping[int, list[_Run]]) -> Iterator[tuple[str, _Run, int]]:
+        """As _found, of what was added since the last call."""
+        if not self._parts:
+            return
+        torch: Any = importlib.import_module("torch")
+        keys = _keys(torch.cat(self._parts).to(self._dtype))
+        hits = torch.isin(keys, torch.tensor(list(wanted), device=keys.device)).nonzero().reshape(-1)
+        seen: dict[tuple[int, int], int] = {}
+        for hit, key in zip(hits.tolist(), keys[hits].tolist()):
+            part = bisect.bisect_right(self._begins, hit) - 1
+            seen[part, key] = seen.get((part, key), 0) + 1
+            if seen[part, key] > _HITS:
+                continue
+            name, matrix, places = self._origins[part]
+            number, place = divmod(hit - self._begins[part], len(places))
+            for row in self._from(matrix, number, places[place]):
+                for run in wanted[key]:
+                    count = min(run.content.numel(), row.numel())
+                    if _bits(row[:count]).equal(_bits(run.content[:count])) and is_telling(row[:count]):
+                        yield name, run, count
+        self._parts, self._origins, self._begins, self.windows = [], [], [], 0
+
+    def _from(self, matrix: Any, number: int, place: int) -> Iterator[Any]:
+        """What follows a place: in its row, and in memory if that is longer."""
+        row = matrix[number, place : place + _RUN_ELEMENTS]
+        yield row.to(self._dtype).cpu()
+        begin = number * matrix.shape[1] + place
+        if row.numel() < _RUN_ELEMENTS and matrix.is_contiguous():
+            yield matrix.view(-1)[begin : begin + _RUN_ELEMENTS].to(self._dtype).cpu()
+
+
+def _places(last: int, widths: set[int]) -> list[int]:
+    """Where parts of a row of a large weight may begin: at 0, and at multiples of what is compared with it."""
+    found = {0}
+    for width in sorted(widths, reverse=True):
+        if width >= _PLACE_ELEMENTS_MIN:
+            found |= set(range(0, last + 1, width))
+        if len(found) >= _PLACES:
+            break
+    return sorted(found)[:_PLACES]
+
+
+def constant_of(tensor: Any) -> Optional[float]:
+    """The one number that all elements are; None: they differ, are zeros, or are few or too many to look at."""
+    if not _comparable(tensor) or not tensor.dtype.is_floating_point or tensor.numel() > _SMALL_ELEMENTS:
+        return None
+    bits = _bits(tensor.detach()).reshape(-1)
+    is_one = bool(bits[0] != 0) and bool((bits == bits[0]).all())
+    return float(tensor.detach().reshape(-1)[0]) if is_one else None
+
+
+def constant_copies(
+    weights: Mapping[str, Any], tensors: Mapping[str, Any], owners: Mapping[str, str]
+) -> dict[str, str]:
+    """Tensors of one number, not zero, that may be copies of a weight of the same number and shape: those that are held
+    by the module that has the weight, or by the module around it.
+
+    Args:
+      owners: of each of `tensors`, the name of the module that holds it.
+
+    Returns:
+      as find_copies.
+    """
+    found: dict[str, str] = {}
+    constants = {name: number for name, tensor in tensors.items() if (number := constant_of(tensor)) is not None}
+    if not constants:
+        return found
+    near: dict[str, list[str]] = {}
+    for weight in weights:
+        owner = weight.rpartition(".")[0]
+        for module in dict.fromkeys((owner, owner.rpartition(".")[0])):
+            near.setdefault(module, []).append(weight)
+    for name, number in constants.items():
+        shape = tensors[name].squeeze().shape
+        for weight in near.get(owners[name], ()):
+            if weights[weight].squeeze().shape == shape and constant_of(weights[weight]) == number:
+                found[name] = weight
+                break
+    return found

@@ -1,0 +1,191 @@
+"""dws.Engine and copies of weights: a module that has one is refused, and stopped if it makes one."""
+
+from __future__ import annotations
+
+import tempfile
+import types
+import unittest
+from typing import Any
+
+import torch
+
+import dws
+from dws.held import watch
+from tests.clients.python.fake_daemons import FakeReceiver, pause, resume
+
+
+class Norm(torch.nn.Module):
+    """Computes with a copy that it makes on its first pass."""
+
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.cache: dict[str, Any] = {}
+        self.method = types.SimpleNamespace(weight=None)
+
+    def forward(self, x: Any) -> Any:
+        if self.method.weight is None:
+            self.method.weight = self.weight.detach().double()
+        return x * self.method.weight
+
+
+class Model(torch.nn.Module):
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8), Norm(weight)])
+        self.register_buffer("ones", torch.ones(8), persistent=False)
+        self.register_buffer("positions", torch.arange(64), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers[1](self.layers[0](x))
+
+
+COPY = "'layers.1.method.weight' .Norm, torch.float64 .8..? is a copy of weight 'layers.1.weight'"
+
+
+class WatchTest(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.manual_seed(3)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.receiver = FakeReceiver(folder.name)
+        self.addCleanup(lambda: self.receiver.stop())
+        self.model = Model(torch.rand(8))
+
+    def attach(self, **options: Any) -> Any:
+        engine = dws.Engine(self.receiver.socket)
+        self.addCleanup(engine.close)
+        engine.attach(self.model, **options)
+        self.down, self.up = self.receiver.leases.get(timeout=20)
+        self.up.get(timeout=20)
+        return engine
+
+    def run_pass(self, engine: Any) -> Any:
+        with engine.running(20):
+            return self.model(torch.ones(1, 8))
+
+    def test_a_model_that_has_a_copy_is_refused_by_layer_and_attribute(self) -> None:
+        self.model(torch.ones(1, 8))
+        engine = dws.Engine(self.receiver.socket)
+        with self.assertRaisesRegex(dws.LayoutError, COPY + ".*kept="):
+            engine.attach(self.model)
+        self.assertIsNone(self.receiver.attached)
+
+    def test_a_buffer_that_is_not_saved_may_be_a_copy_too(self) -> None:
+        self.model.register_buffer("scales", self.model.layers[1].weight.detach().clone(), persistent=False)
+        with self.assertRaisesRegex(dws.LayoutError, "'scales' .Model, .*copy of weight 'layers.1.weight'"):
+            dws.Engine(self.receiver.socket).attach(self.model)
+
+    def test_the_first_pass_that_makes_a_copy_stops_the_engine(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        engine.wait_ready(20)
+        engine.wait_ready(20)  # these are no passes
+        with engine.running(20), engine.running(20):
+            self.model(torch.ones(1, 8))
+        with self.assertRaisesRegex(dws.EnginePaused, COPY):
+            self.run_pass(engine)
+        self.assertRegex(self.up.get(timeout=20).stopped.reason, COPY)
+        self.assertRegex(engine.stopped, COPY)
+
+    def test_a_copy_of_a_later_pass_stops_it_too_and_a_pass_that_fails_is_none(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        with self.assertRaises(ZeroDivisionError), engine.running(20):
+            raise ZeroDivisionError
+        for _ in range(3):
+            with engine.running(20):
+                pass
+        self.run_pass(engine)
+        self.assertIsNotNone(engine.stopped)
+
+    def test_a_copy_that_a_commit_leaves_behind_is_named_before_the_commit(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        self.run_pass(engine)
+        self.down.put(pause(5))
+        self.assertTrue(self.up.get(timeout=20).HasField("stopped"))
+
+    def test_a_copy_of_ones_that_a_pass_makes_is_found_by_where_it_is(self) -> None:
+        self.model = Model(torch.ones(8))
+        engine = self.attach()
+        self.down.put(resume(1))
+        self.run_pass(engine)
+        self.assertRegex(engine.stopped, COPY)
+
+    def test_tables_of_ones_and_what_a_pass_leaves_behind_are_no_copies(self) -> None:
+        self.model = Model(torch.ones(8))
+        self.model.layers[1].register_buffer("scale", torch.ones(8), persistent=False)
+        self.model.layers[1].method.weight = torch.rand(8)  # makes none
+        engine = self.attach()
+        self.down.put(resume(1))
+        for _ in range(4):
+            self.model.last = self.run_pass(engine)
+            self.model.workspace = torch.zeros(8)
+        self.assertIsNone(engine.stopped)
+
+    def test_a_view_of_a_weight_is_no_copy(self) -> None:
+        self.model.layers[1].method.weight = self.model.layers[1].weight.detach()[None]
+        engine = self.attach()
+        self.down.put(resume(1))
+        self.run_pass(engine)
+        self.assertIsNone(engine.stopped)
+
+    def test_a_named_copy_and_those_of_a_model_with_a_hook_may_stay(self) -> None:
+        self.model(torch.ones(1, 8))
+        engine = self.attach(kept=["layers.*.method.weight"])
+        self.down.put(resume(1))
+        self.run_pass(engine)
+        self.assertIsNone(engine.stopped)
+        engine.close()
+        with self.assertLogs("dws.held.watch", "WARNING") as logged:
+            engine = self.attach(post_commit=lambda version: None)
+        self.assertRegex(logged.output[0], COPY + ".*A hook is given")
+        self.down.put(resume(1))
+        self.run_pass(engine)
+        self.assertIsNone(engine.stopped)
+
+    def test_weights_that_are_not_attached_may_have_copies(self) -> None:
+        self.model(torch.ones(1, 8))
+        self.attach(mapping={"layers.1.weight": None})
+
+    def test_the_other_tensors_are_told_once(self) -> None:
+        self.model.layers[1].cache["rotary"] = torch.rand(16, 4)
+        with self.assertLogs("dws.held.watch", "INFO") as logged:
+            engine = self.attach()
+            self.down.put(resume(1))
+            with engine.running(20):
+                pass
+        self.assertEqual(len(logged.output), 1)
+        for name in ("ones float32 [8]", "positions int64 [64]", "layers.1.cache.rotary float32 [16, 4]"):
+            self.assertIn(name, logged.output[0])
+
+    def test_what_other_threads_change_while_it_is_looked_at_is_looked_at_later(self) -> None:
+        looks: list[int] = []
+
+        class Changing(watch.CopyWatch):
+            def _look(self, constants: bool) -> Any:
+                looks.append(1)
+                if len(looks) == 2:
+                    raise RuntimeError("dictionary changed size during iteration")
+                return super()._look(constants)
+
+        changing = Changing(self.model, lambda: dict(self.model.named_parameters()))
+        changing.before_attach()
+        self.model(torch.ones(1, 8))
+        with self.assertLogs("dws.held.watch", "WARNING"):
+            self.assertIsNone(changing.after_pass())
+        self.assertRegex(str(changing.after_pass()), COPY)
+
+    def test_a_model_made_in_inference_mode_is_looked_at_too(self) -> None:
+        with torch.inference_mode():
+            self.model = Model(torch.rand(8))
+        engine = self.attach()
+        self.down.put(resume(1))
+        with torch.inference_mode():
+            self.run_pass(engine)
+        self.assertRegex(engine.stopped, COPY)
+
+
+if __name__ == "__main__":
+    unittest.main()

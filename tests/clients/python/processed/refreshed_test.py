@@ -1,0 +1,111 @@
+"""dws.plugins.refreshed: copies of weights that an engine's own call brings up to date, and those that it does not."""
+
+from __future__ import annotations
+
+import types
+import unittest
+from typing import Any
+
+import torch
+
+import dws
+from dws.held.watch import CopyWatch
+from dws.plugins.attach import _refreshed
+from dws.torch_module import named_tensors
+
+
+class Attention(torch.nn.Module):
+    """Holds a padded slice of its weight, as a tensor that is kept, and a cast of another one, which is made anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sink = torch.nn.Parameter(torch.rand(16), requires_grad=False)
+        self.norm = torch.nn.Parameter(torch.rand(8), requires_grad=False)
+        self.state = types.SimpleNamespace(local=torch.zeros(12), norms={0: torch.zeros(8)})
+        self.lazy: Any = None
+
+    def refresh(self) -> None:
+        self.state.local[:8].copy_(self.sink[8:])
+        self.state.norms[0] = self.norm.detach().double()
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+        self.post_load_weights()
+
+    def post_load_weights(self, weight_names: Any = None) -> None:
+        self.attention.refresh()
+
+
+class RefreshedTest(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.manual_seed(5)
+        self.model = Model()
+        self.processing: Any = types.SimpleNamespace(refresh=lambda: self.model.post_load_weights)
+
+    def refreshed(self) -> Any:
+        weights = named_tensors(self.model)
+        return _refreshed(CopyWatch(self.model, lambda: weights), weights, self.processing)
+
+    def commit(self) -> None:
+        for tensor in self.model.parameters():
+            tensor.data.copy_(torch.rand(tensor.shape))
+
+    def test_copies_follow_a_commit_in_the_tensors_that_the_engine_has(self) -> None:
+        state = self.model.attention.state
+        held = [state.local, state.norms[0]]
+        before = [tensor.clone() for tensor in held]
+        weights = {name: tensor.clone() for name, tensor in named_tensors(self.model).items()}
+        refreshed = self.refreshed()
+        self.assertEqual(sorted(refreshed.copies), ["attention.state.local", "attention.state.norms.0"])
+        for tensor, was in zip(held, before):
+            self.assertTrue(torch.equal(tensor, was))  # the trial has changed nothing
+        for name, tensor in named_tensors(self.model).items():
+            self.assertTrue(torch.equal(tensor, weights[name]))
+        for _ in range(2):
+            self.commit()
+            refreshed.run()
+            self.assertIs(state.norms[0], held[1])
+            self.assertEqual(held[1].tolist(), self.model.attention.norm.double().tolist())
+            self.assertEqual(held[0].tolist(), [*self.model.attention.sink[8:].tolist(), 0, 0, 0, 0])
+
+    def test_a_copy_that_the_call_leaves_as_it_is_is_refused(self) -> None:
+        self.model.attention.lazy = self.model.attention.norm.detach().clone()
+        with self.assertRaisesRegex(dws.LayoutError, "'attention.lazy' .Attention.*'attention.norm' .1 in all"):
+            self.refreshed()
+
+    def test_a_model_without_such_a_call_is_refused(self) -> None:
+        for processing in (None, types.SimpleNamespace(refresh=lambda: None)):
+            self.processing = processing
+            with self.assertRaisesRegex(dws.LayoutError, "'attention.state.*2 in all"):
+                self.refreshed()
+
+    def test_a_call_that_fails_or_makes_something_else_is_refused_and_weights_are_as_before(self) -> None:
+        def fails() -> None:
+            raise ValueError("weights are gone")
+
+        def other_shape() -> None:
+            self.model.attention.refresh()
+            self.model.attention.state.norms[0] = torch.zeros(9, dtype=torch.float64)
+
+        def other_values() -> None:
+            self.model.attention.refresh()
+            self.model.attention.state.local[:8].copy_(self.model.attention.sink[:8])
+
+        before = self.model.attention.norm.clone()
+        for call, message in (
+            (fails, "fails: ValueError: weights are gone"),
+            (other_shape, "'attention.state.norms.0'.*another shape"),
+            (other_values, "'attention.state.local': .*makes other elements"),
+        ):
+            with self.subTest(message):
+                self.processing = types.SimpleNamespace(refresh=lambda call=call: call)
+                with self.assertRaisesRegex(dws.LayoutError, message):
+                    self.refreshed()
+                self.assertTrue(torch.equal(self.model.attention.norm, before))
+
+
+if __name__ == "__main__":
+    unittest.main()
