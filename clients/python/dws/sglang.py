@@ -56,6 +56,7 @@ OPTIONS_VARIABLE = "DWS_ATTACH_OPTIONS"
 TRIED_VERSIONS = ("0.5.23",)
 _FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler.__init__"
+_UNSUPPORTED = "weight_update_unsupported_reason"  # of a model or layer: words, or a method that returns them
 _ATTACHED = "_dws_attached"  # attribute of a model: its _AttachedModel
 
 
@@ -301,4 +302,12 @@ def _derived_weights(model: Any) -> Optional[str]:
             f"SGLang {_version()} does not say which models keep derived weights: {error}"
         ) from error
     found: Optional[str] = why(model)
+    for module in () if found is not None else model.modules():
+        said = getattr(module, _UNSUPPORTED, None)
+        try:
+            found = said() if callable(said) else said
+        except Exception as error:  # pylint: disable=broad-except
+            found = f"{type(module).__name__}.{_UNSUPPORTED} fails: {type(error).__name__}: {error}"
+        if found:
+            return str(found)
     return found

@@ -236,6 +236,11 @@ class SglangTest(unittest.TestCase):
         object.__setattr__(model, "_derived_weight_cache_error", "splits would be stale")
         with self.assertRaisesRegex(dws.LayoutError, "splits would be stale"):
             Scheduler(model)
+        for reason in ("its cache is stale", lambda: "its cache is stale"):
+            model = RankModel(SMALL, 0, 1)
+            object.__setattr__(next(model.children()), "weight_update_unsupported_reason", reason)
+            with self.assertRaisesRegex(dws.LayoutError, "its cache is stale"):
+                Scheduler(model)
 
     def copying(self, made: Any) -> Any:
         """A model whose norm has a copy."""
