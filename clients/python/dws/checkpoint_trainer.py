@@ -19,21 +19,17 @@ import dataclasses
 import glob
 import json
 import os
-import struct
 import sys
 import threading
 from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 
-from dws.dtypes import DType
 from dws.errors import DwsError, LayoutError
 from dws.layout import TensorSpec
+from dws.plugins import checkpoint_files
+from dws.plugins.checkpoint_files import INDEX
 from dws.trainer import Trainer
-
-INDEX = "model.safetensors.index.json"
-# The same limit as in common/model/limits.h.
-HEADER_BYTES_MAX = 100 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,41 +86,18 @@ class CheckpointFiles:
 
     def __init__(self, checkpoint: str) -> None:
         """Raises:
-        OSError: a file is missing.
-        LayoutError, DTypeError: a file is not safetensors, or has a type unknown to DWS.
+        InvalidArgumentError: as dws.plugins.checkpoint_files.
         """
-        index = os.path.join(checkpoint, INDEX)
-        names = ["model.safetensors"]
-        if os.path.exists(index):
-            with open(index, encoding="utf-8") as file:
-                names = sorted(set(json.load(file)["weight_map"].values()))
-        self.specs: dict[str, TensorSpec] = {}
-        self._bytes: dict[str, np.ndarray[Any, Any]] = {}
-        for name in names:
-            self._add(os.path.join(checkpoint, name))
-
-    def _add(self, path: str) -> None:
-        content = np.memmap(path, np.uint8, "r")
-        size = struct.unpack("<Q", content[:8].tobytes())[0] if content.size >= 8 else 0
-        if not 2 <= size <= min(HEADER_BYTES_MAX, content.size - 8):
-            raise LayoutError(f"{path}: header of {size} bytes in a file of {content.size}")
-        header = json.loads(content[8 : 8 + size].tobytes())
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            spec = TensorSpec(name, DType.of(entry["dtype"]), tuple(entry["shape"]))
-            begin, end = entry["data_offsets"]
-            bits = content[8 + size :][begin:end]
-            if bits.size != spec.dtype.itemsize * int(np.prod(spec.shape, dtype=np.int64)):
-                raise LayoutError(f"{path}: {spec} has {bits.size} bytes")
-            self.specs[name] = spec
-            self._bytes[name] = bits
+        self._files = checkpoint_files.CheckpointFiles(checkpoint)
+        self.specs = {
+            name: TensorSpec(name, found.dtype, found.shape)
+            for name, found in self._files.canonical().items()
+        }
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """A copy of one tensor, in its numpy type."""
-        spec = self.specs[name]
-        copy: np.ndarray[Any, Any] = np.array(self._bytes[name]).view(spec.dtype.numpy)
-        return copy.reshape(spec.shape)
+        copy: np.ndarray[Any, Any] = np.array(self._files.bits(name))
+        return copy.view(self.specs[name].dtype.numpy)
 
 
 class CheckpointTrainer:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import tempfile
 import unittest
 
+import numpy as np
 import torch
 
 import dws
 from dws.plugins.canonical import ModelShape, Parallel
-from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
+
+from dws.plugins.checkpoint import require_as_loaded
+from dws.plugins.checkpoint_files import INDEX, CheckpointFiles
 from dws.plugins.fingerprint import fingerprint
 from dws.plugins.mapping import rank_mapping
 from dws.torch_module import named_tensors
@@ -91,6 +95,99 @@ class CheckpointTest(unittest.TestCase):
                 file.write(content)
             with self.assertRaisesRegex(dws.InvalidArgumentError, "model.safetensors' is no"):
                 CheckpointFiles(self.folder)
+
+
+class FilesTest(unittest.TestCase):
+    """Which files of a folder count: as tests/common/formats/safetensors/checkpoint_test.cc."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def save(self, file: str, **values: float) -> None:
+        tensors = {name: torch.full((2,), float(value)) for name, value in values.items()}
+        save_checkpoint(os.path.join(self.folder, file), tensors)
+
+    def index(self, file: str = INDEX, **weight_map: str) -> None:
+        with open(os.path.join(self.folder, file), "w", encoding="utf-8") as out:
+            json.dump({"metadata": {}, "weight_map": weight_map}, out)
+
+    def values(self) -> dict[str, float]:
+        files = CheckpointFiles(self.folder)
+        return {name: float(files.bits(name).view(np.float32)[0]) for name in files.canonical()}
+
+    def refused(self, why: str) -> None:
+        with self.assertRaisesRegex(dws.InvalidArgumentError, why):
+            CheckpointFiles(self.folder)
+
+    def test_the_index_decides_whatever_else_the_folder_has(self) -> None:
+        self.save("model-00001-of-00002.safetensors", a=1)
+        self.save("model-00002-of-00002.safetensors", b=2)
+        self.index(a="model-00001-of-00002.safetensors", b="model-00002-of-00002.safetensors")
+        self.save("model.safetensors", a=7, b=7)  # saved before with one shard
+        self.save("model-00003-of-00003.safetensors", c=7)
+        self.save("consolidated.safetensors", wq=7)
+        self.index("consolidated.safetensors.index.json", wq="consolidated.safetensors")
+        self.index("pytorch_model.bin.index.json", wq="pytorch_model.bin")
+        self.assertEqual(self.values(), {"a": 1, "b": 2})
+
+    def test_an_index_of_another_name_decides_where_it_is_the_only_one(self) -> None:
+        self.save("one.safetensors", a=1)
+        self.save("leftover.safetensors", a=7, b=7)
+        self.index("x.safetensors.index.json", a="one.safetensors")
+        self.assertEqual(self.values(), {"a": 1})
+        self.index("y.safetensors.index.json", a="one.safetensors")
+        self.refused("x.safetensors.index.json and y.safetensors.index.json, expected model.safe")
+        self.save("model.safetensors", c=3)  # the single file of engines: now all count
+        self.refused("no index, and tensor 'a' is in two files, leftover.safetensors and one.safe")
+        self.index(c="model.safetensors")
+        self.assertEqual(self.values(), {"c": 3})
+
+    def test_consolidated_files_count_only_where_there_are_no_others(self) -> None:
+        self.save("consolidated-00001-of-00002.safetensors", wq=1)
+        self.save("consolidated-00002-of-00002.safetensors", wk=2, left=7)
+        self.assertEqual(self.values(), {"wq": 1, "wk": 2, "left": 7})
+        self.index("consolidated.safetensors.index.json", wq="consolidated-00001-of-00002.safetensors")
+        self.assertEqual(self.values(), {"wq": 1})
+        self.save("model.safetensors", a=3)
+        self.assertEqual(self.values(), {"a": 3})
+
+    def test_an_index_that_its_files_do_not_fit_is_refused_by_name(self) -> None:
+        self.save("one.safetensors", a=1, b=2)
+        self.save("two.safetensors", c=3)
+        for weight_map, why in (
+            ({"a": "one.safetensors"}, "one.safetensors has a tensor 'b', which the index does not name"),
+            ({"a": "one.safetensors", "b": "two.safetensors"}, "one.safe.* 'b', which the index says is in two.safe"),
+            (dict.fromkeys("abd", "one.safetensors"), "one.safetensors has no tensor 'd', but model.safe.*json says"),
+            ({"a": "gone.safetensors"}, "no file gone.safetensors, which model.safetensors.index.json names"),
+            ({"a": "../one.safetensors"}, "'a' is listed in '../one.safetensors', expected"),
+        ):
+            self.index(**weight_map)
+            self.refused(why)
+        for text in ("{}", "[", '{"weight_map": []}', '{"weight_map": {"a": "o", "a": "p"}}'):
+            with open(os.path.join(self.folder, INDEX), "w", encoding="utf-8") as file:
+                file.write(text)
+            self.refused("index.json' is no index with a weight_map")
+
+    def test_without_an_index_no_tensor_may_be_there_twice_and_no_shard_be_missing(self) -> None:
+        self.save("model-00001-of-00002.safetensors", a=1)
+        self.refused("of 2 numbered files 1, the first of them 1")
+        self.save("model-00002-of-00002.safetensors", b=2)
+        self.assertEqual(self.values(), {"a": 1, "b": 2})
+        self.save("model.safetensors", b=7)
+        self.refused("tensor 'b' is in two files, model-00002-of-00002.safetensors and model.safe")
+
+    def test_a_header_that_does_not_fit_its_file_is_refused(self) -> None:
+        for entry, why in (
+            ({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, "'a' F32 .2. would be the bytes .0, 4. of 8"),
+            ({"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}, "the bytes .0, 12. of 8"),
+            ({"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}, "'a' has the type F4, expected"),
+        ):
+            text = json.dumps({"a": entry}).encode()
+            with open(os.path.join(self.folder, "model.safetensors"), "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text + bytes(8))
+            self.refused(why)
 
 
 class FingerprintTest(unittest.TestCase):

@@ -1,87 +1,20 @@
 """Checks that live parameters match their mapping, by the checkpoint the engine was started with.
 
 This is the only proof that an engine has not rearranged weights after loading. Compared once,
-before the first version is written. Reads safetensors files; only bytes, no element type is
-interpreted.
+before the first version is written. Only bytes, no element type is interpreted.
 """
 
 from __future__ import annotations
 
-import glob
-import json
-import os
-import struct
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping
 
 import numpy as np
 
 from dws.arrays import raw_bits
 from dws.dtypes import DType, loaded_torch
-from dws.errors import InvalidArgumentError, LayoutError
+from dws.errors import LayoutError
 from dws.mapping import CanonicalPart, Fused, Mapped, Parts, ranges_of
-from dws.plugins.canonical import Canonical
-
-# The files are the user's own; this detects a file that is not safetensors.
-_HEADER_BYTES_MAX = 100_000_000
-
-
-class _Entry(NamedTuple):
-    path: str
-    offset_bytes: int
-    shape: tuple[int, ...]
-    dtype: DType
-
-
-class CheckpointFiles:
-    """The *.safetensors files of a folder. A tensor is mapped when it is requested."""
-
-    def __init__(self, folder: str) -> None:
-        """Raises:
-        InvalidArgumentError: no such files, or an invalid header; names the file.
-        """
-        self.folder = folder
-        self._entries: dict[str, _Entry] = {}
-        paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.safetensors")))
-        if not paths:
-            raise InvalidArgumentError(f"checkpoint '{folder}' has no *.safetensors files")
-        for path in paths:
-            try:
-                self._entries.update(_entries_of(path))
-            except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-                raise InvalidArgumentError(f"'{path}' is not a safetensors file: {error}") from error
-
-    def canonical(self) -> dict[str, Canonical]:
-        """All tensors, in the order of the files."""
-        return {name: Canonical(e.shape, e.dtype) for name, e in self._entries.items()}
-
-    def bits(self, name: str) -> np.ndarray[Any, Any]:
-        """The tensor's elements as unsigned integers.
-
-        Raises:
-          LayoutError: the checkpoint does not have it.
-        """
-        entry = self._entries.get(name)
-        if entry is None:
-            raise LayoutError(f"checkpoint '{self.folder}' has no tensor '{name}'")
-        if 0 in entry.shape:
-            return np.zeros(entry.shape, entry.dtype.raw)
-        mapped: np.ndarray[Any, Any] = np.memmap(
-            entry.path, entry.dtype.raw, "r", entry.offset_bytes, entry.shape or (1,)
-        )
-        return mapped.reshape(entry.shape)
-
-
-def _entries_of(path: str) -> Iterator[tuple[str, _Entry]]:
-    with open(path, "rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        if size > _HEADER_BYTES_MAX:
-            raise ValueError(f"its header would have {size} bytes")
-        header = json.loads(file.read(size))
-    for name, entry in header.items():
-        if name != "__metadata__":
-            shape = tuple(int(extent) for extent in entry["shape"])
-            begin = 8 + size + int(entry["data_offsets"][0])
-            yield name, _Entry(path, begin, shape, DType[entry["dtype"]])
+from dws.plugins.checkpoint_files import CheckpointFiles as CheckpointFiles
 
 
 def require_as_loaded(
