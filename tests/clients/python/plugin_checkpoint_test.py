@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
@@ -12,9 +13,10 @@ import numpy as np
 import torch
 
 import dws
+from dws.mapping import Slice
 from dws.plugins.canonical import ModelShape, Parallel
 
-from dws.plugins.checkpoint import require_as_loaded
+from dws.plugins.checkpoint import fill, require_as_loaded
 from dws.plugins.checkpoint_files import INDEX, CheckpointFiles
 from dws.plugins.fingerprint import fingerprint
 from dws.plugins.mapping import rank_mapping
@@ -95,6 +97,38 @@ class CheckpointTest(unittest.TestCase):
                 file.write(content)
             with self.assertRaisesRegex(dws.InvalidArgumentError, "model.safetensors' is no"):
                 CheckpointFiles(self.folder)
+
+    def test_a_router_that_the_engine_keeps_in_fp32_is_compared_after_the_cast(self) -> None:
+        for in_file, in_engine in itertools.permutations((torch.bfloat16, torch.float32, torch.float16), 2):
+            weight = torch.linspace(-3, 5, 24).reshape(4, 6).to(in_file)
+            save_checkpoint(os.path.join(self.folder, "model.safetensors"), {"gate": weight, "b": weight[0]})
+            files = CheckpointFiles(self.folder)
+            live = {"router": weight[2:].to(in_engine), "own": weight[0]}
+            mapping = {"router": Slice("gate", 0, 2, 4), "own": "b"}
+            require_as_loaded(live, mapping, files)
+            other = {"router": torch.zeros(2, 6, dtype=in_engine), "own": torch.zeros(6, dtype=in_file)}
+            fill(other, mapping, files)
+            self.assertTrue(torch.equal(other["router"], live["router"]))
+            live["router"][1, 3] += 0.125
+            types = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float16: "F16"}
+            with self.assertRaisesRegex(
+                dws.LayoutError,
+                rf"1 param.*'router' \(gate, {types[in_file]} in the file, {types[in_engine]} in the engine\)",
+            ):
+                require_as_loaded(live, mapping, files)
+
+    def test_floats_that_the_engine_keeps_as_integers_of_their_size_are_compared_as_bits(self) -> None:
+        weight = torch.linspace(-3, 5, 24, dtype=torch.bfloat16)
+        save_checkpoint(os.path.join(self.folder, "model.safetensors"), {"packed": weight})
+        files = CheckpointFiles(self.folder)
+        live = {"packed": weight.view(torch.int16).clone()}
+        require_as_loaded(live, {}, files)
+        other = {"packed": torch.zeros(24, dtype=torch.int16)}
+        fill(other, {}, files)
+        self.assertTrue(torch.equal(other["packed"], live["packed"]))
+        live["packed"][5] += 1
+        with self.assertRaisesRegex(dws.LayoutError, "packed, BF16 in the file, I16 in the engine"):
+            require_as_loaded(live, {}, files)
 
 
 class FilesTest(unittest.TestCase):

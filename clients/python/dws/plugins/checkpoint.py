@@ -1,7 +1,8 @@
 """Checks that live parameters match their mapping, by the checkpoint the engine was started with.
 
 This is the only proof that an engine has not rearranged weights after loading. Compared once,
-before the first version is written. Only bytes, no element type is interpreted.
+before the first version is written. Elements are compared to the bit. Where the engine keeps another type than the
+file has, such as the router of GLM-4-MoE in FP32, they are compared with torch's cast, which is what loaders do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dws.plugins.checkpoint_files import CheckpointFiles as CheckpointFiles
 def require_as_loaded(
     tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFiles
 ) -> None:
-    """Compares every mapped element with the checkpoint.
+    """Compares every mapped element with the checkpoint, cast to the engine's type.
 
     Args:
       tensors: live parameters, torch or numpy.
@@ -35,11 +36,11 @@ def require_as_loaded(
         if source is None:
             continue
         on_host = tensor.detach().cpu().contiguous() if hasattr(tensor, "detach") else tensor
-        live = raw_bits(name, on_host, DType.of(tensor.dtype))
+        dtype = DType.of(tensor.dtype)
+        live = raw_bits(name, on_host, dtype)
         for part, picked in _boxes(name, source, live.shape):
-            wanted = _range_of(part, checkpoint)
-            if not np.array_equal(live[picked], wanted):
-                differ.append(f"'{name}' ({part if isinstance(part, str) else part.tensor})")
+            if not np.array_equal(live[picked], _range_of(part, checkpoint, dtype)):
+                differ.append(f"'{name}' ({_described(part, checkpoint, dtype)})")
                 break
     if differ:
         raise LayoutError(
@@ -51,7 +52,7 @@ def require_as_loaded(
 
 
 def fill(tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFiles) -> None:
-    """Copies from the checkpoint what the mapping says; the rest becomes zero.
+    """Copies from the checkpoint what the mapping says, cast to the types of `tensors`; the rest becomes zero.
 
     Args:
       tensors: of torch.
@@ -64,7 +65,7 @@ def fill(tensors: Mapping[str, Any], mapping: Mapped, checkpoint: CheckpointFile
         dtype = DType.of(tensor.dtype)
         bits = np.zeros(tuple(tensor.shape), dtype.raw)
         for part, picked in _boxes(name, mapping.get(name, name), bits.shape):
-            bits[picked] = _range_of(part, checkpoint)
+            bits[picked] = _range_of(part, checkpoint, dtype)
         signed = torch.from_numpy(bits.reshape(-1).view(f"i{dtype.itemsize}"))
         tensor.data.copy_(signed.view(tensor.dtype).reshape(tensor.shape))
 
@@ -86,10 +87,30 @@ def _boxes(
         yield source, ()
 
 
-def _range_of(part: CanonicalPart, checkpoint: CheckpointFiles) -> np.ndarray[Any, Any]:
-    whole = checkpoint.bits(part if isinstance(part, str) else part.tensor)
-    ranges = ranges_of(part)
+def _range_of(
+    part: CanonicalPart, checkpoint: CheckpointFiles, dtype: DType
+) -> np.ndarray[Any, Any]:
+    """The bits of a part's elements, cast to `dtype`; as they are, if one of the types is an integer of the other's size:
+    engines keep FP8 and packed weights as bytes."""
+    name = part if isinstance(part, str) else part.tensor
+    whole, ranges = checkpoint.bits(name), ranges_of(part)
     picked: np.ndarray[Any, Any] = whole[
         tuple(slice(*ranges.get(dim, (0, None))) for dim in range(whole.ndim))
     ]
-    return picked
+    own = checkpoint.dtype(name)
+    are_bits = own.itemsize == dtype.itemsize and (own.name[0] in "IU" or dtype.name[0] in "IU")
+    return picked if own is dtype or are_bits else _cast(picked, own, dtype)
+
+
+def _cast(bits: np.ndarray[Any, Any], own: DType, dtype: DType) -> np.ndarray[Any, Any]:
+    torch: Any = loaded_torch()
+    flat = np.array(bits).reshape(-1)  # torch takes no read-only memory
+    elements = torch.from_numpy(flat.view(f"i{own.itemsize}")).view(own.torch).to(dtype.torch)
+    found: np.ndarray[Any, Any] = elements.view(DType[f"I{8 * dtype.itemsize}"].torch).numpy()
+    return found.view(dtype.raw).reshape(bits.shape)
+
+
+def _described(part: CanonicalPart, checkpoint: CheckpointFiles, dtype: DType) -> str:
+    name = part if isinstance(part, str) else part.tensor
+    own = checkpoint.dtype(name)
+    return name if own is dtype else f"{name}, {own.name} in the file, {dtype.name} in the engine"
