@@ -1,13 +1,11 @@
 """Which element type each weight is published with. The one rule for whatever casts; pure.
 
-With dtype= floating-point weights are cast, but these keep a wider type that the module has:
+What keep_in_fp32= names is published in FP32, whatever the module has: for engines that keep it so. With dtype= the
+other floating-point weights are cast, but these keep a wider type that the module has, unless cast= names them:
 
 * buffers, such as the router's e_score_correction_bias: a trainer has them as checkpoints and engines do;
 * what the model says, as from_pretrained of transformers reads it: _keep_in_fp32_modules_strict, and for torch.float16
-  _keep_in_fp32_modules;
-* what keep_in_fp32= names.
-
-What cast= names is cast in any case. A cast to a type that is as wide, or wider, needs no exception.
+  _keep_in_fp32_modules.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 class PublishedTypes:
     """Attributes:
     dtype: of floating-point weights where they are published; None: each as the trainer has it.
-    keep_in_fp32: patterns (fnmatch) of canonical names that are not cast.
+    keep_in_fp32: patterns (fnmatch) of canonical names that are published in FP32.
     cast: patterns of canonical names that are cast although they are buffers, or the model keeps them.
 
     Raises:
-      InvalidArgumentError: patterns without dtype=, or a pattern in both.
+      InvalidArgumentError: cast= without dtype=, or a pattern in both.
     """
 
     dtype: Any = None
@@ -40,8 +38,8 @@ class PublishedTypes:
         for option in ("keep_in_fp32", "cast"):
             if isinstance(getattr(self, option), str):
                 raise InvalidArgumentError(f"{option}= is a text, expected a list of patterns")
-        if self.dtype is None and (self.keep_in_fp32 or self.cast):
-            raise InvalidArgumentError("keep_in_fp32= and cast= are exceptions of dtype=: pass that too")
+        if self.dtype is None and self.cast:
+            raise InvalidArgumentError("cast= names exceptions of dtype=: pass that too")
         both = sorted(set(self.keep_in_fp32) & set(self.cast))
         if both:
             raise InvalidArgumentError(f"{both} are in keep_in_fp32= and in cast=: expected one of them")
@@ -59,10 +57,12 @@ class PublishedTypes:
             own = DType.of(tensor.dtype)
         except DTypeError as error:
             raise DTypeError(f"tensor '{name}': {error}") from None
-        if self.dtype is None or not tensor.is_floating_point():
+        if not tensor.is_floating_point():
             return own
-        wanted = DType.of(self.dtype)
-        kept = _matches(name, self.keep_in_fp32) or (keeps and not _matches(name, self.cast))
+        if _matches(name, self.keep_in_fp32):
+            return DType.F32
+        wanted = own if self.dtype is None else DType.of(self.dtype)
+        kept = keeps and not _matches(name, self.cast)
         return own if kept and own.itemsize > wanted.itemsize else wanted
 
     def require_used(self, published: Mapping[str, DType]) -> None:
@@ -72,17 +72,17 @@ class PublishedTypes:
         Raises:
           LayoutError: a pattern has no effect, because it matches no name, or none of such a type.
         """
-        for option, patterns, types in (
-            ("keep_in_fp32", self.keep_in_fp32, (DType.F32, DType.F64)),
-            ("cast", self.cast, (self.dtype and DType.of(self.dtype),)),
+        for option, patterns, wanted in (
+            ("keep_in_fp32", self.keep_in_fp32, DType.F32),
+            ("cast", self.cast, self.dtype and DType.of(self.dtype)),
         ):
             for pattern in patterns:
                 found = {n: t for n, t in published.items() if fnmatch.fnmatchcase(n, pattern)}
-                if not any(dtype in types for dtype in found.values()):
+                if wanted not in found.values():
                     of_them = ", ".join(f"'{n}' {t.name}" for n, t in sorted(found.items())[:3])
                     raise LayoutError(
                         f"{option}= has '{pattern}', expected the pattern of a weight that is published as "
-                        f"{types[0].name}, found {of_them or 'no weight of such a name'}"
+                        f"{wanted.name}, found {of_them or 'no weight of such a name'}"
                     )
 
 

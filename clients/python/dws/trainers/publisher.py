@@ -67,12 +67,12 @@ class Publisher:
           of a trainer that has float32; None: as the module has them. Not cast are buffers, and what a model of
           transformers keeps in FP32 (dws.trainers.published_types).
         reconnect_timeout: seconds for a sender that has ended to come back, in `publish`.
-        keep_in_fp32: patterns (fnmatch) of the names of more weights that dtype= does not cast, because engines
-          have them in FP32, such as "*.mlp.gate.weight".
+        keep_in_fp32: patterns (fnmatch) of the names of more weights that are published in FP32, whatever the module
+          has, because engines keep them so, such as "*.mlp.gate.weight".
         cast: patterns of the names of weights that dtype= does cast, although they are buffers or the model keeps them.
 
         Raises:
-          InvalidArgumentError: patterns without dtype=, or one in both lists.
+          InvalidArgumentError: cast= without dtype=, or a pattern in both lists.
         """
         self._socket = socket
         self._job_id = job_id

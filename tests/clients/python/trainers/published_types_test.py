@@ -96,10 +96,18 @@ class PublishedTypesTest(SenderCase):
         found = self.published_types(outer(), torch.bfloat16, cast=["*.gate.weight"])
         self.assertEqual(found["policy.model.gate.weight"], BF16)
 
+    def test_what_engines_keep_in_fp32_is_widened(self) -> None:
+        module = Model().bfloat16()
+        found = self.published_types(module, None, keep_in_fp32=["*.weight"])
+        weights = {name for name, dtype in found.items() if dtype == F32}
+        self.assertEqual(weights, {"norm.weight", "gate.weight"})
+        wanted = module.gate.weight.detach().float().reshape(-1)
+        self.assertTrue(torch.equal(self.published("gate.weight"), wanted))
+
     def test_a_pattern_without_effect_is_refused(self) -> None:
         for options, why in (
             ({"keep_in_fp32": ["*.bias"]}, r"keep_in_fp32= has '\*.bias'.*F32, found no weight"),
-            ({"keep_in_fp32": ["small"]}, "'small', expected .* F32, found 'small' BF16"),
+            ({"keep_in_fp32": ["steps"]}, "'steps', expected .* F32, found 'steps' I64"),
             ({"cast": ["gates.*"]}, r"cast= has 'gates.\*'.*BF16, found no weight"),
             ({"cast": ["steps"]}, "found 'steps' I64"),
         ):
@@ -109,7 +117,6 @@ class PublishedTypesTest(SenderCase):
 
     def test_options_that_contradict_each_other_are_refused(self) -> None:
         for given, why in (
-            ((None, ["a"]), "exceptions of dtype="),
             ((None, (), ["a"]), "exceptions of dtype="),
             ((torch.bfloat16, ["a", "b"], ["b"]), r"\['b'\] are in keep_in_fp32= and in cast="),
             ((torch.bfloat16, "*bias"), "keep_in_fp32= is a text"),
