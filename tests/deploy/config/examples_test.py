@@ -72,6 +72,37 @@ class ExamplesTest(unittest.TestCase):
             self.assertEqual(missing, set(), name)
 
 
+class PortsTest(unittest.TestCase):
+    """One set of ports: what daemons serve is what senders, Prometheus and probes are pointed at."""
+
+    def ports(self, key: str, program: str) -> set[str]:
+        found = set()
+        for path in EXAMPLES.glob(f"*/{program}.toml"):
+            found |= set(re.findall(rf'^(?:# )?{key} = "[^"]*:(\d+)"', path.read_text(), re.M))
+        return found
+
+    def test_all_examples_of_a_daemon_serve_the_same_ports(self) -> None:
+        for program in ("sender", "receiver"):
+            for key in ("listen", "http"):
+                self.assertEqual(len(self.ports(key, program)), 1, (program, key))
+
+    def test_receivers_are_pointed_at_the_port_of_senders(self) -> None:
+        for path in EXAMPLES.glob("*/receiver.toml"):
+            senders = tomllib.loads(path.read_text())["sender"]
+            ports = {each.rsplit(":", 1)[1] for each in senders if not each.startswith("unix:")}
+            self.assertLessEqual(ports, self.ports("listen", "sender"), path)
+
+    def test_prometheus_scrapes_what_daemons_serve(self) -> None:
+        text = Path("deploy/prometheus/prometheus.example.yml").read_text()
+        jobs = re.split(r"job_name: dws-", text)[1:]
+        self.assertEqual([job.split("\n")[0] for job in jobs], ["sender", "receiver", "sender"])
+        for job in jobs:
+            targets = re.findall(r"targets: \[(.*)\]", job)
+            self.assertEqual(len(targets), 1)
+            scraped = set(re.findall(r":(\d+)", targets[0]))
+            self.assertEqual(scraped, self.ports("http", job.split("\n")[0]))
+
+
 class CheckTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory(prefix="dws-", dir="/tmp")
