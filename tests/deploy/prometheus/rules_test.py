@@ -80,7 +80,10 @@ class RulesTest(unittest.TestCase):
                 self.assertRegex(text, r"severity: (warning|critical)\n")
                 self.assertRegex(text, r"summary: \".+\"\n")
                 self.assertRegex(text, r"description: \".{60,}\"\n")
-                self.assertIn(f"runbook_url: docs/{OPERATIONS}#{name.lower()}\n", text)
+                link = f'"{{{{ $externalLabels.dws_docs }}}}/{OPERATIONS}#{name.lower()}"'
+                self.assertIn(f"runbook_url: {link}\n", text)
+        example = Path(FOLDER, "prometheus.example.yml").read_text()
+        self.assertRegex(example, r"external_labels:\n +dws_docs: https://[a-z./]+[a-z] ")
 
     def test_each_alert_has_a_unit_test(self) -> None:
         tests = Path(RULE_TESTS).read_text()
