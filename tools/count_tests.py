@@ -76,8 +76,9 @@ def read_log(result: dict[str, Any]) -> str:
     return ""
 
 
-def count_events(lines: Iterable[str]) -> tuple[Count, list[str]]:
-    """The total, and the labels of the targets that failed, from the lines of the event file."""
+def count_events(lines: Iterable[str]) -> tuple[Count, list[str], dict[str, int]]:
+    """The total, the labels of the targets that failed, and how many cases targets have skipped, from the lines of the
+    event file."""
     results: dict[tuple[str, int, int], dict[str, Any]] = {}  # the last attempt of each
     broken: set[str] = set()
     for line in lines:
@@ -90,14 +91,18 @@ def count_events(lines: Iterable[str]) -> tuple[Count, list[str]]:
                 broken.add(key["label"])
     total = Count()
     failed: set[str] = set()
+    skipped: dict[str, int] = {}
     for (label, _, _), result in results.items():
         passed = result.get("status") in ("PASSED", "FLAKY")
-        total.add(count_target(passed, read_log(result)))
+        count = count_target(passed, read_log(result))
+        total.add(count)
+        if count.skipped:
+            skipped[label] = skipped.get(label, 0) + count.skipped
         if not passed:
             failed.add(label)
     unbuilt = broken - {label for label, _, _ in results}
     total.failed += len(unbuilt)
-    return total, sorted(failed | unbuilt)
+    return total, sorted(failed | unbuilt), dict(sorted(skipped.items()))
 
 
 def main() -> int:
@@ -106,14 +111,16 @@ def main() -> int:
     parser.add_argument("events", type=Path)
     options = parser.parse_args()
 
-    total, failed = count_events(options.events.read_text().splitlines())
+    total, failed, skipped = count_events(options.events.read_text().splitlines())
     if options.bazel_status not in _TEST_STATUSES or (options.bazel_status == 3 and not total.failed):
         print(f"bazel test ended with status {options.bazel_status}")
         total.failed = max(total.failed, 1)
     for label in failed:
         print(f"failed: {label}")
+    for label, cases in skipped.items():
+        print(f"skipped: {cases} of {label}")
     if total.skipped:
-        print(f"{total.skipped} skipped (they say why in their logs)")
+        print(f"{total.skipped} skipped: what they want is in CONTRIBUTING.md, \"Tests that are skipped\"")
     if not total.passed and not total.failed:
         print("no test ran")
     print(f"{total.passed} passed, {total.failed} failed")

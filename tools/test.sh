@@ -10,6 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/install.sh
+tools/promtool.sh --fetch || true  # without it the tests that need it are skipped
 
 targets=(//...)
 for argument in "$@"; do

@@ -72,23 +72,30 @@ class EventsTest(unittest.TestCase):
 
     def test_targets_are_summed_and_failed_ones_are_named(self) -> None:
         missing = self.log.with_name("no_such.log")
-        total, failed = count_events([
+        total, failed, _ = count_events([
             completed("//a:a", True), test_result("//a:a", "PASSED", self.log),
             completed("//b:b", True), test_result("//b:b", "TIMEOUT", missing),
         ])
         self.assertEqual((total, failed), (Count(passed=4, failed=1), ["//b:b"]))
 
     def test_a_target_that_did_not_build_is_a_failure(self) -> None:
-        total, failed = count_events([completed("//a:a", False)])
+        total, failed, _ = count_events([completed("//a:a", False)])
         self.assertEqual((total, failed), (Count(failed=1), ["//a:a"]))
 
     def test_a_retried_target_counts_once(self) -> None:
-        total, failed = count_events([
+        total, failed, _ = count_events([
             test_result("//a:a", "FAILED", self.log), test_result("//a:a", "PASSED", self.log)])
         self.assertEqual((total, failed), (Count(passed=4), []))
 
+    def test_skipped_cases_are_told_by_target(self) -> None:
+        log = self.log.with_name("skips.log")
+        log.write_text("Ran 3 tests in 0.1s\n\nOK (skipped=2)\n")
+        total, _, skipped = count_events([
+            test_result("//b:b", "PASSED", log), test_result("//a:a", "PASSED", self.log)])
+        self.assertEqual((total, skipped), (Count(passed=5, skipped=2), {"//b:b": 2}))
+
     def test_a_run_without_tests_counts_nothing(self) -> None:
-        self.assertEqual(count_events([]), (Count(), []))
+        self.assertEqual(count_events([]), (Count(), [], {}))
 
 
 if __name__ == "__main__":
