@@ -3,7 +3,8 @@
 #
 #   dws_VERSION_amd64.deb             daemons, dwsctl, units, configuration; Debian 12's libraries
 #   python3-dws_VERSION_all.deb       the Python client
-#   dws-VERSION-py3-none-any.whl      the same for pip, with the entry points of vLLM and SGLang
+#   delta_weight_sync-VERSION-py3-none-any.whl
+#                                     the same for pip, with the entry points of vLLM and SGLang
 #   dws-VERSION-linux-x86_64.tar.gz   the same for any other system: programs that need libc and libm
 #
 # The .deb links Debian's libraries dynamically, so that a fix in one of them (OpenSSL) reaches the
@@ -64,7 +65,7 @@ build() {
   install -m 644 "$binaries/clients/python/dws.whl" "$work/dws.whl"
   rm -rf "$work/python"
   /usr/bin/python3 -m zipfile -e "$work/dws.whl" "$work/python"
-  rm -r "$work/python"/dws-*.dist-info
+  rm -r "$work/python"/delta_weight_sync-*.dist-info
 }
 
 build "$work/dynamic"
@@ -76,4 +77,4 @@ out="$(cd "$out" && pwd)"
 tools/package/shared_files.sh "$work/shared"
 tools/package/debian_packages.sh "$out"
 tools/package/tarball.sh "$out"
-mv "$work/dws.whl" "$out/dws-$version-py3-none-any.whl"
+mv "$work/dws.whl" "$out/delta_weight_sync-$version-py3-none-any.whl"

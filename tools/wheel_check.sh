@@ -25,7 +25,7 @@ tools/bazel.sh build --ui_event_filters=-info --noshow_progress //clients/python
 binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
 # Under the name pip wants.
 version="$(sed -n 's/.*kBuildVersion = "\(.*\)".*/\1/p' common/service/build_version.h)"
-wheel="$work/dws-$version-py3-none-any.whl"
+wheel="$work/delta_weight_sync-$version-py3-none-any.whl"
 cp "$binaries/clients/python/dws.whl" "$wheel"
 
 passed=0 failed=0
@@ -50,7 +50,7 @@ try() {  # NAME VENV_OPTION REQUIREMENT...
       echo "FAILED: $test with the $name packages"
     fi
   done
-  echo "$name: $("$environment/bin/pip" freeze --local --disable-pip-version-check | grep -v '^dws' | paste -sd' ')"
+  echo "$name: $("$environment/bin/pip" freeze --local --disable-pip-version-check | grep -v '^delta-weight-sync' | paste -sd' ')"
 }
 
 # Debian's torch goes with old packages only. tools/real_engines.sh runs the new ones with a new torch.

@@ -34,7 +34,7 @@ class WheelTest(unittest.TestCase):
         with open("common/service/build_version.h") as file:
             version = re.search(r'kBuildVersion = "(.*)"', file.read())
         assert version is not None
-        about = self.wheel.read(f"dws-{version[1]}.dist-info/METADATA").decode()
+        about = self.wheel.read(f"delta_weight_sync-{version[1]}.dist-info/METADATA").decode()
         self.assertIn(f"Version: {version[1]}\n", about)
 
     def test_it_names_the_oldest_python_that_has_what_the_package_calls(self) -> None:
@@ -45,7 +45,7 @@ class WheelTest(unittest.TestCase):
     def test_engines_find_functions_by_its_entry_points(self) -> None:
         sys.path.insert(0, os.path.abspath(WHEEL))
         self.addCleanup(sys.path.remove, os.path.abspath(WHEEL))
-        found = importlib.metadata.distribution("dws").entry_points
+        found = importlib.metadata.distribution("delta-weight-sync").entry_points
         self.assertIn("sglang.srt.plugins", {point.group for point in found})
         for point in found:
             self.assertTrue(callable(getattr(importlib.import_module(point.module), point.attr)))
