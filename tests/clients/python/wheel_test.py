@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import re
 import sys
+import tomllib
 import unittest
 import zipfile
 
@@ -41,6 +42,24 @@ class WheelTest(unittest.TestCase):
         about = next(name for name in self.wheel.namelist() if name.endswith("/METADATA"))
         # bisect_right with a key.
         self.assertIn("Requires-Python: >=3.10\n", self.wheel.read(about).decode())
+
+    def test_all_places_require_the_same(self) -> None:
+        with open("clients/python/pyproject.toml", "rb") as file:
+            project = tomllib.load(file)["project"]
+        wanted = dict(re.fullmatch(r"(\w+)>=([\d.]+)", each).groups() for each in project["dependencies"])
+        wanted["python"] = project["requires-python"][2:]
+        self.assertEqual(set(wanted), {"grpcio", "numpy", "protobuf", "python"})
+        with open("deploy/debian/control") as file:
+            depends = re.search(r"Package: python3-dws\n(?:.+\n)*?Depends: (.*)\n", file.read())
+        assert depends is not None
+        found = re.findall(r"(?:^|, )python3(?:-(\w+)|:any) \(>= (?:\d+:)?([\d.]+)\)", depends[1])
+        self.assertEqual({name or "python": version for name, version in found}, wanted)
+        for path in ("deploy/tarball/README.md", "docs/gpu.md"):
+            with open(path) as file:
+                text = file.read()
+            for name, version in wanted.items():
+                named = "Python" if name == "python" else f"`{name}`"
+                self.assertEqual(re.findall(rf"{named} (\d[\d.]*\d)", text), [version], (path, name))
 
     def test_engines_find_functions_by_its_entry_points(self) -> None:
         sys.path.insert(0, os.path.abspath(WHEEL))
