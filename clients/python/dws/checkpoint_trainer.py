@@ -25,7 +25,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 
-from dws.errors import DwsError, LayoutError
+from dws.errors import DwsError, InvalidArgumentError, LayoutError
 from dws.layout import TensorSpec
 from dws.plugins import checkpoint_files
 from dws.plugins.checkpoint_files import INDEX
@@ -119,12 +119,18 @@ class CheckpointTrainer:
 
         Raises:
           LayoutError: the checkpoint has other tensors than when it was registered.
+          InvalidArgumentError: its files do not fit each other (dws.plugins.checkpoint_files).
           DwsError: as Trainer.publish; the version may be tried again.
         """
         now = settled_version(self.checkpoint)
         if now is None or now.version == 0 or now == self.published:
             return None
-        files = CheckpointFiles(self.checkpoint)
+        try:
+            files = CheckpointFiles(self.checkpoint)
+        except InvalidArgumentError:
+            if settled_version(self.checkpoint) != now:
+                return None  # its files are being replaced
+            raise
         self._register(files.specs)
         # What a version that was given up has overwritten may not have been undone.
         known = self.published.digests if self.published and not self._given_up else {}

@@ -8,11 +8,14 @@ import os
 import struct
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import torch
 
 import dws
+from dws import checkpoint_trainer
+from dws.checkpoint_trainer import CheckpointTrainer, LocalVersion
 from dws.mapping import Slice
 from dws.plugins.canonical import ModelShape, Parallel
 
@@ -211,6 +214,18 @@ class FilesTest(unittest.TestCase):
         self.assertEqual(self.values(), {"a": 1, "b": 2})
         self.save("model.safetensors", b=7)
         self.refused("tensor 'b' is in two files, model-00002-of-00002.safetensors and model.safe")
+
+    def test_files_that_are_being_replaced_are_read_again_later(self) -> None:
+        self.save("one.safetensors", a=1)
+        self.index(a="one.safetensors", b="one.safetensors")
+        now = LocalVersion(1, {"a": "0"}, "x")
+        follower = CheckpointTrainer(self.folder, mock.Mock())
+        for later in (None, LocalVersion(2, {"a": "1"}, "y")):
+            with mock.patch.object(checkpoint_trainer, "settled_version", side_effect=[now, later]):
+                self.assertIsNone(follower.step())
+        with mock.patch.object(checkpoint_trainer, "settled_version", return_value=now):
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "no tensor 'b'"):
+                follower.step()
 
     def test_a_header_that_does_not_fit_its_file_is_refused(self) -> None:
         for entry, why in (
