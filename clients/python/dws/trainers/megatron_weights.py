@@ -14,9 +14,6 @@ from dws.trainer import Trainer
 from dws.trainers.published_types import PublishedTypes
 from dws.trainers.shares import Declarations, Declared, Share
 
-# The only buffer among the tensors that dws.declare.from_megatron knows; Megatron keeps it in FP32.
-_BUFFER = ".e_score_correction_bias"
-
 
 class MegatronWeights:
     """Lifecycle: as ModuleWeights.
@@ -48,7 +45,7 @@ class MegatronWeights:
                     f"'{name}' is made of tensors of several types, "
                     f"{ {n: str(tensor.dtype) for n, tensor in found.items()} }: expected one"
                 )
-            dtype = types.of(name, next(iter(found.values())), name.endswith(_BUFFER))
+            dtype = types.of(name, next(iter(found.values())), keeps=False)
             self.declared[name] = Declared.of(name, dtype, held.tensor.shape, held.ranges, cuts)
         self._shares: Mapping[str, Share] = {}
         self._views: dict[str, Any] = {}

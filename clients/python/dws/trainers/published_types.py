@@ -3,7 +3,8 @@
 What keep_in_fp32= names is published in FP32, whatever the module has: for engines that keep it so. With dtype= the
 other floating-point weights are cast, but these keep a wider type that the module has, unless cast= names them:
 
-* buffers, such as the router's e_score_correction_bias: a trainer has them as checkpoints and engines do;
+* buffers: a trainer has them as checkpoints and engines do;
+* the router's e_score_correction_bias, also where it is a parameter: eight biases may be one number in BF16;
 * what the model says, as from_pretrained of transformers reads it: _keep_in_fp32_modules_strict, and for torch.float16
   _keep_in_fp32_modules.
 """
@@ -17,6 +18,9 @@ from typing import Any, Collection, Iterable, Mapping, Sequence
 
 from dws.dtypes import DType
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
+
+# Of DeepSeek's models and those after them. Checkpoints and engines have it in FP32.
+_ROUTER_BIAS = ("*e_score_correction_bias",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ class PublishedTypes:
         if _matches(name, self.keep_in_fp32):
             return DType.F32
         wanted = own if self.dtype is None else DType.of(self.dtype)
-        kept = keeps and not _matches(name, self.cast)
+        kept = (keeps or _matches(name, _ROUTER_BIAS)) and not _matches(name, self.cast)
         return own if kept and own.itemsize > wanted.itemsize else wanted
 
     def require_used(self, published: Mapping[str, DType]) -> None:

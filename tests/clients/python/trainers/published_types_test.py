@@ -77,6 +77,13 @@ class PublishedTypesTest(SenderCase):
         self.assertEqual(len(set(bias.bfloat16().tolist())), 1)
         self.assertEqual(self.published("gate.e_score_correction_bias").tolist(), bias.tolist())
 
+    def test_the_routers_bias_is_not_cast_where_it_is_a_parameter(self) -> None:
+        module = torch.nn.Linear(8, 1)
+        module.e_score_correction_bias = torch.nn.Parameter(torch.ones(8))
+        for options, wanted in (({}, F32), ({"cast": ["e_score*"]}, BF16)):
+            found = self.published_types(module, torch.bfloat16, **options)
+            self.assertEqual(found, {"weight": BF16, "bias": BF16, "e_score_correction_bias": wanted})
+
     def test_what_a_model_of_transformers_keeps_is_not_cast(self) -> None:
         for dtype, norm in ((torch.bfloat16, BF16), (torch.float16, F32)):
             found = self.published_types(outer(), dtype)
