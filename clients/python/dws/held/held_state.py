@@ -157,8 +157,15 @@ def held_by_model(model: Any) -> Iterator[Held]:
                 yield Held(name, value, module, path, owner)
                 value = getattr(value, "__dict__", None) or {}  # a loader, and what that holds
             if not isinstance(value, _CLOSED):
-                parts = _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False)
-                todo += [((*path, key), part) for key, part in reversed(parts or [])]
+                todo += [((*path, key), part) for key, part in reversed(_parts_if_any(value))]
+
+
+def _parts_if_any(value: Any) -> list[tuple[str, Any]]:
+    try:
+        return _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False) or []
+    except Exception as error:  # of an object that does not want to be looked at
+        _LOG.debug("dws: a %s cannot be looked into: %r", type(value).__name__, error)
+        return []
 
 
 def put_at(root: Any, path: Path, tensor: Any) -> bool:

@@ -56,6 +56,12 @@ class CopyWatch:
         self._passes = 0
         self._known: dict[str, tuple[Any, ...]] = {}  # by name, what shows that it is unchanged; no tensor is kept alive
 
+    def holders(self) -> list[str]:
+        """The modules, by name, that hold copies now: the engine may have a call that makes these again."""
+        found, _ = self._look(constants=False)
+        self._known = {}
+        return list(dict.fromkeys(held.owner for held, _ in found.values()))
+
     def before_attach(self) -> dict[str, tuple[Held, str]]:
         """The copies that the model has, by name, each with its weight's name. The other tensors that it holds are told
         once, by the log."""

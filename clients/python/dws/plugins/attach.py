@@ -140,7 +140,8 @@ class AttachedRank:
         if checkpoint is not None:
             weights = Weights(checkpoint)
         files = CheckpointFiles(checkpoint) if checkpoint is not None else None
-        processed = ProcessedLayers(model, processing, has_hook=post_commit is not None)
+        holders = CopyWatch(model, lambda: named_tensors(model), options.kept).holders()
+        processed = ProcessedLayers(model, processing, post_commit is not None, holders)
         with processed.as_loaded():
             agreed = agreed_mapping(model, config, rank.part, given, weights)
         processed.keep(agreed.mapping)

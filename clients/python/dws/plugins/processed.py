@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 import importlib
 import time
-from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional, Protocol
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping, Optional, Protocol
 
 from dws.errors import LayoutError
 from dws.mapping import Mapped, tensors_of
@@ -91,11 +91,16 @@ class ProcessedLayers:
     """
 
     def __init__(
-        self, model: Any, engine: Optional[EngineProcessing], has_hook: bool = False
+        self,
+        model: Any,
+        engine: Optional[EngineProcessing],
+        has_hook: bool = False,
+        also: Iterable[str] = (),
     ) -> None:
         """Args:
           engine: None: it has no way to process a layer again.
           has_hook: a hook of the user's does all that is needed.
+          also: names of layers that hold copies of weights: the engine's processing may make them.
 
         Raises:
           LayoutError: it has none for a layer that needs it, by name.
@@ -110,7 +115,7 @@ class ProcessedLayers:
         modules = dict(model.named_modules())
         others = frozenset(id(module) for module in modules.values())
         needing = [] if has_hook else what_needs_a_hook(model)
-        for name in dict.fromkeys(need.layer for need in needing):
+        for name in dict.fromkeys([*(need.layer for need in needing), *(() if has_hook else also)]):
             processing = None if engine is None else engine.of(name, modules[name])
             if processing is not None:
                 self._layers.append(_Layer(name, modules[name], processing, others))

@@ -7,6 +7,7 @@ import types
 import unittest
 from typing import Any
 
+import numpy as np
 import torch
 
 import dws
@@ -100,6 +101,44 @@ class HeldStateTest(unittest.TestCase):
         self.assertEqual(list(changed_values(before, state(handle, 2))), [("number",)])
         self.assertEqual(list(changed_values(before, state(Handle(), 1))), [("handle",)])
         self.assertEqual(list(changed_values({}, {("a",): None})), [("a",)])
+
+    def test_what_a_model_holds_is_found_once_by_the_names_of_its_modules(self) -> None:
+        class Slots:
+            __slots__ = ("first", "second")
+
+        class Unwilling:
+            def __getattribute__(self, name: str) -> Any:
+                if name == "__dict__":
+                    raise RuntimeError(name)
+                return object.__getattribute__(self, name)
+
+        model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.ReLU())
+        slots = Slots()
+        slots.first = torch.ones(3)
+        model[1].kernel = {"slots": slots, 4: {torch.ones(4)}, "array": np.ones(5), "unwilling": Unwilling()}
+        model[1].again, model[1].other_layer = slots, model[0]
+        model[1].register_forward_hook(lambda *_: closing_over(model[1].hooked))
+        model[1].hooked = torch.ones(6)
+        model[0].weight.loader = functools.partial(len, torch.ones(7))
+        found = {held.name: held for held in held_state.held_by_model(model)}
+        self.assertEqual(
+            sorted(found),
+            ["0.weight", "0.weight.loader.args.0", "1.hooked", "1.kernel.4.0", "1.kernel.array", "1.kernel.slots.first"],
+        )
+        held = found["1.kernel.slots.first"]
+        self.assertEqual((held.owner, held.module), ("1", model[1]))
+        self.assertIs(tensor_at(held.module, held.path), held.tensor)
+
+    def test_a_tensor_is_replaced_where_that_is_possible(self) -> None:
+        layer: Any = torch.nn.Module()
+        layer.kernel = types.SimpleNamespace(scale=torch.ones(1), table={7: torch.ones(1)}, list=[None, torch.ones(1)])
+        layer.kernel.pair = (torch.ones(1),)
+        other = torch.zeros(1)
+        for path in (("kernel", "scale"), ("kernel", "table", "7"), ("kernel", "list", "1")):
+            self.assertTrue(held_state.put_at(layer, path, other))
+            self.assertIs(tensor_at(layer, path), other)
+        for path in (("kernel", "pair", "0"), ("kernel", "none"), ("none", "scale")):
+            self.assertFalse(held_state.put_at(layer, path, other))
 
     def test_what_holds_too_much_is_refused(self) -> None:
         many = [[place] for place in range(held_state._OBJECTS_MAX)]

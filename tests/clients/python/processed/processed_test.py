@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 import torch
 
 import dws
+from dws.held.watch import CopyWatch
 from dws.plugins.checkpoint import CheckpointFiles
 from dws.plugins.processed import Processing, ProcessedLayers
 from dws.torch_module import bind, named_tensors
@@ -218,6 +219,28 @@ class ProcessedTest(unittest.TestCase):
         processed = self.attach()
         self.assertEqual(processed.count, 0)
         self.assertIs(processed.target, self.model)
+
+    def test_a_layer_that_processing_gives_a_copy_of_its_weight_is_processed_if_it_is_named(self) -> None:
+        class UnquantizedLinearMethod(PlainMethod):
+            def process_weights_after_loading(self, layer: Any) -> None:
+                super().process_weights_after_loading(layer)
+                layer.doubles = layer.weight.data.double()
+
+        self.start(UnquantizedLinearMethod)
+        self.model.attention.W_UV = None
+        watch = CopyWatch(self.model, lambda: named_tensors(self.model))
+        self.assertEqual(watch.holders(), ["first", "second"])
+        self.assertEqual(ProcessedLayers(self.model, self.engine).count, 0)
+        processed = ProcessedLayers(self.model, self.engine, also=watch.holders())
+        processed.keep({})
+        held = [self.model.first.doubles, self.model.second.doubles]
+        self.assertEqual([id(tensor) for tensor in processed.updated()], [id(tensor) for tensor in held])
+        self.commit(processed, load(Model(), 2))
+        processed.rebuild(None)
+        self.assertIs(self.model.first.doubles, held[0])
+        self.assertTrue(torch.equal(held[0], self.model.first.weight.double()))
+        updated = CopyWatch(self.model, lambda: named_tensors(self.model), updated=processed.updated())
+        self.assertEqual(updated.before_attach(), {})
 
     def test_a_plain_model_is_its_own_target(self) -> None:
         model = torch.nn.Linear(2, 2)
