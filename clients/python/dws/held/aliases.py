@@ -49,7 +49,7 @@ def extent_of(tensor: Any) -> Optional[Extent]:
         first = int(tensor.__array_interface__["data"][0])
         begin, end = first + sum(min(s, 0) for s in steps), first + sum(max(s, 0) for s in steps)
         return ("cpu", begin, end + tensor.itemsize) if tensor.size else None
-    torch: Any = importlib.import_module("torch")
+    torch: Any = loaded_torch()
     try:
         with torch._C.DisableTorchFunction():
             if tensor.layout is not torch.strided or not tensor.numel() or not tensor.data_ptr():

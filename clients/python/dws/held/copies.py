@@ -74,12 +74,13 @@ def find_copies(weights: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[
             hits = _found(weights, dtype, wanted, widths)
             copies.update(_enough(hits, runs))
         # What has something else in front of a weight's rows.
+        extents = {name: int(weight.shape[-1]) for name, weight in weights.items() if weight.dim()}
         for name in runs.keys() - copies.keys():
             tensor = tensors[name]
             if tensor.numel() > _WIDE_ELEMENTS or tensor.dim() == 0:
                 continue
-            narrow = [n for n, weight in weights.items() if weight.dim() and weight.shape[-1] < tensor.shape[-1]]
-            own = {n: _runs_in(n, weights[n], tensor.dtype) for n in narrow[:_NARROW] if _may_be_of(weights[n], tensor.dtype)}
+            narrow = [n for n, extent in extents.items() if extent < tensor.shape[-1]][:_NARROW]
+            own = {n: _runs_in(n, weights[n], tensor.dtype) for n in narrow if _may_be_of(weights[n], tensor.dtype)}
             wanted = [run for found in own.values() for run in found]
             for weight in _enough(_found({name: tensor}, tensor.dtype, wanted, set()), own):
                 copies.setdefault(name, weight)
@@ -290,7 +291,9 @@ class _Batch:
             return
         torch: Any = importlib.import_module("torch")
         keys = _keys(torch.cat(self._parts).to(self._dtype))
-        hits = torch.isin(keys, torch.tensor(list(wanted), device=keys.device)).nonzero().reshape(-1)
+        sought = torch.tensor(sorted(wanted), device=keys.device)
+        at = torch.searchsorted(sought, keys).clamp_(max=len(wanted) - 1)  # far faster than torch.isin
+        hits = (sought[at] == keys).nonzero().reshape(-1)
         seen: dict[tuple[int, int], int] = {}
         for hit, key in zip(hits.tolist(), keys[hits].tolist()):
             part = bisect.bisect_right(self._begins, hit) - 1
