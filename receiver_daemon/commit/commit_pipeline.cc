@@ -87,8 +87,11 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   for (const PreparedRank& rank : prepared.ranks) AddToList(rank.staged, scatter);
 
   const bool was_running = live.at.has_value();
-  const TimePoint pause_begin = clock_.Now();
+  const TimePoint asked = clock_.Now();
   Status paused = engine.control.Pause(pause_timeout_);  // 3
+  // While the last rank's forward pass ran on, the engine was not paused.
+  const TimePoint pause_begin =
+      std::max<TimePoint>(asked, clock_.Now() - engine.control.StoppedFor());
   if (paused.ok()) {
     paused = commit.OnPaused(engine.is_current() ? std::optional(engine.weights.generation())
                                                  : std::nullopt);

@@ -11,6 +11,11 @@ EngineLease::State EngineLease::state() const {
   return state_;
 }
 
+Duration EngineLease::stopped_for() const {
+  MutexLock lock(mutex_);
+  return stopped_for_;
+}
+
 Status EngineLease::CheckDrained(const char* what, bool devices_drained) const {
   if (!needs_.drained_devices || devices_drained) return OkStatus();
   return FailedPreconditionError(
@@ -47,6 +52,7 @@ void EngineLease::OnPaused(const PauseAnswer& answer) {
   if (state_ != State::kPausing || answer.pause_id != pause_id_) return;
   DWS_CHECK(pause_id_ > 0);
   state_ = State::kPaused;
+  stopped_for_ = answer.stopped_for;
   changed_.NotifyAll();
 }
 

@@ -69,6 +69,8 @@ class EngineLease {
   bool has_hook() const { return needs_.post_commit; }
   bool asks() const { return needs_.request; }  // for its commits
   State state() const;
+  // How long before its answer to the last pause the rank had stopped. Zero before the first one.
+  Duration stopped_for() const;
 
   // Called by the stream. The lease opens paused, or running (see Needs::request).
   // FAILED_PRECONDITION: it is already open, or the rank's devices have not drained as Needs
@@ -78,6 +80,7 @@ class EngineLease {
     uint64_t pause_id = 0;
     Generation generation;
     bool devices_drained = false;
+    Duration stopped_for = Duration::zero();  // since its last forward pass ended
   };
   // An answer of another generation, or without the drained devices that Needs demands, ends the
   // lease. A late answer to an earlier pause is ignored.
@@ -127,6 +130,7 @@ class EngineLease {
   Status end_reason_ GUARDED_BY(mutex_);
   Stream stream_ GUARDED_BY(mutex_);
   uint64_t pause_id_ GUARDED_BY(mutex_) = 0;  // of the last pause or hook; 0: none yet
+  Duration stopped_for_ GUARDED_BY(mutex_) = Duration::zero();
   std::optional<std::string> hook_result_ GUARDED_BY(mutex_);
   std::optional<CommitRequest> request_ GUARDED_BY(mutex_);
   bool writing_ GUARDED_BY(mutex_) = false;            // since OnWriteBegin

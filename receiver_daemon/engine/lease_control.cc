@@ -35,6 +35,13 @@ Status LeaseControl::Pause(Duration timeout) {
   return AwaitAll(timeout, &EngineLease::AwaitPaused);
 }
 
+// Ranks answer at different times: the shortest time is of the one that stopped last, or shorter.
+Duration LeaseControl::StoppedFor() const {
+  Duration shortest = Duration::max();
+  for (const auto& lease : leases_) shortest = std::min(shortest, lease->stopped_for());
+  return shortest;
+}
+
 void LeaseControl::OnWriteBegin(const TensorContents& contents) {
   for (const auto& lease : leases_) lease->OnWriteBegin(contents);
 }

@@ -20,6 +20,7 @@ class LeaseControl final : public EngineControl {
       : leases_(std::move(leases)), clock_(clock), pulse_(pulse) {}
 
   Status Pause(Duration timeout) override;
+  Duration StoppedFor() const override;
   void OnWriteBegin(const TensorContents& contents) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
   // Always OK: a rank that is gone has lost its lease, and attaches again paused.

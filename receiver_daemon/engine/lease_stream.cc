@@ -1,6 +1,7 @@
 // gRPC's reactions must not block: commands wait in a bounded queue, with one write in flight.
 #include "receiver_daemon/engine/lease_stream.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -38,6 +39,11 @@ struct ToMessage {
   }
 };
 
+Duration StoppedFor(const v1::Paused& message) {
+  constexpr uint64_t kMicrosecondsMax = 3'600'000'000;  // longer than any pause is waited for
+  return std::chrono::microseconds(std::min(message.stopped_microseconds(), kMicrosecondsMax));
+}
+
 }  // namespace
 
 LeaseStream* LeaseStream::Start(EngineRegistry& registry) {
@@ -70,7 +76,8 @@ Status LeaseStream::HandleUp(const v1::LeaseUp& message) {
     case v1::LeaseUp::kPaused:
       held->OnPaused({.pause_id = message.paused().pause_id(),
                       .generation = Generation(message.paused().generation()),
-                      .devices_drained = message.paused().devices_drained()});
+                      .devices_drained = message.paused().devices_drained(),
+                      .stopped_for = StoppedFor(message.paused())});
       return OkStatus();
     case v1::LeaseUp::kPostCommitDone:
       held->OnPostCommitDone(

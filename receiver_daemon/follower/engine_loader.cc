@@ -52,10 +52,10 @@ void EngineLoader::Forget() {
 Result<std::optional<Duration>> EngineLoader::Load(const CheckpointVersion& version) {
   if (!holds_.has_value()) may_read_ = true;  // it may have restarted meanwhile
   DWS_RETURN_IF_ERROR(Connect());
-  const TimePoint begin = parts_.clock.Now();
   Result<bool> already = HoldsAlready(version);
   Status status = already.status();
-  if (status.ok() && !*already) status = LoadPaused(version);
+  TimePoint paused_since;
+  if (status.ok() && !*already) status = LoadPaused(version, paused_since);
   if (!status.ok()) {
     control_.reset();  // after a restart it may be another kind of engine, or build
     return status;
@@ -66,7 +66,7 @@ Result<std::optional<Duration>> EngineLoader::Load(const CheckpointVersion& vers
   const TimePoint end = parts_.clock.Now();
   check_at_ = end + check_interval_;
   if (*already) return std::optional<Duration>();
-  return std::optional<Duration>(end - begin);
+  return std::optional<Duration>(end - paused_since);
 }
 
 Status EngineLoader::Connect() {
@@ -110,7 +110,7 @@ Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
   return true;
 }
 
-Status EngineLoader::LoadPaused(const CheckpointVersion& version) {
+Status EngineLoader::LoadPaused(const CheckpointVersion& version, TimePoint& paused_since) {
   DWS_CHECK(control_ != nullptr);
   // Versions of a folder have no stream and no state token.
   const auto resume = [this](uint64_t holds) {
@@ -130,6 +130,7 @@ Status EngineLoader::LoadPaused(const CheckpointVersion& version) {
     return Annotate(resumed, fmt::format("after '{}'", Message(paused)));
   }
   DWS_KILLPOINT("follow.after_pause");
+  paused_since = parts_.clock.Now();
   Forget();
   const Status loaded = control_->PostCommit(WeightVersion(version.version), timeout_);
   // An engine that refuses the load is not reading. After any other error it may be.

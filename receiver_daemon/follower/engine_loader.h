@@ -61,7 +61,8 @@ class EngineLoader {
  private:
   // Whether the engine holds these weights and need not be paused for them.
   Result<bool> HoldsAlready(const CheckpointVersion& version);
-  Status LoadPaused(const CheckpointVersion& version);
+  // Sets `paused_since` when the engine has paused: it may have ended requests before.
+  Status LoadPaused(const CheckpointVersion& version, TimePoint& paused_since);
   Status CountRefusal(const Status& loaded);
   // Makes the control, unless there is one. FAILED_PRECONDITION: the engine has to be restarted.
   Status Connect();

@@ -3,6 +3,7 @@
 // one that is written and not released.
 #include "receiver_daemon/worker/group_driver.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -216,18 +217,20 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
 }
 
 // From running, for the group.
-void GroupDriver::NotePause() {
+void GroupDriver::NotePause(TimePoint since) {
   if (!engine_.released()) return;
   engine_.SetReleased(false);
-  work_.paused_since = parts_.clock.Now();
+  work_.paused_since = since;
   board_.SetPaused(true);
 }
 
 void GroupDriver::Obey(const PauseEngine& order) {
   Status paused = UnavailableError("the leader has no engine");
   if (engine_.weights() != nullptr) {
-    NotePause();
+    const TimePoint asked = parts_.clock.Now();
     paused = engine_.Pause();
+    const TimePoint stopped = parts_.clock.Now() - engine_.Control().StoppedFor();
+    NotePause(paused.ok() ? std::max<TimePoint>(asked, stopped) : asked);
   }
   DWS_KILLPOINT("group.pause.after_pause");
   parts_.group.OnPaused(order.round, paused);
@@ -265,9 +268,10 @@ void GroupDriver::Obey(const WriteStaged& order) {
 }
 
 Status GroupDriver::Commit(const Prepared& prepared) {
-  NotePause();
+  const TimePoint asked = parts_.clock.Now();
   Result<WrittenVersion> written =
       parts_.runner.Commit(prepared, CommitPipeline::Release::kByLeader);
+  NotePause(written.ok() ? parts_.clock.Now() - written->pause : asked);
   engine_.Show();
   if (written.ok()) work_.written = *std::move(written);
   return written.status();

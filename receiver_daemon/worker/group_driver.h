@@ -93,7 +93,7 @@ class GroupDriver final : public VersionDriver {
   bool Stage();  // false: there is nothing to stage, or not yet
   Result<Prepared> Prepare(const StageOrder& order, const SyncTarget& target, bool resync);
   Status Commit(const Prepared& prepared);
-  void NotePause();
+  void NotePause(TimePoint since);
   void Show();
 
   const Parts parts_;

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/memory_version_ledger.h"
 #include "tests/receiver_daemon/fake_engine.h"
 #include "tests/receiver_daemon/fake_trainer.h"
@@ -49,6 +50,7 @@ struct Job {
                                         .is_current = [this] { return is_current; }},
                                        live, *prepared, release);
     DWS_RETURN_IF_ERROR(pause.status());
+    last_pause = *pause;
     pipeline.Acknowledge(*prepared, *pause, Duration::zero());
     return OkStatus();
   }
@@ -62,7 +64,7 @@ struct Job {
            (control.log.empty() || control.log.back() == "resume 1");
   }
 
-  RealClock clock;
+  JumpingClock clock;
   ThreadPool pool{1};
   FakeTrainer trainer{Ranks()};
   FakeEngine engine{trainer.layouts(), 2};
@@ -71,6 +73,7 @@ struct Job {
   LiveState live;
   uint64_t staging_bytes_max = uint64_t{1} << 30;
   bool is_current = true;
+  Duration last_pause = Duration::zero();
   CommitPipeline::Release release = CommitPipeline::Release::kAtOnce;
 };
 
@@ -112,6 +115,22 @@ TEST_CASE("a delta is staged, written in the pause between intent and record, an
   }
   CHECK(job.control.resumed.state_token ==
         EngineToken({job.live.ranks[0].state_token, job.live.ranks[1].state_token}));
+}
+
+TEST_CASE("a pause begins when the engine has stopped, and not before it was asked to",
+          "[commit]") {
+  using std::chrono::seconds;
+  Job job;
+  job.control.on_pause = [&job] { job.clock.Jump(seconds(5000)); };  // a forward pass ends
+  job.control.stopped_for = seconds(200);
+  REQUIRE(job.Commit(2).ok());
+  CHECK(job.last_pause >= seconds(200));
+  CHECK(job.last_pause < seconds(1000));  // with the time of the commit itself
+  job.trainer.Publish();
+  job.control.stopped_for = seconds(9000);
+  REQUIRE(job.Commit(3).ok());
+  CHECK(job.last_pause >= seconds(5000));
+  CHECK(job.last_pause < seconds(6000));
 }
 
 TEST_CASE("a commit that the group leader releases ends with the engine paused", "[commit]") {

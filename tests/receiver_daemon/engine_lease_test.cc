@@ -40,7 +40,8 @@ struct Rank {
   }
   void Answer(const LeaseCommand& command) {
     if (const auto* pause = std::get_if<PauseCommand>(&command)) {
-      lease->OnPaused({.pause_id = pause->pause_id, .generation = Generation(5)});
+      lease->OnPaused(
+          {.pause_id = pause->pause_id, .generation = Generation(5), .stopped_for = stopped_for});
     }
     if (const auto* hook = std::get_if<PostCommitCommand>(&command)) {
       lease->OnPostCommitDone(hook->pause_id, hook_error);
@@ -50,6 +51,7 @@ struct Rank {
   std::shared_ptr<EngineLease> lease;
   std::vector<LeaseCommand> commands;
   bool answers = true;
+  Duration stopped_for = Duration::zero();
   bool ended = false;
   std::string hook_error;
 };
@@ -91,6 +93,22 @@ TEST_CASE("an engine starts paused and needs no pause before its first release",
   CHECK(std::get<PauseCommand>(rank.commands[1]).pause_id == 1);
   REQUIRE(control.Resume(Version(4)).ok());
   CHECK(std::get<ResumeCommand>(rank.commands[2]).pause_id == 1);
+}
+
+TEST_CASE("an engine has stopped for as long as the rank that stopped last", "[lease]") {
+  using std::chrono::milliseconds;
+  const RealClock clock;
+  Rank early(0);
+  Rank late(1);
+  for (Rank* rank : {&early, &late}) {
+    rank->Open();
+    rank->lease->Resume(Version(1));
+  }
+  early.stopped_for = milliseconds(700);
+  late.stopped_for = milliseconds(30);
+  LeaseControl control({early.lease, late.lease}, clock);
+  REQUIRE(control.Pause(kLong).ok());
+  CHECK(control.StoppedFor() == milliseconds(30));
 }
 
 TEST_CASE("a pause that is not answered in time fails, and its late answer changes nothing",

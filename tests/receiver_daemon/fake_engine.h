@@ -2,6 +2,7 @@
 // in host or device memory, and a control that records its calls.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -148,8 +149,10 @@ class FakeControl final : public EngineControl {
  public:
   Status Pause(Duration) override {
     log.push_back("pause");
+    if (on_pause) on_pause();
     return fail_pause;
   }
+  Duration StoppedFor() const override { return stopped_for; }
   Status PostCommit(WeightVersion version, Duration) override {
     log.push_back(fmt::format("post_commit {}", version.value()));
     return fail_post_commit;
@@ -162,6 +165,8 @@ class FakeControl final : public EngineControl {
   }
 
   std::vector<std::string> log;
+  std::function<void()> on_pause;
+  Duration stopped_for = Duration::zero();
   Status fail_pause;
   Status fail_post_commit;
   Status fail_resume;

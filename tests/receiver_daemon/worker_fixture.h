@@ -66,6 +66,7 @@ struct Client {
     if (const auto* pause = std::get_if<PauseCommand>(&command)) {
       ++pauses;
       if (hangs) return;
+      if (on_pause) on_pause();
       running = 0;
       lease->OnPaused({.pause_id = pause->pause_id, .generation = generation});
     }
@@ -92,6 +93,7 @@ struct Client {
   std::shared_ptr<EngineLease> lease;
   uint64_t running = 0;  // the version it may generate with; 0 = paused
   int pauses = 0;        // that it was asked for
+  std::function<void()> on_pause;
   bool ended = false;
   bool hangs = false;       // keeps its lease but answers no pause
   bool on_request = false;  // attaches so that commits happen only when it asks

@@ -17,9 +17,9 @@ PostCommitHook = Callable[[int], None]
 # With the version, and a number over the content of each attached view's canonical tensor; none of
 # these from receivers that do not send them.
 CommitHook = Callable[[int, Sequence[int]], None]
-# Its argument tells whether the pause is still wanted. Returns whether execution has stopped and
-# the devices are idle.
-PauseCall = Callable[[Callable[[], bool]], bool]
+# Its argument tells whether the pause is still wanted. Returns the seconds since execution has stopped,
+# once the devices are idle; None if the pause is not wanted any more.
+PauseCall = Callable[[Callable[[], bool]], Optional[float]]
 ResumeCall = Callable[[Grant], None]
 
 _ERROR_CHARACTERS_MAX = 1000
@@ -83,13 +83,15 @@ class LeaseStream:
             for message in self._call:
                 kind = message.WhichOneof("message")
                 if kind == "pause":
-                    if not pause(self._call.is_active):
+                    stopped_seconds = pause(self._call.is_active)
+                    if stopped_seconds is None:
                         return "the connection broke while forward passes were ending"
                     self._send(
                         paused=engine_pb2.Paused(
                             pause_id=message.pause.pause_id,
                             generation=self._generation,
                             devices_drained=self._drains_devices,
+                            stopped_microseconds=int(stopped_seconds * 1e6),
                         )
                     )
                 elif kind == "post_commit":

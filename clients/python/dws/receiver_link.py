@@ -342,17 +342,21 @@ class ReceiverLink:
                 if self._lease.grant is None or isinstance(error, EngineEndedError):
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")
 
-    def _pause(self, still_wanted: Callable[[], bool]) -> bool:
-        """Stops execution; False if the lease ended before the forward passes did."""
+    def _pause(self, still_wanted: Callable[[], bool]) -> Optional[float]:
+        """Stops execution; None if the lease ended before the forward passes did.
+
+        Returns:
+          seconds since the last of them ended.
+        """
         self._lease.shut("the receiver commits a version")
         while not self._lease.wait_empty(_DRAIN_POLL_SECONDS):
             if self._closing.is_set() or not still_wanted():
-                return False
+                return None
         assert self._attachment is not None
         self._drain_devices(self._attachment)
         if not self._attachment.unchanged():
             raise _WeightsMoved("the weights lie in other memory now, they are attached again")
-        return True
+        return self._lease.stopped_seconds
 
     def _finished(
         self, post_commit: Optional[PostCommitHook], rebuild: Optional[RebuildHook]

@@ -8,6 +8,16 @@
 
 namespace dws {
 
+TEST_CASE("requests that an engine ends before it pauses are no part of the pause", "[follower]") {
+  Job job;
+  job.Publish(1);
+  const auto follower = job.Follow();
+  job.engine.on_pause = [&job] { job.clock.now += std::chrono::seconds(100); };
+  job.engine.on_load = [&job] { job.clock.now += std::chrono::seconds(3); };
+  REQUIRE(follower->Step().ok());
+  CHECK(follower->view().last_pause_seconds == 3);
+}
+
 TEST_CASE("a receiver that starts again does not pause an engine that has its weights",
           "[follower]") {
   Job job;

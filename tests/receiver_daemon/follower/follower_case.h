@@ -34,6 +34,7 @@ struct Engine {
   std::vector<std::string> calls;         // since the last Look()
   bool paused = false;
   std::string checksum = "{}";
+  std::function<void()> on_pause = [] {};
   std::function<void()> on_load = [] {};
 
   Status Call(const std::string& name) {
@@ -48,6 +49,7 @@ class Control final : public EngineControl {
   explicit Control(Engine& engine) : engine_(engine) {}
 
   Status Pause(Duration) override {
+    engine_.on_pause();
     engine_.paused = true;  // even when the call then fails
     return engine_.Call("pause");
   }

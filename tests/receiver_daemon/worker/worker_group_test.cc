@@ -66,6 +66,21 @@ TEST_CASE("a group changes versions together and records its decision", "[group]
   CHECK(pair.member.worker.status().last_commit->pause > Duration::zero());
 }
 
+TEST_CASE("forward passes that a group's commit waits for are no part of its pause", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.RunFirstVersion();
+  pair.leader_rank.on_pause = [&pair] { pair.leader.clock.Jump(std::chrono::seconds(100)); };
+  pair.member_rank.on_pause = [&pair] { pair.member.clock.Jump(std::chrono::seconds(100)); };
+  pair.Offer({1, trainer.Publish()});
+  pair.Run();
+  for (Daemon* daemon : {&pair.leader, &pair.member}) {
+    REQUIRE(daemon->worker.status().commits == 2);
+    CHECK(daemon->worker.status().last_commit->pause > Duration::zero());
+    CHECK(daemon->worker.status().last_commit->pause < std::chrono::seconds(50));
+  }
+}
+
 TEST_CASE("nothing is scrubbed or verified between a group's write and its release", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer, {.bytes_per_second_max = uint64_t{1} << 40});
