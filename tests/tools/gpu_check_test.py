@@ -96,11 +96,16 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(summary(content), "1 passed, 0 failed, 1 skipped")
 
     def test_committed_results_are_of_real_gpus(self) -> None:
-        for path in RESULTS.glob("*"):
+        paths = list(RESULTS.glob("*"))
+        self.assertNotEqual(paths, [])
+        for path in paths:
             content = json.loads(path.read_text())
             self.assertEqual(content["format"], 1, path)
             self.assertFalse(content["fake_driver"], path)
             self.assertTrue(content["machine"]["driver"], path)
+            date, commit = content["date"][:10], content["commit"]
+            self.assertTrue(path.name.startswith(date), path)
+            self.assertTrue(commit.startswith(path.stem.rsplit("-", 1)[1]), path)
 
 
 if __name__ == "__main__":
