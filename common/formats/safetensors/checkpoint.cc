@@ -19,7 +19,7 @@ std::string LastPart(const std::string& path) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-// Rule 2 of the header: all numbered files exist.
+// Rule 3 of the header: all numbered files exist.
 Status CheckNumbers(const std::vector<std::string>& names, const std::string& folder) {
   std::map<uint64_t, std::set<uint64_t>> numbers;  // by total
   for (const std::string& name : names) {
@@ -37,18 +37,7 @@ Status CheckNumbers(const std::vector<std::string>& names, const std::string& fo
   return OkStatus();
 }
 
-Result<std::vector<std::string>> FilesWithoutIndex(const std::vector<std::string>& listed,
-                                                   const std::string& folder) {
-  std::vector<std::string> names;
-  for (const std::string& name : listed) {
-    if (IsShardName(name)) names.push_back(name);
-  }
-  if (names.empty()) return NotFoundError("{}: no safetensors files in this folder", folder);
-  DWS_RETURN_IF_ERROR(CheckNumbers(names, folder));
-  return names;
-}
-
-// Rule 1 of the header. The checkpoint's tensors are already sorted and unique.
+// Rule 2 of the header. The checkpoint's tensors are already sorted and unique.
 Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
                   const std::string& folder) {
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
@@ -72,10 +61,11 @@ Status CheckIndex(const CheckpointIndex& index, const Checkpoint& checkpoint,
   return OkStatus();
 }
 
-Result<CheckpointIndex> ReadIndexFile(HeldFolder& folder, const ClaimLimits& claims) {
+Result<CheckpointIndex> ReadIndexFile(HeldFolder& folder, const std::string& name,
+                                      const ClaimLimits& claims) {
   DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> text,
-                       folder.ReadFile(kIndexFile, claims.index_bytes_max));
-  return ParseIndex(AsText(text), folder.path() + "/" + kIndexFile, claims);
+                       folder.ReadFile(name, claims.index_bytes_max));
+  return ParseIndex(AsText(text), folder.path() + "/" + name, claims);
 }
 
 // The header of a file, read through its mapping or, without one, into memory.
@@ -118,16 +108,18 @@ Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access,
   checkpoint.path_ = folder.path();
   const std::string& path = checkpoint.path_;
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> listed, folder.List());
-  const bool indexed = std::binary_search(listed.begin(), listed.end(), kIndexFile);
+  DWS_ASSIGN_OR_RETURN(const WeightFiles found, WeightFilesAmong(listed, path));
   CheckpointIndex index;
-  std::vector<std::string> names;
-  if (indexed) {
-    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(folder, claims));
+  std::vector<std::string> names = found.shards;
+  if (found.index.has_value()) {
+    DWS_ASSIGN_OR_RETURN(index, ReadIndexFile(folder, *found.index, claims));
     std::set<std::string> named;
     for (const auto& [tensor, file] : index.weight_map) named.insert(file);
     names.assign(named.begin(), named.end());
+  } else if (names.empty()) {
+    return NotFoundError("{}: no safetensors files in this folder", path);
   } else {
-    DWS_ASSIGN_OR_RETURN(names, FilesWithoutIndex(listed, path));
+    DWS_RETURN_IF_ERROR(CheckNumbers(names, path));
   }
   if (names.size() > limits::kCheckpointFilesMax) {
     return ResourceExhaustedError("{}: {} files, at most {} are allowed", path, names.size(),
@@ -138,7 +130,7 @@ Result<Checkpoint> Checkpoint::Open(HeldFolder& folder, FileAccess access,
     DWS_RETURN_IF_ERROR(checkpoint.AddFile(std::move(mapping), name, claims));
   }
   DWS_RETURN_IF_ERROR(checkpoint.SortTensors());
-  if (indexed) DWS_RETURN_IF_ERROR(CheckIndex(index, checkpoint, path));
+  if (found.index.has_value()) DWS_RETURN_IF_ERROR(CheckIndex(index, checkpoint, path));
   return checkpoint;
 }
 

@@ -3,12 +3,17 @@
 // as kWritable, a local checkpoint is patched in place.
 //
 // Rules for a folder, so that a partial checkpoint is never accepted:
-// 1. With model.safetensors.index.json: the tensors of the files it names are exactly those of its
-//    weight_map, each in the file it names. Other files of the folder are ignored.
-// 2. Without an index: all *.safetensors of the folder count, and no tensor may occur twice. If
+// 1. consolidated* files, which have the same weights by other names, count only where the folder has
+//    no other *.safetensors.
+// 2. With an index: the tensors of the files it names are exactly those of its weight_map, each in
+//    the file it names. Other files of the folder are ignored. The index is
+//    model.safetensors.index.json, or where neither that nor model.safetensors is there, the only
+//    other *.safetensors.index.json.
+// 3. Without an index: all *.safetensors of the folder count, and no tensor may occur twice. If
 //    files are named like model-00002-of-00007, all of them must exist, from 1 to 7: the index of a
 //    sharded checkpoint is written last, and a writer that died earlier leaves only some files.
 //    (Folders numbered from 0 are slime's; they are not valid without an index.)
+// clients/python/dws/plugins/checkpoint_files.py has the same rules.
 //
 // Nothing guards against files that others truncate after opening. CheckUnchanged notices files
 // that others rewrite (mapped_file.h).

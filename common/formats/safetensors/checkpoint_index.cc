@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <utility>
 
 #include "common/formats/strict_json.h"
@@ -11,6 +12,8 @@ namespace dws::safetensors {
 namespace {
 
 constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kIndexEnding = ".safetensors.index.json";
+constexpr std::string_view kConsolidated = "consolidated";  // the same weights by other names
 constexpr std::string_view kOf = "-of-";
 constexpr std::string_view kWeightMap = "weight_map";
 constexpr std::string_view kMetadata = "metadata";
@@ -48,6 +51,34 @@ Status AddTensor(CheckpointIndex& index, const std::string& name, const nlohmann
 }
 
 }  // namespace
+
+Result<WeightFiles> WeightFilesAmong(const std::vector<std::string>& listed,
+                                     const std::string& folder) {
+  WeightFiles found;
+  std::vector<std::string> indexes;
+  for (const std::string& name : listed) {
+    if (name.ends_with(kIndexEnding) && name.front() != '.') indexes.push_back(name);
+    if (IsShardName(name)) found.shards.push_back(name);
+  }
+  const auto is_shard = [](const std::string& name) { return !name.starts_with(kConsolidated); };
+  if (std::any_of(found.shards.begin(), found.shards.end(), is_shard)) {
+    std::erase_if(found.shards, std::not_fn(is_shard));
+    std::erase_if(indexes, std::not_fn(is_shard));
+  }
+  const auto is_there = [](const std::vector<std::string>& names, const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (is_there(indexes, kIndexFile)) {
+    found.index = kIndexFile;
+  } else if (!is_there(found.shards, kSingleFile) && !indexes.empty()) {
+    if (indexes.size() > 1) {
+      return DataLossError("{}: has the indexes {} and {}, expected {} or only one", folder,
+                           indexes[0], indexes[1], kIndexFile);
+    }
+    found.index = indexes.front();
+  }
+  return found;
+}
 
 bool IsShardName(std::string_view name) {
   return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name.front() != '.' &&

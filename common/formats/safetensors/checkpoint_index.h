@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/formats/safetensors/claim_limits.h"
@@ -33,6 +34,15 @@ Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& wha
 
 // The text of an index; metadata is written as strings. INVALID_ARGUMENT: a text that is not UTF-8.
 Result<std::string> MakeIndex(const CheckpointIndex& index);
+
+// Which files of a folder hold its checkpoint: the rules are in checkpoint.h.
+struct WeightFiles {
+  std::optional<std::string> index;  // the one that decides
+  std::vector<std::string> shards;   // files ending in ".safetensors", without those left aside
+};
+// `listed`: the names in `folder`, sorted. DATA_LOSS: several indexes, and nothing says which counts.
+Result<WeightFiles> WeightFilesAmong(const std::vector<std::string>& listed,
+                                     const std::string& folder);
 
 // Whether `name` ends in ".safetensors" and names a file in the folder itself.
 bool IsShardName(std::string_view name);

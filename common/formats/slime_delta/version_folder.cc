@@ -61,12 +61,9 @@ std::vector<uint64_t> VersionsAmong(const std::vector<std::string>& names) {
 
 // Whether these files are a full checkpoint without an index.
 bool IsSingle(const std::vector<std::string>& listed) {
-  std::vector<std::string> weights;
-  for (const std::string& name : listed) {
-    if (name == safetensors::kIndexFile) return false;
-    if (safetensors::IsShardName(name)) weights.push_back(name);
-  }
-  return weights == std::vector<std::string>{safetensors::kSingleFile};
+  const auto found = safetensors::WeightFilesAmong(listed, "");
+  return found.ok() && !found->index.has_value() &&
+         found->shards == std::vector<std::string>{safetensors::kSingleFile};
 }
 
 // `text` is the index as it was read.

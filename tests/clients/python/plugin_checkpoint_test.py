@@ -173,6 +173,7 @@ class FilesTest(unittest.TestCase):
         self.save("one.safetensors", a=1)
         self.save("leftover.safetensors", a=7, b=7)
         self.index("x.safetensors.index.json", a="one.safetensors")
+        self.index(".hidden.safetensors.index.json", a="gone.safetensors")
         self.assertEqual(self.values(), {"a": 1})
         self.index("y.safetensors.index.json", a="one.safetensors")
         self.refused("x.safetensors.index.json and y.safetensors.index.json, expected model.safe")

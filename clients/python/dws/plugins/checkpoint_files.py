@@ -130,7 +130,8 @@ def _files_of(folder: str) -> tuple[Optional[str], list[str]]:
         listed = sorted(os.listdir(folder))
     except OSError as error:
         raise InvalidArgumentError(f"checkpoint '{folder}' cannot be listed: {error}") from error
-    files = [name for name in listed if name.endswith(_ENDING) and not name.startswith(".")]
+    listed = [name for name in listed if not name.startswith(".")]
+    files = [name for name in listed if name.endswith(_ENDING)]
     indexes = [name for name in listed if name.endswith(f"{_ENDING}.index.json")]
     if any(not name.startswith(_CONSOLIDATED) for name in files):
         files, indexes = (

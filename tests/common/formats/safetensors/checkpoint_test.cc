@@ -65,6 +65,42 @@ TEST_CASE("a folder with an index is read by its index whatever other files it h
   CHECK(checkpoint->files()[checkpoint->Find("b")->file].name == "two.safetensors");
 }
 
+TEST_CASE("an index of another name decides where it is the only one", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("one.safetensors"), FileOf({"a"}));
+  WriteFile(folder.File("leftover.safetensors"), FileOf({"a", "b"}));
+  WriteText(folder.File("x.safetensors.index.json"), Index(R"({"a":"one.safetensors"})"));
+  WriteText(folder.File(".x.safetensors.index.json"), "hidden: half written");
+  WriteText(folder.File("pytorch_model.bin.index.json"), Index(R"({"a":"one.bin"})"));
+  Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->tensors().size() == 1);
+  WriteText(folder.File("y.safetensors.index.json"), Index(R"({"a":"one.safetensors"})"));
+  CHECK_THAT(Refusal(folder.path()), Contains("DATA_LOSS") &&
+                                         Contains("x.safetensors.index.json") &&
+                                         Contains("y.safetensors.index.json"));
+  WriteText(folder.File(kIndexFile),
+            Index(R"({"a":"leftover.safetensors","b":"leftover.safetensors"})"));
+  checkpoint = Checkpoint::Open(folder.path());
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->tensors().size() == 2);
+}
+
+TEST_CASE("consolidated files count only where there are no others", "[safetensors]") {
+  const TempFolder folder;
+  WriteFile(folder.File("consolidated-00001-of-00002.safetensors"), FileOf({"wq"}));
+  WriteFile(folder.File("consolidated-00002-of-00002.safetensors"), FileOf({"wk", "left"}));
+  CHECK(Checkpoint::Open(folder.path())->tensors().size() == 3);
+  WriteText(folder.File("consolidated.safetensors.index.json"),
+            Index(R"({"wq":"consolidated-00001-of-00002.safetensors"})"));
+  CHECK(Checkpoint::Open(folder.path())->tensors().size() == 1);
+  WriteFile(folder.File(kSingleFile), FileOf({"a"}));
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
+  REQUIRE(checkpoint.ok());
+  REQUIRE(checkpoint->tensors().size() == 1);
+  CHECK(checkpoint->tensors()[0].name == "a");
+}
+
 TEST_CASE("an index that names a missing file is refused", "[safetensors]") {
   const TempFolder folder;
   WriteText(folder.File(kIndexFile), Index(R"({"a":"one.safetensors"})"));

@@ -112,6 +112,7 @@ TEST_CASE("a full version in one file without an index is written into the local
   const Weights next = Next(scene.now, 9);
   const std::vector<std::string> before = scene.Files();
   WriteSingle(scene.Folder(2), next);
+  dws::testing::WriteText(scene.Folder(2) + "/consolidated.safetensors", "by other names");
   CHECK(ApplyOnce(scene.local, scene.Folder(2)) == "applied");
   CHECK(ApplyOnce(scene.local, scene.Folder(2)) == "already");
   CHECK(Load(scene.local) == next);
