@@ -69,6 +69,11 @@ class Daemon:
         with open(self.log_path, errors="replace") as log:
             return "".join(log.readlines()[-lines:])
 
+    def logged(self, event: str) -> int:
+        """How many lines of its log, as text, are of `event`. tools/tidy holds that there is such an event."""
+        with open(self.log_path, errors="replace") as log:
+            return sum(line.split(maxsplit=4)[3:4] == [event] for line in log)
+
     def start(self) -> None:
         """Runs it and waits until it has bound its ports. A restart keeps its ports.
 

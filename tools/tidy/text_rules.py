@@ -28,6 +28,11 @@ _BANNED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (r"\bassert\s*\(", "use DWS_CHECK: it stays in release builds", ()),
 )
 
+_LOGS = re.compile(r"\bLog(?:Debug|Info|Warning|Error)\(")
+_QUOTED_NAME = re.compile(r'"(\w+)"')
+_EVENT_COUNTED = re.compile(
+    r'\.logged\(\s*"(\w+)"|(?:\bassertNotIn\(\s*"[ \w]+",|"[ \w]+" not in )[^\n]*\blog(?:_tail)?\b')
+
 # Written in two halves so that the rule does not find this file.
 _FOREIGN_WORDS = tuple(re.compile(pattern, re.I) for pattern in (
     "/wo" r"rk/",
@@ -74,6 +79,22 @@ def check_top(file: SourceFile) -> Iterator[Violation]:
         yield Violation("file-comment", file.path, 1, "starts with a docstring: what this is")
 
 
+def check_events(tree: SourceTree) -> Iterator[Violation]:
+    """A test that counts an event, or holds that it is not logged, names one that exists."""
+    # Not only the argument of a call: some names are chosen, or set for another part.
+    logged = {name for file in tree.ending(".cc") if not file.is_test and _LOGS.search(file.code)
+              for name in _QUOTED_NAME.findall(file.text)}
+    for file in tree.ending(".py"):
+        if file.path.startswith("tools/tidy/"):
+            continue
+        for match in _EVENT_COUNTED.finditer(file.text):
+            line = file.text.count("\n", 0, match.start()) + 1
+            if match[1] is None:
+                yield Violation("events", file.path, line, "count it, logged(EVENT): a name that nothing logs is never in a log")
+            elif match[1] not in logged:
+                yield Violation("events", file.path, line, f"nothing logs the event {match[1]}")
+
+
 def check_words(file: SourceFile) -> Iterator[Violation]:
     for line, text in enumerate(file.lines, 1):
         for pattern in _FOREIGN_WORDS:
@@ -83,6 +104,7 @@ def check_words(file: SourceFile) -> Iterator[Violation]:
 
 
 def check(tree: SourceTree) -> Iterator[Violation]:
+    yield from check_events(tree)
     for file in tree.files:
         yield from check_words(file)
     for file in tree.ending(".h", ".cc", ".proto", ".py"):

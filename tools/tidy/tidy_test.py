@@ -239,6 +239,16 @@ class RoomRulesTest(unittest.TestCase):
         self.assertEqual(rules(room_rules.check_classes(self.tree({"a/one.cc": one}), frozenset({"Thing"}))),
                          ["stale-exception"])
 
+    def test_a_test_names_events_that_exist(self) -> None:
+        files = {
+            "a/x.cc": 'LogInfo("here", {});\nLogWarning(\n    "there");\n{.failed_event = "elsewhere"}\n',
+            "a/y.cc": 'Call("gone");\n',
+            "tests/x_test.py": 'd.logged("here")\nd.logged(\n    "there")\nd.logged("elsewhere")\nd.logged("gone")\n'
+                               'self.assertNotIn("here", d.log_tail(9))\nself.assertNotIn(f"{x}", log)\n'
+                               '"here" not in log\n'}
+        found = list(text_rules.check_events(self.tree(files)))
+        self.assertEqual([violation.line for violation in found], [5, 6, 8])
+
     def test_a_comment_names_files_that_are_there(self) -> None:
         files = {"a/x.h": "// here.h, a/here.cc, gone.h, cuda.h, *.h\nint gone;\n", "a/here.h": "", "a/here.cc": ""}
         found = list(room_rules.check_named_files(self.tree(files), frozenset({"cuda.h"})))
