@@ -93,19 +93,23 @@ TEST_CASE("a capture waits for the reads in progress", "[snapshot_gate]") {
 TEST_CASE("a reader waits for the capture in progress", "[snapshot_gate]") {
   SnapshotGate gate;
   gate.BeginCapture();
-  std::atomic<bool> captured{false};
-  bool read = false;
-  bool read_after_capture = false;
+  CHECK(ClosedToReaders(gate));
+  std::atomic<bool> arrives{false};
+  std::atomic<bool> let_in{false};
   std::thread reader([&] {
-    read = gate.BeginRead(kLong).ok();
-    read_after_capture = captured;
-    if (read) gate.EndRead();
+    arrives = true;
+    if (gate.BeginRead(kLong).ok()) {
+      let_in = true;
+      gate.EndRead();
+    }
   });
-  captured = true;
+  CHECK(Eventually([&] { return arrives.load(); }));
+  // As long as a reader that arrived after it needs to be turned away.
+  CHECK(absl::IsDeadlineExceeded(gate.BeginRead(milliseconds(5))));
+  CHECK_FALSE(let_in);
   gate.EndCapture();
   reader.join();
-  CHECK(read);
-  CHECK(read_after_capture);
+  CHECK(let_in);
 }
 
 TEST_CASE("captures run one at a time", "[snapshot_gate]") {

@@ -109,7 +109,7 @@ TEST_CASE("the simulation detects an engine that resumes after a torn commit", "
 
 TEST_CASE("the simulation detects an attach that trusts the state of the previous engine",
           "[simulation]") {
-  ExpectNoticed(Mutation::kIgnoreGeneration, "");
+  ExpectNoticed(Mutation::kIgnoreGeneration, kWrongBytes);
 }
 
 TEST_CASE("the simulation detects receiver records that are not synced", "[simulation]") {
