@@ -49,8 +49,8 @@ struct KernelDigest {
 // Staged entries of a block are at arena + staged. Sparse (modes 1, 2, 3): `nnz` positions inside
 // the block (u16, ascending), padded to a multiple of 8 bytes, then `nnz` new values packed in the
 // element's bytes. Dense (modes 4, 5): only the block's new values. StagedBytes() says how many
-// bytes there must be at `staged`, a multiple of 8. For a damaged block these bytes have no meaning
-// afterwards, and no others are written.
+// bytes there must be at `staged`, a multiple of 8, and no other block may have any of them: they
+// hold steps before values. A damaged block leaves them without meaning, and writes no others.
 struct StageBlock {
   uint64_t payload = 0;        // offset in payloads; any
   uint64_t staged = 0;         // offset in the arena; a multiple of 8
