@@ -19,7 +19,7 @@ from dws.attachment import Attachment
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
 from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
-from dws.errors import DaemonUnavailableError, InvalidArgumentError, LayoutError, StateError
+from dws.errors import DaemonUnavailableError, EnginePaused, InvalidArgumentError, LayoutError, StateError
 from dws.held.watch import CopyWatch, explained
 from dws.lease import Block, ExecutionLease, Grant
 from dws.lease_stream import PostCommitHook
@@ -263,9 +263,12 @@ class Engine:
         Raises:
           DeadlineError: it did not come in time, on this rank; the message says what the receiver
             waits for. No commit happens after that, unless one has begun.
+          EnginePaused: the engine has stopped.
           StateError: called inside `running`, or never attached.
         """
         self._require_attached()
+        if self._stopped is not None:
+            raise EnginePaused(self._stopped)
         return self._link.let_commit(version, stream, timeout)
 
     def boundary(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Grant:

@@ -309,7 +309,7 @@ class ReceiverLink:
             with self._guard:
                 self._stream = None
                 moved_since = self._moves != self._moves_registered
-                if not moved_since:
+                if not moved_since and not self._closing.is_set():
                     self._last_error = ended
             if self._closing.is_set():
                 return

@@ -96,11 +96,11 @@ class CopyWatch:
                 _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
                 return None
         wrong = self._wrong(found)
-        return f"{explained(wrong)} It was made after the attach" if wrong else None
+        return f"a forward pass has made a copy of a weight: {explained(wrong)}" if wrong else None
 
     def _wrong(self, found: dict[str, tuple[Held, str]]) -> dict[str, tuple[Held, str]]:
         if found and not self._refuses:
-            _LOG.warning("dws: %s A hook is given: it has to bring all of them up to date", explained(found))
+            _LOG.warning("dws: %s, or a hook that is given already does", explained(found))
             return {}
         return found
 
@@ -144,7 +144,7 @@ def explained(copies: Mapping[str, tuple[Held, str]]) -> str:
     return (
         f"{shown}{' ...' if len(copies) > 3 else ''} ({len(copies)} in all), and nothing brings it up to date after a commit: "
         "passes would compute with old weights. Turn off what makes it, give a hook that brings it up to date after each "
-        "commit, or name it in kept=[...] if nothing computes with it."
+        "commit, or name it in kept=[...] if nothing computes with it"
     )
 
 

@@ -85,7 +85,9 @@ class WatchTest(unittest.TestCase):
             self.model(torch.ones(1, 8))
         with self.assertRaisesRegex(dws.EnginePaused, COPY):
             self.run_pass(engine)
-        self.assertRegex(self.up.get(timeout=20).stopped.reason, COPY)
+        self.assertRegex(self.up.get(timeout=20).stopped.reason, "a forward pass has made .*" + COPY)
+        with self.assertRaisesRegex(dws.EnginePaused, COPY):
+            engine.let_commit(2, timeout=3600)
         self.assertRegex(engine.stopped, COPY)
 
     def test_a_copy_of_a_later_pass_stops_it_too_and_a_pass_that_fails_is_none(self) -> None:
@@ -140,7 +142,7 @@ class WatchTest(unittest.TestCase):
         engine.close()
         with self.assertLogs("dws.held.watch", "WARNING") as logged:
             engine = self.attach(post_commit=lambda version: None)
-        self.assertRegex(logged.output[0], COPY + ".*A hook is given")
+        self.assertRegex(logged.output[0], COPY + ".*or a hook that is given already does")
         self.down.put(resume(1))
         self.run_pass(engine)
         self.assertIsNone(engine.stopped)
