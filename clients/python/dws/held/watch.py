@@ -54,18 +54,19 @@ class CopyWatch:
         self._refuses = refuses
         self._guard = threading.Lock()
         self._passes = 0
-        self._known: dict[str, tuple[Any, ...]] = {}  # by name, what shows that it is unchanged; no tensor is kept alive
+        # By name, what shows that a tensor is unchanged; none is kept alive. None: nothing was looked at yet.
+        self._known: Optional[dict[str, tuple[Any, ...]]] = None
 
     def holders(self) -> list[str]:
         """The modules, by name, that hold copies now: the engine may have a call that makes these again."""
-        found, _ = self._look(constants=False)
-        self._known = {}
+        found, _ = self._look(everything=True)
+        self._known = None
         return list(dict.fromkeys(held.owner for held, _ in found.values()))
 
     def before_attach(self) -> dict[str, tuple[Held, str]]:
         """The copies that the model has, by name, each with its weight's name. The other tensors that it holds are told
         once, by the log."""
-        found, others = self._look(constants=False)
+        found, others = self._look(everything=True)
         if others:
             shown = ", ".join(f"{held.name} {str(held.tensor.dtype)[6:]} {list(held.tensor.shape)}" for held in others[:_SHOWN])
             _LOG.info(
@@ -91,7 +92,8 @@ class CopyWatch:
             if self._passes not in _LOOKS or _is_capturing():
                 return None
             try:
-                found, _ = self._look(constants=True)
+                # A kernel may have written into a tensor that was there before, and torch does not know it.
+                found, _ = self._look(everything=self._passes == 1)
             except RuntimeError as error:  # another thread changes what is looked at
                 _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
                 return None
@@ -104,35 +106,40 @@ class CopyWatch:
             return {}
         return found
 
-    def _look(self, constants: bool) -> tuple[dict[str, tuple[Held, str]], list[Held]]:
-        """Copies by name, and the other tensors, of what was not there or had other elements the last time.
+    def _look(self, everything: bool) -> tuple[dict[str, tuple[Held, str]], list[Held]]:
+        """Copies by name, and the other tensors that were compared.
 
         Args:
-          constants: whether a new tensor of one number counts as a copy of a weight of that number.
+          everything: whether tensors are compared that were there at the last look, and that torch has not changed since.
         """
         weights = self._weights()
         memory = Extents({**weights, **{f"updated {n}": tensor for n, tensor in enumerate(self._updated)}})
         registered = {id(tensor) for tensor in named_tensors(self.model).values()}
-        buffers = {id(buffer) for buffer in self.model.buffers()}
-        known, self._known = self._known, {}
-        new: dict[str, Held] = {}
+        known, states = self._known, dict[str, tuple[Any, ...]]()
+        compared: dict[str, Held] = {}
         for held in held_by_model(self.model):
             tensor = held.tensor
             extent = extent_of(tensor) if is_torch(tensor) and id(tensor) not in registered else None
             if extent is None or next(memory.overlapping(extent), None) is not None:
                 continue
             state = (id(tensor), extent, None if tensor.is_inference() else tensor._version)
-            self._known[held.name] = state
+            states[held.name] = state
             is_kept = any(fnmatch.fnmatchcase(held.name, pattern) for pattern in self._kept)
-            if not is_kept and known.get(held.name) != state:
-                new[held.name] = held
-        tensors = {name: held.tensor for name, held in new.items()}
-        copies = find_copies(weights, tensors)
-        # What was there before the attach may be a table of ones; buffers are made when a module is.
-        plain = {n: t for n, t in tensors.items() if n not in copies and (constants or id(t) not in buffers)}
-        copies.update(constant_copies(weights, plain, {name: new[name].owner for name in plain}))
-        found = {name: (new[name], weight) for name, weight in copies.items()}
-        return found, [held for name, held in new.items() if name not in copies]
+            if not is_kept and (everything or known is None or known.get(held.name) != state):
+                compared[held.name] = held
+        self._known = states
+        copies = find_copies(weights, {name: held.tensor for name, held in compared.items()})
+        # Buffers that were made with the module may be tables of ones.
+        buffers = {id(buffer) for buffer in self.model.buffers()}
+        tables = {
+            name
+            for name, held in compared.items()
+            if id(held.tensor) in buffers and (known is None or known.get(name) == states[name])
+        }
+        plain = {name: held.tensor for name, held in compared.items() if name not in copies.keys() | tables}
+        copies.update(constant_copies(weights, plain, {name: compared[name].owner for name in plain}))
+        found = {name: (compared[name], weight) for name, weight in copies.items()}
+        return found, [held for name, held in compared.items() if name not in copies]
 
 
 def explained(copies: Mapping[str, tuple[Held, str]]) -> str:

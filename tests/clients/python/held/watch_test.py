@@ -90,6 +90,15 @@ class WatchTest(unittest.TestCase):
             engine.let_commit(2, timeout=3600)
         self.assertRegex(engine.stopped, COPY)
 
+    def test_a_tensor_that_a_pass_fills_with_a_weight_unseen_by_torch_is_found(self) -> None:
+        filled = self.model.layers[1].cache["filled"] = torch.zeros(16)
+        engine = self.attach()
+        self.down.put(resume(1))
+        with engine.running(20):
+            filled.data[:8].copy_(self.model.layers[1].weight)  # as a kernel does
+        self.assertEqual(filled._version, 0)
+        self.assertRegex(engine.stopped, "'layers.1.cache.filled' .Norm, .*copy of weight 'layers.1.weight'")
+
     def test_a_copy_of_a_later_pass_stops_it_too_and_a_pass_that_fails_is_none(self) -> None:
         engine = self.attach()
         self.down.put(resume(1))
@@ -114,6 +123,14 @@ class WatchTest(unittest.TestCase):
         self.down.put(resume(1))
         self.run_pass(engine)
         self.assertRegex(engine.stopped, COPY)
+
+    def test_a_buffer_of_ones_that_a_pass_registers_is_a_copy_of_ones(self) -> None:
+        self.model = torch.nn.LayerNorm(8)
+        engine = self.attach()
+        self.down.put(resume(1))
+        with engine.running(20):
+            self.model.register_buffer("cast", self.model.weight.detach().double(), persistent=False)
+        self.assertRegex(engine.stopped, "'cast' .LayerNorm, .*copy of weight 'weight'")
 
     def test_tables_of_ones_and_what_a_pass_leaves_behind_are_no_copies(self) -> None:
         self.model = Model(torch.ones(8))
@@ -166,11 +183,11 @@ class WatchTest(unittest.TestCase):
         looks: list[int] = []
 
         class Changing(watch.CopyWatch):
-            def _look(self, constants: bool) -> Any:
+            def _look(self, everything: bool) -> Any:
                 looks.append(1)
                 if len(looks) == 2:
                     raise RuntimeError("dictionary changed size during iteration")
-                return super()._look(constants)
+                return super()._look(everything)
 
         changing = Changing(self.model, lambda: dict(self.model.named_parameters()))
         changing.before_attach()
