@@ -83,8 +83,6 @@ def bind(module: Any, views: Mapping[str, Any], holder: Optional[Any] = None) ->
                 f"{view.dtype} {list(view.shape)}"
             )
         moved[name] = old
-    if not moved:
-        return
     follow = followers(moved, module if holder is None else holder)
     before = OldMemory(moved)
     point_at(((old, views[name]) for name, old in moved.items()), follow, views)

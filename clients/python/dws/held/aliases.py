@@ -97,6 +97,8 @@ def followers(moved: Mapping[str, Any], module: Any) -> list[Follower]:
     Raises:
       LayoutError: a tensor that the module holds cannot follow, by its name and the weight's.
     """
+    if not moved:
+        return []
     extents = Extents(moved)
     found: list[Follower] = []
     seen = {id(tensor) for tensor in moved.values()}

@@ -43,6 +43,7 @@ from dws.plugins.tensor_memory import (
     shown,
     storage_of,
     twin_of,
+    working_on,
 )
 from dws.torch_module import named_tensors
 
@@ -222,14 +223,9 @@ class ProcessedLayers:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        torch: Any = importlib.import_module("torch")
         device = next((tensor.device for tensor in self._model.parameters()), None)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if device is not None and device.type == "cuda":
-                stack.enter_context(torch.cuda.device(device))  # not that of this thread
-            assert self._engine is not None  # there are layers
-            stack.enter_context(self._engine.context())
+        assert self._engine is not None  # there are layers
+        with working_on(device), self._engine.context():
             yield
 
 

@@ -7,13 +7,13 @@ is copied into the one that the engine has had all the time, which CUDA graphs k
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Callable, Mapping
 
 from dws.errors import LayoutError
 from dws.held.copies import find_copies
 from dws.held.held_state import Held, put_at, tensor_at
-from dws.plugins.tensor_memory import alike_for_copy, bytes_of, copy_of, filled_like
+from dws.plugins.tensor_memory import alike_for_copy, bytes_of, copy_of, filled_like, working_on
+
 
 class RefreshedCopies:
     """Threads: one at a time.
@@ -38,7 +38,8 @@ class RefreshedCopies:
         self._call = call
         self.copies = dict(copies)
         sources = {weight: weights[weight] for _, weight in copies.values()}
-        with _no_grad():
+        self._device = next((tensor.device for tensor in sources.values()), None)
+        with working_on(self._device):
             before = {weight: copy_of(tensor) for weight, tensor in sources.items()}
             made = {name: copy_of(held.tensor) for name, (held, _) in copies.items()}
             try:
@@ -64,7 +65,7 @@ class RefreshedCopies:
         Raises:
           LayoutError: the call fails, or makes a tensor that does not fit the one that the engine has, by name.
         """
-        with _no_grad():
+        with working_on(self._device):
             try:
                 self._call()
             except Exception as error:
@@ -80,8 +81,3 @@ class RefreshedCopies:
                 held.tensor.data.copy_(new)
                 if not put_at(held.module, held.path, held.tensor):
                     raise LayoutError(f"'{name}': what the engine's own call makes of it cannot be replaced where it is")
-
-
-def _no_grad() -> Any:
-    torch: Any = importlib.import_module("torch")
-    return torch.no_grad()

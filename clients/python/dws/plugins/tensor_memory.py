@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 # Bytes of no meaning: a period of them fills a tensor.
 _PERIOD = 4093
@@ -11,6 +12,17 @@ _PERIOD = 4093
 
 def device_of(live: Mapping[str, Any]) -> Any:
     return next((t.device for t in live.values() if t is not None), "cpu")
+
+
+@contextlib.contextmanager
+def working_on(device: Any) -> Iterator[None]:
+    """A block for work on tensors of a device, on any thread. No gradients are recorded."""
+    torch: Any = importlib.import_module("torch")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if device is not None and device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))  # not that of this thread
+        yield
 
 
 def filled_like(meta: Any, device: Any) -> Any:
