@@ -20,8 +20,11 @@ from __future__ import annotations
 
 import bisect
 import importlib
+import logging
 import math
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+
+_LOG = logging.getLogger(__name__)
 
 # Elements that are looked for together, by the size of one; what follows them is compared.
 _WINDOW = {1: 8, 2: 4, 4: 4, 8: 4}
@@ -69,13 +72,13 @@ def find_copies(weights: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[
         runs = {name: found for name, tensor in tensors.items() if (found := list(_runs_of(name, tensor)))}
         widths = {int(tensors[name].shape[-1]) for name in runs if tensors[name].dim()}
         copies: dict[str, str] = {}
-        for dtype in {tensors[name].dtype for name in runs}:
+        for dtype in dict.fromkeys(tensors[name].dtype for name in runs):
             wanted = [run for name in runs if tensors[name].dtype is dtype for run in runs[name]]
             hits = _found(weights, dtype, wanted, widths)
             copies.update(_enough(hits, runs))
         # What has something else in front of a weight's rows.
-        extents = {name: int(weight.shape[-1]) for name, weight in weights.items() if weight.dim()}
-        for name in runs.keys() - copies.keys():
+        extents = {name: int(weight.shape[-1]) for name, weight in weights.items() if weight.shape}
+        for name in [name for name in runs if name not in copies]:
             tensor = tensors[name]
             if tensor.numel() > _WIDE_ELEMENTS or tensor.dim() == 0:
                 continue
@@ -108,8 +111,11 @@ def _enough(hits: Iterable[tuple[str, _Run, int]], runs: Mapping[str, Sequence[_
 
 
 def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
-    """Runs of a tensor after a cast."""
-    cast = [_Run(name, run.content.to(dtype)) for run in _runs_of(name, tensor)]
+    """Runs of a tensor after a cast, if torch has that."""
+    try:
+        cast = [_Run(name, _cast(_bits(run.content), tensor.dtype, dtype)) for run in _runs_of(name, tensor)]
+    except RuntimeError:
+        return []
     return [run for run in cast if is_telling(run.content)]
 
 
@@ -126,6 +132,7 @@ def _comparable(tensor: Any) -> bool:
     return bool(
         dtype is not torch.bool
         and not dtype.is_complex
+        and not tensor.is_quantized
         and tensor.element_size() in _WINDOW
         and tensor.numel() >= _WINDOW_MIN
         and tensor.device.type != "meta"
@@ -155,7 +162,7 @@ def _runs_of(name: str, tensor: Any) -> Iterator[_Run]:
         leading = tuple(form.shape[:-1])
         count = math.prod(leading)
         picked = sorted({number * count // _ROWS for number in range(_ROWS)})
-        heads = _rows_at(form[..., :_HEAD_ELEMENTS], picked).cpu()
+        heads = _rows_at(_bits(form[..., :_HEAD_ELEMENTS]), picked).cpu().view(tensor.dtype)
         for head in heads:
             content = _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
             if content is not None:
@@ -194,13 +201,22 @@ def is_telling(run: Any) -> bool:
     """Whether elements that follow each other are not found elsewhere by chance."""
     if run.numel() < max(_WINDOW_MIN, _WINDOW[run.element_size()]) or _bits(run).unique().numel() < _DISTINCT:
         return False
-    return bool(run.dtype.is_floating_point or run.to("cpu").long().diff().unique().numel() > 1)
+    return bool(run.dtype.is_floating_point or _bits(run).long().diff().unique().numel() > 1)
 
 
 def _bits(tensor: Any) -> Any:
+    """A view as integers: types that torch hardly computes with can be copied and compared so."""
     torch: Any = importlib.import_module("torch")
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.contiguous().view(kinds[tensor.element_size()])
+    return tensor.view(kinds[tensor.element_size()])
+
+
+def _cast(bits: Any, source: Any, dtype: Any) -> Any:
+    """Args:
+    bits: of elements of the type `source`.
+    """
+    elements = bits.view(source)
+    return elements if source is dtype else elements.to(dtype)
 
 
 def _keys(windows: Any) -> Any:
@@ -232,7 +248,7 @@ def _found(
         rows = _as_rows(weight) if _may_be_of(weight, dtype) else None
         if rows is None or rows.shape[-1] < size:
             continue
-        batch = batches.setdefault((weight.device, weight.dtype), _Batch(dtype, size))
+        batch = batches.setdefault((weight.device, weight.dtype), _Batch(weight.dtype, dtype, size))
         last = int(rows.shape[-1]) - size
         places = _places(last, widths)
         if rows.numel() <= min(_SMALL_ELEMENTS, every_place):
@@ -262,11 +278,13 @@ def _matrices(rows: Any) -> Iterator[Any]:
 class _Batch:
     """Windows of weights of one type on one device."""
 
-    def __init__(self, dtype: Any, size: int) -> None:
+    def __init__(self, source: Any, dtype: Any, size: int) -> None:
         """Args:
+        source: their type.
         dtype: that they are cast to.
         size: elements in a window.
         """
+        self._source = source
         self._dtype = dtype
         self._size = size
         self._parts: list[Any] = []
@@ -276,6 +294,7 @@ class _Batch:
 
     def add(self, name: str, matrix: Any, places: list[int]) -> None:
         torch: Any = importlib.import_module("torch")
+        matrix = _bits(matrix)
         if len(places) == matrix.shape[1] - self._size + 1:
             windows = matrix.unfold(-1, self._size, 1)
         else:
@@ -290,7 +309,12 @@ class _Batch:
         if not self._parts:
             return
         torch: Any = importlib.import_module("torch")
-        keys = _keys(torch.cat(self._parts).to(self._dtype))
+        try:
+            keys = _keys(_cast(torch.cat(self._parts), self._source, self._dtype))
+        except RuntimeError as error:  # a type that holds several numbers in one element, for example
+            _LOG.debug("dws: %s cannot be compared with %s: %s", self._source, self._dtype, error)
+            self._clear()
+            return
         sought = torch.tensor(sorted(wanted), device=keys.device)
         at = torch.searchsorted(sought, keys).clamp_(max=len(wanted) - 1)  # far faster than torch.isin
         hits = (sought[at] == keys).nonzero().reshape(-1)
@@ -307,15 +331,19 @@ class _Batch:
                     count = min(run.content.numel(), row.numel())
                     if _bits(row[:count]).equal(_bits(run.content[:count])) and is_telling(row[:count]):
                         yield name, run, count
+        self._clear()
+
+    def _clear(self) -> None:
         self._parts, self._origins, self._begins, self.windows = [], [], [], 0
 
     def _from(self, matrix: Any, number: int, place: int) -> Iterator[Any]:
         """What follows a place: in its row, and in memory if that is longer."""
         row = matrix[number, place : place + _RUN_ELEMENTS]
-        yield row.to(self._dtype).cpu()
+        yield _cast(row, self._source, self._dtype).cpu()
         begin = number * matrix.shape[1] + place
         if row.numel() < _RUN_ELEMENTS and matrix.is_contiguous():
-            yield matrix.view(-1)[begin : begin + _RUN_ELEMENTS].to(self._dtype).cpu()
+            row = matrix.view(-1)[begin : begin + _RUN_ELEMENTS]
+            yield _cast(row, self._source, self._dtype).cpu()
 
 
 def _places(last: int, widths: set[int]) -> list[int]:
@@ -333,7 +361,7 @@ def constant_of(tensor: Any) -> Optional[float]:
     """The one number that all elements are; None: they differ, are zeros, or are few or too many to look at."""
     if not _comparable(tensor) or not tensor.dtype.is_floating_point or tensor.numel() > _SMALL_ELEMENTS:
         return None
-    bits = _bits(tensor.detach()).reshape(-1)
+    bits = _bits(tensor.detach().contiguous()).reshape(-1)
     is_one = bool(bits[0] != 0) and bool((bits == bits[0]).all())
     return float(tensor.detach().reshape(-1)[0]) if is_one else None
 

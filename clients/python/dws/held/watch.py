@@ -94,7 +94,7 @@ class CopyWatch:
             try:
                 # A kernel may have written into a tensor that was there before, and torch does not know it.
                 found, _ = self._look(everything=self._passes == 1)
-            except RuntimeError as error:  # another thread changes what is looked at
+            except Exception as error:  # another thread changes what is looked at, for example
                 _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
                 return None
         wrong = self._wrong(found)

@@ -113,6 +113,17 @@ class CopiesTest(unittest.TestCase):
         expected = dict.fromkeys(["layer.norm.fp32", "layer.norm_fp32"], "layer.norm.weight")
         self.assertEqual(constant_copies(weights, tensors, owners), expected)
 
+    def test_types_that_torch_hardly_computes_with_are_compared_as_bits(self) -> None:
+        bits = torch.randint(1, 100, (8, 64), dtype=torch.uint8)
+        for name in ("float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn_x2", "uint8"):
+            kind = getattr(torch, name, None)
+            if kind is None:
+                continue
+            with self.subTest(name):
+                weights = {**self.weights, "weight": bits.view(kind)}
+                tensors = {"copy": bits[2:5].clone().view(kind), "wide": random(8, 96)}
+                self.assertEqual(find_copies(weights, tensors), {"copy": "weight"})
+
     def test_many_weights_are_looked_at_in_pieces(self) -> None:
         weights = {f"{number}": random(16, 24) for number in range(600)}
         tensors = {"copy": weights["577"].double(), "other": random(16, 24)}
