@@ -131,8 +131,8 @@ class Held(NamedTuple):
 
 
 def held_by_model(model: Any) -> Iterator[Held]:
-    """What a model and its submodules hold; hooks of modules count as held. An object of several places has its first
-    name.
+    """What a model, its submodules and their classes hold; hooks of modules count as held. An object of several places
+    has its first name.
 
     Args:
       model: a torch module.
@@ -141,7 +141,7 @@ def held_by_model(model: Any) -> Iterator[Held]:
     others = {id(module) for module in modules.values()}
     seen: dict[int, Any] = {}  # kept, so that no other object gets the number
     for owner, module in modules.items():
-        todo: list[tuple[Path, Any]] = [((), module)]
+        todo: list[tuple[Path, Any]] = [*_of_class(module), ((), module)]
         while todo:
             path, value = todo.pop()
             if isinstance(value, _VALUES) or id(value) in seen:
@@ -158,6 +158,17 @@ def held_by_model(model: Any) -> Iterator[Held]:
                 value = getattr(value, "__dict__", None) or {}  # a loader, and what that holds
             if not isinstance(value, _CLOSED):
                 todo += [((*path, key), part) for key, part in reversed(_parts_if_any(value))]
+
+
+def _of_class(module: Any) -> list[tuple[Path, Any]]:
+    """What the class of a module holds for all of its modules; torch's own classes hold nothing."""
+    kinds = [kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.")]
+    return [
+        ((name,), value)
+        for kind in kinds
+        for name, value in list(vars(kind).items())
+        if not name.startswith("__") and (is_torch(value) or isinstance(value, (dict, list, tuple, np.ndarray)))
+    ]
 
 
 def _parts_if_any(value: Any) -> list[tuple[str, Any]]:

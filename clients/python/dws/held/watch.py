@@ -6,6 +6,7 @@ A commit writes the weights, and not their copies: passes would compute with old
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import importlib
 import logging
@@ -119,16 +120,18 @@ class CopyWatch:
         compared: dict[str, Held] = {}
         for held in held_by_model(self.model):
             tensor = held.tensor
-            extent = extent_of(tensor) if is_torch(tensor) and id(tensor) not in registered else None
+            extent = None if id(tensor) in registered else extent_of(tensor)
             if extent is None or next(memory.overlapping(extent), None) is not None:
                 continue
-            state = (id(tensor), extent, None if tensor.is_inference() else tensor._version)
+            version = None if not is_torch(tensor) or tensor.is_inference() else tensor._version
+            state = (id(tensor), extent, version)
             states[held.name] = state
             is_kept = any(fnmatch.fnmatchcase(held.name, pattern) for pattern in self._kept)
             if not is_kept and (everything or known is None or known.get(held.name) != state):
                 compared[held.name] = held
         self._known = states
-        copies = find_copies(weights, {name: held.tensor for name, held in compared.items()})
+        tensors = {n: t for n, held in compared.items() if (t := _as_torch(held.tensor)) is not None}
+        copies = find_copies(weights, tensors)
         # Buffers that were made with the module may be tables of ones.
         buffers = {id(buffer) for buffer in self.model.buffers()}
         tables = {
@@ -136,7 +139,7 @@ class CopyWatch:
             for name, held in compared.items()
             if id(held.tensor) in buffers and (known is None or known.get(name) == states[name])
         }
-        plain = {name: held.tensor for name, held in compared.items() if name not in copies.keys() | tables}
+        plain = {name: tensor for name, tensor in tensors.items() if name not in copies.keys() | tables}
         copies.update(constant_copies(weights, plain, {name: compared[name].owner for name in plain}))
         found = {name: (compared[name], weight) for name, weight in copies.items()}
         return found, [held for name, held in compared.items() if name not in copies]
@@ -153,6 +156,17 @@ def explained(copies: Mapping[str, tuple[Held, str]]) -> str:
         "passes would compute with old weights. Turn off what makes it, give a hook that brings it up to date after each "
         "commit, or name it in kept=[...] if nothing computes with it"
     )
+
+
+def _as_torch(tensor: Any) -> Optional[Any]:
+    """The tensor, or a view of an array of numpy; None: torch has none."""
+    if is_torch(tensor):
+        return tensor
+    torch: Any = importlib.import_module("torch")
+    with contextlib.suppress(TypeError, ValueError):
+        # torch warns of arrays that must not be written.
+        return torch.from_numpy(tensor if tensor.flags.writeable else tensor.copy())
+    return None
 
 
 def _is_capturing() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
+from dws.arrays import is_torch
 from dws.errors import LayoutError
 from dws.held.copies import find_copies
 from dws.held.held_state import Held, put_at, tensor_at
@@ -36,6 +37,7 @@ class RefreshedCopies:
           LayoutError: the call fails, or makes something else of the weights than the engine has, by name.
         """
         self._call = call
+        copies = {name: (held, weight) for name, (held, weight) in copies.items() if is_torch(held.tensor)}
         self.copies = dict(copies)
         sources = {weight: weights[weight] for _, weight in copies.values()}
         self._device = next((tensor.device for tensor in sources.values()), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import types
 import unittest
+import unittest.mock
 from typing import Any
 
 import torch
@@ -75,6 +76,17 @@ class WatchTest(unittest.TestCase):
         self.model.register_buffer("scales", self.model.layers[1].weight.detach().clone(), persistent=False)
         with self.assertRaisesRegex(dws.LayoutError, "'scales' .Model, .*copy of weight 'layers.1.weight'"):
             dws.Engine(self.receiver.socket).attach(self.model)
+
+    def test_copies_in_a_class_in_numpy_and_on_a_parameter_are_found_too(self) -> None:
+        weight = self.model.layers[1].weight
+        for name, holder, copy in (
+            ("layers.1.shared.0", Norm, {"shared": [weight.detach().clone()]}),
+            ("array", self.model, {"array": weight.detach().double().numpy()}),
+            ("layers.1.weight.cast", weight, {"cast": weight.detach().half()}),
+        ):
+            with self.subTest(name), unittest.mock.patch.multiple(holder, create=True, **copy):
+                with self.assertRaisesRegex(dws.LayoutError, f"'{name}' .*copy of weight 'layers.1.weight'"):
+                    dws.Engine(self.receiver.socket).attach(self.model)
 
     def test_the_first_pass_that_makes_a_copy_stops_the_engine(self) -> None:
         engine = self.attach()
