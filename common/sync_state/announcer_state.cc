@@ -33,6 +33,7 @@ void AnnouncerState::ClearVersions(Receiver& receiver) {
   receiver.committed.reset();
   receiver.committed_token.reset();
   receiver.last_commit = {};
+  receiver.last_error.clear();
   receiver.commit_times.clear();
   receiver.behind_since.reset();
 }
@@ -98,16 +99,19 @@ Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& r
   const std::optional<ConnectionId> fenced = receiver.connection;
   if (fenced.has_value()) connections_.erase(*fenced);
   receiver.connection = connection;
+  receiver.absent_since.reset();
   receiver.awaited = false;
   receiver.last_announced = Nonce(0);
   connections_[connection] = {.receiver_id = receiver_id, .nonce = 0};
   return fenced;
 }
 
-void AnnouncerState::Disconnect(ConnectionId connection) {
+void AnnouncerState::Disconnect(ConnectionId connection, TimePoint now) {
   const auto found = connections_.find(connection);
   if (found == connections_.end()) return;
-  receivers_.at(found->second.receiver_id).connection.reset();
+  Receiver& receiver = receivers_.at(found->second.receiver_id);
+  receiver.connection.reset();
+  receiver.absent_since = now;
   connections_.erase(found);
 }
 
@@ -201,7 +205,11 @@ WaitTally AnnouncerState::Tally(WeightVersion version, TimePoint now) const {
   WaitTally tally;
   for (const auto& [id, receiver] : receivers_) {
     if (!receiver.connection.has_value()) {
-      if (receiver.awaited) tally.awaited.push_back(id);
+      if (receiver.awaited) {
+        tally.awaited.push_back(id);
+      } else if (receiver.absent_since.has_value()) {
+        tally.absent.push_back(id);
+      }
       continue;
     }
     if (receiver.committed >= version) {

@@ -40,12 +40,13 @@ struct WaitCondition {
 };
 
 // How far the receivers are with one version. Ids ascending; each present receiver is in exactly
-// one of the first two or, left out, in the third; the fourth are absent.
+// one of the first two or, left out, in the third; the others are not connected.
 struct WaitTally {
   std::vector<std::string> committed;  // at or above the version
   std::vector<std::string> missing;    // the others
   std::vector<std::string> left_out;   // the others that policy all does not wait for
   std::vector<std::string> awaited;    // not back since the restart: policy all waits for them
+  std::vector<std::string> absent;     // the others that were connected to this process
   size_t present() const { return committed.size() + missing.size() + left_out.size(); }
 };
 
@@ -66,7 +67,8 @@ class AnnouncerState {
     // It was present when the process before this one ended, and has not been since: policy all
     // waits for it.
     bool awaited = false;
-    Nonce last_announced;  // nonce of the last announcement on this connection
+    std::optional<TimePoint> absent_since;  // when its last connection to this process ended
+    Nonce last_announced;                   // nonce of the last announcement on this connection
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
     std::optional<Digest> committed_token;  // as reported with `committed`
@@ -108,7 +110,7 @@ class AnnouncerState {
   Result<std::optional<ConnectionId>> Connect(const std::string& receiver_id,
                                               ConnectionId connection, TimePoint now = {});
   // Ignored for a connection that was fenced.
-  void Disconnect(ConnectionId connection);
+  void Disconnect(ConnectionId connection, TimePoint now = {});
 
   // The nonce for the next message down on this connection; an announcement is remembered.
   Nonce NextNonce(ConnectionId connection, bool announcement);

@@ -18,18 +18,6 @@ constexpr std::string_view kNumbersBeganAgain =
 
 constexpr std::chrono::minutes kLookInterval{1};  // between checks for receivers to forget
 
-void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
-  const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
-  for (size_t i = 0; i < named; ++i) {
-    const ReceiverBehind& receiver = outcome.left_out[i];
-    LogWarning("receiver_left_out",
-               {{"id", receiver.receiver_id},
-                {"version", version.value()},
-                {"committed", receiver.committed.value_or(WeightVersion(0)).value()},
-                {"behind_seconds", ToSeconds(receiver.behind)}});
-  }
-}
-
 }  // namespace
 
 ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after,
@@ -118,7 +106,7 @@ Result<ConnectionId> ReceiverHub::Connect(const std::string& job_id, const std::
 void ReceiverHub::Disconnect(ConnectionId connection) {
   {
     MutexLock lock(mutex_);
-    state_.Disconnect(connection);
+    state_.Disconnect(connection, clock_.Now());
     links_.erase(connection);
     known_changed_ = true;
   }
@@ -444,11 +432,15 @@ WaitOutcome ReceiverHub::Outcome(WaitTally tally, TimePoint now) const {
                         .committed = receiver.committed,
                         .staged = receiver.staged,
                         .behind = now - receiver.behind_since.value_or(now),
-                        .last_error = receiver.last_error});
+                        .last_error = receiver.last_error,
+                        .absent = receiver.absent_since.has_value()
+                                      ? std::optional(now - *receiver.absent_since)
+                                      : std::nullopt});
     }
   };
   describe(tally.missing, outcome.missing);
   describe(tally.left_out, outcome.left_out);
+  describe(tally.absent, outcome.absent);
   for (std::string& id : tally.awaited) outcome.awaited.push_back(Awaited(std::move(id)));
   return outcome;
 }

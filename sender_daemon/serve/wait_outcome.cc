@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "proto/trainer.pb.h"
 
@@ -16,9 +17,11 @@ uint64_t NumberOf(std::optional<WeightVersion> version) {
   return version.value_or(WeightVersion(0)).value();
 }
 
-std::string Describe(const ReceiverBehind& receiver) {
-  std::string text =
-      fmt::format("'{}' is at version {}", receiver.receiver_id, NumberOf(receiver.committed));
+std::string DescribeConnected(const ReceiverBehind& receiver) {
+  std::string text = fmt::format("'{}' {}", receiver.receiver_id,
+                                 receiver.committed.has_value()
+                                     ? fmt::format("is at version {}", receiver.committed->value())
+                                     : "has committed no version of this stream");
   if (receiver.staged > receiver.committed) {
     text += fmt::format(", has staged {}", NumberOf(receiver.staged));
   }
@@ -28,14 +31,28 @@ std::string Describe(const ReceiverBehind& receiver) {
   return receiver.last_error.empty() ? text : fmt::format("{} ({})", text, receiver.last_error);
 }
 
+std::string DescribeAwaited(const ReceiverBehind& receiver) {
+  return fmt::format("'{}' ({})", receiver.receiver_id, receiver.last_error);
+}
+
+std::string DescribeAbsent(const ReceiverBehind& receiver) {
+  std::string text = fmt::format("'{}' for {:.0f} s", receiver.receiver_id,
+                                 ToSeconds(receiver.absent.value_or(Duration::zero())));
+  if (receiver.committed.has_value()) {
+    text += fmt::format(", it was at version {}", receiver.committed->value());
+  }
+  return text;
+}
+
 // Receivers with an error first, so that they are named if there are too many.
-std::string List(std::vector<ReceiverBehind> receivers) {
+std::string List(std::vector<ReceiverBehind> receivers,
+                 std::string (*describe)(const ReceiverBehind&)) {
   std::stable_partition(receivers.begin(), receivers.end(),
                         [](const ReceiverBehind& one) { return !one.last_error.empty(); });
   std::string text;
   const size_t named = std::min(receivers.size(), limits::kWaitReceiversNamedMax);
   for (size_t i = 0; i < named; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", Describe(receivers[i]));
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", describe(receivers[i]));
   }
   if (named < receivers.size()) text += fmt::format(" and {} more", receivers.size() - named);
   return text;
@@ -75,15 +92,34 @@ ReceiverBehind Awaited(std::string receiver_id) {
       .last_error = "not back since the sender's restart; `dwsctl evict --receiver` removes it"};
 }
 
+void LogLeftOut(WeightVersion version, const WaitOutcome& outcome) {
+  const size_t named = std::min(outcome.left_out.size(), limits::kWaitReceiversNamedMax);
+  for (size_t i = 0; i < named; ++i) {
+    const ReceiverBehind& receiver = outcome.left_out[i];
+    LogWarning("receiver_left_out",
+               {{"id", receiver.receiver_id},
+                {"version", version.value()},
+                {"committed", receiver.committed.value_or(WeightVersion(0)).value()},
+                {"behind_seconds", ToSeconds(receiver.behind)}});
+  }
+}
+
 std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition) {
   const size_t present =
       outcome.committed.size() + outcome.missing.size() + outcome.left_out.size();
-  if (present == 0 && outcome.awaited.empty()) return "no receiver is connected";
-  std::string text = fmt::format("{} of {} connected receivers have committed it, expected {}",
-                                 outcome.committed.size(), present, Wanted(outcome, condition));
-  if (!outcome.missing.empty()) text += fmt::format(": {}", List(outcome.missing));
-  if (!outcome.awaited.empty()) text += fmt::format("; awaited: {}", List(outcome.awaited));
-  if (!outcome.left_out.empty()) text += fmt::format("; left out: {}", List(outcome.left_out));
+  std::string text = "no receiver is connected";
+  if (present > 0 || !outcome.awaited.empty()) {
+    text = fmt::format("{} of {} connected receivers have committed it, expected {}",
+                       outcome.committed.size(), present, Wanted(outcome, condition));
+  }
+  const auto add = [&text](const char* title, const std::vector<ReceiverBehind>& receivers,
+                           std::string (*describe)(const ReceiverBehind&)) {
+    if (!receivers.empty()) text += fmt::format("{}: {}", title, List(receivers, describe));
+  };
+  add("", outcome.missing, DescribeConnected);
+  add("; awaited", outcome.awaited, DescribeAwaited);
+  add("; left out", outcome.left_out, DescribeConnected);
+  add("; not connected", outcome.absent, DescribeAbsent);
   return text;
 }
 

@@ -23,6 +23,7 @@ struct ReceiverBehind {
   std::optional<WeightVersion> staged;
   Duration behind = {};  // AnnouncerState::Receiver::behind_since; zero: no receiver has more
   std::string last_error;
+  std::optional<Duration> absent = std::nullopt;  // it is not connected, for so long
 };
 
 // A receiver that has not come back since the sender's restart; last_error says so.
@@ -34,12 +35,17 @@ struct WaitOutcome {
   std::vector<ReceiverBehind> missing;
   std::vector<ReceiverBehind> left_out;  // policy all does not wait for them
   std::vector<ReceiverBehind> awaited;   // absent since the sender's restart: policy all waits
+  std::vector<ReceiverBehind> absent;    // gone since: nobody waits for them
   std::optional<TimePoint> met_at;       // when the last of `committed` committed, if it was met
 };
 
 // "2 of 3 connected receivers have committed it, expected 3: 'c' is at version 4 for 75 s (its last
 // error)"; limits::kWaitReceiversNamedMax receivers are named. Pure.
 std::string DescribeUnmet(const WaitOutcome& outcome, const WaitCondition& condition);
+
+// A line for each receiver that was left out of a wait for `version`, up to
+// limits::kWaitReceiversNamedMax.
+void LogLeftOut(WeightVersion version, const WaitOutcome& outcome);
 
 // Fills in what the outcome says of receivers.
 void FillReply(const WaitOutcome& outcome, v1::WaitReply& reply);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -35,7 +36,8 @@ class WaitForReceiversTest(IntegrationCase):
         trainer = self.dws_trainer
         with self.assertRaisesRegex(
             dws.DeadlineError,
-            "1 of 2 connected receivers have committed it, expected 2: 'never' is at version 0",
+            "1 of 2 connected receivers have committed it, expected 2: "
+            "'never' has committed no version of this stream",
         ) as caught:
             trainer.wait(1, "all", timeout=0.2)
         error = caught.exception
@@ -61,6 +63,34 @@ class WaitForReceiversTest(IntegrationCase):
         trainer.wait(2, 2)
         trainer.publish(3)
         self.assertEqual(trainer.wait(3, "all", timeout=60).committed, ("good", "never"))
+
+    def test_a_wait_says_why_a_receiver_has_no_version_of_the_stream(self) -> None:
+        trainer = self.dws_trainer
+        # A trainer whose clock went back: both receivers refuse its stream.
+        older = dws.Stream(trainer.stream.incarnation - 1, 7)
+        trainer.close()
+        sender = self.cluster.senders[0]
+        sender.stop()
+        shutil.rmtree(f"{sender.folder}/state")
+        sender.start()
+        again = self.trainer(stream=older)
+        again.register(TENSORS)
+        again.publish(1)
+        refused = (
+            "'good' has committed no version of this stream .it refuses this sender: stream .* is "
+            "older than .*'never' has committed no version of this stream"
+        )
+
+        def named() -> bool:
+            with self.assertRaises(dws.DeadlineError) as caught:
+                again.wait(1, "all", timeout=0.1)
+            return re.search(refused, str(caught.exception), re.DOTALL) is not None
+
+        eventually(named, self.cluster.logs)
+        # One that is gone is named with the time.
+        self.cluster.receivers[1].stop()
+        with self.assertRaisesRegex(dws.DeadlineError, "not connected: 'never' for [0-9]+ s"):
+            again.wait(1, "all", timeout=0.5)
 
     def test_a_failed_quorum_reports_how_many_have_committed(self) -> None:
         trainer = self.dws_trainer

@@ -28,8 +28,25 @@ TEST_CASE("a failed wait reports how many have committed and the versions of the
   outcome.left_out.push_back({.receiver_id = "d", .behind = std::chrono::seconds(400)});
   CHECK(DescribeUnmet(outcome, kAll) ==
         "2 of 4 connected receivers have committed it, expected 3: 'c' is at version 4, has staged "
-        "5, behind for 75 s (no space); left out: 'd' is at version 0, behind for 400 s");
+        "5, behind for 75 s (no space); left out: 'd' has committed no version of this stream, "
+        "behind for 400 s");
+}
+
+TEST_CASE("a failed wait says of absent receivers since when", "[wait]") {
   CHECK(DescribeUnmet({}, kAll) == "no receiver is connected");
+  WaitOutcome outcome;
+  outcome.absent.push_back(
+      {.receiver_id = "a", .committed = WeightVersion(4), .absent = std::chrono::seconds(75)});
+  outcome.absent.push_back({.receiver_id = "b", .absent = std::chrono::seconds(3)});
+  CHECK(DescribeUnmet(outcome, kAll) ==
+        "no receiver is connected; not connected: 'a' for 75 s, it was at version 4, 'b' for 3 s");
+  outcome.awaited.push_back(Awaited("c"));
+  outcome.missing.push_back({.receiver_id = "d", .last_error = "it refuses this sender: old"});
+  CHECK(DescribeUnmet(outcome, kAll) ==
+        "0 of 1 connected receivers have committed it, expected 2: 'd' has committed no version of "
+        "this stream (it refuses this sender: old); awaited: 'c' (not back since the sender's "
+        "restart; `dwsctl evict --receiver` removes it); not connected: 'a' for 75 s, it was at "
+        "version 4, 'b' for 3 s");
 }
 
 TEST_CASE("only some of many receivers are named and those with an error come first", "[wait]") {
@@ -37,7 +54,7 @@ TEST_CASE("only some of many receivers are named and those with an error come fi
   for (int i = 0; i < 100; ++i) outcome.missing.push_back({.receiver_id = std::to_string(i)});
   outcome.missing[60].last_error = "broken";
   const std::string text = DescribeUnmet(outcome, kAll);
-  CHECK_THAT(text, Catch::Contains(": '60' is at version 0 (broken), '0'"));
+  CHECK_THAT(text, Catch::Contains(": '60' has committed no version of this stream (broken), '0'"));
   CHECK_THAT(text, Catch::EndsWith(" and 84 more"));
 }
 

@@ -133,7 +133,9 @@ def require_all(version: int, policy: Union[str, int], result: WaitResult) -> No
     """
     if policy != "all" or not result.left_out:
         return
-    behind = ", ".join(f"{r.receiver_id} (has {r.committed_version})" for r in result.left_out)
+    behind = ", ".join(
+        f"{r.receiver_id} (has {r.committed_version or 'no version'})" for r in result.left_out
+    )
     error = NotCommittedError(
         f"version {version}: 'all' of {result.present} receivers was not met: left out are {behind}, "
         "which have committed nothing for the sender's --laggard-after. Mend or stop them, or wait for "

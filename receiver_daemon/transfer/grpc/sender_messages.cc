@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/protocol_version.h"
@@ -45,6 +46,19 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
                        .rank_epoch = RankEpoch(message.rank_epoch()),
                        .layout = std::make_shared<const RankLayout>(std::move(layout)),
                        .refines = message.protocol_minor() >= kRefinementMinor};
+}
+
+v1::SyncUp NackMessage(const VersionAt& version, uint64_t nonce, const Rejection& rejection) {
+  v1::SyncUp message;
+  v1::Nack& nack = *message.mutable_nack();
+  nack.set_nonce(nonce);
+  nack.set_version(version.version.value());
+  if (rejection.last_good.has_value()) nack.set_last_good_version(rejection.last_good->value());
+  nack.set_code(static_cast<uint32_t>(rejection.reason.code()));
+  nack.set_message(std::string(Utf8Prefix(Message(rejection.reason), limits::kErrorBytesMax)));
+  for (const RankSlice slice : rejection.slices) nack.add_rank_slices(slice.value());
+  *nack.mutable_stream() = ToProto(version.stream);
+  return message;
 }
 
 v1::Refine RefineMessage(const CutOrder& order) {

@@ -1,4 +1,4 @@
-// A sender's messages, checked: from a Sync stream or a shared directory.
+// A sender's messages, checked: from a Sync stream or a shared directory; and answers to them.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/sync_state/subscription_state.h"
 #include "proto/sync.pb.h"
+#include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
@@ -14,6 +15,9 @@ namespace dws {
 // other tensors than those of `view` (as in Hello). INVALID_ARGUMENT, DATA_LOSS: it makes no sense.
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id,
                                    const std::string& view = {});
+
+// That a version is refused; `nonce`: of the announcement that offered it.
+v1::SyncUp NackMessage(const VersionAt& version, uint64_t nonce, const Rejection& rejection);
 
 v1::Refine RefineMessage(const CutOrder& order);
 

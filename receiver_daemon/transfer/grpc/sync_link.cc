@@ -199,6 +199,7 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
   KeepInline(TakeInline(announcement, message));
   MutexLock lock(order_mutex_);
   if (refused_.has_value()) {
+    if (!announcement.versions.empty()) TellRefusal(announcement, nonce);
     refused_->announcement.emplace(nonce, std::move(announcement));
     return OkStatus();
   }
@@ -211,6 +212,14 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
     LogDebug("announcement_ignored", {{"address", address_}, {"reason", Message(status)}});
   }
   return OkStatus();
+}
+
+// So that the trainer learns why nothing of its stream is committed here.
+void SyncLink::TellRefusal(const SenderAnnouncement& announcement, uint64_t nonce) {
+  Send(NackMessage({.stream = announcement.stream, .version = announcement.versions.back()}, nonce,
+                   {.last_good = std::nullopt,
+                    .reason = FailedPreconditionError("it refuses this sender: {}", refused_why_),
+                    .slices = {}}));
 }
 
 Status SyncLink::OnReplacing(const v1::Replacing& message) {

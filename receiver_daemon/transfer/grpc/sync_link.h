@@ -71,6 +71,7 @@ class SyncLink {
   Status OnMessage(const v1::SyncDown& message, const Peer& peer, bool first);
   Status OnWelcome(const v1::Welcome& message, const Peer& peer);
   Status OnAnnounce(const v1::Announce& message, uint64_t nonce);
+  void TellRefusal(const SenderAnnouncement& announcement, uint64_t nonce) REQUIRES(order_mutex_);
   Status OnReplacing(const v1::Replacing& message);
   void OnRefineReply(const v1::RefineReply& message);
   Status OnBroadcast(const v1::SyncDown& message);

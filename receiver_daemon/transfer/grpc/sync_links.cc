@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/utf8.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "receiver_daemon/peers/peer_address.h"
+#include "receiver_daemon/transfer/grpc/sender_messages.h"
 #include "receiver_daemon/transfer/grpc/sync_link.h"
 
 namespace dws {
@@ -182,16 +182,7 @@ void SyncLinks::Committed(const SyncTarget& target, TrainerRank rank,
 }
 
 void SyncLinks::Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) {
-  v1::SyncUp message;
-  v1::Nack& nack = *message.mutable_nack();
-  nack.set_nonce(target.ranks[rank.value()].nonce);
-  nack.set_version(target.version.value());
-  if (rejection.last_good.has_value()) nack.set_last_good_version(rejection.last_good->value());
-  nack.set_code(static_cast<uint32_t>(rejection.reason.code()));
-  nack.set_message(std::string(Utf8Prefix(Message(rejection.reason), limits::kErrorBytesMax)));
-  for (const RankSlice slice : rejection.slices) nack.add_rank_slices(slice.value());
-  *nack.mutable_stream() = ToProto(target.stream);
-  Link(target, rank).Send(std::move(message));
+  Link(target, rank).Send(NackMessage(target.at(), target.ranks[rank.value()].nonce, rejection));
 }
 
 }  // namespace dws

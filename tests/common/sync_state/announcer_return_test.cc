@@ -1,4 +1,5 @@
-// Which receivers are waited for when some return, are removed or lose their stream.
+// Which receivers are waited for when some return, are removed or lose their stream, and what is kept
+// of what they report.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
@@ -97,6 +98,29 @@ TEST_CASE("past the maximum an awaited receiver is removed last", "[protocol]") 
   CHECK(sender.state.GivesWay("another") == "a awaited");
   sender.Connect("another");
   CHECK_FALSE(sender.state.GivesWay("the last").has_value());
+}
+
+TEST_CASE("a tally names those that are absent since they were connected", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a", 1);
+  sender.state.Remember("b", false);  // it was absent before this process
+  sender.state.Remember("c", true);
+  CHECK(sender.state.Tally(WeightVersion(1), At(1)).absent.empty());
+  sender.state.Disconnect(connection, At(5));
+  CHECK(sender.state.Tally(WeightVersion(1), At(9)).absent == Names{"a"});
+  CHECK(sender.state.receivers().at("a").absent_since == At(5));
+  sender.Connect("a", 10);
+  CHECK(sender.state.Tally(WeightVersion(1), At(11)).absent.empty());
+}
+
+TEST_CASE("a new stream forgets why versions of the one before were refused", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  REQUIRE(sender.state.OnNack(connection, sender.state.NextNonce(connection, true), kStream,
+                              "it is old"));
+  sender.state.StartStream({.incarnation = 2, .id_hi = 0, .id_lo = 22});
+  CHECK(sender.state.receivers().at("a").last_error.empty());
+  CHECK(sender.state.receivers().at("a").nacks == 1);
 }
 
 }  // namespace dws

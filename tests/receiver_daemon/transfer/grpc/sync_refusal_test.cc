@@ -88,7 +88,7 @@ TEST_CASE("a refused sender is reconsidered on its existing connection", "[sync]
     const std::optional<SyncTarget> target = subscription.Target();
     return target.has_value() && target->ranks[0].sender == SenderIndex(second);
   }));
-  CHECK(waits.Heard().size() == 1);
+  CHECK(waits.Callers().size() == 1);
   links.Stop();
 }
 
@@ -140,6 +140,32 @@ TEST_CASE("a sender that is refused for long is asked again over another connect
   links.Stop();
 }
 
+TEST_CASE("a sender whose welcome is refused is told why it is", "[sync]") {
+  FakeSender sender;
+  StreamId newer = kStream;
+  ++newer.incarnation;
+  JumpingClock clock;
+  ChangeSignal changed;
+  Subscription subscription({sender.address()}, newer, changed, clock);
+  SyncLinks links({.addresses = {sender.address()}, .job_id = "job", .receiver_id = "r0"},
+                  subscription, clock);
+  links.Start();
+  std::optional<v1::Nack> nack;
+  REQUIRE(Eventually([&] {
+    for (const v1::SyncUp& up : sender.Heard()) {
+      if (up.has_nack()) nack = up.nack();
+    }
+    return nack.has_value();
+  }));
+  CHECK(nack->nonce() == 2);  // of the announcement
+  CHECK(nack->version() == 5);
+  CHECK(nack->stream().id_lo() == kStream.id_lo);
+  CHECK(nack->code() == static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
+  CHECK_THAT(nack->message(), Catch::Contains("it refuses this sender: stream") &&
+                                  Catch::Contains("an old trainer is running again"));
+  links.Stop();
+}
+
 TEST_CASE("a refused sender whose announcement breaks the protocol loses its stream", "[sync]") {
   FakeSender sender;
   sender.descending = 1;
@@ -161,7 +187,7 @@ TEST_CASE("a refused sender whose announcement breaks the protocol loses its str
     const std::optional<SyncTarget> target = subscription.Target();
     return target.has_value() && target->version == WeightVersion(5);
   }));
-  CHECK(sender.Heard().size() >= 2);  // a new stream was opened
+  CHECK(sender.Callers().size() >= 2);  // a new stream was opened
   links.Stop();
 }
 
