@@ -11,6 +11,18 @@
 namespace dws {
 namespace {
 constexpr size_t kCommitTimesMax = 64;
+// Of one rank a delta, and full tensors of what it did not lead to.
+constexpr uint64_t kReportBytesMax = 2 * limits::kObjectBytesMax;
+constexpr double kReportSecondsMax = 7 * 86'400;
+
+AcknowledgedCommit Possible(AcknowledgedCommit report) {
+  for (double* const seconds : {&report.pause_seconds, &report.stage_seconds}) {
+    const bool possible = *seconds >= 0 && *seconds <= kReportSecondsMax;
+    if (!possible) *seconds = 0;  // also what is not a number
+  }
+  if (report.fetched_bytes > kReportBytesMax) report.fetched_bytes = 0;
+  return report;
+}
 }  // namespace
 
 void AnnouncerState::StartStream(const StreamId& stream) {
@@ -179,7 +191,7 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
   if (receiver == nullptr) return false;
   // A report that is repeated after a reconnect has no figures of the commit.
   if (receiver->committed <= report.version && receiver->last_commit.version < report.version) {
-    receiver->last_commit = report;
+    receiver->last_commit = Possible(report);
   }
   Commit(*receiver, report, now);
   receiver->last_error.clear();

@@ -50,7 +50,7 @@ struct WaitTally {
   size_t present() const { return committed.size() + missing.size() + left_out.size(); }
 };
 
-// A receiver's report that it has committed a version.
+// A receiver's report that it has committed a version. Figures that no commit can have count as 0.
 struct AcknowledgedCommit {
   WeightVersion version;
   std::optional<Digest> state_token;  // of the version; none: of an older release

@@ -143,10 +143,8 @@ Status EarlyCall::OnChunk(const v1::FetchChunk& chunk) {
 }
 
 Status EarlyCall::AddHead(const v1::FetchChunk& chunk) {
-  if (head_bytes_ == 0) {
-    head_bytes_ = chunk.object_bytes();
-    if (options_.progress != nullptr) options_.progress->total_bytes += head_bytes_;
-  }
+  const bool first = head_bytes_ == 0;
+  if (first) head_bytes_ = chunk.object_bytes();
   if (head_bytes_ == 0 || head_bytes_ > kObjectHeaderBytes + limits::kManifestBytesMax ||
       chunk.object_bytes() != head_bytes_ || chunk.offset() != head_.size() ||
       chunk.data().size() > head_bytes_ - head_.size()) {
@@ -155,6 +153,7 @@ Status EarlyCall::AddHead(const v1::FetchChunk& chunk) {
         chunk.data().size(), chunk.offset(), chunk.object_bytes(), limits::kFetchChunkBytesMax,
         head_.size(), head_bytes_);
   }
+  if (first && options_.progress != nullptr) options_.progress->total_bytes += head_bytes_;
   const ByteSpan bytes = AsBytes(chunk.data());
   head_.insert(head_.end(), bytes.begin(), bytes.end());
   MutexLock lock(mutex_);

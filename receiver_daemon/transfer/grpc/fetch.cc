@@ -121,7 +121,8 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
     if (options.wanted && !options.wanted()) return CancelledError("it was given up");
     const uint64_t had = spool.has_value() ? spool->size_bytes() : skip_bytes;
     request.set_offset(had);
-    ActiveCalls::Call call(calls_, TransferTimeout(object_bytes - had));
+    const uint64_t left = object_bytes - std::min(object_bytes, had);
+    ActiveCalls::Call call(calls_, TransferTimeout(left));
     const auto reader = stub_->Fetch(call.context(), request);
     v1::FetchChunk chunk;
     Status local;

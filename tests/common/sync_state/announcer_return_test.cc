@@ -2,6 +2,7 @@
 // of what they report.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,26 @@ TEST_CASE("past the maximum an awaited receiver is removed last", "[protocol]") 
   CHECK(sender.state.GivesWay("another") == "a awaited");
   sender.Connect("another");
   CHECK_FALSE(sender.state.GivesWay("the last").has_value());
+}
+
+TEST_CASE("figures that no commit can have count as nothing", "[protocol]") {
+  Sender sender;
+  const ConnectionId connection = sender.Connect("a");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  uint64_t version = 0;
+  for (const double seconds : {-1.0, 1e300, nan, std::numeric_limits<double>::infinity()}) {
+    sender.state.OnCommitted(connection, kStream,
+                             {.version = WeightVersion(++version),
+                              .pause_seconds = seconds,
+                              .stage_seconds = seconds,
+                              .fetched_bytes = UINT64_MAX},
+                             At(1));
+    const AcknowledgedCommit& kept = sender.state.receivers().at("a").last_commit;
+    CHECK(kept.version == WeightVersion(version));
+    CHECK(kept.pause_seconds == 0);
+    CHECK(kept.stage_seconds == 0);
+    CHECK(kept.fetched_bytes == 0);
+  }
 }
 
 TEST_CASE("a tally names those that are absent since they were connected", "[protocol]") {

@@ -44,6 +44,7 @@ struct Fetched {
   std::string bytes;
   Status status;
   std::string head;
+  uint64_t expected_bytes = 0;  // as progress shows
 };
 
 Fetched FetchEarly(Receiver& receiver, const SliceSelection& slices = std::nullopt,
@@ -60,11 +61,15 @@ Fetched FetchEarly(Receiver& receiver, const SliceSelection& slices = std::nullo
     return taking;
   };
   const SyncTarget target = receiver.Target();
-  const Spool::Options options{
-      .folder = "/tmp", .memory_bytes_max = 1 << 26, .wanted = std::move(wanted)};
+  TransferProgress progress;
+  const Spool::Options options{.folder = "/tmp",
+                               .memory_bytes_max = 1 << 26,
+                               .progress = &progress,
+                               .wanted = std::move(wanted)};
   const auto head = receiver.links.FetchEarly(
       target, TrainerRank(0), {.base = WeightVersion(4), .slices = slices}, options, take);
   fetched.status = head.status();
+  fetched.expected_bytes = progress.total_bytes;
   if (head.ok()) fetched.head = AsText(*head);
   return fetched;
 }
@@ -197,6 +202,7 @@ TEST_CASE("what breaks the protocol ends an early fetch with the reason", "[sync
   const Fetched fetched = FetchEarly(receiver, slices);
   CHECK(absl::IsDataLoss(fetched.status));
   CHECK_THAT(std::string(Message(fetched.status)), Catch::Matchers::Contains(why));
+  CHECK(fetched.expected_bytes < 1000);  // what is refused is not shown
 }
 
 TEST_CASE("an early fetch ends when the sender or the taker does", "[sync]") {
