@@ -80,30 +80,46 @@ TEST_CASE("the plan of a job is what its receivers take from each trainer rank",
       *engine.mutable_held() = replies[i].taken();
     }
   }
-  const auto view = PlanOfJob(replies, {.text = "1KiB/s", .bytes_per_second = 1024});
+  const auto view = PlanOfJob(replies);
   REQUIRE(view.ok());
   const mesh::Traffic& traffic = view->plans[0].traffic;
   CHECK(traffic.sent == std::vector<uint64_t>{2048, 2048, 1024});
   CHECK(traffic.received == std::vector<uint64_t>{2048, 3072});
   CHECK(traffic.host_bytes == 2048 + 3072);
   CHECK(view->plans[0].regions == 10);
-  CHECK(FormatPlan(*view).find("trainer: 3 ranks; 2 receivers; 1KiB/s each") != std::string::npos);
+  const std::string text = FormatPlan(*view);
+  CHECK_THAT(text, Catch::Contains("job j<1>: 3072 parameters, 6.0 KiB\n") &&
+                       Catch::Contains("trainer: 3 ranks; 2 receivers\n") &&
+                       Catch::Contains("policy  slices  in hosts\n"));
+  for (const char* const calculated : {"staging", "gathered", "time", "/s"}) {
+    CHECK(text.find(calculated) == std::string::npos);
+  }
   const auto json = nlohmann::json::parse(FormatPlanJson(*view));
   CHECK(json["job"] == "j<1>");
   CHECK(json["receivers"][0]["bytes_by_trainer_rank"] == std::vector<uint64_t>{1024, 1024, 0});
   CHECK(json["plans"][0]["sent"]["max"] == 2048);
+  CHECK(json["plans"][0]["slices"] == 10);
+  CHECK_FALSE(json["plans"][0].contains("seconds"));
   CHECK(FormatPlanSvg(*view, view->plans[0]).find("j&lt;1>, owners") != std::string::npos);
 
   replies[1].set_job_id("other");
-  const Status mixed = PlanOfJob(replies, {}).status();
+  const Status mixed = PlanOfJob(replies).status();
   CHECK(Message(mixed).find("'other'") != std::string_view::npos);
-  CHECK_FALSE(PlanOfJob({}, {}).ok());
+  CHECK_FALSE(PlanOfJob({}).ok());
   replies[1] = replies[0];
-  CHECK(Message(PlanOfJob(replies, {}).status()).find("twice") != std::string_view::npos);
+  CHECK(Message(PlanOfJob(replies).status()).find("twice") != std::string_view::npos);
   replies.resize(1);
+  for (const uint64_t bytes : {uint64_t{6145}, UINT64_MAX}) {
+    for (v1::PlanBytes* counted :
+         {replies[0].mutable_taken(0), replies[0].mutable_engine_ranks(0)->mutable_held(0)}) {
+      counted->set_size_bytes(bytes);
+      CHECK(absl::IsInvalidArgument(PlanOfJob(replies).status()));
+      counted->set_size_bytes(1024);
+    }
+  }
   for (const uint32_t ranks : {0U, 1U, 4'000'000'000U}) {
     replies[0].set_trainer_ranks(ranks);
-    CHECK_FALSE(PlanOfJob(replies, {}).ok());
+    CHECK_FALSE(PlanOfJob(replies).ok());
   }
 }
 

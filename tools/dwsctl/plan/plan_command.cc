@@ -50,7 +50,7 @@ std::vector<std::string> PolicyNames() {
 }
 
 // Asks the receivers one after the other.
-Result<PlanView> ViewOfJob(const PlanFlags& flags, const Bandwidth& nic) {
+Result<PlanView> ViewOfJob(const PlanFlags& flags) {
   DWS_ASSIGN_OR_RETURN(const std::vector<DaemonTarget> targets,
                        FindDaemons(flags.addresses, flags.sockets, flags.connection.run_dir));
   if (targets.size() > limits::kReceiversMax) {
@@ -73,7 +73,7 @@ Result<PlanView> ViewOfJob(const PlanFlags& flags, const Bandwidth& nic) {
     }
   }
   if (replies.empty() && !refused.ok()) return refused;
-  return PlanOfJob(replies, nic);
+  return PlanOfJob(replies);
 }
 
 Result<PlanView> ViewOfShapes(const PlanFlags& flags, const Bandwidth& nic) {
@@ -106,11 +106,11 @@ Result<PlanView> ViewOfShapes(const PlanFlags& flags, const Bandwidth& nic) {
 }
 
 Result<PlanView> MakeView(const PlanFlags& flags) {
+  if (flags.model.empty()) return ViewOfJob(flags);
   const std::optional<Bandwidth> nic = ParseBandwidth(flags.nic);
   if (!nic.has_value()) {
     return InvalidArgumentError("--nic {}: expected a speed as 50GB/s or 400Gbit/s", flags.nic);
   }
-  if (flags.model.empty()) return ViewOfJob(flags, *nic);
   if (flags.trainer.empty() || flags.engine.empty()) {
     return InvalidArgumentError("--model needs --trainer and --engine: sizes such as tp=8,pp=2");
   }
@@ -176,7 +176,8 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_option("--nic", flags->nic, "speed of each rank's link, in each direction")
       ->type_name("SPEED")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs("--model");
   command
       ->add_option(
           "--policy", flags->policy,

@@ -20,6 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kCellsMax = 128;  // of the picture, in each direction
 constexpr size_t kCellPixels = 6;
 constexpr size_t kMarginPixels = 40;
+constexpr uint64_t kJobBytesMax = uint64_t{1} << 44;
 
 struct Spread {
   uint64_t min = 0;
@@ -63,6 +64,25 @@ std::string EscapedXml(std::string_view text) {
     }
   }
   return escaped;
+}
+
+std::string Parameters(uint64_t count) {
+  const auto number = static_cast<double>(count);
+  if (number >= 1e9) return fmt::format("{:.2f} billion parameters", number / 1e9);
+  if (number >= 1e6) return fmt::format("{:.2f} million parameters", number / 1e6);
+  return fmt::format("{} parameters", count);
+}
+
+// Adds what a receiver counts. That is no more than the job has, so sums do not overflow.
+Status Count(const v1::PlanReply& reply, const v1::PlanBytes& bytes, uint64_t& sum) {
+  if (bytes.size_bytes() > reply.size_bytes() - sum) {
+    return InvalidArgumentError(
+        "receiver '{}' counts {} bytes of trainer rank {} after {}, the job has {} in all",
+        Printable(reply.receiver_id(), 60), bytes.size_bytes(), bytes.trainer_rank(), sum,
+        reply.size_bytes());
+  }
+  sum += bytes.size_bytes();
+  return OkStatus();
 }
 
 // Ranks of one side, several a cell when there are more than kCellsMax.
@@ -112,7 +132,7 @@ std::string_view ToString(mesh::SharePolicy policy) {
   return "";
 }
 
-Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Bandwidth& nic) {
+Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies) {
   if (replies.empty()) return InvalidArgumentError("no receiver has answered with a plan");
   const v1::PlanReply& first = replies.front();
   if (first.trainer_ranks() == 0 || first.trainer_ranks() > limits::kWorldSizeMax) {
@@ -120,13 +140,17 @@ Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Band
                                 Printable(first.receiver_id(), 60), first.trainer_ranks(),
                                 limits::kWorldSizeMax);
   }
+  if (first.size_bytes() > kJobBytesMax) {
+    return InvalidArgumentError("receiver '{}' names a job of {} bytes, at most {} are supported",
+                                Printable(first.receiver_id(), 60), first.size_bytes(),
+                                kJobBytesMax);
+  }
   std::set<std::string_view> names;
   PlanView view{.model = first.job_id(),
                 .is_job = true,
                 .parameters = first.elements(),
                 .model_bytes = first.size_bytes(),
-                .engines = static_cast<uint32_t>(replies.size()),
-                .nic = nic};
+                .engines = static_cast<uint32_t>(replies.size())};
   mesh::Traffic traffic{.sent = std::vector<uint64_t>(first.trainer_ranks(), 0),
                         .received = std::vector<uint64_t>(replies.size(), 0),
                         .pairs = std::vector<uint64_t>(first.trainer_ranks() * replies.size(), 0)};
@@ -154,13 +178,17 @@ Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Band
                                     traffic.sent.size());
       }
       traffic.sent[taken.trainer_rank()] += taken.size_bytes();
-      traffic.received[i] += taken.size_bytes();
+      DWS_RETURN_IF_ERROR(Count(reply, taken, traffic.received[i]));
       traffic.pairs[taken.trainer_rank() * replies.size() + i] += taken.size_bytes();
       slices += taken.slices();
     }
     uint64_t held_bytes = 0;
     for (const v1::PlanEngineRank& rank : reply.engine_ranks()) {
-      for (const v1::PlanBytes& held : rank.held()) held_bytes += held.size_bytes();
+      uint64_t of_rank = 0;
+      for (const v1::PlanBytes& held : rank.held()) {
+        DWS_RETURN_IF_ERROR(Count(reply, held, of_rank));
+      }
+      held_bytes += of_rank;
     }
     traffic.host_bytes += held_bytes - std::min(held_bytes, traffic.received[i]);
   }
@@ -170,12 +198,11 @@ Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Band
 
 std::string FormatPlan(const PlanView& view) {
   const mesh::Traffic& first = view.plans.front().traffic;
-  std::string text = fmt::format(
-      "{}{}: {:.2f} billion parameters, {}\n", view.is_job ? "job " : "", Printable(view.model, 60),
-      static_cast<double>(view.parameters) / 1e9, FormatBytes(view.model_bytes));
+  std::string text =
+      fmt::format("{}{}: {}, {}\n", view.is_job ? "job " : "", Printable(view.model, 60),
+                  Parameters(view.parameters), FormatBytes(view.model_bytes));
   if (view.is_job) {
-    text += fmt::format("trainer: {} ranks; {} receivers; {} each\n\n", first.sent.size(),
-                        view.engines, view.nic.text);
+    text += fmt::format("trainer: {} ranks; {} receivers\n\n", first.sent.size(), view.engines);
   } else {
     text += fmt::format("trainer {}: {} ranks; {} engines {}: {} ranks; {} a rank\n\n",
                         view.trainer, first.sent.size(), view.engines, view.engine,
@@ -191,10 +218,12 @@ std::string FormatPlan(const PlanView& view) {
       rows.push_back({policy, side, FormatBytes(spread.min), FormatBytes(spread.median),
                       FormatBytes(spread.max), fmt::format("{:.3f}", mesh::Balance(*bytes))});
     }
-    costs.push_back({policy, fmt::format("{}", plan.regions),
-                     FormatBytes(plan.traffic.staging_bytes), FormatBytes(plan.traffic.host_bytes),
-                     FormatBytes(plan.traffic.gathered_bytes),
-                     FormatSeconds(mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second))});
+    costs.push_back(
+        {policy, fmt::format("{}", plan.regions), FormatBytes(plan.traffic.host_bytes)});
+    if (view.is_job) continue;
+    costs.back().push_back(FormatBytes(plan.traffic.staging_bytes));
+    costs.back().push_back(FormatBytes(plan.traffic.gathered_bytes));
+    costs.back().push_back(FormatSeconds(mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second)));
   }
   text += FormatTable({{.title = "policy", .left = true},
                        {.title = "a rank", .left = true},
@@ -204,14 +233,15 @@ std::string FormatPlan(const PlanView& view) {
                        {.title = "max/mean"}},
                       rows, 2);
   text += "\n";
-  text += FormatTable({{.title = "policy", .left = true},
-                       {.title = "regions"},
-                       {.title = "staging"},
-                       {.title = "in hosts"},
-                       {.title = "gathered"},
-                       {.title = "time"}},
-                      costs, 2);
-  return text;
+  std::vector<Column> columns = {{.title = "policy", .left = true},
+                                 {.title = view.is_job ? "slices" : "regions"},
+                                 {.title = "in hosts"}};
+  if (!view.is_job) {
+    for (const char* const title : {"staging", "gathered", "time"}) {
+      columns.push_back({.title = title});
+    }
+  }
+  return text + FormatTable(columns, costs, 2);
 }
 
 std::string FormatPlanJson(const PlanView& view) {
@@ -221,12 +251,13 @@ std::string FormatPlanJson(const PlanView& view) {
     plans.push_back({{"policy", plan.policy},
                      {"sent", SpreadJson(plan.traffic.sent)},
                      {"received", SpreadJson(plan.traffic.received)},
-                     {"regions", plan.regions},
-                     {"staging_bytes", plan.traffic.staging_bytes},
-                     {"host_bytes", plan.traffic.host_bytes},
-                     {"gathered_bytes", plan.traffic.gathered_bytes},
-                     {"seconds", mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second)}});
-    if (!view.is_job) plans.back()["digest"] = dws::ToString(plan.digest);
+                     {view.is_job ? "slices" : "regions", plan.regions},
+                     {"host_bytes", plan.traffic.host_bytes}});
+    if (view.is_job) continue;
+    plans.back()["staging_bytes"] = plan.traffic.staging_bytes;
+    plans.back()["gathered_bytes"] = plan.traffic.gathered_bytes;
+    plans.back()["seconds"] = mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second);
+    plans.back()["digest"] = dws::ToString(plan.digest);
   }
   Json json = {{view.is_job ? "job" : "model", view.model},
                {"parameters", view.parameters},
@@ -248,7 +279,7 @@ std::string FormatPlanJson(const PlanView& view) {
     json["engine"] = view.engine;
     json["engine_ranks"] = first.received.size();
   }
-  json["nic_bytes_per_second"] = view.nic.bytes_per_second;
+  if (!view.is_job) json["nic_bytes_per_second"] = view.nic.bytes_per_second;
   json["plans"] = std::move(plans);
   return json.dump(2) + "\n";
 }

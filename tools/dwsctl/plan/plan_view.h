@@ -23,7 +23,7 @@ std::string_view ToString(mesh::SharePolicy policy);  // as in --policy
 struct PolicyPlan {
   std::string policy;  // as in --policy; "owners" for a job: every slice comes from its one owner
   Digest digest;
-  size_t regions = 0;
+  size_t regions = 0;  // of a job: slices
   mesh::Traffic traffic;
 };
 
@@ -36,13 +36,13 @@ struct PlanView {
   std::string engine;   // the same
   uint32_t engines = 1;
   std::vector<std::string> receivers;  // of a job: what traffic.received is numbered by
-  Bandwidth nic;
+  Bandwidth nic;                       // of shapes
   std::vector<PolicyPlan> plans;
 };
 
 // The plan of a job, of what its receivers answered. INVALID_ARGUMENT: none, or they do not belong to
-// one job with one layout; the message names two of them.
-Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies, const Bandwidth& nic);
+// one job with one layout, the message names two of them; or one takes more than the job has.
+Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies);
 
 std::string FormatPlan(const PlanView& view);
 std::string FormatPlanJson(const PlanView& view);
