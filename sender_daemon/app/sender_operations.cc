@@ -105,8 +105,8 @@ void SenderOperations::FillState(const RankState& state,
     row.set_base_version(version->base.value_or(WeightVersion(0)).value());
     row.set_nnz(version->nnz);
     row.set_elements(state.layout().element_count());
-    row.set_wire_bytes(version->object.size());
     row.set_full_bytes(state.layout().size_bytes());
+    row.set_wire_bytes(version->wire_bytes(row.full_bytes()));
     row.set_capture_seconds(version->capture_seconds);
     row.set_age_seconds(ToSeconds(parts_.clock.Now() - version->accepted_at));
     row.set_committed(static_cast<uint32_t>(

@@ -272,7 +272,7 @@ bool PublishPipeline::Process(SealJob job) {
   LogInfo("published", {{"version", sealed->version.value()},
                         {"full", ToString(sealed->full)},
                         {"nnz", sealed->nnz},
-                        {"wire_bytes", sealed->object.size()},
+                        {"wire_bytes", sealed->wire_bytes(state->layout().size_bytes())},
                         {"wan_bytes", sealed->other_bytes(DeltaProfile::kWan)},
                         {"direct_bytes", sealed->other_bytes(DeltaProfile::kDirect)},
                         {"full_bytes", state->layout().size_bytes()},

@@ -51,6 +51,10 @@ struct RetainedVersion {
   uint64_t other_bytes(DeltaProfile profile) const {
     return profile == other ? other_object.size() : 0;
   }
+  // What a receiver that follows fetches for it: the delta, or all tensors of `full_bytes`.
+  uint64_t wire_bytes(uint64_t full_bytes) const {
+    return base.has_value() ? object.size() : full_bytes;
+  }
   uint64_t retained_bytes() const { return object.size() + other_object.size(); }
 
   // Whether a receiver that reports this version with `token` can have these weights.

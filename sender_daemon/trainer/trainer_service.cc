@@ -112,7 +112,7 @@ void TrainerServiceImpl::FillFigures(WeightVersion version, const WaitOutcome& o
   const RankStatePtr state = hub_.Current();
   const RetainedVersionPtr retained = state == nullptr ? nullptr : state->log->Find(version);
   if (retained == nullptr) return;
-  reply.set_wire_bytes(retained->object.size());
+  reply.set_wire_bytes(retained->wire_bytes(state->layout().size_bytes()));
   if (outcome.met_at.has_value()) {
     reply.set_publish_to_commit_seconds(ToSeconds(*outcome.met_at - retained->accepted_at));
   }

@@ -25,12 +25,14 @@ class Published:
 
     Attributes:
       changed, elements: over all ranks.
+      full: no delta leads to it.
       stall_seconds: the training loop stood still for DWS.
     """
 
     version: int
     changed: int
     elements: int
+    full: bool
     stall_seconds: float
 
     @classmethod
@@ -39,6 +41,7 @@ class Published:
             ranks[0].version,
             sum(stats.changed_elements for stats in ranks),
             sum(stats.total_elements for stats in ranks),
+            ranks[0].full,
             stall_seconds,
         )
 
@@ -48,7 +51,7 @@ class Committed:
     """What became of a version.
 
     Attributes:
-      wire_bytes: of the delta objects of all ranks; 0 for the first version (sent as full tensors).
+      wire_bytes: of the delta objects, or the tensors, of all ranks.
       commit_seconds: publish call to the commit of the last receiver.
     """
 

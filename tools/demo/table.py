@@ -38,9 +38,7 @@ class Table:
             self._print(*self._waiting.popleft())
 
     def _print(self, published: Published, committed: Committed) -> None:
-        # The first version is sent as full tensors: it has no base.
-        delta = committed.wire_bytes > 0
-        wire = committed.wire_bytes if delta else self._weights_bytes
+        delta, wire = not published.full, committed.wire_bytes
         density = f"{published.changed / published.elements:8.2%}" if delta else f"{'full':>8}"
         bits = f"{wire * 8 / max(published.changed, 1):11.2f}" if delta else f"{'-':>11}"
         pause = self._inbox.pause_seconds(published.version)

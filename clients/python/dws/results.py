@@ -69,7 +69,8 @@ class WaitResult:
 
     Attributes:
       committed: ids of the receivers that have the version or a newer one.
-      wire_bytes: size of the version's delta object; 0 if there is none.
+      wire_bytes: what a receiver that follows fetches for the version from this rank: the delta
+        object, or all its tensors if no delta leads to it (PublishStats.full).
       publish_to_commit_seconds: from the publish call until the policy was met.
       left_out: receivers that are connected and that "all" did not wait for: they have committed
         nothing for the sender's --laggard-after, while others have.

@@ -137,7 +137,7 @@ class FullVersionTest(FullVersionCase):
             self.assertGreater(stats.changed_elements, 0)
             self.assertEqual(stats.total_elements, size // 4)
             result = self.dws_trainer.wait(self.version)
-            self.assertEqual(result.wire_bytes == 0, full)
+            self.assertEqual(result.wire_bytes == size, full)
             self.check()
             taken = self.fetched(receiver, "full") - before
             self.assertGreaterEqual(taken, size if full else 0)
