@@ -127,6 +127,9 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
                         v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
+  if (const auto followed = subscription.stream(); !status.has_stream() && followed.has_value()) {
+    *status.mutable_stream() = ToProto(*followed);
+  }
   FillScrub(worker.scrub, now, status);
   const NewestOffered newest = FindNewestOffered(worker, subscription);
   for (const Subscription::Peer& peer : subscription.Peers()) {

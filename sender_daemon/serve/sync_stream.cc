@@ -350,6 +350,7 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
     DWS_CHECK(!connection_.has_value());  // only the first message is Hello
     connection_ = id;
     view_ = hello.view();
+    keepalive_due_ = true;  // without a trainer, too, the receiver is to hear that it is connected
   }
   WelcomeDue();
   if (!hello.view().empty()) {

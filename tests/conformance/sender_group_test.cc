@@ -316,6 +316,20 @@ TEST_CASE("a damaged object is refused and its version is still reached", "[conf
   }
 }
 
+TEST_CASE("a receiver hears at once that it is connected, before a trainer has registered",
+          "[conformance]") {
+#if !defined(__SANITIZE_THREAD__)
+  class StoppedClock final : public Clock {  // no keepalive is ever due
+   public:
+    TimePoint Now() const override { return TimePoint(); }
+  };
+  const StoppedClock stopped;
+  GrpcTransport transport(FullWayRules{}, &stopped);
+  transport.StartReceiver();
+  CHECK(Eventually([&] { return transport.subscription().Peers()[0].connected; }));
+#endif
+}
+
 TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
   const TransportKind kind = EachKind();
   INFO(kind);

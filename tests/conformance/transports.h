@@ -42,6 +42,9 @@ inline std::ostream& operator<<(std::ostream& out, TransportKind kind) {
 // Threads: one, the test's.
 class Transport {
  public:
+  // `hub_clock`: the sender's; null: real time.
+  explicit Transport(const Clock* hub_clock = nullptr)
+      : hub_(hub_clock != nullptr ? *hub_clock : clock_, "job") {}
   virtual ~Transport() = default;
 
   // The sender side: a trainer registered; a version was published.
@@ -65,7 +68,7 @@ class Transport {
   }
 
   RealClock clock_;
-  ReceiverHub hub_{clock_, "job"};
+  ReceiverHub hub_;
   ChangeSignal changed_;
   std::unique_ptr<Subscription> subscription_;
 };
@@ -77,7 +80,8 @@ class GrpcTransport final : public Transport {
       : GrpcTransport(FullWayRules{
             .required = way,
             .fabric = {.on = way == FullWay::kFabric, .only = FabricProvider::kTcp}}) {}
-  explicit GrpcTransport(FullWayRules rules) : rules_(std::move(rules)) {
+  explicit GrpcTransport(FullWayRules rules, const Clock* hub_clock = nullptr)
+      : Transport(hub_clock), rules_(std::move(rules)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(&service_);

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import unittest
+from typing import Any
 
 import numpy as np
 
@@ -114,6 +115,30 @@ class WaitForReceiversTest(IntegrationCase):
 
 
 class EngineWaitsTest(IntegrationCase):
+    def test_the_status_names_the_stream_that_is_followed_without_an_engine_too(self) -> None:
+        self.start()
+        trainer = self.trainer()
+        trainer.register(TENSORS)
+        trainer.publish(1)
+        receiver = self.cluster.receivers[0]
+
+        def status() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(receiver.page("/status"))["receiver"]
+            return found
+
+        def names_the_stream() -> bool:
+            stream = status().get("stream", {})
+            return stream.get("incarnation") == str(trainer.stream.incarnation)
+
+        eventually(names_the_stream, receiver.log_tail)
+        engine = self.engine()
+        engine.attach(TENSORS)
+        self.await_version(engine, 1)
+        engine.close()
+        eventually(lambda: status()["committed_version"] == "0", receiver.log_tail)
+        self.assertTrue(names_the_stream())
+        self.assertEqual(status()["commits"], "1")
+
     def reason(self, engine: dws.Engine) -> str:
         with self.assertRaises(dws.EnginePaused) as caught:
             engine.wait_ready(timeout=2)
