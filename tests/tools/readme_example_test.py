@@ -17,6 +17,12 @@ import unittest
 from pathlib import Path
 
 DEADLINE_SECONDS = 120.0
+# What dwsctl's commands print while an engine runs.
+EXPECTED = {
+    "status": r"state +ready\n",
+    "verify": "all as published at version 5",
+    "plan": r"1\.05 million parameters",
+}
 _BLOCK = re.compile(r"^```(?:sh|python) (\S+)\n(.*?)^```$", re.M | re.S)
 
 
@@ -69,10 +75,10 @@ class ReadmeTest(unittest.TestCase):
     def start_python(self, name: str, script: str) -> subprocess.Popen:
         path = self.folder / name
         path.write_text(self.place(script))
-        return self.start(name, [sys.executable, str(path)])
+        return self.start(name, [sys.executable, "-u", str(path)])
 
     def run_commands(self, script: str) -> None:
-        """README's "run" block: two Python scripts side by side, then dwsctl."""
+        """README's "run" block: two Python scripts side by side, then dwsctl while the engine runs."""
         example = blocks()
         scripts = {}
         for line in self.place(script).splitlines():
@@ -82,13 +88,16 @@ class ReadmeTest(unittest.TestCase):
                 continue
             self.wait_for(scripts)
             done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
-            # 1: it answers and is no longer ready, since trainer and engine have ended.
-            self.assertIn(done.returncode, (0, 1), done.stderr)
-            self.assertIn("dws-receiver", done.stdout)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, EXPECTED[words[0]])
             scripts = {}
 
     def wait_for(self, scripts: dict[str, subprocess.Popen]) -> None:
+        """Returns when the trainer has ended and the engine has its last version."""
         for name, process in scripts.items():
+            if name == "engine.py":
+                self.wait_for_version(5, process)
+                continue
             try:
                 status = process.wait(DEADLINE_SECONDS)
             except subprocess.TimeoutExpired:
@@ -96,11 +105,20 @@ class ReadmeTest(unittest.TestCase):
                           f"{self.log('dws-receiver')}")
             self.assertEqual(status, 0, self.log(name))
 
+    def wait_for_version(self, version: int, engine: subprocess.Popen) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            ended = engine.poll()  # before the log is read, which has the last line then
+            if re.search(rf"^version {version}: .*sum", self.log("engine.py"), re.M):
+                return
+            self.assertIsNone(ended, self.log("engine.py"))
+            self.assertLess(time.monotonic(), deadline, self.log("dws-receiver"))
+            time.sleep(0.01)
+
     def test_the_example_runs_and_both_sides_print_the_same_sums(self) -> None:
         example = blocks()
         self.start_daemons(example["daemons"])
         self.run_commands(example["run"])
-
         self.check_sums()
 
     def test_the_engine_on_asyncio_prints_the_same_sums(self) -> None:
@@ -114,11 +132,15 @@ class ReadmeTest(unittest.TestCase):
 
     def check_sums(self) -> None:
         sums = re.compile(r"^version (\d+): .*sum (\S+)$", re.M)
-        published = sums.findall(self.log("trainer.py"))
-        committed = sums.findall(self.log("engine.py"))
-        self.assertEqual([version for version, _ in published], ["1", "2", "3", "4", "5"])
-        self.assertEqual(committed[-1], published[-1])
-        self.assertLessEqual(set(committed), set(published))
+        published = dict(sums.findall(self.log("trainer.py")))
+        committed = dict(sums.findall(self.log("engine.py")))
+        self.assertEqual(sorted(published), ["1", "2", "3", "4", "5"])
+        self.assertEqual(committed["5"], published["5"])
+        self.assertLessEqual(committed.items(), published.items())
+        # The first version is all of the weights.
+        sizes = re.findall(r"^version \d+: (\d+) bytes", self.log("trainer.py"), re.M)
+        self.assertEqual(int(sizes[0]), 4 * 1024 * 1024)
+        self.assertLess(max(map(int, sizes[1:])), 100_000)
 
 
 if __name__ == "__main__":
