@@ -7,7 +7,14 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh" "${1:-}"
 top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
-"$top/tools/bazel.sh" build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools:python
-binaries="$("$top/tools/bazel.sh" info --noshow_progress bazel-bin 2>/dev/null)"
-export PYTHONPATH="$binaries/tools/python.runfiles/dws/clients/python${PYTHONPATH:+:$PYTHONPATH}"
+# Nothing is built while what it is made from is older than the last build.
+sources=("$top/proto" "$top/clients/python" "$top/tools/BUILD.bazel" "$top/tools/bazel")
+package="$top/bazel-bin/tools/python.runfiles/dws/clients/python"
+built="$top/bazel-bin/tools/python.built"
+if [[ ! -d "$package" || ! -e "$built" || -n "$(find "${sources[@]}" -newer "$built" -print -quit)" ]]; then
+  begin="$(mktemp)"
+  "$top/tools/bazel.sh" build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools:python
+  mv -f "$begin" "$built"
+fi
+export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}"
 exec /usr/bin/python3 "$@"
