@@ -397,6 +397,21 @@ TEST_CASE("a receiver's status has the age of its version and the pace of its sc
   CHECK(text.find("at most 1.0 GiB/s, which makes it 15 min 0 s") != std::string::npos);
 }
 
+TEST_CASE("a build's commit is shown only if it is known", "[dwsctl]") {
+  v1::StatusReply reply;
+  v1::BuildStatus& build = *reply.mutable_build();
+  build.set_compiler("gcc 12.2.0");
+  build.set_configuration("default");
+  for (const char* const unknown : {"", "unknown"}) {
+    build.set_commit(unknown);
+    CHECK(FormatStatus(reply, 80).find("  build     gcc 12.2.0, default, protocol 0.0\n") !=
+          std::string::npos);
+  }
+  build.set_commit("0a1b2c3");
+  CHECK(FormatStatus(reply, 80).find("  build     commit 0a1b2c3, gcc 12.2.0") !=
+        std::string::npos);
+}
+
 TEST_CASE("a daemon of an unknown kind is shown with the common fields", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-other");

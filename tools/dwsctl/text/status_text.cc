@@ -36,7 +36,10 @@ std::string FormatDrain(v1::DrainState drain) {
 }
 
 std::string FormatBuild(const v1::BuildStatus& build) {
-  return fmt::format("commit {}, {}, {}, protocol {}.{}", Printable(build.commit(), 40),
+  // Only packages know their commit.
+  const bool known = !build.commit().empty() && build.commit() != "unknown";
+  return fmt::format("{}{}, {}, protocol {}.{}",
+                     known ? fmt::format("commit {}, ", Printable(build.commit(), 40)) : "",
                      Printable(build.compiler(), kNameColumns),
                      Printable(build.configuration(), kNameColumns), build.protocol_major(),
                      build.protocol_minor());
