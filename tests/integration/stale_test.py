@@ -53,6 +53,7 @@ class StaleTest(AdminCase):
         self.assertGreater(self.receiver.metric("dws_receiver_seconds_without_sender"), 1)
         self.assertGreater(self.receiver.metric("dws_receiver_seconds_since_version"), 1)
         self.assertEqual(self.receiver.metric("dws_ready"), 0)
+        self.assertRegex(self.receiver.log_tail(), r"(?m)^\S+ W dws-receiver readiness ready=false")
         self.assertEqual(self.dws_engine.wait_ready(0).version, 1)
         self.sender.start()
         self.dws_trainer.reconnect()

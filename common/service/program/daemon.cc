@@ -49,10 +49,11 @@ Status Daemon::WritePorts(const std::string& grpc_name) {
 }
 
 void Daemon::ShowReadiness(bool ready, const std::string& reason) {
-  LogInfo("readiness", {{"ready", ready}, {"reason", reason}});
   if (ready) {
+    LogInfo("readiness", {{"ready", true}, {"reason", reason}});
     lifecycle_.SetReady();
   } else {
+    LogWarning("readiness", {{"ready", false}, {"reason", reason}});
     lifecycle_.SetNotReady(reason);
   }
 }

@@ -83,7 +83,7 @@ class Daemon {
   uint16_t grpc_port() const { return servers_->grpc_port(); }  // 0: not open
   uint16_t http_port() const { return servers_->http_port(); }  // 0: not open
 
-  // Logs the change, too.
+  // Logs the change too, to not ready as a warning. Call it when it has changed.
   void ShowReadiness(bool ready, const std::string& reason);
 
   // The three steps of ending the servers: operators' calls, all gRPC calls, the pages. They do
