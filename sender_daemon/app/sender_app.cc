@@ -19,6 +19,7 @@
 #include "common/service/sockets/handle_socket.h"
 #include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
+#include "sender_daemon/app/sender_readiness.h"
 #include "sender_daemon/app/sender_scrape.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
@@ -71,6 +72,7 @@ class SenderApp final : public Daemon {
   void EndGrace() override;
   // Not OK: the process has lost a GPU.
   Status broken() const override { return devices_.lost(); }
+  void Tick() override { readiness_->Update(); }
   std::vector<WatchedWork> VitalWork() const override;
 
  private:
@@ -83,17 +85,12 @@ class SenderApp final : public Daemon {
   // Operations, and what operators and scrapers are shown.
   void StartOperations();
   Status ForgetStream(const StreamId& stream);
-  void UpdateReadiness();
   // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
   bool AwaitTrainerCalls(TimePoint deadline);
   bool AwaitRecords(TimePoint deadline);
   void AwaitSettled(const VersionSink& sink, TimePoint deadline);
 
   const SenderOptions options_;
-  Mutex telling_mutex_;
-  Mutex readiness_mutex_;
-  bool registered_ GUARDED_BY(readiness_mutex_) = false;
-  Status trouble_ GUARDED_BY(readiness_mutex_);
   bool stopped_ = false;
   Mutex stop_mutex_;
   CondVar stop_changed_;
@@ -108,6 +105,7 @@ class SenderApp final : public Daemon {
   std::unique_ptr<ReceiverHub> hub_;
   std::unique_ptr<SnapshotRecheck> recheck_;
   VersionSinks sinks_;
+  std::unique_ptr<SenderReadiness> readiness_;
   Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
@@ -145,7 +143,7 @@ Status SenderApp::Start() {
   DWS_RETURN_IF_ERROR(LoadSecurity(SenderIdentity(options_.job_id, options_.trainer_rank)));
   DWS_RETURN_IF_ERROR(StartParts());
   DWS_RETURN_IF_ERROR(Serve());
-  UpdateReadiness();
+  readiness_->Update();
   return OkStatus();
 }
 
@@ -162,15 +160,7 @@ void SenderApp::StartPipeline() {
           [this](const RankStatePtr& state) {
             for (const auto& sink : sinks_) sink->Offer(state);
           },
-      .on_trouble =
-          [this](const Status& status) {
-            {
-              MutexLock lock(readiness_mutex_);
-              if (trouble_ == status) return;
-              trouble_ = status;
-            }
-            UpdateReadiness();
-          },
+      .on_trouble = [this](const Status& status) { readiness_->SetTrouble(status); },
       .on_published =
           [this](const RankState& state, const RetainedVersion& version, Duration seal_time) {
             metrics_.OnPublished(state, version, seal_time);
@@ -189,6 +179,13 @@ Status SenderApp::StartParts() {
                                        [] { return EpochFloor() / 1'000'000; }));
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   DWS_RETURN_IF_ERROR(OpenSinks());
+  readiness_ = std::make_unique<SenderReadiness>(SenderReadiness::Parts{
+      .awaited = fmt::format("trainer rank {} of job '{}' to register on {}", options_.trainer_rank,
+                             options_.job_id, options_.socket),
+      .place_stale_after = options_.folder_stale_after,
+      .drain = drain_,
+      .places = sinks_,
+      .show = [this](bool ready, const std::string& reason) { ShowReadiness(ready, reason); }});
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
@@ -236,22 +233,14 @@ void SenderApp::StartSession() {
                             .devices = &devices_,
                             .on_state =
                                 [this](RankStatePtr state) {
-                                  {
-                                    MutexLock lock(readiness_mutex_);
-                                    registered_ = true;
-                                  }
-                                  UpdateReadiness();
+                                  readiness_->SetRegistered(true);
                                   for (const auto& sink : sinks_) sink->Welcome(state);
                                   views_->OnState(state);
                                   fabric_->EndOthers(state->snapshot->memory().id());
                                 },
                             .on_gone =
                                 [this] {
-                                  {
-                                    MutexLock lock(readiness_mutex_);
-                                    registered_ = false;
-                                  }
-                                  UpdateReadiness();
+                                  readiness_->SetRegistered(false);
                                   hub_->Replacing();
                                 },
                             .on_replacing =  // by a thread that captures: not for it to do
@@ -285,7 +274,7 @@ void SenderApp::StartOperations() {
           .clock = clock_,
           .metrics = metrics_,
           .drain = drain_,
-          .on_drain = [this] { UpdateReadiness(); },
+          .on_drain = [this] { readiness_->Update(); },
           .sinks = sinks_,
           .fabric = *fabric_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
@@ -356,28 +345,6 @@ Status SenderApp::Serve() {
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", grpc_port()}, {"http_port", http_port()}});
   return WritePorts("sync");
-}
-
-void SenderApp::UpdateReadiness() {
-  // Threads update the lifecycle in the order in which they read the state.
-  MutexLock telling(telling_mutex_);
-  std::string reason;
-  {
-    MutexLock lock(readiness_mutex_);
-    if (!trouble_.ok()) {
-      reason = fmt::format("versions cannot be recorded: {}", Message(trouble_));
-    } else if (!registered_) {
-      reason = fmt::format("waiting for trainer rank {} of job '{}' to register on {}",
-                           options_.trainer_rank, options_.job_id, options_.socket);
-    } else if (drain_.draining()) {
-      reason = "drained by the operator: no version is taken until `dwsctl drain --undo`";
-    }
-  }
-  if (reason.empty()) {
-    lifecycle_.SetReady();
-  } else {
-    lifecycle_.SetNotReady(reason);
-  }
 }
 
 std::vector<WatchedWork> SenderApp::VitalWork() const {

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon_flags.h"
+#include "common/sync_state/presence_limits.h"
 #include "sender_daemon/shared/shared_sink.h"
 #include "sender_daemon/slime/slime_sink.h"
 
@@ -33,6 +34,22 @@ void AddTransferFlags(CLI::App& app, SenderOptions& options) {
       ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
       ->type_name("off|auto|verbs|efa|tcp")
       ->default_str("off");
+}
+
+// The folders that versions are also published to.
+void AddFolderFlags(CLI::App& app, SenderOptions& options) {
+  app.add_option_function<int64_t>(
+         "--folder-stale-after",
+         [&options](int64_t seconds) {
+           options.folder_stale_after = std::chrono::seconds(seconds);
+         },
+         "Seconds for which writing to --shared-dir or --slime-dir may fail before the sender is "
+         "not ready; 0: it stays ready, status and metrics report it")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(int64_t{0}, int64_t{limits::kStaleAfterMax.count()}))
+      ->default_str(fmt::to_string(limits::kStaleAfterDefault.count()));
+  AddSharedFlags(app, options.shared_dir);
+  AddSlimeFlags(app, options.slime_dir);
 }
 
 }  // namespace
@@ -102,8 +119,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   app.add_option("--gpu", options.broadcasts.gpu,
                  "The device for broadcasts, by UUID or number (default: the only one)")
       ->type_name("GPU");
-  AddSharedFlags(app, options.shared_dir);
-  AddSlimeFlags(app, options.slime_dir);
+  AddFolderFlags(app, options);
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {

@@ -9,6 +9,7 @@
 #include "common/model/delta_profile.h"
 #include "common/model/limits.h"
 #include "common/service/program/daemon.h"
+#include "common/sync_state/presence_limits.h"
 #include "common/transport/fabric/provider.h"
 #include "common/transport/nccl/broadcast_parts.h"
 #include "sender_daemon/shared/shared_publisher.h"
@@ -32,6 +33,9 @@ struct SenderOptions : DaemonOptions {
   ByteSpan gpu_kernels;  // kernel_image.h; empty: trainers in host memory only
   BroadcastOptions broadcasts;
   std::chrono::milliseconds broadcast_timeout = limits::kBroadcastTimeoutDefault;
+  // How long writing to shared_dir or slime_dir may fail before the sender is not ready; zero: for
+  // ever.
+  std::chrono::seconds folder_stale_after = limits::kStaleAfterDefault;
   SharedDirOptions shared_dir;
   SlimeDirOptions slime_dir;
 };

@@ -53,6 +53,18 @@ uint64_t OfferLoop::failures() const {
   return failures_;
 }
 
+std::optional<PlaceFailure> OfferLoop::failure() const {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const Duration still = now - asked_at_.load();
+  MutexLock lock(mutex_);
+  if (working_ && still >= options_.still_max) {
+    return PlaceFailure{.reason = "writing makes no progress: does the mount hang?",
+                        .lasts = still};
+  }
+  if (trouble_.ok()) return std::nullopt;
+  return PlaceFailure{.reason = std::string(Message(trouble_)), .lasts = now - trouble_since_};
+}
+
 Result<bool> OfferLoop::StepOnce() {
   uint64_t seen = 0;
   return Round(seen);
@@ -64,9 +76,14 @@ Result<bool> OfferLoop::Round(uint64_t& seen) {
     MutexLock lock(mutex_);
     seen = offers_;
     offered = offered_;
+    if (offered == nullptr) return false;
+    asked_at_.store(std::chrono::steady_clock::now());
+    working_ = true;
   }
-  if (offered == nullptr) return false;
-  return step_(offered);
+  Result<bool> more = step_(offered);
+  MutexLock lock(mutex_);
+  working_ = false;
+  return more;
 }
 
 void OfferLoop::Run() {
@@ -115,6 +132,7 @@ void OfferLoop::Fail(const Status& status, uint64_t offers) {
   {
     MutexLock lock(mutex_);
     changed = trouble_ != status;
+    if (trouble_.ok()) trouble_since_ = std::chrono::steady_clock::now();
     failed_ = offers;
     trouble_ = status;
     ++failures_;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -14,9 +15,16 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
 #include "sender_daemon/publish/rank_state.h"
 
 namespace dws {
+
+// Nothing can be published to a place.
+struct PlaceFailure {
+  std::string reason;
+  Duration lasts{};
+};
 
 // Lifecycle: Start, then Stop or the destructor. What `step` uses outlives it. Threads: safe from
 // any.
@@ -31,6 +39,8 @@ class OfferLoop {
     // a round, on the thread that ran it.
     std::function<bool()> impatient = nullptr;
     Duration soon = limits::kOfferPoll;
+    // A round that has not asked wanted() for so long hangs.
+    Duration still_max = limits::kStepStillMax;
   };
   // One round of work on the last offer. Returns true if there is more to do at once. CANCELLED is
   // not a failure. Called by one thread at a time.
@@ -45,12 +55,17 @@ class OfferLoop {
   // All work on what was offered is done, or was tried and failed.
   bool settled() const;
   void Stop();
-  // For a long step: whether it should go on.
-  bool wanted() const { return !stopping_.load(); }
+  // For a long step, which asks again and again: whether it should go on.
+  bool wanted() const {
+    asked_at_.store(std::chrono::steady_clock::now());
+    return !stopping_.load();
+  }
 
   // Why the last round failed; OK if it did not.
   Status trouble() const;
   uint64_t failures() const;
+  // nullopt: the last round did not fail, and this one does not hang.
+  std::optional<PlaceFailure> failure() const;
 
   // Runs one round, for tests without the thread.
   Result<bool> StepOnce();
@@ -63,14 +78,17 @@ class OfferLoop {
   const Options options_;
   const Step step_;
   std::atomic<bool> stopping_{false};
+  mutable std::atomic<TimePoint> asked_at_{TimePoint()};  // wanted(), or a round has begun
 
   mutable Mutex mutex_;
   CondVar changed_;
   RankStatePtr offered_ GUARDED_BY(mutex_);
   uint64_t offers_ GUARDED_BY(mutex_) = 0;
-  uint64_t served_ GUARDED_BY(mutex_) = 0;  // offers up to which nothing is left to do
-  uint64_t failed_ GUARDED_BY(mutex_) = 0;  // offers at the last failed round
+  uint64_t served_ GUARDED_BY(mutex_) = 0;   // offers up to which nothing is left to do
+  uint64_t failed_ GUARDED_BY(mutex_) = 0;   // offers at the last failed round
+  bool working_ GUARDED_BY(mutex_) = false;  // in a round
   Status trouble_ GUARDED_BY(mutex_);
+  TimePoint trouble_since_ GUARDED_BY(mutex_);
   uint64_t failures_ GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "common/service/metrics/metrics.h"
 #include "proto/admin.pb.h"
+#include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/publish/rank_state.h"
 
 namespace dws {
@@ -20,7 +22,7 @@ class VersionSink {
  public:
   virtual ~VersionSink() = default;
 
-  // For the log: "shared-dir".
+  // For the log, and for the operator: "shared-dir", as its flag.
   virtual std::string_view name() const = 0;
   // A trainer has registered. `state` has no version of it yet.
   virtual void Welcome(const RankStatePtr& /*state*/) {}
@@ -31,6 +33,8 @@ class VersionSink {
   virtual void Offer(const RankStatePtr& state) = 0;
   // Everything offered is published, or was tried and failed.
   virtual bool settled() const { return true; }
+  // nullopt: nothing is known to be in the way.
+  virtual std::optional<PlaceFailure> failure() const { return std::nullopt; }
 
   // The sender is shutting down: ends the connections and calls of peers. Later offers are still
   // allowed.

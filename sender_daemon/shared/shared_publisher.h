@@ -91,6 +91,7 @@ class SharedPublisher {
   // Everything offered is in the directory, or was tried and failed. Full tensors that are still to
   // be added do not count.
   bool settled() const;
+  std::optional<PlaceFailure> failure() const { return loop_.failure(); }
   void Stop();
 
   SharedView view() const;

@@ -135,6 +135,10 @@ void SharedSink::Show(Scrape& scrape) const {
   scrape.Gauge("dws_sender_shared_failing",
                "1 while the last attempt to write to the shared directory has failed.",
                view.trouble.ok() ? 0 : 1);
+  scrape.Gauge("dws_sender_shared_seconds_failing",
+               "How long all attempts to write to the shared directory have failed, or one "
+               "has hung; 0: the last did not.",
+               ToSeconds(failure().value_or(PlaceFailure()).lasts));
   scrape.Gauge("dws_sender_shared_newest_version",
                "The newest version in the shared directory; 0: none.",
                number(view.newest.value_or(WeightVersion(0)).value()));

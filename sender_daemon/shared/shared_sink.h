@@ -44,6 +44,9 @@ class SharedSink final : public VersionSink {
   void Offer(const RankStatePtr& state) override;
   void Refine(const RankStatePtr& state) override { Offer(state); }
   bool settled() const override { return publisher_ == nullptr || publisher_->settled(); }
+  std::optional<PlaceFailure> failure() const override {
+    return publisher_ == nullptr ? std::nullopt : publisher_->failure();
+  }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
   void Show(Scrape& scrape) const override;

@@ -85,6 +85,7 @@ class SlimePublisher {
   void Offer(RankStatePtr state) { loop_.Offer(std::move(state)); }
   // Everything offered is in the folder, or the last attempt failed.
   bool settled() const { return loop_.settled(); }
+  std::optional<PlaceFailure> failure() const { return loop_.failure(); }
   void Stop() { loop_.Stop(); }
 
   SlimeView view() const;

@@ -123,6 +123,11 @@ void SlimeSink::Show(Scrape& scrape) const {
   scrape.Gauge("dws_sender_slime_failing",
                "1 while the last attempt to write to the folder of slime's versions has failed.",
                view.trouble.ok() ? 0 : 1);
+  scrape.Gauge(
+      "dws_sender_slime_seconds_failing",
+      "How long all attempts to write to the folder of slime's versions have failed, or one "
+      "has hung; 0: the last did not.",
+      ToSeconds(failure().value_or(PlaceFailure()).lasts));
   scrape.Gauge("dws_sender_slime_newest_version",
                "The newest version in the folder of slime's versions; 0: none.",
                number(view.newest.value_or(WeightVersion(0)).value()));

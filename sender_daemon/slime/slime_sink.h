@@ -29,6 +29,9 @@ class SlimeSink final : public VersionSink {
   void Welcome(const RankStatePtr& state) override { Offer(state); }
   void Offer(const RankStatePtr& state) override;
   bool settled() const override { return publisher_ == nullptr || publisher_->settled(); }
+  std::optional<PlaceFailure> failure() const override {
+    return publisher_ == nullptr ? std::nullopt : publisher_->failure();
+  }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
   void Show(Scrape& scrape) const override;

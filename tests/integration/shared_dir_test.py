@@ -66,6 +66,31 @@ class SharedDirTest(IntegrationCase):
         self.await_version(engine, 1)
         return trainer, source, engine, live
 
+    def test_a_sender_whose_directory_fails_is_not_ready_unless_it_is_kept_so(self) -> None:
+        for after in (1, 0):
+            with self.subTest(after):
+                with open(self.root, "w", encoding="utf-8"):
+                    pass  # not a directory
+                flags = self.shared(f"--folder-stale-after={after}")
+                sender = self.cluster.start_sender(0, *flags, name=f"sender-{after}")
+                trainer = dws.Trainer(sender.socket, "test", 0, 1)
+                source = trainer.register(weights(self.random))
+                self.publish(trainer, source, 1)
+                age = "dws_sender_shared_seconds_failing"
+                eventually(lambda: sender.metric(age) > 1.5, sender.log_tail)
+                code = 503 if after else 200
+                eventually(lambda: sender.readyz()[0] == code, lambda: str(sender.readyz()))
+                status = json.loads(sender.page("/status"))
+                self.assertEqual(status["ready"], not after)
+                self.assertIn("nothing can be published to --shared-dir", status["reason"])
+                os.remove(self.root)
+                newest = "dws_sender_shared_newest_version"
+                eventually(lambda: sender.metric(newest) == 1, sender.log_tail)
+                eventually(lambda: sender.readyz()[0] == 200, lambda: str(sender.readyz()))
+                trainer.close()
+                sender.stop()
+                os.rename(self.root, f"{self.root}-{after}")
+
     def test_an_engine_follows_through_restarts_of_both_daemons(self) -> None:
         sender, receiver = self.start_shared()
         trainer, source, engine, live = self.first_version(receiver)

@@ -220,6 +220,26 @@ class SlimePublishTest(IntegrationCase):
         self.assert_same(held, source)
         receiver.stop()
 
+    def test_a_sender_whose_folder_is_another_runs_is_not_ready_until_it_is_free(self) -> None:
+        theirs = os.path.join(self.versions, "weight_v000001")
+        os.makedirs(theirs)
+        with open(os.path.join(theirs, INDEX), "w", encoding="utf-8") as file:
+            json.dump({"metadata": {}, "weight_map": {}}, file)
+        sender = self.sender("--folder-stale-after=1")
+        trainer = self.trainer()
+        source = trainer.register({name: array.copy() for name, array in self.given.items()})
+        eventually(lambda: sender.readyz()[0] == 503, lambda: str(sender.readyz()))
+        reason = sender.readyz()[1]
+        self.assertIn("for more than 1 s nothing can be published to --slime-dir", reason)
+        self.assertIn(self.versions, reason)
+        self.assertGreater(sender.metric("dws_sender_slime_seconds_failing"), 1)
+        self.assertRegex(sender.log_tail(), r"(?m)^\S+ W dws-sender readiness ready=false")
+        self.publish(trainer, source, 1)  # publishing itself goes on
+        shutil.rmtree(self.versions)
+        self.await_folder(1)
+        eventually(lambda: sender.readyz()[0] == 200, lambda: str(sender.readyz()))
+        self.assertEqual(sender.metric("dws_sender_slime_seconds_failing"), 0)
+
     def test_with_a_named_base_the_first_version_is_a_delta_that_proves_it(self) -> None:
         sender = self.sender("--slime-first=base", "--slime-keep=3")
         reader = SlimeReader(self.versions, self.given)

@@ -95,6 +95,49 @@ TEST_CASE("a failure before the newest offer does not settle that offer", "[offe
   publisher.loop.Stop();  // at once, although the loop waits
 }
 
+TEST_CASE("a publisher that fails says why and for how long", "[offer_loop]") {
+  Publisher publisher;
+  publisher.Answer(UnavailableError("the disk is full"));
+  publisher.loop.Offer(MakeOffer(1));
+  CHECK_FALSE(publisher.loop.failure().has_value());
+  publisher.loop.Start();
+  REQUIRE(Eventually([&] { return publisher.loop.failures() >= 3; }));
+  const auto failure = publisher.loop.failure();
+  REQUIRE(failure.has_value());
+  CHECK(failure->reason == "the disk is full");
+  // From the first failure on, also when the reason changes.
+  publisher.Answer(UnavailableError("the disk is gone"));
+  CHECK(Eventually([&] { return publisher.loop.failure()->reason == "the disk is gone"; }));
+  CHECK(publisher.loop.failure()->lasts > failure->lasts);
+  publisher.Answer(OkStatus());
+  CHECK(Eventually([&] { return !publisher.loop.failure().has_value(); }));
+}
+
+TEST_CASE("a publisher that hangs is reported until it goes on", "[offer_loop]") {
+  std::atomic<bool> hangs{true};
+  std::atomic<bool> asks{false};
+  OfferLoop* self = nullptr;
+  OfferLoop loop({.failed_event = "test_failed", .still_max = std::chrono::milliseconds(20)},
+                 [&](const RankStatePtr&) -> Result<bool> {
+                   while (hangs) {
+                     if (asks) self->wanted();
+                     std::this_thread::yield();
+                   }
+                   return false;
+                 });
+  self = &loop;
+  loop.Offer(MakeOffer(1));
+  loop.Start();
+  CHECK(Eventually([&] { return loop.failure().has_value(); }));
+  CHECK(loop.failure()->reason.find("no progress") != std::string::npos);
+  asks = true;  // a long step that works asks whether it is still wanted
+  CHECK(Eventually([&] { return !loop.failure().has_value(); }));
+  asks = false;
+  CHECK(Eventually([&] { return loop.failure().has_value(); }));
+  hangs = false;
+  CHECK(Eventually([&] { return !loop.failure().has_value(); }));
+}
+
 TEST_CASE("a cancelled step does not count as a failure", "[offer_loop]") {
   Publisher publisher;
   publisher.Answer(CancelledError("it ends"));
