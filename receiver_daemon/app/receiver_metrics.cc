@@ -115,8 +115,11 @@ void ShowVersions(Scrape& scrape, const WorkerStatus& worker, const Subscription
                Number(committed));
   scrape.Gauge("dws_receiver_newest_version", "The newest version a connected sender offers.",
                Number(newest.version));
-  scrape.Gauge("dws_receiver_version_lag", "How far the engine's version is behind the newest.",
-               Number(newest.lag));
+  if (newest.lag_known) {
+    scrape.Gauge("dws_receiver_version_lag",
+                 "How far the engine's version is behind the newest that was heard of.",
+                 Number(newest.lag));
+  }
   constexpr const char* kHelp = "Senders: --sender, and those of them that are connected.";
   scrape.Gauge("dws_receiver_senders", kHelp, static_cast<double>(connected),
                {{"state", "connected"}});

@@ -150,6 +150,7 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
   }
   status.set_newest_version(newest.version);
   status.set_version_lag(newest.lag);
+  status.set_version_lag_unknown(!newest.lag_known);
   for (const EngineRegistry::RankState& rank : registry.Ranks()) {
     v1::EngineRankStatus& engine = *status.add_engine_ranks();
     engine.set_engine_rank(rank.engine_rank);

@@ -84,7 +84,12 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
   Status status;
   {
     MutexLock lock(mutex_);
+    std::optional<VersionAt> newest;
+    if (!announcement.versions.empty()) {
+      newest = VersionAt{.stream = announcement.stream, .version = announcement.versions.back()};
+    }
     status = state_.OnAnnounce(sender, nonce, std::move(announcement));
+    if (status.ok() && newest.has_value()) heard_ = newest;
     Watch();
     announced_.NotifyAll();
   }
@@ -340,6 +345,11 @@ std::optional<RankVersion> Subscription::LiveFor(SenderIndex sender) const {
   MutexLock lock(mutex_);
   const std::optional<TrainerRank> rank = state_.senders()[sender.value()].trainer_rank;
   return rank.has_value() ? LiveOfRank(*rank) : std::nullopt;
+}
+
+std::optional<VersionAt> Subscription::heard() const {
+  MutexLock lock(mutex_);
+  return heard_;
 }
 
 std::optional<VersionAt> Subscription::live() const {

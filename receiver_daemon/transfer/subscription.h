@@ -80,6 +80,9 @@ class Subscription {
   bool Cutting() const;
 
   std::optional<StreamId> stream() const;
+  // The newest version that the last announcement of an accepted sender offered, also after that
+  // sender has gone.
+  std::optional<VersionAt> heard() const;
   std::optional<SyncTarget> Target() const;
   std::optional<SyncTarget> Oldest() const;
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
@@ -133,6 +136,7 @@ class Subscription {
   std::vector<std::string> last_errors_ GUARDED_BY(mutex_);  // by sender
   // By sender: why it was lost or refused last, since it was accepted last.
   std::vector<std::string> causes_ GUARDED_BY(mutex_);
+  std::optional<VersionAt> heard_ GUARDED_BY(mutex_);
   std::optional<VersionAt> live_ GUARDED_BY(mutex_);
   std::vector<Digest> live_tokens_ GUARDED_BY(mutex_);
   // Made from these layouts.

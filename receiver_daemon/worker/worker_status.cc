@@ -32,9 +32,17 @@ NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& 
       newest.version = std::max(newest.version, peer.newest->value());
     }
   }
-  const bool same_stream = worker.live.has_value() && worker.live->stream == subscription.stream();
+  const std::optional<StreamId> stream = subscription.stream();
+  const bool same_stream = worker.live.has_value() && worker.live->stream == stream;
   const uint64_t reached = same_stream ? worker.live->version.value() : 0;
-  newest.lag = newest.version > reached ? newest.version - reached : 0;
+  uint64_t known = newest.version;
+  const bool alone = subscription.WithoutSender() > Duration::zero();
+  if (const auto heard = subscription.heard();
+      alone && heard.has_value() && heard->stream == stream) {
+    known = std::max(known, heard->version.value());
+  }
+  newest.lag = known > reached ? known - reached : 0;
+  newest.lag_known = newest.lag > 0 || !alone;
   return newest;
 }
 

@@ -93,11 +93,14 @@ struct WorkerStatus {
 // empty: it does not.
 std::string StaleReason(const Subscription& subscription, const StaleRule& rule);
 
-// The newest version that a connected sender offers, and how far the engine is behind it. Versions
-// of another stream say nothing of this one's: of a new stream the engine has none.
+// The newest version that a connected sender offers, and how far the engine is behind it; while a
+// trainer rank has no accepted sender, how far it is at least behind the newest version that was
+// heard of. Versions of another stream say nothing of this one's: of a new stream the engine has
+// none.
 struct NewestOffered {
   uint64_t version = 0;  // 0: none
   uint64_t lag = 0;
+  bool lag_known = true;  // false: no newer version was heard of, and there is nobody to ask
 };
 NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription);
 

@@ -96,6 +96,35 @@ TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
 }
 
+TEST_CASE("the lag is that of the newest version heard of, or unknown, while there is no sender",
+          "[metrics]") {
+  ReceiverMetrics metrics("job", "r");
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  metrics.Show({.worker = daemon.worker,
+                .subscription = daemon.subscription,
+                .registry = daemon.registry,
+                .clock = daemon.clock});
+  const auto lag = [&] { return Sample(metrics, "dws_receiver_version_lag"); };
+  CHECK(lag().empty());
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(lag() == "0");
+  daemon.subscription.OnDisconnect(SenderIndex(0), UnavailableError("it is gone"));
+  daemon.clock.Jump(std::chrono::seconds(1));
+  CHECK(lag().empty());
+  daemon.Connect();
+  daemon.Offer({1, trainer.Publish(), trainer.Publish()});
+  CHECK(lag() == "2");
+  daemon.subscription.OnDisconnect(SenderIndex(0), UnavailableError("it is gone"));
+  daemon.clock.Jump(std::chrono::seconds(1));
+  CHECK(lag() == "2");
+}
+
 TEST_CASE("an engine on an earlier stream lags behind every version of the new stream",
           "[metrics]") {
   ReceiverMetrics metrics("job", "r");

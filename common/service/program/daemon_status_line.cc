@@ -29,8 +29,10 @@ std::string ReceiverLine(const v1::ReceiverStatus& receiver) {
                     [](const auto& rank) { return rank.attached(); });
   const std::string stage =
       receiver.stage().empty() || receiver.stage() == "idle" ? "" : ", " + receiver.stage();
+  const std::string lag =
+      receiver.version_lag_unknown() ? "unknown" : fmt::to_string(receiver.version_lag());
   return fmt::format("version {}, lag {}{}, engine ranks {} of {}", receiver.committed_version(),
-                     receiver.version_lag(), stage, attached, receiver.engine_ranks_size());
+                     lag, stage, attached, receiver.engine_ranks_size());
 }
 
 }  // namespace
