@@ -257,10 +257,10 @@ Status LocalCheckpoint::CheckBase(const VersionFolder& version, const HeldFolder
 Status LocalCheckpoint::CheckRun(const std::string& versions_folder) {
   DWS_ASSIGN_OR_RETURN(const HeldFolder versions,
                        HeldFolder::Open(versions_folder, options_.on_access));
-  return CheckRun(versions);
+  return CheckRun(versions).status();
 }
 
-Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
+Result<bool> LocalCheckpoint::CheckRun(const HeldFolder& versions) {
   Lineage& lineage = digests_.lineage;
   if (!lineage.refused.empty()) return FailedPreconditionError("{}", lineage.refused);
   DWS_ASSIGN_OR_RETURN(RunFinding finding, run_check_.Look(versions, digests_));
@@ -285,7 +285,7 @@ Status LocalCheckpoint::CheckRun(const HeldFolder& versions) {
     news = true;
   }
   if (news) DWS_RETURN_IF_ERROR(WriteDigests(files_, folder_, digests_));
-  if (finding.verdict != RunVerdict::kUnproved) return OkStatus();
+  if (finding.verdict != RunVerdict::kUnproved) return finding.local_there;
   return FailedPreconditionError("{}", lineage.doubted);
 }
 
@@ -312,12 +312,20 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
                        OpenVersion(version_folder, options_.on_access, checkpoint_));
   const VersionFolder& version = opened.version;
   DWS_ASSIGN_OR_RETURN(const ChainStep step, NextStep(digests_.version, version.index()));  // 1
-  if (step != ChainStep::kReset) {                                                          // 2
+  BaseProof proof = BaseProof::kNotNeeded;
+  unproved_ = false;
+  if (step != ChainStep::kReset) {  // 2
     DWS_RETURN_IF_ERROR(CheckStream(version));
-    DWS_RETURN_IF_ERROR(CheckRun(opened.versions));
-  }
-  if (step == ChainStep::kApply) {
-    DWS_RETURN_IF_ERROR(CheckBase(version, opened.versions));
+    DWS_ASSIGN_OR_RETURN(const bool base_there, CheckRun(opened.versions));
+    if (step == ChainStep::kApply) {
+      DWS_RETURN_IF_ERROR(CheckBase(version, opened.versions));
+      const DeltaToProve delta = {version, digests_, checkpoint_, opened.versions.path(),
+                                  base_there};
+      proof = ProofOf(delta);
+      const Status proved = CheckProof(proof, options_.proof, delta);
+      unproved_ = !proved.ok();
+      DWS_RETURN_IF_ERROR(proved);
+    }
   }
   DWS_RETURN_IF_ERROR(version.CheckUnchanged());
   DWS_RETURN_IF_ERROR(opened.versions.CheckUnchanged());
@@ -348,8 +356,10 @@ Result<ApplyReport> LocalCheckpoint::Apply(const std::string& version_folder) {
   if (!marked.has_value()) return InternalError("{}: the redo record is missing", folder_);
   DWS_RETURN_IF_ERROR(Complete(*marked, ReplayCheck::kNone));  // 6
   halfway_ = false;
-  return ApplyReport{
-      .version = digests_.version, .applied = true, .tensor_count = summary.tensor_count};
+  return ApplyReport{.version = digests_.version,
+                     .applied = true,
+                     .tensor_count = summary.tensor_count,
+                     .proof = proof};
 }
 
 Result<ApplyReport> LocalCheckpoint::Replace(const VersionFolder& version, TensorChange change) {

@@ -6,6 +6,7 @@
 // 2. The folder that contains it must be of the run whose versions were applied here (run_check.h):
 //    a restarted trainer counts from 1 again, and its deltas do not fit. Once another run was seen,
 //    only a full checkpoint is accepted, whatever the folder has later; digests.json records that.
+//    Something must show that a delta was made from the local version (base_proof.h).
 //    What was read in step 1 must still be unchanged.
 // 3. The whole checkpoint must have the digests that it had after the last version. No other step
 //    finds a damaged byte in a tensor that no delta touches. A tensor that step 4 brings to the
@@ -35,6 +36,7 @@
 #include "common/formats/checkpoint/settled.h"
 #include "common/formats/held_folder.h"
 #include "common/formats/safetensors/checkpoint.h"
+#include "common/formats/slime_delta/local/base_proof.h"
 #include "common/formats/slime_delta/local/local_state.h"
 #include "common/formats/slime_delta/local/redo.h"
 #include "common/formats/slime_delta/local/replacement.h"
@@ -47,6 +49,8 @@ struct ApplyOptions {
   // Do step 3, and the same check when the checkpoint is opened. It reads every byte. Set it to
   // false if you call Verify at other times.
   bool verify_all = true;
+  // What must show that a delta was made from the local version.
+  ProofRule proof = ProofRule::kNone;
   // HeldFolder's OnAccess for the version folders; may be empty.
   HeldFolder::OnAccess on_access = nullptr;
 };
@@ -57,6 +61,7 @@ struct ApplyReport {
   bool applied = false;      // false: it had that version before
   size_t tensor_count = 0;   // changed tensors
   TensorChange change = {};  // of a full checkpoint with other tensors
+  BaseProof proof = BaseProof::kNotNeeded;
 };
 
 // A checkpoint open for applying versions. Lifecycle: keeps other receivers out until destroyed, and
@@ -102,6 +107,8 @@ class LocalCheckpoint {
   // of the trainer, or needs tensors that are not here; the message names them. DATA_LOSS: the
   // folder or the checkpoint is damaged.
   Result<ApplyReport> Apply(const std::string& version_folder);
+  // The last Apply was refused because nothing proves what the delta was made from.
+  bool unproved() const { return unproved_; }
   // Only step 2, for a folder with version folders. Errors as of Apply.
   Status CheckRun(const std::string& versions_folder);
   // After CheckRun or Apply has refused another run: the time at which the newest version that
@@ -123,7 +130,8 @@ class LocalCheckpoint {
   Status FinishReplacement(LocalDigests after);
   Status LoadDigests();
   LocalDigests ComputeDigests(uint64_t version) const;
-  Status CheckRun(const HeldFolder& versions);
+  // Returns RunFinding::local_there.
+  Result<bool> CheckRun(const HeldFolder& versions);
   Status CheckStream(const VersionFolder& version);
   // That a delta which names its base names the local version.
   Status CheckBase(const VersionFolder& version, const HeldFolder& versions) const;
@@ -143,6 +151,7 @@ class LocalCheckpoint {
   LocalDigests digests_;
   RunCheck run_check_;
   bool halfway_ = false;
+  bool unproved_ = false;
 };
 
 }  // namespace dws::slime

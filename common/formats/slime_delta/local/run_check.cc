@@ -113,7 +113,7 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
                             proved_ == std::pair(local.version, *stamp))) {
     // Another run may so far have written only versions before the local one.
     DWS_ASSIGN_OR_RETURN(const bool written_again, SomeWrittenAgain(versions, lineage, there));
-    if (!written_again) return RunFinding();
+    if (!written_again) return RunFinding{.why = {}, .adopted = {}, .local_there = true};
   }
   DWS_ASSIGN_OR_RETURN(RunFinding finding,
                        remembered ? Compare(versions, local, there) : Adopt(versions, local));
@@ -173,8 +173,9 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
                       versions.path(), VersionText(newest->first)));
     }
   }
-  if (newest->first == local.version) proved_ = newest;
-  return RunFinding();
+  const bool local_there = newest->first == local.version;
+  if (local_there) proved_ = newest;
+  return RunFinding{.why = {}, .adopted = {}, .local_there = local_there};
 }
 
 Result<bool> RunCheck::ChainsUp(const HeldFolder& versions, const LocalDigests& local,
@@ -229,7 +230,8 @@ Result<RunFinding> RunCheck::Adopt(const HeldFolder& versions, const LocalDigest
     }
     if (!opened->index().delta.has_value()) break;  // a full checkpoint states all tensors
   }
-  if (!finding.adopted.has_value()) finding.verdict = RunVerdict::kSilent;
+  finding.local_there = finding.adopted.has_value();
+  if (!finding.local_there) finding.verdict = RunVerdict::kSilent;
   return finding;
 }
 

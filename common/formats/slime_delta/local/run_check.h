@@ -10,9 +10,9 @@
 //      one of the same time and size, as in a copy that keeps times;
 //   2. it is of the same dws-sender's stream as the checkpoint;
 //   3. the folder has all versions since the chain began, and they give the same chain.
-// If the folder has no remembered version, as with writers that remove a version once it is loaded,
-// there is no proof. Then the digests that the next version states decide (apply.h), unless the
-// folder was doubted before or all its versions are before the local one.
+// If the folder has no remembered version, it neither proves nor disproves anything, unless it was
+// doubted before or all its versions are before the local one. A delta then needs a proof of its own
+// (base_proof.h).
 //
 // A checkpoint that another program, or a release before chains, brought to its version remembers
 // no files. Then the local version and those before it, as far as the folder has them without a
@@ -48,6 +48,7 @@ struct RunFinding {
   RunVerdict verdict = RunVerdict::kSame;
   std::string why;                        // for kUnproved and kOther
   std::optional<AppliedVersion> adopted;  // remember the local version as this from now on
+  bool local_there = false;  // the folder has the local version, and it is the one applied here
 };
 
 // Compares folders with one local checkpoint, and keeps what it has compared. Threads: one.

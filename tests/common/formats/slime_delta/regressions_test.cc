@@ -159,7 +159,8 @@ TEST_CASE(
           "applied");
   fs::remove_all(scene.published);
   const std::string second = Publish(scene.published, new_run, Next(new_run, 4), {.version = 2});
-  CHECK_THAT(ApplyOnce(scene.ours, second), Contains("FAILED_PRECONDITION") && Contains("layer.1"));
+  CHECK_THAT(ApplyOnce(scene.ours, second, {.proof = ProofRule::kNone}),
+             Contains("FAILED_PRECONDITION") && Contains("layer.1"));
   CHECK(Load(scene.ours) == old_run);
 }
 
