@@ -94,6 +94,7 @@ Status FollowerApp::MakeFollower() {
                              .pause_timeout = std::chrono::seconds(follow.load_timeout_seconds),
                              .before_read = std::move(before_read),
                              .before_read_required = follow.before_read_required,
+                             .proof = *slime::ProofRuleNamed(follow.proof),
                              .stale = options_.stale()});
   return OkStatus();
 }

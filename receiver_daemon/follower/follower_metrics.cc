@@ -19,6 +19,16 @@ void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
     }
     scrape.Gauge("dws_follower_newest_version", "Newest version in the folder.",
                  Number(view.newest));
+    if (view.lag_known()) {
+      scrape.Gauge("dws_follower_version_lag",
+                   "How far the engine's version, or without an engine the checkpoint's, is behind "
+                   "the newest that was seen in the folder.",
+                   Number(view.lag()));
+    }
+    scrape.Gauge(
+        "dws_follower_unproved",
+        "1 while the next version is refused because nothing proves what it was made from.",
+        view.unproved ? 1 : 0);
     scrape.Gauge("dws_follower_failing", "1 while the last look at the folder failed.",
                  view.trouble.empty() ? 0 : 1);
     scrape.Gauge("dws_follower_seconds_failing",

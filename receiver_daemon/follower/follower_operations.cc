@@ -21,10 +21,10 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   }
   v1::ReceiverStatus& receiver = *reply.mutable_receiver();
   receiver.set_receiver_id(name_.receiver_id);
-  const uint64_t version = (view.has_engine ? view.loaded : view.version).value_or(0);
-  receiver.set_committed_version(version);
+  receiver.set_committed_version(view.current());
   receiver.set_newest_version(view.newest);
-  receiver.set_version_lag(view.newest > version ? view.newest - version : 0);
+  receiver.set_version_lag(view.lag());
+  receiver.set_version_lag_unknown(!view.lag_known());
   receiver.set_stage(view.stage);
   receiver.set_commits(view.has_engine ? view.loads : view.applied);
   receiver.set_last_pause_seconds(view.last_pause_seconds);

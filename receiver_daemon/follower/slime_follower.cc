@@ -15,6 +15,31 @@ namespace {
 
 constexpr std::chrono::seconds kRetryDelayMax{5};
 
+bool Weak(slime::BaseProof proof) { return proof >= slime::BaseProof::kFolder; }
+
+// `before`: the proof of the version before. A weak proof is a warning when it begins to be weak.
+void LogApplied(const slime::ApplyReport& report, double seconds, slime::BaseProof before) {
+  if (report.change.any()) {
+    LogWarning("version_changes_tensors", {{"version", report.version},
+                                           {"added", slime::ShortList(report.change.added)},
+                                           {"removed", slime::ShortList(report.change.removed)}});
+  }
+  if (Weak(report.proof) && report.proof != before) {
+    LogWarning("base_not_proved",
+               {{"version", report.version},
+                {"taken_from", NameOf(report.proof)},
+                {"reason",
+                 "versions of this writer do not name their run, and this one does not state the "
+                 "checksums of all tensors: a delta of another run that touches only tensors that "
+                 "are equal in both would be applied too; --slime-proof=content refuses such "
+                 "deltas"}});
+  }
+  LogInfo("version_applied", {{"version", report.version},
+                              {"tensors", report.tensor_count},
+                              {"seconds", seconds},
+                              {"base_proved_by", NameOf(report.proof)}});
+}
+
 }  // namespace
 
 SlimeFollower::SlimeFollower(Parts parts, Options options)
@@ -117,6 +142,7 @@ Status SlimeFollower::Step() {
     if (!status.ok() && versions_.List().ok()) {
       MutexLock lock(mutex_);
       view_.newest = versions_.newest();
+      view_.listed = true;
     }
   }
   if (status.ok()) status = Follow();
@@ -181,6 +207,7 @@ Status SlimeFollower::Open() {
   DWS_ASSIGN_OR_RETURN(
       local_, slime::LocalCheckpoint::Open(parts_.files, parts_.pool, options_.checkpoint,
                                            {.verify_all = options_.verify_all,
+                                            .proof = options_.proof,
                                             .on_access = [pulse = parts_.pulse](const auto&) {
                                               if (pulse != nullptr) pulse->Beat();
                                             }}));
@@ -196,8 +223,11 @@ Status SlimeFollower::Open() {
 Result<bool> SlimeFollower::ApplyNext() {
   const TimePoint begin = parts_.clock.Now();
   const auto applied = versions_.ApplyNext(*local_);
+  const TimePoint end = parts_.clock.Now();
   MutexLock lock(mutex_);
   view_.newest = versions_.newest();
+  view_.listed = view_.listed || applied.ok();
+  view_.unproved = !applied.ok() && local_->unproved();
   if (!applied.ok() || !applied->has_value()) {
     if (!applied.ok()) return applied.status();
     return false;
@@ -205,19 +235,13 @@ Result<bool> SlimeFollower::ApplyNext() {
   DWS_KILLPOINT("follow.after_apply");
   const slime::ApplyReport& report = **applied;
   DWS_CHECK(report.version == local_->version());
-  if (view_.version != report.version) version_since_ = parts_.clock.Now();
+  if (view_.version != report.version) version_since_ = end;
   view_.version = report.version;
   view_.applied += report.applied ? 1 : 0;
   view_.applied_tensors += report.tensor_count;
-  view_.last_apply_seconds = ToSeconds(parts_.clock.Now() - begin);
-  if (report.change.any()) {
-    LogWarning("version_changes_tensors", {{"version", report.version},
-                                           {"added", slime::ShortList(report.change.added)},
-                                           {"removed", slime::ShortList(report.change.removed)}});
-  }
-  LogInfo("version_applied", {{"version", report.version},
-                              {"tensors", report.tensor_count},
-                              {"seconds", view_.last_apply_seconds}});
+  view_.last_apply_seconds = ToSeconds(end - begin);
+  view_.proof = report.proof;
+  LogApplied(report, view_.last_apply_seconds, std::exchange(last_proof_, report.proof));
   return true;
 }
 
@@ -277,6 +301,7 @@ FollowerView SlimeFollower::view() const {
   MutexLock lock(mutex_);
   FollowerView view = view_;
   view.seconds_failing = ToSeconds(Failing());
+  view.stale = Failing() >= options_.stale.after;
   view.seconds_since_version = ToSeconds(parts_.clock.Now() - version_since_);
   return view;
 }

@@ -36,7 +36,8 @@ namespace dws {
 struct FollowerView {
   std::string stage = "idle";       // opening, looking, applying, loading, verifying
   std::optional<uint64_t> version;  // of the local checkpoint; none: not open yet
-  uint64_t newest = 0;              // in the folder; 0: none
+  uint64_t newest = 0;              // in the folder when it was last listed; 0: none
+  bool listed = false;              // the folder has been listed
   std::optional<uint64_t> loaded;   // by the engine; none: unknown
   bool has_engine = false;
   bool drained = false;
@@ -45,9 +46,19 @@ struct FollowerView {
   uint64_t loads = 0;
   double last_pause_seconds = 0;
   double last_apply_seconds = 0;
-  std::string trouble;               // why the last look failed; empty: it succeeded
-  double seconds_failing = 0;        // how long all looks have failed or hung; 0: they have not
+  std::optional<slime::BaseProof> proof;  // of the version that was applied last; none: none was
+  bool unproved = false;  // the next version is refused: nothing proves what it was made from
+  std::string trouble;    // why the last look failed; empty: it succeeded
+  // How long all looks have failed or hung; 0: the last did not.
+  double seconds_failing = 0;
+  bool stale = false;                // that is longer than StaleRule::after
   double seconds_since_version = 0;  // since the version last changed, or the start
+
+  // The version that counts: the engine's, if there is one; 0: unknown.
+  uint64_t current() const { return (has_engine ? loaded : version).value_or(0); }
+  uint64_t lag() const { return newest > current() ? newest - current() : 0; }
+  // False: no newer version was seen, and the folder cannot be looked at.
+  bool lag_known() const { return lag() > 0 || (listed && trouble.empty()); }
 };
 
 // Lifecycle: Start, then Stop, which must come before the destructor. All references outlive it.
@@ -74,7 +85,8 @@ class SlimeFollower {
     shared::VisibilityHook before_read = {};  // runs before each look
     bool before_read_required = false;        // a look fails with it
     bool verify_all = true;                   // read the whole checkpoint before each version
-    StaleRule stale;                          // how long without a successful look
+    slime::ProofRule proof = slime::ProofRule::kFolder;  // what a delta must have
+    StaleRule stale;                                     // how long without a successful look
   };
 
   SlimeFollower(Parts parts, Options options);
@@ -135,7 +147,8 @@ class SlimeFollower {
   // Used by its thread only.
   VersionApplier versions_;
   std::unique_ptr<slime::LocalCheckpoint> local_;
-  std::unique_ptr<EngineLoader> engine_;  // null: no engine is controlled
+  std::unique_ptr<EngineLoader> engine_;                        // null: no engine is controlled
+  slime::BaseProof last_proof_ = slime::BaseProof::kNotNeeded;  // of the version applied last
 
   Mutex telling_mutex_;  // held during on_readiness, so calls are in order
   std::optional<std::pair<bool, std::string>> told_ GUARDED_BY(telling_mutex_);

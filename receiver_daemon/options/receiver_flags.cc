@@ -75,6 +75,14 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
       ->check(CLI::Validator(shared::WhyNoCommand, "", "command"));
   app.add_flag("--slime-before-read-required", follow.before_read_required,
                "While that command fails, take no version");
+  app.add_option(
+         "--slime-proof", follow.proof,
+         "What must show that a delta there is of the run that was applied: a dws-sender's stream "
+         "or the checksums of all tensors (content); or the applied version beside it (folder); "
+         "or nothing (none)")
+      ->check(CLI::IsMember({"content", "folder", "none"}).description(""))
+      ->type_name("content|folder|none")
+      ->capture_default_str();
   app.add_option("--engine-url", follow.engine_url,
                  "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
       ->type_name("URL");

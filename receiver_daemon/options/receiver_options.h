@@ -30,6 +30,7 @@ struct FollowOptions {
   uint32_t poll_ms = 500;
   std::string before_read;  // a command; empty: none
   bool before_read_required = false;
+  std::string proof = "folder";  // what a delta must have; a name of slime::ProofRule
   // The HTTP server of the engine that loads the checkpoint; no URL: no engine is controlled.
   std::string engine_url;
   std::string engine_kind = "auto";  // "sglang", "vllm"; "auto": detected

@@ -307,6 +307,66 @@ class FollowTest(unittest.TestCase):
         self.await_version(daemon, 4)
         self.assert_local()
 
+    def other_runs_delta(self) -> str:
+        """Has the receiver's run publish version 1. Returns version 2 of a run whose version 1 differs and
+        whose version 2 changes a tensor that is equal in both."""
+        base = {name: weight.copy() for name, weight in self.writer.weights.items()}
+        first, second, third = (f"layer.{i}.w" for i in range(3))
+        self.writer.publish({first: base[first] ^ 1})
+        other = SlimeWriter(self.path("other"), {**base, second: base[second] ^ 2})
+        other.version = 1
+        other.publish({third: base[third] ^ 4})
+        return os.path.join(other.folder, "weight_v000002")
+
+    def await_unproved(self, daemon: Daemon) -> None:
+        eventually(lambda: daemon.metric("dws_follower_unproved") == 1, daemon.log_tail)
+        self.assertIn("nothing proves that this is the version 000001", daemon.log_tail())
+        self.assert_local()
+
+    def test_another_runs_delta_is_refused_when_the_applied_version_is_gone(self) -> None:
+        daemon = self.start("--stale-after=1")
+        delta = self.other_runs_delta()
+        self.await_version(daemon, 1)
+        shutil.rmtree(os.path.join(self.versions, "weight_v000001"))
+        os.rename(delta, os.path.join(self.versions, "weight_v000002"))
+        self.await_unproved(daemon)
+        eventually(lambda: daemon.readyz()[0] == 503, lambda: str(daemon.readyz()))
+        self.assertIn("more than 1 s", daemon.readyz()[1])
+        self.assertIn("nothing proves", daemon.readyz()[1])
+        self.assertEqual(daemon.metric("dws_follower_version_lag"), 1)
+        daemon.stop()  # a restart changes nothing
+        daemon.start()
+        self.await_unproved(daemon)
+        # A full version of the other run is complete.
+        self.writer.version = 3
+        folder = os.path.join(self.versions, "weight_v000003")
+        self.writer.checkpoint(folder, indexed=True)
+        self.await_version(daemon, 3)
+        eventually(lambda: daemon.readyz()[0] == 200, lambda: str(daemon.readyz()))
+        self.assertEqual(daemon.metric("dws_follower_unproved"), 0)
+
+    def test_another_runs_delta_is_refused_when_the_folder_is_replaced(self) -> None:
+        daemon = self.start()
+        delta = self.other_runs_delta()
+        self.await_version(daemon, 1)
+        os.rename(self.versions, self.path("old"))
+        os.rename(os.path.dirname(delta), self.versions)
+        self.await_unproved(daemon)
+
+    def test_a_delta_beside_the_applied_version_is_reported_as_unproved_or_refused(self) -> None:
+        for rule in ("content", "folder"):
+            with self.subTest(rule):
+                daemon = self.start(f"--slime-proof={rule}")
+                if rule == "content":
+                    delta = self.other_runs_delta()
+                    self.await_version(daemon, 1)
+                    os.rename(delta, os.path.join(self.versions, "weight_v000002"))
+                    self.await_unproved(daemon)
+                else:
+                    self.await_version(daemon, 2)
+                    self.assertIn("base_not_proved", daemon.log_tail())
+                daemon.stop()
+
     def test_one_of_two_constantly_exchanged_folders_is_applied_whole(self) -> None:
         """Versions 1 of two runs that change the same tensors alternate at the path that is read."""
         base = dict(self.writer.weights)

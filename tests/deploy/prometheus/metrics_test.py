@@ -43,7 +43,9 @@ CONDITIONAL = {
             "pause_seconds",
             "seconds_failing",
             "seconds_since_version",
+            "unproved",
             "version",
+            "version_lag",
         )
     },
 }

@@ -123,14 +123,19 @@ struct Job {
                              .pool = pool,
                              .clock = clock,
                              .make_control = std::move(make_control),
-                             .on_readiness = [this](bool now, const std::string&) { ready = now; }},
+                             .on_readiness =
+                                 [this](bool now, const std::string& why) {
+                                   ready = now;
+                                   reason = why;
+                                 }},
         SlimeFollower::Options{.folder = versions,
                                .checkpoint = local,
                                .engine = url,
                                .poll = std::chrono::milliseconds(1),
                                .pause_timeout = std::chrono::seconds(1),
                                .before_read = before_read,
-                               .before_read_required = required});
+                               .before_read_required = required,
+                               .proof = proof});
   }
 
   TempFolder folder;
@@ -143,6 +148,8 @@ struct Job {
   Engine engine;
   std::string url = "http://engine";
   bool ready = false;
+  std::string reason;
+  slime::ProofRule proof = slime::ProofRule::kFolder;
   shared::VisibilityHook before_read;
   bool required = false;
 };

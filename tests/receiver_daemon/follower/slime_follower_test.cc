@@ -240,24 +240,6 @@ TEST_CASE("a new run is still refused after a version that is empty in both runs
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("the next version is followed after the loaded one is removed from the folder",
-          "[follower]") {
-  Job job;
-  auto follower = job.Follow();
-  for (const uint64_t version : {1, 2, 3}) {
-    job.Publish(version);
-    REQUIRE(follower->Step().ok());
-    CHECK(follower->view().loaded == version);
-    fs::remove_all(job.PathOf(version));
-    REQUIRE(follower->Step().ok());
-  }
-  follower.reset();
-  follower = job.Follow();
-  job.Publish(4);
-  REQUIRE(follower->Step().ok());
-  CHECK(slime::Load(job.local) == job.weights);
-}
-
 TEST_CASE("a half removed version is waited for and reported after minutes", "[follower]") {
   Job job;
   auto follower = job.Follow(false);

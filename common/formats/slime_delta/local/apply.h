@@ -50,7 +50,7 @@ struct ApplyOptions {
   // false if you call Verify at other times.
   bool verify_all = true;
   // What must show that a delta was made from the local version.
-  ProofRule proof = ProofRule::kNone;
+  ProofRule proof = ProofRule::kFolder;
   // HeldFolder's OnAccess for the version folders; may be empty.
   HeldFolder::OnAccess on_access = nullptr;
 };
