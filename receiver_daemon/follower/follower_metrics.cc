@@ -29,11 +29,16 @@ void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
         "dws_follower_unproved",
         "1 while the next version is refused because nothing proves what it was made from.",
         view.unproved ? 1 : 0);
+    scrape.Gauge("dws_follower_incomplete",
+                 "1 while a version in the folder is not complete, and is waited for.",
+                 view.waits_for.empty() ? 0 : 1);
     scrape.Gauge("dws_follower_failing", "1 while the last look at the folder failed.",
                  view.trouble.empty() ? 0 : 1);
-    scrape.Gauge("dws_follower_seconds_failing",
-                 "How long all looks at the folder have failed; 0: the last did not.",
-                 view.seconds_failing);
+    scrape.Gauge(
+        "dws_follower_seconds_failing",
+        "How long all looks at the folder have failed, or found an incomplete version that "
+        "does not change; 0: the last did not.",
+        view.seconds_failing);
     scrape.Gauge(
         "dws_follower_seconds_since_version",
         "Time since another version was applied to the local checkpoint, or since the start.",

@@ -14,7 +14,9 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   reply.set_daemon("dws-receiver");
   reply.set_job_id(name_.job_id);
   reply.set_ready(state.ready);
-  reply.set_reason(state.ready ? view.trouble : state.reason);
+  reply.set_reason(!state.ready            ? state.reason
+                   : !view.trouble.empty() ? view.trouble
+                                           : view.waits_for);
   reply.set_uptime_seconds(ToSeconds(clock_.Now() - started_));
   if (view.drained) {
     reply.set_drain(view.stage == "idle" ? v1::DRAIN_STATE_DRAINED : v1::DRAIN_STATE_DRAINING);

@@ -45,11 +45,16 @@ void LogApplied(const slime::ApplyReport& report, double seconds, slime::BasePro
 SlimeFollower::SlimeFollower(Parts parts, Options options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
-      versions_(options_.folder, parts_.files, parts_.clock, [this] { SetStage("applying"); }),
+      versions_(options_.folder, parts_.files, parts_.clock, options_.stale.after,
+                [this] { SetStage("applying"); }),
       watch_(parts_.clock.Now()),
       version_since_(parts_.clock.Now()),
       wait_(options_.poll),
       loop_([this] { return Round(); }) {
+  {
+    MutexLock lock(mutex_);
+    watch_.Observe(true, parts_.clock.Now());  // nothing has failed yet
+  }
   if (parts_.make_control == nullptr) return;
   engine_ = std::make_unique<EngineLoader>(
       EngineLoader::Parts{
@@ -133,6 +138,7 @@ Duration SlimeFollower::Round() {
 Status SlimeFollower::Step() {
   const PulseWork work(parts_.pulse);
   BeginStep();
+  incomplete_.reset();
   BeginLooking();
   Status status = Open();
   DWS_CHECK(!status.ok() || local_ != nullptr);
@@ -223,6 +229,7 @@ Status SlimeFollower::Open() {
 Result<bool> SlimeFollower::ApplyNext() {
   const TimePoint begin = parts_.clock.Now();
   const auto applied = versions_.ApplyNext(*local_);
+  incomplete_ = versions_.incomplete();
   const TimePoint end = parts_.clock.Now();
   MutexLock lock(mutex_);
   view_.newest = versions_.newest();
@@ -319,7 +326,11 @@ void SlimeFollower::EndStep(const Status& status) {
     DWS_CHECK(stepping_);
     stepping_ = false;
     view_.trouble = status.ok() ? "" : std::string(Message(status));
+    view_.waits_for = incomplete_.has_value() ? incomplete_->missing : "";
     watch_.Observe(status.ok(), parts_.clock.Now());
+    if (status.ok() && incomplete_.has_value() && incomplete_->has_files) {
+      watch_.Observe(false, incomplete_->since);
+    }
   }
   ShowReadiness();
 }
@@ -350,7 +361,8 @@ std::string SlimeFollower::StaleReason() const {
       std::chrono::ceil<std::chrono::seconds>(options_.stale.after).count(),
       Still() > Duration::zero()
           ? fmt::format("'{}' makes no progress: does the folder's mount hang?", view_.stage)
-          : view_.trouble);
+      : view_.trouble.empty() ? view_.waits_for
+                              : view_.trouble);
 }
 
 void SlimeFollower::ShowReadiness() {

@@ -49,7 +49,8 @@ struct FollowerView {
   std::optional<slime::BaseProof> proof;  // of the version that was applied last; none: none was
   bool unproved = false;  // the next version is refused: nothing proves what it was made from
   std::string trouble;    // why the last look failed; empty: it succeeded
-  // How long all looks have failed or hung; 0: the last did not.
+  std::string waits_for;  // the version that is not complete, and what is missing; empty: none
+  // How long all looks have failed, hung or found such a version; 0: the last did not.
   double seconds_failing = 0;
   bool stale = false;                // that is longer than StaleRule::after
   double seconds_since_version = 0;  // since the version last changed, or the start
@@ -148,6 +149,7 @@ class SlimeFollower {
   VersionApplier versions_;
   std::unique_ptr<slime::LocalCheckpoint> local_;
   std::unique_ptr<EngineLoader> engine_;                        // null: no engine is controlled
+  std::optional<IncompleteVersion> incomplete_;                 // at this step
   slime::BaseProof last_proof_ = slime::BaseProof::kNotNeeded;  // of the version applied last
 
   Mutex telling_mutex_;  // held during on_readiness, so calls are in order
@@ -155,7 +157,7 @@ class SlimeFollower {
   mutable Mutex mutex_;
   mutable CondVar seen_;  // the stage has changed
   FollowerView view_ GUARDED_BY(mutex_);
-  SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder
+  SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder; a version that is incomplete counts too
   bool stepping_ GUARDED_BY(mutex_) = false;
   uint64_t beats_ GUARDED_BY(mutex_) = 0;     // of the pulse and the pool, as last seen
   TimePoint progress_at_ GUARDED_BY(mutex_);  // when a beat, a wait, or no step was last seen

@@ -15,14 +15,18 @@
 namespace dws {
 namespace {
 
-constexpr std::chrono::minutes kUnpublishedMax{5};  // for a version without all its files
-constexpr std::chrono::seconds kSettledMin{5};      // for a full checkpoint without an index
+constexpr std::chrono::minutes kIncompleteMax{5};  // for a version without all its files
+constexpr std::chrono::seconds kSettledMin{5};     // for a full checkpoint without an index
 
 }  // namespace
 
 VersionApplier::VersionApplier(std::string folder, FileSystem& files, const Clock& clock,
-                               std::function<void()> on_begin)
-    : folder_(std::move(folder)), files_(files), clock_(clock), on_begin_(std::move(on_begin)) {}
+                               Duration incomplete_max, std::function<void()> on_begin)
+    : folder_(std::move(folder)),
+      files_(files),
+      clock_(clock),
+      incomplete_max_(std::min<Duration>(incomplete_max, kIncompleteMax)),
+      on_begin_(std::move(on_begin)) {}
 
 std::string VersionApplier::PathOf(uint64_t version) const {
   return folder_ + "/" + slime::VersionFolderName(version);
@@ -50,7 +54,7 @@ Result<std::vector<uint64_t>> VersionApplier::List() {
 }
 
 void VersionApplier::Forget() {
-  unpublished_.clear();
+  incomplete_.reset();
   refusals_.clear();
 }
 
@@ -108,13 +112,13 @@ std::optional<uint64_t> VersionApplier::NewestFull(const slime::LocalCheckpoint&
 }
 
 Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint& checkpoint) {
+  incomplete_before_ = std::exchange(incomplete_, std::nullopt);
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, List());
   const uint64_t local = checkpoint.version();
   const TimePoint begin = clock_.Now();
   Status refused =
       UnlessRefused(local, IndexTime(local), [&] { return checkpoint.CheckRun(folder_); });
   if (absl::IsUnavailable(refused)) return Await(local, begin, refused);
-  unpublished_.erase(local);
   const bool other_run = !refused.ok();
   if (!other_run) {
     Result<Applied> applied = ApplyFollowing(checkpoint, versions);
@@ -172,18 +176,40 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
   if (absl::IsUnavailable(status) && !checkpoint.halfway()) return Await(version, begin, status);
   DWS_RETURN_IF_ERROR(status);
   DWS_CHECK(report.ok());  // `work` ran: a refused version has an error
-  unpublished_.clear();
   refusals_.clear();
   return Applied(*report);
 }
 
+VersionApplier::Seen VersionApplier::FilesOf(uint64_t version) const {
+  Seen seen;
+  const auto folder = HeldFolder::Open(PathOf(version));
+  if (!folder.ok()) return seen;
+  const auto names = folder->List();
+  if (!names.ok()) return seen;
+  for (const std::string& name : *names) {
+    const auto stamp = folder->Stamp(name);
+    seen[name] = stamp.ok() ? *stamp : std::nullopt;
+  }
+  return seen;
+}
+
+// The writer has not finished, or this machine does not see all files yet: look again later.
 Result<VersionApplier::Applied> VersionApplier::Await(uint64_t version, TimePoint begin,
                                                       const Status& status) {
   DWS_CHECK(absl::IsUnavailable(status));
-  // The writer has not finished, or this machine does not see all files yet: look again later.
-  const TimePoint since = unpublished_.try_emplace(version, begin).first->second;
-  if (begin - since < kUnpublishedMax) return Applied();
-  return Annotate(status, "for minutes now");
+  Seen seen = FilesOf(version);
+  const bool same =
+      incomplete_before_.has_value() && incomplete_before_->version == version && seen == seen_;
+  seen_ = std::move(seen);
+  const TimePoint since = same ? incomplete_before_->since : begin;
+  incomplete_ = {.version = version,
+                 .since = since,
+                 .has_files = !seen_.empty(),
+                 .missing = fmt::format("version {} is not complete: {}",
+                                        slime::VersionText(version), Message(status))};
+  const Duration max = incomplete_->has_files ? incomplete_max_ : Duration(kIncompleteMax);
+  if (begin - since < max) return Applied();
+  return UnavailableError("{}", incomplete_->missing);
 }
 
 }  // namespace dws

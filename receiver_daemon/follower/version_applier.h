@@ -17,11 +17,22 @@
 
 namespace dws {
 
+// A version that is there in part.
+struct IncompleteVersion {
+  uint64_t version = 0;
+  TimePoint since;        // none of its files has appeared, gone or changed since
+  bool has_files = true;  // false: its folder is empty, as some writers make it long before
+  std::string missing;    // in words, with the path
+
+  friend bool operator==(const IncompleteVersion&, const IncompleteVersion&) = default;
+};
+
 // Remembers which versions were refused or incomplete. Threads: one.
 class VersionApplier {
  public:
-  // `files` and `clock` outlive it. `on_begin` is called before a version is applied.
-  VersionApplier(std::string folder, FileSystem& files, const Clock& clock,
+  // `files` and `clock` outlive it. `on_begin` is called before a version is applied. A version that
+  // is incomplete for longer than `incomplete_max`, or than some minutes, is an error.
+  VersionApplier(std::string folder, FileSystem& files, const Clock& clock, Duration incomplete_max,
                  std::function<void()> on_begin);
 
   // The versions in the folder, ascending. FAILED_PRECONDITION: there are version folders only
@@ -30,12 +41,15 @@ class VersionApplier {
   uint64_t newest() const { return newest_; }  // at the last List; 0: none
 
   // Applies the version after the local one or, if that is gone or refused, the newest full
-  // checkpoint. nullopt: there is no next version, or not all of it is there yet. UNAVAILABLE: it
-  // has been incomplete for minutes. FAILED_PRECONDITION: the folder is of another run of the
-  // trainer, or the version after the local one is gone. Other errors as of LocalCheckpoint::Apply.
+  // checkpoint. nullopt: there is no next version, or not all of it is there yet (incomplete()).
+  // UNAVAILABLE: it has been incomplete for too long. FAILED_PRECONDITION: the folder is of another
+  // run of the trainer, the version after the local one is gone, or nothing proves what it was made
+  // from. Other errors as of LocalCheckpoint::Apply.
   // A refused version is read again when its index has changed, or after ten times as long as
   // reading it took.
   Result<std::optional<slime::ApplyReport>> ApplyNext(slime::LocalCheckpoint& local);
+  // What the last ApplyNext waits for.
+  const std::optional<IncompleteVersion>& incomplete() const { return incomplete_; }
   // The checkpoint was replaced by another: forgets what was refused or incomplete.
   void Forget();
 
@@ -53,8 +67,11 @@ class VersionApplier {
                                  const std::vector<uint64_t>& versions);
   Result<Applied> Apply(slime::LocalCheckpoint& local, uint64_t version);
   // For a version that a look which began at `begin` found UNAVAILABLE, with `status`: nullopt, or
-  // `status` once it has been so for minutes.
+  // `status` once it has been so for too long.
   Result<Applied> Await(uint64_t version, TimePoint begin, const Status& status);
+  // The files of a version, as far as they can be seen.
+  using Seen = std::map<std::string, std::optional<FileStamp>>;
+  Seen FilesOf(uint64_t version) const;
   // Calls `work`, which reads `version`, whose index has the time `written`. If that version was
   // refused recently, returns its error instead.
   Status UnlessRefused(uint64_t version, const Time& written, const std::function<Status()>& work);
@@ -72,10 +89,13 @@ class VersionApplier {
   const std::string folder_;
   FileSystem& files_;
   const Clock& clock_;
+  const Duration incomplete_max_;
   const std::function<void()> on_begin_;
   uint64_t newest_ = 0;
-  std::map<uint64_t, TimePoint> unpublished_;  // incomplete versions, and since when
-  std::map<uint64_t, Refusal> refusals_;       // by version
+  std::optional<IncompleteVersion> incomplete_;
+  std::optional<IncompleteVersion> incomplete_before_;  // at the look before
+  Seen seen_;                                           // files of that version
+  std::map<uint64_t, Refusal> refusals_;                // by version
   struct Unindexed {
     uint64_t version = 0;
     FileStamp stamp;

@@ -148,10 +148,11 @@ void AddHostShareFlags(CLI::App& app, HostShareOptions& share) {
 }
 
 void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
-  app.add_option("--stale-after", options.stale_after_seconds,
-                 "Seconds without an accepted sender of each trainer rank, or in which every version "
-                 "that was tried failed, or without a look at --slime-dir that succeeds, after which "
-                 "the engine counts as stale: not ready")
+  app.add_option(
+         "--stale-after", options.stale_after_seconds,
+         "Seconds without an accepted sender of each trainer rank, or in which every version "
+         "that was tried failed, or without a look at --slime-dir that succeeds and finds no "
+         "incomplete version, after which the engine counts as stale: not ready")
       ->check(CLI::Range(int64_t{1}, limits::kStaleAfterMax.count()))
       ->capture_default_str();
   app.add_flag("--stale-keeps-ready", options.stale_keeps_ready,

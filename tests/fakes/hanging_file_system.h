@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/file_system.h"
@@ -16,9 +17,11 @@ class HangingFileSystem final : public FileSystem {
  public:
   explicit HangingFileSystem(FileSystem& under) : under_(under) {}
 
-  void Hang() {
+  // `only_list`: only lists of this folder hang; empty: all that hangs.
+  void Hang(std::string only_list = "") {
     MutexLock lock(mutex_);
     hangs_ = true;
+    only_list_ = std::move(only_list);
   }
   void Release() {
     MutexLock lock(mutex_);
@@ -37,7 +40,7 @@ class HangingFileSystem final : public FileSystem {
 
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override {
-    Wait(&reads_);
+    Wait(&reads_, "");
     return under_.ReadFile(path, size_bytes_max);
   }
   Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override {
@@ -53,11 +56,11 @@ class HangingFileSystem final : public FileSystem {
     return under_.Rename(from, to);
   }
   Status ReplaceFile(const std::string& path, ByteSpan bytes) override {
-    Wait(&replacements_);
+    Wait(&replacements_, "");
     return under_.ReplaceFile(path, bytes);
   }
   Result<std::vector<std::string>> List(const std::string& folder) override {
-    Wait(&lists_);
+    Wait(&lists_, folder);
     return under_.List(folder);
   }
   Status MakeFolders(const std::string& folder) override { return under_.MakeFolders(folder); }
@@ -68,8 +71,9 @@ class HangingFileSystem final : public FileSystem {
   }
 
  private:
-  void Wait(int* waiting) {
+  void Wait(int* waiting, const std::string& list) {
     MutexLock lock(mutex_);
+    if (!only_list_.empty() && list != only_list_) return;
     ++*waiting;
     while (hangs_) released_.Wait(mutex_);
     --*waiting;
@@ -79,6 +83,7 @@ class HangingFileSystem final : public FileSystem {
   mutable Mutex mutex_;
   CondVar released_;
   bool hangs_ GUARDED_BY(mutex_) = false;
+  std::string only_list_ GUARDED_BY(mutex_);
   int reads_ = 0;  // that wait; the next two likewise, all under mutex_
   int replacements_ = 0;
   int lists_ = 0;

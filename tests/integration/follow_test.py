@@ -367,6 +367,26 @@ class FollowTest(unittest.TestCase):
                     self.assertIn("base_not_proved", daemon.log_tail())
                 daemon.stop()
 
+    def test_a_version_that_lacks_a_shard_makes_the_receiver_not_ready(self) -> None:
+        daemon = self.start("--stale-after=1")
+        eventually(lambda: daemon.readyz()[0] == 200, lambda: str(daemon.readyz()))
+        shard = "model-00000-of-00001.safetensors"
+        self.writer.folder = self.path("other")
+        self.publish(0.1)
+        version = os.path.join(self.writer.folder, "weight_v000001")
+        os.rename(os.path.join(version, shard), self.path("shard"))
+        os.rename(version, os.path.join(self.versions, "weight_v000001"))
+        eventually(lambda: daemon.readyz()[0] == 503, lambda: str(daemon.readyz()))
+        for part in ("more than 1 s", "weight_v000001", shard):
+            self.assertIn(part, daemon.readyz()[1])
+        (line,) = [each for each in daemon.log_tail(100).splitlines() if "ready=false" in each]
+        self.assertIn(shard, line)
+        self.assertIn(" W dws-receiver readiness ", line)
+        os.rename(self.path("shard"), os.path.join(self.versions, "weight_v000001", shard))
+        self.await_version(daemon, 1)
+        eventually(lambda: daemon.readyz()[0] == 200, lambda: str(daemon.readyz()))
+        self.assert_local()
+
     def test_one_of_two_constantly_exchanged_folders_is_applied_whole(self) -> None:
         """Versions 1 of two runs that change the same tensors alternate at the path that is read."""
         base = dict(self.writer.weights)

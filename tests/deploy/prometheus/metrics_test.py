@@ -37,6 +37,7 @@ CONDITIONAL = {
             "applied_total",
             "apply_seconds",
             "failing",
+            "incomplete",
             "loaded_version",
             "loads_total",
             "newest_version",

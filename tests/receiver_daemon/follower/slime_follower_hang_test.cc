@@ -73,4 +73,45 @@ TEST_CASE("a follower stays ready while its step makes progress and not when it 
   CHECK(follower.view().seconds_failing == 0);
 }
 
+TEST_CASE("a first look that takes long does not make a follower stale", "[follower]") {
+  TempFolder folder;
+  std::filesystem::create_directories(folder.File("versions"));
+  slime::WriteBase(folder.File("local"), slime::RandomWeights(1));
+  PosixFileSystem disk;
+  HangingFileSystem files(disk);
+  ThreadPool pool(1);
+  JumpingClock clock;
+  Pulse pulse;
+  bool ready = false;
+  std::string reason;
+  SlimeFollower follower({.files = files,
+                          .pool = pool,
+                          .clock = clock,
+                          .make_control = nullptr,
+                          .on_readiness =
+                              [&](bool now, const std::string& why) {
+                                ready = now;
+                                reason = why;
+                              },
+                          .pulse = &pulse},
+                         {.folder = folder.File("versions"),
+                          .checkpoint = folder.File("local"),
+                          .poll = std::chrono::milliseconds(1),
+                          .pause_timeout = std::chrono::seconds(1)});
+  files.Hang(folder.File("versions"));
+  std::atomic<bool> stepped = false;
+  std::thread stepping([&] { stepped = follower.Step().ok(); });
+  const bool looks = Eventually([&] { return files.holds_list(); });
+  follower.ShowReadiness();
+  clock.Jump(limits::kStaleAfterDefault + std::chrono::seconds(1));
+  pulse.Beat();
+  follower.ShowReadiness();
+  const std::string said = ready ? "ready" : reason;
+  files.Release();
+  stepping.join();
+  CHECK(stepped);
+  CHECK(looks);
+  CHECK(said == "ready");
+}
+
 }  // namespace dws

@@ -240,27 +240,6 @@ TEST_CASE("a new run is still refused after a version that is empty in both runs
   CHECK(slime::Load(job.local) == job.weights);
 }
 
-TEST_CASE("a half removed version is waited for and reported after minutes", "[follower]") {
-  Job job;
-  auto follower = job.Follow(false);
-  for (const uint64_t version : {1, 2}) job.Publish(version);
-  REQUIRE(follower->Step().ok());
-  // Version 2 is written again, and one of its shards is not there yet.
-  fs::copy(job.PathOf(2), job.folder.File("again"));
-  fs::remove_all(job.PathOf(2));
-  fs::rename(job.folder.File("again"), job.PathOf(2));
-  const std::string shard = (*job.files.List(job.PathOf(2)))[0];
-  fs::rename(job.PathOf(2) + "/" + shard, job.folder.File("shard"));
-  job.Publish(3);
-  CHECK(follower->Step().ok());
-  CHECK(follower->view().version == 2);
-  job.clock.now += std::chrono::minutes(6);
-  CHECK_THAT(Text(follower->Step()), Contains("for minutes now") && Contains(shard));
-  fs::rename(job.folder.File("shard"), job.PathOf(2) + "/" + shard);
-  REQUIRE(follower->Step().ok());
-  CHECK(slime::Load(job.local) == job.weights);
-}
-
 TEST_CASE("a checkpoint that replaces the local one is loaded and followed", "[follower]") {
   Job job;
   const auto follower = job.Follow();
@@ -324,19 +303,6 @@ TEST_CASE("a full checkpoint that the previous run left is not applied to the ne
   fs::last_write_time(job.IndexOf(6), later + std::chrono::seconds(1));
   REQUIRE(follower->Step().ok());
   CHECK(slime::Load(job.local) == job.weights);
-}
-
-TEST_CASE("a version that lacks files is waited for and reported after minutes", "[follower]") {
-  Job job;
-  const auto follower = job.Follow(false);
-  job.Publish(1);
-  fs::rename(job.IndexOf(1), job.folder.File("index"));
-  CHECK(follower->Step().ok());
-  job.clock.now += std::chrono::minutes(6);
-  CHECK_THAT(Text(follower->Step()), Contains("it is not published yet"));
-  fs::rename(job.folder.File("index"), job.IndexOf(1));
-  CHECK(follower->Step().ok());
-  CHECK(follower->view().version == 1);
 }
 
 TEST_CASE("an engine that was restarted loads again", "[follower]") {
