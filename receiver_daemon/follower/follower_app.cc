@@ -102,7 +102,12 @@ Status FollowerApp::MakeFollower() {
 Status FollowerApp::Serve() {
   DWS_CHECK(follower_ != nullptr);
   const ReceiverName name{.job_id = options_.job_id, .receiver_id = options_.receiver_id};
-  operations_ = std::make_unique<FollowerOperations>(name, lifecycle_, *follower_, clock_);
+  const FollowOptions& follow = options_.follow;
+  operations_ = std::make_unique<FollowerOperations>(
+      name,
+      FollowerOperations::Followed{
+          .folder = follow.slime_dir, .checkpoint = follow.checkpoint, .engine = follow.engine_url},
+      lifecycle_, *follower_, clock_);
   AddFollowerMetrics(metrics_, *follower_);
   return StartServers({.operations = *operations_, .metrics = metrics_, .draining = [this] {
                          return follower_->view().drained;

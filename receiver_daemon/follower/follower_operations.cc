@@ -30,8 +30,19 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   receiver.set_stage(view.stage);
   receiver.set_commits(view.has_engine ? view.loads : view.applied);
   receiver.set_last_pause_seconds(view.last_pause_seconds);
-  receiver.set_seconds_without_sender(view.seconds_failing);
+  receiver.set_stale(view.stale);
   receiver.set_seconds_since_version(view.seconds_since_version);
+  v1::FollowerStatus& follower = *receiver.mutable_follower();
+  follower.set_folder(followed_.folder);
+  follower.set_checkpoint(followed_.checkpoint);
+  follower.set_engine_url(followed_.engine);
+  follower.set_checkpoint_version(view.version.value_or(0));
+  follower.set_loaded(view.loaded.has_value());
+  if (view.proof.has_value()) follower.set_base_proved_by(std::string(NameOf(*view.proof)));
+  follower.set_unproved(view.unproved);
+  follower.set_waits_for(view.waits_for);
+  follower.set_applied(view.applied);
+  follower.set_seconds_failing(view.seconds_failing);
 }
 
 Status FollowerOperations::Verify(const Sink& progress) {

@@ -15,9 +15,17 @@ namespace dws {
 // Lifecycle: all references outlive it. Threads: safe from any.
 class FollowerOperations final : public AdminOperations {
  public:
-  FollowerOperations(ReceiverName name, const Lifecycle& lifecycle, SlimeFollower& follower,
-                     const Clock& clock)
+  // What it follows, for the status.
+  struct Followed {
+    std::string folder;
+    std::string checkpoint;
+    std::string engine;  // its URL; empty: none
+  };
+
+  FollowerOperations(ReceiverName name, Followed followed, const Lifecycle& lifecycle,
+                     SlimeFollower& follower, const Clock& clock)
       : name_(std::move(name)),
+        followed_(std::move(followed)),
         lifecycle_(lifecycle),
         follower_(follower),
         clock_(clock),
@@ -35,6 +43,7 @@ class FollowerOperations final : public AdminOperations {
 
  private:
   const ReceiverName name_;
+  const Followed followed_;
   const Lifecycle& lifecycle_;
   SlimeFollower& follower_;
   const Clock& clock_;

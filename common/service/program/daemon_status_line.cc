@@ -24,15 +24,17 @@ std::string SenderLine(const v1::SenderStatus& sender) {
 }
 
 std::string ReceiverLine(const v1::ReceiverStatus& receiver) {
-  const auto attached =
-      std::count_if(receiver.engine_ranks().begin(), receiver.engine_ranks().end(),
-                    [](const auto& rank) { return rank.attached(); });
   const std::string stage =
       receiver.stage().empty() || receiver.stage() == "idle" ? "" : ", " + receiver.stage();
   const std::string lag =
       receiver.version_lag_unknown() ? "unknown" : fmt::to_string(receiver.version_lag());
-  return fmt::format("version {}, lag {}{}, engine ranks {} of {}", receiver.committed_version(),
-                     lag, stage, attached, receiver.engine_ranks_size());
+  const std::string line =
+      fmt::format("version {}, lag {}{}", receiver.committed_version(), lag, stage);
+  if (receiver.has_follower()) return line;  // it has no engine ranks
+  const auto attached =
+      std::count_if(receiver.engine_ranks().begin(), receiver.engine_ranks().end(),
+                    [](const auto& rank) { return rank.attached(); });
+  return fmt::format("{}, engine ranks {} of {}", line, attached, receiver.engine_ranks_size());
 }
 
 }  // namespace

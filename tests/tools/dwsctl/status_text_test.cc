@@ -412,6 +412,53 @@ TEST_CASE("a build's commit is shown only if it is known", "[dwsctl]") {
         std::string::npos);
 }
 
+TEST_CASE("a receiver that follows a folder is shown without senders and engine ranks",
+          "[dwsctl]") {
+  v1::StatusReply reply;
+  reply.set_daemon("dws-receiver");
+  reply.set_reason("for more than 30 s version 000002 is not complete: it lacks a shard");
+  reply.mutable_build()->set_commit("unknown");
+  reply.mutable_build()->set_compiler("gcc 12.2.0");
+  reply.mutable_build()->set_configuration("default");
+  v1::ReceiverStatus& receiver = *reply.mutable_receiver();
+  receiver.set_receiver_id("engine0");
+  receiver.set_committed_version(1);
+  receiver.set_newest_version(2);
+  receiver.set_stage("idle");
+  receiver.set_commits(3);
+  receiver.set_last_pause_seconds(1.2);
+  receiver.set_seconds_since_version(600);
+  receiver.set_stale(true);
+  v1::FollowerStatus& follower = *receiver.mutable_follower();
+  follower.set_folder("/mnt/weights");
+  follower.set_checkpoint("/local/model");
+  follower.set_checkpoint_version(1);
+  follower.set_engine_url("http://127.0.0.1:30000");
+  follower.set_loaded(true);
+  follower.set_base_proved_by("folder");
+  follower.set_waits_for("version 000002 is not complete");
+  follower.set_applied(1);
+  follower.set_seconds_failing(31);
+  CHECK(
+      FormatStatus(reply, 100) ==
+      "dws-receiver , job none, up 0 us\n"
+      "  state     not ready: for more than 30 s version 000002 is not complete: it lacks a shard\n"
+      "  build     gcc 12.2.0, default, protocol 0.0\n"
+      "  receiver  engine0\n"
+      "  folder    /mnt/weights, newest version 2\n"
+      "  local     /local/model, version 1, 1 applied\n"
+      "  engine    http://127.0.0.1:30000, version 1 loaded, 3 loads, the last took 1.2 s\n"
+      "  base      of the last version: proved by folder\n"
+      "  waits     version 000002 is not complete\n"
+      "  stage     idle\n"
+      "  age       10 min 0 s with this version, not followed for 31.0 s: stale\n");
+  follower.set_engine_url("");
+  follower.set_unproved(true);
+  const std::string text = FormatStatus(reply, 100);
+  CHECK(text.find("  engine    none is controlled\n") != std::string::npos);
+  CHECK(text.find("  base      the next version's is not proved\n") != std::string::npos);
+}
+
 TEST_CASE("a daemon of an unknown kind is shown with the common fields", "[dwsctl]") {
   v1::StatusReply reply;
   reply.set_daemon("dws-other");

@@ -227,6 +227,7 @@ std::string FormatPolicy(const v1::ReceiverStatus& receiver, size_t columns) {
 
 std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_seconds,
                            size_t columns) {
+  if (receiver.has_follower()) return FormatFollower(receiver, columns);
   const std::string staging =
       OfMax(FormatBytes(receiver.staging_bytes()), FormatBytes(receiver.staging_bytes_max()),
             receiver.staging_bytes_max() > 0);

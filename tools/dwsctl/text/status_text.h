@@ -41,6 +41,8 @@ std::string FormatErrorLine(std::string_view name, std::string_view error, size_
 std::string FormatGroup(const v1::GroupStatus& group);
 // The group's members as the leader sees them, with their last errors below.
 std::string FormatGroupTable(const v1::GroupStatus& group, size_t columns);
+// What a receiver that follows a folder has instead of senders and engine ranks.
+std::string FormatFollower(const v1::ReceiverStatus& receiver, size_t columns);
 // The version in flight: "129, fetching, 45 % of 1.2 MiB", "nothing in flight".
 std::string FormatTarget(const v1::ReceiverStatus& receiver);
 // What the last commit changed and how long it took; "" before the first commit.
