@@ -31,11 +31,13 @@ def named_tensors(module: Any) -> dict[str, Any]:
       name -> the live tensor.
     """
     found = dict(module.named_parameters())
+    known = {id(tensor) for tensor in found.values()}
     for prefix, child in module.named_modules():
         for name, buffer in child.named_buffers(recurse=False):
             if name not in child._non_persistent_buffers_set:
                 full = f"{prefix}.{name}" if prefix else name
-                if not any(buffer is known for known in found.values()):
+                if id(buffer) not in known:
+                    known.add(id(buffer))
                     found[full] = buffer
     return found
 
