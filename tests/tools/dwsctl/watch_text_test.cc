@@ -136,6 +136,13 @@ TEST_CASE("a draining daemon is shown as draining and a first version as full", 
   CHECK(row.density == "full");
 }
 
+TEST_CASE("a lag that is not known is not shown as 0", "[dwsctl]") {
+  v1::StatusReply reply = ReceiverReply();
+  reply.mutable_receiver()->set_version_lag(0);
+  reply.mutable_receiver()->set_version_lag_unknown(true);
+  CHECK(MakeWatchRow(reply, nullptr).lag == "?");
+}
+
 TEST_CASE("a plain line of watch has every figure", "[dwsctl]") {
   CHECK(FormatWatchLine(MakeWatchRow(ReceiverReply(), nullptr)) ==
         "2026-03-01 12:00:05 UTC rollout-0: version 127, lag 1, density 0.83%, wire 1.2M, fetching "
