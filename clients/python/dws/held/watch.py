@@ -31,6 +31,7 @@ class CopyWatch:
 
     Attributes:
       model: the module that is looked at.
+      adopt: gets copies, and returns the names of those that are brought up to date from now on; None: nobody does that.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class CopyWatch:
         refuses: whether a copy is wrong; otherwise something else brings it up to date, and it is only told.
         """
         self.model = model
+        self.adopt: Optional[Callable[[Mapping[str, tuple[Held, str]]], Sequence[str]]] = None
         self._weights = weights
         self._kept = tuple(kept)
         self._updated = list(updated)
@@ -78,9 +80,11 @@ class CopyWatch:
             )
         return self._wrong(found)
 
-    def updates(self, tensors: Iterable[Any]) -> None:
-        """The engine brings these tensors up to date after each commit."""
-        self._updated += tensors
+    def not_adopted(self, copies: dict[str, tuple[Held, str]]) -> dict[str, tuple[Held, str]]:
+        """Those of `copies` that nothing brings up to date after a commit."""
+        taken = set(self.adopt(copies)) if copies and self.adopt is not None else set()
+        self._updated += [copies[name][0].tensor for name in taken]
+        return {name: each for name, each in copies.items() if name not in taken}
 
     def after_pass(self) -> Optional[str]:
         """To be called when a pass has ended, while no weights are written.
@@ -99,6 +103,7 @@ class CopyWatch:
                 _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
                 return None
         wrong = self._wrong(found)
+        wrong = self.not_adopted(wrong)
         return f"a forward pass has made a copy of a weight: {explained(wrong)}" if wrong else None
 
     def _wrong(self, found: dict[str, tuple[Held, str]]) -> dict[str, tuple[Held, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from dws.arrays import require_plain
 from dws.engine import Engine
@@ -153,7 +153,7 @@ class AttachedRank:
         self._processed = processed
         weights_now = functools.partial(_weights, processed, agreed.mapping)
         watch = CopyWatch(model, weights_now, options.kept, processed.updated(), post_commit is None)
-        self._refreshed = _refreshed(watch, weights_now(), processing)
+        self._refreshed = _refreshed(watch, processing)
         self.engine = Engine(socket, rank.number % on_host, on_host)
         try:
             self.engine.attach(
@@ -224,24 +224,22 @@ def _weights(processed: ProcessedLayers, mapping: Mapped) -> dict[str, Any]:
     return {name: tensor for name, tensor in held.items() if source_of(name, mapping) is not None}
 
 
-def _refreshed(
-    watch: CopyWatch, weights: Mapping[str, Any], processing: Optional[EngineProcessing]
-) -> Optional[RefreshedCopies]:
-    """What the engine brings up to date of the copies of weights that the model has; None: it has none.
+def _refreshed(watch: CopyWatch, processing: Optional[EngineProcessing]) -> Optional[RefreshedCopies]:
+    """What the engine brings up to date of the copies of weights that the model has, or comes to have; None: it has no
+    call for that.
 
     Raises:
       LayoutError: nothing brings one of them up to date, by name.
     """
     copies = watch.before_attach()
-    if not copies:
-        return None
     call = None if processing is None else processing.refresh()
-    refreshed = None if call is None else RefreshedCopies(call, copies, weights)
-    stale = {name: each for name, each in copies.items() if refreshed is None or name not in refreshed.copies}
-    if stale:
-        raise LayoutError(explained(stale))
-    assert refreshed is not None
-    watch.updates(held.tensor for held, _ in refreshed.copies.values())
+    refreshed = None
+    if call is not None:
+        refreshed = RefreshedCopies(call)
+        watch.adopt = refreshed.adopt
+        copies = watch.not_adopted(copies)
+    if copies:
+        raise LayoutError(explained(copies))
     return refreshed
 
 

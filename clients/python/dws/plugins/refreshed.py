@@ -1,65 +1,65 @@
 """Copies of weights that an engine brings up to date by a call of its own, such as SGLang's post_load_weights.
 
-A trial shows which of them the call brings up to date: the weights that they are copies of get other values, the call
-runs, and the copies are compared with the weights. After a commit the call runs again. A tensor that the call makes anew
-is copied into the one that the engine has had all the time, which CUDA graphs know, and that is put back.
+A trial shows which of them the call brings up to date: copies get other elements, the call runs, and those that have their
+elements again are made by it. Weights are not written, so that a copy that a pass has made can be tried too. After a commit
+the call runs again. A tensor that the call makes anew is copied into the one that the engine has had all the time, which
+CUDA graphs know, and that is put back.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Mapping
 
 from dws.arrays import is_torch
 from dws.errors import LayoutError
-from dws.held.copies import find_copies
 from dws.held.held_state import Held, put_at, tensor_at
-from dws.plugins.tensor_memory import alike_for_copy, bytes_of, copy_of, filled_like, working_on
+from dws.plugins.tensor_memory import alike_for_copy, bits_of, bytes_of, copy_of, working_on
+
+_LOG = logging.getLogger(__name__)
+
+# By name, each with the name of its weight.
+Copies = Mapping[str, tuple[Held, str]]
 
 
 class RefreshedCopies:
     """Threads: one at a time.
 
     Attributes:
-      copies: those that the call brings up to date, by name, each with the name of its weight.
+      copies: those that the call brings up to date.
     """
 
-    def __init__(
-        self, call: Callable[[], Any], copies: Mapping[str, tuple[Held, str]], weights: Mapping[str, Any]
-    ) -> None:
-        """Tries the call. Weights and copies have the values that they had when it returns.
-
-        Args:
-          call: of the engine.
-          copies: by name, each with the name of its weight.
-          weights: of the model, by name.
-
-        Raises:
-          LayoutError: the call fails, or makes something else of the weights than the engine has, by name.
-        """
+    def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
-        copies = {name: (held, weight) for name, (held, weight) in copies.items() if is_torch(held.tensor)}
-        self.copies = dict(copies)
-        sources = {weight: weights[weight] for _, weight in copies.values()}
-        self._device = next((tensor.device for tensor in sources.values()), None)
-        with working_on(self._device):
-            before = {weight: copy_of(tensor) for weight, tensor in sources.items()}
-            made = {name: copy_of(held.tensor) for name, (held, _) in copies.items()}
-            try:
-                for tensor in sources.values():
-                    tensor.data.copy_(filled_like(tensor, tensor.device))
-                self.run()
-                updated = find_copies(sources, {name: held.tensor for name, (held, _) in copies.items()})
-            finally:
-                for weight, tensor in sources.items():
-                    tensor.data.copy_(before[weight])
-                self.run()
-        for name, (held, _) in copies.items():
-            if name in updated and not bytes_of(held.tensor).equal(bytes_of(made[name])):
-                raise LayoutError(
-                    f"'{name}': the engine's own call makes other elements of it than the engine has, so that it was not "
-                    "made like this: give a hook that brings it up to date"
-                )
-        self.copies = {name: copies[name] for name in updated}
+        self.copies: dict[str, tuple[Held, str]] = {}
+
+    def adopt(self, copies: Copies) -> list[str]:
+        """Tries the call, while no pass runs. Copies have the elements that they had when it returns.
+
+        Returns:
+          the names of those that the call brings up to date, and `run` from now on.
+        """
+        known = self.copies
+        tried = {name: each for name, each in copies.items() if is_torch(each[0].tensor)}
+        self.copies = {**known, **tried}
+        tensors = {name: held.tensor for name, (held, _) in tried.items()}
+        made = {name: copy_of(tensor) for name, tensor in tensors.items()}
+        updated = []
+        try:
+            with working_on(next((tensor.device for tensor in tensors.values()), None)):
+                for tensor in tensors.values():
+                    bits = bits_of(tensor.data)
+                    bits ^= (bits != 0).to(bits.dtype)  # not of padding, which the call may leave as it is
+            self.run()
+            updated = [name for name, tensor in tensors.items() if bytes_of(tensor).equal(bytes_of(made[name]))]
+        except LayoutError as error:
+            _LOG.warning("dws: %s", error)
+        finally:
+            for name in tensors.keys() - set(updated):
+                tensors[name].data.copy_(made[name])
+                put_at(tried[name][0].module, tried[name][0].path, tensors[name])
+            self.copies = {**known, **{name: tried[name] for name in updated}}
+        return updated
 
     def run(self) -> None:
         """Brings the copies up to date with the weights.
@@ -67,7 +67,9 @@ class RefreshedCopies:
         Raises:
           LayoutError: the call fails, or makes a tensor that does not fit the one that the engine has, by name.
         """
-        with working_on(self._device):
+        if not self.copies:
+            return
+        with working_on(next(held.tensor.device for held, _ in self.copies.values())):
             try:
                 self._call()
             except Exception as error:

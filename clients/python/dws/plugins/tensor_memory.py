@@ -67,6 +67,12 @@ def bytes_of(tensor: Any) -> Any:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
+def bits_of(tensor: Any) -> Any:
+    """A view of the same memory as integers."""
+    torch: Any = importlib.import_module("torch")
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
 def may_be_addresses(tensor: Any) -> bool:
     """Of memory that lasts as long as what is made: a library's handle, a table for a kernel."""
     return bool(not tensor.dtype.is_floating_point and tensor.element_size() == 8)
