@@ -31,6 +31,7 @@ class CopyWatch:
 
     Attributes:
       model: the module that is looked at.
+      beside: the tensors that are no weights and no copies of these, as before_attach has found them.
       adopt: gets copies, and returns the names of those that are brought up to date from now on; None: nobody does that.
     """
 
@@ -50,6 +51,7 @@ class CopyWatch:
         refuses: whether a copy is wrong; otherwise something else brings it up to date, and it is only told.
         """
         self.model = model
+        self.beside: list[Held] = []
         self.adopt: Optional[Callable[[Mapping[str, tuple[Held, str]]], Sequence[str]]] = None
         self._weights = weights
         self._kept = tuple(kept)
@@ -70,6 +72,7 @@ class CopyWatch:
         """The copies that the model has, by name, each with its weight's name. The other tensors that it holds are told
         once, by the log."""
         found, others = self._look(everything=True)
+        self.beside = others
         if others:
             shown = ", ".join(f"{held.name} {str(held.tensor.dtype)[6:]} {list(held.tensor.shape)}" for held in others[:_SHOWN])
             _LOG.info(
@@ -80,10 +83,14 @@ class CopyWatch:
             )
         return self._wrong(found)
 
+    def updates(self, tensors: Iterable[Any]) -> None:
+        """These are brought up to date after each commit: they are not looked at."""
+        self._updated += tensors
+
     def not_adopted(self, copies: dict[str, tuple[Held, str]]) -> dict[str, tuple[Held, str]]:
         """Those of `copies` that nothing brings up to date after a commit."""
         taken = set(self.adopt(copies)) if copies and self.adopt is not None else set()
-        self._updated += [copies[name][0].tensor for name in taken]
+        self.updates(copies[name][0].tensor for name in taken)
         return {name: each for name, each in copies.items() if name not in taken}
 
     def after_pass(self) -> Optional[str]:

@@ -153,7 +153,7 @@ class AttachedRank:
         self._processed = processed
         weights_now = functools.partial(_weights, processed, agreed.mapping)
         watch = CopyWatch(model, weights_now, options.kept, processed.updated(), post_commit is None)
-        self._refreshed = _refreshed(watch, processing)
+        self._refreshed = _refreshed(watch, processing, derives=processed.derives)
         self.engine = Engine(socket, rank.number % on_host, on_host)
         try:
             self.engine.attach(
@@ -224,18 +224,28 @@ def _weights(processed: ProcessedLayers, mapping: Mapped) -> dict[str, Any]:
     return {name: tensor for name, tensor in held.items() if source_of(name, mapping) is not None}
 
 
-def _refreshed(watch: CopyWatch, processing: Optional[EngineProcessing]) -> Optional[RefreshedCopies]:
-    """What the engine brings up to date of the copies of weights that the model has, or comes to have; None: it has no
+def _refreshed(
+    watch: CopyWatch, processing: Optional[EngineProcessing], derives: bool
+) -> Optional[RefreshedCopies]:
+    """What the engine brings up to date of what the model has made of its weights, or comes to make; None: it has no
     call for that.
+
+    Args:
+      derives: the call is known as the processing of layers, which has tried it.
 
     Raises:
       LayoutError: nothing brings one of them up to date, by name.
     """
     copies = watch.before_attach()
+    beside, watch.beside = watch.beside, []
     call = None if processing is None else processing.refresh()
     refreshed = None
     if call is not None:
         refreshed = RefreshedCopies(call)
+        if not derives:
+            refreshed.adopt_made(beside, copies)
+            watch.updates(held.tensor for held, _ in refreshed.copies.values())
+            copies = {name: each for name, each in copies.items() if name not in refreshed.copies}
         watch.adopt = refreshed.adopt
         copies = watch.not_adopted(copies)
     if copies:

@@ -140,6 +140,11 @@ class ProcessedLayers:
             f"each commit that changes them ({kept >> 20} MiB kept for that)"
         )
 
+    @property
+    def derives(self) -> bool:
+        """Whether a layer makes tensors from those of its submodules."""
+        return any(layer.derives for layer in self._layers)
+
     def updated(self) -> list[Any]:
         """The tensors that `rebuild` writes."""
         return [tensor for layer in self._layers for tensor in layer.updated]

@@ -1,15 +1,16 @@
-"""Copies of weights that an engine brings up to date by a call of its own, such as SGLang's post_load_weights.
+"""What an engine makes of weights by a call of its own, such as SGLang's post_load_weights, which brings it up to date.
 
-A trial shows which of them the call brings up to date: copies get other elements, the call runs, and those that have their
-elements again are made by it. Weights are not written, so that a copy that a pass has made can be tried too. After a commit
-the call runs again. A tensor that the call makes anew is copied into the one that the engine has had all the time, which
+A trial shows which tensors these are. Before the attach the call runs once: what it makes anew or writes is derived from
+weights, whatever it computes. Copies that it does not write so that torch sees it, or that a pass has made later, get other
+elements: those that have their elements again after the call are made by it. Weights are not written. After a commit the
+call runs again. A tensor that the call makes anew is copied into the one that the engine has had all the time, which
 CUDA graphs know, and that is put back.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from dws.arrays import is_torch
 from dws.errors import LayoutError
@@ -26,12 +27,43 @@ class RefreshedCopies:
     """Threads: one at a time.
 
     Attributes:
-      copies: those that the call brings up to date.
+      copies: what the call brings up to date; also what it computes of several weights, or of none by name.
     """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self.copies: dict[str, tuple[Held, str]] = {}
+
+    def adopt_made(self, beside: Iterable[Held], copies: Copies) -> None:
+        """Tries the call before the attach; `run` brings up to date what it makes anew or writes. Copies have the elements
+        that they had when it returns; so has everything that it makes anew, if it raises.
+
+        Args:
+          beside: tensors of the model that are neither weights nor copies.
+          copies: those that the call makes with other elements than they have are left to `adopt`.
+
+        Raises:
+          LayoutError: as `run`.
+        """
+        tensors = {held.name: held for held in [*beside, *(held for held, _ in copies.values())] if is_torch(held.tensor)}
+        if not tensors:
+            return
+        elements = {name: copy_of(tensors[name].tensor) for name in copies if name in tensors}
+        writes = {name: _writes_of(held.tensor) for name, held in tensors.items()}
+        try:
+            self._run_call(next(iter(tensors.values())).tensor.device)
+            made = {name: held for name, held in tensors.items() if _is_made(held, writes[name])}
+            self.copies = {name: (held, "") for name, held in made.items()}
+            self._put_back()
+        except BaseException:
+            self.copies = {}
+            for held in tensors.values():
+                put_at(held.module, held.path, held.tensor)
+            _restore(tensors, elements)
+            raise
+        other = {n: was for n, was in elements.items() if not bytes_of(tensors[n].tensor).equal(bytes_of(was))}
+        _restore(tensors, other)
+        self.copies = {name: each for name, each in self.copies.items() if name not in other}
 
     def adopt(self, copies: Copies) -> list[str]:
         """Tries the call, while no pass runs. Copies have the elements that they had when it returns.
@@ -69,19 +101,42 @@ class RefreshedCopies:
         """
         if not self.copies:
             return
-        with working_on(next(held.tensor.device for held, _ in self.copies.values())):
+        self._run_call(next(held.tensor.device for held, _ in self.copies.values()))
+        self._put_back()
+
+    def _run_call(self, device: Any) -> None:
+        with working_on(device):
             try:
                 self._call()
             except Exception as error:
                 raise LayoutError(
                     f"the engine's own call that brings copies of weights up to date fails: {type(error).__name__}: {error}"
                 ) from error
-            for name, (held, _) in self.copies.items():
-                new = tensor_at(held.module, held.path)
-                if new is held.tensor:
-                    continue
-                if new is None or not alike_for_copy(held.tensor, new):
-                    raise LayoutError(f"'{name}': the engine's own call makes a tensor of another shape or type of it")
+
+    def _put_back(self) -> None:
+        """Copies what the call has made anew into the tensors that the engine has had, and puts these back."""
+        for name, (held, _) in self.copies.items():
+            new = tensor_at(held.module, held.path)
+            if new is held.tensor:
+                continue
+            if new is None or not alike_for_copy(held.tensor, new):
+                raise LayoutError(f"'{name}': the engine's own call makes a tensor of another shape or type of it")
+            with working_on(held.tensor.device):
                 held.tensor.data.copy_(new)
-                if not put_at(held.module, held.path, held.tensor):
-                    raise LayoutError(f"'{name}': what the engine's own call makes of it cannot be replaced where it is")
+            if not put_at(held.module, held.path, held.tensor):
+                raise LayoutError(f"'{name}': what the engine's own call makes of it cannot be replaced where it is")
+
+
+def _restore(tensors: Mapping[str, Held], elements: Mapping[str, Any]) -> None:
+    for name, was in elements.items():
+        tensors[name].tensor.data.copy_(was)
+
+
+def _is_made(held: Held, writes: int) -> bool:
+    """Whether another tensor is in the place of this one, or torch has seen a write since `writes`."""
+    return tensor_at(held.module, held.path) is not held.tensor or _writes_of(held.tensor) != writes
+
+
+def _writes_of(tensor: Any) -> int:
+    """How often torch has seen writes into it; of inference tensors it does not count them."""
+    return 0 if tensor.is_inference() else int(tensor._version)
