@@ -11,6 +11,7 @@ import fnmatch
 import importlib
 import logging
 import threading
+import weakref
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch
@@ -61,6 +62,8 @@ class CopyWatch:
         self._passes = 0
         # By name, what shows that a tensor is unchanged; none is kept alive. None: nothing was looked at yet.
         self._known: Optional[dict[str, tuple[Any, ...]]] = None
+        self._first_weights = _FirstTensors()
+        self._first_registered = _FirstTensors()
 
     def holders(self) -> list[str]:
         """The modules, by name, that hold copies now: the engine may have a call that makes these again."""
@@ -125,9 +128,9 @@ class CopyWatch:
         Args:
           everything: whether tensors are compared that were there at the last look, and that torch has not changed since.
         """
-        weights = self._weights()
+        weights = self._first_weights.among(self._weights())
         memory = Extents({**weights, **{f"updated {n}": tensor for n, tensor in enumerate(self._updated)}})
-        registered = {id(tensor) for tensor in named_tensors(self.model).values()}
+        registered = {id(tensor) for tensor in self._first_registered.among(named_tensors(self.model)).values()}
         known, states = self._known, dict[str, tuple[Any, ...]]()
         compared: dict[str, Held] = {}
         for held in held_by_model(self.model):
@@ -155,6 +158,20 @@ class CopyWatch:
         copies.update(constant_copies(weights, plain, {name: compared[name].owner for name in plain}))
         found = {name: (compared[name], weight) for name, weight in copies.items()}
         return found, [held for name, held in compared.items() if name not in copies]
+
+
+class _FirstTensors:
+    """The tensors that a model had at the first look: one that a pass registers later may be a copy of them."""
+
+    def __init__(self) -> None:
+        self._held: Optional[dict[str, Any]] = None  # weak references by name
+
+    def among(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of `tensors` that are one of the first, or have the name of one; the first call says which these are."""
+        if self._held is None:
+            self._held = {name: weakref.ref(tensor) for name, tensor in tensors.items()}
+        alive = {id(tensor) for held in self._held.values() if (tensor := held()) is not None}
+        return {name: tensor for name, tensor in tensors.items() if name in self._held or id(tensor) in alive}
 
 
 def explained(copies: Mapping[str, tuple[Held, str]]) -> str:

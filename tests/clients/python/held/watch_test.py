@@ -102,6 +102,34 @@ class WatchTest(unittest.TestCase):
             engine.let_commit(2, timeout=3600)
         self.assertRegex(engine.stopped, COPY)
 
+    def test_a_copy_that_a_pass_registers_is_found(self) -> None:
+        for kind in ("parameter", "buffer"):
+            with self.subTest(kind):
+                self.model = Model(torch.rand(8))
+                norm = self.model.layers[1]
+                norm.method.weight = torch.rand(8)  # makes none
+                engine = self.attach()
+                self.down.put(resume(1))
+                with engine.running(20):
+                    copy = norm.weight.detach().double()
+                    if kind == "parameter":
+                        norm.copy = torch.nn.Parameter(copy, requires_grad=False)
+                    else:
+                        norm.register_buffer("copy", copy)
+                self.assertRegex(str(engine.stopped), "'layers.1.copy' .Norm, .*copy of weight 'layers.1.weight'")
+                engine.close()
+
+    def test_a_parameter_that_a_pass_registers_under_an_earlier_name_too_is_no_copy(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        weight = self.model.layers[1].weight
+        with engine.running(20):
+            self.model.layers[0].tied = weight
+        self.assertIsNone(engine.stopped)
+        with engine.running(20):
+            self.model.layers[0].copy = weight.detach().double()
+        self.assertRegex(str(engine.stopped), "'layers.0.copy' .Linear, .*copy of weight 'layers.0.tied'")
+
     def test_a_tensor_that_a_pass_fills_with_a_weight_unseen_by_torch_is_found(self) -> None:
         filled = self.model.layers[1].cache["filled"] = torch.zeros(16)
         engine = self.attach()
