@@ -77,17 +77,22 @@ def find_copies(weights: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[
             hits = _found(weights, dtype, wanted, widths)
             copies.update(_enough(hits, runs))
         # What has something else in front of a weight's rows.
-        extents = {name: int(weight.shape[-1]) for name, weight in weights.items() if weight.shape}
-        for name in [name for name in runs if name not in copies]:
-            tensor = tensors[name]
-            if tensor.numel() > _WIDE_ELEMENTS or tensor.dim() == 0:
-                continue
-            narrow = [n for n, extent in extents.items() if extent < tensor.shape[-1]][:_NARROW]
-            own = {n: _runs_in(n, weights[n], tensor.dtype) for n in narrow if _may_be_of(weights[n], tensor.dtype)}
-            wanted = [run for found in own.values() for run in found]
-            for weight in _enough(_found({name: tensor}, tensor.dtype, wanted, set()), own):
-                copies.setdefault(name, weight)
+        wide = [n for n in runs if n not in copies and tensors[n].dim() and tensors[n].numel() <= _WIDE_ELEMENTS]
+        for dtype in dict.fromkeys(tensors[name].dtype for name in wide):
+            alike = {name: tensors[name] for name in wide if tensors[name].dtype is dtype}
+            copies.update(_with_narrow_rows(alike, dtype, weights))
         return copies
+
+
+def _with_narrow_rows(tensors: Mapping[str, Any], dtype: Any, weights: Mapping[str, Any]) -> dict[str, str]:
+    """As find_copies, of tensors of one type: those that have rows of a weight of narrower rows, at any place."""
+    widest = max(int(tensor.shape[-1]) for tensor in tensors.values())
+    narrow = [n for n, w in weights.items() if w.shape and w.shape[-1] < widest and _may_be_of(w, dtype)][:_NARROW]
+    own = {name: _runs_in(name, weights[name], dtype) for name in narrow}
+    hits: dict[str, list[tuple[str, _Run, int]]] = {}
+    for hit in _found(tensors, dtype, [run for found in own.values() for run in found], set(), _WIDE_ELEMENTS):
+        hits.setdefault(hit[0], []).append(hit)
+    return {name: next(iter(found)) for name, each in hits.items() if (found := _enough(each, own))}
 
 
 def _enough(hits: Iterable[tuple[str, _Run, int]], runs: Mapping[str, Sequence[_Run]]) -> dict[str, str]:
@@ -113,10 +118,9 @@ def _enough(hits: Iterable[tuple[str, _Run, int]], runs: Mapping[str, Sequence[_
 def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
     """Runs of a tensor after a cast, if torch has that."""
     try:
-        cast = [_Run(name, _cast(_bits(run.content), tensor.dtype, dtype)) for run in _runs_of(name, tensor)]
+        return list(_runs_of(name, tensor, dtype))
     except RuntimeError:
         return []
-    return [run for run in cast if is_telling(run.content)]
 
 
 def _may_be_of(weight: Any, dtype: Any) -> bool:
@@ -151,7 +155,10 @@ def _as_rows(tensor: Any) -> Optional[Any]:
     return rows.unsqueeze(0) if rows.dim() == 1 else rows
 
 
-def _runs_of(name: str, tensor: Any) -> Iterator[_Run]:
+def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_Run]:
+    """Args:
+    dtype: that the runs are cast to; None: the tensor's.
+    """
     rows = _as_rows(tensor) if _comparable(tensor) else None
     if rows is None:
         return
@@ -162,9 +169,12 @@ def _runs_of(name: str, tensor: Any) -> Iterator[_Run]:
         leading = tuple(form.shape[:-1])
         count = math.prod(leading)
         picked = sorted({number * count // _ROWS for number in range(_ROWS)})
-        heads = _rows_at(_bits(form[..., :_HEAD_ELEMENTS]), picked).cpu().view(tensor.dtype)
-        for head in heads:
-            content = _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
+        heads = _cast(_rows_at(_bits(form[..., :_HEAD_ELEMENTS]), picked).cpu(), tensor.dtype, dtype or tensor.dtype)
+        begins = heads[:, :_RUN_ELEMENTS]
+        # The usual case, of all rows together: a run at the row's begin, without padding in it.
+        plain = _are_telling(begins) & (_bits(heads)[:, begins.shape[1] - 1 :] != 0).any(-1)
+        for head, begin, is_plain in zip(heads, begins, plain.tolist()):
+            content = begin if is_plain else _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
             if content is not None:
                 yield _Run(name, content)
 
@@ -199,9 +209,19 @@ def _telling(row: Any, whole: bool) -> Optional[Any]:
 
 def is_telling(run: Any) -> bool:
     """Whether elements that follow each other are not found elsewhere by chance."""
-    if run.numel() < max(_WINDOW_MIN, _WINDOW[run.element_size()]) or _bits(run).unique().numel() < _DISTINCT:
-        return False
-    return bool(run.dtype.is_floating_point or _bits(run).long().diff().unique().numel() > 1)
+    return bool(_are_telling(run.unsqueeze(0))[0])
+
+
+def _are_telling(runs: Any) -> Any:
+    """As is_telling, of each row of a matrix."""
+    bits = _bits(runs)
+    if bits.shape[1] < max(_WINDOW_MIN, _WINDOW[bits.element_size()]):
+        return bits.new_zeros(bits.shape[0]).bool()
+    telling = (bits.sort(-1).values.diff() != 0).sum(-1) >= _DISTINCT - 1
+    if not runs.dtype.is_floating_point:
+        steps = bits.long().diff()
+        telling &= (steps != steps[:, :1]).any(-1)
+    return telling
 
 
 def _bits(tensor: Any) -> Any:
@@ -229,21 +249,26 @@ def _keys(windows: Any) -> Any:
 
 
 def _found(
-    weights: Mapping[str, Any], dtype: Any, wanted: Sequence[_Run], widths: set[int]
+    weights: Mapping[str, Any],
+    dtype: Any,
+    wanted: Sequence[_Run],
+    widths: set[int],
+    every_place: int = _SMALL_WINDOWS,
 ) -> Iterator[tuple[str, _Run, int]]:
     """The runs that weights have, cast to `dtype`: the weight's name, and how many elements of the run it has.
 
     Args:
       wanted: runs of this type.
       widths: of the tensors that they are of.
+      every_place: elements of small weights that are searched at each place.
     """
     torch: Any = importlib.import_module("torch")
     size = _WINDOW[torch.empty(0, dtype=dtype).element_size()]
     by_key: dict[int, list[_Run]] = {}
-    for run in wanted:
-        by_key.setdefault(int(_keys(run.content[:size])), []).append(run)
+    keys = _keys(torch.stack([run.content[:size] for run in wanted])).tolist() if wanted else []
+    for key, run in zip(keys, wanted):
+        by_key.setdefault(key, []).append(run)
     batches: dict[Any, _Batch] = {}
-    every_place = _SMALL_WINDOWS
     for name, weight in weights.items() if by_key else ():
         rows = _as_rows(weight) if _may_be_of(weight, dtype) else None
         if rows is None or rows.shape[-1] < size:
@@ -327,7 +352,7 @@ class _Batch:
             name, matrix, places = self._origins[part]
             number, place = divmod(hit - self._begins[part], len(places))
             for row in self._from(matrix, number, places[place]):
-                for run in wanted[key]:
+                for run in wanted[key] if is_telling(row) else ():  # not of zeros
                     count = min(run.content.numel(), row.numel())
                     if _bits(row[:count]).equal(_bits(run.content[:count])) and is_telling(row[:count]):
                         yield name, run, count

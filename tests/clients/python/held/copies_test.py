@@ -131,6 +131,15 @@ class CopiesTest(unittest.TestCase):
             with self.subTest(name), unittest.mock.patch.object(copies, name, value):
                 self.assertEqual(find_copies(weights, tensors), {"copy": "577"})
 
+    def test_each_weight_is_read_once_for_all_wider_tensors(self) -> None:
+        weights = {f"scales.{number}": random(16, 56) for number in range(12)}
+        tensors = {f"cache.{number}": random(32, 96) for number in range(12)}
+        tensors["fused"] = torch.cat([random(16, 40), weights["scales.7"]], 1)
+        runs_of = unittest.mock.Mock(wraps=copies._runs_of)
+        with unittest.mock.patch.object(copies, "_runs_of", runs_of):
+            self.assertEqual(find_copies(weights, tensors), {"fused": "scales.7"})
+        self.assertEqual(runs_of.call_count, len(weights) + len(tensors))
+
 
 if __name__ == "__main__":
     unittest.main()
