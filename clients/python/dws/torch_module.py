@@ -86,6 +86,6 @@ def bind(module: Any, views: Mapping[str, Any], holder: Optional[Any] = None) ->
             )
         moved[name] = old
     follow = followers(moved, module if holder is None else holder)
-    before = OldMemory(moved)
+    before = OldMemory(moved, follow)
     point_at(((old, views[name]) for name, old in moved.items()), follow, views)
     before.warn_if_held()

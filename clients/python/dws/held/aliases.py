@@ -9,11 +9,14 @@ knows, and among all that the module holds.
 from __future__ import annotations
 
 import bisect
+import collections
+import contextlib
 import gc
 import importlib
 import itertools
 import logging
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
+import weakref
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -23,6 +26,8 @@ from dws.errors import LayoutError
 from dws.held.held_state import held_by_model
 
 _LOG = logging.getLogger(__name__)
+
+_SHOWN = 10  # names in one message
 
 # Where a tensor is: its device, and the addresses of its first byte and behind its last one.
 Extent = tuple[str, int, int]
@@ -34,11 +39,13 @@ class Follower(NamedTuple):
     Attributes:
       weight: the name of that.
       offset_bytes: from the weight's first element.
+      is_outside: nothing of the module holds it.
     """
 
     tensor: Any
     weight: str
     offset_bytes: int
+    is_outside: bool
 
 
 def extent_of(tensor: Any) -> Optional[Extent]:
@@ -103,7 +110,7 @@ def followers(moved: Mapping[str, Any], module: Any) -> list[Follower]:
     found: list[Follower] = []
     seen = {id(tensor) for tensor in moved.values()}
     named = ((held.name, held.tensor) for held in held_by_model(module))
-    for name, tensor in itertools.chain(named, _known_to_python()):
+    for name, tensor in itertools.chain(named, ((None, tensor) for tensor in _known_to_python())):
         if id(tensor) in seen:
             continue
         seen.add(id(tensor))
@@ -112,7 +119,7 @@ def followers(moved: Mapping[str, Any], module: Any) -> list[Follower]:
         if extent is None or not over:
             continue
         try:
-            found.append(_follower(tensor, extent, over, moved))
+            found.append(_follower(tensor, extent, over, moved, is_outside=name is None))
         except (RuntimeError, ValueError) as error:
             what = (
                 f"{'a tensor outside of the module' if name is None else repr(name)}, {tensor.dtype} "
@@ -130,7 +137,7 @@ def followers(moved: Mapping[str, Any], module: Any) -> list[Follower]:
 
 
 def _follower(
-    tensor: Any, extent: Extent, over: list[tuple[str, int, int]], moved: Mapping[str, Any]
+    tensor: Any, extent: Extent, over: list[tuple[str, int, int]], moved: Mapping[str, Any], is_outside: bool
 ) -> Follower:
     """Args:
       over: whose memory it has, as Extents gives it.
@@ -145,18 +152,23 @@ def _follower(
     if not inside:
         raise ValueError("it covers more than one weight, or more than the weight")
     weight, low = inside[0]
-    follower = Follower(tensor, weight, begin - low)
+    follower = Follower(tensor, weight, begin - low, is_outside)
     misaligned = follower.offset_bytes % tensor.element_size()  # where the weight begins aligned
     if misaligned or tensor.is_conj() or tensor.is_neg() or _view_of(moved[weight], follower).data_ptr() != begin:
         raise ValueError("it has its elements in a form that a view of the weight has not")
     return follower
 
 
-def _known_to_python() -> Iterator[tuple[Optional[str], Any]]:
+def _known_to_python() -> Iterator[Any]:
+    """All tensors of torch that Python's garbage collector knows, also those that gc.freeze() hides."""
     torch: Any = importlib.import_module("torch")
-    for value in gc.get_objects():
-        if issubclass(type(value), torch.Tensor):
-            yield None, value
+    is_frozen = gc.get_freeze_count() > 0
+    if is_frozen:
+        gc.unfreeze()
+    values = gc.get_objects()
+    if is_frozen:
+        gc.freeze()
+    return (value for value in values if issubclass(type(value), torch.Tensor))
 
 
 def _view_of(weight: Any, follower: Follower) -> Any:
@@ -196,33 +208,103 @@ def _inference_view(view: Any) -> Any:
 
 
 class OldMemory:
-    """Memory that tensors are about to leave."""
+    """Memory that tensors are about to leave. An array of numpy or a DLPack capsule has only the address of it, and the
+    tensor that it was made of keeps it allocated: this goes on when that tensor has left it.
+    """
 
-    def __init__(self, moved: Mapping[str, Any]) -> None:
+    def __init__(self, moved: Mapping[str, Any], follow: Sequence[Follower]) -> None:
+        """Args:
+        moved: the weights by name.
+        follow: the other tensors that leave their memory.
+        """
         reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
-        self._held = {
-            name: reductions.StorageWeakRef(storage_of(tensor))
+        self._held = {name: reductions.StorageWeakRef(storage_of(tensor)) for name, tensor in moved.items()}
+        # Where those begin that have more than one weight: what lies beside it may stay.
+        self._wider = {
+            name: storage_of(tensor).data_ptr()
             for name, tensor in moved.items()
-            if storage_of(tensor).nbytes() == tensor.numel() * tensor.element_size()
+            if storage_of(tensor).nbytes() != tensor.numel() * tensor.element_size()
+        }
+        leaving = [*moved.values(), *(follower.tensor for follower in follow)]
+        views = collections.Counter(id(tensor._base) for tensor in leaving if tensor._base is not None)
+        self._may_be_read = {name for name, tensor in moved.items() if _is_shared(tensor, views) and _keep(tensor)}
+        self._may_be_read |= {
+            follower.weight
+            for follower in follow
+            if (_is_shared(follower.tensor, views) or (follower.is_outside and _is_exported(follower.tensor)))
+            and _keep(follower.tensor)
         }
 
     def warn_if_held(self) -> None:
-        """Says that something has it still, which Python does not show: a library's own tensor, for example."""
-        names = [name for name, held in self._held.items() if not held.expired()]
+        """To be called when they have left it. Says that something has it still, which Python does not show: an array of
+        numpy, or a library's own tensor."""
+        held = [name for name, storage in self._held.items() if not storage.expired()]
+        unsure = (self._wider.keys() - self._may_be_read).intersection(held)
+        known = _storages_known_to_python() if unsure else set()
+        names = [name for name in held if name not in unsure or self._wider[name] not in known]
         if names:
             _LOG.warning(
-                "dws: something that cannot be found still holds memory that %d weights had before they moved, '%s' for "
-                "example: if passes read it, they compute with old weights",
+                "dws: something that cannot be found, such as an array of numpy, still holds memory that %d weights had "
+                "before they moved, %s: it stays allocated and is not updated; if passes read it, they compute with old "
+                "weights. Make such arrays again after the attach",
                 len(names),
-                names[0],
+                ", ".join(f"'{name}'" for name in names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else ""),
             )
+
+
+def _is_exported(tensor: Any) -> bool:
+    """Whether an array of numpy may have the memory of `tensor`: torch then refuses to resize its storage."""
+    storage = storage_of(tensor)
+    if hasattr(storage, "resizable"):
+        return not storage.resizable()
+    try:
+        storage.untyped().resize_(-1)  # old releases: fails in any case, and says whether it could
+    except RuntimeError as error:
+        return "not resizable" in str(error)
+    return True
+
+
+def _is_shared(tensor: Any, views: Mapping[int, int]) -> bool:
+    """Whether something beside Python, such as a DLPack capsule, holds the very tensor. Releases of torch that cannot
+    count that give a capsule a tensor of its own.
+
+    Args:
+      views: how many views each tensor has, by its identity: each holds it.
+    """
+    if not hasattr(tensor, "_use_count"):
+        return False
+    torch: Any = importlib.import_module("torch")
+    explained, gradient = 1 + views.get(id(tensor), 0), None
+    if tensor.requires_grad and tensor.is_leaf and not tensor.is_inference():
+        # What adds up its gradient holds it too, and exists after this.
+        with torch.enable_grad(), torch.inference_mode(False):
+            gradient = tensor.view_as(tensor).grad_fn.next_functions[0][0]
+        explained += 1
+    is_shared = bool(tensor._use_count() > explained)
+    del gradient
+    return is_shared
+
+
+def _keep(tensor: Any) -> bool:
+    """The tensor's memory stays allocated as long as the tensor. Returns True."""
+    weakref.finalize(tensor, id, storage_of(tensor)).atexit = False
+    return True
+
+
+def _storages_known_to_python() -> set[int]:
+    """The addresses of all that tensors have."""
+    found = set()
+    for tensor in _known_to_python():
+        with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):  # wrappers, fake tensors
+            found.add(storage_of(tensor).data_ptr())
+    return found
 
 
 def warn_of_parameters(tensors: Mapping[str, Any]) -> None:
     """Says that tensors of a dict, whose copies in shared memory are to be used, are a module's parameters too."""
     torch: Any = loaded_torch()
     extents = Extents({name: tensor for name, tensor in tensors.items() if is_torch(tensor)})
-    for _, value in _known_to_python() if torch is not None and extents else ():
+    for value in _known_to_python() if torch is not None and extents else ():
         extent = extent_of(value) if isinstance(value, torch.nn.Parameter) else None
         for name, _, _ in extents.overlapping(extent) if extent is not None else ():
             _LOG.warning(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import subprocess
+import sys
 import tempfile
 import types
 import unittest
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 
 import dws
+from dws.arrays import storage_of
 from dws.held import aliases
 from tests.clients.python.fake_daemons import FakeReceiver, resume
 
@@ -50,6 +53,56 @@ HOLDERS: dict[str, Callable[[Any], tuple[Any, Callable[[Any], Any]]]] = {
 def twin(views: Any) -> Any:
     """Memory like that of an attach."""
     return {name: tensor.detach().clone() for name, tensor in views.items()}
+
+
+# Reads what has only the address of a weight's memory, after the weight has moved. Crashes if that memory is gone.
+READS_OLD_MEMORY = """
+import gc, sys
+import numpy as np
+import torch
+import dws
+
+def state(module):
+    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}["weight"]
+
+def in_the_module(module):
+    module.memory = memoryview(module.weight.numpy())
+    return module.memory
+
+def of_a_part(module):
+    return module.weight[1:].numpy()
+
+def of_an_array(module):
+    module.weight.data = torch.from_numpy(np.full((1024, 1024), 5, np.float32))
+    return module.weight.numpy()
+
+def of_a_view_that_is_kept(module):
+    module.view = module.weight.detach()
+    return np.from_dlpack(module.view)
+
+for make in (
+    lambda module: module.weight.numpy(),
+    lambda module: np.asarray(module.weight),
+    lambda module: memoryview(module.weight.numpy()),
+    lambda module: np.from_dlpack(module.weight),
+    lambda module: np.from_dlpack(module.weight.detach()),
+    state,
+    in_the_module,
+    of_a_part,
+    of_an_array,
+    of_a_view_that_is_kept,
+):
+    module = torch.nn.Linear(1024, 1024, bias=False).requires_grad_(False)
+    module.weight.fill_(5)
+    array = make(module)
+    gc.collect()
+    print("told:", make.__name__, make.__code__.co_firstlineno, file=sys.stderr, flush=True)
+    for value in (6.0, 7.0):  # a module that is bound again leaves the views
+        dws.bind(module, {"weight": torch.full((1024, 1024), value)})
+        gc.collect()
+        assert np.asarray(array)[0, 0] == 5 and np.asarray(array)[-1, -1] == 5, np.asarray(array)
+        assert float(module.weight[0, 0]) == value
+"""
 
 
 class AliasesTest(unittest.TestCase):
@@ -179,11 +232,71 @@ class AliasesTest(unittest.TestCase):
             self.bind()
         warned.assert_not_called()
         hidden = self.module.weight.detach().view(64)
+        # Not found, as if only a library had it.
         with mock.patch.object(aliases, "followers", lambda *_: []), mock.patch("dws.torch_module.followers", lambda *_: []):
             with self.assertLogs("dws.held.aliases", "WARNING") as logged:
                 self.bind()
         self.assertIn("'weight'", logged.output[0])
         del hidden
+
+
+    def test_arrays_that_have_only_the_address_go_on_reading_old_values_and_are_told(self) -> None:
+        done = subprocess.run([sys.executable, "-c", READS_OLD_MEMORY], capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        _, *kinds = done.stderr.split("told: ")
+        self.assertEqual(len(kinds), 10)
+        for kind in kinds:
+            self.assertRegex(kind, "an array of numpy, still holds memory that 1 weights had before they moved, 'weight'")
+
+    def test_old_memory_is_freed_with_the_last_array(self) -> None:
+        array = self.module.requires_grad_(False).weight.numpy()
+        old = aliases.OldMemory({"weight": self.module.weight}, [])
+        with self.assertLogs("dws.held.aliases", "WARNING"):
+            self.bind()
+        del array
+        gc.collect()
+        with mock.patch.object(aliases._LOG, "warning") as warned:
+            old.warn_if_held()
+        warned.assert_not_called()
+
+    def test_weights_in_use_by_autograd_leave_no_old_memory(self) -> None:
+        self.module.view = self.module.weight.view(64)
+        self.module(torch.ones(1, 4)).sum().backward()
+        with mock.patch.object(aliases._LOG, "warning") as warned:
+            self.bind()
+        warned.assert_not_called()
+
+    def test_what_is_frozen_follows_and_stays_frozen(self) -> None:
+        self.addCleanup(gc.unfreeze)
+        for flat in (False, True):
+            with self.subTest(flat=flat):
+                self.setUp()
+                if flat:
+                    self.module.bias = torch.nn.Parameter(torch.zeros(16))
+                    memory = torch.arange(80.0)
+                    self.module.weight.data, self.module.bias.data = memory[:64].view(16, 4), memory[64:]
+                    del memory
+                view = self.module.weight.detach()[1]
+                gc.collect()
+                gc.freeze()
+                self.bind().fill_(9)
+                self.assertEqual(view.tolist(), [9.0] * 4)
+                self.assertGreater(gc.get_freeze_count(), 0)
+
+    def test_a_hidden_tensor_in_a_storage_of_several_weights_is_told(self) -> None:
+        flat = torch.arange(128.0)
+        self.module.weight.data, self.module.beside = flat[:64].view(16, 4), flat[64:].data
+        del flat
+        gc.collect()
+        with mock.patch.object(aliases._LOG, "warning") as warned:
+            self.bind()
+        warned.assert_not_called()  # what stays beside the weight is known
+        self.module.weight.data = torch.arange(128.0)[:64].view(16, 4)
+        storage = storage_of(self.module.weight)
+        with self.assertLogs("dws.held.aliases", "WARNING") as logged:
+            self.bind()
+        self.assertIn("'weight'", logged.output[0])
+        del storage
 
 
 class AttachTest(unittest.TestCase):
