@@ -12,6 +12,8 @@ while True:
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -43,10 +45,11 @@ class Running:
         link: ReceiverLink,
         lease: ExecutionLease,
         timeout: Optional[float],
-        passed: Optional[Callable[[], None]] = None,
+        passed: Optional[Callable[[], Optional[Callable[[], None]]]] = None,
     ) -> None:
         """Args:
-        passed: called inside, at the end of a block that is not part of another one and has not failed.
+        passed: called inside, at the end of a block that is not part of another one and has not failed. Returns
+          what there is to do before the block is left; None: nothing.
         """
         self._link = link
         self._lease = lease
@@ -63,8 +66,9 @@ class Running:
     def __exit__(self, kind: Any, *unused: Any) -> None:
         assert self._block is not None
         try:
-            if self._passed is not None and kind is None and self._block.outermost:
-                self._passed()
+            look = self._ended(kind)
+            if look is not None:
+                look()
         finally:
             self._lease.leave(self._block)
 
@@ -73,13 +77,34 @@ class Running:
         self._block = await self._link.enter_async(self._timeout)
         return self._block.grant
 
-    async def __aexit__(self, *error: Any) -> None:
-        self.__exit__(*error)  # awaits nothing: a coroutine that is closed leaves too
+    async def __aexit__(self, kind: Any, *unused: Any) -> None:
+        assert self._block is not None
+        try:
+            look = self._ended(kind)
+            if look is not None:
+                await _on_a_thread(look)
+        finally:  # awaits nothing: a coroutine that is closed leaves too
+            self._lease.leave(self._block)
+
+    def _ended(self, kind: Any) -> Optional[Callable[[], None]]:
+        """What `passed` returns; None too if it is not to be called."""
+        assert self._block is not None
+        return self._passed() if self._passed is not None and kind is None and self._block.outermost else None
 
     def _use(self) -> None:
         if self._used:
             raise StateError("a running() block is entered once: call running() again for the next")
         self._used = True
+
+
+async def _on_a_thread(call: Callable[[], None]) -> None:
+    """call(), while other tasks run. It has ended when this ends, also by a cancellation. The loop's own threads may all
+    wait for the weights, so it gets another."""
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        await asyncio.wrap_future(pool.submit(call))
+    finally:
+        pool.shutdown()
 
 
 class Engine:
@@ -226,7 +251,7 @@ class Engine:
             task; blocks of one thread or task that overlap, so that it never leaves all of them while a
             commit waits.
         """
-        return Running(self._link, self._lease, timeout, self.passed)
+        return Running(self._link, self._lease, timeout, self._counted)
 
     def inside(self, timeout: Optional[float] = None) -> Running:
         """As `running`, for blocks in which perhaps no forward pass is run: call `passed` if one was."""
@@ -235,7 +260,17 @@ class Engine:
     def passed(self) -> None:
         """A forward pass has ended, in a block of `inside`. After some of the first passes the model is looked
         at: if a layer has made a copy of a weight, which no commit changes, the engine stops."""
-        wrong = None if self._watch is None or self._stopped is not None else self._watch.after_pass()
+        look = self._counted()
+        if look is not None:
+            look()
+
+    def _counted(self) -> Optional[Callable[[], None]]:
+        """A forward pass has ended. Returns the look that is due after it; None: none is."""
+        watch = self._watch
+        return self._look if watch is not None and self._stopped is None and watch.counts_pass() else None
+
+    def _look(self) -> None:
+        wrong = None if self._watch is None else self._watch.look()
         if wrong is not None:
             self.stop(wrong)
 

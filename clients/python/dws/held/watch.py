@@ -28,7 +28,7 @@ _SHOWN = 100
 
 
 class CopyWatch:
-    """Threads: `after_pass` from any; everything else from one.
+    """Threads: `after_pass`, `counts_pass` and `look` from any; everything else from one.
 
     Attributes:
       model: the module that is looked at.
@@ -60,6 +60,8 @@ class CopyWatch:
         self._refuses = refuses
         self._guard = threading.Lock()
         self._passes = 0
+        self._everything = True  # at the next look after a pass
+        self._stream: Any = None  # of the last pass: what it has started there comes before a look
         # By name, what shows that a tensor is unchanged; none is kept alive. None: nothing was looked at yet.
         self._known: Optional[dict[str, tuple[Any, ...]]] = None
         self._first_weights = _FirstTensors()
@@ -102,13 +104,24 @@ class CopyWatch:
         Returns:
           why the engine may not go on, in words; None: it may.
         """
+        return self.look() if self.counts_pass() else None
+
+    def counts_pass(self) -> bool:
+        """As after_pass, without the look. Returns whether it is due."""
+        torch: Any = importlib.import_module("torch")
         with self._guard:
+            self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
             self._passes += 1
-            if self._passes not in _LOOKS or _is_capturing():
-                return None
+            return self._passes in _LOOKS and not _is_capturing()
+
+    def look(self) -> Optional[str]:
+        """As after_pass, of a pass that is counted. On any thread, before weights are written."""
+        torch: Any = importlib.import_module("torch")
+        with self._guard, torch.cuda.stream(self._stream):
+            everything, self._everything = self._everything, False
             try:
                 # A kernel may have written into a tensor that was there before, and torch does not know it.
-                found, _ = self._look(everything=self._passes == 1)
+                found, _ = self._look(everything)
             except Exception as error:  # another thread changes what is looked at, for example
                 _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
                 return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+import threading
 import types
 import unittest
 import unittest.mock
@@ -235,6 +237,66 @@ class WatchTest(unittest.TestCase):
         with self.assertLogs("dws.held.watch", "WARNING"):
             self.assertIsNone(changing.after_pass())
         self.assertRegex(str(changing.after_pass()), COPY)
+
+    def test_other_tasks_run_during_a_look(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        engine.wait_ready(20)
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def look(_: Any, everything: bool) -> Any:
+            begun.set()
+            self.assertTrue(goes_on.wait(20))
+            return {"copy": (types.SimpleNamespace(module=None, tensor=torch.ones(1)), "weight")}, []
+
+        async def run() -> None:
+            async with engine.running(20):
+                pass
+
+        async def main() -> None:
+            task = asyncio.create_task(run())
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+            goes_on.set()
+            await task
+
+        with unittest.mock.patch.object(watch.CopyWatch, "_look", look):
+            asyncio.run(main())
+        self.assertRegex(str(engine.stopped), "'copy' .*copy of weight 'weight'")
+
+    def test_a_task_that_is_cancelled_during_a_look_is_inside_until_that_ends(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        engine.wait_ready(20)
+        order: list[str] = []
+        cancelled = threading.Event()
+        leave = engine._lease.leave
+
+        async def main() -> None:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+
+            def cancel(task: Any) -> None:
+                task.cancel()
+                cancelled.set()
+
+            def look(_: Any, everything: bool) -> Any:
+                loop.call_soon_threadsafe(cancel, task)
+                self.assertTrue(cancelled.wait(20))
+                order.append("looked")
+                return {}, []
+
+            with unittest.mock.patch.object(watch.CopyWatch, "_look", look):
+                async with engine.running(20):
+                    pass
+
+        def left(block: Any) -> None:
+            order.append("left")
+            leave(block)
+
+        with unittest.mock.patch.object(engine._lease, "leave", left), self.assertRaises(asyncio.CancelledError):
+            asyncio.run(main())
+        self.assertEqual(order, ["looked", "left"])
 
     def test_a_model_made_in_inference_mode_is_looked_at_too(self) -> None:
         with torch.inference_mode():
