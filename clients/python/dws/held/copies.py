@@ -1,8 +1,9 @@
 """Which tensors have elements of a weight, in memory of their own.
 
-A tensor counts as a copy if rows of it, or of its transpose, begin with elements that follow each other in a row of a
-weight that is cast to the tensor's type, or if it has rows that a weight's rows begin with. So does a cast, a reshape, a
-slice, a permutation of rows, a concatenation of several weights, and each of these with padding. Values decide, not names:
+A tensor counts as a copy if rows of it, along any of its dimensions, begin with elements that follow each other in a row
+of a weight that is cast to the tensor's type, or if it has rows that a weight's rows begin with. So does a cast, a reshape,
+a slice, a permutation of dimensions or rows, a concatenation of several weights, and each of these with padding. Values
+decide, not names:
 
   * a row of which fewer than four elements differ says nothing: zeros, ones, one scale;
   * neither does a run of integers with equal steps: positions, tables of experts;
@@ -70,7 +71,7 @@ def find_copies(weights: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[
     torch: Any = importlib.import_module("torch")
     with torch.no_grad():
         runs = {name: found for name, tensor in tensors.items() if (found := list(_runs_of(name, tensor)))}
-        widths = {int(tensors[name].shape[-1]) for name in runs if tensors[name].dim()}
+        widths = {int(extent) for name in runs for extent in tensors[name].shape}
         copies: dict[str, str] = {}
         for dtype in dict.fromkeys(tensors[name].dtype for name in runs):
             wanted = [run for name in runs if tensors[name].dtype is dtype for run in runs[name]]
@@ -162,10 +163,10 @@ def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_R
     rows = _as_rows(tensor) if _comparable(tensor) else None
     if rows is None:
         return
-    forms = [rows]
-    if rows.dim() == 2 and min(rows.shape) >= _WINDOW_MIN:
-        forms.append(rows.t())
-    for form in forms:
+    # A weight's rows may go along any of its dimensions.
+    whole = tensor.detach().squeeze()
+    along = [dim for dim in range(whole.dim() - 1) if whole.shape[dim] >= _WINDOW_MIN]
+    for form in (rows, *(whole.movedim(dim, -1) for dim in along)):
         leading = tuple(form.shape[:-1])
         count = math.prod(leading)
         picked = sorted({number * count // _ROWS for number in range(_ROWS)})

@@ -49,6 +49,13 @@ class CopiesTest(unittest.TestCase):
             "flattened": (w["conv"].flatten().clone(), "conv"),
             "transposed": (w["up"].t().contiguous(), "up"),
             "transposed, of a stack's part": (w["experts"][2].t().contiguous().bfloat16(), "experts"),
+            "stack, transposed": (w["experts"].transpose(1, 2).contiguous(), "experts"),
+            "stack, transposed and cast": (w["experts"].transpose(1, 2).contiguous().bfloat16(), "experts"),
+            "stack, transposed and padded": (self.padded(w["experts"].transpose(1, 2), 4, WIDE, 128), "experts"),
+            "stack, permuted": (w["experts"].permute(2, 0, 1).contiguous(), "experts"),
+            "stack, permuted, cast and padded": (self.padded(w["experts"].permute(2, 0, 1).half(), WIDE, 8, 96), "experts"),
+            "in parts, permuted": (w["router"].view(8, 8, 16).permute(2, 0, 1).contiguous(), "router"),
+            "few rows, transposed": (w["experts"][:, :3].transpose(1, 2).contiguous(), "experts"),
             "rows": (w["up"][100:132].clone(), "up"),
             "one row": (w["up"][77].clone(), "up"),
             "a rank's columns": (w["experts"][:, :, WIDE // 2 :].clone(), "experts"),
@@ -65,6 +72,12 @@ class CopiesTest(unittest.TestCase):
         for name, (_, weight) in made.items():
             with self.subTest(name):
                 self.assertEqual(found.get(name), weight)
+
+    def test_a_permuted_slice_of_a_large_weight_is_found_without_other_tensors_of_its_width(self) -> None:
+        half = self.weights["experts"][:, :, WIDE // 2 :]
+        for name, copy in (("stack", half.transpose(1, 2)), ("part", half[1].t())):
+            with self.subTest(name):
+                self.assertEqual(find_copies(self.weights, {"copy": copy.contiguous()}), {"copy": "experts"})
 
     def test_what_is_no_copy_is_not_found(self) -> None:
         positions = torch.arange(4096)
