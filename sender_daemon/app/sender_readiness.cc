@@ -4,18 +4,20 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <utility>
 
 namespace dws {
 
 std::optional<PlaceFailure> FailureOf(const VersionSinks& places) {
+  std::optional<PlaceFailure> longest;
   for (const auto& place : places) {
     std::optional<PlaceFailure> failure = place->failure();
-    if (!failure.has_value()) continue;
+    if (!failure.has_value() || (longest.has_value() && failure->lasts <= longest->lasts)) continue;
     failure->reason =
         fmt::format("nothing can be published to --{}: {}", place->name(), failure->reason);
-    return failure;
+    longest = std::move(failure);
   }
-  return std::nullopt;
+  return longest;
 }
 
 void SenderReadiness::SetRegistered(bool registered) {

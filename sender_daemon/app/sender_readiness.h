@@ -14,8 +14,8 @@
 
 namespace dws {
 
-// The failure of the first place that fails, in words with the flag that names the place; nullopt:
-// none fails.
+// The failure of the place that has failed longest, in words with the flag that names the place;
+// nullopt: none fails.
 std::optional<PlaceFailure> FailureOf(const VersionSinks& places);
 
 // Not ready while no trainer is registered, versions cannot be recorded, an operator has drained it,

@@ -54,9 +54,9 @@ uint64_t OfferLoop::failures() const {
 }
 
 std::optional<PlaceFailure> OfferLoop::failure() const {
+  MutexLock lock(mutex_);  // first: a round that begins sets both of what is read
   const TimePoint now = std::chrono::steady_clock::now();
   const Duration still = now - asked_at_.load();
-  MutexLock lock(mutex_);
   if (working_ && still >= options_.still_max) {
     return PlaceFailure{.reason = "writing makes no progress: does the mount hang?",
                         .lasts = still};

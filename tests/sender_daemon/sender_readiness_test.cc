@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace dws {
 namespace {
@@ -13,7 +14,8 @@ using std::chrono::seconds;
 
 class Place final : public VersionSink {
  public:
-  std::string_view name() const override { return "slime-dir"; }
+  explicit Place(std::string_view name) : name_(name) {}
+  std::string_view name() const override { return name_; }
   void Offer(const RankStatePtr&) override {}
   void Stop() override {}
   void FillStatus(v1::SenderStatus&) const override {}
@@ -21,18 +23,24 @@ class Place final : public VersionSink {
   std::optional<PlaceFailure> failure() const override { return fails; }
 
   std::optional<PlaceFailure> fails;
+
+ private:
+  std::string_view name_;
 };
 
 struct Sender {
   explicit Sender(Duration place_stale_after) : after(place_stale_after) {
-    auto made = std::make_unique<Place>();
-    place = made.get();
-    places.push_back(std::move(made));
+    for (const auto& [name, into] : {std::pair("shared-dir", &first), {"slime-dir", &place}}) {
+      auto made = std::make_unique<Place>(name);
+      *into = made.get();
+      places.push_back(std::move(made));
+    }
   }
 
   Duration after;
   DrainSwitch drain;
   VersionSinks places;
+  Place* first = nullptr;
   Place* place = nullptr;
   std::string shown = "nothing";
   int changes = 0;
@@ -67,6 +75,17 @@ TEST_CASE("a sender whose folder fails for too long is not ready until it is wri
   sender.place->fails.reset();
   sender.readiness.Update();
   CHECK(sender.shown.empty());
+}
+
+TEST_CASE("the folder that has failed longest counts", "[sender]") {
+  Sender sender(seconds(30));
+  sender.readiness.SetRegistered(true);
+  sender.first->fails = {.reason = "it is away", .lasts = seconds(2)};
+  sender.place->fails = {.reason = "it is full", .lasts = seconds(600)};
+  sender.readiness.Update();
+  CHECK(sender.shown == "for more than 30 s nothing can be published to --slime-dir: it is full");
+  sender.first->fails->lasts = seconds(601);
+  CHECK(FailureOf(sender.places)->reason == "nothing can be published to --shared-dir: it is away");
 }
 
 TEST_CASE("a sender may be kept ready however long its folder fails", "[sender]") {
