@@ -38,7 +38,9 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   follower.set_engine_url(followed_.engine);
   follower.set_checkpoint_version(view.version.value_or(0));
   follower.set_loaded(view.loaded.has_value());
-  if (view.proof.has_value()) follower.set_base_proved_by(std::string(NameOf(*view.proof)));
+  if (view.proof.has_value() && *view.proof != slime::BaseProof::kNotNeeded) {
+    follower.set_base_proved_by(std::string(NameOf(*view.proof)));
+  }
   follower.set_unproved(view.unproved);
   follower.set_waits_for(view.waits_for);
   follower.set_applied(view.applied);

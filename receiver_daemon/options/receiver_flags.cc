@@ -213,8 +213,7 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
          },
          "How full tensors come: from the memory of a sender on this host, by --fabric, over the "
          "sender's connection, or by the best of these that works (auto); a version of which the "
-         "named "
-         "way does not bring every byte fails")
+         "named way does not bring every byte fails")
       ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
       ->type_name("auto|same-host|fabric|grpc")
       ->default_str("auto");

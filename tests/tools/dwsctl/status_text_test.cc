@@ -457,6 +457,12 @@ TEST_CASE("a receiver that follows a folder is shown without senders and engine 
   const std::string text = FormatStatus(reply, 100);
   CHECK(text.find("  engine    none is controlled\n") != std::string::npos);
   CHECK(text.find("  base      the next version's is not proved\n") != std::string::npos);
+  follower.set_unproved(false);
+  follower.set_base_proved_by("nothing");
+  CHECK_THAT(FormatStatus(reply, 100),
+             Catch::Contains("  base      of the last version: taken, and proved by nothing\n"));
+  follower.clear_base_proved_by();
+  CHECK_THAT(FormatStatus(reply, 100), Catch::Contains("  base      needs no proof\n"));
 }
 
 TEST_CASE("a daemon of an unknown kind is shown with the common fields", "[dwsctl]") {

@@ -17,11 +17,13 @@ std::string FormatFollower(const v1::ReceiverStatus& receiver, size_t columns) {
                                            FormatSeconds(receiver.last_pause_seconds()))
                              : "not known to have loaded a version");
   }
-  std::string base = "not needed yet";
+  std::string base = "needs no proof";
   if (follower.unproved()) {
     base = "the next version's is not proved";
   } else if (!follower.base_proved_by().empty()) {
-    base = fmt::format("of the last version: proved by {}", follower.base_proved_by());
+    base = fmt::format("of the last version: {} by {}",
+                       follower.base_proved_by() == "nothing" ? "taken, and proved" : "proved",
+                       follower.base_proved_by());
   }
   std::string age = FormatSeconds(receiver.seconds_since_version()) + " with this version";
   if (follower.seconds_failing() > 0) {

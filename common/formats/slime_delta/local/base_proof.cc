@@ -61,8 +61,8 @@ Status CheckProof(BaseProof proof, ProofRule rule, const DeltaToProve& it) {
   const bool gone = !it.base_there;
   return FailedPreconditionError(
       "version {} is a delta of version {}, and nothing proves that this is the version {} that "
-      "was "
-      "applied here: {}the delta names no stream of a dws-sender, and states no checksum of tensor "
+      "was applied here: {}the delta names no stream of a dws-sender, and states no checksum of "
+      "tensor "
       "'{}'. The trainer may have begun another run; nothing is applied until {}a full checkpoint "
       "of version {} or later is published, or the run's base is put in the place of {}, without "
       ".weight_sync. --slime-proof={} applies it all the same",
