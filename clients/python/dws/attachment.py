@@ -18,6 +18,7 @@ from dws.device_tensor import (
 )
 from dws.errors import LayoutError
 from dws.held.aliases import Extents, extent_of, followers, warn_of_parameters
+from dws.held.places import Places
 from dws.handles import Descriptor
 from dws.mapping import Mapped, Place, Placed, check_mapping, parameter_views, source_of
 from dws.memory import SharedRegion, ViewKind, aligned
@@ -68,6 +69,7 @@ class Attachment:
         self._device_names = [name for name, tensor in chosen.items() if is_on_device(tensor)]
         self.on_devices = bool(self._device_names)
         self._memory: Optional[CudaMemory] = None
+        self._places: Optional[Places] = None  # of a module's host tensors, once it is bound
         self._described: list[Whereabouts] = []  # whereabouts of the tensors on devices
 
     def _move_in(self, tensors: Mapping[str, Any]) -> Optional[SharedRegion]:
@@ -153,10 +155,17 @@ class Attachment:
         return found
 
     def unchanged(self) -> bool:
-        """Whether everything is still where it was described, in the same allocations."""
+        """Whether everything is still where it was described, in the same allocations, and a module computes with what
+        commits write."""
+        if self.left() is not None:
+            return False
         if self._memory is None:
             return True
         return all(place.unchanged for place in self._described) and self._memory.unchanged()
+
+    def left(self) -> Optional[str]:
+        """As Places.left, of the host's tensors of a module that is bound. Attaching again does not mend it."""
+        return None if self._places is None else self._places.left()
 
     def synchronize(self) -> None:
         """Returns when the devices have finished the work of this process.
@@ -170,7 +179,9 @@ class Attachment:
     def bind(self) -> None:
         """Makes a module's host parameters and buffers views of the region; nothing for a dict."""
         if is_module(self._target):
-            bind(self._target, {item.name: self.views[item.name] for item in self._host}, self._holder)
+            views = {item.name: self.views[item.name] for item in self._host}
+            bind(self._target, views, self._holder)
+            self._places = Places(self._target, views)
 
 
 def _tensors_of(target: Any) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class Engine:
         request.engine_rank, request.engine_world_size = self.engine_rank, self.world_size
         request.excluded.extend(excluded)
         request.has_post_commit_hook, request.commits_on_request = has_hook, commits_on_request
-        self._link.attach(attachment, drain, timeout)
+        self._link.attach(attachment, self._before_commit(drain), timeout)
         try:
             attachment.bind()
         except BaseException:
@@ -258,8 +258,9 @@ class Engine:
         return Running(self._link, self._lease, timeout)
 
     def passed(self) -> None:
-        """A forward pass has ended, in a block of `inside`. After some of the first passes the model is looked
-        at: if a layer has made a copy of a weight, which no commit changes, the engine stops."""
+        """A forward pass has ended, in a block of `inside`. After some of the first passes the model is looked at: the
+        engine stops if a layer has made a copy of a weight, which no commit changes, or a parameter on the host is not
+        where the attach has put it. The latter is looked for before each commit, too."""
         look = self._counted()
         if look is not None:
             look()
@@ -270,9 +271,26 @@ class Engine:
         return self._look if watch is not None and self._stopped is None and watch.counts_pass() else None
 
     def _look(self) -> None:
-        wrong = None if self._watch is None else self._watch.look()
+        if self._lease.block_count <= 1:  # a pass beside this one may put other tensors in for its time
+            self._stop_if_left()
+        wrong = None if self._watch is None or self._stopped is not None else self._watch.look()
         if wrong is not None:
             self.stop(wrong)
+
+    def _before_commit(self, drain: Optional[Callable[[], None]]) -> Callable[[], None]:
+        """What is called when forward passes have ended, and before a commit."""
+
+        def call() -> None:
+            if drain is not None:
+                drain()
+            self._stop_if_left()
+
+        return call
+
+    def _stop_if_left(self) -> None:
+        left = None if self._attachment is None or self._stopped is not None else self._attachment.left()
+        if left is not None:
+            self.stop(left)
 
     def wait_ready(self, timeout: float) -> Grant:
         """Waits until the engine is released, if it is not; returns what is in memory. Blocks the

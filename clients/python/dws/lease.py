@@ -141,6 +141,12 @@ class ExecutionLease:
         with self._changed:
             return bool(self._open_around() or self._of_thread())
 
+    @property
+    def block_count(self) -> int:
+        """How many blocks are inside."""
+        with self._changed:
+            return len(self._blocks)
+
     def enter(self, timeout: Optional[float]) -> Block:
         """Enters once the gate is open; each enter needs a leave. Blocks the thread.
 

@@ -66,6 +66,7 @@ class LeaseStream:
         """
         self._generation = generation
         self._drains_devices = drains_devices
+        self._stopped = False
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._send(
             open=engine_pb2.LeaseOpen(
@@ -84,6 +85,8 @@ class LeaseStream:
                 kind = message.WhichOneof("message")
                 if kind == "pause":
                     stopped_seconds = pause(self._call.is_active)
+                    if stopped_seconds is None and self._stopped:
+                        continue  # the receiver ends the lease when it has read why
                     if stopped_seconds is None:
                         return "the connection broke while forward passes were ending"
                     self._send(
@@ -119,6 +122,7 @@ class LeaseStream:
 
     def stop(self, reason: str) -> None:
         """Tells the receiver that the engine has stopped for good: it ends the stream."""
+        self._stopped = True
         self._send(stopped=engine_pb2.EngineStopped(reason=reason[:_ERROR_CHARACTERS_MAX]))
         self._outgoing.put(None)
 

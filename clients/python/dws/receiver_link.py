@@ -337,6 +337,8 @@ class ReceiverLink:
                 return
             except Exception as error:
                 self._handed.shut()
+                if self._closing.is_set():
+                    return
                 with self._guard:
                     self._last_error = str(error)
                 if self._lease.grant is None or isinstance(error, EngineEndedError):
@@ -354,6 +356,8 @@ class ReceiverLink:
                 return None
         assert self._attachment is not None
         self._drain_devices(self._attachment)
+        if self._closing.is_set():  # the drain may have stopped the engine
+            return None
         if not self._attachment.unchanged():
             raise _WeightsMoved("the weights lie in other memory now, they are attached again")
         return self._lease.stopped_seconds
