@@ -23,7 +23,7 @@ from dws.deadline import Deadline
 from dws.engine_stats import EngineStats
 from dws.errors import DaemonUnavailableError, EnginePaused, InvalidArgumentError, LayoutError, StateError
 from dws.held.watch import CopyWatch, explained
-from dws.lease import Block, ExecutionLease, Grant
+from dws.lease import Block, ExecutionLease, Grant, caller
 from dws.lease_stream import PostCommitHook
 from dws.mapping import Mapped, source_of
 from dws.receiver_link import (
@@ -55,6 +55,7 @@ class Running:
         self._lease = lease
         self._timeout = timeout
         self._passed = passed
+        self._maker = caller()
         self._used = False
         self._block: Optional[Block] = None
 
@@ -74,7 +75,8 @@ class Running:
 
     async def __aenter__(self) -> Grant:
         self._use()
-        self._block = await self._link.enter_async(self._timeout)
+        with self._lease.entered_for(self._maker):
+            self._block = await self._link.enter_async(self._timeout)
         return self._block.grant
 
     async def __aexit__(self, kind: Any, *unused: Any) -> None:
@@ -237,7 +239,9 @@ class Engine:
         refused if another task of its thread is inside, whether or not it would have to wait now.
 
         Args:
-          timeout: seconds to wait for the release, None = for ever.
+          timeout: seconds to wait for the release, None = for ever. Use it instead of asyncio.wait_for around
+            `__aenter__`: before Python 3.12 that enters in a task of its own, and what the block starts does
+            not know that it is inside.
 
         Returns:
           A context manager for one `with` or `async with`, which gives the Grant: version, stream and

@@ -25,7 +25,7 @@ import dataclasses
 import itertools
 import threading
 import time
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from dws.errors import EnginePaused, StateError
 from dws.stream import Stream
@@ -119,6 +119,8 @@ class ExecutionLease:
         self._ended = False
         self._blocks: dict[int, Block] = {}  # those inside by number, in the order of their enters
         self._numbers = itertools.count()
+        self._makers: dict[int, Caller] = {}  # by number, the task for which another one has entered
+        self._for: contextvars.ContextVar[Optional[Caller]] = contextvars.ContextVar("dws_running_for", default=None)
         self._waiting: set[asyncio.Future[None]] = set()  # of tasks, for the gate to open
         # The numbers of the blocks around the code that looks; some may have been left.
         self._around: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
@@ -196,7 +198,10 @@ class ExecutionLease:
                 block = self._let_in()
                 if block is not None:
                     return block
-                self._refuse_overlap([one for one in self._open_around() if one.caller is task])
+                own = (task, self._for.get() or task)
+                self._refuse_overlap(
+                    [one for one in self._open_around() if one.caller in own or self._makers.get(one.number) in own]
+                )
                 left = None if end is None else end - loop.time()
                 if self._ended or (left is not None and left <= 0):
                     raise EnginePaused(self._why())
@@ -208,8 +213,27 @@ class ExecutionLease:
                 with self._changed:
                     self._waiting.discard(opened)
 
+    @contextlib.contextmanager
+    def entered_for(self, task: Caller) -> Iterator[None]:
+        """What enters inside of this does it for `task`. If another task enters, and ends before the block does, the block
+        is one around `task`: before Python 3.12 asyncio.wait_for enters in a task of its own."""
+        self._for.set(task)
+        try:
+            yield
+        finally:
+            self._for.set(None)
+
     def _open_around(self) -> list[Block]:
-        return [self._blocks[number] for number in self._around.get() if number in self._blocks]
+        around = {number: self._blocks[number] for number in self._around.get() if number in self._blocks}
+        if self._makers:
+            here = self._for.get() or caller()
+            # The context of a task that has ended is lost, and with it what it was inside of.
+            around.update(
+                (number, self._blocks[number])
+                for number, maker in self._makers.items()
+                if maker is here and _has_ended(self._blocks[number].caller)
+            )
+        return list(around.values())
 
     def _of_thread(self) -> list[Block]:
         thread = threading.current_thread()
@@ -227,6 +251,9 @@ class ExecutionLease:
             next(self._numbers), grant, continued, not around, caller(), threading.current_thread()
         )
         self._blocks[block.number] = block
+        maker = self._for.get()
+        if maker is not None and maker is not block.caller:
+            self._makers[block.number] = maker
         self._around.set((*(outer.number for outer in around), block.number))
         return block
 
@@ -257,6 +284,7 @@ class ExecutionLease:
         with self._changed:
             if self._blocks.pop(block.number, None) is None:
                 raise StateError("this running() block was left before")
+            self._makers.pop(block.number, None)
             self._around.set(tuple(outer.number for outer in self._open_around()))
             if not self._blocks and self._grant is None:
                 self._start_pause()
@@ -349,6 +377,10 @@ class ExecutionLease:
         # A pause can only follow a grant.
         if self._grants and self._paused_since is None:
             self._paused_since = self._clock()
+
+
+def _has_ended(entered: Caller) -> bool:
+    return not isinstance(entered, threading.Thread) and entered.done()
 
 
 def _wake(opened: asyncio.Future[None]) -> None:
