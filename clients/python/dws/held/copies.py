@@ -10,7 +10,8 @@ decide, not names:
   * runs of up to 64 elements are compared bit by bit, 16 in all, or all that a smaller tensor has.
 
 A weight whose elements are all the same, such as a norm's ones before the training, has no such run. Its copies cannot be
-told from other tensors of ones by what they hold; `constant_copies` goes by where they are.
+told from other tensors of ones by what they hold; `constant_copies` goes by where they are. So does `equal_copies` of what
+has few elements, or few that differ.
 
 The cost does not grow with the size of the weights: of a large weight only rows' first elements are read, and the first
 elements of rows' parts as wide as a tensor that is compared. Everything is computed where the weights are, in pieces
@@ -23,7 +24,7 @@ import bisect
 import importlib
 import logging
 import math
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Collection, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ _SMALL_WINDOWS = 1 << 23
 # Tensors that rows of weights are looked for in, and weights whose rows are: with fewer elements, so many of them.
 _WIDE_ELEMENTS = 1 << 26
 _NARROW = 1024
+# Of a tensor that is compared as a whole.
+_EQUAL_ELEMENTS = 1 << 22
 # Places of a weight that are compared for one window.
 _HITS = 64
 _FACTOR = 0x1E3779B97F4A7C15
@@ -126,12 +129,18 @@ def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
 
 def _may_be_of(weight: Any, dtype: Any) -> bool:
     """Whether a tensor of this type may be a cast of the weight."""
-    if not _comparable(weight):
-        return False
+    return _comparable(weight) and _castable(weight, dtype)
+
+
+def _castable(weight: Any, dtype: Any) -> bool:
     return weight.dtype is dtype or bool(weight.dtype.is_floating_point and dtype.is_floating_point)
 
 
 def _comparable(tensor: Any) -> bool:
+    return tensor.numel() >= _WINDOW_MIN and _has_bits(tensor)
+
+
+def _has_bits(tensor: Any) -> bool:
     torch: Any = importlib.import_module("torch")
     dtype = tensor.dtype
     return bool(
@@ -139,7 +148,6 @@ def _comparable(tensor: Any) -> bool:
         and not dtype.is_complex
         and not tensor.is_quantized
         and tensor.element_size() in _WINDOW
-        and tensor.numel() >= _WINDOW_MIN
         and tensor.device.type != "meta"
     )
 
@@ -420,3 +428,44 @@ def constant_copies(
                 found[name] = weight
                 break
     return found
+
+
+def equal_copies(
+    weights: Mapping[str, Any], tensors: Mapping[str, Any], owners: Mapping[str, str], new: Collection[str]
+) -> dict[str, str]:
+    """Tensors that are held by the module that has a weight, with the weight's shape but for dimensions of 1, and its
+    elements after a cast, whatever these are.
+
+    Args:
+      owners: of each of `tensors`, the name of the module that holds it.
+      new: those that were made after the attach; of others, integers say nothing, and neither does one number.
+
+    Returns:
+      as find_copies.
+    """
+    found: dict[str, str] = {}
+    own: dict[str, list[str]] = {}
+    for weight in weights:
+        own.setdefault(weight.rpartition(".")[0], []).append(weight)
+    for name, tensor in tensors.items():
+        for weight in own.get(owners[name], ()):
+            if _is_cast_of(weights[weight], tensor, name in new):
+                found[name] = weight
+                break
+    return found
+
+
+def _is_cast_of(weight: Any, tensor: Any, is_new: bool) -> bool:
+    weight, tensor = weight.detach().squeeze(), tensor.detach().squeeze()
+    if not _has_bits(weight) or not _has_bits(tensor) or not _castable(weight, tensor.dtype):
+        return False
+    if not (is_new or tensor.dtype.is_floating_point):
+        return False
+    if weight.shape != tensor.shape or not 0 < tensor.numel() <= _EQUAL_ELEMENTS:
+        return False
+    bits = _bits(tensor.contiguous())
+    try:
+        same = _bits(_cast(_bits(weight.contiguous()), weight.dtype, tensor.dtype)).to(bits.device).equal(bits)
+    except RuntimeError:  # a cast that torch does not have
+        return False
+    return bool(same) and (is_new or not bool((bits == bits.reshape(-1)[0]).all()))

@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch
 from dws.held.aliases import Extents, extent_of
-from dws.held.copies import constant_copies, find_copies
+from dws.held.copies import constant_copies, equal_copies, find_copies
 from dws.held.held_state import Held, held_by_model
 from dws.torch_module import named_tensors
 
@@ -168,7 +168,9 @@ class CopyWatch:
             if id(held.tensor) in buffers and (known is None or known.get(name) == states[name])
         }
         plain = {name: tensor for name, tensor in tensors.items() if name not in copies.keys() | tables}
-        copies.update(constant_copies(weights, plain, {name: compared[name].owner for name in plain}))
+        owners = {name: compared[name].owner for name in plain}
+        new = set() if known is None else {n for n in plain if n not in known or known[n][0] != states[n][0]}
+        copies.update({**equal_copies(weights, plain, owners, new), **constant_copies(weights, plain, owners)})
         found = {name: (compared[name], weight) for name, weight in copies.items()}
         return found, [held for name, held in compared.items() if name not in copies]
 

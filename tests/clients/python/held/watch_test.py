@@ -174,6 +174,53 @@ class WatchTest(unittest.TestCase):
             self.model.register_buffer("cast", self.model.weight.detach().double(), persistent=False)
         self.assertRegex(engine.stopped, "'cast' .LayerNorm, .*copy of weight 'weight'")
 
+    def test_a_copy_of_zeros_or_of_few_elements_that_a_pass_makes_is_found(self) -> None:
+        for name, weight in (
+            ("zeros", torch.zeros(8)),
+            ("one element", torch.tensor([0.5])),
+            ("a scalar", torch.tensor(1.0)),
+            ("three elements", torch.tensor([0.5, 1.5, 2.5])),
+            ("three values", torch.tensor([1.0, 2.0, 3.0]).repeat(16)),
+            ("zeros and ones", torch.eye(4)),
+        ):
+            for made in (None, torch.empty_like(weight, dtype=torch.double).fill_(7.0)):
+                with self.subTest(name, in_place=made is not None):
+                    constant = weight.unique().numel() == 1
+                    self.model = torch.nn.Sequential(Norm(weight.clone()), torch.nn.Linear(8, 8))
+                    norm = self.model[0]
+                    norm.cache["cast"] = made
+                    engine = self.attach()
+                    self.down.put(resume(1))
+                    with engine.running(20):
+                        if made is None:
+                            norm.cache["cast"] = norm.weight.detach().bfloat16()[None]
+                        else:
+                            made.copy_(norm.weight)
+                    found = "'0.cache.cast' .Norm, .*copy of weight '0.weight'"
+                    if made is None or not constant:
+                        self.assertRegex(str(engine.stopped), found)
+                    engine.close()
+
+    def test_equal_numbers_that_were_there_or_are_held_elsewhere_or_shaped_otherwise_are_no_copies(self) -> None:
+        self.model = torch.nn.Sequential(Norm(torch.zeros(8)), Norm(torch.tensor([1.0])), torch.nn.Linear(8, 8))
+        zeros, scale, linear = self.model
+        zeros.cache.update(states=torch.zeros(8), shorter=torch.zeros(4), counts=torch.zeros(8, dtype=torch.int64))
+        scale.method.weight = torch.tensor(1.0)
+        linear.register_buffer("order", torch.arange(8))
+        linear.order_on_host = torch.arange(8)
+        engine = self.attach()
+        self.down.put(resume(1))
+        for number in range(4):
+            with engine.running(20):
+                zeros.cache["states"].zero_()
+                zeros.cache["counts"] = torch.zeros(8, dtype=torch.int64)
+                zeros.cache["shorter"] = torch.zeros(4)
+                zeros.cache["keys"] = torch.zeros(2, 8)
+                linear.output = torch.zeros(8)
+                linear.scale = torch.tensor(1.0)
+                scale.cache["step"] = torch.tensor(number + 2.0)
+        self.assertIsNone(engine.stopped)
+
     def test_tables_of_ones_and_what_a_pass_leaves_behind_are_no_copies(self) -> None:
         self.model = Model(torch.ones(8))
         self.model.layers[1].register_buffer("scale", torch.ones(8), persistent=False)
