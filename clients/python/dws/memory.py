@@ -16,6 +16,9 @@ from dws.errors import DwsError, InvalidArgumentError
 # Offsets of tensors in a region: a cache line, which is more than any element type needs.
 ALIGNMENT_BYTES = 64
 
+# An attribute of the views that are made here. The tensor that an array of numpy has as its base is another object.
+MARK = "_dws_view"
+
 ViewKind = Literal["numpy", "torch"]
 
 
@@ -103,7 +106,10 @@ class SharedRegion:
             if count == 0:  # frombuffer refuses it
                 return torch.empty(tuple(shape), dtype=torch_type)
             flat = torch.frombuffer(self._map, dtype=torch_type, count=count, offset=offset_bytes)
-            return flat.reshape(tuple(shape))
+            view = flat.reshape(tuple(shape))
+            for made in (flat, view):  # a view holds what it is a view of
+                setattr(made, MARK, True)
+            return view
 
     def bytes(self) -> np.ndarray[Any, Any]:
         """A view of the whole region."""

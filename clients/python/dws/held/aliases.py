@@ -24,6 +24,7 @@ from dws.arrays import is_torch, storage_of
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
 from dws.held.held_state import held_by_model
+from dws.memory import MARK
 
 _LOG = logging.getLogger(__name__)
 
@@ -253,7 +254,9 @@ class OldMemory:
 
 
 def _is_exported(tensor: Any) -> bool:
-    """Whether an array of numpy may have the memory of `tensor`: torch then refuses to resize its storage."""
+    """Whether `tensor` may be the base of an array of numpy: torch then refuses to resize its storage."""
+    if hasattr(tensor, MARK):
+        return False
     storage = storage_of(tensor)
     if hasattr(storage, "resizable"):
         return not storage.resizable()

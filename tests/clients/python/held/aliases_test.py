@@ -325,6 +325,20 @@ class AttachTest(unittest.TestCase):
         self.written(engine, 2.0)
         self.assertEqual(module.view.tolist(), [2.0] * 8)
 
+    def test_views_of_an_attach_before_leave_no_old_memory(self) -> None:
+        module = torch.nn.Linear(4, 2, bias=False).requires_grad_(False)
+        engine, views = self.attach(module)
+        engine.close()
+        with mock.patch.object(aliases._LOG, "warning") as warned:
+            engine, _ = self.attach(module)
+        warned.assert_not_called()
+        self.assertEqual(views["weight"].data_ptr(), module.weight.data_ptr())
+        engine.close()
+        array = views["weight"].numpy()
+        with self.assertLogs("dws.held.aliases", "WARNING"):
+            self.attach(module)
+        self.assertEqual(array.shape, (2, 4))
+
     def test_an_attach_that_is_refused_for_a_view_has_asked_no_receiver(self) -> None:
         module: Any = torch.nn.Linear(4, 2, bias=False)
         module.slab = torch.zeros(16)
