@@ -8,10 +8,13 @@ are followed; modules of Python, classes, and the submodules of the torch module
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import functools
+import gc
 import logging
 import types
+import weakref
 from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional
 
 import numpy as np
@@ -27,9 +30,15 @@ _OBJECTS_MAX = 20_000
 _MODEL_OBJECTS_MAX = 2_000_000
 # Tables of every torch module that hold no state of it.
 _HOOKS = frozenset({"_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks"})
-_TABLES = frozenset({"_parameters", "_buffers"})
+_SHOWN_AS_MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 _VALUES = (int, float, complex, str, bytes, bool, type(None), enum.Enum)
 _CLOSED = (types.ModuleType, type, types.BuiltinFunctionType, types.CodeType)
+# The globals of a module are reached by frames.
+_NEVER_OPENED = (types.ModuleType, type, types.CodeType, types.FrameType, types.TracebackType)
+_SEQUENCES = (list, tuple, collections.deque)
+_CONTAINERS = (dict, set, frozenset, *_SEQUENCES)
+# Types without hidden parts; functions refer to the globals of their module.
+_OPEN = frozenset({list, tuple, set, frozenset, collections.deque, types.FunctionType, types.MethodType, functools.partial})
 
 Path = tuple[str, ...]
 
@@ -101,7 +110,7 @@ def value_at(root: Any, path: Path) -> Any:
     """What a HeldState of `root` would have there now; None: nothing."""
     value = root
     for key in path:
-        parts = dict(_parts(value, value is root) or ())
+        parts = dict(_parts_if_any(value))
         if key not in parts:
             return None
         value = parts[key]
@@ -131,8 +140,8 @@ class Held(NamedTuple):
 
 
 def held_by_model(model: Any) -> Iterator[Held]:
-    """What a model, its submodules and their classes hold; hooks of modules count as held. An object of several places
-    has its first name.
+    """What a model, its submodules and their classes hold; hooks of modules count as held, and so do modules that are no
+    submodules, with theirs. An object of several places has its first name.
 
     Args:
       model: a torch module.
@@ -153,11 +162,10 @@ def held_by_model(model: Any) -> Iterator[Held]:
                 _LOG.warning("dws: the model holds more than %d objects: the rest is not looked at", len(seen) - 1)
                 return
             if is_torch(value) or isinstance(value, np.ndarray):
-                name = ".".join((*filter(None, (owner,)), *(key for key in path if key not in _TABLES)))
+                name = ".".join((*filter(None, (owner,)), *(key for key in path if key not in _SHOWN_AS_MEMBERS)))
                 yield Held(name, value, module, path, owner)
                 value = getattr(value, "__dict__", None) or {}  # a loader, and what that holds
-            if not isinstance(value, _CLOSED):
-                todo += [((*path, key), part) for key, part in reversed(_parts_if_any(value))]
+            todo += [((*path, key), part) for key, part in reversed(_parts_if_any(value))]
 
 
 def _of_class(module: Any) -> list[tuple[Path, Any]]:
@@ -172,11 +180,35 @@ def _of_class(module: Any) -> list[tuple[Path, Any]]:
 
 
 def _parts_if_any(value: Any) -> list[tuple[str, Any]]:
+    """All that can be found in an object, also by means that HeldState does not use."""
+    if isinstance(value, _NEVER_OPENED):
+        return []
+    parts: list[tuple[str, Any]] = []
     try:
-        return _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False) or []
+        if not isinstance(value, _CLOSED):
+            parts = _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False) or []
     except Exception as error:  # of an object that does not want to be looked at
         _LOG.debug("dws: a %s cannot be looked into: %r", type(value).__name__, error)
-        return []
+    return parts if type(value) in _OPEN else parts + _hidden_parts(value, parts)
+
+
+def _hidden_parts(value: Any, parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """What an object holds beside its parts: submodules, keys, and what only the garbage collector sees, such as the
+    results in a functools.lru_cache and the variables of a generator."""
+    held = None
+    with contextlib.suppress(Exception):  # an object that does not want to be looked at
+        held = value.__dict__
+    known = {id(held), *(id(part) for _, part in parts)}
+    hidden: list[tuple[str, Any]] = []
+    if isinstance(held, dict) and "_modules" in held:
+        hidden = [("_modules", held["_modules"])]
+    elif held and isinstance(value, _CONTAINERS):
+        hidden = [("__dict__", held)]
+    known.update(id(part) for _, part in hidden)
+    if isinstance(value, weakref.KeyedRef):  # of a WeakValueDictionary
+        hidden.append(("value", value()))
+    referents = [part for part in gc.get_referents(value) if not isinstance(part, (*_VALUES, *_NEVER_OPENED))]
+    return hidden + [(f"<{at}>", part) for at, part in enumerate(referents) if id(part) not in known]
 
 
 def put_at(root: Any, path: Path, tensor: Any) -> bool:
@@ -197,7 +229,7 @@ def _parts(value: Any, is_root: bool) -> Optional[list[tuple[str, Any]]]:
     """None: it has none that can be looked into."""
     if isinstance(value, dict):
         return [(str(key), part) for key, part in list(value.items())]
-    if isinstance(value, (list, tuple, collections.deque)):
+    if isinstance(value, _SEQUENCES):
         return [(str(index), part) for index, part in enumerate(list(value))]
     if isinstance(value, types.MethodType):
         return [("__self__", value.__self__), ("__func__", value.__func__)]
@@ -224,7 +256,9 @@ def _slots(kind: Any) -> tuple[str, ...]:
     found: list[str] = []
     for base in kind.__mro__:
         names = vars(base).get("__slots__", ())
-        found += [names] if isinstance(names, str) else names
+        private = f"_{base.__name__.lstrip('_')}"  # Python puts it before names such as "__cache"
+        for name in [names] if isinstance(names, str) else names:
+            found.append(f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name)
     return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import queue
 import types
 import unittest
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,9 @@ import torch
 import dws
 from dws.held import held_state
 from dws.held.held_state import HeldState, changed_values, tensor_at
+
+
+GLOBAL = torch.ones(9)
 
 
 class Handle:
@@ -128,6 +133,80 @@ class HeldStateTest(unittest.TestCase):
         held = found["1.kernel.slots.first"]
         self.assertEqual((held.owner, held.module), ("1", model[1]))
         self.assertIs(tensor_at(held.module, held.path), held.tensor)
+
+    def test_what_containers_without_attributes_and_hidden_modules_hold_is_found(self) -> None:
+        class Private:
+            __slots__ = ("__cache",)
+
+            def __init__(self, tensor: Any) -> None:
+                self.__cache = tensor
+
+        class Table(dict):  # type: ignore[type-arg]
+            pass
+
+        def results(tensor: Any) -> Any:
+            once = [tensor]
+            cached = functools.lru_cache(None)(lambda: once.pop())
+            cached()
+            return cached
+
+        def running(tensor: Any) -> Any:
+            def steps() -> Any:
+                local = tensor + 0
+                while True:
+                    yield local
+
+            generator = steps()
+            next(generator)
+            return generator
+
+        def queue_of(tensor: Any) -> Any:
+            made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            made.put(tensor)
+            return made
+
+        def table_of(tensor: Any) -> Any:
+            table = Table()
+            table.tensor = tensor
+            return table
+
+        def modules_of(tensor: Any) -> Any:
+            inner = torch.nn.Identity()
+            inner.register_buffer("cache", tensor)
+            return [torch.nn.ModuleDict({"a": torch.nn.Sequential(inner)})]
+
+        alive = [torch.zeros(2)]
+        made: dict[str, Any] = {
+            "a generator": running,
+            "cached results": results,
+            "a read-only dict": lambda tensor: types.MappingProxyType({"a": tensor}),
+            "a key": lambda tensor: {(1, tensor): None},
+            "a queue": queue_of,
+            "a method": lambda tensor: tensor.add,
+            "an operator": lambda tensor: tensor.__matmul__,
+            "an iterator": iter,
+            "a weak dict": lambda tensor: weakref.WeakValueDictionary(a=alive[-1]),
+            "a private slot": Private,
+            "a dict with attributes": table_of,
+            "modules in a list": modules_of,
+        }
+        for name, holder in made.items():
+            with self.subTest(name):
+                tensor = torch.rand(5)
+                alive.append(tensor)
+                model: Any = torch.nn.Sequential(torch.nn.ReLU())
+                model[0].holder = holder([tensor] if name == "an iterator" else tensor)
+                found = [held for held in held_state.held_by_model(model) if held.tensor.equal(tensor)]
+                self.assertTrue(found)
+                self.assertEqual(found[0].owner, "0")
+                self.assertTrue(tensor_at(found[0].module, found[0].path).equal(tensor))
+        self.assertEqual(found[0].name, "0.holder.0.a.0.cache")
+
+    def test_globals_that_functions_and_generators_refer_to_are_not_held(self) -> None:
+        model: Any = torch.nn.ReLU()
+        model.holder = [closing_over(torch.ones(2)), (GLOBAL for _ in range(3)), model.forward]
+        next(model.holder[1])
+        self.assertEqual([held.name for held in held_state.held_by_model(model)], ["holder.0.0"])
 
     def test_a_tensor_is_replaced_where_that_is_possible(self) -> None:
         layer: Any = torch.nn.Module()
