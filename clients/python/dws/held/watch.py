@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 
 # The passes after which a model is looked at. What a later one makes is not found.
 _LOOKS = frozenset({1, 2, 4, 8, 16, 32, 64})
+# Looks that may fail; each is made again after the next pass.
+_FAILURES = 16
 _SHOWN = 100
 
 
@@ -60,6 +62,8 @@ class CopyWatch:
         self._refuses = refuses
         self._guard = threading.Lock()
         self._passes = 0
+        self._is_due = False
+        self._failures = 0
         self._everything = True  # at the next look after a pass
         self._stream: Any = None  # of the last pass: what it has started there comes before a look
         # By name, what shows that a tensor is unchanged; none is kept alive. None: nothing was looked at yet.
@@ -112,19 +116,29 @@ class CopyWatch:
         with self._guard:
             self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
             self._passes += 1
-            return self._passes in _LOOKS and not _is_capturing()
+            self._is_due = self._is_due or self._passes in _LOOKS
+            return self._is_due and not _is_capturing()
 
     def look(self) -> Optional[str]:
         """As after_pass, of a pass that is counted. On any thread, before weights are written."""
         torch: Any = importlib.import_module("torch")
         with self._guard, torch.cuda.stream(self._stream):
-            everything, self._everything = self._everything, False
+            if not self._is_due:  # another thread has looked since the pass was counted
+                return None
             try:
                 # A kernel may have written into a tensor that was there before, and torch does not know it.
-                found, _ = self._look(everything)
+                found, _ = self._look(self._everything)
             except Exception as error:  # another thread changes what is looked at, for example
-                _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
-                return None
+                self._failures += 1
+                if self._failures <= _FAILURES or not self._refuses:
+                    self._is_due = self._failures <= _FAILURES
+                    _LOG.warning("dws: copies of weights could not be looked for after a pass: %s", error)
+                    return None
+                return (
+                    f"copies of weights cannot be looked for after forward passes: {type(error).__name__}: {error}. Make "
+                    "sure that nothing changes what the model holds at the end of a pass"
+                )
+            self._is_due = self._everything = False
         wrong = self._wrong(found)
         wrong = self.not_adopted(wrong)
         return f"a forward pass has made a copy of a weight: {explained(wrong)}" if wrong else None

@@ -285,6 +285,31 @@ class WatchTest(unittest.TestCase):
             self.assertIsNone(changing.after_pass())
         self.assertRegex(str(changing.after_pass()), COPY)
 
+    def test_a_look_that_fails_is_made_after_the_next_pass_and_failures_without_end_stop_the_engine(self) -> None:
+        engine = self.attach()
+        self.down.put(resume(1))
+        for _ in range(3):
+            with engine.running(20):
+                pass
+        with unittest.mock.patch.object(watch.CopyWatch, "_look", side_effect=RuntimeError("changed size")):
+            with self.assertLogs("dws.held.watch", "WARNING"):
+                self.run_pass(engine)
+        with engine.running(20):  # the fifth
+            pass
+        self.assertRegex(str(engine.stopped), COPY)
+        engine.close()
+        self.model = Model(torch.rand(8))
+        engine = self.attach()
+        self.down.put(resume(1))
+        with unittest.mock.patch.object(watch.CopyWatch, "_look", side_effect=RuntimeError("changed size")):
+            with self.assertLogs("dws.held.watch", "WARNING") as logged:
+                for _ in range(watch._FAILURES + 1):
+                    self.assertIsNone(engine.stopped)
+                    with engine.running(20):
+                        pass
+        self.assertEqual(len(logged.output), watch._FAILURES)
+        self.assertRegex(str(engine.stopped), "cannot be looked for .*RuntimeError: changed size")
+
     def test_other_tasks_run_during_a_look(self) -> None:
         engine = self.attach()
         self.down.put(resume(1))
