@@ -175,10 +175,7 @@ def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_R
     whole = tensor.detach().squeeze()
     along = [dim for dim in range(whole.dim() - 1) if whole.shape[dim] >= _WINDOW_MIN]
     for form in (rows, *(whole.movedim(dim, -1) for dim in along)):
-        leading = tuple(form.shape[:-1])
-        count = math.prod(leading)
-        picked = sorted({number * count // _ROWS for number in range(_ROWS)})
-        heads = _cast(_rows_at(_bits(form[..., :_HEAD_ELEMENTS]), picked).cpu(), tensor.dtype, dtype or tensor.dtype)
+        heads = _cast(_heads(form, _HEAD_ELEMENTS), tensor.dtype, dtype or tensor.dtype)
         begins = heads[:, :_RUN_ELEMENTS]
         # The usual case, of all rows together: a run at the row's begin, without padding in it.
         plain = _are_telling(begins) & (_bits(heads)[:, begins.shape[1] - 1 :] != 0).any(-1)
@@ -186,6 +183,19 @@ def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_R
             content = begin if is_plain else _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
             if content is not None:
                 yield _Run(name, content)
+
+
+def _heads(rows: Any, elements: int) -> Any:
+    """The first elements of some rows, as integers on the host."""
+    count = math.prod(rows.shape[:-1])
+    picked = sorted({number * count // _ROWS for number in range(_ROWS)})
+    return _rows_at(_bits(rows[..., :elements]), picked).cpu()
+
+
+def sample_of(tensor: Any) -> Optional[int]:
+    """A number that is another one if the first elements of some rows are; None: they cannot be read."""
+    rows = _as_rows(tensor) if _has_bits(tensor) else None
+    return None if rows is None else hash(_heads(rows, _RUN_ELEMENTS).numpy().tobytes())
 
 
 def _rows_at(rows: Any, numbers: list[int]) -> Any:

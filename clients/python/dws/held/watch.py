@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch
 from dws.held.aliases import Extents, extent_of
-from dws.held.copies import constant_copies, equal_copies, find_copies
+from dws.held.copies import constant_copies, equal_copies, find_copies, sample_of
 from dws.held.held_state import Held, held_by_model
 from dws.torch_module import named_tensors
 
@@ -153,7 +153,7 @@ class CopyWatch:
         """Copies by name, and the other tensors that were compared.
 
         Args:
-          everything: whether tensors are compared that were there at the last look, and that torch has not changed since.
+          everything: whether tensors are compared that were there at the last look, and seem unchanged.
         """
         weights = self._first_weights.among(self._weights())
         memory = Extents({**weights, **{f"updated {n}": tensor for n, tensor in enumerate(self._updated)}})
@@ -165,11 +165,12 @@ class CopyWatch:
             extent = None if id(tensor) in registered else extent_of(tensor)
             if extent is None or next(memory.overlapping(extent), None) is not None:
                 continue
-            version = None if not is_torch(tensor) or tensor.is_inference() else tensor._version
-            state = (id(tensor), extent, version)
-            states[held.name] = state
+            # Torch does not count what is written into arrays, inference tensors, and by kernels.
             is_kept = any(fnmatch.fnmatchcase(held.name, pattern) for pattern in self._kept)
-            if not is_kept and (everything or known is None or known.get(held.name) != state):
+            counts = is_torch(tensor) and not tensor.is_inference() and not is_kept
+            state = (id(tensor), extent, (tensor._version, sample_of(tensor)) if counts else None)
+            states[held.name] = state
+            if not is_kept and (everything or known is None or not counts or known.get(held.name) != state):
                 compared[held.name] = held
         self._known = states
         tensors = {n: t for n, held in compared.items() if (t := _as_torch(held.tensor)) is not None}

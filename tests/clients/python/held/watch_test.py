@@ -10,6 +10,7 @@ import unittest
 import unittest.mock
 from typing import Any
 
+import numpy as np
 import torch
 
 import dws
@@ -140,6 +141,34 @@ class WatchTest(unittest.TestCase):
             filled.data[:8].copy_(self.model.layers[1].weight)  # as a kernel does
         self.assertEqual(filled._version, 0)
         self.assertRegex(engine.stopped, "'layers.1.cache.filled' .Norm, .*copy of weight 'layers.1.weight'")
+
+    def test_what_later_passes_write_unseen_by_torch_is_found(self) -> None:
+        with torch.inference_mode():
+            inference = torch.zeros(16)
+
+        def into_inference(weight: Any) -> None:
+            with torch.inference_mode():
+                inference[:8].copy_(weight)
+
+        usual, array, scale = torch.zeros(2, 8), np.zeros(8, np.float32), torch.zeros(16, 8).t()
+        for name, held, write in (
+            ("inference", inference, into_inference),
+            ("usual", usual, lambda weight: usual.data[0].copy_(weight)),
+            ("array", array, lambda weight: np.copyto(array, weight.detach().numpy())),
+            ("strided", scale, lambda weight: scale.data[:, 3].copy_(weight)),
+        ):
+            with self.subTest(name):
+                self.model = Model(torch.rand(8))
+                self.model.layers[1].cache["filled"] = held
+                engine = self.attach()
+                self.down.put(resume(1))
+                with engine.running(20):
+                    pass
+                self.assertIsNone(engine.stopped)
+                with engine.running(20):
+                    write(self.model.layers[1].weight)
+                self.assertRegex(str(engine.stopped), "'layers.1.cache.filled' .*copy of weight 'layers.1.weight'")
+                engine.close()
 
     def test_a_copy_of_a_later_pass_stops_it_too_and_a_pass_that_fails_is_none(self) -> None:
         engine = self.attach()
