@@ -128,8 +128,16 @@ def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
 
 
 def _may_be_of(weight: Any, dtype: Any) -> bool:
-    """Whether a tensor of this type may be a cast of the weight."""
-    return _comparable(weight) and _castable(weight, dtype)
+    """Whether a tensor of this type may be a cast of the weight, or a view of its bits."""
+    return _comparable(weight) and (_castable(weight, dtype) or _is_view(weight.dtype, dtype))
+
+
+def _is_view(source: Any, dtype: Any) -> bool:
+    """Whether elements go from one type to the other by their bits: integers and other types of one size."""
+    torch: Any = importlib.import_module("torch")
+    return not (source.is_floating_point and dtype.is_floating_point) and bool(
+        torch.empty(0, dtype=source).element_size() == torch.empty(0, dtype=dtype).element_size()
+    )
 
 
 def _castable(weight: Any, dtype: Any) -> bool:
@@ -255,7 +263,9 @@ def _cast(bits: Any, source: Any, dtype: Any) -> Any:
     bits: of elements of the type `source`.
     """
     elements = bits.view(source)
-    return elements if source is dtype else elements.to(dtype)
+    if source is dtype:
+        return elements
+    return bits.view(dtype) if _is_view(source, dtype) else elements.to(dtype)
 
 
 def _keys(windows: Any) -> Any:

@@ -144,6 +144,17 @@ class CopiesTest(unittest.TestCase):
             with self.subTest(name), unittest.mock.patch.object(copies, name, value):
                 self.assertEqual(find_copies(weights, tensors), {"copy": "577"})
 
+    def test_bits_of_a_weight_in_a_type_of_the_same_size_are_a_copy(self) -> None:
+        weights = {**self.weights, "bytes": torch.randint(-99, 99, (16, 64), dtype=torch.int8)}
+        for name, copy in (
+            ("router", self.weights["router"].view(torch.int16).clone()),
+            ("norm", self.weights["norm"].view(torch.int32).clone()),
+            ("packed", self.weights["packed"].view(torch.float32).clone()),
+            ("bytes", weights["bytes"].view(torch.uint8).t().contiguous()),
+        ):
+            with self.subTest(name):
+                self.assertEqual(find_copies(weights, {"copy": copy}), {"copy": name})
+
     def test_each_weight_is_read_once_for_all_wider_tensors(self) -> None:
         weights = {f"scales.{number}": random(16, 56) for number in range(12)}
         tensors = {f"cache.{number}": random(32, 96) for number in range(12)}
