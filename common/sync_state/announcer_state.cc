@@ -7,6 +7,7 @@
 #include "common/base/printable.h"
 #include "common/base/utf8.h"
 #include "common/model/limits.h"
+#include "common/sync_state/presence_limits.h"
 
 namespace dws {
 namespace {
@@ -213,21 +214,23 @@ bool AnnouncerState::LeftOut(const Receiver& receiver, TimePoint now) const {
          now - *receiver.behind_since >= laggard_after_;
 }
 
+bool AnnouncerState::RefusedLately(const Receiver& receiver, TimePoint now) {
+  return !receiver.last_error.empty() && receiver.absent_since.has_value() &&
+         now - *receiver.absent_since < limits::kRefusedReturnWait;
+}
+
 WaitTally AnnouncerState::Tally(WeightVersion version, TimePoint now) const {
   WaitTally tally;
   for (const auto& [id, receiver] : receivers_) {
-    if (!receiver.connection.has_value()) {
-      if (receiver.awaited) {
-        tally.awaited.push_back(id);
-      } else if (receiver.absent_since.has_value()) {
-        tally.absent.push_back(id);
-      }
-      continue;
-    }
-    if (receiver.committed >= version) {
+    const bool present = receiver.connection.has_value();
+    if (present && receiver.committed >= version) {
       tally.committed.push_back(id);
-    } else {
+    } else if (present || (receiver.committed < version && RefusedLately(receiver, now))) {
       (LeftOut(receiver, now) ? tally.left_out : tally.missing).push_back(id);
+    } else if (receiver.awaited) {
+      tally.awaited.push_back(id);
+    } else if (receiver.absent_since.has_value()) {
+      tally.absent.push_back(id);
     }
   }
   return tally;

@@ -7,8 +7,9 @@
 // whatever its nonce; a new connection clears the nonce and keeps the versions. A report of a
 // version that this process has not published yet counts until it is published, then only if the
 // state tokens are the same. Policy all waits for those that are present, and after a restart for
-// those that were present before it; it leaves out a receiver that has committed nothing for the
-// time of the policy, while others did.
+// those that were present before it. One whose last report was a refusal counts as present between
+// its connections: it ends each after limits::kRefusedStreamMax. Policy all leaves out a receiver
+// that has committed nothing for the time of the policy, while others did.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,9 @@ struct WaitCondition {
   uint32_t quorum = 1;
 };
 
-// How far the receivers are with one version. Ids ascending; each present receiver is in exactly
-// one of the first two or, left out, in the third; the others are not connected.
+// How far the receivers are with one version. Ids ascending; each present receiver, and each that
+// refuses and was present less than limits::kRefusedReturnWait ago, is in exactly one of the first
+// two or, left out, in the third; the others are not connected.
 struct WaitTally {
   std::vector<std::string> committed;  // at or above the version
   std::vector<std::string> missing;    // the others
@@ -144,6 +146,8 @@ class AnnouncerState {
   Receiver* Find(ConnectionId connection, const StreamId& stream);
   void Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now);
   static void ClearVersions(Receiver& receiver);
+  // Its last report was a refusal, and it is likely to connect again.
+  static bool RefusedLately(const Receiver& receiver, TimePoint now);
   // Whether a receiver has committed more.
   bool AnyAbove(std::optional<WeightVersion> version) const;
   void ClearVersions();

@@ -30,6 +30,8 @@ inline constexpr std::chrono::seconds kStepStillMax{60};
 inline constexpr std::chrono::seconds kKnownReceiversSaveInterval{1};
 inline constexpr std::chrono::seconds kReceiverReturnWait{600};  // that policy all waits for one
 inline constexpr std::chrono::hours kReceiverForgottenAfter{24};
+// That policy all waits for one that is not connected and whose last report was a refusal.
+inline constexpr std::chrono::milliseconds kRefusedReturnWait{2 * kReconnectDelayMax};
 
 // An engine's boundaries, a call each of its ranks or of what drives it: that are open, and that
 // wait for a commit to end.

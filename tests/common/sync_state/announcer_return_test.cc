@@ -42,6 +42,46 @@ struct Sender {
 
 }  // namespace
 
+TEST_CASE("a receiver that refuses is waited for between its connections", "[protocol]") {
+  Sender sender;
+  const ConnectionId good = sender.Connect("good");
+  sender.Connect("away");
+  ConnectionId refusing = sender.Connect("refuses");
+  REQUIRE(sender.state.OnNack(refusing, sender.state.NextNonce(refusing, true), kStream, "older"));
+  sender.Commit(good, 1, 0);
+  sender.state.Disconnect(ConnectionId(2), At(0));  // it has said nothing: absent at once
+  // It ends its stream and is back after the longest delay, until it is left out like a laggard.
+  sender.state.Disconnect(refusing, At(6));
+  for (const int now : {6, 7, 8}) {
+    CHECK_FALSE(sender.Met(1, now));
+    const WaitTally tally = sender.state.Tally(WeightVersion(1), At(now));
+    CHECK(tally.missing == Names{"refuses"});
+    CHECK(tally.absent == Names{"away"});
+  }
+  refusing = sender.Connect("refuses", 8);
+  CHECK_FALSE(sender.Met(1, 8));
+  sender.state.Disconnect(refusing, At(9));
+  CHECK_FALSE(sender.Met(1, 9));
+  CHECK(sender.Met(1, 10));
+  CHECK(sender.state.Tally(WeightVersion(1), At(10)).left_out == Names{"refuses"});
+  // It did not come back.
+  CHECK(sender.Met(1, 13));
+  CHECK(sender.state.Tally(WeightVersion(1), At(13)).absent == Names{"away", "refuses"});
+}
+
+TEST_CASE("a receiver that refuses a later version is not waited for with an earlier one",
+          "[protocol]") {
+  Sender sender;
+  sender.Commit(sender.Connect("good"), 2, 0);
+  const ConnectionId refusing = sender.Connect("refuses");
+  sender.Commit(refusing, 1, 0);
+  REQUIRE(sender.state.OnNack(refusing, sender.state.NextNonce(refusing, true), kStream, "bad"));
+  sender.state.Disconnect(refusing, At(1));
+  CHECK(sender.Met(1, 1));
+  CHECK_FALSE(sender.Met(2, 1));
+  CHECK(sender.Met(2, 5));
+}
+
 TEST_CASE("the laggard time of an awaited receiver starts when it is back", "[protocol]") {
   Sender sender;
   sender.state.Remember("awaited", /*awaited=*/true);
