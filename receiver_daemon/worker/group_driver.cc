@@ -182,9 +182,9 @@ bool GroupDriver::Stage() {
   } else {
     board_.SetStage("idle", std::nullopt);
   }
-  work_.trouble = status.ok() ? ""
-                              : fmt::format("version {} cannot be staged: {}", at.version.value(),
-                                            Message(status));
+  work_.trouble = status.ok() || draining ? ""
+                                          : fmt::format("version {} cannot be staged: {}",
+                                                        at.version.value(), Message(status));
   if (status.ok()) {
     DWS_CHECK(!work_.staged.has_value() && prepared->target.at() == at);
     work_.staged = Staged{.round = order.what.round,
@@ -319,9 +319,21 @@ void GroupDriver::Obey(const RecordSettled& order) {
   }
 }
 
+bool GroupDriver::HasNothingToReach() const {
+  ReceiverView view{.drained = parts_.desk.draining(),
+                    .resync = parts_.desk.resync() != nullptr,
+                    .live = engine_.live().at,
+                    .drifted = engine_.live().drifted,
+                    .target = std::nullopt};
+  if (const auto target = parts_.subscription.Target()) view.target = target->at();
+  const ReceiverStep step = NextStep(view);
+  return step == ReceiverStep::kHold || step == ReceiverStep::kCurrent;
+}
+
 void GroupDriver::Show() {
   const std::string waits_for = parts_.group.view().waits_for;
   if (engine_.live().proved() && engine_.released()) {
+    if (HasNothingToReach()) work_.trouble.clear();
     if (work_.trouble.empty()) {
       board_.SetTrouble(waits_for);
     } else {

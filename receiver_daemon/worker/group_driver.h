@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/ledger/version_ledger.h"
+#include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/transfer/sender_group.h"
@@ -94,6 +95,8 @@ class GroupDriver final : public VersionDriver {
   Result<Prepared> Prepare(const StageOrder& order, const SyncTarget& target, bool resync);
   Status Commit(const Prepared& prepared);
   void NotePause(TimePoint since);
+  // No version is tried: it is drained, or its engine has the newest one that is offered.
+  bool HasNothingToReach() const;
   void Show();
 
   const Parts parts_;

@@ -162,6 +162,40 @@ TEST_CASE("a version that cannot be staged is not committed by the others", "[gr
   }));
 }
 
+TEST_CASE("a member does not count as stale for a version that is no longer offered", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.RunFirstVersion();
+  trainer.fail_objects = UnavailableError("the sender went away");
+  pair.Offer({1, trainer.Publish()});
+  pair.Run();
+  REQUIRE_THAT(pair.leader.worker.status().trouble, Catch::Contains("the sender went away"));
+  pair.Offer(GENERATE(std::vector<uint64_t>{}, std::vector<uint64_t>{1}));
+  for (int i = 0; i < 2; ++i) {
+    pair.Run();
+    for (Daemon* daemon : {&pair.leader, &pair.member}) {
+      CHECK(daemon->worker.status().ready);
+      CHECK(daemon->worker.status().stale == "");
+      daemon->clock.Jump(limits::kStaleAfterDefault);
+    }
+  }
+}
+
+TEST_CASE("a member is not stale when the drain that kept it from staging is undone", "[group]") {
+  FakeTrainer trainer(OneRank());
+  Pair pair(trainer);
+  pair.RunFirstVersion();
+  pair.member.desk.SetDraining(true);
+  pair.Offer({1, trainer.Publish()});
+  pair.Run();
+  CHECK(pair.member.worker.status().trouble == "");
+  pair.member.clock.Jump(limits::kStaleAfterDefault);
+  pair.Run();
+  pair.member.desk.SetDraining(false);
+  REQUIRE(pair.member.worker.Step().ok());
+  CHECK(pair.member.readiness.back() == "ready");
+}
+
 TEST_CASE("a transfer for a round that was given up ends at its next byte", "[group]") {
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
