@@ -165,13 +165,14 @@ void WorkerBoard::SetTrouble(std::string trouble) {
 void WorkerBoard::SetFailure(std::string trouble) {
   MutexLock lock(mutex_);
   status_.trouble = std::move(trouble);
-  if (!failing_since_.has_value()) failing_since_ = parts_.clock.Now();
+  failed_at_ = parts_.clock.Now();
+  if (!failing_since_.has_value()) failing_since_ = failed_at_;
 }
 
 std::string WorkerBoard::Failing() const {
   const Duration after = options_.stale.after;
   if (!own_ready_ || !failing_since_.has_value()) return "";
-  if (parts_.clock.Now() - *failing_since_ < after) return "";
+  if (failed_at_ - *failing_since_ < after) return "";
   return fmt::format("no newer version was reached for more than {} s: {}",
                      std::chrono::ceil<std::chrono::seconds>(after).count(), status_.trouble);
 }

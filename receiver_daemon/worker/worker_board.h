@@ -60,8 +60,9 @@ class WorkerBoard {
   // A full version that was read while it was captured.
   void CountEarly(bool staged);
   void SetTrouble(std::string trouble);
-  // The target was tried and not reached. Once that was all for StaleRule::after, the version of the
-  // engine counts as stale; any other trouble, or none, ends that.
+  // The target was tried and not reached. Once a failure comes StaleRule::after or more after the
+  // first, the version of the engine counts as stale; any other trouble, or none, ends that. Time
+  // that the next attempt takes does not count before it has failed too.
   void SetFailure(std::string trouble);
   // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
   // recorded.
@@ -88,6 +89,7 @@ class WorkerBoard {
   mutable Mutex mutex_;
   WorkerStatus status_ GUARDED_BY(mutex_);
   std::optional<TimePoint> failing_since_ GUARDED_BY(mutex_);
+  TimePoint failed_at_ GUARDED_BY(mutex_);     // the last time, if failing_since_ is set
   bool own_ready_ GUARDED_BY(mutex_) = false;  // by SetReadiness
   std::string own_reason_ GUARDED_BY(mutex_);
   struct Reading {

@@ -327,6 +327,33 @@ TEST_CASE("an engine that reaches no newer version is not ready once it is stale
   CHECK(client.Holds(trainer, 5));
 }
 
+TEST_CASE("a second attempt that takes long does not make an engine stale", "[worker]") {
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  trainer.fail_objects = UnavailableError("the way is shut");
+  daemon.Offer({1, trainer.Publish()});
+  REQUIRE(absl::IsUnavailable(daemon.worker.Step()));
+
+  bool looked = false;
+  trainer.fail_objects = OkStatus();
+  trainer.damage_object = [&](auto&) {
+    daemon.clock.Jump(2 * limits::kStaleAfterDefault);
+    daemon.worker.ShowReadiness();
+    CHECK(daemon.worker.status().ready);
+    CHECK(daemon.worker.status().stale == "");
+    looked = true;
+  };
+  REQUIRE(daemon.worker.Step().ok());
+  CHECK(looked);
+  CHECK(client.running == 2);
+}
+
 TEST_CASE("full tensors that do not come by the required way are rejected to their sender",
           "[worker]") {
   FakeTrainer trainer(OneRank());
