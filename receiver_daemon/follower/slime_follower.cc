@@ -139,6 +139,7 @@ Status SlimeFollower::Step() {
   const PulseWork work(parts_.pulse);
   BeginStep();
   incomplete_.reset();
+  unproved_ = false;
   BeginLooking();
   Status status = Open();
   DWS_CHECK(!status.ok() || local_ != nullptr);
@@ -230,11 +231,11 @@ Result<bool> SlimeFollower::ApplyNext() {
   const TimePoint begin = parts_.clock.Now();
   const auto applied = versions_.ApplyNext(*local_);
   incomplete_ = versions_.incomplete();
+  unproved_ = !applied.ok() && versions_.unproved();
   const TimePoint end = parts_.clock.Now();
   MutexLock lock(mutex_);
   view_.newest = versions_.newest();
   view_.listed = view_.listed || applied.ok();
-  view_.unproved = !applied.ok() && local_->unproved();
   if (!applied.ok() || !applied->has_value()) {
     if (!applied.ok()) return applied.status();
     return false;
@@ -326,6 +327,7 @@ void SlimeFollower::EndStep(const Status& status) {
     DWS_CHECK(stepping_);
     stepping_ = false;
     view_.trouble = status.ok() ? "" : std::string(Message(status));
+    view_.unproved = unproved_;
     view_.waits_for = incomplete_.has_value() ? incomplete_->missing : "";
     watch_.Observe(status.ok(), parts_.clock.Now());
     if (status.ok() && incomplete_.has_value() && incomplete_->has_files) {

@@ -150,6 +150,7 @@ class SlimeFollower {
   std::unique_ptr<slime::LocalCheckpoint> local_;
   std::unique_ptr<EngineLoader> engine_;                        // null: no engine is controlled
   std::optional<IncompleteVersion> incomplete_;                 // at this step
+  bool unproved_ = false;                                       // at this step
   slime::BaseProof last_proof_ = slime::BaseProof::kNotNeeded;  // of the version applied last
 
   Mutex telling_mutex_;  // held during on_readiness, so calls are in order

@@ -113,6 +113,7 @@ std::optional<uint64_t> VersionApplier::NewestFull(const slime::LocalCheckpoint&
 
 Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint& checkpoint) {
   incomplete_before_ = std::exchange(incomplete_, std::nullopt);
+  unproved_ = false;
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> versions, List());
   const uint64_t local = checkpoint.version();
   const TimePoint begin = clock_.Now();
@@ -169,11 +170,17 @@ Result<VersionApplier::Applied> VersionApplier::Apply(slime::LocalCheckpoint& ch
   const TimePoint begin = clock_.Now();
   const auto written = IndexTime(version);
   Result<slime::ApplyReport> report = slime::ApplyReport();
+  std::optional<bool> unproved;  // nullopt: refused before, and not read again
   const Status status = UnlessRefused(version, written, [&] {
     report = checkpoint.Apply(PathOf(version));
+    unproved = checkpoint.unproved();
     return report.status();
   });
   if (absl::IsUnavailable(status) && !checkpoint.halfway()) return Await(version, begin, status);
+  if (const auto refusal = refusals_.find(version); refusal != refusals_.end()) {
+    if (unproved.has_value()) refusal->second.unproved = *unproved;
+    unproved_ = refusal->second.unproved;
+  }
   DWS_RETURN_IF_ERROR(status);
   DWS_CHECK(report.ok());  // `work` ran: a refused version has an error
   refusals_.clear();

@@ -48,6 +48,8 @@ class VersionApplier {
   // A refused version is read again when its index has changed, or after ten times as long as
   // reading it took.
   Result<std::optional<slime::ApplyReport>> ApplyNext(slime::LocalCheckpoint& local);
+  // The last ApplyNext was refused because nothing proves what the next version was made from.
+  bool unproved() const { return unproved_; }
   // What the last ApplyNext waits for.
   const std::optional<IncompleteVersion>& incomplete() const { return incomplete_; }
   // The checkpoint was replaced by another: forgets what was refused or incomplete.
@@ -84,6 +86,7 @@ class VersionApplier {
     Time index_time;
     TimePoint until;
     Status status;
+    bool unproved = false;
   };
 
   const std::string folder_;
@@ -92,6 +95,7 @@ class VersionApplier {
   const Duration incomplete_max_;
   const std::function<void()> on_begin_;
   uint64_t newest_ = 0;
+  bool unproved_ = false;
   std::optional<IncompleteVersion> incomplete_;
   std::optional<IncompleteVersion> incomplete_before_;  // at the look before
   Seen seen_;                                           // files of that version

@@ -46,6 +46,29 @@ TEST_CASE("a delta whose base was removed is refused and a full checkpoint is ta
   CHECK(slime::Load(job.local) == job.weights);
 }
 
+TEST_CASE("a version that nothing proves is reported only as long as it is the reason",
+          "[follower]") {
+  Job job;
+  const auto follower = job.Follow();
+  job.Publish(1);
+  REQUIRE(follower->Step().ok());
+  fs::remove_all(job.PathOf(1));
+  REQUIRE(follower->Step().ok());
+  job.Publish(2);
+  REQUIRE_FALSE(follower->Step().ok());
+  REQUIRE(follower->view().unproved);
+
+  if (GENERATE(false, true)) {
+    fs::rename(job.versions, job.versions + " unmounted");
+  } else {
+    job.Publish(3);
+    fs::remove_all(job.PathOf(2));
+  }
+  CHECK_THAT(Text(follower->Step()), !Contains("nothing proves"));
+  CHECK_FALSE(follower->view().trouble.empty());
+  CHECK_FALSE(follower->view().unproved);
+}
+
 TEST_CASE("the next version is followed after the loaded one is removed if no proof is wanted",
           "[follower]") {
   Job job;
