@@ -55,11 +55,15 @@ struct FollowerView {
   bool stale = false;                // that is longer than StaleRule::after
   double seconds_since_version = 0;  // since the version last changed, or the start
 
-  // The version that counts: the engine's, if there is one; 0: unknown.
-  uint64_t current() const { return (has_engine ? loaded : version).value_or(0); }
+  // The version that counts: the engine's, if there is one; nullopt: unknown.
+  std::optional<uint64_t> known() const { return has_engine ? loaded : version; }
+  uint64_t current() const { return known().value_or(0); }
   uint64_t lag() const { return newest > current() ? newest - current() : 0; }
-  // False: no newer version was seen, and the folder cannot be looked at.
-  bool lag_known() const { return lag() > 0 || (listed && trouble.empty()); }
+  // False: the version that counts is unknown, or no newer one was seen and the folder cannot be
+  // looked at.
+  bool lag_known() const {
+    return known().has_value() && (lag() > 0 || (listed && trouble.empty()));
+  }
 };
 
 // Lifecycle: Start, then Stop, which must come before the destructor. All references outlive it.

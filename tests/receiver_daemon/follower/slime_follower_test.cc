@@ -48,9 +48,12 @@ TEST_CASE("the checkpoint is not patched while the engine may still be loading i
   job.engine.answers["connect"] = UnavailableError("it starts");
   CHECK_FALSE(follower->Step().ok());
   CHECK(follower->view().version == 0);
+  CHECK(follower->view().newest == 1);
+  CHECK_FALSE(follower->view().lag_known());  // nobody knows what the engine has loaded
   job.engine.answers.clear();
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 1);
+  CHECK(follower->view().lag_known());
 
   // The engine dies and restarts: it may read the files before it listens.
   job.Publish(2);
