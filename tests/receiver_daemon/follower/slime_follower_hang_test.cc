@@ -15,24 +15,29 @@
 
 namespace dws {
 
-TEST_CASE("a follower stays ready while its step makes progress and not when it hangs",
-          "[follower]") {
+namespace {
+
+// A follower and its folder, on a file system that can hang.
+struct Mount {
+  Mount() {
+    std::filesystem::create_directories(folder.File("versions"));
+    slime::WriteBase(folder.File("local"), slime::RandomWeights(1));
+  }
+
   TempFolder folder;
-  std::filesystem::create_directories(folder.File("versions"));
-  slime::WriteBase(folder.File("local"), slime::RandomWeights(1));
   PosixFileSystem disk;
-  HangingFileSystem files(disk);
-  ThreadPool pool(1);
+  HangingFileSystem files{disk};
+  ThreadPool pool{1};
   JumpingClock clock;
   Pulse pulse;
   bool ready = false;
   std::string reason;
-  SlimeFollower follower({.files = files,
+  SlimeFollower follower{{.files = files,
                           .pool = pool,
                           .clock = clock,
                           .make_control = nullptr,
                           .on_readiness =
-                              [&](bool now, const std::string& why) {
+                              [this](bool now, const std::string& why) {
                                 ready = now;
                                 reason = why;
                               },
@@ -40,74 +45,58 @@ TEST_CASE("a follower stays ready while its step makes progress and not when it 
                          {.folder = folder.File("versions"),
                           .checkpoint = folder.File("local"),
                           .poll = std::chrono::milliseconds(1),
-                          .pause_timeout = std::chrono::seconds(1)});
-  REQUIRE(follower.Step().ok());
-  CHECK(ready);
-  clock.Jump(std::chrono::hours(1));  // between steps no progress is expected
-  follower.ShowReadiness();
-  CHECK(ready);
+                          .pause_timeout = std::chrono::seconds(1)}};
+};
 
-  files.Hang();
+}  // namespace
+
+TEST_CASE("a follower stays ready while its step makes progress and not when it hangs",
+          "[follower]") {
+  Mount it;
+  REQUIRE(it.follower.Step().ok());
+  CHECK(it.ready);
+  it.clock.Jump(std::chrono::hours(1));  // between steps no progress is expected
+  it.follower.ShowReadiness();
+  CHECK(it.ready);
+
+  it.files.Hang();
   std::atomic<bool> stepped = false;
-  std::thread stepping([&] { stepped = follower.Step().ok(); });
-  const bool hangs = Eventually([&] { return files.holds_list(); });
-  follower.ShowReadiness();
+  std::thread stepping([&] { stepped = it.follower.Step().ok(); });
+  const bool hangs = Eventually([&] { return it.files.holds_list(); });
+  it.follower.ShowReadiness();
   for (int i = 0; i < 10; ++i) {
-    clock.Jump(limits::kStepStillMax - std::chrono::seconds(1));
-    pulse.Beat();
-    follower.ShowReadiness();
+    it.clock.Jump(limits::kStepStillMax - std::chrono::seconds(1));
+    it.pulse.Beat();
+    it.follower.ShowReadiness();
   }
-  const bool ready_with_progress = ready;
-  clock.Jump(limits::kStepStillMax);
-  follower.ShowReadiness();
-  const bool ready_without = ready;
-  const double failing = follower.view().seconds_failing;
-  files.Release();
+  const bool ready_with_progress = it.ready;
+  it.clock.Jump(limits::kStepStillMax);
+  it.follower.ShowReadiness();
+  const bool ready_without = it.ready;
+  const double failing = it.follower.view().seconds_failing;
+  it.files.Release();
   stepping.join();
   CHECK(stepped);
   CHECK(hangs);
   CHECK(ready_with_progress);
   CHECK_FALSE(ready_without);
   CHECK(failing >= limits::kStepStillMax.count());
-  CHECK(ready);  // the step has ended
-  CHECK(follower.view().seconds_failing == 0);
+  CHECK(it.ready);  // the step has ended
+  CHECK(it.follower.view().seconds_failing == 0);
 }
 
 TEST_CASE("a first look that takes long does not make a follower stale", "[follower]") {
-  TempFolder folder;
-  std::filesystem::create_directories(folder.File("versions"));
-  slime::WriteBase(folder.File("local"), slime::RandomWeights(1));
-  PosixFileSystem disk;
-  HangingFileSystem files(disk);
-  ThreadPool pool(1);
-  JumpingClock clock;
-  Pulse pulse;
-  bool ready = false;
-  std::string reason;
-  SlimeFollower follower({.files = files,
-                          .pool = pool,
-                          .clock = clock,
-                          .make_control = nullptr,
-                          .on_readiness =
-                              [&](bool now, const std::string& why) {
-                                ready = now;
-                                reason = why;
-                              },
-                          .pulse = &pulse},
-                         {.folder = folder.File("versions"),
-                          .checkpoint = folder.File("local"),
-                          .poll = std::chrono::milliseconds(1),
-                          .pause_timeout = std::chrono::seconds(1)});
-  files.Hang(folder.File("versions"));
+  Mount it;
+  it.files.Hang(it.folder.File("versions"));
   std::atomic<bool> stepped = false;
-  std::thread stepping([&] { stepped = follower.Step().ok(); });
-  const bool looks = Eventually([&] { return files.holds_list(); });
-  follower.ShowReadiness();
-  clock.Jump(limits::kStaleAfterDefault + std::chrono::seconds(1));
-  pulse.Beat();
-  follower.ShowReadiness();
-  const std::string said = ready ? "ready" : reason;
-  files.Release();
+  std::thread stepping([&] { stepped = it.follower.Step().ok(); });
+  const bool looks = Eventually([&] { return it.files.holds_list(); });
+  it.follower.ShowReadiness();
+  it.clock.Jump(limits::kStaleAfterDefault + std::chrono::seconds(1));
+  it.pulse.Beat();
+  it.follower.ShowReadiness();
+  const std::string said = it.ready ? "ready" : it.reason;
+  it.files.Release();
   stepping.join();
   CHECK(stepped);
   CHECK(looks);
