@@ -12,7 +12,7 @@
 namespace dws {
 namespace {
 constexpr size_t kCommitTimesMax = 64;
-// Of one rank a delta, and full tensors of what it did not lead to.
+// A receiver fetches at most a delta of the rank, and full tensors where that did not succeed.
 constexpr uint64_t kReportBytesMax = 2 * limits::kObjectBytesMax;
 constexpr double kReportSecondsMax = 7 * 86'400;
 

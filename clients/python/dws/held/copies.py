@@ -35,7 +35,7 @@ _RUN_ELEMENTS = 64
 # Elements that have to be found of a tensor that has as many, and distinct ones in each run.
 _FOUND_ELEMENTS = 16
 _DISTINCT = 4
-# Of a tensor that may be a copy: rows that are looked at, and how far its first elements may lie in a row.
+# How many rows of a tensor are looked at, and within how many elements of a row a copied run has to begin.
 _ROWS = 16
 _HEAD_ELEMENTS = 256
 # A weight of at most so many elements is searched at each place; of others, so many places in a row.
@@ -48,7 +48,7 @@ _SMALL_WINDOWS = 1 << 23
 # Tensors that rows of weights are looked for in, and weights whose rows are: with fewer elements, so many of them.
 _WIDE_ELEMENTS = 1 << 26
 _NARROW = 1024
-# Of a tensor that is compared as a whole.
+# A tensor of more elements is not compared as a whole.
 _EQUAL_ELEMENTS = 1 << 22
 # Places of a weight that are compared for one window.
 _HITS = 64

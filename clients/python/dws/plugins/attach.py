@@ -20,7 +20,7 @@ from dws.plugins.canonical import Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
 from dws.plugins.processed import EngineProcessing, ProcessedLayers
-from dws.plugins.refreshed import RefreshedCopies
+from dws.plugins.refreshed import Refreshed
 from dws.plugins.step_gate import Minimum, StepGate
 from dws.receiver_link import ATTACH_TIMEOUT_SECONDS
 from dws.torch_module import named_tensors
@@ -226,7 +226,7 @@ def _weights(processed: ProcessedLayers, mapping: Mapped) -> dict[str, Any]:
 
 def _refreshed(
     watch: CopyWatch, processing: Optional[EngineProcessing], derives: bool
-) -> Optional[RefreshedCopies]:
+) -> Optional[Refreshed]:
     """What the engine brings up to date of what the model has made of its weights, or comes to make; None: it has no
     call for that.
 
@@ -241,11 +241,11 @@ def _refreshed(
     call = None if processing is None else processing.refresh()
     refreshed = None
     if call is not None:
-        refreshed = RefreshedCopies(call)
+        refreshed = Refreshed(call)
         if not derives:
             refreshed.adopt_made(beside, copies)
-            watch.updates(held.tensor for held, _ in refreshed.copies.values())
-            copies = {name: each for name, each in copies.items() if name not in refreshed.copies}
+            watch.updates(held.tensor for held in refreshed.adopted.values())
+            copies = {name: each for name, each in copies.items() if name not in refreshed.adopted}
         watch.adopt = refreshed.adopt
         copies = watch.not_adopted(copies)
     if copies:

@@ -1,10 +1,15 @@
-"""What an engine makes of weights by a call of its own, such as SGLang's post_load_weights, which brings it up to date.
+"""Tensors that an engine computes from weights by a call of its own, such as SGLang's post_load_weights. The call runs
+again after each commit and brings them up to date.
 
-A trial shows which tensors these are. Before the attach the call runs once: what it makes anew or writes is derived from
-weights, whatever it computes. Copies that it does not write so that torch sees it, or that a pass has made later, get other
-elements: those that have their elements again after the call are made by it. Weights are not written. After a commit the
-call runs again. A tensor that the call makes anew is copied into the one that the engine has had all the time, which
-CUDA graphs know, and that is put back.
+Two trials show which tensors the call makes. Neither writes weights.
+
+1. `adopt_made` runs the call once before the attach. A tensor that the call replaces, or writes so that torch counts it,
+   is adopted, whatever it computes.
+2. `adopt` tries copies of weights that trial 1 has left, or that a forward pass has made later. It writes other elements
+   into them and runs the call. A copy that has its own elements again is adopted.
+
+CUDA graphs know the tensors that the engine had at the attach. If the call replaces one, its elements are copied into the
+engine's tensor, and that is put back in its place.
 """
 
 from __future__ import annotations
@@ -23,24 +28,24 @@ _LOG = logging.getLogger(__name__)
 Copies = Mapping[str, tuple[Held, str]]
 
 
-class RefreshedCopies:
+class Refreshed:
     """Threads: one at a time.
 
     Attributes:
-      copies: what the call brings up to date; also what it computes of several weights, or of none by name.
+      adopted: the tensors that `run` brings up to date, by name.
     """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
-        self.copies: dict[str, tuple[Held, str]] = {}
+        self.adopted: dict[str, Held] = {}
 
     def adopt_made(self, beside: Iterable[Held], copies: Copies) -> None:
-        """Tries the call before the attach; `run` brings up to date what it makes anew or writes. Copies have the elements
-        that they had when it returns; so has everything that it makes anew, if it raises.
+        """Runs the call before the attach and adopts the tensors that it replaces or writes. Copies keep their elements. If
+        this raises, the engine's tensors are back in their places.
 
         Args:
           beside: tensors of the model that are neither weights nor copies.
-          copies: those that the call makes with other elements than they have are left to `adopt`.
+          copies: a copy that gets other elements from the call than it has is not adopted.
 
         Raises:
           LayoutError: as `run`.
@@ -52,18 +57,17 @@ class RefreshedCopies:
         writes = {name: _writes_of(held.tensor) for name, held in tensors.items()}
         try:
             self._run_call(next(iter(tensors.values())).tensor.device)
-            made = {name: held for name, held in tensors.items() if _is_made(held, writes[name])}
-            self.copies = {name: (held, "") for name, held in made.items()}
+            self.adopted = {name: held for name, held in tensors.items() if _is_made(held, writes[name])}
             self._put_back()
         except BaseException:
-            self.copies = {}
+            self.adopted = {}
             for held in tensors.values():
                 put_at(held.module, held.path, held.tensor)
             _restore(tensors, elements)
             raise
         other = {n: was for n, was in elements.items() if not bytes_of(tensors[n].tensor).equal(bytes_of(was))}
         _restore(tensors, other)
-        self.copies = {name: each for name, each in self.copies.items() if name not in other}
+        self.adopted = {name: held for name, held in self.adopted.items() if name not in other}
 
     def adopt(self, copies: Copies) -> list[str]:
         """Tries the call, while no pass runs. Copies have the elements that they had when it returns.
@@ -71,10 +75,10 @@ class RefreshedCopies:
         Returns:
           the names of those that the call brings up to date, and `run` from now on.
         """
-        known = self.copies
-        tried = {name: each for name, each in copies.items() if is_torch(each[0].tensor)}
-        self.copies = {**known, **tried}
-        tensors = {name: held.tensor for name, (held, _) in tried.items()}
+        known = self.adopted
+        tried = {name: held for name, (held, _) in copies.items() if is_torch(held.tensor)}
+        self.adopted = {**known, **tried}
+        tensors = {name: held.tensor for name, held in tried.items()}
         made = {name: copy_of(tensor) for name, tensor in tensors.items()}
         updated = []
         try:
@@ -89,19 +93,19 @@ class RefreshedCopies:
         finally:
             for name in tensors.keys() - set(updated):
                 tensors[name].data.copy_(made[name])
-                put_at(tried[name][0].module, tried[name][0].path, tensors[name])
-            self.copies = {**known, **{name: tried[name] for name in updated}}
+                put_at(tried[name].module, tried[name].path, tensors[name])
+            self.adopted = {**known, **{name: tried[name] for name in updated}}
         return updated
 
     def run(self) -> None:
-        """Brings the copies up to date with the weights.
+        """Brings the adopted tensors up to date with the weights.
 
         Raises:
           LayoutError: the call fails, or makes a tensor that does not fit the one that the engine has, by name.
         """
-        if not self.copies:
+        if not self.adopted:
             return
-        self._run_call(next(held.tensor.device for held, _ in self.copies.values()))
+        self._run_call(next(iter(self.adopted.values())).tensor.device)
         self._put_back()
 
     def _run_call(self, device: Any) -> None:
@@ -114,8 +118,8 @@ class RefreshedCopies:
                 ) from error
 
     def _put_back(self) -> None:
-        """Copies what the call has made anew into the tensors that the engine has had, and puts these back."""
-        for name, (held, _) in self.copies.items():
+        """Copies the tensors with which the call has replaced the engine's into these, and puts the engine's back."""
+        for name, held in self.adopted.items():
             new = tensor_at(held.module, held.path)
             if new is held.tensor:
                 continue

@@ -19,7 +19,7 @@ from typing import Any, Collection, Iterable, Mapping, Sequence
 from dws.dtypes import DType
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 
-# Of DeepSeek's models and those after them. Checkpoints and engines have it in FP32.
+# Checkpoints and engines of DeepSeek-V3 and later models have it in FP32.
 _ROUTER_BIAS = ("*e_score_correction_bias",)
 
 

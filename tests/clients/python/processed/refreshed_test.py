@@ -70,7 +70,7 @@ class RefreshedTest(unittest.TestCase):
         before = [tensor.clone() for tensor in held]
         weights = {name: tensor.clone() for name, tensor in named_tensors(self.model).items()}
         refreshed = self.refreshed()
-        self.assertEqual(sorted(refreshed.copies), ["attention.state.local", "attention.state.norms.0"])
+        self.assertEqual(sorted(refreshed.adopted), ["attention.state.local", "attention.state.norms.0"])
         for tensor, was in zip(held, before):
             self.assertTrue(torch.equal(tensor, was))  # the trial has changed nothing
         for name, tensor in named_tensors(self.model).items():
@@ -88,7 +88,7 @@ class RefreshedTest(unittest.TestCase):
         attention.derived, attention.writes, attention.table = derived, writes, torch.rand(5)
         refreshed = self.refreshed()
         made = [f"attention.{name}" for name in ("derived", "state.local", "state.norms.0", "writes")]
-        self.assertEqual(sorted(refreshed.copies), made)
+        self.assertEqual(sorted(refreshed.adopted), made)
         self.commit()
         refreshed.run()
         self.assertIs(attention.derived, derived)  # which CUDA graphs know
@@ -100,14 +100,14 @@ class RefreshedTest(unittest.TestCase):
         local, state.local, state.norms[0] = state.local, torch.zeros(12), torch.zeros(8)
         self.model.attention.is_on = False
         refreshed = self.refreshed()
-        self.assertEqual(refreshed.copies, {})
+        self.assertEqual(refreshed.adopted, {})
         refreshed.run()  # does nothing
         self.assertEqual(float(state.local.sum()), 0.0)
         self.model.attention.is_on = True
         state.local.copy_(local)  # a pass
         self.assertIsNone(self.watch.after_pass())
         self.assertTrue(torch.equal(state.local, local))
-        self.assertEqual(sorted(refreshed.copies), ["attention.state.local"])
+        self.assertEqual(sorted(refreshed.adopted), ["attention.state.local"])
         self.commit()
         refreshed.run()
         self.assertEqual(state.local[:8].tolist(), self.model.attention.sink[8:].tolist())
@@ -115,7 +115,7 @@ class RefreshedTest(unittest.TestCase):
         self.assertRegex(str(self.watch.after_pass()), "'attention.lazy' .Attention.*'attention.norm' .1 in all")
         self.assertEqual(lazy.tolist(), self.model.attention.norm.tolist())
         # The call itself has made one more.
-        self.assertEqual(sorted(refreshed.copies), ["attention.state.local", "attention.state.norms.0"])
+        self.assertEqual(sorted(refreshed.adopted), ["attention.state.local", "attention.state.norms.0"])
 
     def test_a_copy_that_the_call_leaves_as_it_is_is_refused(self) -> None:
         self.model.attention.lazy = self.model.attention.norm.detach().clone()
