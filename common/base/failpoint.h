@@ -24,10 +24,11 @@ namespace dws {
 
 // All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
-// of commit groups, nccl_test.py at those of broadcasts.
-inline constexpr std::array<std::string_view, 57> kFailpoints = {
+// of commit groups, nccl_test.py at those of broadcasts, cuda_sync_test.py at that of GPUs.
+inline constexpr std::array<std::string_view, 58> kFailpoints = {
     "sender.register.after_record",
     "sender.refine.after_record",
+    "sender.gpu.after_read",
     "sender.publish.after_capture",
     "sender.publish.after_seal",
     "sender.publish.after_record",

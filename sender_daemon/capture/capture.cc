@@ -247,13 +247,15 @@ std::vector<size_t> Capture::Batches(std::span<const BlockRef> refs) const {
   return ends;
 }
 
-Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
+Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source,
+                       const OnRead& on_read) {
   DWS_CHECK(open_ && !broken_);
   DWS_RETURN_IF_ERROR(Claim(refs));
   // Slices that are handed over whole need no digest of what they replace.
   if (full_ == FullCause::kDense && refs.size() < blocks_.size()) {
     replaced_digests_.resize(blocks_.size());
   }
+  uint64_t changed = 0;  // elements, of the blocks so far
   while (!refs.empty()) {
     const Result<FetchedBlocks> fetched = source.Fetch(
         refs, full_ == FullCause::kNone ? FetchAs::kChanges : FetchAs::kWhole, snapshot_, pool_);
@@ -261,7 +263,18 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source) {
     DWS_RETURN_IF_ERROR(fetched.status());
     DWS_CHECK(fetched->count > 0 && fetched->count <= refs.size());
     DWS_CHECK(fetched->compared + fetched->copied <= fetched->count);
-    CaptureReady(refs.first(fetched->count), source);
+    seconds_ += fetched->seconds;
+    const std::span<const BlockRef> ready = refs.first(fetched->count);
+    if (on_read != nullptr && fetched->changed.has_value() && ready.size() == refs.size()) {
+      on_read(changed + *fetched->changed);
+    }
+    {
+      const StageTime time(seconds_.encode);
+      CaptureReady(ready, source);
+    }
+    for (const BlockRef ref : ready) {
+      changed += blocks_[snapshot_.layout().slice(ref.slice).first_block + ref.block].nnz;
+    }
     compared_blocks_ += fetched->compared;
     copied_blocks_ += fetched->copied;
     refs = refs.subspan(fetched->count);
@@ -328,6 +341,7 @@ Result<CapturedVersion> Capture::Finish() {
   CapturedVersion result = full_ == FullCause::kNone ? FinishDelta() : FinishFull();
   result.compared_blocks = compared_blocks_;
   result.copied_blocks = copied_blocks_;
+  result.seconds = seconds_;
   snapshot_.SetVersion(version_, result.after);
   CloseGate();
   return result;

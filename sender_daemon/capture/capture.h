@@ -43,6 +43,7 @@ struct CapturedVersion {
   uint64_t nnz = 0;               // changed elements; of a first version none
   uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;     // copied whole from a GPU
+  CaptureSeconds seconds;
   VersionDensity density;         // only with a base
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of `blocks`, by mode
   // The blocks that profile `other` has in place of `blocks`, by rank block number:
@@ -79,7 +80,13 @@ class Capture {
   // Captures `refs` from `source`. INVALID_ARGUMENT: a block was captured in this version already,
   // or is twice in `refs`; nothing was captured. Errors of source.Fetch: only Undo is possible
   // afterwards.
-  Status Blocks(std::span<const BlockRef> refs, WeightSource& source);
+  //
+  // `on_read`, if not null, is called when the source needs the trainer's memory no more while blocks
+  // are still to be encoded, with the number of changed elements in `refs`; after that nothing fails.
+  // Not every source comes to that point.
+  using OnRead = std::function<void(uint64_t changed)>;
+  Status Blocks(std::span<const BlockRef> refs, WeightSource& source,
+                const OnRead& on_read = nullptr);
 
   // Ends the capture; blocks that were not captured are unchanged. FAILED_PRECONDITION: a first
   // version, or a full one that was asked for, lacks blocks; names the first tensor; the capture
@@ -129,6 +136,7 @@ class Capture {
   bool broken_ = false;    // source.Fetch failed
   uint64_t compared_blocks_ = 0;
   uint64_t copied_blocks_ = 0;
+  CaptureSeconds seconds_;
   std::vector<EncodedBlock> blocks_;        // by rank block number
   std::vector<EncodedBlock> other_blocks_;  // by rank block number; empty with profile fast
   std::vector<Digest> block_differences_;   // by rank block number; of a full version: digests

@@ -35,6 +35,8 @@ class DeviceSnapshot {
   // Call this when a write to the copy failed: the next Prepare copies again.
   void Distrust() { trusted_ = false; }
 
+  const std::vector<RankSlice>& slices() const { return slices_; }
+
   // After Prepare. If true, whoever captures a block also updates the copy.
   bool is_copy() const { return copy_.size_bytes() != 0; }
   // Address of a block of one of the slices: a multiple of 64, with room for whole words.

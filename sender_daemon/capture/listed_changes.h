@@ -30,6 +30,13 @@ struct DiffedBlock {
 
 // Memory that DifferenceOf reuses from block to block.
 struct ListedWords {
+  void Reserve(size_t count) {
+    if (numbers.size() >= count) return;
+    numbers.resize(count);
+    before.resize(count);
+    after.resize(count);
+  }
+
   std::vector<uint16_t> numbers;
   std::vector<uint64_t> before;
   std::vector<uint64_t> after;

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/model/layout.h"
+#include "sender_daemon/capture/capture_seconds.h"
 #include "sender_daemon/capture/listed_changes.h"
 
 namespace dws {
@@ -28,6 +29,10 @@ struct FetchedBlocks {
   size_t count = 0;       // the first so many of those requested
   uint64_t compared = 0;  // of these, compared on a GPU: only changes were copied
   uint64_t copied = 0;    // of these, copied whole from a GPU
+  // Elements of these that differ from the snapshot, if the source knows them: then it needs the
+  // trainer's memory no more.
+  std::optional<uint64_t> changed;
+  CaptureSeconds seconds;  // without encode
 };
 
 // What a capture wants to know of blocks: what has changed, or all their bytes, because no delta is

@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/model/limits.h"
+#include "sender_daemon/capture/capture.h"
 
 namespace dws {
 namespace {
@@ -148,22 +149,25 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
   return source;
 }
 
+// As many blocks as have the same home, one after the other (Order).
 Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, FetchAs as,
                                             Snapshot& snapshot, ThreadPool& pool) {
-  FetchedBlocks fetched{.count = refs.size()};
-  if (devices_.empty()) return fetched;
-  for (const auto& device : devices_) device->Begin(snapshot, as);
-  for (fetched.count = 0; fetched.count < refs.size(); ++fetched.count) {
-    const BlockRef ref = refs[fetched.count];
-    DeviceShards* const device = slices_[ref.slice.value()].device;
-    if (device != nullptr && !device->Take(ref)) break;
-  }
-  for (const auto& device : devices_) {
-    DWS_ASSIGN_OR_RETURN(const FetchedBlocks of_device, device->Fetch(pool));
-    fetched.compared += of_device.compared;
-    fetched.copied += of_device.copied;
-  }
-  return fetched;
+  DeviceShards* const device = slices_[refs.front().slice.value()].device;
+  const auto end = std::ranges::find_if_not(refs, [&](const BlockRef& ref) {
+    return slices_[ref.slice.value()].device == device;
+  });
+  const auto of_device = refs.first(static_cast<size_t>(end - refs.begin()));
+  if (device == nullptr) return FetchedBlocks{.count = of_device.size()};
+  return device->Fetch(of_device, as, snapshot, pool);
+}
+
+std::vector<BlockRef> ResidentSource::Order(const RankLayout& layout) const {
+  std::vector<BlockRef> refs = AllBlocks(layout);
+  if (devices_.empty()) return refs;
+  std::ranges::stable_sort(refs, [this](const BlockRef& a, const BlockRef& b) {
+    return slices_[a.slice.value()].device < slices_[b.slice.value()].device;
+  });
+  return refs;
 }
 
 std::optional<DiffedBlock> ResidentSource::Diffed(BlockRef ref) const {

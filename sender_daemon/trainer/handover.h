@@ -46,6 +46,9 @@ class ResidentSource final : public WeightSource {
   void Read(BlockRef ref, MutableByteSpan block) const override;
   ByteSpan View(BlockRef ref, size_t size_bytes) const override;
 
+  // All blocks, in the order in which they are best captured: host memory first, then GPU after GPU.
+  std::vector<BlockRef> Order(const RankLayout& layout) const;
+
  private:
   // Where a slice lies: in host memory or on a GPU.
   struct SliceHome {

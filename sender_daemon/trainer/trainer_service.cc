@@ -30,6 +30,11 @@ Status WhyEnded(Status status, const grpc::CallbackServerContext& context) {
   return DeadlineExceededError("{}; the last 0.1 s are kept for the answer", Message(status));
 }
 
+void Refuse(grpc::ServerUnaryReactor& reactor) {
+  reactor.Finish(
+      {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
+}
+
 Result<WaitCondition> ParseCondition(const v1::WaitRequest& request) {
   switch (request.policy()) {
     case v1::WAIT_POLICY_ALL:
@@ -56,10 +61,7 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Post(grpc::CallbackServerContext* 
     const Status status = StillWanted(*context) ? call() : GivenUp();
     reactor->Finish(ToGrpc(WhyEnded(status, *context)));
   };
-  if (!executor_.Post(std::move(task))) {
-    reactor->Finish(
-        {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
-  }
+  if (!executor_.Post(std::move(task))) Refuse(*reactor);
   return reactor;
 }
 
@@ -99,12 +101,25 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContex
                                                       const v1::PublishRequest* request,
                                                       v1::PublishReply* reply) {
   const TimePoint arrived_at = clock_.Now();
-  return Post(context, [this, context, request, reply, arrived_at]() -> Status {
-    auto published = session_.Publish(*request, [context] { return StillWanted(*context); });
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto task = [this, context, request, reply, reactor, arrived_at] {
+    bool answered = false;  // then the call and all that belongs to it is gone
+    const auto answer = [&](const v1::PublishReply& published) {
+      answered = true;
+      metrics_.OnPublishReply(clock_.Now() - arrived_at);
+      *reply = published;
+      reactor->Finish(grpc::Status::OK);
+    };
+    const auto wanted = [context] { return StillWanted(*context); };
+    const Result<v1::PublishReply> published =
+        wanted() ? session_.Publish(*request, wanted, answer) : GivenUp();
+    if (answered) return;
+    if (published.ok()) return answer(*published);
     metrics_.OnPublishReply(clock_.Now() - arrived_at);
-    DWS_ASSIGN_OR_RETURN(*reply, std::move(published));
-    return OkStatus();
-  });
+    reactor->Finish(ToGrpc(WhyEnded(published.status(), *context)));
+  };
+  if (!executor_.Post(std::move(task))) Refuse(*reactor);
+  return reactor;
 }
 
 void TrainerServiceImpl::FillFigures(WeightVersion version, const WaitOutcome& outcome,
@@ -153,10 +168,7 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Wait(grpc::CallbackServerContext* 
                reactor->Finish(grpc::Status::OK);
              }});
   };
-  if (!executor_.Post(std::move(wait))) {
-    reactor->Finish(
-        {grpc::StatusCode::RESOURCE_EXHAUSTED, "the sender is busy or shutting down; try again"});
-  }
+  if (!executor_.Post(std::move(wait))) Refuse(*reactor);
   return reactor;
 }
 

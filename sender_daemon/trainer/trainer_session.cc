@@ -431,12 +431,23 @@ Status TrainerSession::Abort(const v1::AbortRequest& request) {
   return OkStatus();
 }
 
+v1::PublishReply TrainerSession::ReplyOf(uint64_t changed, bool full, TimePoint accepted_at) const {
+  v1::PublishReply reply;
+  reply.set_changed_elements(changed);
+  reply.set_total_elements(state_->layout().element_count());
+  reply.set_full(full);
+  reply.set_capture_seconds(ToSeconds(parts_.clock->Now() - accepted_at));
+  return reply;
+}
+
 Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& request,
-                                                 const StillWanted& still_wanted) {
+                                                 const StillWanted& still_wanted,
+                                                 const Answer& answer) {
   const TimePoint accepted_at = parts_.clock->Now();
   // Set before the drain switch is read, so that Drain either waits for this version or refuses it.
   const Mark publishing(publishing_);
   const WeightVersion version(request.version());
+  const uint64_t attempt = request.attempt();
   DWS_ASSIGN_OR_RETURN(Live * live, Find(request.session()));
   DWS_RETURN_IF_ERROR(AdmitVersion(version));
   const bool ring = live->registration.ring.has_value();
@@ -444,22 +455,30 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
     return FailedPreconditionError("version {} is not open: begin it and put its tensors first",
                                    version.value());
   }
-  if (ring && request.attempt() != live->open_attempt) return AttemptGivenUp(version.value());
+  if (ring && attempt != live->open_attempt) return AttemptGivenUp(version.value());
   DWS_RETURN_IF_ERROR(parts_.pipeline->Reserve(limits::kRpcDeadline));
   const TimePoint began = parts_.clock->Now();
-  const auto wanted = [&] { return still_wanted() && !GivenUp(*live, request.attempt()); };
+  const auto wanted = [&] { return still_wanted() && !GivenUp(*live, attempt); };
+  std::optional<v1::PublishReply> answered;
+  const auto on_read = [&](uint64_t changed) {
+    if (answer == nullptr || !wanted()) return;
+    answered = ReplyOf(changed, /*full=*/false, accepted_at);
+    answer(*answered);
+    DWS_KILLPOINT("sender.gpu.after_read");
+  };
   if (!ring && wanted()) {
     live->capture_time = {};
     OpenVersion(*live, version, request.full());
     // Each block once, so none is refused; but a GPU may fail.
-    if (Status captured = live->open_version->Blocks(AllBlocks(state_->layout()), *live->resident);
+    if (Status captured = live->open_version->Blocks(live->resident->Order(state_->layout()),
+                                                     *live->resident, on_read);
         !captured.ok()) {
       GiveUpVersion(*live);
       return Annotate(captured, fmt::format("version {}", version.value()));
     }
   }
   // Checked after the last read of the weights: if wanted then, the version is whole and published.
-  if (!wanted()) {
+  if (!answered.has_value() && !wanted()) {
     GiveUpVersion(*live);
     RefineLater();
     return AttemptGivenUp(version.value());
@@ -469,12 +488,10 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   DWS_CHECK(captured.version == version);
   std::vector<ViewJob> views;
   if (parts_.views != nullptr) views = parts_.views->OnCaptured(captured);
-  v1::PublishReply reply;
-  reply.set_changed_elements(captured.nnz);
-  reply.set_total_elements(state_->layout().element_count());
-  reply.set_full(!captured.base.has_value());
+  const v1::PublishReply reply =
+      answered.value_or(ReplyOf(captured.nnz, !captured.base.has_value(), accepted_at));
+  DWS_CHECK(reply.changed_elements() == captured.nnz);
   DWS_KILLPOINT("sender.publish.after_capture");
-  reply.set_capture_seconds(ToSeconds(parts_.clock->Now() - accepted_at));
   parts_.pipeline->Submit(
       {.state = state_,
        .captured = std::move(captured),

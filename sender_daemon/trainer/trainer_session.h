@@ -113,8 +113,13 @@ class TrainerSession {
   Result<v1::BeginReply> Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
+  // `answer`, if not null, is called with the reply as soon as the weights have been read and the
+  // version will be published for certain, if it still has to be encoded then: that goes on while the
+  // trainer does. After it neither `request` nor `still_wanted` is used, and the reply that is
+  // returned is the same. Of weights on GPUs; those in host memory are read while they are encoded.
+  using Answer = std::function<void(const v1::PublishReply& reply)>;
   Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
-                                   const StillWanted& still_wanted);
+                                   const StillWanted& still_wanted, const Answer& answer = nullptr);
   // Whether Wait can succeed. ABORTED: this sender does not know the version and never will.
   Status CheckWait(const v1::WaitRequest& request);
 
@@ -180,6 +185,8 @@ class TrainerSession {
   // Begins to capture `version`; `full`: the trainer wants it so.
   void OpenVersion(Live& live, WeightVersion version, bool full);
   void GiveUpVersion(Live& live);
+  // What a version is answered with that changed so many elements.
+  v1::PublishReply ReplyOf(uint64_t changed, bool full, TimePoint accepted_at) const;
   Status AdmitVersion(WeightVersion version) const;
   // Whether the trainer may already overwrite what `attempt` reads.
   static bool GivenUp(const Live& live, uint64_t attempt);

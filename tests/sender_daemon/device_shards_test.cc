@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <optional>
 
 #include "tests/sender_daemon/gpu_weights.h"
 #include "tests/sender_daemon/object_apply.h"
@@ -48,8 +49,20 @@ struct Twins {
   Result<CapturedVersion> CaptureOnGpu(uint64_t version, DeltaProfile profile = DeltaProfile::kFast,
                                        FullCause full = FullCause::kNone) {
     Capture capture(*on_gpu->snapshot, pool, WeightVersion(version), profile, full);
-    DWS_RETURN_IF_ERROR(capture.Blocks(AllBlocks(on_gpu->layout()), source));
-    return capture.Finish();
+    std::optional<uint64_t> told;
+    const auto on_read = [&](uint64_t changed) {
+      CHECK_FALSE(told.has_value());
+      told = changed;
+      Weights later = weights;  // the trainer goes on at once
+      Perturb(later, 0.5, random);
+      memory.Set(later);
+    };
+    DWS_RETURN_IF_ERROR(capture.Blocks(AllBlocks(on_gpu->layout()), source, on_read));
+    auto captured = capture.Finish();
+    memory.Set(weights);
+    if (captured.ok()) CHECK((told == captured->nnz || !told.has_value()));
+    was_read_early = told.has_value();
+    return captured;
   }
 
   // Publishes the current weights on both, and compares the results.
@@ -70,6 +83,7 @@ struct Twins {
     return counts;
   }
 
+  bool was_read_early = false;  // the last captured version
   std::mt19937_64 random;
   ThreadPool pool{1};
   const RankStatePtr on_gpu;
@@ -89,6 +103,7 @@ TEST_CASE("changes on a GPU are published with the same bytes as from host memor
   for (const double density : {0.0, 0.0005, 0.01, 0.3, 0.001, 3.0, 0.01}) {
     twins.Step(density);
     const FetchedBlocks counts = twins.Publish(++version, profile);
+    CHECK(twins.was_read_early);
     if (density <= 0.01) CHECK(counts.copied == 0);
     if (density >= 0.3) CHECK(counts.copied > 0);  // too much to be listed
   }
@@ -103,6 +118,22 @@ TEST_CASE("blocks that do not fit in the list of changes are copied whole", "[gp
     const FetchedBlocks counts = twins.Publish(version);
     CHECK(counts.compared > 0);
     CHECK(counts.copied > 0);
+  }
+}
+
+TEST_CASE("weights are read in parts if the lists of all changes find no room", "[gpu]") {
+  const auto spare = GENERATE(uint64_t{0}, kAllSpare);
+  // Room for the lists of one window and a little.
+  Twins twins(WideLayout(), {.window_bytes = kMiB,
+                             .arena_bytes = 60'000,
+                             .list_bytes_max = 0,
+                             .spare_bytes = spare});
+  twins.Publish(1);
+  for (uint64_t version = 2; version < 6; ++version) {
+    twins.Step(version % 2 == 0 ? 0.01 : 0.2);
+    const FetchedBlocks counts = twins.Publish(version);
+    if (version % 2 == 0) CHECK(counts.compared > 0);
+    CHECK(twins.was_read_early);  // the last part
   }
 }
 

@@ -65,12 +65,7 @@ class GpuSource final : public WeightSource {
       : shards_(device, weights.places(), options) {}
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool) override {
-    shards_.Begin(snapshot, as);
-    size_t count = 0;
-    while (count < refs.size() && shards_.Take(refs[count])) ++count;
-    Result<FetchedBlocks> fetched = shards_.Fetch(pool);
-    if (fetched.ok()) fetched->count = count;
-    return fetched;
+    return shards_.Fetch(refs, as, snapshot, pool);
   }
   std::optional<DiffedBlock> Diffed(BlockRef ref) const override { return shards_.Diffed(ref); }
   void Read(BlockRef, MutableByteSpan) const override { FAIL("a GPU's blocks are viewed"); }
