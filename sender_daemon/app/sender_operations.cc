@@ -36,6 +36,15 @@ void FillMismatch(const RankState& state, const SliceDifference& difference,
   *mismatch.mutable_found() = ToProto(difference.found);
 }
 
+void FillStages(const CaptureSeconds& seconds, v1::CaptureStages& stages) {
+  stages.set_compare(seconds.compare);
+  stages.set_lists(seconds.lists);
+  stages.set_check(seconds.check);
+  stages.set_copy(seconds.copy);
+  stages.set_encode(seconds.encode);
+  stages.set_seal(seconds.seal);
+}
+
 void FillDensity(const VersionDensity& density, v1::DensityStatus& status) {
   status.set_groups(static_cast<uint32_t>(density.groups));
   status.set_dense_groups(static_cast<uint32_t>(density.dense_groups));
@@ -110,6 +119,7 @@ void SenderOperations::FillState(const RankState& state,
     row.set_full_bytes(state.layout().size_bytes());
     row.set_wire_bytes(version->wire_bytes(row.full_bytes()));
     row.set_capture_seconds(version->capture_seconds);
+    FillStages(version->stages, *row.mutable_stages());
     row.set_age_seconds(ToSeconds(parts_.clock.Now() - version->accepted_at));
     row.set_committed(static_cast<uint32_t>(
         std::count_if(receivers.begin(), receivers.end(), [&](const auto& entry) {

@@ -5,13 +5,14 @@
 
 namespace dws {
 
-// What the thread that captures waited for, in seconds; stages that overlap are not counted twice.
+// What the thread that captures or seals waited for, in seconds; stages that overlap are not counted twice.
 struct CaptureSeconds {
   double compare = 0;  // for comparisons on a GPU
   double lists = 0;    // for the lists of changes to cross PCIe
   double check = 0;    // for the lists to be compared with the snapshot
   double copy = 0;     // for blocks that are copied whole from a GPU
   double encode = 0;   // encoding, and storing into the snapshot; of host memory also comparing
+  double seal = 0;     // making the delta object, after the capture
 
   CaptureSeconds& operator+=(const CaptureSeconds& other) {
     compare += other.compare;
@@ -19,6 +20,7 @@ struct CaptureSeconds {
     check += other.check;
     copy += other.copy;
     encode += other.encode;
+    seal += other.seal;
     return *this;
   }
 };

@@ -48,6 +48,8 @@ class Snapshot {
   // All slices, with the gaps between them.
   MutableByteSpan AllBytes() { return memory_->content(); }
   const SnapshotMemory& memory() const { return *memory_; }
+  // As SnapshotMemory's.
+  void Populate(ThreadPool& pool, Duration at_most) { memory_->Populate(pool, at_most); }
 
   // Whoever changes the block's bytes holds what this returns.
   StampedChange Change(RankSlice slice, uint32_t block, WeightVersion version) {

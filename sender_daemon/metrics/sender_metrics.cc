@@ -43,6 +43,13 @@ Counter FullVersions(Metrics& metrics, FullCause cause) {
                             {{"cause", std::string(ToString(cause))}});
 }
 
+Histogram StageSeconds(Metrics& metrics, const std::string& stage) {
+  return metrics.AddHistogram("dws_sender_stage_seconds",
+                              "Where the time for a version went, for each version; of GPUs also compare, "
+                              "lists, check and copy.",
+                              buckets::kStallSeconds, {{"stage", stage}});
+}
+
 Counter GpuBlocks(Metrics& metrics, const std::string& how) {
   return metrics.AddCounter("dws_sender_gpu_blocks_total",
                             "Blocks of captured weights on GPUs: compared there, or copied whole.",
@@ -67,6 +74,9 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
       seal_seconds_(registry_.AddHistogram("dws_sender_seal_seconds",
                                            "Making a delta object of a captured version.",
                                            buckets::kStageSeconds)),
+      stage_seconds_{StageSeconds(registry_, "compare"), StageSeconds(registry_, "lists"),
+                     StageSeconds(registry_, "check"),   StageSeconds(registry_, "copy"),
+                     StageSeconds(registry_, "encode"),  StageSeconds(registry_, "seal")},
       ack_seconds_(registry_.AddHistogram(
           "dws_sender_ack_seconds",
           "From a version's announcement to a receiver until it had committed that version.",
@@ -103,6 +113,10 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   published_versions_.Increment();
   capture_seconds_.Observe(version.capture_seconds);
   seal_seconds_.Observe(ToSeconds(seal_time));
+  const CaptureSeconds& stages = version.stages;
+  const std::array<double, 6> seconds = {stages.compare, stages.lists,  stages.check,
+                                         stages.copy,    stages.encode, stages.seal};
+  for (size_t i = 0; i < seconds.size(); ++i) stage_seconds_[i].Observe(seconds[i]);
   gpu_compared_blocks_.Increment(static_cast<double>(version.compared_blocks));
   gpu_copied_blocks_.Increment(static_cast<double>(version.copied_blocks));
   if (!version.base.has_value()) {

@@ -44,6 +44,7 @@ class SenderMetrics {
   Histogram capture_seconds_;
   Histogram view_capture_seconds_;
   Histogram seal_seconds_;
+  std::array<Histogram, 6> stage_seconds_;  // in the order of CaptureSeconds
   Histogram ack_seconds_;
   Counter published_versions_;
   Counter published_elements_;

@@ -27,6 +27,13 @@ std::vector<std::byte> BuildObject(const RankLayout& layout, const DeltaManifest
             captured.after.size() == layout.slice_count());
   DWS_CHECK(captured.class_tables.empty() || captured.class_tables.size() == layout.slice_count());
   ObjectWriter writer;
+  uint64_t bytes = 0;
+  for (const FramedSlice& slice : framed) bytes += slice.Of(other)->bytes.size();
+  for (const RankLayout::SliceEntry& slice : layout.slices()) {
+    bytes += ObjectWriter::EstimateBytes(
+        std::span(captured.blocks).subspan(slice.first_block, slice.blocks));
+  }
+  writer.Reserve(bytes);
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     const SliceEnd end{
@@ -97,6 +104,8 @@ RetainedVersionPtr Seal(SealJob job) {
   CapturedVersion& captured = job.captured;
   const RankLayout& layout = job.state->layout();
   auto sealed = std::make_shared<RetainedVersion>();
+  sealed->stages = captured.seconds;
+  const StageTime time(sealed->stages.seal);
   sealed->version = captured.version;
   sealed->base = captured.base;
   sealed->full = captured.full;
@@ -140,6 +149,7 @@ RetainedVersionPtr Restated(const RetainedVersion& version, const Digest& layout
   auto restated = std::make_shared<RetainedVersion>();
   restated->version = version.version;
   restated->capture_seconds = version.capture_seconds;
+  restated->stages = version.stages;
   restated->accepted_at = version.accepted_at;
   restated->manifest = {.stream = version.manifest.stream,
                         .trainer_rank = version.manifest.trainer_rank,
@@ -276,7 +286,8 @@ bool PublishPipeline::Process(SealJob job) {
                         {"wan_bytes", sealed->other_bytes(DeltaProfile::kWan)},
                         {"direct_bytes", sealed->other_bytes(DeltaProfile::kDirect)},
                         {"full_bytes", state->layout().size_bytes()},
-                        {"capture_ms", sealed->capture_seconds * 1e3}});
+                        {"capture_ms", sealed->capture_seconds * 1e3},
+                        {"seal_ms", sealed->stages.seal * 1e3}});
   LogDensity(*sealed);
   outputs_.announce(state);
   DWS_KILLPOINT("sender.publish.after_announce");

@@ -18,6 +18,9 @@
 namespace dws {
 namespace {
 
+// The most that a registration waits for the snapshot's memory. What is not ready then comes in a version.
+constexpr Duration kPopulateTime = std::chrono::seconds(5);
+
 // The first session number. A call is identified by its session only, so sessions of another
 // process or trainer must be hard to guess. 63 bits: they never wrap.
 uint64_t RandomStart() {
@@ -205,6 +208,7 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
   DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(layout, options_.huge_pages));
+  snapshot->Populate(*parts_.pool, kPopulateTime);
   auto log = std::make_shared<DeltaLog>(layout, options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));

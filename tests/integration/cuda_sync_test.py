@@ -1,6 +1,7 @@
 """Weights on CUDA devices, live at both ends, with a CUDA driver, the fake one if there is no
 other. The trainer and the engines export memory, the daemons import it."""
 
+import contextlib
 import os
 import unittest
 from typing import Any, Mapping
@@ -187,6 +188,70 @@ class CudaSyncTest(IntegrationCase):
         version = trainer.last_version + 1
         self.publish(trainer, weights, version)
         self.check(engine, version, live, weights)
+
+    def spoil(self, weights: Mapping[str, GpuTensor]) -> dict[str, Any]:
+        """Returns the weights, and has the trainer overwrite them."""
+        held = values(weights)
+        self.step(weights, 0.7)
+        return held
+
+    def test_weights_may_change_as_soon_as_a_publish_returns(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        for version in range(2, 8):
+            changed = self.publish_counting(trainer, weights, version)
+            published = self.spoil(weights)
+            self.assertGreater(changed, 0)
+            trainer.wait(version)
+            self.check(engine, version, live, published)
+
+    def publish_counting(
+        self, trainer: dws.Trainer, weights: Mapping[str, GpuTensor], version: int
+    ) -> int:
+        """Publishes; the sender's count of changed elements is that of the bits."""
+        before = self.published if version > 2 else values(weights)
+        self.step(weights, 0.01 if version % 2 == 0 else 0.4)
+        self.published = values(weights)
+        stats = trainer.publish(version)
+        differing = sum(
+            int((self.published[name] != before[name]).sum()) for name in self.published
+        )
+        self.assertEqual(stats.changed_elements, differing)
+        return differing
+
+    def test_a_trainer_that_ends_right_after_a_publish_loses_nothing(self) -> None:
+        trainer, weights = self.begin()
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        self.publish(trainer, weights, 2)
+        published = self.spoil(weights)
+        trainer.close()
+        self.check(engine, 2, live, published)
+
+    def test_a_sender_killed_between_reading_and_encoding_loses_that_version_by_name(self) -> None:
+        os.environ["DWS_FAILPOINT"] = "sender.gpu.after_read:kill"
+        try:
+            trainer, weights = self.begin()
+        finally:
+            del os.environ["DWS_FAILPOINT"]
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        self.check(engine, 1, live, weights)
+        with contextlib.suppress(dws.DwsError):  # it is answered before the sender dies, if that is sent
+            self.publish(trainer, weights, 2)
+        self.spoil(weights)
+        sender = self.cluster.senders[0]
+        assert sender.process is not None
+        sender.process.wait(20)
+        sender.start()
+        trainer.reconnect()
+        self.assertEqual(trainer.last_version, 1)
+        with self.assertRaises(dws.VersionLostError):
+            trainer.wait(2)
+        self.publish(trainer, weights, 2)
+        self.check(engine, 2, live, weights)
 
     def test_a_trainers_new_weights_may_have_the_address_of_freed_ones(self) -> None:
         trainer, weights = self.begin()

@@ -15,6 +15,10 @@ namespace {
 // More empty blocks than a frame may contain in a row, so that such a run makes the frame final.
 constexpr size_t kEmptyRun = 64;
 
+// About what a block takes in the index of its frame.
+constexpr uint64_t kRowBytes = 8;
+constexpr uint64_t kSpareBytes = 4096;
+
 // Whether a next frame of the first `count` of `blocks` is final, whatever blocks follow.
 bool IsSettled(std::span<const EncodedBlock> blocks, size_t count) {
   if (blocks.size() >= count + kEmptyRun) return true;
@@ -106,16 +110,23 @@ Status ObjectWriter::AddSealed(const SliceEnd& end, const SealedSlice& sealed) {
                    .classes = sealed.delta.classes});
 }
 
-SealedSlice ObjectWriter::SealSlice(RankSlice slice, std::span<const EncodedBlock> blocks,
-                                    const std::optional<ClassTable>& classes) {
-  // About what an index takes, so that the frames are hardly ever moved.
-  constexpr uint64_t kRowBytes = 8;
+void ObjectWriter::Reserve(uint64_t frames_bytes) {
+  // The manifest is far smaller than the frames.
+  frames_.reserve(frames_bytes + frames_bytes / 64 + kSpareBytes);
+}
+
+uint64_t ObjectWriter::EstimateBytes(std::span<const EncodedBlock> blocks) {
   uint64_t bytes = 0;
   for (const EncodedBlock& block : blocks) {
     if (block.mode != BlockMode::kEmpty) bytes += block.payload.size() + kRowBytes;
   }
+  return bytes == 0 ? 0 : bytes + (1 + bytes / limits::kFrameBytesMax) * kFrameHeaderBytes;
+}
+
+SealedSlice ObjectWriter::SealSlice(RankSlice slice, std::span<const EncodedBlock> blocks,
+                                    const std::optional<ClassTable>& classes) {
   ObjectWriter writer;
-  if (bytes > 0) writer.frames_.reserve(bytes + kFrameHeaderBytes);
+  if (const uint64_t bytes = EstimateBytes(blocks); bytes > 0) writer.frames_.reserve(bytes);
   const Status added = writer.AddSlice({.slice = slice, .classes = classes}, blocks);
   DWS_CHECK(added.ok() && writer.slices_.size() <= 1);  // in memory
   if (writer.slices_.empty()) return {.delta = {.slice = slice}};
@@ -148,9 +159,9 @@ Status ObjectWriter::EndSlice(const SliceEnd& end) {
 
 std::vector<std::byte> ObjectWriter::Finish(DeltaManifest identity) {
   identity.slices = std::move(slices_);
-  std::vector<std::byte> object = BuildObjectHead(identity, frames_bytes_);
-  object.reserve(object.size() + frames_.size());
-  object.insert(object.end(), frames_.begin(), frames_.end());
+  const std::vector<std::byte> head = BuildObjectHead(identity, frames_bytes_);
+  std::vector<std::byte> object = std::move(frames_);
+  object.insert(object.begin(), head.begin(), head.end());
   return object;
 }
 

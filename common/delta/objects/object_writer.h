@@ -47,6 +47,12 @@ class ObjectWriter {
   ObjectWriter(const ObjectWriter&) = delete;
   ObjectWriter& operator=(const ObjectWriter&) = delete;
 
+  // Takes memory for so many bytes of frames and what goes before them, if frames are kept in memory:
+  // an object of megabytes that grows costs more in new pages than its frames do.
+  void Reserve(uint64_t frames_bytes);
+  // What the frames of a slice take at most, about.
+  static uint64_t EstimateBytes(std::span<const EncodedBlock> blocks);
+
   // Adds the next block of the slice, also if it is empty. Errors: of the sink.
   Status Add(EncodedBlock block);
   Status EndSlice(const SliceEnd& end);

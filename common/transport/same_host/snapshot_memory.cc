@@ -20,6 +20,8 @@ namespace {
 
 constexpr size_t kSliceAlignment = 64;
 constexpr size_t kPageBytes = 4096;
+// Several huge pages: a thread takes so much at once.
+constexpr size_t kPopulatedAtOnce = size_t{32} << 20;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Nobody can take memory from under a mapping, or map it to write; the sender's own mapping stays.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
@@ -104,12 +106,24 @@ Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout&
                        MapFile(*file, static_cast<size_t>(made.st_size), PROT_READ | PROT_WRITE));
   std::unique_ptr<SnapshotMemory> memory(
       new SnapshotMemory(*std::move(file), made, std::move(places), layout.block_count(), bytes));
+  // Only a hint, as in own_pages.cc: without it each new page of 4 KiB is a fault of its own.
+  ::madvise(bytes, memory->mapped_bytes_, MADV_HUGEPAGE);
   if (::fcntl(memory->file_.get(), F_ADD_SEALS, kSeals) != 0) {
     const int why = errno;
     if (why != EINVAL) return ErrnoError(why, "sealing a snapshot's memory");
     memory->shared_ = false;  // a kernel before 5.1
   }
   return memory;
+}
+
+void SnapshotMemory::Populate(ThreadPool& pool, Duration at_most) {
+  const auto until = std::chrono::steady_clock::now() + at_most;
+  pool.ParallelFor(CeilDiv(mapped_bytes_, kPopulatedAtOnce), [&](size_t chunk, size_t) {
+    if (std::chrono::steady_clock::now() >= until) return;
+    const size_t at = chunk * kPopulatedAtOnce;
+    // It fails on kernels before 5.14, and where memory is short: then pages come when they are written.
+    ::madvise(bytes_ + at, std::min(kPopulatedAtOnce, mapped_bytes_ - at), MADV_POPULATE_WRITE);
+  });
 }
 
 Result<std::unique_ptr<const SnapshotMemory>> SnapshotMemory::Map(UniqueFd descriptor,
