@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import dws
 from tools.gpu_check.collect import summary
 
 FAKES = [os.path.abspath(f"tests/fakes/{name}/lib") for name in ("cuda", "nccl")]
+C_LIBRARY = r"^lib(c|m|dl|rt|pthread|resolv)\.so"
 # Puts the folder of the first argument in front of the modules that an isolated interpreter has.
 ISOLATED = "import sys; sys.path.insert(0, sys.argv.pop(1));"
 IMPORT_ALL = """
@@ -26,10 +28,13 @@ for module in pkgutil.walk_packages(dws.__path__, "dws."):
         if error.name.split(".")[0] not in ("transformers", "vllm"): raise
     print(module.name)
 """
+# The archive's client and cluster, and the tree's test beside them.
 RUN_TEST = """
-import runpy, dws
-assert dws.__file__.startswith(sys.path[0]), dws.__file__
-sys.path.append(".")
+import runpy, dws, tests.integration.cluster
+for module in (dws, tests.integration.cluster):
+    assert module.__file__.startswith(sys.path[0]), module.__file__
+tests.__path__.append("tests")
+tests.integration.__path__.append("tests/integration")
 runpy.run_path("tests/integration/cuda_sync_test.py", run_name="__main__")
 """
 
@@ -39,9 +44,9 @@ class GpuArchiveTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        archive = os.path.join(folder.name, "gpu_check.tar.gz")
+        archive = os.path.join(folder.name, "gpu_check.tar.xz")
         subprocess.run(["tools/gpu_check/pack.sh", ".", "c0ffee", archive], check=True)
-        subprocess.run(["tar", "-C", folder.name, "-xzf", archive], check=True)
+        subprocess.run(["tar", "-C", folder.name, "-xJf", archive], check=True)
         cls.unpacked = Path(folder.name, "gpu_check")
 
     def isolated(self, code: str, *arguments: str) -> str:
@@ -62,6 +67,20 @@ class GpuArchiveTest(unittest.TestCase):
         wanted = [module.name for module in pkgutil.walk_packages(dws.__path__, "dws.")]
         self.assertIn("dws.trainers.publisher", wanted)
         self.assertEqual(modules, wanted)
+
+    def test_its_programs_need_the_c_library_of_the_machine_and_nothing_else(self) -> None:
+        programs = sorted(self.unpacked.glob("bin/*"))
+        self.assertEqual(len(programs), 4)
+        own = str(self.unpacked / "lib")
+        for path in [*programs, *self.unpacked.glob("lib/*")]:
+            done = subprocess.run(["ldd", path], stdout=subprocess.PIPE, text=True, check=True)
+            found = re.findall(r"(\S+) => (.+?)(?: \(|$)", done.stdout, re.MULTILINE)
+            for name, where in found:
+                # A path below bin/.. is one below the folder.
+                if not os.path.normpath(where).startswith(own):
+                    self.assertRegex(name, C_LIBRARY, f"{path.name} takes it from {where}")
+        names = {path.name for path in self.unpacked.glob("lib/*")}
+        self.assertLessEqual({"libstdc++.so.6", "libgcc_s.so.1"}, names)
 
     def test_its_client_keeps_live_weights_equal_over_the_fake_driver(self) -> None:
         name = "CudaSyncTest.test_live_weights_follow_live_weights_bit_for_bit"
