@@ -88,7 +88,8 @@ class GpuArchiveTest(unittest.TestCase):
 
     def test_its_script_runs_its_programs_and_the_checks_of_pytorch(self) -> None:
         out = self.unpacked / "results.json"
-        options = ["--only=info,memory,staging,torch", "--size=1MiB", "--rounds=1"]
+        options = ["--only=info,memory,staging,torch,job", "--size=1MiB", "--rounds=1"]
+        options += ["--job-sizes=0.001", "--job-deltas=2"]
         done = subprocess.run(
             [self.unpacked / "run.sh", "--out", out, *options],
             env={
@@ -110,7 +111,9 @@ class GpuArchiveTest(unittest.TestCase):
         passed = {r["section"] for r in content["results"] if r["status"] == "passed"}
         wanted = {"memory", "staging"}
         if importlib.util.find_spec("torch") is not None:
-            wanted.add("torch")
+            wanted.update(("torch", "job"))
+            equal = [r["name"] for r in content["results"] if r["name"].startswith("equal weights")]
+            self.assertEqual([int(name.split(", ")[1].split()[1]) for name in equal], [1, 2, 3, 4, 5])
         self.assertLessEqual(wanted, passed)
 
 

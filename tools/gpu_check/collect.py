@@ -1,5 +1,5 @@
-"""Makes one file of what gpu_check and torch_check.py printed (tests/gpu/README.md says what is in it),
-and says how it came out.
+"""Makes one file of what gpu_check and its Python parts printed (tests/gpu/README.md says what is in it), and
+says how it came out. The exit status is 1 if a check failed.
 
     python3 collect.py LINES OUT COMMAND COMMIT
 """
@@ -48,7 +48,7 @@ def main() -> int:
         print("fake driver: the figures of this run mean nothing", file=sys.stderr)
     print(f"in total: {summary(content)}; {out}", file=sys.stderr)
     print(summary(content))
-    return 0
+    return 1 if any(result["status"] == "failed" for result in content["results"]) else 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ of_the_machine='^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl|cuda|nccl))\.
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 pack="$work/gpu_check"
-mkdir -p "$pack/bin" "$pack/lib" "$pack/python/tests/integration" "$pack/python/tools/gpu_check"
+mkdir -p "$pack/bin" "$pack/lib" "$pack/python/tests/integration" "$pack/python/tools/gpu_check/job"
 
 # Stripped first: strip damages what patchelf has moved. DT_RPATH goes before LD_LIBRARY_PATH, in which a machine may
 # have another libstdc++; DT_RUNPATH would come after it, and holds for direct needs only.
@@ -46,8 +46,9 @@ done < <(awk '$2 == "=>" {print $1, $3}' <<<"$needed" | sort -u)
 install -m 644 tests/integration/cluster.py "$pack/python/tests/integration"
 install -m 755 tools/gpu_check/run.sh "$pack"
 install -m 644 tools/gpu_check/*.py "$pack/python/tools/gpu_check"
+install -m 644 tools/gpu_check/job/*.py "$pack/python/tools/gpu_check/job"
 # Regular packages: a `tests` or `tools` that another project has installed would go before folders without them.
-for package in tests tests/integration tools tools/gpu_check; do
+for package in tests tests/integration tools tools/gpu_check tools/gpu_check/job; do
   : >"$pack/python/$package/__init__.py"
 done
 echo "$commit" >"$pack/commit"

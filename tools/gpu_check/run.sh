@@ -1,10 +1,14 @@
 #!/bin/bash
 # Runs everything that gpu_check has on this machine, from the folder it was unpacked in:
 #
-#   ./run.sh [--out FILE] [GPU_CHECK-OPTION...]     ./run.sh --size=1GiB --only=info,kernels
+#   ./run.sh [--out FILE] [OPTION...] [GPU_CHECK-OPTION...]     ./run.sh --size=1GiB --only=info,kernels
 #
 # Writes FILE (default results.json): date, machine, command and all results. One line for each check on
 # stdout; the last has the totals. The exit status is 0 when none failed.
+#
+#   --only=A,B        only these sections: those of gpu_check, and torch and job
+#   --job-sizes=A,B   billions of parameters of the section job's models (default 0.9,2.8)
+#   --job-deltas=N    deltas of each (default 8)
 #
 #   PYTHON            the interpreter that has torch, grpcio and protobuf (default python3)
 #   GPU_CHECK_DRIVER  folders, with colons between, of a libcuda.so.1 and a libnccl.so.2 to use instead
@@ -14,16 +18,21 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
 out=results.json
+command=./run.sh
 options=()
+job_options=()
 only=""
 while [[ $# -gt 0 ]]; do
   case "$1" in
-    --out) out="${2:?--out FILE}"; shift 2 ;;
-    --out=*) out="${1#--out=}"; shift ;;
+    --out) out="${2:?--out FILE}"; shift 2; continue ;;
+    --out=*) out="${1#--out=}"; shift; continue ;;
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    --only=*) only="${1#--only=}"; shift ;;
-    *) options+=("$1"); shift ;;
+    --only=*) only="${1#--only=}" ;;
+    --job-sizes=* | --job-deltas=*) job_options+=("--${1#--job-}") ;;
+    *) options+=("$1") ;;
   esac
+  command+=" $1"
+  shift
 done
 
 device=cuda
@@ -33,19 +42,20 @@ if [[ -n "${GPU_CHECK_DRIVER:-}" ]]; then
 fi
 lines="$(mktemp)"
 trap 'rm -f "$lines"' EXIT
-command="./run.sh${options[*]:+ ${options[*]}}${only:+ --only=$only}"
 status=0
 
-# torch_check.py is a section of its own.
-sections="${only//torch/}"
-sections="$(sed 's/,,*/,/g; s/^,//; s/,$//' <<<"$sections")"
+# These sections are Python's; all others are those of the program.
+wanted() { [[ -z "$only" || ",$only," == *",$1,"* ]]; }
+in_python() {  # SCRIPT OPTION...
+  PYTHONPATH="$here/python${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-python3}" \
+    "$here/python/tools/gpu_check/$1" --bin="$here/bin" --device="$device" "${@:2}" | tee -a "$lines" || status=1
+}
+sections="$(tr ',' '\n' <<<"$only" | grep -vxE '|torch|job' | paste -sd,)" || true
 if [[ -z "$only" || -n "$sections" ]]; then
   "$here/bin/gpu_check" "${options[@]}" ${sections:+--only="$sections"} | tee "$lines" || status=1
 fi
-if [[ -z "$only" || ",$only," == *,torch,* ]]; then
-  PYTHONPATH="$here/python${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-python3}" \
-    "$here/python/tools/gpu_check/torch_check.py" --bin="$here/bin" --device="$device" | tee -a "$lines" || status=1
-fi
+if wanted torch; then in_python torch_check.py; fi
+if wanted job; then in_python job_check.py "${job_options[@]}"; fi
 
 "${PYTHON:-python3}" "$here/python/tools/gpu_check/collect.py" "$lines" "$out" "$command" "$(cat "$here/commit")" || status=1
 exit "$status"

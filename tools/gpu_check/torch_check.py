@@ -14,15 +14,14 @@ by path from the top on PYTHONPATH; run.sh sees to it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
+from tools.gpu_check.result_lines import Lines, why_failed
 from tools.gpu_check.torch_model import (
     make_model,
     optimizer_step,
@@ -246,31 +245,19 @@ def run_one(name: str, programs: str, device: str) -> None:
         setup.close(failed)
 
 
-def outcomes(programs: str, device: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    """A result for each check, as gpu_check prints it."""
+def run_all(lines: Lines, programs: str, device: str, names: list[str]) -> None:
     reason = why_not(device)
     for name in names:
         check = CHECKS[name]
-        line: dict[str, Any] = {"section": "torch", "name": check.name, "status": "passed"}
-        if not reason and device == "cpu" and not check.on_cpu:
-            line.update(status="skipped", note="this is a run without a GPU")
-        elif reason:
-            line.update(status="skipped", note=reason)
+        if reason:
+            lines.skipped(check.name, reason)
+        elif device == "cpu" and not check.on_cpu:
+            lines.skipped(check.name, "this is a run without a GPU")
         else:
             print(f"torch: {check.name} ...", file=sys.stderr)
-            command = [sys.executable, __file__, f"--one={name}", f"--bin={programs}"]
-            try:
-                done = subprocess.run(
-                    [*command, f"--device={device}"],
-                    env={**os.environ, **check.environment},
-                    stdout=sys.stderr,
-                    timeout=CHECK_SECONDS + 30,
-                )
-                if done.returncode != 0:
-                    line.update(status="failed", note=f"exit status {done.returncode}, see above")
-            except subprocess.TimeoutExpired:
-                line.update(status="failed", note=f"did not finish within {CHECK_SECONDS + 30} s")
-        yield line
+            command = [__file__, f"--one={name}", f"--bin={programs}", f"--device={device}"]
+            why = why_failed(command, CHECK_SECONDS + 30, check.environment, stdout=sys.stderr)
+            lines.checked(check.name, why)
 
 
 def main() -> int:
@@ -288,11 +275,9 @@ def main() -> int:
             return 1
         return 0
     names = [name for name in options.only.split(",") if name] or list(CHECKS)
-    failed = 0
-    for line in outcomes(options.bin, options.device, names):
-        print(json.dumps(line), flush=True)
-        failed += line["status"] == "failed"
-    return 1 if failed else 0
+    lines = Lines("torch", options.device)
+    run_all(lines, options.bin, options.device, names)
+    return 1 if lines.failed else 0
 
 
 if __name__ == "__main__":
