@@ -88,7 +88,7 @@ class GpuArchiveTest(unittest.TestCase):
 
     def test_its_script_runs_its_programs_and_the_checks_of_pytorch(self) -> None:
         out = self.unpacked / "results.json"
-        options = ["--only=info,memory,staging,torch,job", "--size=1MiB", "--rounds=1"]
+        options = ["--only=info,memory,staging,torch,job,sanitize", "--size=1MiB", "--rounds=1"]
         options += ["--job-sizes=0.001", "--job-deltas=2"]
         done = subprocess.run(
             [self.unpacked / "run.sh", "--out", out, *options],
@@ -115,6 +115,8 @@ class GpuArchiveTest(unittest.TestCase):
             equal = [r["name"] for r in content["results"] if r["name"].startswith("equal weights")]
             self.assertEqual([int(name.split(", ")[1].split()[1]) for name in equal], [1, 2, 3, 4, 5])
         self.assertLessEqual(wanted, passed)
+        skipped = {r["section"] for r in content["results"] if r["status"] == "skipped"}
+        self.assertIn("sanitize", skipped)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,12 @@
 import contextlib
 import io
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any, Iterator
 
 from tools.gpu_check.job.job_figures import (
@@ -27,6 +32,15 @@ dws_sender_stage_seconds_sum{dws_job="j",trainer_rank="0",stage="compare"} 0.25
 dws_sender_stage_seconds_count{dws_job="j",trainer_rank="0",stage="seal"} 4
 dws_sender_stage_seconds_sum{dws_job="j",trainer_rank="0",stage="seal"} 0.125
 dws_receiver_seconds_since_version{dws_job="j",receiver_id="r"} 7
+"""
+# What it finds is in the environment; what it runs prints results.
+SANITIZER = """#!/bin/bash
+"$2"
+if [[ "$1" == --tool=memcheck ]]; then echo "========= ERROR SUMMARY: $FOUND errors"; fi
+if [[ "$1" == --tool=racecheck ]]; then
+  echo "========= RACECHECK SUMMARY: $FOUND hazards displayed ($FOUND errors, 0 warnings)"
+fi
+[[ "$FOUND" == 0 ]]
 """
 
 
@@ -93,6 +107,62 @@ class LinesTest(unittest.TestCase):
         self.assertEqual(why_failed(["-c", "pass"], 30, {}), "")
         self.assertIn("status 3", why_failed(["-c", "import os; os._exit(int(os.environ['A']))"], 30, {"A": "3"}))
         self.assertIn("within 1 s", why_failed(["-c", "import time; time.sleep(60)"], 1, {}))
+
+
+class SanitizeTest(unittest.TestCase):
+    def run_over(self, program: str, *options: str, found: int = 0, sanitizer: str = SANITIZER) -> list[Any]:
+        """Runs the section over a program of that text. Returns names, outcomes and notes."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("compute-sanitizer", sanitizer), ("gpu_tests", program)):
+                path = Path(folder, name)
+                path.write_text(text)
+                path.chmod(0o755)
+            done = subprocess.run(
+                [sys.executable, "tools/gpu_check/sanitize_check.py", f"--bin={folder}", *options],
+                env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "FOUND": str(found)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        failed = [result for result in results if result["status"] == "failed"]
+        self.assertEqual(done.returncode, 1 if failed else 0)
+        return [(result["name"], result["status"], result.get("note", "")) for result in results]
+
+    @staticmethod
+    def program(status: str) -> str:
+        line = json.dumps({"section": "tests", "name": "one", "status": status})
+        return f"#!/bin/bash\necho '{line}'\n"
+
+    def test_no_findings_and_tests_that_pass(self) -> None:
+        outcomes = self.run_over(self.program("passed"))
+        self.assertEqual([status for _, status, _ in outcomes], ["passed"] * 4)
+        self.assertEqual({name.split()[0] for name, _, _ in outcomes}, {"memcheck", "racecheck", "gpu_tests"})
+
+    def test_findings_fail_and_so_do_tests_under_the_tool(self) -> None:
+        outcomes = self.run_over(self.program("failed"), found=2)
+        self.assertEqual([status for _, status, _ in outcomes], ["failed"] * 4)
+        self.assertIn("it found 2", outcomes[0][2])
+        self.assertIn("failed: one", outcomes[1][2])
+
+    def test_no_summary_no_test_and_no_end_fail(self) -> None:
+        silent = self.run_over("#!/bin/bash\n", sanitizer="#!/bin/bash\n")
+        self.assertIn("no summary", silent[0][2])
+        self.assertIn("no test has passed", silent[1][2])
+        endless = self.run_over(self.program("passed") + "exec sleep 60\n", "--seconds=1")
+        self.assertEqual(endless[0][1], "failed")
+        self.assertIn("within 1 s, in which 1 tests passed", endless[0][2])
+
+    def test_it_is_skipped_without_the_tool_and_without_a_gpu(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "tools/gpu_check/sanitize_check.py", "--bin=nowhere"],
+            env={**os.environ, "PATH": "/nowhere"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        notes = [json.loads(line)["note"] for line in done.stdout.splitlines()]
+        self.assertEqual((done.returncode, notes), (0, ["compute-sanitizer is not on PATH"] * 2))
+        skipped = self.run_over(self.program("passed"), "--device=cpu")
+        self.assertEqual([status for _, status, _ in skipped], ["skipped"] * 2)
 
 
 if __name__ == "__main__":
