@@ -167,21 +167,28 @@ class Job:
         self._report_stages("a delta", delta_count, started, followed)
         self._compare(deltas[-1].version)
 
-        self.training.negate()
-        followed = Daemons(self.cluster)
-        changed = self._publish(deltas[-1].version + 1)
-        ended = Daemons(self.cluster)
-        self._report_changed(changed)
-        self._report_stages("a version that changed everything", 1, followed, ended)
-        self._compare(changed.version)
+        self.training.scale()
+        scaled = self._change("all weights x 1.5", deltas[-1].version + 1)
+        self.training.replace()
+        replaced = self._change("other weights, full=True", scaled.version + 1, full=True)
 
         self.training.step()
-        last = self._publish(changed.version + 1)
+        last = self._publish(replaced.version + 1)
         self._compare(last.version)
 
-    def _publish(self, version: int) -> Published:
+    def _change(self, what: str, version: int, full: bool = False) -> Published:
+        """Publishes a version in which every weight has changed, and reports it."""
+        before = Daemons(self.cluster)
+        changed = self._publish(version, full)
+        after = Daemons(self.cluster)
+        self._report_changed(what, changed)
+        self._report_stages(what, 1, before, after)
+        self._compare(version)
+        return changed
+
+    def _publish(self, version: int, full: bool = False) -> Published:
         begin = time.monotonic()
-        stats = self.trainer.publish(version, timeout=VERSION_SECONDS)
+        stats = self.trainer.publish(version, timeout=VERSION_SECONDS, full=full)
         returned = time.monotonic()
         waited = self.trainer.wait(version, policy="all", timeout=VERSION_SECONDS)
         end = time.monotonic()
@@ -235,7 +242,7 @@ class Job:
         self._measured("attaching the engine's weights", [self.attach_seconds])
         whole = first.span.end - first.span.begin
         self._measured("P33 first version, publish to COMMITTED", [whole], FIRST_MS, self._free)
-        self._measured("first version, the trainer's stall", [first.stall])
+        self._measured("the first version: the trainer's stall", [first.stall])
 
     def _report_deltas(self, deltas: Sequence[Published]) -> None:
         changed = 100 * statistics.median(delta.changed for delta in deltas)
@@ -272,17 +279,17 @@ class Job:
         lost = [job_figures.lost_seconds(passes, delta.span, usual) for delta in deltas]
         self._measured(name, lost, note=f"without, a forward pass takes {1e3 * usual:.2f} ms")
 
-    def _report_changed(self, changed: Published) -> None:
+    def _report_changed(self, what: str, changed: Published) -> None:
         self._measured(
-            "P34 version that changed everything, publish to COMMITTED",
+            f"P34 {what}: publish to COMMITTED",
             [changed.span.end - changed.span.begin],
             FULL_MS,
-            f"{100 * changed.changed:.2f} % changed, {'full' if changed.full else 'a delta'}",
+            f"published as {'whole tensors' if changed.full else 'a delta'}",
         )
-        self._measured("version that changed everything, the trainer's stall", [changed.stall])
+        self._measured(f"{what}: the trainer's stall", [changed.stall])
         wait = job_figures.wait_for(self._engine_passes(), changed.version)
         if wait is not None:
-            self._measured("version that changed everything, the engine's wait", [wait])
+            self._measured(f"{what}: the engine's wait", [wait])
 
     def _engine_passes(self) -> list[Pass]:
         assert self.engine is not None

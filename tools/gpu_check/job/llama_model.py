@@ -155,11 +155,18 @@ class Training:
             master.grad = None
         self._write()
 
-    def negate(self) -> None:
-        """Changes every weight that is not zero."""
+    def scale(self) -> None:
+        """Changes every weight, in a few ways: a delta of it is small, but touches all memory."""
         with torch.no_grad():
             for master in self._masters:
-                master.neg_()
+                master.mul_(1.5)
+        self._write()
+
+    def replace(self) -> None:
+        """Other weights, as if another checkpoint were loaded."""
+        with torch.no_grad():
+            for master in self._masters:
+                master.normal_(std=0.02)
         self._write()
 
     def _write(self) -> None:
