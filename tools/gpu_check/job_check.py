@@ -4,7 +4,8 @@ weights), an engine on the same GPU never stops computing, and dws-sender and dw
 Prints a JSON line a check, as gpu_check does: what trainer and engine wait for versions, where that time goes, and
 whether all weights are equal at both ends. Each size of the model is a process of its own.
 
-    python3 job_check.py --bin=bin            # dws-sender, dws-receiver
+    python3 job_check.py --bin=bin                   # dws-sender, dws-receiver
+    python3 job_check.py --bin=bin --section=fsdp    # the same with FSDP2, one process
 
 It needs what torch_check.py needs.
 """
@@ -15,6 +16,7 @@ import argparse
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -26,8 +28,13 @@ from tools.gpu_check.job.job_figures import Histogram, Pass, Span
 from tools.gpu_check.result_lines import Limit, Lines, why_failed
 from tools.gpu_check.torch_model import why_not
 
-SIZES = {"cuda": "0.9,2.8", "cpu": "0.004"}
-DELTAS = 8
+SIZES = {
+    ("job", "cuda"): "0.9,2.8",
+    ("job", "cpu"): "0.004",
+    ("fsdp", "cuda"): "0.9",
+    ("fsdp", "cpu"): "0.002",
+}
+DELTAS = {"job": 8, "fsdp": 4}
 SIZE_SECONDS = 150  # of one size; it is ended then
 VERSION_SECONDS = 60.0
 GIB = 1 << 30
@@ -78,10 +85,12 @@ def _processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def why_no_limits(billions: float, device: str) -> str:
+def why_no_limits(lines: Lines, billions: float) -> str:
     """Why figures of this run are not compared with their limits, which are in milliseconds; "": they are."""
-    if device == "cpu":
-        return ""  # Lines sees to it
+    if lines.fake:
+        return ""  # it sees to it
+    if lines.section != "job":
+        return "its limit is for the section job"
     import torch
 
     name = torch.cuda.get_device_name()
@@ -106,6 +115,9 @@ class Job:
     """Trainer, engine and daemons. Lifecycle: made; started and run once; closed in any case."""
 
     def __init__(self, lines: Lines, programs: str) -> None:
+        """Args:
+        lines: of the section job or fsdp.
+        """
         from tests.integration import cluster
 
         cluster.SENDER = os.path.join(programs, "dws-sender")
@@ -115,24 +127,26 @@ class Job:
         self._no_limits = ""
         self.cluster = cluster.Cluster("gpu-check")
         self.engine: Optional[JobEngine] = None
+        self.training: Any = None
 
     def start(self, billions: float, device: str) -> None:
-        import dws
-        from tools.gpu_check.job.llama_model import Llama, Training, shape_of, synchronize
+        from tools.gpu_check.job.llama_model import shape_of
 
-        self._no_limits = why_no_limits(billions, device)
+        self._no_limits = why_no_limits(self._lines, billions)
         self.cluster.start_sender()
         receiver = self.cluster.start_receiver("receiver-0")
         self.engine = JobEngine(receiver.socket, billions, device)
-        self.model = Llama(shape_of(billions), device)
-        synchronize(device)
-        count = sum(weight.numel() for weight in self.model.parameters())
-        self.label = f"{count / 1e9:.3g} billion parameters"
-        self.trainer = dws.Trainer(self.cluster.senders[0].socket, "gpu-check")
-        started = time.monotonic()
-        dws.bind(self.model, self.trainer.register(self.model))
-        self.register_seconds = time.monotonic() - started
-        self.training = Training(self.model, device)
+        if self._lines.section == "fsdp":
+            from tools.gpu_check.job.fsdp_training import FsdpTraining
+
+            self.training = FsdpTraining(shape_of(billions), device)
+        else:
+            from tools.gpu_check.job.plain_training import PlainTraining
+
+            self.training = PlainTraining(shape_of(billions), device)
+        self.label = f"{self.training.parameters / 1e9:.3g} billion parameters"
+        socket = self.cluster.senders[0].socket
+        self.register_seconds = self.training.register(socket, "gpu-check")
         self.attach_seconds = self.engine.attached()
         free = free_bytes(device)
         self._free = "" if free is None else f"{free / GIB:.1f} GiB of the GPU were free before"
@@ -142,6 +156,8 @@ class Job:
             print(self.cluster.logs(15), file=sys.stderr)
         if self.engine is not None:
             self.engine.close()
+        if self.training is not None:
+            self.training.close()
         self.cluster.stop()
 
     def run(self, delta_count: int) -> None:
@@ -188,9 +204,9 @@ class Job:
 
     def _publish(self, version: int, full: bool = False) -> Published:
         begin = time.monotonic()
-        stats = self.trainer.publish(version, timeout=VERSION_SECONDS, full=full)
+        stats = self.training.publisher.publish(version, timeout=VERSION_SECONDS, full=full)
         returned = time.monotonic()
-        waited = self.trainer.wait(version, policy="all", timeout=VERSION_SECONDS)
+        waited = self.training.publisher.wait(version, policy="all", timeout=VERSION_SECONDS)
         end = time.monotonic()
         time.sleep(IDLE_SECONDS)
         return Published(
@@ -209,7 +225,7 @@ class Job:
 
         assert self.engine is not None
         held, of_engine = self.engine.digest()
-        of_trainer = digest(self.model)
+        of_trainer = digest(self.training.weights())
         why = ""
         if held != version:
             why = f"the engine has version {held}"
@@ -306,7 +322,7 @@ class Job:
             self._measured(f"{what}: {name}", [added.seconds / versions], note=note)
 
 
-def run_one(programs: str, billions: float, device: str, delta_count: int) -> int:
+def run_one(lines: Lines, programs: str, billions: float, device: str, delta_count: int) -> int:
     """One size, in its own process. Returns its exit status: 1 if it broke off; checks that failed are in its lines."""
 
     def too_late(*_: Any) -> None:
@@ -314,11 +330,10 @@ def run_one(programs: str, billions: float, device: str, delta_count: int) -> in
 
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(SIZE_SECONDS)
-    lines = Lines("job", device)
     free, needed = free_bytes(device), billions * 1e9 * PARAMETER_BYTES + OTHER_BYTES
     if free is not None and free < needed:
         why = f"the GPU has {free / GIB:.0f} GiB free of {needed / GIB:.0f} that it takes"
-        lines.skipped(name_of(billions), why)
+        lines.skipped(name_of(lines, billions), why)
         return 0
     job = Job(lines, programs)
     failed = True
@@ -326,7 +341,7 @@ def run_one(programs: str, billions: float, device: str, delta_count: int) -> in
         job.start(billions, device)
         job.run(delta_count)
         failed = False
-        lines.passed(name_of(billions))
+        lines.passed(name_of(lines, billions))
     except Exception:  # any error is reported
         traceback.print_exc()
     finally:
@@ -335,8 +350,19 @@ def run_one(programs: str, billions: float, device: str, delta_count: int) -> in
     return 1 if failed else 0
 
 
-def name_of(billions: float) -> str:
-    return f"the job of {billions:g} billion parameters, to its end"
+def name_of(lines: Lines, billions: float) -> str:
+    what = "the job with FSDP2" if lines.section == "fsdp" else "the job"
+    return f"{what} of {billions:g} billion parameters, to its end"
+
+
+def why_not_section(section: str, device: str) -> str:
+    """Why nothing of it can be run here; "": it can."""
+    reason = why_not(device)
+    if reason or section != "fsdp":
+        return reason
+    asking = "from torch.distributed.fsdp import fully_shard"
+    asked = subprocess.run([sys.executable, "-c", asking], capture_output=True)
+    return "this PyTorch has no fully_shard, which is in 2.6 and newer" if asked.returncode else ""
 
 
 def main() -> int:
@@ -344,23 +370,27 @@ def main() -> int:
     parser.add_argument("--bin", required=True, help="folder of dws-sender and dws-receiver")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--sizes", default="", help="billions of parameters, with commas between")
-    parser.add_argument("--deltas", type=int, default=DELTAS, help="deltas of each size")
+    parser.add_argument("--deltas", type=int, default=0, help="deltas of each size")
+    parser.add_argument("--section", default="job", choices=("job", "fsdp"))
     parser.add_argument("--one", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    section, device = options.section, options.device
+    lines = Lines(section, device)
+    deltas = options.deltas or DELTAS[section]
     if options.one is not None:
-        return run_one(options.bin, options.one, options.device, options.deltas)
-    lines = Lines("job", options.device)
-    reason = why_not(options.device)
-    for size in map(float, (options.sizes or SIZES[options.device]).split(",")):
+        return run_one(lines, options.bin, options.one, device, deltas)
+    reason = why_not_section(section, device)
+    for size in map(float, (options.sizes or SIZES[section, device]).split(",")):
         if reason:
-            lines.skipped(name_of(size), reason)
+            lines.skipped(name_of(lines, size), reason)
             continue
-        print(f"job: {size:g} billion parameters ...", file=sys.stderr)
-        command = [__file__, f"--one={size}", f"--bin={options.bin}", f"--device={options.device}"]
+        print(f"{section}: {size:g} billion parameters ...", file=sys.stderr)
+        command = [__file__, f"--section={section}", f"--one={size}", f"--bin={options.bin}"]
+        command += [f"--device={device}", f"--deltas={deltas}"]
         native = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
-        why = why_failed([*command, f"--deltas={options.deltas}"], SIZE_SECONDS + 30, native)
+        why = why_failed(command, SIZE_SECONDS + 30, native)
         if why:
-            lines.checked(name_of(size), why)
+            lines.checked(name_of(lines, size), why)
     return 1 if lines.failed else 0
 
 

@@ -6,9 +6,9 @@
 # Writes FILE (default results.json): date, machine, command and all results. One line for each check on
 # stdout; the last has the totals. The exit status is 0 when none failed.
 #
-#   --only=A,B        only these sections: those of gpu_check, and torch, job and sanitize
-#   --job-sizes=A,B   billions of parameters of the section job's models (default 0.9,2.8)
-#   --job-deltas=N    deltas of each (default 8)
+#   --only=A,B        only these sections: those of gpu_check, and torch, job, fsdp and sanitize
+#   --job-sizes=A,B   billions of parameters of the section job's models (default 0.9,2.8), --fsdp-sizes of fsdp's (0.9)
+#   --job-deltas=N    deltas of each (default 8), --fsdp-deltas likewise (4)
 #   --sanitize        the section sanitize too: gpu_tests under compute-sanitizer, up to eight minutes more
 #
 #   PYTHON            the interpreter that has torch, grpcio and protobuf (default python3)
@@ -22,6 +22,7 @@ out=results.json
 command=./run.sh
 options=()
 job_options=()
+fsdp_options=()
 only=""
 sanitize=0
 while [[ $# -gt 0 ]]; do
@@ -31,6 +32,7 @@ while [[ $# -gt 0 ]]; do
     -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --only=*) only="${1#--only=}" ;;
     --job-sizes=* | --job-deltas=*) job_options+=("--${1#--job-}") ;;
+    --fsdp-sizes=* | --fsdp-deltas=*) fsdp_options+=("--${1#--fsdp-}") ;;
     --sanitize) sanitize=1 ;;
     *) options+=("$1") ;;
   esac
@@ -53,12 +55,13 @@ in_python() {  # SCRIPT OPTION...
   PYTHONPATH="$here/python${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-python3}" \
     "$here/python/tools/gpu_check/$1" --bin="$here/bin" --device="$device" "${@:2}" | tee -a "$lines" || status=1
 }
-sections="$(tr ',' '\n' <<<"$only" | grep -vxE '|torch|job|sanitize' | paste -sd,)" || true
+sections="$(tr ',' '\n' <<<"$only" | grep -vxE '|torch|job|fsdp|sanitize' | paste -sd,)" || true
 if [[ -z "$only" || -n "$sections" ]]; then
   "$here/bin/gpu_check" "${options[@]}" ${sections:+--only="$sections"} | tee "$lines" || status=1
 fi
 if wanted torch; then in_python torch_check.py; fi
 if wanted job; then in_python job_check.py "${job_options[@]}"; fi
+if wanted fsdp; then in_python job_check.py --section=fsdp "${fsdp_options[@]}"; fi
 if [[ "$sanitize" == 1 || ",$only," == *,sanitize,* ]]; then in_python sanitize_check.py; fi
 
 "${PYTHON:-python3}" "$here/python/tools/gpu_check/collect.py" "$lines" "$out" "$command" "$(cat "$here/commit")" || status=1

@@ -93,7 +93,7 @@ def _run(socket: str, billions: float, device: str, pipe: Any) -> None:
                 passes.append(Pass(asked, began, time.monotonic(), grant.version))
                 question = pipe.recv() if pipe.poll() else ""
                 if question == "digest":
-                    pipe.send((grant.version, digest(model)))
+                    pipe.send((grant.version, digest(model.named_parameters())))
             if question == "passes":
                 pipe.send(passes)
     engine.close()

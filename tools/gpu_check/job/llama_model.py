@@ -1,4 +1,4 @@
-"""Llama-shaped models of any size in BF16, of plain PyTorch modules, and how one is trained. Imported where PyTorch is."""
+"""Llama-shaped models of any size, of plain PyTorch modules. Imported where PyTorch is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 HEAD_WIDTH = 128
-LEARNING_RATE = 1e-6
 DIGEST_THREADS = 8
 
 
@@ -102,10 +101,10 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """The same weights every time, on one machine."""
 
-    def __init__(self, shape: Shape, device: str) -> None:
+    def __init__(self, shape: Shape, device: str, dtype: Any = torch.bfloat16) -> None:
         super().__init__()
         torch.manual_seed(11)
-        made: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.shape = shape
         self.embed = nn.Embedding(shape.vocabulary, shape.width, **made)
         self.layers = nn.ModuleList(Layer(shape, made) for _ in range(shape.layers))
@@ -122,66 +121,21 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-class Training:
-    """A model's optimizer: AdamW over FP32 masters, from which the BF16 weights are written once a step."""
-
-    def __init__(self, model: Llama, device: str) -> None:
-        self.model = model
-        self.device = device
-        self._weights = list(model.parameters())
-        self._masters = [
-            weight.detach().float().clone().requires_grad_(True) for weight in self._weights
-        ]
-        # Fused it needs no temporary copies of all masters. Not every PyTorch has that on the CPU.
-        fused = {} if device == "cpu" else {"fused": True}
-        self._optimizer = torch.optim.AdamW(
-            self._masters, lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, **fused
-        )
-
-    def step(self) -> None:
-        vocabulary = self.model.shape.vocabulary
-        tokens = torch.randint(0, vocabulary, (4, 128), device=self.device)
-        logits = self.model(tokens)[:, :-1].float()
-        functional.cross_entropy(
-            logits.reshape(-1, vocabulary), tokens[:, 1:].reshape(-1)
-        ).backward()
-        for master, weight in zip(self._masters, self._weights):
-            assert weight.grad is not None
-            master.grad = weight.grad.float()
-            weight.grad = None
-        nn.utils.clip_grad_norm_(self._masters, 1.0)
-        self._optimizer.step()
-        for master in self._masters:
-            master.grad = None
-        self._write()
-
-    def scale(self) -> None:
-        """Changes every weight, in a few ways: a delta of it is small, but touches all memory."""
-        with torch.no_grad():
-            for master in self._masters:
-                master.mul_(1.5)
-        self._write()
-
-    def replace(self) -> None:
-        """Other weights, as if another checkpoint were loaded."""
-        with torch.no_grad():
-            for master in self._masters:
-                master.normal_(std=0.02)
-        self._write()
-
-    def _write(self) -> None:
-        with torch.no_grad():
-            for master, weight in zip(self._masters, self._weights):
-                weight.copy_(master)
-        synchronize(self.device)
-
-
 def synchronize(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
 
 
-def digest(model: Llama) -> str:
+def language_loss(model: Any, shape: Shape, device: str) -> Any:
+    """Of predicting random tokens: gradients are all that it is for."""
+    tokens = torch.randint(0, shape.vocabulary, (4, 128), device=device)
+    logits = model(tokens)[:, :-1].float()
+    return functional.cross_entropy(
+        logits.reshape(-1, shape.vocabulary), tokens[:, 1:].reshape(-1)
+    )
+
+
+def digest(weights: Iterable[tuple[str, Any]]) -> str:
     """SHA-256 over names and bytes of all weights."""
 
     def of_one(named: tuple[str, Any]) -> bytes:
@@ -189,7 +143,6 @@ def digest(model: Llama) -> str:
         content = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
         return hashlib.sha256(name.encode() + hashlib.sha256(content.data).digest()).digest()
 
-    parts: Iterable[bytes]
     with concurrent.futures.ThreadPoolExecutor(DIGEST_THREADS) as pool:
-        parts = pool.map(of_one, sorted(model.named_parameters()))
+        parts = pool.map(of_one, sorted(weights, key=lambda named: named[0]))
         return hashlib.sha256(b"".join(parts)).hexdigest()
