@@ -152,6 +152,11 @@ class SanitizeTest(unittest.TestCase):
         self.assertEqual(endless[0][1], "failed")
         self.assertIn("within 1 s, in which 1 tests passed", endless[0][2])
 
+    def test_a_line_that_the_tool_has_cut_is_left_out(self) -> None:
+        cut = "echo '{\"section\": \"te========= Warning'\n"
+        outcomes = self.run_over(self.program("passed") + cut)
+        self.assertEqual([status for _, status, _ in outcomes], ["passed"] * 4)
+
     def test_it_is_skipped_without_the_tool_and_without_a_gpu(self) -> None:
         done = subprocess.run(
             [sys.executable, "tools/gpu_check/sanitize_check.py", "--bin=nowhere"],

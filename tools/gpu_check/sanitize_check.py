@@ -41,8 +41,12 @@ def read(output: str, tool: str, too_late: bool) -> Outcome:
     summaries = re.findall(SUMMARIES[tool], output)
     tests = []
     for line in output.splitlines():
-        if line.startswith("{"):
-            tests.append(json.loads(line))
+        try:
+            result = json.loads(line) if line.startswith("{") else None
+        except ValueError:
+            continue  # the tool has written into it
+        if result is not None:
+            tests.append(result)
     failed = [test["name"] for test in tests if test["status"] == "failed"]
     passed = sum(test["status"] == "passed" for test in tests)
     return Outcome(sum(map(int, summaries)) if summaries else None, passed, failed, too_late)
