@@ -153,6 +153,7 @@ Status ReceiverApp::StartEngineSide() {
           .on_readiness = [this](bool ready,
                                  const std::string& reason) { ShowReadiness(ready, reason); },
           .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
+          .on_acknowledged = [this](Duration took) { metrics_.OnAcknowledged(took); },
           .on_forgotten =
               [this] {
                 senders_->Reconnect(

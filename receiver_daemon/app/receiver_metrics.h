@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/service/metrics/metrics.h"
@@ -22,6 +23,8 @@ class ReceiverMetrics {
 
   // Records a committed version. For Worker::Parts::on_commit.
   void OnCommit(const CommitReport& report);
+  // That its senders were told of it, for Worker::Parts::on_acknowledged.
+  void OnAcknowledged(Duration took);
 
   // What is read at scrape time; all of it outlives the last scrape.
   struct States {
@@ -40,6 +43,7 @@ class ReceiverMetrics {
   Histogram stage_seconds_;
   Histogram commit_seconds_;
   Histogram pause_seconds_;
+  std::vector<Histogram> version_seconds_;  // by VersionStage
 };
 
 }  // namespace dws

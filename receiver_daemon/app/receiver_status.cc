@@ -6,6 +6,25 @@
 namespace dws {
 namespace {
 
+void FillTimes(const VersionTimes& times, v1::VersionTimes& out) {
+  out.set_total_seconds(ToSeconds(times.since_announced()));
+  out.set_early_seconds(ToSeconds(times[VersionStage::kEarly]));
+  out.set_queue_seconds(ToSeconds(times[VersionStage::kQueue]));
+  out.set_fetch_seconds(ToSeconds(times[VersionStage::kFetch]));
+  out.set_upload_seconds(ToSeconds(times[VersionStage::kUpload]));
+  out.set_stage_seconds(ToSeconds(times[VersionStage::kStage]));
+  out.set_hold_seconds(ToSeconds(times[VersionStage::kHold]));
+  out.set_intent_seconds(ToSeconds(times[VersionStage::kIntent]));
+  out.set_gate_seconds(ToSeconds(times[VersionStage::kGate]));
+  out.set_write_seconds(ToSeconds(times[VersionStage::kWrite]));
+  out.set_prove_seconds(ToSeconds(times[VersionStage::kProve]));
+  out.set_rebuild_seconds(ToSeconds(times[VersionStage::kRebuild]));
+  out.set_resume_seconds(ToSeconds(times[VersionStage::kResume]));
+  out.set_record_seconds(ToSeconds(times[VersionStage::kRecord]));
+  out.set_acknowledge_seconds(ToSeconds(times[VersionStage::kAcknowledge]));
+  out.set_other_seconds(ToSeconds(times[VersionStage::kOther]));
+}
+
 void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
   commit.set_version(report.version.value());
   commit.set_fetched_bytes(report.delta_bytes + report.full_bytes);
@@ -18,6 +37,7 @@ void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
   commit.set_commit_seconds(ToSeconds(report.commit));
   commit.set_repaired(report.repaired);
   commit.set_unix_seconds(report.unix_seconds);
+  FillTimes(report.times, *commit.mutable_times());
 }
 
 void FillScrub(const ScrubProgress& scrub, TimePoint now, v1::ReceiverStatus& status) {

@@ -41,6 +41,24 @@ LiveState Reached(const EngineWeights& weights, const Prepared& prepared) {
   return live;
 }
 
+// Notes when stages end that follow one another.
+class StageWatch {
+ public:
+  StageWatch(const Clock& clock, VersionTimes& times)
+      : clock_(clock), times_(times), since_(clock.Now()) {}
+  // `stage` ends now; returns when that is.
+  TimePoint End(VersionStage stage) {
+    const TimePoint now = clock_.Now();
+    times_[stage] += now - std::exchange(since_, now);
+    return now;
+  }
+
+ private:
+  const Clock& clock_;
+  VersionTimes& times_;
+  TimePoint since_;
+};
+
 // Of what memory holds once the version is written.
 TensorContents ContentsOf(const LayoutSet& layouts, const LiveState& reached) {
   constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // odd: no bit is lost
@@ -65,8 +83,8 @@ EngineVersion VersionOf(const LiveState& live) {
       .stream = live.at->stream, .version = live.at->version, .state_token = EngineToken(tokens)};
 }
 
-Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
-                                        const Prepared& prepared, Release release) {
+Result<CommitPipeline::Done> CommitPipeline::Commit(const Engine& engine, LiveState& live,
+                                                    const Prepared& prepared, Release release) {
   const SyncTarget& target = prepared.target;
   LiveState reached = Reached(engine.weights, prepared);
   // What is repaired may have been damaged since an engine made something of it.
@@ -80,6 +98,8 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
                   .release = release,
                   .state = CommitState(engine.weights.generation())};
   CommitState& commit = attempt.state;
+  Done done;
+  StageWatch watch(clock_, done.times);
   DWS_RETURN_IF_ERROR(Intend(engine.weights, live, target));  // 2
   commit.OnIntentRecorded();
   DWS_KILLPOINT("receiver.commit.after_intent");
@@ -87,11 +107,12 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
   for (const PreparedRank& rank : prepared.ranks) AddToList(rank.staged, scatter);
 
   const bool was_running = live.at.has_value();
-  const TimePoint asked = clock_.Now();
+  const TimePoint asked = watch.End(VersionStage::kIntent);
   Status paused = engine.control.Pause(pause_timeout_);  // 3
   // While the last rank's forward pass ran on, the engine was not paused.
   const TimePoint pause_begin =
       std::max<TimePoint>(asked, clock_.Now() - engine.control.StoppedFor());
+  static_cast<void>(watch.End(VersionStage::kGate));
   if (paused.ok()) {
     paused = commit.OnPaused(engine.is_current() ? std::optional(engine.weights.generation())
                                                  : std::nullopt);
@@ -101,24 +122,33 @@ Result<Duration> CommitPipeline::Commit(const Engine& engine, LiveState& live,
 
   commit.OnWriteBegin();
   engine.control.OnWriteBegin(contents);
+  const Duration uploaded = engine.weights.UploadTime();
   Status written = Write(engine.weights, prepared, scatter);  // 4
+  static_cast<void>(watch.End(VersionStage::kWrite));
   if (written.ok()) written = CheckWritten(engine.weights, prepared);
+  static_cast<void>(watch.End(VersionStage::kProve));
   DWS_KILLPOINT("receiver.commit.after_scatter");
   if (written.ok()) written = engine.control.PostCommit(target.version, pause_timeout_);  // 5
   if (!written.ok()) return Fail(attempt, written);
+  static_cast<void>(watch.End(VersionStage::kRebuild));
+  done.times[VersionStage::kWrite] =
+      VersionTimes::Split(done.times[VersionStage::kWrite], engine.weights.UploadTime() - uploaded,
+                          done.times[VersionStage::kUpload]);
   commit.OnWritten();
   if (release == Release::kAtOnce) {  // 6
     const Status resumed = Annotate(engine.control.Resume(version), "resuming the engine");
     if (!resumed.ok()) return Fail(attempt, resumed);
   }
   commit.OnReleased();
-  const Duration pause = was_running ? clock_.Now() - pause_begin : Duration::zero();
+  const TimePoint released = watch.End(VersionStage::kResume);
+  if (was_running) done.pause = released - pause_begin;
   live = std::move(reached);
   DWS_KILLPOINT("receiver.commit.after_resume");
 
   Record(target);  // 7
+  static_cast<void>(watch.End(VersionStage::kRecord));
   DWS_KILLPOINT("receiver.commit.after_record");
-  return pause;
+  return done;
 }
 
 void CommitPipeline::Acknowledge(const Prepared& prepared, Duration pause, Duration stage_time) {

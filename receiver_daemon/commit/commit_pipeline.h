@@ -12,6 +12,7 @@
 #include "common/sync_state/commit_state.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/commit/prepare.h"
+#include "receiver_daemon/commit/version_times.h"
 #include "receiver_daemon/engine/engine_control.h"
 #include "receiver_daemon/transfer/sender_group.h"
 
@@ -45,14 +46,21 @@ class CommitPipeline {
     kByLeader,  // the leader of its commit group, later: the engine stays paused in any case
   };
 
-  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; returns for how
-  // long the engine was paused by this (zero when it was paused before); Acknowledge is next. After
+  struct Done {
+    // For how long this kept an engine from generating that was: from the end of the last rank's
+    // last forward pass, which its answer to the pause tells, until the release. Zero: it was paused
+    // before.
+    Duration pause = {};
+    VersionTimes times;  // from kIntent to kRecord, and kUpload of the write
+  };
+
+  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; Acknowledge is next. After
   // an error either nothing was written and `live` is unchanged: an engine that is proved to have a
   // version runs on with it, another one stays as the pause has left it. Or `live` is forgotten, the
   // engine stays paused and its memory has to be read and repaired before it runs again. That is so,
   // too, when the engine could not be resumed.
-  Result<Duration> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
-                          Release release = Release::kAtOnce);
+  Result<Done> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
+                      Release release = Release::kAtOnce);
 
   // Reports the outcome of Commit to the senders. Apart from it, so that the caller can publish
   // `live` before: a connection made in between then reports that itself.

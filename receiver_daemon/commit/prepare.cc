@@ -186,6 +186,7 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
   progress_.Reset();
   Prepared prepared{.target = target, .ranks = {}};
   prepared.ranks.resize(target.ranks.size());
+  const Duration uploaded = all.weights.UploadTime();
   // Ranks are different machines: their transfers run side by side.
   std::vector<Status> statuses(target.ranks.size());
   ForEachRank(target.ranks.size(), [&](size_t index) {
@@ -209,6 +210,7 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
       statuses[index] = Annotate(rank.status(), fmt::format("trainer rank {}", index));
     }
   });
+  prepared.upload = all.weights.UploadTime() - uploaded;
   spare_->Clear();  // this version has not needed it
   spare_since_ = clock_.Now();
   for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);

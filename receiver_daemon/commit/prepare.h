@@ -54,6 +54,7 @@ struct Prepared {
   std::vector<PreparedRank> ranks;
   TimePoint begun = {};   // when the version was looked at
   TimePoint staged = {};  // when everything was there
+  Duration upload = {};   // of the stage times of all ranks
 
   bool repairs() const { return full_slices() > 0; }
   size_t full_slices() const;  // how many of all ranks come in full

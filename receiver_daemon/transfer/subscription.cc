@@ -90,6 +90,7 @@ Status Subscription::OnAnnounce(SenderIndex sender, uint64_t nonce,
     }
     status = state_.OnAnnounce(sender, nonce, std::move(announcement));
     if (status.ok() && newest.has_value()) heard_ = newest;
+    NoteOffered();
     Watch();
     announced_.NotifyAll();
   }
@@ -203,6 +204,21 @@ void Subscription::Forget(std::optional<StreamId> accepted) {
 std::optional<StreamId> Subscription::stream() const {
   MutexLock lock(mutex_);
   return state_.stream();
+}
+
+void Subscription::NoteOffered() {
+  const std::optional<SyncTarget> target = state_.Target();
+  if (!target.has_value()) return;
+  if (!offered_.empty() && offered_.back().version == target->at()) return;
+  if (offered_.size() == kOfferedMax) offered_.pop_front();
+  offered_.push_back({.version = target->at(), .at = clock_.Now()});
+}
+
+std::optional<TimePoint> Subscription::OfferedAt(const VersionAt& version) const {
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find_if(
+      offered_, [&](const Offered& offered) { return offered.version == version; });
+  return found == offered_.end() ? std::nullopt : std::optional(found->at);
 }
 
 std::optional<SyncTarget> Subscription::Target() const {

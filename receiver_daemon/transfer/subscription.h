@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,6 +89,9 @@ class Subscription {
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   std::optional<SyncTarget> EarlyTarget() const;
   bool Coming(const SyncTarget& early) const;
+  // When the last rank announced a version that was the newest then; nullopt: that was too long ago,
+  // or never.
+  std::optional<TimePoint> OfferedAt(const VersionAt& version) const;
   // Waits until all ranks offer `version`, no longer than `timeout`.
   void AwaitTarget(WeightVersion version, Duration timeout) const;
   // UNAVAILABLE: not all trainer ranks have sent a welcome; names the senders that have not.
@@ -113,6 +117,7 @@ class Subscription {
   std::string Behind() const;
 
  private:
+  void NoteOffered() REQUIRES(mutex_);
   std::string Unheard() const REQUIRES(mutex_);
   void Watch() REQUIRES(mutex_);
   std::optional<RankVersion> LiveOfRank(TrainerRank rank) const REQUIRES(mutex_);
@@ -137,6 +142,12 @@ class Subscription {
   // By sender: why it was lost or refused last, since it was accepted last.
   std::vector<std::string> causes_ GUARDED_BY(mutex_);
   std::optional<VersionAt> heard_ GUARDED_BY(mutex_);
+  static constexpr size_t kOfferedMax = 64;
+  struct Offered {
+    VersionAt version;
+    TimePoint at;
+  };
+  std::deque<Offered> offered_ GUARDED_BY(mutex_);  // the last targets, kOfferedMax at most
   std::optional<VersionAt> live_ GUARDED_BY(mutex_);
   std::vector<Digest> live_tokens_ GUARDED_BY(mutex_);
   // Made from these layouts.

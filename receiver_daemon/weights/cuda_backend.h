@@ -40,6 +40,7 @@ class CudaBackend final : public MemoryBackend {
   Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) override;
   Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) override;
   Status Synchronize() override { return weights_->Synchronize(); }
+  Duration UploadTime() const override { return weights_->upload_time(); }
 
  private:
   CudaBackend(std::unique_ptr<cuda::DeviceWeights> weights, SlicePlaces<cuda::Place> places)

@@ -107,6 +107,12 @@ size_t EngineWeights::PlaceCount(TrainerRank rank, RankSlice slice) const {
   return count;
 }
 
+Duration EngineWeights::UploadTime() const {
+  Duration time = {};
+  for (const auto& memory : memory_) time += memory->UploadTime();
+  return time;
+}
+
 bool EngineWeights::HasAllOf(const OwnedSlice& slice) const {
   return layouts_->rank(slice.rank).slice(slice.slice).blocks == 0 ||
          Holds(slice.rank, slice.slice);

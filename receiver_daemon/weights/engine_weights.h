@@ -47,6 +47,8 @@ class EngineWeights {
 
   // How many places hold the slice, over all memories; 0: not held here.
   size_t PlaceCount(TrainerRank rank, RankSlice slice) const;
+  // As MemoryBackend's, of all memories.
+  Duration UploadTime() const;
   // Whether no rank holds anything: every tensor is excluded.
   bool empty() const;
   bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }

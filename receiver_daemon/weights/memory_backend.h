@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/bytes.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/pace.h"
@@ -96,6 +97,10 @@ class MemoryBackend {
 
   // Returns when all writes are visible to every later reader of this memory.
   virtual Status Synchronize() = 0;
+
+  // For how long input was copied to a device so far, of Stage and ApplyInPlace: the host's part,
+  // while the device computes on. Threads: safe from any.
+  virtual Duration UploadTime() const { return Duration::zero(); }
 };
 
 }  // namespace dws

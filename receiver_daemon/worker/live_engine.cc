@@ -60,6 +60,7 @@ bool LiveEngine::Read() {
   const std::optional<VersionAt> before = std::exchange(before_, std::nullopt);
   if (before.has_value()) Restate(*before);
   ++readings_;
+  known_since_ = parts_.clock.Now();
   LogInfo("digests_computed", {{"generation", weights_->generation().value()},
                                {"seconds", ToSeconds(parts_.clock.Now() - begin)}});
   DWS_KILLPOINT("receiver.attach.after_digests");

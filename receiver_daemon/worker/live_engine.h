@@ -57,6 +57,8 @@ class LiveEngine {
 
   const EngineWeightsPtr& weights() const { return weights_; }  // null: none
   const LiveState& live() const { return live_; }
+  // Since when all of its memory was read; requires that it is known.
+  TimePoint known_since() const { return known_since_; }
   LiveState& mutable_live() { return live_; }
   // Whether `weights` is still what is attached.
   bool IsCurrent() const;
@@ -118,6 +120,7 @@ class LiveEngine {
   EngineWeightsPtr weights_;
   LiveState live_;
   uint64_t readings_ = 0;
+  TimePoint known_since_;
   uint64_t drifts_ = 0;
   bool released_ = false;
   bool paused_for_drift_ = false;

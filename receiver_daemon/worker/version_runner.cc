@@ -140,30 +140,78 @@ Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared,
   const CommitPipeline::Engine engine{.control = control,
                                       .weights = *parts_.engine.weights(),
                                       .is_current = [this] { return parts_.engine.IsCurrent(); }};
-  const Result<Duration> paused = pipeline_.Commit(engine, live, prepared, release);
-  if (!paused.ok()) {
+  const Result<CommitPipeline::Done> done = pipeline_.Commit(engine, live, prepared, release);
+  if (!done.ok()) {
     if (!live.known()) parts_.board.SetPaused(true);  // in the middle of writing
-    if (absl::IsDataLoss(paused.status())) parts_.board.CountWriteMismatch();
-    return paused.status();
+    if (absl::IsDataLoss(done.status())) parts_.board.CountWriteMismatch();
+    return done.status();
   }
   DWS_CHECK(live.proved() && *live.at == prepared.target.at());
-  written.pause = *paused;
+  written.committed = parts_.clock.Now();
+  written.pause = done->pause;
+  for (size_t i = 0; i < kVersionStages; ++i) written.report.times.spent[i] += done->times.spent[i];
   return written;
 }
 
 void VersionRunner::Report(WrittenVersion written, Duration pause, bool first_release) {
   // An engine may let a staged version wait for long: that time counts for nothing here.
   const Duration staging = written.prepared.staged - written.prepared.begun;
-  written.report.pause = pause;
-  written.report.commit = parts_.clock.Now() - written.committing;
+  const TimePoint now = parts_.clock.Now();
+  CommitReport& report = written.report;
+  report.pause = pause;
+  report.commit = now - written.committing;
+  // A commit group's leader may release it later.
+  report.times[VersionStage::kResume] += now - written.committed;
+  report.times[VersionStage::kOther] = std::max<Duration>(
+      now - written.prepared.begun + report.times[VersionStage::kQueue] - report.times.sum(),
+      Duration::zero());
   // Shown first: whoever hears of the commit from the sender finds it counted here.
-  parts_.board.ShowCommit(written.report, written.attach_mismatches);
+  parts_.board.ShowCommit(report, written.attach_mismatches);
   pipeline_.Acknowledge(written.prepared, pause, staging);
-  LogCommitted(written.report, staging + written.report.commit, first_release);
+  parts_.board.ShowAcknowledged(parts_.clock.Now() - now);
+  LogCommitted(report, staging + report.commit, first_release);
+}
+
+TimePoint VersionRunner::Offered(const Prepared& prepared) const {
+  const std::optional<VersionAt>& live = parts_.engine.live().at;
+  const SyncTarget& target = prepared.target;
+  // A repair of what the engine has, and an older version, are late for reasons of their own.
+  if (live.has_value() && live->stream == target.stream && live->version >= target.version) {
+    return prepared.begun;
+  }
+  const std::optional<TimePoint> offered = parts_.subscription.OfferedAt(target.at());
+  if (!offered.has_value()) return prepared.begun;
+  return std::max(*offered, std::min(parts_.engine.known_since(), prepared.begun));
+}
+
+VersionTimes VersionRunner::TimesBefore(const Prepared& prepared) const {
+  VersionTimes times;
+  const TimePoint offered = Offered(prepared);
+  times[VersionStage::kQueue] = std::max<Duration>(prepared.begun - offered, Duration::zero());
+  times[VersionStage::kHold] = parts_.clock.Now() - prepared.staged;
+  if (prepared.ranks.empty()) return times;
+  const PreparedRank& slowest = *std::ranges::max_element(
+      prepared.ranks, {}, [](const PreparedRank& rank) { return rank.fetch + rank.stage; });
+  Duration stage =
+      VersionTimes::Split(slowest.stage, prepared.upload, times[VersionStage::kUpload]);
+  Duration fetch = slowest.fetch;
+  // Work on a version that was not announced yet is none of its latency: its transfer waits for the
+  // trainers first of all.
+  Duration& early = times[VersionStage::kEarly];
+  const Duration before = std::clamp<Duration>(offered - prepared.begun, Duration::zero(),
+                                               prepared.staged - prepared.begun);
+  fetch = VersionTimes::Split(fetch, before, early);
+  stage = VersionTimes::Split(stage, before - early, early);
+  early = before;
+  times[VersionStage::kFetch] = fetch;
+  times[VersionStage::kStage] = stage;
+  return times;
 }
 
 CommitReport VersionRunner::ReportOf(const Prepared& prepared) const {
-  CommitReport report{.version = prepared.target.version, .repaired = prepared.repairs()};
+  CommitReport report{.version = prepared.target.version,
+                      .times = TimesBefore(prepared),
+                      .repaired = prepared.repairs()};
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     const PreparedRank& rank = prepared.ranks[r];
     const RankLayout& layout = parts_.engine.weights()->layouts().rank(TrainerRank(r));

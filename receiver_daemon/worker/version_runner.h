@@ -23,6 +23,7 @@ struct WrittenVersion {
   CommitReport report;
   uint64_t attach_mismatches = 0;
   TimePoint committing;  // since then
+  TimePoint committed;   // when memory had it, and the ledger
   bool first = false;    // memory was of no known version
   Duration pause = {};   // by the commit alone; zero: the engine was paused before
 };
@@ -66,6 +67,10 @@ class VersionRunner {
   std::optional<LiveState> AsOldest(const SyncTarget& target) const;
   void OnPrepared(Prepared& prepared, TimePoint begun) const;
   CommitReport ReportOf(const Prepared& prepared) const;
+  // From the announcement until the commit.
+  VersionTimes TimesBefore(const Prepared& prepared) const;
+  // When all ranks had announced it and it could be looked at.
+  TimePoint Offered(const Prepared& prepared) const;
 
   const Parts parts_;
   CommitPipeline pipeline_;

@@ -49,6 +49,7 @@ class Worker {
     // See WorkerBoard.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit = {};
+    std::function<void(Duration)> on_acknowledged = {};
     // On the worker's thread: senders are to be connected to again. May be empty.
     std::function<void()> on_forgotten = {};
     Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null

@@ -93,6 +93,15 @@ void WorkerBoard::ShowCommit(CommitReport report, uint64_t attach_mismatches) {
   if (parts_.on_commit) parts_.on_commit(report);
 }
 
+void WorkerBoard::ShowAcknowledged(Duration took) {
+  {
+    MutexLock lock(mutex_);
+    DWS_CHECK(status_.last_commit.has_value());
+    status_.last_commit->times[VersionStage::kAcknowledge] = took;
+  }
+  if (parts_.on_acknowledged) parts_.on_acknowledged(took);
+}
+
 void WorkerBoard::CountWriteMismatch() {
   MutexLock lock(mutex_);
   ++status_.mismatches.write;

@@ -33,6 +33,7 @@ class WorkerBoard {
     // ShowReadiness; may be empty.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit;  // on the worker's thread; may be empty
+    std::function<void(Duration)> on_acknowledged;       // the same; see ShowAcknowledged
   };
   struct Options {
     uint64_t staging_bytes_max = 0;
@@ -74,6 +75,8 @@ class WorkerBoard {
   // `runs`: the engine may generate with it, so senders may count it as committed.
   void ShowLive(const LiveState& live, bool runs);
   void ShowCommit(CommitReport report, uint64_t attach_mismatches);
+  // Of the last commit that was shown.
+  void ShowAcknowledged(Duration took);
   void CountWriteMismatch();
   void CountDrift(uint64_t MismatchCounts::*source, uint64_t slices = 1);
   void CountScrub(const Scrub& scrub, uint64_t bytes, bool pass_done);

@@ -11,6 +11,7 @@
 #include "common/model/weight_version.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/commit/scrub.h"
+#include "receiver_daemon/commit/version_times.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker/operator_desk.h"
 
@@ -26,8 +27,9 @@ struct CommitReport {
   uint64_t elements = 0;     // of the model
   Duration fetch = {};       // of the slowest rank; so is stage
   Duration stage = {};       // verify and stage
-  Duration pause = {};       // zero: the engine was paused before
+  Duration pause = {};       // as CommitPipeline::Done has it
   Duration commit = {};      // intent, pause, write, resume
+  VersionTimes times;        // kAcknowledge once the senders were told
   bool repaired = false;     // some tensors came in full
   double unix_seconds = 0;
 };

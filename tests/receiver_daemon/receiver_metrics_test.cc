@@ -96,6 +96,31 @@ TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
 }
 
+TEST_CASE("each commit is counted in each stage of a version's time", "[metrics]") {
+  ReceiverMetrics metrics("job", "r");
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger, [&](const CommitReport& report) { metrics.OnCommit(report); });
+  daemon.on_acknowledged = [&](Duration took) { metrics.OnAcknowledged(took); };
+  daemon.Connect();
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  daemon.Offer({trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  daemon.Offer({1, trainer.Publish()});
+  REQUIRE(daemon.worker.Step().ok());
+  for (size_t i = 0; i < kVersionStages; ++i) {
+    const auto stage = static_cast<VersionStage>(i);
+    const std::string label = fmt::format("stage=\"{}\"", NameOf(stage));
+    INFO(label);
+    CHECK(Sample(metrics, "dws_receiver_version_seconds_count", label) == "2");
+    const bool takes_time = stage == VersionStage::kFetch || stage == VersionStage::kGate ||
+                            stage == VersionStage::kWrite || stage == VersionStage::kRecord;
+    if (!takes_time) continue;
+    CHECK(std::stod(Sample(metrics, "dws_receiver_version_seconds_sum", label)) > 0);
+  }
+}
+
 TEST_CASE("the lag is that of the newest version heard of, or unknown, while there is no sender",
           "[metrics]") {
   ReceiverMetrics metrics("job", "r");

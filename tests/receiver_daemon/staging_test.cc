@@ -36,14 +36,18 @@ TEST_CASE("a delta beyond the staging cap is verified and applied in place", "[s
   FakeTrainer trainer(Ranks());
   trainer.Publish();
   trainer.Publish(0.2);
-  const FakeEngine engine(trainer.layouts(), 1, 1, AnyMemory());
+  const MemoryKind kind = AnyMemory();
+  const FakeEngine engine(trainer.layouts(), 1, 1, kind);
   engine.Load(trainer, 1);
   ThreadPool pool(1);
   const LiveState live = ReadLive(*engine.weights, pool);
 
   for (uint32_t rank = 0; rank < 2; ++rank) {
     const Delta delta = MakeDelta(trainer, rank, 1, 2);
+    const Duration before = engine.weights->UploadTime();
     const StagedDelta staged = Stage(engine, rank, delta, live, pool, 16);
+    const Duration staging = engine.weights->UploadTime() - before;
+    CHECK((staging > Duration::zero()) == (kind == MemoryKind::kCuda));
     CHECK(staged.rejected.empty());
     CHECK(staged.in_place);
     CHECK(staged.groups.empty());

@@ -148,6 +148,7 @@ struct Daemon {
   uint64_t nonce = 0;
   MemoryReceiverLedger& ledger;
   std::function<void(const CommitReport&)> on_commit;
+  std::function<void(Duration)> on_acknowledged = [](Duration) {};
   JumpingClock clock;
   ChangeSignal changed;
   ThreadPool pool{1};
@@ -170,6 +171,7 @@ struct Daemon {
                        readiness.push_back(ready ? "ready" : reason);
                      },
                  .on_commit = on_commit,
+                 .on_acknowledged = [this](Duration took) { on_acknowledged(took); },
                  .pulse = nullptr,
                  .group = group.get()},
                 options};

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -57,6 +59,13 @@ class DeviceWeights {
   // Begins to write what is staged at absolute addresses (an arena of 0) to live memory:
   // `block_count` CommitBlocks at `blocks`, on the device. Synchronize waits for the end.
   Status BeginCommit(uint64_t blocks, uint32_t block_count);
+  // For how long the host has copied input for this device to page-locked memory so far, and started
+  // its copies to the device. Threads: safe from any.
+  std::chrono::nanoseconds upload_time() const {
+    return std::chrono::nanoseconds(upload_nanoseconds_.load());
+  }
+  void AddUploadTime(std::chrono::nanoseconds time) { upload_nanoseconds_ += time.count(); }
+
   // Waits for all work that was begun here.
   Status Synchronize();
 
@@ -78,6 +87,7 @@ class DeviceWeights {
   CudaStream commit_;
   std::array<WorkLane, 2> lanes_;
   size_t next_lane_ = 0;
+  std::atomic<int64_t> upload_nanoseconds_{0};
   mutable Mutex turn_;
   mutable Mutex rest_mutex_;
   mutable CondVar rested_;

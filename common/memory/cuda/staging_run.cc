@@ -1,6 +1,7 @@
 #include "common/memory/cuda/staging_run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -219,12 +220,14 @@ Status StagingRun::AddPiece(std::span<const StageItem> items, ThreadPool& pool) 
   uint64_t staged_bytes = 0;
   for (const StageItem& item : items) staged_bytes += RoomOf(item.block);
   DWS_ASSIGN_OR_RETURN(const uint64_t staged, Room(*lane, staged_bytes));
+  const auto began = std::chrono::steady_clock::now();
   const Piece piece = Lay(items, *lane, staged);
   pool.ParallelFor(CeilDiv(items.size(), kItemsPerTurn), [&](size_t turn, size_t) {
     const size_t end = std::min(items.size(), (turn + 1) * kItemsPerTurn);
     for (size_t i = turn * kItemsPerTurn; i < end; ++i) Write(items[i], i, piece);
   });
   DWS_RETURN_IF_ERROR(lane->Send());
+  weights_.AddUploadTime(std::chrono::steady_clock::now() - began);
   return Launch(*lane, piece, static_cast<uint32_t>(items.size()));
 }
 

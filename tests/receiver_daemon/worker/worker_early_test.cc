@@ -72,6 +72,30 @@ TEST_CASE("a delta is staged while it is captured, and committed once it is offe
   CHECK(early.trainer.last_report.fetched_bytes == early.trainer.Object(0, 1, 2).size());
 }
 
+TEST_CASE("work on a version before its announcement is none of its time", "[worker]") {
+  using std::chrono::seconds;
+  Early early;
+  early.trainer.while_early = [&early] {
+    early.daemon.clock.Jump(seconds(1000));  // the capture
+    early.daemon.Offer({1, 2});
+    early.daemon.clock.Jump(seconds(50));  // the rest of the transfer
+    return OkStatus();
+  };
+  early.Capture(2, 1);
+  early.Step();
+  early.daemon.clock.Jump(seconds(200));
+  early.Step();
+  REQUIRE(early.client.running == 2);
+  const VersionTimes times = early.daemon.worker.status().last_commit->times;
+  CHECK(times[VersionStage::kEarly] >= seconds(1000));
+  CHECK(times[VersionStage::kEarly] < seconds(1020));
+  CHECK(times[VersionStage::kFetch] >= seconds(50));
+  CHECK(times[VersionStage::kHold] >= seconds(200));
+  CHECK(times[VersionStage::kQueue] == Duration::zero());
+  CHECK(times.since_announced() >= seconds(250));
+  CHECK(times.since_announced() < seconds(270));
+}
+
 TEST_CASE("what had arrived before the link was lost is not fetched again", "[worker]") {
   Early early;
   early.trainer.early_frames_max = 1;  // of two slices

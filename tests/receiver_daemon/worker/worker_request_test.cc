@@ -210,6 +210,8 @@ TEST_CASE("the time a staged version waits for its engine is not time it took", 
   it.Step();
   REQUIRE(it.client.running == 2);
   CHECK(it.daemon.worker.status().last_commit->commit < std::chrono::seconds(500));
+  CHECK(it.daemon.worker.status().last_commit->times[VersionStage::kHold] >=
+        std::chrono::seconds(1000));
   CHECK(it.trainer.last_report.stage_seconds < 500);
 }
 

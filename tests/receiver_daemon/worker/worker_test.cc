@@ -37,6 +37,50 @@ TEST_CASE("an engine is released with the first version and gets the next ones",
   CHECK(daemon.subscription.live() == daemon.worker.status().live);
 }
 
+TEST_CASE("the stages of a version add up to the time since its announcement", "[worker]") {
+  using std::chrono::seconds;
+  FakeTrainer trainer(OneRank());
+  MemoryReceiverLedger ledger;
+  Daemon daemon(trainer, ledger);
+  daemon.Connect();
+  daemon.Offer({trainer.Publish()});
+  daemon.clock.Jump(seconds(10'000));  // until there is an engine
+  Client client(*trainer.layouts(), daemon.registry);
+  client.Attach(trainer.layouts());
+  const auto times = [&daemon] { return daemon.worker.status().last_commit->times; };
+  REQUIRE(daemon.worker.Step().ok());
+  REQUIRE(client.running == 1);
+  CHECK(times().sum() < seconds(20));
+
+  const TimePoint offered = daemon.clock.Now();
+  daemon.Offer({1, trainer.Publish()});
+  daemon.clock.Jump(seconds(300));
+  trainer.damage_object = [&daemon](auto&) { daemon.clock.Jump(seconds(70)); };  // a transfer
+  client.on_pause = [&daemon] { daemon.clock.Jump(seconds(40)); };               // a forward pass
+  REQUIRE(daemon.worker.Step().ok());
+  const Duration took = daemon.clock.Now() - offered;
+  REQUIRE(client.running == 2);
+  CHECK(times()[VersionStage::kQueue] >= seconds(300));
+  CHECK(times()[VersionStage::kFetch] >= seconds(70));
+  CHECK(times()[VersionStage::kGate] >= seconds(40));
+  CHECK(times()[VersionStage::kStage] > Duration::zero());
+  CHECK(times()[VersionStage::kWrite] > Duration::zero());
+  CHECK(times()[VersionStage::kAcknowledge] > Duration::zero());
+  CHECK(times().since_announced() == times().sum());
+  CHECK(times().sum() <= took);
+  CHECK(times().sum() > took - seconds(5));
+
+  // A repair of what was announced long ago begins when it is looked at.
+  daemon.clock.Jump(seconds(10'000));
+  client.created.region.mutable_bytes()[0] ^= std::byte{1};
+  trainer.damage_object = [](auto&) {};
+  client.on_pause = [] {};
+  REQUIRE(daemon.desk.Verify().ok());
+  while (daemon.worker.status().commits == 2) REQUIRE(daemon.worker.Step().ok());
+  CHECK(client.Holds(trainer, 2));
+  CHECK(times().sum() < seconds(20));
+}
+
 TEST_CASE("an engine that attaches again with its memory intact is released without a transfer",
           "[worker]") {
   FakeTrainer trainer(OneRank());

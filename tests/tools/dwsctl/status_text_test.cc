@@ -354,6 +354,13 @@ TEST_CASE("a status has the daemon's build and certificate and drain state", "[d
   commit.set_commit_seconds(0.004);
   commit.set_repaired(true);
   commit.set_unix_seconds(1'772'366'400);
+  v1::VersionTimes& times = *commit.mutable_times();
+  times.set_total_seconds(0.35);
+  times.set_early_seconds(0.02);
+  times.set_fetch_seconds(0.2);
+  times.set_upload_seconds(0.01);
+  times.set_gate_seconds(0.025);
+  times.set_acknowledge_seconds(0.001);
   CHECK(FormatStatus(reply, 80) ==
         "dws-receiver 0.1.0, job none, up 0 us\n"
         "  state     ready\n"
@@ -370,6 +377,8 @@ TEST_CASE("a status has the daemon's build and certificate and drain state", "[d
         "  last      version 128, 1.0 MiB fetched, 120x less than in full, density 0.83\n"
         "            %, some tensors in full; fetch 200.0 ms, stage 100.0 ms, commit 4.0\n"
         "            ms, pause 2.1 ms; 2026-03-01 12:00:00 UTC\n"
+        "  took      350.0 ms since it was announced: fetch 200.0 ms, upload 10.0 ms,\n"
+        "            gate 25.0 ms, tell 1.0 ms; 20.0 ms before that\n"
         "  memory    staging 1.0 MiB of 256.0 MiB\n"
         "  scrub     64.0 MiB/s, 3 full passes, the last 12.0 s ago\n"
         "\n"

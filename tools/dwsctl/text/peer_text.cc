@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tools/dwsctl/base/printable.h"
@@ -121,6 +122,33 @@ std::string FormatTarget(const v1::ReceiverStatus& receiver) {
       FormatBytes(receiver.stage_total_bytes()));
 }
 
+namespace {
+
+// Where the time of the last version went, as far as it took any.
+std::string FormatTimes(const v1::VersionTimes& times, size_t columns) {
+  if (times.total_seconds() <= 0) return "";
+  const std::pair<const char*, double> stages[] = {
+      {"queue", times.queue_seconds()},      {"fetch", times.fetch_seconds()},
+      {"upload", times.upload_seconds()},    {"stage", times.stage_seconds()},
+      {"hold", times.hold_seconds()},        {"intent", times.intent_seconds()},
+      {"gate", times.gate_seconds()},        {"write", times.write_seconds()},
+      {"prove", times.prove_seconds()},      {"rebuild", times.rebuild_seconds()},
+      {"resume", times.resume_seconds()},    {"record", times.record_seconds()},
+      {"tell", times.acknowledge_seconds()}, {"other", times.other_seconds()}};
+  std::string text = fmt::format("{} since it was announced", FormatSeconds(times.total_seconds()));
+  const char* separator = ": ";
+  for (const auto& [name, seconds] : stages) {
+    if (seconds <= 0) continue;
+    text += fmt::format("{}{} {}", std::exchange(separator, ", "), name, FormatSeconds(seconds));
+  }
+  if (times.early_seconds() > 0) {
+    text += fmt::format("; {} before that", FormatSeconds(times.early_seconds()));
+  }
+  return FormatKeyLine("took", text, columns);
+}
+
+}  // namespace
+
 std::string FormatLastCommit(const v1::ReceiverStatus& receiver, size_t columns) {
   if (!receiver.has_last_commit() || receiver.last_commit().version() == 0) return "";
   const v1::LastCommit& commit = receiver.last_commit();
@@ -134,7 +162,7 @@ std::string FormatLastCommit(const v1::ReceiverStatus& receiver, size_t columns)
                   FormatSeconds(commit.stage_seconds()), FormatSeconds(commit.commit_seconds()),
                   FormatSeconds(commit.pause_seconds()));
   if (commit.unix_seconds() > 0) text += "; " + FormatUnixTime(commit.unix_seconds());
-  return FormatKeyLine("last", text, columns);
+  return FormatKeyLine("last", text, columns) + FormatTimes(commit.times(), columns);
 }
 
 }  // namespace dws::dwsctl
