@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ class GpuCheckTest(unittest.TestCase):
             self.assertGreater(figure["ratio"], 0)
             self.assertRegex(figure["bar"], r"^[<>]= \d")
             self.assertGreater(figure["reference"], 0)
+
+    def test_kernels_of_a_file_are_used_instead_of_the_programs(self) -> None:
+        with tempfile.NamedTemporaryFile() as image:
+            for content, passes in ((b"DWHOSTK1", True), (b"no image", False)):
+                image.seek(0)
+                image.write(content)
+                image.flush()
+                status, results, _ = run("--only=slowdown", f"--kernels={image.name}")
+                self.assertEqual(status == 0, passes, results)
 
     def test_without_a_driver_it_says_so_and_fails(self) -> None:
         status, results, last = run("--only=info", driver="nowhere")

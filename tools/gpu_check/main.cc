@@ -53,6 +53,7 @@ SectionRun RunOf(const Section& section, const Options& options) {
   run.arguments = {"--section=" + run.section, fmt::format("--size={}", options.size_bytes),
                    fmt::format("--rounds={}", options.rounds)};
   if (!options.gpu.empty()) run.arguments.push_back("--gpu=" + options.gpu);
+  if (!options.kernels.empty()) run.arguments.push_back("--kernels=" + options.kernels);
   return run;
 }
 
@@ -108,6 +109,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember(names));
   app.add_option("--kernel-tests", options.kernel_tests,
                  "The program gpu_tests, if it is not beside this one");
+  app.add_option("--kernels", options.kernels,
+                 "A fat binary or cubin made of kernels.cu: the sections bench and slowdown use it "
+                 "instead of the kernels in this program")
+      ->check(CLI::ExistingFile);
   app.add_option("--section", section_name)->check(CLI::IsMember(names))->group("");
   app.add_flag("--exporter", exporter)->group("");
   app.add_option("--nccl-id", rank.id)->group("");

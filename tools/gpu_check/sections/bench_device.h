@@ -1,8 +1,10 @@
 // The device that a section of gpu_check works on.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
@@ -14,6 +16,7 @@ namespace dws::gpu_check {
 
 // Lifecycle: one in a process. Threads: one.
 struct BenchDevice {
+  std::vector<std::byte> image;  // of --kernels
   cuda::CudaDriverPtr driver;
   std::unique_ptr<cuda::CudaDevices> devices;  // for imports, on the same device
   cuda::CudaDevicePtr device;
@@ -24,7 +27,7 @@ struct BenchDevice {
 };
 
 // Opens the device that `options` name. UNAVAILABLE: no driver or no device; NOT_FOUND,
-// UNIMPLEMENTED, INTERNAL: CudaDevice::Open's.
+// UNIMPLEMENTED, INTERNAL: CudaDevice::Open's; the errors of FileSystem::ReadFile for its kernels.
 Result<BenchDevice> OpenBenchDevice(const Options& options);
 
 }  // namespace dws::gpu_check

@@ -14,6 +14,7 @@ struct Options {
   std::string gpu;                // UUID; empty: the first that this process sees
   std::vector<std::string> only;  // sections; empty: all
   std::string kernel_tests;       // the program of the kernel suite; empty: beside this one
+  std::string kernels;            // file of the kernels to measure; empty: this program's
 };
 
 }  // namespace dws::gpu_check
