@@ -1,6 +1,7 @@
 #include "common/memory/cuda/staging_run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -10,16 +11,19 @@ namespace {
 
 // The most that a piece reads and writes on the device: about 500 microseconds on an A100.
 constexpr uint64_t kTouchedBytesMax = uint64_t{256} << 20;
-constexpr size_t kPieceBlocksMax = 32'768;
+// Few enough that the device begins early, while later pieces are written.
+constexpr size_t kPieceBlocksMax = 16'384;
 constexpr uint64_t kSectorBytes = 32;
-// The arena's buffers double in size from the first to the second of these, or are as large as a
-// piece needs.
+// The arena's buffers double in size from the first to the second of these, or are as large as the
+// measured items need, up to the third: to allocate one takes longer than to fill it.
 constexpr uint64_t kArenaBytesMin = uint64_t{64} << 10;
 constexpr uint64_t kArenaBytesMax = uint64_t{64} << 20;
+constexpr uint64_t kArenaBytesAtOnce = uint64_t{256} << 20;
 // Must stay free on the device beside what is staged: its engine may need more memory.
 constexpr uint64_t kSpareBytes = uint64_t{512} << 20;
-// Items that a worker writes in one turn.
+// Items that a worker measures or writes in one turn, and those that are measured at once.
 constexpr size_t kItemsPerTurn = 256;
+constexpr size_t kMeasuredMax = 65'536;
 
 // The memory of a kept block in the lists, here and on the device.
 constexpr uint64_t kListedBytes = 2 * sizeof(CommitBlock) + sizeof(uint32_t);
@@ -42,9 +46,16 @@ uint64_t TouchedBytes(const StageItem& item) {
   return item.payload.size() + live + RoomOf(block);
 }
 
-uint64_t LaneBytes(const StageItem& item) {
-  return WorkLane::Padded(item.payload.size()) + sizeof(StageBlock) + sizeof(CommitBlock) +
-         sizeof(KernelClassTable);
+// What an item takes of a lane beside its payload.
+constexpr uint64_t kListedInLane =
+    sizeof(StageBlock) + sizeof(CommitBlock) + sizeof(KernelClassTable);
+
+// Calls f(begin, end) for all turns of `count` items, in parallel.
+template <typename F>
+void InTurns(ThreadPool& pool, size_t count, F f) {
+  pool.ParallelFor(CeilDiv(count, kItemsPerTurn), [&](size_t turn, size_t) {
+    f(turn * kItemsPerTurn, std::min(count, (turn + 1) * kItemsPerTurn));
+  });
 }
 
 CommitBlock CommitOf(const StageBlock& block) {
@@ -93,15 +104,15 @@ Status StagingRun::Start() {
   return OkStatus();
 }
 
-size_t StagingRun::PieceOf(std::span<const StageItem> items) const {
+size_t StagingRun::PieceOf(std::span<const ItemSizes> sizes) const {
   uint64_t lane = 0;
   uint64_t touched = 0;
   uint64_t staged = 0;
   size_t count = 0;
-  for (; count < std::min(items.size(), kPieceBlocksMax); ++count) {
-    lane += LaneBytes(items[count]);
-    touched += TouchedBytes(items[count]);
-    staged += RoomOf(items[count].block);
+  for (; count < std::min(sizes.size(), kPieceBlocksMax); ++count) {
+    lane += sizes[count].payload + kListedInLane;
+    touched += sizes[count].touched;
+    staged += sizes[count].staged;
     const bool fits = lane + WorkLane::kSlackBytes <= WorkLane::kBytesMax &&
                       touched <= kTouchedBytesMax && staged <= WorkLane::kScratchBytes;
     if (count > 0 && !fits) break;
@@ -114,7 +125,8 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
   std::vector<CudaBuffer>& arena = staged_.arena_;
   if (arena.empty() || arena.back().size_bytes() - arena_used_ < size_bytes) {
     const uint64_t usual = arena.empty() ? kArenaBytesMin : arena.back().size_bytes() * 2;
-    uint64_t wanted = std::max(size_bytes, std::min(usual, kArenaBytesMax));
+    uint64_t wanted = std::max({size_bytes, std::min(usual, kArenaBytesMax),
+                                std::min(staged_bytes_left_, kArenaBytesAtOnce)});
     DWS_ASSIGN_OR_RETURN(const uint64_t free, weights_.device().FreeBytes());
     bool taken = free >= size_bytes && free - size_bytes >= kSpareBytes;
     if (taken && !budget_->Take(wanted)) {
@@ -149,30 +161,36 @@ Status StagingRun::GiveUpKeeping() {
   return OkStatus();
 }
 
-// Assigns every item its place in the lane and in the arena.
-StagingRun::Piece StagingRun::Lay(std::span<const StageItem> items, WorkLane& lane,
+// Assigns every turn of items its places in the lane and in the arena.
+StagingRun::Piece StagingRun::Lay(std::span<const ItemSizes> sizes, WorkLane& lane,
                                   uint64_t staged) {
-  Piece piece{.blocks = lane.Put(items.size() * sizeof(StageBlock)),
-              .commits = lane.Put(mode_ == Mode::kApply ? items.size() * sizeof(CommitBlock) : 0),
-              .tables = lane.Put(items.size() * sizeof(KernelClassTable)),
-              .items = {}};
-  piece.items.reserve(items.size());
-  for (const StageItem& item : items) {
-    piece.items.push_back({.payload = lane.Put(item.payload.size()), .staged = staged});
-    staged += RoomOf(item.block);
+  const size_t count = sizes.size();
+  Piece piece{.blocks = lane.Put(count * sizeof(StageBlock)),
+              .commits = lane.Put(mode_ == Mode::kApply ? count * sizeof(CommitBlock) : 0),
+              .tables = lane.Put(count * sizeof(KernelClassTable)),
+              .payloads = {},
+              .turns = {},
+              .first_kept = staged_.blocks_.size()};
+  piece.turns.reserve(CeilDiv(count, kItemsPerTurn));
+  LaidItem next{.payload = 0, .staged = staged};
+  for (size_t i = 0; i < count; ++i) {
+    if (i % kItemsPerTurn == 0) piece.turns.push_back(next);
+    next.payload += sizes[i].payload;
+    next.staged += sizes[i].staged;
   }
+  piece.payloads = lane.Put(next.payload);
   if (mode_ == Mode::kKeep) {
-    staged_.blocks_.resize(staged_.blocks_.size() + items.size());
-    staged_.groups_.resize(staged_.blocks_.size());
+    staged_.blocks_.resize(piece.first_kept + count);
+    staged_.groups_.resize(piece.first_kept + count);
   }
   return piece;
 }
 
 // Writes the data of one item to its places.
-void StagingRun::Write(const StageItem& item, size_t number, const Piece& piece) {
-  const LaidItem& laid = piece.items[number];
+void StagingRun::Write(const StageItem& item, size_t number, const LaidItem& laid,
+                       const Piece& piece) {
   StageBlock block = item.block;
-  block.payload = laid.payload.address;
+  block.payload = piece.payloads.address + laid.payload;
   block.payload_bytes = static_cast<uint32_t>(item.payload.size());
   block.staged = laid.staged;
   block.table = static_cast<uint32_t>(number);
@@ -181,14 +199,14 @@ void StagingRun::Write(const StageItem& item, size_t number, const Piece& piece)
     std::memcpy(piece.tables.host.data() + number * sizeof(KernelClassTable), item.table,
                 sizeof(KernelClassTable));
   }
-  std::copy(item.payload.begin(), item.payload.end(), laid.payload.host.begin());
+  std::copy(item.payload.begin(), item.payload.end(),
+            piece.payloads.host.subspan(laid.payload).begin());
   const CommitBlock commit = CommitOf(block);
   if (mode_ == Mode::kApply) {
     std::memcpy(piece.commits.host.data() + number * sizeof(commit), &commit, sizeof(commit));
   } else if (mode_ == Mode::kKeep) {
-    const size_t at = staged_.blocks_.size() - piece.items.size() + number;
-    staged_.blocks_[at] = commit;
-    staged_.groups_[at] = item.group;
+    staged_.blocks_[piece.first_kept + number] = commit;
+    staged_.groups_[piece.first_kept + number] = item.group;
   }
 }
 
@@ -211,32 +229,65 @@ Status StagingRun::Launch(const WorkLane& lane, const Piece& piece, uint32_t cou
   return lane.stream().Launch(Kernel::kCommit, commit, count);
 }
 
-Status StagingRun::AddPiece(std::span<const StageItem> items, ThreadPool& pool) {
+Status StagingRun::AddPiece(std::span<const StageItem> items, std::span<const ItemSizes> sizes,
+                            ThreadPool& pool) {
   DWS_ASSIGN_OR_RETURN(WorkLane* const lane, weights_.NextLane());
   // The budget may have been exceeded while other memory of this engine was staged.
   if (mode_ == Mode::kKeep && (budget_->passed() || !budget_->Take(items.size() * kListedBytes))) {
     DWS_RETURN_IF_ERROR(GiveUpKeeping());
   }
   uint64_t staged_bytes = 0;
-  for (const StageItem& item : items) staged_bytes += RoomOf(item.block);
+  for (const ItemSizes& item : sizes) staged_bytes += item.staged;
   DWS_ASSIGN_OR_RETURN(const uint64_t staged, Room(*lane, staged_bytes));
+  staged_bytes_left_ -= staged_bytes;
   const auto began = std::chrono::steady_clock::now();
-  const Piece piece = Lay(items, *lane, staged);
-  pool.ParallelFor(CeilDiv(items.size(), kItemsPerTurn), [&](size_t turn, size_t) {
-    const size_t end = std::min(items.size(), (turn + 1) * kItemsPerTurn);
-    for (size_t i = turn * kItemsPerTurn; i < end; ++i) Write(items[i], i, piece);
+  const Piece piece = Lay(sizes, *lane, staged);
+  InTurns(pool, items.size(), [&](size_t begin, size_t end) {
+    LaidItem laid = piece.turns[begin / kItemsPerTurn];
+    for (size_t i = begin; i < end; ++i) {
+      Write(items[i], i, laid, piece);
+      laid.payload += sizes[i].payload;
+      laid.staged += sizes[i].staged;
+    }
   });
   DWS_RETURN_IF_ERROR(lane->Send());
   weights_.AddUploadTime(std::chrono::steady_clock::now() - began);
   return Launch(*lane, piece, static_cast<uint32_t>(items.size()));
 }
 
+// The caller's thread alone would take longer to look at the items than the device to stage them.
+void StagingRun::Measure(std::span<const StageItem> items, ThreadPool& pool) {
+  sizes_.resize(items.size());
+  std::atomic<uint64_t> staged_bytes{0};
+  InTurns(pool, items.size(), [&](size_t begin, size_t end) {
+    uint64_t staged = 0;
+    for (size_t i = begin; i < end; ++i) {
+      sizes_[i] = {.payload = static_cast<uint32_t>(WorkLane::Padded(items[i].payload.size())),
+                   .touched = static_cast<uint32_t>(TouchedBytes(items[i])),
+                   .staged = static_cast<uint32_t>(RoomOf(items[i].block))};
+      staged += sizes_[i].staged;
+    }
+    staged_bytes += staged;
+  });
+  staged_bytes_left_ = staged_bytes;
+}
+
 Status StagingRun::Add(std::span<const StageItem> items, ThreadPool& pool) {
   if (!results_.has_value()) DWS_RETURN_IF_ERROR(Start());
+  if (const size_t all = staged_.blocks_.size() + items.size();
+      mode_ == Mode::kKeep && all > staged_.blocks_.capacity()) {
+    const size_t room = std::max(all, staged_.blocks_.capacity() * 2);
+    staged_.blocks_.reserve(room);
+    staged_.groups_.reserve(room);
+  }
   while (!items.empty()) {
-    const size_t count = PieceOf(items);
-    DWS_RETURN_IF_ERROR(AddPiece(items.first(count), pool));
-    items = items.subspan(count);
+    Measure(items.first(std::min(items.size(), kMeasuredMax)), pool);
+    for (std::span<const ItemSizes> left = sizes_; !left.empty();) {
+      const size_t count = PieceOf(left);
+      DWS_RETURN_IF_ERROR(AddPiece(items.first(count), left.first(count), pool));
+      items = items.subspan(count);
+      left = left.subspan(count);
+    }
   }
   return OkStatus();
 }

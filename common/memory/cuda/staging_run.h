@@ -80,22 +80,34 @@ class StagingRun {
 
  private:
   Status Start();
-  // One piece in its lane.
+  // What one item takes.
+  struct ItemSizes {
+    uint32_t payload = 0;  // in a lane, padded
+    uint32_t touched = 0;  // an estimate of the device memory that staging it reads and writes
+    uint32_t staged = 0;
+  };
+  // Where an item lies.
   struct LaidItem {
-    WorkLane::Room payload;
+    uint64_t payload = 0;  // in the piece's payloads
     uint64_t staged = 0;
   };
+  // One piece in its lane.
   struct Piece {
     WorkLane::Room blocks;
     WorkLane::Room commits;
     WorkLane::Room tables;
-    std::vector<LaidItem> items;
+    WorkLane::Room payloads;
+    std::vector<LaidItem> turns;  // the first item of each turn
+    size_t first_kept = 0;        // in staged_
   };
-  // How many of `items` fit one piece, at least one.
-  size_t PieceOf(std::span<const StageItem> items) const;
-  Status AddPiece(std::span<const StageItem> items, ThreadPool& pool);
-  Piece Lay(std::span<const StageItem> items, WorkLane& lane, uint64_t staged);
-  void Write(const StageItem& item, size_t number, const Piece& piece);
+  // Fills sizes_ and staged_bytes_left_.
+  void Measure(std::span<const StageItem> items, ThreadPool& pool);
+  // How many items fit one piece, at least one.
+  size_t PieceOf(std::span<const ItemSizes> sizes) const;
+  Status AddPiece(std::span<const StageItem> items, std::span<const ItemSizes> sizes,
+                  ThreadPool& pool);
+  Piece Lay(std::span<const ItemSizes> sizes, WorkLane& lane, uint64_t staged);
+  void Write(const StageItem& item, size_t number, const LaidItem& laid, const Piece& piece);
   Status Launch(const WorkLane& lane, const Piece& piece, uint32_t count);
   Status GiveUpKeeping();
   // The address of `size_bytes` for the staged entries of one piece.
@@ -107,7 +119,9 @@ class StagingRun {
   StagingBudget* const budget_;
   std::optional<uint64_t> results_;  // KernelDigest[result_count_], then uint32_t[result_count_]
   StagedBlocks staged_;
-  uint64_t arena_used_ = 0;  // of the last buffer
+  uint64_t arena_used_ = 0;         // of the last buffer
+  std::vector<ItemSizes> sizes_;    // of the items that were measured last
+  uint64_t staged_bytes_left_ = 0;  // that the rest of these will need
 };
 
 }  // namespace dws::cuda
