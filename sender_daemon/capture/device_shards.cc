@@ -14,7 +14,8 @@ namespace {
 
 // The most blocks in a window: their descriptions fit a lane.
 constexpr size_t kWindowBlocksMax = 16'384;
-static_assert(kWindowBlocksMax * sizeof(cuda::DiffBlock) <= cuda::WorkLane::kBytesMax);
+// Two MiB are for the segments of windows up to 4 GiB.
+static_assert(kWindowBlocksMax * sizeof(cuda::DiffBlock) <= cuda::WorkLane::kBytesMax - (2 << 20));
 static_assert(kWindowBlocksMax * sizeof(cuda::GatherBlock) <= cuda::WorkLane::kBytesMax);
 // Of a copied block in copied_: a gather writes at least as many bytes.
 constexpr uint64_t kAlignment = 64;
@@ -188,35 +189,38 @@ cuda::DiffArgs DeviceShards::DescribeComparison(const Window& window) {
   const std::vector<uint32_t>& blocks = window.compared;
   Lane& lane = *window.lane;
   const cuda::WorkLane::Room room = lane.work.Put(blocks.size() * sizeof(cuda::DiffBlock));
-  uint32_t widest = 1;
+  std::vector<uint32_t> segments;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const BlockRef ref = blocks_[blocks[i]].ref;
     const RankLayout::SliceEntry& slice = snapshot_->layout().slice(ref.slice);
-    widest = std::max(widest, ElementBytes(slice.dtype));
     const cuda::DiffBlock block{
         .snapshot = base_.Address(*snapshot_, ref),
         .first_element = uint64_t{ref.block} * limits::kBlockElements,
         .first_word = slice.BlockFirstWord(ref.block),
         .elements = BlockElements(slice.elements, ref.block),
         .place = place_of_[ref.slice.value()],
+        .first_segment = static_cast<uint32_t>(segments.size()),
         .element = {
             .bytes = static_cast<uint8_t>(ElementBytes(slice.dtype)),
             .is_float = MappingOf(slice.dtype) == Mapping::kFloat ? uint8_t{1} : uint8_t{0}}};
     std::memcpy(room.host.data() + i * sizeof(block), &block, sizeof(block));
+    segments.resize(segments.size() + cuda::DiffSegments(block.elements, block.element.bytes),
+                    static_cast<uint32_t>(i));
   }
-  const uint64_t room_bytes = cuda::ListedBytes(options_.dense_above, widest);
-  const uint64_t room_count =
-      std::min<uint64_t>(cuda::WorkLane::kScratchBytes / room_bytes, blocks.size());
+  DWS_CHECK(cuda::DiffWorkBytes(blocks.size(), segments.size()) < cuda::WorkLane::kScratchBytes);
+  const cuda::WorkLane::Room segments_room = lane.work.Put(segments.size() * sizeof(uint32_t));
+  std::memcpy(segments_room.host.data(), segments.data(), segments.size() * sizeof(uint32_t));
   return {.blocks = room.address,
+          .segments = segments_room.address,
           .places = device_places_.address(),
           .results = lane.device_results.address() + kResultsAt,
           .arena = lane.device_arena.address(),
           .arena_bytes = options_.arena_bytes,
           .arena_used = lane.device_results.address(),
-          .rooms = lane.work.scratch(),
-          .room_bytes = room_bytes,
-          .room_count = static_cast<uint32_t>(room_count),
+          .work = lane.work.scratch(),
+          .work_bytes = cuda::WorkLane::kScratchBytes,
           .block_count = static_cast<uint32_t>(blocks.size()),
+          .segment_count = static_cast<uint32_t>(segments.size()),
           .dense_above = options_.dense_above,
           .update = base_.is_copy() ? 1U : 0U};
 }
@@ -230,7 +234,9 @@ Status DeviceShards::Compare(const Window& window) {
   const cuda::CudaStream& stream = lane.work.stream();
   DWS_RETURN_IF_ERROR(lane.work.Send());
   DWS_RETURN_IF_ERROR(stream.Zero(lane.device_results.address(), kResultsAt));
-  DWS_RETURN_IF_ERROR(stream.Launch(cuda::Kernel::kDiff, args, args.room_count));
+  DWS_RETURN_IF_ERROR(stream.Zero(args.work, cuda::DiffZeroBytes(args.block_count)));
+  DWS_RETURN_IF_ERROR(stream.Launch(cuda::Kernel::kDiff, args, args.segment_count));
+  DWS_RETURN_IF_ERROR(stream.Launch(cuda::Kernel::kDiffList, args, args.segment_count));
   return stream.CopyToHost(lane.results.host_bytes().first(
                                kResultsAt + args.block_count * sizeof(cuda::DiffResult)),
                            lane.device_results.address());

@@ -24,6 +24,7 @@
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/cuda/cuda_device.h"
+#include "common/memory/cuda/kernels/diff/diff_args.h"
 #include "common/memory/cuda/work_lane.h"
 #include "common/model/limits.h"
 #include "sender_daemon/capture/device_snapshot.h"

@@ -1,5 +1,5 @@
 // The changes of one block as a GPU lists them, converted for a capture: pure functions between
-// dws_diff (common/memory/cuda/kernels/kernel_args.h) and the encoder.
+// dws_diff (common/memory/cuda/kernels/diff/diff_args.h) and the encoder.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/memory/cuda/cuda_device.h"
+#include "common/memory/cuda/kernels/diff/diff_args.h"
 #include "tests/common/memory/cuda/device_fixture.h"
 #include "tests/common/memory/cuda/kernel_runner.h"
 
@@ -56,6 +57,7 @@ class DeviceRunner final : public KernelRunner {
       case Kernel::kDigest:
         return Run<DigestArgs>(kernel, args, items);
       case Kernel::kDiff:
+      case Kernel::kDiffList:
         return Run<DiffArgs>(kernel, args, items);
       case Kernel::kGather:
         return Run<GatherArgs>(kernel, args, items);

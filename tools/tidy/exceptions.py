@@ -11,8 +11,6 @@ LONG_FILES: dict[str, int] = {
 LARGE_FOLDERS: dict[str, int] = {
     # One Python package: its modules are its interface, a subpackage would change users' imports.
     "clients/python/dws": 38,
-    # One file a kernel, and one a kernel's parts.
-    "common/memory/cuda/kernels": 29,
     # One file a scenario.
     "tests/integration": 57,
 }

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/memory/cuda/kernels/host_kernels.h"
+#include "common/memory/cuda/kernels/entry/host_kernels.h"
 #include "tests/fakes/cuda/fake_image.h"
 #include "tests/fakes/cuda/fake_state.h"
 

@@ -4,7 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "common/memory/cuda/kernels/host_kernels.h"
+#include "common/memory/cuda/kernels/diff/diff_args.h"
+#include "common/memory/cuda/kernels/entry/host_kernels.h"
 #include "tests/fakes/cuda/fake_state.h"
 
 namespace dws::cuda {
@@ -60,9 +61,9 @@ DriverResult CopyHost(uint64_t target, uint64_t source, size_t size, uint64_t ho
 struct Arguments {
   alignas(16) std::array<std::byte, 256> bytes = {};
 };
-constexpr size_t kArgumentBytes[kKernelCount] = {sizeof(StageArgs), sizeof(CommitArgs),
+constexpr size_t kArgumentBytes[kKernelCount] = {sizeof(StageArgs),  sizeof(CommitArgs),
                                                  sizeof(DigestArgs), sizeof(DiffArgs),
-                                                 sizeof(GatherArgs)};
+                                                 sizeof(DiffArgs),   sizeof(GatherArgs)};
 static_assert(sizeof(StageArgs) <= sizeof(Arguments) && sizeof(DiffArgs) <= sizeof(Arguments));
 
 // The kernels' tables are arrays of structs with 8-byte fields; the first field is the blocks'.

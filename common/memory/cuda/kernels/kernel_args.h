@@ -124,56 +124,7 @@ struct DigestArgs {
   uint32_t block_count = 0;
 };
 
-// dws_diff: compares live blocks with a snapshot (canonical bytes, on the device or in pinned host
-// memory) and lists what changed. If `update` is not 0, the snapshot is changed to the live state
-// that was read. Every byte of both is loaded once (a changed one of the snapshot is stored once):
-// changes, digest and snapshot agree even if the live bytes' owner writes meanwhile.
-//
-// The number of changes of a block is known only after it was read. So each warp first gathers them
-// in a separate room, of ListedBytes(dense_above, widest element) bytes, and then reserves its part
-// of the arena: `changes` positions (u16, ascending, padded to a multiple of 8 bytes), then as many
-// old values, then new values (both packed, each padded to a multiple of 8).
-//
-// A block for which the arena has no room, or of which more than `dense_above` elements change, has
-// `listed` 0. Nothing of it is then updated or counted in the digest, `changes` is 0, and the
-// caller copies the block whole.
-struct DiffBlock {
-  uint64_t snapshot = 0;  // address of the block's bytes; a multiple of 8
-  uint64_t first_element = 0;
-  uint64_t first_word = 0;
-  uint32_t elements = 0;
-  uint32_t place = 0;
-  Element element;
-};
-
-struct DiffResult {
-  KernelDigest difference;
-  uint64_t at = 0;  // offset of its changes in the arena; a multiple of 8
-  uint32_t changes = 0;
-  uint32_t listed = 0;
-};
-
-struct DiffArgs {
-  uint64_t blocks = 0;   // DiffBlock[block_count]
-  uint64_t places = 0;   // Place[]
-  uint64_t results = 0;  // DiffResult[block_count]; all of it is written
-  uint64_t arena = 0;
-  uint64_t arena_bytes = 0;
-  // Address of a u64, zero at the start: the bytes that warps asked for. More than arena_bytes:
-  // some blocks got none.
-  uint64_t arena_used = 0;
-  uint64_t rooms = 0;       // address of the warps' rooms
-  uint64_t room_bytes = 0;  // of each; a multiple of 8
-  uint32_t room_count = 0;  // at least 1: this many warps work, the others end at once
-  uint32_t block_count = 0;
-  uint32_t dense_above = 0;
-  uint32_t update = 0;
-};
-
-// The bytes of `changes` changes in the arena.
-inline constexpr uint64_t ListedBytes(uint64_t changes, uint64_t element_bytes) {
-  return StagedPositionsBytes(changes) + (changes * element_bytes + 7) / 8 * 16;
-}
+// dws_diff and dws_diff_list: diff/diff_args.h.
 
 // dws_gather: copies live blocks, each to its target, in slice order. One warp for each block.
 struct GatherBlock {
@@ -192,9 +143,9 @@ struct GatherArgs {
 };
 
 // The kernels by number and name.
-enum class Kernel : uint8_t { kStage, kCommit, kDigest, kDiff, kGather };
-inline constexpr uint32_t kKernelCount = 5;
-inline constexpr const char* kKernelNames[kKernelCount] = {"dws_stage", "dws_commit", "dws_digest",
-                                                           "dws_diff", "dws_gather"};
+enum class Kernel : uint8_t { kStage, kCommit, kDigest, kDiff, kDiffList, kGather };
+inline constexpr uint32_t kKernelCount = 6;
+inline constexpr const char* kKernelNames[kKernelCount] = {
+    "dws_stage", "dws_commit", "dws_digest", "dws_diff", "dws_diff_list", "dws_gather"};
 
 }  // namespace dws::cuda

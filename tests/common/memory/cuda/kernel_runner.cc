@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/memory/cuda/kernels/host_kernels.h"
+#include "common/memory/cuda/kernels/entry/host_kernels.h"
 
 namespace dws::cuda {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "common/delta/bits/element.h"
 #include "common/delta/blocks/diff.h"
+#include "common/memory/cuda/kernels/diff/diff_args.h"
 #include "common/model/digest/digest.h"
 #include "tests/common/memory/cuda/live_slice.h"
 
@@ -35,24 +36,36 @@ struct DiffLaunch {
                         .first_word = each.first_word,
                         .elements = elements,
                         .place = static_cast<uint32_t>(places.size() - 1),
+                        .first_segment = static_cast<uint32_t>(segments.size()),
                         .element = {static_cast<uint8_t>(element_bytes), 0}});
+      segments.resize(segments.size() + DiffSegments(elements, element_bytes),
+                      static_cast<uint32_t>(blocks.size() - 1));
     }
   }
 
-  std::vector<DiffResult> Run(uint64_t arena_bytes, uint32_t dense_above, uint32_t update) {
+  struct Limits {
+    uint64_t arena_bytes = 16 << 20;
+    uint64_t log_bytes = 16 << 20;
+    uint32_t dense_above = 65'536;
+  };
+  std::vector<DiffResult> Run(const Limits& limits, uint32_t update) {
+    const uint64_t work_bytes = DiffWorkBytes(blocks.size(), segments.size()) + limits.log_bytes;
     args = {.blocks = runner.PutItems(blocks),
+            .segments = runner.PutItems(segments),
             .places = runner.PutItems(places),
             .results = runner.Allocate(blocks.size() * sizeof(DiffResult)),
-            .arena = runner.Allocate(arena_bytes),
-            .arena_bytes = arena_bytes,
+            .arena = runner.Allocate(limits.arena_bytes),
+            .arena_bytes = limits.arena_bytes,
             .arena_used = runner.PutItems(std::vector<uint64_t>(1)),
-            .room_bytes = ListedBytes(dense_above, 8),
-            .room_count = 3,
+            .work = runner.Allocate(work_bytes),
+            .work_bytes = work_bytes,
             .block_count = static_cast<uint32_t>(blocks.size()),
-            .dense_above = dense_above,
+            .segment_count = static_cast<uint32_t>(segments.size()),
+            .dense_above = limits.dense_above,
             .update = update};
-    args.rooms = runner.Allocate(args.room_bytes * args.room_count);
-    runner.Launch(Kernel::kDiff, args, blocks.size());
+    runner.Write(args.work, Bytes(DiffZeroBytes(blocks.size())));
+    runner.Launch(Kernel::kDiff, args, segments.size());
+    runner.Launch(Kernel::kDiffList, args, segments.size());
     return runner.ReadItems<DiffResult>(args.results, blocks.size());
   }
 
@@ -65,10 +78,11 @@ struct DiffLaunch {
   std::vector<LiveSlice> lives;
   std::vector<Place> places;
   std::vector<cuda::DiffBlock> blocks;
+  std::vector<uint32_t> segments;
   DiffArgs args;
 };
 
-// The bytes that the arena must have for a block, in the order of kernel_args.h.
+// The bytes that the arena must have for a block, in the order of diff_args.h.
 Bytes ListOf(const DiffCase& each, const BlockChanges& changes) {
   const uint32_t element_bytes = ElementBytes(each.dtype);
   const uint64_t values_bytes = CeilDiv(changes.size() * element_bytes, 8) * 8;
@@ -124,6 +138,29 @@ std::vector<DiffCase> RandomCases(Random& random) {
   return cases;
 }
 
+// Elements begin to end - 1.
+struct Range {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+// Random elements, all of which change in the ranges and nowhere else.
+DiffCase CaseOf(Random& random, DType dtype, uint32_t elements, const std::vector<Range>& changed) {
+  const uint32_t element_bytes = ElementBytes(dtype);
+  const Bytes before = samples::RandomBytes(random, size_t{elements} * element_bytes);
+  DiffCase made{dtype, before, before, random.Below(uint64_t{1} << 40)};
+  for (const Range& range : changed) {
+    for (size_t e = range.begin; e < range.end; ++e) made.after[e * element_bytes] ^= std::byte{1};
+  }
+  return made;
+}
+
+size_t ChangesOf(const DiffCase& each) {
+  BlockChanges changes;
+  dws::DiffBlock(each.dtype, each.before, each.after, 0, changes);
+  return changes.size();
+}
+
 }  // namespace
 
 TEST_CASE("diff: changes and digests and snapshots are those of the codec", "[cuda]") {
@@ -133,7 +170,7 @@ TEST_CASE("diff: changes and digests and snapshots are those of the codec", "[cu
     runner->Clear();
     const std::vector<DiffCase> cases = RandomCases(random);
     DiffLaunch launch(*runner, random, cases);
-    const std::vector<DiffResult> results = launch.Run(16 << 20, 65'536, update);
+    const std::vector<DiffResult> results = launch.Run({}, update);
     for (size_t i = 0; i < cases.size(); ++i) {
       REQUIRE(CheckListed(launch, i, cases[i], results[i], update != 0));
     }
@@ -147,12 +184,10 @@ TEST_CASE("diff: a block with too many changes is not listed and keeps its snaps
   for (const uint32_t dense_above : {0U, 1U, 700U}) {
     runner->Clear();
     DiffLaunch launch(*runner, random, cases);
-    const std::vector<DiffResult> results = launch.Run(16 << 20, dense_above, 1);
+    const std::vector<DiffResult> results = launch.Run({.dense_above = dense_above}, 1);
     for (size_t i = 0; i < cases.size(); ++i) {
-      BlockChanges changes;
-      dws::DiffBlock(cases[i].dtype, cases[i].before, cases[i].after, 0, changes);
       REQUIRE(CheckListed(launch, i, cases[i], results[i], true) ==
-              (changes.size() <= dense_above));
+              (ChangesOf(cases[i]) <= dense_above));
     }
   }
 }
@@ -165,13 +200,66 @@ TEST_CASE("diff: blocks that do not fit into the arena are not listed and keep t
   for (const uint64_t arena_bytes : {uint64_t{0}, uint64_t{8}, uint64_t{5000}, uint64_t{1} << 18}) {
     runner->Clear();
     DiffLaunch launch(*runner, random, cases);
-    const std::vector<DiffResult> results = launch.Run(arena_bytes, 65'536, 1);
+    const std::vector<DiffResult> results = launch.Run({.arena_bytes = arena_bytes}, 1);
     size_t listed = 0;
     for (size_t i = 0; i < cases.size(); ++i) {
       listed += CheckListed(launch, i, cases[i], results[i], true) ? 1 : 0;
     }
     REQUIRE(listed < cases.size());
     REQUIRE(launch.runner.ReadItems<uint64_t>(launch.args.arena_used, 1)[0] > arena_bytes);
+  }
+}
+
+TEST_CASE("diff: blocks that do not fit into the log are not listed and keep their snapshot",
+          "[cuda]") {
+  Random random(samples::TestSeed());
+  const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
+  const std::vector<DiffCase> cases = RandomCases(random);
+  for (const uint64_t log_bytes :
+       {uint64_t{0}, uint64_t{8}, uint64_t{24}, uint64_t{5000}, uint64_t{1} << 18}) {
+    runner->Clear();
+    DiffLaunch launch(*runner, random, cases);
+    const std::vector<DiffResult> results = launch.Run({.log_bytes = log_bytes}, 1);
+    size_t listed = 0;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const bool changed = cases[i].before != cases[i].after;
+      const bool is_listed = CheckListed(launch, i, cases[i], results[i], true);
+      REQUIRE((is_listed || changed));
+      listed += is_listed ? 1 : 0;
+    }
+    REQUIRE(listed < cases.size());
+  }
+}
+
+TEST_CASE("diff: changes at any place of a block's segments are listed", "[cuda]") {
+  Random random(samples::TestSeed());
+  const std::unique_ptr<KernelRunner> runner = MakeKernelRunner();
+  std::vector<DiffCase> cases;
+  for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kI64}) {
+    const uint32_t per_segment = kDiffSegmentWords * 8 / ElementBytes(dtype);
+    const auto add = [&](uint32_t elements, const std::vector<Range>& changed) {
+      cases.push_back(CaseOf(random, dtype, elements, changed));
+    };
+    add(65'536, {{0, per_segment}});                         // all of the first segment
+    add(65'536, {{65'536 - per_segment, 65'536}});           // all of the last
+    add(65'536, {{0, 1}, {65'535, 65'536}});                 // segments without changes between
+    add(65'536, {{per_segment - 1, per_segment + 1}});       // on both sides of a border
+    add(65'536, {{per_segment - 700, per_segment + 1300}});  // several pieces in two segments
+    add(65'536, {{0, 65'536}});
+    add(per_segment, {{0, per_segment}});
+    add(per_segment + 1, {{per_segment, per_segment + 1}});  // a last segment of one element
+    add(per_segment - 1, {{0, 1}, {per_segment - 2, per_segment - 1}});
+  }
+  for (const uint32_t dense_above : {65'536U, 2000U, 1999U}) {
+    runner->Clear();
+    DiffLaunch launch(*runner, random, cases);
+    const std::vector<DiffResult> results =
+        launch.Run({.log_bytes = 32 << 20, .dense_above = dense_above}, 1);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      INFO("case " << i << ", at most " << dense_above);
+      REQUIRE(CheckListed(launch, i, cases[i], results[i], true) ==
+              (ChangesOf(cases[i]) <= dense_above));
+    }
   }
 }
 
