@@ -29,6 +29,9 @@ SLACK_SECONDS = 5.0
 def stopped(daemon: Daemon) -> Iterator[None]:
     assert daemon.process is not None
     os.kill(daemon.process.pid, signal.SIGSTOP)
+    # A thread that is running may still answer a call: this returns when every one has stopped.
+    _, status = os.waitpid(daemon.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
     try:
         yield
     finally:
