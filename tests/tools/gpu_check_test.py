@@ -41,11 +41,11 @@ def summary_of(results: list[dict[str, Any]]) -> str:
 
 class GpuCheckTest(unittest.TestCase):
     def test_every_section_passes_over_the_fake_driver(self) -> None:
-        status, results, last = run("--only=info,memory,staging,ipc,kill,nccl,slowdown")
+        status, results, last = run("--only=info,memory,staging,ipc,kill,nccl,capture,slowdown")
         failed = [result for result in results if result["status"] == "failed"]
         self.assertEqual((status, failed), (0, []))
         self.assertEqual(last, summary_of(results))
-        for section in ("info", "memory", "staging", "ipc", "kill", "slowdown"):
+        for section in ("info", "memory", "staging", "ipc", "kill", "capture", "slowdown"):
             passed = [r for r in results if r["section"] == section and r["status"] == "passed"]
             self.assertGreater(len(passed), 0, section)
         for result in results:

@@ -18,6 +18,7 @@ constexpr Section kSections[] = {
     {.name = "kill", .seconds_max = 30, .run = RunKill},
     {.name = "nccl", .seconds_max = 60, .run = RunNccl},
     {.name = "bench", .seconds_max = 100, .run = RunBench},
+    {.name = "capture", .seconds_max = 60, .run = RunCapture},
     {.name = "slowdown", .seconds_max = 40, .run = RunSlowdown},
 };
 

@@ -22,7 +22,7 @@ struct Section {
   std::string_view tests = "";
 };
 
-// In the order they run. Their times add up to less than eight minutes, torch_check.py included.
+// In the order they run. Their times add up to less than ten minutes, without torch_check.py.
 std::span<const Section> Sections();
 
 // Describes the machine.
@@ -35,6 +35,8 @@ Status RunKill(const Options& options, BenchDevice& device, Results& results);
 Status RunNccl(const Options& options, BenchDevice& device, Results& results);
 // P8 to P10.
 Status RunBench(const Options& options, BenchDevice& device, Results& results);
+// How fast live weights are compared with their snapshot.
+Status RunCapture(const Options& options, BenchDevice& device, Results& results);
 // How much staging slows an engine that shares the device.
 Status RunSlowdown(const Options& options, BenchDevice& device, Results& results);
 
