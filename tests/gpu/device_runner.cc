@@ -51,6 +51,7 @@ class DeviceRunner final : public KernelRunner {
     if (items == 0) return;
     switch (kernel) {
       case Kernel::kStage:
+      case Kernel::kStageSplit:
         return Run<StageArgs>(kernel, args, items);
       case Kernel::kCommit:
         return Run<CommitArgs>(kernel, args, items);

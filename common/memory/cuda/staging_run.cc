@@ -170,6 +170,7 @@ StagingRun::Piece StagingRun::Lay(std::span<const ItemSizes> sizes, WorkLane& la
               .tables = lane.Put(count * sizeof(KernelClassTable)),
               .payloads = {},
               .turns = {},
+              .class_split = 0,
               .first_kept = staged_.blocks_.size()};
   piece.turns.reserve(CeilDiv(count, kItemsPerTurn));
   LaidItem next{.payload = 0, .staged = staged};
@@ -220,7 +221,12 @@ Status StagingRun::Launch(const WorkLane& lane, const Piece& piece, uint32_t cou
                         .failures = *results_ + result_count_ * sizeof(KernelDigest),
                         .commits = mode_ == Mode::kApply ? piece.commits.address : 0,
                         .block_count = count};
-  DWS_RETURN_IF_ERROR(lane.stream().Launch(Kernel::kStage, stage, count));
+  if (piece.class_split < count) {
+    DWS_RETURN_IF_ERROR(lane.stream().Launch(Kernel::kStage, stage, count));
+  }
+  if (piece.class_split > 0) {
+    DWS_RETURN_IF_ERROR(lane.stream().Launch(Kernel::kStageSplit, stage, count));
+  }
   if (mode_ != Mode::kApply) return weights_.Rest(lane);
   const CommitArgs commit{.blocks = piece.commits.address,
                           .places = weights_.places(),
@@ -241,15 +247,20 @@ Status StagingRun::AddPiece(std::span<const StageItem> items, std::span<const It
   DWS_ASSIGN_OR_RETURN(const uint64_t staged, Room(*lane, staged_bytes));
   staged_bytes_left_ -= staged_bytes;
   const auto began = std::chrono::steady_clock::now();
-  const Piece piece = Lay(sizes, *lane, staged);
+  Piece piece = Lay(sizes, *lane, staged);
+  std::atomic<uint32_t> class_split{0};
   InTurns(pool, items.size(), [&](size_t begin, size_t end) {
     LaidItem laid = piece.turns[begin / kItemsPerTurn];
+    uint32_t split = 0;
     for (size_t i = begin; i < end; ++i) {
+      split += items[i].block.mode == kClassSplit ? 1 : 0;
       Write(items[i], i, laid, piece);
       laid.payload += sizes[i].payload;
       laid.staged += sizes[i].staged;
     }
+    class_split += split;
   });
+  piece.class_split = class_split;
   DWS_RETURN_IF_ERROR(lane->Send());
   weights_.AddUploadTime(std::chrono::steady_clock::now() - began);
   return Launch(*lane, piece, static_cast<uint32_t>(items.size()));

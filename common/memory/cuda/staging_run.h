@@ -98,6 +98,7 @@ class StagingRun {
     WorkLane::Room tables;
     WorkLane::Room payloads;
     std::vector<LaidItem> turns;  // the first item of each turn
+    uint32_t class_split = 0;     // blocks of that mode
     size_t first_kept = 0;        // in staged_
   };
   // Fills sizes_ and staged_bytes_left_.

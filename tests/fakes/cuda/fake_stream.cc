@@ -61,9 +61,9 @@ DriverResult CopyHost(uint64_t target, uint64_t source, size_t size, uint64_t ho
 struct Arguments {
   alignas(16) std::array<std::byte, 256> bytes = {};
 };
-constexpr size_t kArgumentBytes[kKernelCount] = {sizeof(StageArgs),  sizeof(CommitArgs),
-                                                 sizeof(DigestArgs), sizeof(DiffArgs),
-                                                 sizeof(DiffArgs),   sizeof(GatherArgs)};
+constexpr size_t kArgumentBytes[kKernelCount] = {
+    sizeof(StageArgs), sizeof(StageArgs), sizeof(CommitArgs), sizeof(DigestArgs),
+    sizeof(DiffArgs),  sizeof(DiffArgs),  sizeof(GatherArgs)};
 static_assert(sizeof(StageArgs) <= sizeof(Arguments) && sizeof(DiffArgs) <= sizeof(Arguments));
 
 // The kernels' tables are arrays of structs with 8-byte fields; the first field is the blocks'.

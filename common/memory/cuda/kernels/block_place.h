@@ -29,8 +29,10 @@ class BlockPlace {
   // `elements` at most kBlockElementsMax.
   DWS_KERNEL BlockPlace(const Place& place, uint64_t first_element, uint32_t elements)
       : elements_(elements) {
-    const uint64_t run = first_element / place.run_elements;
-    const uint64_t inside = first_element % place.run_elements;
+    // Most places are one run: a division of such numbers takes longer than many a small block.
+    const bool in_first_run = first_element < place.run_elements;
+    const uint64_t run = in_first_run ? 0 : first_element / place.run_elements;
+    const uint64_t inside = first_element - run * place.run_elements;
     base_ = place.base + (run * place.stride_elements + inside) * sizeof(Bits);
     step_ = (place.stride_elements - place.run_elements) * sizeof(Bits);
     const uint64_t left = place.run_elements - inside;
@@ -38,6 +40,9 @@ class BlockPlace {
     run_ = place.run_elements < kBlockElementsMax ? static_cast<uint32_t>(place.run_elements)
                                                   : kBlockElementsMax;
     inverse_ = 1.0F / static_cast<float>(run_);
+    if (elements_ <= first_run_ && elements_ % kWordElements<Bits> == 0 && base_ % 8 == 0) {
+      first_run_ = kPlain;
+    }
   }
 
   DWS_KERNEL uint32_t elements() const { return elements_; }
@@ -81,6 +86,20 @@ class BlockPlace {
     return word;
   }
 
+  // The same, in little code if the block is plain, and slower if it is not.
+  DWS_KERNEL uint64_t LoadOneWord(uint32_t number) const {
+    if (first_run_ == kPlain) return Load<uint64_t>(base_ + uint64_t{number} * 8);
+    constexpr uint32_t kElements = kWordElements<Bits>;
+    const uint32_t first = number * kElements;
+    uint64_t word = 0;
+    DWS_NO_UNROLL
+    for (uint32_t i = 0; i < kElements; ++i) {
+      if (first + i >= elements_) break;
+      word |= uint64_t{Load<Bits>(Address(first + i))} << (i * sizeof(Bits) * 8 % 64);
+    }
+    return word;
+  }
+
   // Writes those elements of word `number` that the block has.
   DWS_KERNEL void StoreWord(uint32_t number, uint64_t word) const {
     constexpr uint32_t kElements = kWordElements<Bits>;
@@ -105,9 +124,13 @@ class BlockPlace {
     return static_cast<uint32_t>(behind * inverse_) + 1;
   }
 
+  // The block is contiguous, and its words are whole and aligned.
+  static constexpr uint32_t kPlain = 0xFFFFFFFF;
+
   uint64_t base_ = 0;       // of the first element
   uint64_t step_ = 0;       // bytes skipped between two runs
-  uint32_t first_run_ = 0;  // elements of the block's first run, at most kBlockElementsMax
+  uint32_t first_run_ = 0;  // elements of the block's first run, at most kBlockElementsMax; or
+                            // kPlain
   uint32_t run_ = 0;        // of every other run
   uint32_t elements_ = 0;
   float inverse_ = 1;  // of run_

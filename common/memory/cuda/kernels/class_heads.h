@@ -1,6 +1,6 @@
-// The classes of one class-split block (common/delta/FORMAT.md, mode 3): a window of the ranks of
-// each, and the class of each magnitude. They are in a warp's scratch memory. Ranks are read when
-// the sweep over the block needs them, so at most 32 of each class are in memory.
+// The classes of one class-split block (common/delta/FORMAT.md, mode 3): its thresholds, and the
+// stream of the ranks of each class. Ranks are read when the sweep over the block needs them, so at
+// most 32 of each class are in memory.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,35 @@ namespace dws::cuda::kernels {
 inline constexpr uint32_t kClassesMax = 8;
 inline constexpr uint32_t kNoRank = 0xFFFFFFFF;
 
-// Scratch of one warp; in shared memory on the device. Every block fills it again.
-struct ClassScratch {
-  uint8_t class_of[256];  // by magnitude byte
-  uint16_t window[kClassesMax][Warp::kLanes];
-  GapStream ranks[kClassesMax];
-  uint32_t left[kClassesMax];  // ranks that were not in a window yet
-  // Of one row, so that lanes can access each other's: see ClassifiedRow (class_sweep.h).
-  uint64_t below[Warp::kLanes];
-  uint32_t marks[Warp::kLanes];  // zero between two rows
-};
+// Lanes of a warp times the elements of one lane in a row of the sweep (class_sweep.h), at most.
+inline constexpr uint32_t kRowElementsMax = 1024;
 
 // The class table, shifted for one block. Uniform.
 struct BlockTable {
   int32_t hot_below = 0;
   int32_t hot_scale = 0;
   uint32_t class_count = 1;
+  uint64_t thresholds = 0;  // a byte each
+
+  // The smallest magnitude byte of class `c`, which is not 0.
+  DWS_KERNEL uint32_t Threshold(uint32_t c) const {
+    return static_cast<uint32_t>(thresholds >> (8 * (c - 1))) & 0xFF;
+  }
+};
+
+// Scratch of one warp; in shared memory on the device. Every block fills it again.
+struct ClassScratch {
+  BlockTable table;
+  GapStream ranks[kClassesMax];
+  uint32_t hot;                // changes of the block that are hot,
+  uint32_t hot_bits;           // and the sum of their widths
+  uint32_t left[kClassesMax];  // ranks that were not in a window yet
+  uint16_t window[kClassesMax][Warp::kLanes];
+  uint32_t at[kClassesMax];    // the place of the next rank in the window
+  uint32_t size[kClassesMax];  // of the window
+  // Bit i: element i of one class in one row changes. Zero between two classes, and after them two
+  // words that stay zero: reading 32 bits from any bit on needs them.
+  uint32_t changes[kRowElementsMax / 32 + 2];
 };
 
 // The Rice parameter of a hot element.
@@ -40,33 +53,30 @@ DWS_KERNEL uint32_t HotWidth(const BlockTable& table, uint32_t magnitude) {
   return static_cast<uint32_t>(width < 0 ? 0 : width < kWidthMax ? width : kWidthMax);
 }
 
-// Shifts `coded` for the block and fills scratch.class_of. False: a number is out of range.
+// Shifts `coded` for the block, into the scratch memory. False: a number is out of range.
 template <typename Bits>
 DWS_KERNEL bool OpenTable(const StageTask<Bits>& task, const KernelClassTable& coded,
-                          ClassScratch& scratch, BlockTable& table) {
+                          ClassScratch& scratch) {
   constexpr int32_t kByteMax = sizeof(Bits) == 1 ? 0x7F : 0xFF;
   const int32_t shift = static_cast<int32_t>(task.parameters >> 12) - 8;
   const uint32_t count = coded.threshold_count;
   if (!task.is_float || count >= kClassesMax) return false;
   bool reachable = coded.hot_below <= kByteMax && coded.hot_scale <= kByteMax;
-  table = {coded.hot_below + shift, coded.hot_scale + shift, count + 1};
+  BlockTable table = {coded.hot_below + shift, coded.hot_scale + shift, count + 1, 0};
   reachable = reachable && table.hot_below >= 0 && table.hot_below <= kByteMax;
   reachable = reachable && table.hot_scale >= 0 && table.hot_scale <= kByteMax;
   for (uint32_t i = 0; i < count; ++i) {
     const int32_t moved = coded.thresholds[i] + shift;
     reachable = reachable && coded.thresholds[i] <= kByteMax && moved >= 1 && moved <= kByteMax;
+    table.thresholds |= uint64_t{static_cast<uint8_t>(moved)} << (8 * i);
   }
-  if (!reachable) return false;
   task.warp.lanes([&](uint32_t lane) {
-    for (uint32_t byte = lane; byte < 256; byte += Warp::kLanes) {
-      uint32_t number = 0;
-      for (uint32_t i = 0; i < count; ++i) {
-        number += static_cast<int32_t>(byte) >= coded.thresholds[i] + shift ? 1 : 0;
-      }
-      scratch.class_of[byte] = static_cast<uint8_t>(number);
-    }
+    if (lane != 0) return;
+    scratch.table = table;
+    scratch.hot = scratch.hot_bits = 0;
   });
-  return true;
+  task.warp.Sync();
+  return reachable;
 }
 
 // The first bits of the planes after the heads.
@@ -120,25 +130,26 @@ DWS_KERNEL bool OpenClasses(const StageTask<Bits>& task, uint32_t class_count,
   return true;
 }
 
-// Reads the next ranks of class `c` into its window and sets `size` to their number. False:
-// damaged.
+// Reads the next ranks of class `c` into its window. False: damaged.
 template <typename Bits>
-DWS_KERNEL bool FillWindow(const StageTask<Bits>& task, uint32_t c, ClassScratch& scratch,
-                           uint32_t& size) {
+DWS_KERNEL bool FillWindow(const StageTask<Bits>& task, uint32_t c, ClassScratch& scratch) {
   const Warp& warp = task.warp;
   warp.Sync();  // all lanes are done with the old window
   GapStream stream = scratch.ranks[c];
   const uint32_t left = scratch.left[c];
-  size = left < Warp::kLanes ? left : Warp::kLanes;
-  if (size == 0) return true;
+  const uint32_t size = left < Warp::kLanes ? left : Warp::kLanes;
   Vec<uint32_t> ranks;
-  if (!NextNumbers(warp, task.payload, size, task.elements, stream, ranks)) return false;
+  if (size != 0 && !NextNumbers(warp, task.payload, size, task.elements, stream, ranks)) {
+    return false;
+  }
   warp.Sync();  // all lanes have read the stream's old position
   warp.lanes([&](uint32_t lane) {
     scratch.window[c][lane] = static_cast<uint16_t>(ranks[lane]);
     if (lane != 0) return;
     scratch.ranks[c] = stream;
     scratch.left[c] = left - size;
+    scratch.at[c] = 0;
+    scratch.size[c] = size;
   });
   warp.Sync();
   return true;

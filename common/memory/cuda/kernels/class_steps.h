@@ -20,6 +20,11 @@ struct HotStream {
   EscapeStream escapes;
 };
 
+template <typename Bits>
+DWS_KERNEL uint32_t EscapeWidth(const StageTask<Bits>& task) {
+  return task.parameters >> 5 & 0x7F;
+}
+
 // Reads the sizes of the hot changes of a round: |step| - 1; 0 for other changes, for which
 // `widths` is 0 too. False: damaged.
 template <typename Bits>
@@ -52,17 +57,17 @@ DWS_KERNEL bool NextSizes(const StageTask<Bits>& task, uint32_t hot, const Vec<u
 // planes of sizes; kCutOff: damaged.
 template <typename Bits>
 DWS_KERNEL uint32_t StageSteps(const StageTask<Bits>& task, const BlockTable& table,
-                               const ClassPlanes& planes, const Sweep& sweep) {
+                               const ClassPlanes& planes, const ClassScratch& scratch) {
   const Warp& warp = task.warp;
   HotStream stream;
   stream.remainders = planes.sizes;
-  stream.quotients = planes.sizes + Sum(warp, sweep.hot_bits);
-  stream.escapes.width = task.parameters >> 5 & 0x7F;
+  stream.quotients = planes.sizes + scratch.hot_bits;
+  stream.escapes.width = EscapeWidth(task);
   if (stream.quotients > task.payload.bits() || stream.escapes.width >= kElementBits<Bits>) {
     return kCutOff;
   }
   if (stream.escapes.width != 0) {
-    stream.escapes.at = SkipOnes(warp, task.payload, stream.quotients, Sum(warp, sweep.hot));
+    stream.escapes.at = SkipOnes(warp, task.payload, stream.quotients, scratch.hot);
     if (stream.escapes.at == kCutOff) return kCutOff;
   }
   warp.Sync();

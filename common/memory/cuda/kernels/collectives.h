@@ -18,6 +18,9 @@ DWS_KERNEL uint32_t Before(uint32_t ballot, uint32_t lane) {
 }
 
 // For each lane the sum of its value and those of all lanes before it.
+DWS_KERNEL Vec<uint32_t> RunningSum(const Warp& warp, const Vec<uint32_t>& values) {
+  return warp.RunningTotal(values);
+}
 template <typename T>
 DWS_KERNEL Vec<T> RunningSum(const Warp& warp, Vec<T> values) {
   DWS_UNROLL
@@ -31,6 +34,9 @@ DWS_KERNEL Vec<T> RunningSum(const Warp& warp, Vec<T> values) {
 }
 
 // The sum over all lanes. Uniform.
+DWS_KERNEL uint32_t Sum(const Warp& warp, const Vec<uint32_t>& values) {
+  return warp.Total(values);
+}
 template <typename T>
 DWS_KERNEL T Sum(const Warp& warp, Vec<T> values) {
   DWS_UNROLL

@@ -30,8 +30,7 @@ DWS_KERNEL bool NextNumbers(const Warp& warp, const PayloadBits& payload, uint32
   if (stream.k != 0) {
     warp.lanes([&](uint32_t lane) {
       if (lane >= count) return;
-      remainders[lane] =
-          static_cast<uint32_t>(payload.Number(stream.remainders + lane * stream.k, stream.k));
+      remainders[lane] = payload.SmallNumber(stream.remainders + lane * stream.k, stream.k);
     });
     remainders = RunningSum(warp, remainders);
   }

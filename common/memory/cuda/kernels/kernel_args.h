@@ -43,8 +43,8 @@ struct KernelDigest {
   uint64_t lane1 = 0;
 };
 
-// dws_stage: decodes blocks against live memory into staged entries, and adds up how they change
-// the digest. Writes nothing to live memory. One warp for each block.
+// dws_stage, and dws_stage_split for mode 3 (class-split): decode blocks against live memory, which
+// they do not change, into staged entries, and add up how these change the digest. A warp for each.
 //
 // Staged entries of a block are at arena + staged. Sparse (modes 1, 2, 3): `nnz` positions inside
 // the block (u16, ascending), padded to a multiple of 8 bytes, then `nnz` new values packed in the
@@ -143,9 +143,10 @@ struct GatherArgs {
 };
 
 // The kernels by number and name.
-enum class Kernel : uint8_t { kStage, kCommit, kDigest, kDiff, kDiffList, kGather };
-inline constexpr uint32_t kKernelCount = 6;
+enum class Kernel : uint8_t { kStage, kStageSplit, kCommit, kDigest, kDiff, kDiffList, kGather };
+inline constexpr uint32_t kKernelCount = 7;
 inline constexpr const char* kKernelNames[kKernelCount] = {
-    "dws_stage", "dws_commit", "dws_digest", "dws_diff", "dws_diff_list", "dws_gather"};
+    "dws_stage", "dws_stage_split", "dws_commit", "dws_digest",
+    "dws_diff",  "dws_diff_list",   "dws_gather"};
 
 }  // namespace dws::cuda

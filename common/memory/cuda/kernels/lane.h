@@ -11,12 +11,14 @@
 #define DWS_KERNEL __device__ __forceinline__
 #define DWS_INLINE __attribute__((always_inline))  // for a lambda too large to be inlined otherwise
 #define DWS_UNROLL _Pragma("unroll")
+#define DWS_NO_UNROLL _Pragma("unroll 1")  // for what is rarely done
 #else
 #include <bit>
 #include <cstring>
 #define DWS_KERNEL inline
 #define DWS_INLINE
 #define DWS_UNROLL
+#define DWS_NO_UNROLL
 #endif
 
 namespace dws::cuda::kernels {
@@ -37,6 +39,11 @@ DWS_KERNEL uint32_t PopCount(uint64_t bits) { return static_cast<uint32_t>(__pop
 DWS_KERNEL uint32_t LowestOne(uint32_t bits) { return static_cast<uint32_t>(__ffs(bits)) - 1; }
 DWS_KERNEL uint32_t HighestOne(uint32_t bits) { return 31 - static_cast<uint32_t>(__clz(bits)); }
 DWS_KERNEL uint32_t BitWidth(uint64_t bits) { return 64 - static_cast<uint32_t>(__clzll(bits)); }
+
+// 32 bits of the 64 of `high` and `low`, from bit `shift` % 32 on.
+DWS_KERNEL uint32_t FunnelRight(uint32_t low, uint32_t high, uint32_t shift) {
+  return __funnelshift_r(low, high, shift);
+}
 
 // A pointer to an address. It tells the compiler that this is global memory, so that it need not
 // test the kind of memory at run time.
@@ -70,8 +77,9 @@ DWS_KERNEL uint64_t AtomicAdd(uint64_t address, uint64_t value) {
 DWS_KERNEL void AtomicAdd32(uint64_t address, uint32_t value) {
   atomicAdd(At<unsigned int>(address), value);
 }
-// For scratch memory: other lanes may set bits of the word at the same time.
+// For scratch memory: other lanes may change the word in the same way at the same time.
 DWS_KERNEL void SetBits(uint32_t& word, uint32_t bits) { atomicOr(&word, bits); }
+DWS_KERNEL void AddTo(uint32_t& word, uint32_t value) { atomicAdd(&word, value); }
 
 #else
 
@@ -84,6 +92,9 @@ inline uint32_t HighestOne(uint32_t bits) {
   return static_cast<uint32_t>(std::bit_width(bits)) - 1;
 }
 inline uint32_t BitWidth(uint64_t bits) { return static_cast<uint32_t>(std::bit_width(bits)); }
+inline uint32_t FunnelRight(uint32_t low, uint32_t high, uint32_t shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift % 32));
+}
 
 template <typename T>
 inline T* At(uint64_t address) {
@@ -112,6 +123,7 @@ inline void AtomicAdd32(uint64_t address, uint32_t value) {
   __atomic_fetch_add(reinterpret_cast<uint32_t*>(address), value, __ATOMIC_RELAXED);
 }
 inline void SetBits(uint32_t& word, uint32_t bits) { word |= bits; }
+inline void AddTo(uint32_t& word, uint32_t value) { word += value; }
 
 #endif
 

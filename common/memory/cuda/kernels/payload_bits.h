@@ -20,8 +20,8 @@ class PayloadBits {
  public:
   // `size_bytes` at most kPayloadBytesMax.
   DWS_KERNEL PayloadBits(uint64_t address, uint32_t size_bytes)
-      : words_(address / 8 * 8),
-        skew_(static_cast<uint32_t>(address % 8) * 8),
+      : words_(address / 4 * 4),
+        skew_(static_cast<uint32_t>(address % 4) * 8),
         bits_(size_bytes * 8) {}
 
   DWS_KERNEL uint32_t bits() const { return bits_; }
@@ -29,15 +29,26 @@ class PayloadBits {
   // 64 bits from bit `at` (at most bits()) on. Those after the payload have no meaning.
   DWS_KERNEL uint64_t Word(uint32_t at) const {
     const uint32_t bit = at + skew_;
-    const uint64_t address = words_ + uint64_t{bit / 64} * 8;
-    const uint64_t low = Load<uint64_t>(address);
-    const uint32_t shift = bit % 64;
-    return shift == 0 ? low : low >> shift | Load<uint64_t>(address + 8) << (64 - shift);
+    const uint64_t address = words_ + uint64_t{bit / 32} * 4;
+    const auto middle = Load<uint32_t>(address + 4);
+    const uint32_t low = FunnelRight(Load<uint32_t>(address), middle, bit);
+    return uint64_t{FunnelRight(middle, Load<uint32_t>(address + 8), bit)} << 32 | low;
+  }
+  // 32 of them.
+  DWS_KERNEL uint32_t HalfWord(uint32_t at) const {
+    const uint32_t bit = at + skew_;
+    const uint64_t address = words_ + uint64_t{bit / 32} * 4;
+    return FunnelRight(Load<uint32_t>(address), Load<uint32_t>(address + 4), bit);
   }
 
   // The number of `width` (at most 64) bits at bit `at`. The bits must lie inside the payload.
   DWS_KERNEL uint64_t Number(uint32_t at, uint32_t width) const {
     return width == 0 ? 0 : Word(at) & LowBits(width);
+  }
+
+  // The same for a `width` of at most 16.
+  DWS_KERNEL uint32_t SmallNumber(uint32_t at, uint32_t width) const {
+    return HalfWord(at) & ((1U << width) - 1);
   }
 
   // Whether a payload whose last plane ends at bit `end` has exactly the bytes that it needs,
@@ -48,31 +59,31 @@ class PayloadBits {
   }
 
  private:
-  uint64_t words_;  // address of the aligned word with the first bit
+  uint64_t words_;  // address of the aligned 4 bytes with the first bit
   uint32_t skew_;   // bits of that word before the first bit
   uint32_t bits_;
 };
 
 // The number of the n-th (from 0) one bit in `word`, which has more than n of them.
-DWS_KERNEL uint32_t SelectOne(uint64_t word, uint32_t n) {
+DWS_KERNEL uint32_t SelectOne(uint32_t word, uint32_t n) {
   uint32_t at = 0;
-  uint32_t half = static_cast<uint32_t>(word);
-  const uint32_t in_low = PopCount(half);
-  if (n >= in_low) {
-    n -= in_low;
-    half = static_cast<uint32_t>(word >> 32);
-    at = 32;
-  }
   DWS_UNROLL
   for (uint32_t width = 16; width != 0; width /= 2) {
-    const uint32_t ones = PopCount(half & ((1U << width) - 1));
+    const uint32_t ones = PopCount(word & ((1U << width) - 1));
     if (n >= ones) {
       n -= ones;
-      half >>= width;
+      word >>= width;
       at += width;
     }
   }
   return at;
+}
+DWS_KERNEL uint32_t SelectOne(uint64_t word, uint32_t n) {
+  const auto low = static_cast<uint32_t>(word);
+  const uint32_t in_low = PopCount(low);
+  const bool upper = n >= in_low;
+  return (upper ? 32 : 0) +
+         SelectOne(upper ? static_cast<uint32_t>(word >> 32) : low, upper ? n - in_low : n);
 }
 
 // Finds the first `count` (1 to 32) one bits from bit `begin` on: ones[i] is the number of bits
@@ -82,13 +93,20 @@ DWS_KERNEL uint32_t NextOnes(const Warp& warp, const PayloadBits& payload, uint3
                              uint32_t count, Vec<uint32_t>& ones) {
   constexpr uint32_t kBitsMax = 2 * 65'536;  // the gaps of a whole block have fewer
   uint32_t found = 0;
-  for (uint32_t base = 0; base < kBitsMax; base += 64) {
-    if (begin + base >= payload.bits()) return kCutOff;
-    // All lanes load the same word: 32 numbers rarely need more than two words.
-    const uint64_t word = payload.Word(begin + base);
-    const uint32_t here = PopCount(word);
+  for (uint32_t base = 0; base < kBitsMax; base += 128) {
+    const uint32_t at = begin + base;
+    if (at >= payload.bits()) return kCutOff;
+    // All lanes load the same two words: 32 numbers rarely need more.
+    const uint64_t first = payload.Word(at);
+    const uint64_t second = at + 64 < payload.bits() ? payload.Word(at + 64) : 0;
+    const uint32_t in_first = PopCount(first);
+    const uint32_t here = in_first + PopCount(second);
     warp.lanes([&](uint32_t lane) {
-      if (lane >= found && lane < found + here) ones[lane] = base + SelectOne(word, lane - found);
+      const uint32_t number = lane - found;
+      if (lane < found || number >= here) return;
+      const bool further = number >= in_first;
+      ones[lane] = base + (further ? 64 : 0) +
+                   SelectOne(further ? second : first, further ? number - in_first : number);
     });
     found += here;
     if (found >= count) {

@@ -1,4 +1,5 @@
-// dws_stage: decodes blocks into staged entries (kernel_args.h describes its input and output).
+// dws_stage and dws_stage_split: decode blocks into staged entries (kernel_args.h describes their
+// input and output).
 #pragma once
 
 #include <cstddef>
@@ -15,38 +16,57 @@
 
 namespace dws::cuda::kernels {
 
-// False: the block is damaged, or its mode is unknown.
-template <typename Bits>
-DWS_KERNEL bool StageOne(const Warp& warp, const StageArgs& args, const StageBlock& block,
-                         ClassScratch& scratch, KernelDigest& difference) {
-  const StageTask<Bits> task(warp, args, block);
-  switch (block.mode) {
-    case 1:
-      return StageRaw(task, difference);
-    case 2:
-      return StageSplitRice(task, difference);
-    case 3:
-      return StageClassSplit(task, ItemAt<KernelClassTable>(args.tables, block.table), scratch,
-                             difference);
-    case 4:
-      return StageDenseUlp(task, difference);
-    case 5:
-      return StageDenseRaw(task, difference);
-    default:
-      return false;
-  }
-}
+// Which blocks of a launch a kernel stages. Class-split needs more registers than the other modes,
+// so it has a kernel of its own: more warps of the other then run at a time.
+DWS_KERNEL constexpr bool IsClassSplit(uint8_t mode) { return mode == 3; }
 
+// Stages one block of a mode other than class-split. False: it is damaged, or its mode is unknown.
+struct StageListedOrDense {
+  static constexpr bool kClassSplit = false;
+
+  template <typename Bits>
+  DWS_KERNEL bool One(const StageTask<Bits>& task, const StageArgs& /*args*/,
+                      const StageBlock& block, KernelDigest& difference) const {
+    switch (block.mode) {
+      case 1:
+        return StageRaw(task, difference);
+      case 2:
+        return StageSplitRice(task, difference);
+      case 4:
+        return StageDenseUlp(task, difference);
+      case 5:
+        return StageDenseRaw(task, difference);
+      default:
+        return false;
+    }
+  }
+};
+
+struct StageSplit {
+  static constexpr bool kClassSplit = true;
+  ClassScratch& scratch;
+
+  template <typename Bits>
+  DWS_KERNEL bool One(const StageTask<Bits>& task, const StageArgs& args, const StageBlock& block,
+                      KernelDigest& difference) const {
+    return StageClassSplit(task, ItemAt<KernelClassTable>(args.tables, block.table), scratch,
+                           difference);
+  }
+};
+
+template <typename Stage>
 DWS_KERNEL void StageBlocks(const Warp& warp, const StageArgs& args, const WarpShare& share,
-                            ClassScratch& scratch) {
-  for (uint64_t i = share.first; i < args.block_count; i += share.step) {
-    const StageBlock block = ItemAt<StageBlock>(args.blocks, i);
+                            const Stage& stage) {
+  const auto step = static_cast<uint32_t>(share.step);
+  for (auto i = static_cast<uint32_t>(share.first); i < args.block_count; i += step) {
+    const StageBlock& block = ItemAt<StageBlock>(args.blocks, i);  // not in registers
+    if (IsClassSplit(block.mode) != Stage::kClassSplit) continue;
     bool sound = false;
     KernelDigest difference;
     if (block.payload_bytes <= kPayloadBytesMax && block.elements <= kBlockElementsMax &&
         block.nnz >= 1 && block.nnz <= block.elements) {
       WithElementBits(block.element.bytes, [&](auto bits) DWS_INLINE {
-        sound = StageOne<decltype(bits)>(warp, args, block, scratch, difference);
+        sound = stage.One(StageTask<decltype(bits)>(warp, args, block), args, block, difference);
       });
     }
     if (sound) {

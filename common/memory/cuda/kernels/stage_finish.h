@@ -18,39 +18,67 @@ enum class Known : uint8_t {
   kValues,  // values, staged
 };
 
-// The changes of the next round, loaded in advance: their loads overlap with the current round.
+// The changes of one round.
 template <typename Bits>
-struct LoadedChanges {
+struct Changes {
   Vec<uint32_t> positions;
-  Vec<uint64_t> words;  // of live memory, around the changed element
   Vec<Bits> known;
+  Vec<uint64_t> words;  // of live memory, around the changed element
 };
 
+// Loads what is staged of the round that begins with change `begin`.
 template <typename Bits>
-DWS_KERNEL void LoadChanges(const StageTask<Bits>& task, Known known, uint32_t signs,
-                            uint32_t begin, LoadedChanges<Bits>& changes) {
+DWS_KERNEL void LoadStaged(const StageTask<Bits>& task, Known known, uint32_t signs, uint32_t begin,
+                           Changes<Bits>& changes) {
   const uint32_t count = task.Round(begin);
-  const uint64_t negative = known == Known::kSigns ? task.payload.Word(signs + begin) : 0;
+  const uint32_t negative = known == Known::kSigns ? task.payload.HalfWord(signs + begin) : 0;
   task.warp.lanes([&](uint32_t lane) {
     if (lane >= count) return;
-    const uint32_t position = Load<uint16_t>(task.PositionAt(begin + lane));
-    changes.positions[lane] = position;
-    changes.words[lane] = task.place.LoadWord(position / kWordElements<Bits>);
+    changes.positions[lane] = Load<uint16_t>(task.PositionAt(begin + lane));
     changes.known[lane] = known == Known::kSigns ? SignedStep<Bits>(1, (negative >> lane & 1) != 0)
                                                  : Load<Bits>(task.ValueAt(begin + lane));
   });
 }
 
-// The last word of a round, with the round's changes: the next round may change it too. Each round
-// adds the difference that its changes make to a word, so the differences of two rounds add up.
-struct OpenWord {
-  uint32_t number = 0xFFFFFFFF;
-  uint64_t word = 0;
+// Loads the live words of a round's positions.
+template <typename Bits>
+DWS_KERNEL void LoadLive(const StageTask<Bits>& task, uint32_t begin, Changes<Bits>& changes) {
+  const uint32_t count = task.Round(begin);
+  task.warp.lanes([&](uint32_t lane) {
+    if (lane < count) {
+      changes.words[lane] = task.place.LoadOneWord(changes.positions[lane] / kWordElements<Bits>);
+    }
+  });
+}
+
+// What the rounds have in common. A word may have changes of two rounds: each round adds the
+// difference that its changes make to the word, so the differences add up.
+struct Finish {
+  Vec<KernelDigest> sums;
+  Vec<uint64_t> after;           // the words of the last round, with its changes,
+  uint32_t last = 0;             // the lane that has the last of them,
+  uint32_t number = 0xFFFFFFFF;  // and its number
 };
 
+// Ors the patches of each word together in its first lane. Bit i of `heads`: lane i has another
+// word than the lane before.
 template <typename Bits>
-DWS_KERNEL void FinishRound(const StageTask<Bits>& task, const LoadedChanges<Bits>& changes,
-                            Known known, uint32_t begin, OpenWord& open, Vec<KernelDigest>& sums) {
+DWS_KERNEL void GatherPatches(const Warp& warp, uint32_t heads, Vec<uint64_t>& patches) {
+  DWS_UNROLL
+  for (uint32_t by = 1; by < kWordElements<Bits>; by *= 2) {
+    const Vec<uint64_t> above = warp.FromAbove(patches, by);
+    warp.lanes([&](uint32_t lane) {
+      if (lane + by < Warp::kLanes && (heads >> lane >> 1 & ((1U << by) - 1)) == 0) {
+        patches[lane] |= above[lane];
+      }
+    });
+  }
+}
+
+// Stages the new values of a round.
+template <typename Bits>
+DWS_KERNEL void FinishRound(const StageTask<Bits>& task, const Changes<Bits>& changes, Known known,
+                            uint32_t begin, Finish& finish) {
   constexpr uint32_t kElements = kWordElements<Bits>;
   const Warp& warp = task.warp;
   const uint32_t count = task.Round(begin);
@@ -68,50 +96,61 @@ DWS_KERNEL void FinishRound(const StageTask<Bits>& task, const LoadedChanges<Bit
     numbers[lane] = changes.positions[lane] / kElements;
     patches[lane] = uint64_t{static_cast<Bits>(old ^ value)} << (index * kElementBits<Bits> % 64);
   });
-  // Changes of one word are in neighbouring lanes. The first of these, the leader, gathers the
-  // patches.
-  DWS_UNROLL
-  for (uint32_t by = 1; by < kElements; by *= 2) {
-    const Vec<uint32_t> above = warp.FromAbove(numbers, by);
-    const Vec<uint64_t> patches_above = warp.FromAbove(patches, by);
+  const Vec<uint32_t> below = warp.FromBelow(numbers, 1);
+  Vec<uint32_t> differs;
+  warp.lanes([&](uint32_t lane) {
+    const uint32_t before = lane == 0 ? finish.number : below[lane];
+    differs[lane] = numbers[lane] != before ? 1 : 0;
+  });
+  uint32_t heads = warp.Ballot(differs);
+  // Few words have several changes, and then in neighbouring lanes.
+  const auto present = static_cast<uint32_t>(LowBits(count));
+  if ((~heads & present) > 1) GatherPatches<Bits>(warp, heads, patches);
+  Vec<uint64_t> before = changes.words;
+  if ((heads & 1) == 0) {
+    const uint64_t word = warp.Broadcast(finish.after, finish.last);
     warp.lanes([&](uint32_t lane) {
-      if (lane + by < Warp::kLanes && above[lane] == numbers[lane]) {
-        patches[lane] |= patches_above[lane];
-      }
+      if (lane == 0) before[lane] = word;
     });
   }
-  const Vec<uint32_t> below = warp.FromBelow(numbers, 1);
-  Vec<uint32_t> leads;
-  Vec<uint64_t> after;
+  heads = (heads | 1) & present;
   warp.lanes([&](uint32_t lane) {
-    if (lane >= count || (lane != 0 && below[lane] == numbers[lane])) return;
-    leads[lane] = 1;
-    const uint64_t before = numbers[lane] == open.number ? open.word : changes.words[lane];
-    after[lane] = before ^ patches[lane];
-    AddChange(TermsOf(task.first_word + numbers[lane]), before, after[lane], sums[lane]);
+    if ((heads >> lane & 1) == 0) return;
+    finish.after[lane] = before[lane] ^ patches[lane];
+    AddChange(TermsOf(task.first_word + numbers[lane]), before[lane], finish.after[lane],
+              finish.sums[lane]);
   });
-  const uint32_t last = HighestOne(warp.Ballot(leads));
-  open.number = warp.Broadcast(numbers, last);
-  open.word = warp.Broadcast(after, last);
+  finish.last = HighestOne(heads);
+  finish.number = warp.Broadcast(numbers, count - 1);
 }
 
 // Stages the new values of nnz changes, whose positions, and steps or values, are already staged.
 // `signs` is the first bit of the sign plane. Returns the digest's difference.
+//
+// Two rounds are on their way while one is finished: of the second what is staged, of the first the
+// live words.
 template <typename Bits>
 DWS_KERNEL KernelDigest FinishSparse(const StageTask<Bits>& task, Known known, uint32_t signs) {
   task.warp.Sync();
-  Vec<KernelDigest> sums;
-  OpenWord open;
-  LoadedChanges<Bits> next;
-  LoadChanges(task, known, signs, 0, next);
+  Finish finish;
+  Changes<Bits> next;
+  Changes<Bits> staged;
+  LoadStaged(task, known, signs, 0, next);
+  LoadLive(task, 0, next);
+  if (task.nnz > Warp::kLanes) LoadStaged(task, known, signs, Warp::kLanes, staged);
   for (uint32_t begin = 0; begin < task.nnz; begin += Warp::kLanes) {
-    const LoadedChanges<Bits> changes = next;
-    if (task.nnz - begin > Warp::kLanes) {
-      LoadChanges(task, known, signs, begin + Warp::kLanes, next);
+    const Changes<Bits> changes = next;
+    const uint32_t left = task.nnz - begin;
+    if (left > Warp::kLanes) {
+      next = staged;
+      LoadLive(task, begin + Warp::kLanes, next);
     }
-    FinishRound(task, changes, known, begin, open, sums);
+    if (left > 2 * Warp::kLanes) {
+      LoadStaged(task, known, signs, begin + 2 * Warp::kLanes, staged);
+    }
+    FinishRound(task, changes, known, begin, finish);
   }
-  return SumDigests(task.warp, sums);
+  return SumDigests(task.warp, finish.sums);
 }
 
 }  // namespace dws::cuda::kernels

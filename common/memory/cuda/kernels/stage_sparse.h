@@ -115,32 +115,74 @@ DWS_KERNEL uint32_t StageExceptions(const StageTask<Bits>& task, uint32_t begin,
   return ValuesEnd(warp, streams.magnitudes);
 }
 
+// The planes of split-Rice that every change has.
+struct RicePlanes {
+  GapStream gaps = {};
+  uint32_t signs = 0;
+};
+
+// Stages the positions of the round that begins with change `begin`, and reads its steps as if none
+// were an exception. False: damaged.
+template <typename Bits>
+DWS_KERNEL bool NextRice(const StageTask<Bits>& task, uint32_t begin, RicePlanes& planes,
+                         Changes<Bits>& changes) {
+  const uint32_t count = task.Round(begin);
+  const uint32_t negative = task.payload.HalfWord(planes.signs + begin);
+  if (!NextNumbers(task.warp, task.payload, count, task.elements, planes.gaps, changes.positions)) {
+    return false;
+  }
+  task.warp.lanes([&](uint32_t lane) {
+    if (lane >= count) return;
+    changes.known[lane] = SignedStep<Bits>(1, (negative >> lane & 1) != 0);
+    Store<uint16_t>(task.PositionAt(begin + lane), static_cast<uint16_t>(changes.positions[lane]));
+  });
+  return true;
+}
+
+// Without exceptions a single pass is enough: a round's live words are loaded while the next round
+// is read.
+template <typename Bits>
+DWS_KERNEL bool StageUnitSteps(const StageTask<Bits>& task, RicePlanes& planes,
+                               KernelDigest& difference) {
+  Finish finish;
+  Changes<Bits> next;
+  if (!NextRice(task, 0, planes, next)) return false;
+  LoadLive(task, 0, next);
+  for (uint32_t begin = 0; begin < task.nnz; begin += Warp::kLanes) {
+    const Changes<Bits> changes = next;
+    if (task.nnz - begin > Warp::kLanes) {
+      if (!NextRice(task, begin + Warp::kLanes, planes, next)) return false;
+      LoadLive(task, begin + Warp::kLanes, next);
+    }
+    FinishRound(task, changes, Known::kSteps, begin, finish);
+  }
+  if (!task.payload.EndsCleanly(planes.gaps.quotients)) return false;
+  difference = SumDigests(task.warp, finish.sums);
+  return true;
+}
+
 // Mode 2. False: damaged.
 template <typename Bits>
 DWS_KERNEL bool StageSplitRice(const StageTask<Bits>& task, KernelDigest& difference) {
   constexpr uint32_t kExceptions = 1U << 4;
-  const Warp& warp = task.warp;
   const uint32_t k = task.parameters & 0xF;
   const uint32_t signs = task.nnz * k;
-  GapStream gaps = {0, signs + task.nnz, k, 0};
-  if (task.parameters >= 2 * kExceptions || gaps.quotients > task.payload.bits()) return false;
-  const bool exceptions = (task.parameters & kExceptions) != 0;
+  RicePlanes planes = {.gaps = {0, signs + task.nnz, k, 0}, .signs = signs};
+  if (task.parameters >= 2 * kExceptions || planes.gaps.quotients > task.payload.bits()) {
+    return false;
+  }
+  if ((task.parameters & kExceptions) == 0) return StageUnitSteps(task, planes, difference);
   for (uint32_t begin = 0; begin < task.nnz; begin += Warp::kLanes) {
+    Changes<Bits> changes;
+    if (!NextRice(task, begin, planes, changes)) return false;
     const uint32_t count = task.Round(begin);
-    Vec<uint32_t> positions;
-    if (!NextNumbers(warp, task.payload, count, task.elements, gaps, positions)) return false;
-    const uint64_t negative = exceptions ? task.payload.Word(signs + begin) : 0;
-    warp.lanes([&](uint32_t lane) {
-      if (lane >= count) return;
-      Store<uint16_t>(task.PositionAt(begin + lane), static_cast<uint16_t>(positions[lane]));
-      if (!exceptions) return;
-      Store<Bits>(task.ValueAt(begin + lane), SignedStep<Bits>(1, (negative >> lane & 1) != 0));
+    task.warp.lanes([&](uint32_t lane) {
+      if (lane < count) Store<Bits>(task.ValueAt(begin + lane), changes.known[lane]);
     });
   }
-  const uint32_t end =
-      exceptions ? StageExceptions(task, gaps.quotients, signs, 0) : gaps.quotients;
+  const uint32_t end = StageExceptions(task, planes.gaps.quotients, signs, 0);
   if (!task.payload.EndsCleanly(end)) return false;
-  difference = FinishSparse(task, exceptions ? Known::kSteps : Known::kSigns, signs);
+  difference = FinishSparse(task, Known::kSteps, signs);
   return true;
 }
 

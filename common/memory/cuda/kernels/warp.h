@@ -71,6 +71,38 @@ class Warp {
 #endif
   }
 
+  // The sum of all lanes' values. Uniform.
+  DWS_KERNEL uint32_t Total(const Vec<uint32_t>& values) const {
+#if defined(__CUDACC__)
+    return __reduce_add_sync(kAll, values[0]);
+#else
+    uint32_t total = 0;
+    lanes([&](uint32_t lane) { total += values[lane]; });
+    return total;
+#endif
+  }
+
+  // For each lane the sum of its value and those of all lanes before it.
+  DWS_KERNEL Vec<uint32_t> RunningTotal(Vec<uint32_t> values) const {
+#if defined(__CUDACC__)
+    DWS_UNROLL
+    for (uint32_t by = 1; by < kLanes; by *= 2) {
+      // Adds the value of the lane below only where there is one: the shuffle says so itself.
+      asm volatile(
+          "{ .reg .pred valid; .reg .b32 below;\n\t"
+          "shfl.sync.up.b32 below|valid, %0, %1, 0, 0xffffffff;\n\t"
+          "@valid add.u32 %0, %0, below; }"
+          : "+r"(values[0])
+          : "r"(by));
+    }
+#else
+    lanes([&](uint32_t lane) {
+      if (lane > 0) values[lane] += values[lane - 1];
+    });
+#endif
+    return values;
+  }
+
   // For each lane the value of lane from[lane] % 32.
   template <typename T>
   DWS_KERNEL Vec<T> Shuffle(const Vec<T>& values, const Vec<uint32_t>& from) const {

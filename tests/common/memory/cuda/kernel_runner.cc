@@ -41,7 +41,7 @@ class HostRunner final : public KernelRunner {
     }
   }
   void LaunchKernel(Kernel kernel, const void* args, uint64_t /*items*/) override {
-    if (kernel == Kernel::kStage) {
+    if (kernel == Kernel::kStage || kernel == Kernel::kStageSplit) {
       RequireRegionsApart(*this, *static_cast<const StageArgs*>(args));
     }
     RunOnHost(kernel, args);

@@ -92,6 +92,7 @@ class Launch {
 
   size_t Check() {
     runner_.Launch(Kernel::kStage, args_, cases_.size());
+    runner_.Launch(Kernel::kStageSplit, args_, cases_.size());
     const Bytes staged = runner_.ReadBytes(args_.arena, arena_.size());
     const auto differences = runner_.ReadItems<KernelDigest>(args_.differences, cases_.size());
     const auto failures = runner_.ReadItems<uint32_t>(args_.failures, cases_.size());

@@ -29,9 +29,13 @@ void RunOnHost(Kernel kernel, const void* args) {
   const kernels::Warp warp;
   const kernels::WarpShare all;  // one warp takes all work items
   switch (kernel) {
-    case Kernel::kStage: {
+    case Kernel::kStage:
+      return kernels::StageBlocks(warp, *static_cast<const StageArgs*>(args), all,
+                                  kernels::StageListedOrDense());
+    case Kernel::kStageSplit: {
       kernels::ClassScratch scratch = {};
-      return kernels::StageBlocks(warp, *static_cast<const StageArgs*>(args), all, scratch);
+      return kernels::StageBlocks(warp, *static_cast<const StageArgs*>(args), all,
+                                  kernels::StageSplit{scratch});
     }
     case Kernel::kCommit:
       return kernels::CommitBlocks(warp, *static_cast<const CommitArgs*>(args), all);

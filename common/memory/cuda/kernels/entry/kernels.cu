@@ -20,17 +20,34 @@ __device__ __forceinline__ kernels::WarpShare ThisWarpsShare() {
 
 }  // namespace
 
-// Five thread blocks for each multiprocessor: as many as its registers allow without spilling.
-extern "C" __global__ void __launch_bounds__(kBlockThreads, 5) dws_stage(StageArgs args) {
+// As many thread blocks for each multiprocessor as its registers allow without spilling. Both can be
+// set on nvcc's command line, to be measured with gpu_check --kernels.
+#ifndef DWS_STAGE_BLOCKS
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define DWS_STAGE_BLOCKS 7
+#define DWS_STAGE_SPLIT_BLOCKS 5
+#else
+#define DWS_STAGE_BLOCKS 8
+#define DWS_STAGE_SPLIT_BLOCKS 6
+#endif
+#endif
+extern "C" __global__ void __launch_bounds__(kBlockThreads, DWS_STAGE_BLOCKS)
+    dws_stage(StageArgs args) {
+  kernels::StageBlocks(kernels::Warp(), args, ThisWarpsShare(), kernels::StageListedOrDense());
+}
+
+extern "C" __global__ void __launch_bounds__(kBlockThreads, DWS_STAGE_SPLIT_BLOCKS)
+    dws_stage_split(StageArgs args) {
   __shared__ kernels::ClassScratch scratch[kWarpsPerBlock];
-  kernels::StageBlocks(kernels::Warp(), args, ThisWarpsShare(), scratch[threadIdx.x / kWarpLanes]);
+  kernels::StageBlocks(kernels::Warp(), args, ThisWarpsShare(),
+                       kernels::StageSplit{scratch[threadIdx.x / kWarpLanes]});
 }
 
 extern "C" __global__ void __launch_bounds__(kBlockThreads) dws_commit(CommitArgs args) {
   kernels::CommitBlocks(kernels::Warp(), args, ThisWarpsShare());
 }
 
-extern "C" __global__ void __launch_bounds__(kBlockThreads) dws_digest(DigestArgs args) {
+extern "C" __global__ void __launch_bounds__(kBlockThreads, 9) dws_digest(DigestArgs args) {
   kernels::DigestBlocks(kernels::Warp(), args, ThisWarpsShare());
 }
 
