@@ -14,28 +14,63 @@ namespace dws::cuda::kernels {
 // Entries, or words of dense blocks, that each lane loads at the same time: otherwise each read of
 // the arena would wait for the one before.
 inline constexpr uint32_t kCommitEntries = 4;
+// Whether the sectors of the next entries are fetched before they are written.
+inline constexpr bool kCommitFetches = false;
 
+// Some entries of each lane: number i of a lane is `begin` + 32 * i + lane.
 template <typename Bits>
-DWS_KERNEL void CommitSparse(const Warp& warp, const BlockPlace<Bits>& place, uint64_t staged,
-                             uint32_t entries) {
-  const uint64_t values = staged + StagedPositionsBytes(entries);
-  for (uint32_t begin = 0; begin < entries; begin += Warp::kLanes * kCommitEntries) {
+class EntryRound {
+ public:
+  static constexpr uint32_t kCount = Warp::kLanes * kCommitEntries;
+
+  // Loads those that are below `entries`.
+  DWS_KERNEL void LoadEntries(const Warp& warp, [[maybe_unused]] const BlockPlace<Bits>& place,
+                              uint64_t staged, uint32_t begin, uint32_t entries) {
+    const uint64_t values = staged + StagedPositionsBytes(entries);
     warp.lanes([&](uint32_t lane) {
-      uint32_t positions[kCommitEntries] = {};
-      Bits loaded[kCommitEntries] = {};
       DWS_UNROLL
       for (uint32_t i = 0; i < kCommitEntries; ++i) {
         const uint64_t entry = begin + i * Warp::kLanes + lane;
         if (entry >= entries) break;
-        positions[i] = Load<uint16_t>(staged + entry * sizeof(uint16_t));
-        loaded[i] = Load<Bits>(values + entry * sizeof(Bits));
+        positions_[i][lane] = Load<uint16_t>(staged + entry * sizeof(uint16_t));
+        values_[i][lane] = Load<Bits>(values + entry * sizeof(Bits));
       }
+      if constexpr (kCommitFetches) {
+        DWS_UNROLL
+        for (uint32_t i = 0; i < kCommitEntries; ++i) {
+          if (begin + i * Warp::kLanes + lane < entries) Fetch(place.Address(positions_[i][lane]));
+        }
+      }
+    });
+  }
+
+  DWS_KERNEL void StoreEntries(const Warp& warp, const BlockPlace<Bits>& place, uint32_t begin,
+                               uint32_t entries) const {
+    warp.lanes([&](uint32_t lane) {
       DWS_UNROLL
       for (uint32_t i = 0; i < kCommitEntries; ++i) {
         if (begin + i * Warp::kLanes + lane >= entries) break;
-        Store<Bits>(place.Address(positions[i]), loaded[i]);
+        Store<Bits>(place.Address(positions_[i][lane]), values_[i][lane]);
       }
     });
+  }
+
+ private:
+  Vec<uint32_t> positions_[kCommitEntries];
+  Vec<Bits> values_[kCommitEntries];
+};
+
+// The next round is loaded while one is stored.
+template <typename Bits>
+DWS_KERNEL void CommitSparse(const Warp& warp, const BlockPlace<Bits>& place, uint64_t staged,
+                             uint32_t entries) {
+  using Round = EntryRound<Bits>;
+  Round next;
+  next.LoadEntries(warp, place, staged, 0, entries);
+  for (uint32_t begin = 0; begin < entries; begin += Round::kCount) {
+    const Round round = next;
+    next.LoadEntries(warp, place, staged, begin + Round::kCount, entries);
+    round.StoreEntries(warp, place, begin, entries);
   }
 }
 

@@ -18,25 +18,23 @@ __device__ __forceinline__ kernels::WarpShare ThisWarpsShare() {
           uint64_t{gridDim.x} * kWarpsPerBlock};
 }
 
+// Thread blocks for each multiprocessor: as many as the registers allow without spilling.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr uint32_t kStageBlocks = 7;
+constexpr uint32_t kStageSplitBlocks = 5;
+#else
+constexpr uint32_t kStageBlocks = 8;
+constexpr uint32_t kStageSplitBlocks = 6;
+#endif
+
 }  // namespace
 
-// As many thread blocks for each multiprocessor as its registers allow without spilling. Both can be
-// set on nvcc's command line, to be measured with gpu_check --kernels.
-#ifndef DWS_STAGE_BLOCKS
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define DWS_STAGE_BLOCKS 7
-#define DWS_STAGE_SPLIT_BLOCKS 5
-#else
-#define DWS_STAGE_BLOCKS 8
-#define DWS_STAGE_SPLIT_BLOCKS 6
-#endif
-#endif
-extern "C" __global__ void __launch_bounds__(kBlockThreads, DWS_STAGE_BLOCKS)
+extern "C" __global__ void __launch_bounds__(kBlockThreads, kStageBlocks)
     dws_stage(StageArgs args) {
   kernels::StageBlocks(kernels::Warp(), args, ThisWarpsShare(), kernels::StageListedOrDense());
 }
 
-extern "C" __global__ void __launch_bounds__(kBlockThreads, DWS_STAGE_SPLIT_BLOCKS)
+extern "C" __global__ void __launch_bounds__(kBlockThreads, kStageSplitBlocks)
     dws_stage_split(StageArgs args) {
   __shared__ kernels::ClassScratch scratch[kWarpsPerBlock];
   kernels::StageBlocks(kernels::Warp(), args, ThisWarpsShare(),
