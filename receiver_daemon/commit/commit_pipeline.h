@@ -1,5 +1,5 @@
-// The commit: the only place that writes to live weights. protocol.md §4 in order; the steps are
-// numbered in the .cc.
+// The commit: the only place that writes to live weights that an engine may have computed with.
+// protocol.md §4 in order; the steps are numbered in the .cc.
 #pragma once
 
 #include <functional>

@@ -132,13 +132,14 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
 
 Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
                                    const SyncTarget& target, Way way,
-                                   const std::function<bool()>& wanted) {
+                                   const std::function<bool()>& wanted, DirectTarget* direct) {
   return PrepareRanks({.weights = weights,
                        .live = live,
                        .target = target,
                        .rank = TrainerRank(0),
                        .way = way,
-                       .wanted = wanted});
+                       .wanted = wanted,
+                       .direct = direct});
 }
 
 Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const LiveState& live,
@@ -190,13 +191,8 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
   // Ranks are different machines: their transfers run side by side.
   std::vector<Status> statuses(target.ranks.size());
   ForEachRank(target.ranks.size(), [&](size_t index) {
-    const Job job{.weights = all.weights,
-                  .live = all.live,
-                  .target = target,
-                  .rank = TrainerRank(static_cast<uint32_t>(index)),
-                  .way = all.way,
-                  .wanted = all.wanted,
-                  .early = all.early};
+    Job job = all;
+    job.rank = TrainerRank(static_cast<uint32_t>(index));
     const TimePoint begin = clock_.Now();
     const bool early = job.early != nullptr && target.ranks[index].early();
     const auto& base = target.ranks[index].early_base;
@@ -456,16 +452,20 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   const std::function<void(const Status&)> refuse = [&](const Status& reason) {
     Reject(job, reason, absl::IsDataLoss(reason) ? slices : std::vector<RankSlice>());
   };
+  // A delta may lead from memory that is no version yet, and it is not to be damaged.
+  DirectTarget* const direct = job.live.at.has_value() ? nullptr : job.direct;
   DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank,
                                                             {.layout = job.layout(),
                                                              .slices = slices,
                                                              .expected = prepared.published,
                                                              .early = early,
-                                                             .refuse = &refuse},
+                                                             .refuse = &refuse,
+                                                             .direct = direct,
+                                                             .rank = job.rank},
                                                             std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
-  prepared.fetched_bytes += full.spool.size_bytes();
+  prepared.fetched_bytes += full.spool.size_bytes() + full.direct_bytes;
   const Status verified =
       VerifyFull(job.layout(), slices, full.frames, full.spool, prepared.published, pool_);
   if (!verified.ok()) {
@@ -474,7 +474,8 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
     // time.
     return UnavailableError("full tensors do not verify: {}", Message(verified));
   }
-  prepared.full = std::move(full);
+  prepared.direct_bytes = full.direct_bytes;
+  if (full.direct_bytes == 0) prepared.full = std::move(full);
   prepared.full_slices = std::move(slices);
   return OkStatus();
 }

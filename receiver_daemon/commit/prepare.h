@@ -1,5 +1,6 @@
 // Fetch, verify and stage: everything between the choice of a target and the pause. Runs while the
-// engine generates and writes nothing to it.
+// engine generates and writes nothing to it. Only an engine that has not been released may get full
+// tensors at once.
 #pragma once
 
 #include <chrono>
@@ -35,8 +36,9 @@ struct PreparedRank {
   std::vector<RankSlice> delta_slices;     // that those frames write
 
   // Slices in full.
-  std::optional<FetchedFull> full;
+  std::optional<FetchedFull> full;  // none: they are written already, and not proved
   std::vector<RankSlice> full_slices;
+  uint64_t direct_bytes = 0;  // of those
 
   uint64_t fetched_bytes = 0;
   uint64_t nnz = 0;  // of the delta
@@ -45,7 +47,9 @@ struct PreparedRank {
 
   // What lies in memory for it.
   uint64_t staging_bytes() const;
-  uint64_t full_bytes() const { return full.has_value() ? full->spool.size_bytes() : 0; }
+  uint64_t full_bytes() const {
+    return direct_bytes + (full.has_value() ? full->spool.size_bytes() : 0);
+  }
 };
 
 // A version that is fetched, verified and staged, ready to be committed.
@@ -85,10 +89,13 @@ class Preparer {
   // What brings memory in state `live` (known) to `target`, by `way`: a delta if it is available
   // and its base matches, full tensors for the rest. Rejects to the senders what does not fit.
   // Errors as SenderGroup's; then nothing is left. `wanted` is called while bytes arrive, by any
-  // thread; without it everything is wanted.
+  // thread; without it everything is wanted. `direct`: where full tensors may be written that come
+  // for memory of no known version; what it has touched is to be counted as unknown, whatever this
+  // returns.
   Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
                            const SyncTarget& target, Way way = Way::kDelta,
-                           const std::function<bool()>& wanted = {});
+                           const std::function<bool()>& wanted = {},
+                           DirectTarget* direct = nullptr);
 
   // What brings memory to a version that the senders are still capturing: of those that do, full
   // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version is
@@ -136,6 +143,7 @@ class Preparer {
     Way way;
     const std::function<bool()>& wanted;
     const EarlyStage* early = nullptr;  // PrepareEarly's
+    DirectTarget* direct = nullptr;
 
     const RankLayout& layout() const { return weights.layouts().rank(rank); }
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 
 #include "common/model/layout.h"
+#include "receiver_daemon/spool/direct_target.h"
 #include "receiver_daemon/spool/spool.h"
 #include "receiver_daemon/spool/spooled_frame.h"
 
@@ -34,12 +35,17 @@ struct FullWant {
   // Tells the sender why its version cannot be taken: its full tensors did not come by the only way
   // that is allowed; DATA_LOSS: they came so, and are not as published. Null: nobody is told.
   const std::function<void(const Status& reason)>* refuse = nullptr;
+  // Where they may be written at once; null: they are kept in a spool.
+  DirectTarget* direct = nullptr;
+  TrainerRank rank = TrainerRank(0);  // for `direct`
 };
 
 // A plain value; its frames refer to bytes of the spool by offset.
 struct FetchedFull {
   Spool spool;
   std::vector<SpooledFrame> frames;  // by slice, in the order asked for, and in it by block
+  // That were written to FullWant::direct; then the spool is empty.
+  uint64_t direct_bytes = 0;
 };
 
 }  // namespace dws

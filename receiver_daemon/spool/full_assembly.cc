@@ -15,14 +15,17 @@ Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
   uint64_t bytes = 0;
   for (const RankSlice slice : want.slices) bytes += want.layout.slice(slice).size_bytes();
   TransferProgress* const progress = std::exchange(options.progress, nullptr);
+  std::function<bool()> wanted = options.wanted;
   Spool spool(std::move(options));
-  DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
+  if (want.direct == nullptr) DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
   if (progress != nullptr) progress->total_bytes += bytes;
-  return std::unique_ptr<FullAssembly>(new FullAssembly(want, std::move(spool), progress));
+  return std::unique_ptr<FullAssembly>(
+      new FullAssembly(want, std::move(spool), progress, std::move(wanted)));
 }
 
-FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress)
-    : want_(want), spool_(std::move(spool)), progress_(progress) {
+FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
+                           std::function<bool()> wanted)
+    : want_(want), spool_(std::move(spool)), progress_(progress), wanted_(std::move(wanted)) {
   uint64_t bytes = 0;
   uint64_t blocks = 0;
   for (size_t i = 0; i < want_.slices.size(); ++i) {
@@ -32,7 +35,8 @@ FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* 
     bytes += want_.layout.slice(want_.slices[i]).size_bytes();
     blocks += want_.layout.slice(want_.slices[i]).blocks;
   }
-  DWS_CHECK(bytes == spool_.size_bytes());
+  DWS_CHECK(direct() || bytes == spool_.size_bytes());
+  size_bytes_ = bytes;
   digests_.resize(blocks);
   here_.resize(blocks);
   missing_blocks_ = blocks;
@@ -69,8 +73,19 @@ std::vector<BlockRange> FullAssembly::Missing() const {
 
 MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
   DWS_CHECK(Wants(range));
+  if (direct()) {
+    buffer.resize(SizeBytes(want_.layout, range));
+    return buffer;
+  }
   return spool_.Room(first_byte_[IndexOf(range.slice)] + FirstByte(want_.layout, range),
                      SizeBytes(want_.layout, range), buffer);
+}
+
+Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes) {
+  if (!direct()) return spool_.Fill(offset, bytes);
+  if (wanted_ && !wanted_()) return CancelledError("given up");
+  if (progress_ != nullptr) progress_->direct_bytes += bytes.size();
+  return want_.direct->Write(want_.rank, range, bytes);
 }
 
 Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
@@ -78,9 +93,9 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   const size_t index = IndexOf(range.slice);
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
-  DWS_RETURN_IF_ERROR(spool_.Fill(offset, bytes));
-  // What is here counts, not what was to come; of a file, what was given to it.
-  if (!spool_.on_disk()) bytes = spool_.memory().subspan(offset, bytes.size());
+  DWS_RETURN_IF_ERROR(Keep(range, offset, bytes));
+  // What is here counts, not what was to come; of a file or live memory, what was given to it.
+  if (!direct() && !spool_.on_disk()) bytes = spool_.memory().subspan(offset, bytes.size());
   const uint64_t block_bytes = BlockBytes(slice.dtype);
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const uint32_t block = range.first_block + i;
@@ -127,7 +142,8 @@ std::vector<RankSlice> FullAssembly::DropWrong() {
 
 FetchedFull FullAssembly::Finish() {
   DWS_CHECK(missing_blocks_ == 0);
-  FetchedFull full{.spool = std::move(spool_), .frames = {}};
+  FetchedFull full{
+      .spool = std::move(spool_), .frames = {}, .direct_bytes = direct() ? size_bytes_ : 0};
   for (size_t i = 0; i < want_.slices.size(); ++i) {
     const RankLayout::SliceEntry& slice = want_.layout.slice(want_.slices[i]);
     const uint32_t blocks_max = BlocksIn(limits::kFrameBytesMax, slice.dtype);

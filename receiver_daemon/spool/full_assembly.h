@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -35,10 +36,13 @@ class FullAssembly {
 
   // Where to put the bytes of wanted blocks; `buffer` as Spool::Room.
   MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);
+  // Whether blocks are written to live memory as they come: only what does not change meanwhile may
+  // be taken.
+  bool direct() const { return want_.direct != nullptr; }
   // In which Room is, to be registered with a device; empty if it is in `buffer`.
   MutableByteSpan memory() { return spool_.memory(); }
   // `bytes`: what Room returned, filled, or what is to be copied there. The same blocks again
-  // replace what was there. Errors: Spool::Fill's.
+  // replace what was there. Errors: Spool::Fill's, or DirectTarget's.
   Status Take(const BlockRange& range, ByteSpan bytes);
   // They have to come again: what Room returned may be half filled.
   void Drop(const BlockRange& range);
@@ -50,7 +54,9 @@ class FullAssembly {
   FetchedFull Finish();
 
  private:
-  FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress);
+  FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
+               std::function<bool()> wanted);
+  Status Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes);
   size_t IndexOf(RankSlice slice) const;
 
   const FullWant want_;
@@ -58,6 +64,8 @@ class FullAssembly {
   std::vector<uint64_t> first_block_;  // counted through the slices, by slice
   Spool spool_;
   TransferProgress* const progress_;
+  const std::function<bool()> wanted_;  // of a direct transfer; a spool has its own
+  uint64_t size_bytes_ = 0;
   std::vector<Digest> digests_;  // by block, counted so
   std::vector<uint8_t> here_;    // the same
   std::atomic<uint64_t> missing_blocks_{0};

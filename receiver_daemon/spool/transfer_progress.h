@@ -10,10 +10,12 @@ namespace dws {
 struct TransferProgress {
   std::atomic<uint64_t> done_bytes{0};
   std::atomic<uint64_t> total_bytes{0};
+  std::atomic<uint64_t> direct_bytes{0};  // written to live memory, some perhaps again
 
   void Reset() {
     done_bytes.store(0);
     total_bytes.store(0);
+    direct_bytes.store(0);
   }
 };
 

@@ -145,4 +145,19 @@ Status CudaBackend::ApplyInPlace(const FrameSet& set, ThreadPool& pool) {
   return OkStatus();
 }
 
+Status CudaBackend::WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
+                              ByteSpan bytes) {
+  const size_t first = places_.First(rank, blocks.slice);
+  for (size_t p = first; p < first + PlaceCount(rank, blocks.slice); ++p) {
+    DWS_KILLPOINT("receiver.commit.inside_apply");
+    DWS_RETURN_IF_ERROR(writer_.Write(
+        {.place = places_.all()[p],
+         .place_index = static_cast<uint32_t>(p),
+         .first_element = uint64_t{blocks.first_block} * limits::kBlockElements,
+         .element_bytes = static_cast<uint8_t>(ElementBytes(layout.slice(blocks.slice).dtype))},
+        bytes));
+  }
+  return OkStatus();
+}
+
 }  // namespace dws

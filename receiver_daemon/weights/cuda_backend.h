@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/memory/cuda/dense_writer.h"
 #include "common/memory/cuda/device_weights.h"
 #include "receiver_daemon/weights/memory_backend.h"
 #include "receiver_daemon/weights/slice_places.h"
@@ -39,15 +40,20 @@ class CudaBackend final : public MemoryBackend {
                                               ThreadPool& pool) override;
   Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) override;
   Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) override;
+  Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
+                   ByteSpan bytes) override;
   Status Synchronize() override { return weights_->Synchronize(); }
   Duration UploadTime() const override { return weights_->upload_time(); }
 
  private:
   CudaBackend(std::unique_ptr<cuda::DeviceWeights> weights, SlicePlaces<cuda::Place> places)
-      : weights_(std::move(weights)), places_(std::move(places)) {}
+      : weights_(std::move(weights)),
+        places_(std::move(places)),
+        writer_(weights_->device_ptr(), weights_->places()) {}
 
   const std::unique_ptr<cuda::DeviceWeights> weights_;
   const SlicePlaces<cuda::Place> places_;
+  cuda::DenseWriter writer_;
 };
 
 }  // namespace dws

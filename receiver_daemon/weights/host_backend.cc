@@ -211,4 +211,20 @@ Status HostBackend::ApplyInPlace(const FrameSet& set, ThreadPool& pool) {
   return OkStatus();
 }
 
+Status HostBackend::WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
+                              ByteSpan bytes) {
+  const uint64_t first = uint64_t{blocks.first_block} * limits::kBlockElements;
+  for (const SegmentMap& place : At(rank, blocks.slice)) {
+    DWS_KILLPOINT("receiver.commit.inside_apply");
+    DWS_CHECK(place.element_bytes() == ElementBytes(layout.slice(blocks.slice).dtype));
+    const MutableByteSpan there = place.Contiguous(first, bytes.size() / place.element_bytes());
+    if (there.empty()) {
+      place.Write(first, bytes);
+    } else {
+      StreamCopy(there, bytes);
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace dws

@@ -36,6 +36,8 @@ class HostBackend final : public MemoryBackend {
                                               ThreadPool& pool) override;
   Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) override;
   Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) override;
+  Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
+                   ByteSpan bytes) override;
   Status Synchronize() override { return OkStatus(); }
 
  private:

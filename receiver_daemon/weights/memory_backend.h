@@ -5,6 +5,7 @@
 //   Stage         decodes frames against live memory, predicts digests. Writes nothing there
 //   Scatter       engine paused: writes to live memory what was staged
 //   ApplyInPlace  engine paused: writes frames that were too large to stage
+//   WriteFull     engine not released yet: writes whole blocks as they arrive
 //   Digests, Read read live memory
 #pragma once
 
@@ -19,6 +20,7 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/pace.h"
 #include "common/memory/staging_budget.h"
+#include "common/model/block_range.h"
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "receiver_daemon/spool/spool.h"
@@ -60,7 +62,7 @@ class StagedFrames {
 
 // Lifecycle: made with an engine's mapping; EngineWeights owns it and keeps the memory mapped.
 // Threads: Stage and its results, and Read, from several at once (the parts of several trainer
-// ranks); PlaceCount from any; the others from one at a time (the worker's), and not during a Stage
+// ranks); WriteFull from several at once, for different blocks; PlaceCount from any; the others from one at a time (the worker's), and not during a Stage
 // or Read.
 class MemoryBackend {
  public:
@@ -94,6 +96,12 @@ class MemoryBackend {
   // Applies accepted frames directly to memory. After an error any part of them may be applied.
   // DATA_LOSS, UNAVAILABLE: the spool lost bytes.
   virtual Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) = 0;
+
+  // Writes whole blocks of a slice, in slice order, to all of its places; they are visible to every
+  // later reader. After an error any part of them may be written. INTERNAL, RESOURCE_EXHAUSTED: the
+  // device fails, or has no memory.
+  virtual Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
+                           ByteSpan bytes) = 0;
 
   // Returns when all writes are visible to every later reader of this memory.
   virtual Status Synchronize() = 0;

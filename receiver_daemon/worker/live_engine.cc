@@ -168,6 +168,16 @@ bool LiveEngine::AllRun() const {
   });
 }
 
+// A commit group may choose another version, by what its other members have.
+bool LiveEngine::MayWriteNow() const {
+  DWS_CHECK(engine_.has_value());
+  const auto is_paused = [](const auto& lease) {
+    return lease->state() == EngineLease::State::kPaused;
+  };
+  return options_.runs_when_proved && !live_.at.has_value() && !Asks() &&
+         std::ranges::all_of(engine_->leases, is_paused);
+}
+
 std::string LiveEngine::Unproved() const {
   return AllRun() ? "the engine runs with weights of its own" : "the engine is paused";
 }

@@ -70,6 +70,9 @@ class LiveEngine {
   bool MayCommit(const VersionAt& target) const;
   // Whether it says itself when it lets versions be committed. Requires that an engine is attached.
   bool Asks() const;
+  // Whether its memory may be written before a commit: it is no version, and no rank executes, nor
+  // will before it is released. Requires that an engine is attached.
+  bool MayWriteNow() const;
   // Whether it may compute now: it has a version, and neither a commit group nor drift has it
   // paused.
   bool runs() const {

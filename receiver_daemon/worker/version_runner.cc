@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "receiver_daemon/weights/direct_write.h"
 
 namespace dws {
 namespace {
@@ -55,9 +56,15 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
   const TimePoint begun = parts_.clock.Now();
   const std::optional<LiveState> begins =
       way == Way::kDelta ? AsOldest(target) : std::optional<LiveState>();
+  DirectWrite direct(*parts_.engine.weights());
   Result<Prepared> prepared = parts_.preparer.Prepare(
       *parts_.engine.weights(), begins.has_value() ? *begins : parts_.engine.live(), target, way,
-      wanted);
+      wanted, parts_.engine.MayWriteNow() ? &direct : nullptr);
+  // Only a commit of this version, which reads it back, says what memory has of it.
+  for (const OwnedSlice& slice : direct.touched()) {
+    parts_.engine.mutable_live().ranks[slice.rank.value()].slices[slice.slice.value()] = {
+        .kind = SliceState::Kind::kDiffers, .digest = {}};
+  }
   if (prepared.ok()) OnPrepared(*prepared, begun);
   return prepared;
 }

@@ -57,7 +57,8 @@ WorkerStatus WorkerBoard::status() const {
     status.stage_total_bytes = parts_.preparer.progress().total_bytes.load();
     // Headers come on top of what was announced for full tensors.
     status.stage_done_bytes = std::min(done, status.stage_total_bytes);
-    status.staging_bytes = std::min(done, options_.staging_bytes_max);
+    const uint64_t direct = std::min(done, parts_.preparer.progress().direct_bytes.load());
+    status.staging_bytes = std::min(done - direct, options_.staging_bytes_max);
     if (status.stage_total_bytes > 0 && done >= status.stage_total_bytes) status.stage = "staging";
   }
   return status;

@@ -22,6 +22,7 @@
 #include "common/delta/objects/object.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/spool/fetched_object.h"
+#include "receiver_daemon/spool/full_assembly.h"
 #include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/weights/layout_set.h"
 #include "tests/common/delta/objects.h"
@@ -218,12 +219,15 @@ class FakeTrainer final : public SenderGroup {
   Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
                                 Spool::Options options) override {
     std::string numbers;
-    FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
     DWS_RETURN_IF_ERROR(fail_full);
     if (!refuse_full.ok()) {
       (*want.refuse)(refuse_full);
       return UnavailableError("{}", Message(refuse_full));
     }
+    if (want.direct != nullptr && writes_directly) {
+      return Directly(target, rank, want, std::move(options));
+    }
+    FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
     for (const RankSlice slice : want.slices) {
       numbers += (numbers.empty() ? "" : ",") + std::to_string(slice.value());
       const auto& entry = want.layout.slice(slice);
@@ -245,6 +249,26 @@ class FakeTrainer final : public SenderGroup {
     }
     Note(fmt::format("full {} {{{}}}", target.version.value(), numbers));
     return full;
+  }
+
+  // As transfers that can write at once to memory that an engine does not use yet.
+  bool writes_directly = false;
+  std::function<Status(size_t block)> while_direct = [](size_t) { return OkStatus(); };
+  Result<FetchedFull> Directly(const SyncTarget& target, TrainerRank rank, const FullWant& want,
+                               Spool::Options options) {
+    Note(fmt::format("direct {}", target.version.value()));
+    DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(options)));
+    size_t blocks = 0;
+    for (const BlockRange& range : assembly->Missing()) {
+      const auto& entry = want.layout.slice(range.slice);
+      const SliceBytes& bytes = At(target.version.value(), rank.value())[range.slice.value()];
+      for (uint32_t b = 0; b < range.block_count; ++b) {
+        DWS_RETURN_IF_ERROR(while_direct(blocks++));
+        DWS_RETURN_IF_ERROR(assembly->Take(
+            {.slice = range.slice, .first_block = b, .block_count = 1}, Block(entry, bytes, b)));
+      }
+    }
+    return assembly->Finish();
   }
 
   void Staged(const SyncTarget& target, TrainerRank) override {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "receiver_daemon/spool/fetched_object.h"
+#include "receiver_daemon/weights/direct_write.h"
 #include "receiver_daemon/weights/staging.h"
 #include "tests/receiver_daemon/fake_engine.h"
 #include "tests/receiver_daemon/fake_trainer.h"

@@ -222,6 +222,37 @@ TEST_CASE("a damaged frame rejects only its slice", "[staging]") {
   CHECK(StagedBytes(staged) > 0);
 }
 
+TEST_CASE("full tensors may be written to every copy as they come", "[staging]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.5);
+  const FakeEngine engine(trainer.layouts(), 2, 1, AnyMemory());
+  engine.Load(trainer, 1);
+  DirectWrite direct(*engine.weights);
+  ThreadPool pool(3);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const RankLayout& layout = *trainer.ranks()[rank];
+    std::vector<BlockRange> pieces;  // of one block, or two
+    for (const BlockRange& whole : WholeSlices(layout)) {
+      const uint32_t together = whole.slice.value() % 2 + 1;
+      for (uint32_t b = 0; b < whole.block_count; b += together) {
+        pieces.push_back({whole.slice, b, std::min(together, whole.block_count - b)});
+      }
+    }
+    pool.ParallelFor(pieces.size(), [&](size_t i, size_t) {
+      const SliceBytes& bytes = trainer.At(2, rank)[pieces[i].slice.value()];
+      const ByteSpan part =
+          ByteSpan(bytes).subspan(FirstByte(layout, pieces[i]), SizeBytes(layout, pieces[i]));
+      const SliceBytes wrong(part.size(), std::byte{7});
+      // The last write counts.
+      DWS_CHECK(direct.Write(TrainerRank(rank), pieces[i], wrong).ok());
+      DWS_CHECK(direct.Write(TrainerRank(rank), pieces[i], part).ok());
+    });
+  }
+  CHECK(engine.Equals(trainer, 2));
+  CHECK(direct.touched().size() == trainer.layouts()->slice_count());
+}
+
 TEST_CASE("full tensors are verified from the spool before they are written", "[staging]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();

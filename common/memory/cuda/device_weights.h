@@ -40,6 +40,7 @@ class DeviceWeights {
 
   Mutex& turn() const { return turn_; }
   const CudaDevice& device() const { return *device_; }
+  const CudaDevicePtr& device_ptr() const { return device_; }
   uint64_t places() const { return places_.address(); }
 
   // Adds up the digests of `blocks` by their result numbers, which are below `result_count`. The

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "common/base/failpoint.h"
@@ -10,6 +11,10 @@
 
 namespace dws {
 namespace {
+
+// What live memory is given at a time: smaller pieces cost a device calls, larger ones leave the
+// cache.
+constexpr uint64_t kDirectBytes = uint64_t{1} << 20;
 
 Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& block,
                  FullAssembly& assembly, bool early) {
@@ -25,24 +30,52 @@ Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const Bl
   return OkStatus();
 }
 
+// The blocks of a piece for live memory: what is written there must not change meanwhile.
+Status ReadPiece(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& piece,
+                 FullAssembly& assembly, bool early, std::vector<std::byte>& buffer) {
+  const RankLayout& layout = assembly.layout();
+  const auto stamps = snapshot.stamps().subspan(
+      layout.slice(piece.slice).first_block + piece.first_block, piece.block_count);
+  const auto there = [&] { return early ? AllBy(stamps, version) : AllAt(stamps, version); };
+  if (there()) {
+    const size_t offset = snapshot.places().slice_offset(piece.slice) + FirstByte(layout, piece);
+    const MutableByteSpan room = assembly.Room(piece, buffer);
+    std::memcpy(room.data(), snapshot.content().data() + offset, room.size());
+    if (there()) return assembly.Take(piece, room);
+  }
+  for (uint32_t i = 0; piece.block_count > 1 && i < piece.block_count; ++i) {
+    const BlockRange block{
+        .slice = piece.slice, .first_block = piece.first_block + i, .block_count = 1};
+    DWS_RETURN_IF_ERROR(ReadPiece(snapshot, version, block, assembly, early, buffer));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullAssembly& assembly,
                     ThreadPool& pool, bool early) {
-  std::vector<BlockRange> blocks;
+  std::vector<BlockRange> pieces;
   for (const BlockRange& range : assembly.Missing()) {
-    for (uint32_t i = 0; i < range.block_count; ++i) {
-      blocks.push_back(
-          {.slice = range.slice, .first_block = range.first_block + i, .block_count = 1});
+    const DType dtype = assembly.layout().slice(range.slice).dtype;
+    const uint32_t together = assembly.direct() ? BlocksIn(kDirectBytes, dtype) : 1;
+    for (uint32_t i = 0; i < range.block_count; i += together) {
+      pieces.push_back({.slice = range.slice,
+                        .first_block = range.first_block + i,
+                        .block_count = std::min(together, range.block_count - i)});
     }
   }
+  std::vector<std::vector<std::byte>> buffers(pool.worker_count());
   Mutex mutex;
   Status first;
   std::atomic<bool> failed{false};
-  pool.ParallelFor(blocks.size(), [&](size_t index, size_t) {
+  pool.ParallelFor(pieces.size(), [&](size_t index, size_t worker) {
     if (failed) return;
     DWS_KILLPOINT("receiver.full.inside_snapshot");
-    const Status status = ReadBlock(snapshot, version, blocks[index], assembly, early);
+    const Status status =
+        assembly.direct()
+            ? ReadPiece(snapshot, version, pieces[index], assembly, early, buffers[worker])
+            : ReadBlock(snapshot, version, pieces[index], assembly, early);
     if (status.ok()) return;
     failed = true;
     MutexLock lock(mutex);

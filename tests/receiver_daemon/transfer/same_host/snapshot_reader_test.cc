@@ -1,10 +1,12 @@
 // A mapped snapshot that is read while the trainer changes it.
 #include "receiver_daemon/transfer/same_host/snapshot_reader.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "common/base/check.h"
 #include "tests/receiver_daemon/published_snapshot.h"
 
 namespace dws {
@@ -49,6 +51,53 @@ TEST_CASE("blocks that are as of the version are copied, in memory and on disk",
     CHECK(assembly->missing_blocks() == 0);
   }
   sender.CheckRight(*assembly);
+}
+
+// Live memory, by slice; checks that only what is as published gets there.
+class Live final : public DirectTarget {
+ public:
+  explicit Live(const Published& sender) : sender_(sender), content_(sender.content.size()) {}
+  Status Write(TrainerRank, const BlockRange& blocks, ByteSpan bytes) override {
+    DWS_CHECK(std::ranges::equal(bytes, sender_.Then(blocks)));
+    std::ranges::copy(bytes, content_.begin() + static_cast<ptrdiff_t>(sender_.Offset(blocks)));
+    return OkStatus();
+  }
+  bool Has(const BlockRange& block) const {
+    return std::ranges::equal(
+        ByteSpan(content_).subspan(sender_.Offset(block), SizeBytes(sender_.layout, block)),
+        sender_.Then(block));
+  }
+
+ private:
+  const Published& sender_;
+  std::vector<std::byte> content_;
+};
+
+TEST_CASE("live memory gets nothing that has changed, or is changing", "[same_host]") {
+  Published sender;
+  Live live(sender);
+  FullWant want = sender.Want();
+  want.direct = &live;
+  const auto assembly = *FullAssembly::Create(want, {});
+  CHECK(assembly->memory().empty());
+  ThreadPool pool(1);
+  for (const uint32_t block : {0, 7, 8, 39}) sender.Change(block, 8);
+  const StampedChange change(sender.Stamp(30), WeightVersion(7));
+  REQUIRE(ReadSnapshot(*Mapped(sender), kWanted, *assembly, pool).ok());
+  // The blocks of one piece come by themselves.
+  CHECK(assembly->Missing() == std::vector<BlockRange>{{RankSlice(0), 0, 1},
+                                                       {RankSlice(0), 7, 2},
+                                                       {RankSlice(0), 30, 1},
+                                                       {RankSlice(0), 39, 1}});
+  sender.CheckRight(*assembly);
+  for (const RankSlice slice : sender.slices) {
+    for (uint32_t b = 0; b < sender.layout.slice(slice).blocks; ++b) {
+      CHECK(live.Has({.slice = slice, .first_block = b, .block_count = 1}));
+    }
+  }
+  const FetchedFull full = assembly->Finish();
+  CHECK(full.direct_bytes == sender.layout.size_bytes());
+  CHECK(full.spool.memory_bytes() == 0);
 }
 
 TEST_CASE("a version that nobody could have published is not read", "[same_host]") {

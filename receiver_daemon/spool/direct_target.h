@@ -1,0 +1,23 @@
+// Where full tensors may go instead of a spool: live memory of an engine that has not been released
+// with any version, so that there is no old one to keep. weights/direct_write.h implements it.
+#pragma once
+
+#include "common/base/bytes.h"
+#include "common/base/status.h"
+#include "common/model/block_range.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// Threads: safe from any, for different blocks.
+class DirectTarget {
+ public:
+  virtual ~DirectTarget() = default;
+
+  // Writes whole blocks of a slice that is held, wherever it is. They are there when this returns;
+  // the same blocks again replace them. `bytes` do not change meanwhile. INTERNAL,
+  // RESOURCE_EXHAUSTED: a device fails.
+  virtual Status Write(TrainerRank rank, const BlockRange& blocks, ByteSpan bytes) = 0;
+};
+
+}  // namespace dws

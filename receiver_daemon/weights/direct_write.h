@@ -1,0 +1,28 @@
+// Full tensors on their way straight into the memory of an engine that is not released: knows what
+// was written. Nothing of it is proved before a commit reads it back.
+#pragma once
+
+#include <set>
+
+#include "common/base/threads/mutex.h"
+#include "receiver_daemon/spool/direct_target.h"
+#include "receiver_daemon/weights/engine_weights.h"
+
+namespace dws {
+
+// Lifecycle: one per attempt; `weights` outlives it. Threads: safe from any.
+class DirectWrite final : public DirectTarget {
+ public:
+  explicit DirectWrite(const EngineWeights& weights) : weights_(weights) {}
+
+  Status Write(TrainerRank rank, const BlockRange& blocks, ByteSpan bytes) override;
+  // What memory has of these is not known any more.
+  std::set<OwnedSlice> touched() const;
+
+ private:
+  const EngineWeights& weights_;
+  mutable Mutex mutex_;
+  std::set<OwnedSlice> touched_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws
