@@ -1,4 +1,4 @@
-// The commit: the only place that writes to live weights that an engine may have computed with.
+// The commit: the only place that writes to live weights that are a version.
 // protocol.md §4 in order; the steps are numbered in the .cc.
 #pragma once
 

@@ -1,5 +1,6 @@
 // Memory is read in full when an engine attaches, and after a commit that failed in the middle:
-// nothing else says which version it is. From then on it is known, because only commits write to it.
+// nothing else says which version it is. From then on it is known, because only commits write to it, and
+// full tensors for memory of no version (MayWriteNow): what these touch is unknown until a commit.
 #include "receiver_daemon/worker/live_engine.h"
 
 #include <algorithm>

@@ -57,9 +57,12 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
   const std::optional<LiveState> begins =
       way == Way::kDelta ? AsOldest(target) : std::optional<LiveState>();
   DirectWrite direct(*parts_.engine.weights());
+  const bool may_write_now = !stages_all_ && parts_.engine.MayWriteNow();
   Result<Prepared> prepared = parts_.preparer.Prepare(
       *parts_.engine.weights(), begins.has_value() ? *begins : parts_.engine.live(), target, way,
-      wanted, parts_.engine.MayWriteNow() ? &direct : nullptr);
+      wanted, may_write_now ? &direct : nullptr);
+  // Staged tensors are written through memory that was taken when the engine attached.
+  if (may_write_now && absl::IsResourceExhausted(prepared.status())) stages_all_ = true;
   // Only a commit of this version, which reads it back, says what memory has of it.
   for (const OwnedSlice& slice : direct.touched()) {
     parts_.engine.mutable_live().ranks[slice.rank.value()].slices[slice.slice.value()] = {

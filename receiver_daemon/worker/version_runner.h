@@ -74,6 +74,7 @@ class VersionRunner {
 
   const Parts parts_;
   CommitPipeline pipeline_;
+  bool stages_all_ = false;  // there was no memory to write tensors as they arrive
 };
 
 }  // namespace dws

@@ -44,7 +44,7 @@ struct CapturedVersion {
   uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;     // copied whole from a GPU
   CaptureSeconds seconds;
-  VersionDensity density;         // only with a base
+  VersionDensity density;                                // only with a base
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of `blocks`, by mode
   // The blocks that profile `other` has in place of `blocks`, by rank block number:
   //   wan: those that are smaller class-split; class_tables has their slices' tables, by rank slice

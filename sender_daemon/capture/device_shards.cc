@@ -69,9 +69,10 @@ DeviceShards::DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePl
 Status DeviceShards::Start() {
   if (started_) return OkStatus();
   uint64_t weights = 0;
-  for (const RankSlice slice : base_.slices()) weights += snapshot_->layout().slice(slice).size_bytes();
-  const uint64_t lists = std::max(
-      std::min(weights / options_.list_part, options_.list_bytes_max), options_.arena_bytes);
+  for (const RankSlice slice : base_.slices())
+    weights += snapshot_->layout().slice(slice).size_bytes();
+  const uint64_t lists = std::max(std::min(weights / options_.list_part, options_.list_bytes_max),
+                                  options_.arena_bytes);
   for (Lane& lane : lanes_) {
     DWS_ASSIGN_OR_RETURN(lane.work, cuda::WorkLane::Create(*device_));
     DWS_ASSIGN_OR_RETURN(lane.device_results, device_->Allocate(kResultsBytes));
@@ -139,7 +140,10 @@ Result<FetchedBlocks> DeviceShards::FetchWindows(std::span<const BlockRef> refs,
   for (const Block& block : std::span(blocks_).first(ready_)) {
     ++(block.listed ? fetched.compared : fetched.copied);
   }
-  if (as_ == FetchAs::kChanges) fetched.changed = CountChanged(pool);
+  if (as_ == FetchAs::kChanges && ready_ == refs.size()) {
+    const StageTime time(fetched.seconds.check);
+    fetched.changed = CountChanged(pool);
+  }
   return fetched;
 }
 
@@ -237,9 +241,9 @@ Status DeviceShards::Compare(const Window& window) {
   DWS_RETURN_IF_ERROR(stream.Zero(args.work, cuda::DiffZeroBytes(args.block_count)));
   DWS_RETURN_IF_ERROR(stream.Launch(cuda::Kernel::kDiff, args, args.segment_count));
   DWS_RETURN_IF_ERROR(stream.Launch(cuda::Kernel::kDiffList, args, args.segment_count));
-  return stream.CopyToHost(lane.results.host_bytes().first(
-                               kResultsAt + args.block_count * sizeof(cuda::DiffResult)),
-                           lane.device_results.address());
+  return stream.CopyToHost(
+      lane.results.host_bytes().first(kResultsAt + args.block_count * sizeof(cuda::DiffResult)),
+      lane.device_results.address());
 }
 
 Status DeviceShards::Await(const Window& window) {

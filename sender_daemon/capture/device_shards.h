@@ -147,12 +147,13 @@ class DeviceShards {
   cuda::CudaBuffer device_places_;
   cuda::CudaBuffer lists_;   // page-locked, as is the next
   cuda::CudaBuffer copied_;  // window_bytes
-  std::vector<cuda::CudaBuffer> more_copied_;  // of blocks whose lists do not fit, if copied_ is full
+  std::vector<cuda::CudaBuffer>
+      more_copied_;  // of blocks whose lists do not fit, if copied_ is full
   uint64_t lists_used_ = 0;
   uint64_t copied_used_ = 0;
   CaptureSeconds seconds_;
 
-  std::vector<Block> blocks_;       // that are ready, then those of windows on their way
+  std::vector<Block> blocks_;  // that are ready, then those of windows on their way
   size_t ready_ = 0;
   std::deque<Window> windows_;      // on their way
   std::vector<uint32_t> index_of_;  // in blocks_, by rank block number

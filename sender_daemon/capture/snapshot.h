@@ -49,7 +49,7 @@ class Snapshot {
   MutableByteSpan AllBytes() { return memory_->content(); }
   const SnapshotMemory& memory() const { return *memory_; }
   // As SnapshotMemory's.
-  void Populate(ThreadPool& pool, Duration at_most) { memory_->Populate(pool, at_most); }
+  void Populate(ThreadPool& pool) { memory_->Populate(pool); }
 
   // Whoever changes the block's bytes holds what this returns.
   StampedChange Change(RankSlice slice, uint32_t block, WeightVersion version) {

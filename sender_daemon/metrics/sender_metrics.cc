@@ -44,10 +44,11 @@ Counter FullVersions(Metrics& metrics, FullCause cause) {
 }
 
 Histogram StageSeconds(Metrics& metrics, const std::string& stage) {
-  return metrics.AddHistogram("dws_sender_stage_seconds",
-                              "Where the time for a version went, for each version; of GPUs also compare, "
-                              "lists, check and copy.",
-                              buckets::kStallSeconds, {{"stage", stage}});
+  return metrics.AddHistogram(
+      "dws_sender_stage_seconds",
+      "Where the time for a version went, for each version; of GPUs also compare, "
+      "lists, check and copy.",
+      buckets::kStallSeconds, {{"stage", stage}});
 }
 
 Counter GpuBlocks(Metrics& metrics, const std::string& how) {

@@ -16,8 +16,8 @@
 #include "common/delta/objects/object.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/delta_profile.h"
-#include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/capture_seconds.h"
+#include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/full/full_watch.h"
 
 namespace dws {
@@ -43,8 +43,8 @@ struct RetainedVersion {
   uint64_t copied_blocks = 0;                            // as CapturedVersion
   double capture_seconds = 0;                            // in all passes over the trainer's memory
   CaptureSeconds stages;
-  VersionDensity density;                                // as CapturedVersion
-  TimePoint accepted_at;                                 // when the trainer's Publish arrived
+  VersionDensity density;  // as CapturedVersion
+  TimePoint accepted_at;   // when the trainer's Publish arrived
 
   // The object that is served to links of `profile`.
   const std::vector<std::byte>& object_of(DeltaProfile profile) const {

@@ -153,9 +153,8 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
 Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, FetchAs as,
                                             Snapshot& snapshot, ThreadPool& pool) {
   DeviceShards* const device = slices_[refs.front().slice.value()].device;
-  const auto end = std::ranges::find_if_not(refs, [&](const BlockRef& ref) {
-    return slices_[ref.slice.value()].device == device;
-  });
+  const auto end = std::ranges::find_if_not(
+      refs, [&](const BlockRef& ref) { return slices_[ref.slice.value()].device == device; });
   const auto of_device = refs.first(static_cast<size_t>(end - refs.begin()));
   if (device == nullptr) return FetchedBlocks{.count = of_device.size()};
   return device->Fetch(of_device, as, snapshot, pool);

@@ -1,5 +1,7 @@
 #include "sender_daemon/trainer/registration.h"
 
+#include <sys/random.h>
+
 #include <utility>
 
 #include "common/base/check.h"
@@ -46,6 +48,12 @@ Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
 }
 
 }  // namespace
+
+uint64_t FirstSession() {
+  uint64_t number = 0;
+  DWS_CHECK(::getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
+  return number >> 1;
+}
 
 Result<Registration> ParseRegistration(const v1::RegisterRequest& request) {
   Registration registration{

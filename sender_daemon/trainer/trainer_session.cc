@@ -1,6 +1,5 @@
 #include "sender_daemon/trainer/trainer_session.h"
 
-#include <sys/random.h>
 #include <algorithm>
 #include <future>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
+#include "common/base/threads/mark.h"
 #include "common/model/clock_bound.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -18,29 +18,6 @@
 namespace dws {
 namespace {
 
-// The most that a registration waits for the snapshot's memory. What is not ready then comes in a version.
-constexpr Duration kPopulateTime = std::chrono::seconds(5);
-
-// The first session number. A call is identified by its session only, so sessions of another
-// process or trainer must be hard to guess. 63 bits: they never wrap.
-uint64_t RandomStart() {
-  uint64_t number = 0;
-  DWS_CHECK(::getrandom(&number, sizeof(number), 0) == static_cast<ssize_t>(sizeof(number)));
-  return number >> 1;
-}
-
-// Sets the flag while it lives.
-class Mark {
- public:
-  explicit Mark(std::atomic<bool>& flag) : flag_(flag) { flag_.store(true); }
-  ~Mark() { flag_.store(false); }
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
-
- private:
-  std::atomic<bool>& flag_;
-};
-
 Status AttemptGivenUp(uint64_t version) {
   return CancelledError("the time for version {} is over: nothing of it is kept", version);
 }
@@ -48,7 +25,7 @@ Status AttemptGivenUp(uint64_t version) {
 }  // namespace
 
 TrainerSession::TrainerSession(Options options, Parts parts)
-    : options_(std::move(options)), parts_(std::move(parts)), last_session_(RandomStart()) {}
+    : options_(std::move(options)), parts_(std::move(parts)), last_session_(FirstSession()) {}
 
 Result<v1::RegisterReply> TrainerSession::Register(const v1::RegisterRequest& request,
                                                    std::optional<UnixPeer> peer) {
@@ -165,6 +142,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
                                                                registration.places));
   }
   const bool fenced = live_.has_value();
+  const bool new_state = !Continues(registration);
   if (fenced) {
     LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
     const HandleRegistrationId old = live_->handle;
@@ -189,6 +167,8 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);
+  // Last: the snapshot before is let go of by now.
+  if (new_state) state_->snapshot->Populate(*parts_.pool);
   return OkStatus();
 }
 
@@ -208,7 +188,6 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
   const RankEpoch epoch =
       std::max(options_.epoch_floor, parts_.ledger->state().NextEpoch(registration.stream));
   DWS_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Create(layout, options_.huge_pages));
-  snapshot->Populate(*parts_.pool, kPopulateTime);
   auto log = std::make_shared<DeltaLog>(layout, options_.log_limits);
   DWS_RETURN_IF_ERROR(
       parts_.ledger->Append(StreamOpened{.stream = registration.stream, .rank_epoch = epoch}));
@@ -499,7 +478,9 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
   parts_.pipeline->Submit(
       {.state = state_,
        .captured = std::move(captured),
-       .capture_seconds = ToSeconds(live->capture_time + (parts_.clock->Now() - began)),
+       .capture_seconds = answered.has_value()
+                              ? answered->capture_seconds()
+                              : ToSeconds(live->capture_time + (parts_.clock->Now() - began)),
        .accepted_at = accepted_at,
        .views = std::move(views)});
   RefineLater();

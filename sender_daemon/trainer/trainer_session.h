@@ -21,7 +21,6 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/base/unique_fd.h"
 #include "common/base/wall_clock.h"
-#include "common/ledger/version_ledger.h"
 #include "common/memory/cuda/ipc/region_import.h"
 #include "common/model/refinement.h"
 #include "common/service/sockets/handle_socket.h"
@@ -31,29 +30,12 @@
 #include "sender_daemon/publish/rank_state.h"
 #include "sender_daemon/trainer/drain_switch.h"
 #include "sender_daemon/trainer/registration.h"
+#include "sender_daemon/trainer/shared_ledger.h"
 #include "sender_daemon/views/view_desk.h"
 
 namespace dws {
 
 class CutsFile;
-
-// A ledger for two threads: registrations open streams, the pipeline records versions.
-class SharedSenderLedger {
- public:
-  explicit SharedSenderLedger(std::unique_ptr<SenderLedger> ledger) : ledger_(std::move(ledger)) {}
-  Status Append(const SenderRecord& record) {
-    MutexLock lock(mutex_);
-    return ledger_->Append(record);
-  }
-  SenderLedgerState state() const {
-    MutexLock lock(mutex_);
-    return ledger_->state();
-  }
-
- private:
-  mutable Mutex mutex_;
-  const std::unique_ptr<SenderLedger> ledger_ GUARDED_BY(mutex_);
-};
 
 // Lifecycle: Stop the executor first, then destroy. Threads: Register ... OnHangup run on
 // `executor` (one thread), where the service posts them; trainer_present from any.
@@ -113,10 +95,8 @@ class TrainerSession {
   Result<v1::BeginReply> Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
-  // `answer`, if not null, is called with the reply as soon as the weights have been read and the
-  // version will be published for certain, if it still has to be encoded then: that goes on while the
-  // trainer does. After it neither `request` nor `still_wanted` is used, and the reply that is
-  // returned is the same. Of weights on GPUs; those in host memory are read while they are encoded.
+  // `answer`, if not null, gets the reply, the same that is returned, as soon as the weights have been
+  // read, if they are encoded later: on GPUs. After it neither `request` nor `still_wanted` is used.
   using Answer = std::function<void(const v1::PublishReply& reply)>;
   Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
                                    const StillWanted& still_wanted, const Answer& answer = nullptr);
@@ -185,7 +165,6 @@ class TrainerSession {
   // Begins to capture `version`; `full`: the trainer wants it so.
   void OpenVersion(Live& live, WeightVersion version, bool full);
   void GiveUpVersion(Live& live);
-  // What a version is answered with that changed so many elements.
   v1::PublishReply ReplyOf(uint64_t changed, bool full, TimePoint accepted_at) const;
   Status AdmitVersion(WeightVersion version) const;
   // Whether the trainer may already overwrite what `attempt` reads.

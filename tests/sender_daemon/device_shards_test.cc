@@ -124,10 +124,9 @@ TEST_CASE("blocks that do not fit in the list of changes are copied whole", "[gp
 TEST_CASE("weights are read in parts if the lists of all changes find no room", "[gpu]") {
   const auto spare = GENERATE(uint64_t{0}, kAllSpare);
   // Room for the lists of one window and a little.
-  Twins twins(WideLayout(), {.window_bytes = kMiB,
-                             .arena_bytes = 60'000,
-                             .list_bytes_max = 0,
-                             .spare_bytes = spare});
+  Twins twins(
+      WideLayout(),
+      {.window_bytes = kMiB, .arena_bytes = 60'000, .list_bytes_max = 0, .spare_bytes = spare});
   twins.Publish(1);
   for (uint64_t version = 2; version < 6; ++version) {
     twins.Step(version % 2 == 0 ? 0.01 : 0.2);

@@ -160,8 +160,14 @@ Status ObjectWriter::EndSlice(const SliceEnd& end) {
 std::vector<std::byte> ObjectWriter::Finish(DeltaManifest identity) {
   identity.slices = std::move(slices_);
   const std::vector<std::byte> head = BuildObjectHead(identity, frames_bytes_);
-  std::vector<std::byte> object = std::move(frames_);
-  object.insert(object.begin(), head.begin(), head.end());
+  if (frames_.capacity() - frames_.size() >= head.size()) {  // Reserve
+    frames_.insert(frames_.begin(), head.begin(), head.end());
+    return std::move(frames_);
+  }
+  std::vector<std::byte> object;
+  object.reserve(head.size() + frames_.size());
+  object.insert(object.end(), head.begin(), head.end());
+  object.insert(object.end(), frames_.begin(), frames_.end());
   return object;
 }
 

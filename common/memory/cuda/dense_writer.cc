@@ -35,7 +35,7 @@ Result<DenseWriter::Lane> DenseWriter::MakeLane() const {
 Status DenseWriter::TakeLane(Lane& lane) {
   {
     MutexLock lock(mutex_);
-    while (idle_.empty() && lanes_ == kLanesMax) returned_.Wait(mutex_);
+    while (idle_.empty() && lanes_ == lanes_max_) returned_.Wait(mutex_);
     if (!idle_.empty()) {
       lane = std::move(idle_.back());
       idle_.pop_back();
@@ -48,10 +48,14 @@ Status DenseWriter::TakeLane(Lane& lane) {
     lane = *std::move(made);
     return OkStatus();
   }
-  MutexLock lock(mutex_);
-  --lanes_;
-  returned_.NotifyOne();
-  return made.status();
+  {
+    MutexLock lock(mutex_);
+    --lanes_;
+    returned_.NotifyOne();
+    if (lanes_ == 0 || !absl::IsResourceExhausted(made.status())) return made.status();
+    lanes_max_ = lanes_;  // these have to do
+  }
+  return TakeLane(lane);
 }
 
 void DenseWriter::ReturnLane(Lane lane) {

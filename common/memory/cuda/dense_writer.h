@@ -31,7 +31,8 @@ class DenseWriter {
   DenseWriter(CudaDevicePtr device, uint64_t places)
       : device_(std::move(device)), places_(places) {}
 
-  // `bytes` are written when this returns. INTERNAL, RESOURCE_EXHAUSTED: the device's errors.
+  // `bytes` are written when this returns. INTERNAL, RESOURCE_EXHAUSTED: the device's errors; the latter
+  // only if there is not even memory for one thread's copies.
   Status Write(const DenseRange& range, ByteSpan bytes);
 
  private:
@@ -54,6 +55,7 @@ class DenseWriter {
   CondVar returned_;
   std::vector<Lane> idle_ GUARDED_BY(mutex_);
   size_t lanes_ GUARDED_BY(mutex_) = 0;  // made so far
+  size_t lanes_max_ GUARDED_BY(mutex_) = kLanesMax;
 };
 
 }  // namespace dws::cuda

@@ -129,6 +129,7 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
                                 std::min(staged_bytes_left_, kArenaBytesAtOnce)});
     DWS_ASSIGN_OR_RETURN(const uint64_t free, weights_.device().FreeBytes());
     bool taken = free >= size_bytes && free - size_bytes >= kSpareBytes;
+    if (taken) wanted = std::min(wanted, free - kSpareBytes);
     if (taken && !budget_->Take(wanted)) {
       wanted = size_bytes;
       taken = budget_->Take(wanted);

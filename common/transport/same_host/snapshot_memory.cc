@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +21,8 @@ namespace {
 
 constexpr size_t kSliceAlignment = 64;
 constexpr size_t kPageBytes = 4096;
+// The most that a registration waits for its snapshot's memory.
+constexpr std::chrono::seconds kPopulateTime{5};
 // Several huge pages: a thread takes so much at once.
 constexpr size_t kPopulatedAtOnce = size_t{32} << 20;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
@@ -116,8 +119,8 @@ Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout&
   return memory;
 }
 
-void SnapshotMemory::Populate(ThreadPool& pool, Duration at_most) {
-  const auto until = std::chrono::steady_clock::now() + at_most;
+void SnapshotMemory::Populate(ThreadPool& pool) {
+  const auto until = std::chrono::steady_clock::now() + kPopulateTime;
   pool.ParallelFor(CeilDiv(mapped_bytes_, kPopulatedAtOnce), [&](size_t chunk, size_t) {
     if (std::chrono::steady_clock::now() >= until) return;
     const size_t at = chunk * kPopulatedAtOnce;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/bytes.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/base/unique_fd.h"
@@ -57,9 +56,9 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Takes the pages now, as far as that is done after `at_most`, and not when they are first written,
-  // inside a version. By the sender, before anybody writes.
-  void Populate(ThreadPool& pool, Duration at_most);
+  // Takes the pages now, as far as that is done within 5 s, and not when they are first written, inside
+  // a version. By the sender, before anybody writes.
+  void Populate(ThreadPool& pool);
 
   const SnapshotPlaces& places() const { return places_; }
   // Of the memory, the same in every process that maps it: no other snapshot of this boot has it.
