@@ -167,8 +167,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);
-  // Last: the snapshot before is let go of by now.
-  if (new_state) state_->snapshot->Populate(*parts_.pool);
+  if (new_state) state_->snapshot->Populate(*parts_.pool);  // the one before is gone by now
   return OkStatus();
 }
 

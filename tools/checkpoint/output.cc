@@ -117,9 +117,7 @@ Status WriteWeights(const Walk& walk, FileSystem& files, const OutputPlan& plan,
 }
 
 // Temporary files that killed commands and receivers leave in a folder.
-bool IsLeftover(std::string_view name) {
-  return name.ends_with(".tmp") || name.find(kInPlaceRedoName) != std::string_view::npos;
-}
+bool IsLeftover(std::string_view name) { return name.ends_with(".tmp"); }
 
 // Copies the files of the folder that are not weights. Weights that the index does not name are not
 // copied.

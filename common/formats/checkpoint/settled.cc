@@ -29,28 +29,6 @@ std::string FolderOf(const std::string& checkpoint) {
   return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
 }
 
-bool IsKept(const std::string& checkpoint) {
-  std::error_code ignored;
-  return std::filesystem::exists(SyncFolder(FolderOf(checkpoint)), ignored);
-}
-
-// The names of the redo records of the folder and of single files in it.
-Result<std::vector<std::string>> RedosIn(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(folder));
-  std::erase_if(names, [](const std::string& name) { return !name.ends_with(kInPlaceRedoName); });
-  return names;
-}
-
-// FAILED_PRECONDITION: a change that `dwsctl apply --in-place` began has not finished.
-Status CheckNoInPlaceRedo(FileSystem& files, const std::string& folder) {
-  DWS_ASSIGN_OR_RETURN(const std::vector<std::string> names, RedosIn(files, folder));
-  if (names.empty()) return OkStatus();
-  return FailedPreconditionError(
-      "{}: a `dwsctl apply --in-place` of it was interrupted ({}/{} is there): run it again to "
-      "complete it",
-      folder, folder, names[0]);
-}
-
 // The path of the marker that is set, for programs that only read the checkpoint; nullopt when
 // there is none. Changes nothing.
 Result<std::optional<std::string>> FindMarker(FileSystem& files,
@@ -96,11 +74,6 @@ Result<KeptLocks> LockKept(FileSystem& files, const std::string& folder) {
 
 }  // namespace
 
-std::string RedoPath(const std::string& checkpoint) {
-  if (!IsFolder(checkpoint)) return checkpoint + std::string(kInPlaceRedoName);
-  return (std::filesystem::path(checkpoint) / kInPlaceRedoName).string();
-}
-
 std::string SyncFolder(const std::string& checkpoint_folder) {
   return checkpoint_folder + "/.weight_sync";
 }
@@ -111,25 +84,6 @@ std::string RedoFolder(const std::string& checkpoint_folder) {
 
 Status CheckSettled(const std::string& checkpoint) {
   PosixFileSystem files;
-  std::vector<std::string> redos;
-  if (IsFolder(checkpoint)) {
-    // A folder that cannot be listed is found out when it is opened.
-    const auto names = RedosIn(files, checkpoint).value_or(std::vector<std::string>());
-    for (const std::string& name : names) {
-      redos.push_back(std::filesystem::path(checkpoint) / name);
-    }
-  } else {
-    redos = {RedoPath(RealPath(checkpoint)), RedoPath(FolderOf(checkpoint))};
-  }
-  for (const std::string& redo : redos) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(redo, ignored)) continue;
-    const std::string changed = redo.substr(0, redo.size() - kInPlaceRedoName.size());
-    return FailedPreconditionError(
-        "{}: an apply in place of {} has not ended ({}); wait for it, or if it was interrupted, "
-        "run it again to complete it",
-        checkpoint, changed, redo);
-  }
   DWS_ASSIGN_OR_RETURN(const std::optional<std::string> marker,
                        FindMarker(files, FolderOf(checkpoint)));
   if (!marker.has_value()) return OkStatus();
@@ -145,30 +99,15 @@ Status CheckUnchanged(const safetensors::Checkpoint& opened) {
   return opened.CheckUnchanged();
 }
 
-Status CheckNotShared(const safetensors::Checkpoint& opened) {
-  const Status linked = CheckNotLinked(opened);
-  if (linked.ok()) return linked;
-  return MakeStatus(linked.code(), fmt::format("{}, or give -o for a new one", Message(linked)));
-}
-
-Status CheckNotKept(const std::string& checkpoint) {
-  if (!IsKept(checkpoint)) return OkStatus();
-  return FailedPreconditionError(
-      "{}: a receiver keeps this checkpoint ({} is there) and would not notice the change; give "
-      "-o for a new one",
-      checkpoint, SyncFolder(FolderOf(checkpoint)));
-}
-
 Result<std::unique_ptr<FileLock>> LockForWork(FileSystem& files, const std::string& folder) {
   return files.Lock(SyncFolder(folder) + "/lock");
 }
 
-Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& checkpoint) {
-  if (!IsKept(checkpoint)) return KeptLocks();
-  auto locks = LockKept(files, FolderOf(checkpoint));
+Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& folder) {
+  auto locks = LockKept(files, folder);
   if (!absl::IsUnavailable(locks.status())) return locks;
   return UnavailableError(
-      "{}: the receiver that keeps this checkpoint is at work; stop it first ({})", checkpoint,
+      "{}: the receiver that keeps this checkpoint is at work; stop it first ({})", folder,
       Message(locks.status()));
 }
 
@@ -179,12 +118,7 @@ Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder) {
   DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked,
                        safetensors::Checkpoint::Open(folder, FileAccess::kUnmapped));
   DWS_RETURN_IF_ERROR(CheckNotLinked(looked));
-  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(KeptLocks locks, LockKept(files, folder));
-  // `dwsctl apply --in-place` holds this lock while it works, and does not begin where .weight_sync
-  // exists. So after this line none is running.
-  DWS_RETURN_IF_ERROR(files.Lock(looked.files()[0].mapping.path()).status());
-  DWS_RETURN_IF_ERROR(CheckNoInPlaceRedo(files, folder));
   DWS_ASSIGN_OR_RETURN(safetensors::Checkpoint checkpoint,
                        safetensors::Checkpoint::Open(folder, FileAccess::kWritable));
   return KeptCheckpoint{.locks = std::move(locks), .opened = std::move(checkpoint)};

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "common/formats/checkpoint/settled.h"
+#include "common/formats/safetensors/checkpoint_index.h"
 #include "tests/tools/checkpoint/scene.h"
+#include "tools/checkpoint/apply.h"
 #include "tools/checkpoint/estimate.h"
-#include "tools/checkpoint/in_place.h"
-#include "tools/checkpoint/materialize.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -23,15 +23,19 @@ struct Meanwhile {
     REQUIRE(scene.PackTo(a, b, delta).ok());
   }
 
-  // Applies the delta to `a` in place; cancels it at the n-th progress report.
-  Status ApplyInPlaceUpTo(int n) {
-    ThreadPool other(0);
-    const Progress progress = [&n](const ProgressStep&) {
-      return n-- > 0 ? OkStatus() : CancelledError("enough");
-    };
-    return ApplyInPlace(scene.files, {.checkpoint = a, .deltas = std::span(&delta, 1)}, other,
-                        progress)
-        .status();
+  // Changes `a` in place, as a receiver does.
+  void PatchInPlace() {
+    const auto patched = Checkpoint::Open(a, FileAccess::kWritable);
+    REQUIRE(patched.ok());
+    patched->Writable(*patched->Find("head.weight"))[3] ^= std::byte{1};
+    REQUIRE(patched->Sync().ok());
+  }
+
+  // What a receiver leaves beside `a` until its change has ended.
+  void MarkHalfChanged() {
+    const std::string record = RedoFolder(scene.folder.path()) + "/weight_v000002";
+    std::filesystem::create_directories(record);
+    std::ofstream(record + "/" + safetensors::kIndexFile) << "{}";
   }
 
   // Runs `change` at the first progress report.
@@ -57,11 +61,11 @@ bool Says(const Status& status, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("pack fails if an apply in place changes a checkpoint while it reads", "[checkpoint]") {
+TEST_CASE("pack fails if a checkpoint is changed in place while it reads", "[checkpoint]") {
   Meanwhile at;
   const auto a = Checkpoint::Open(at.a);
   const auto b = Checkpoint::Open(at.b);
-  const Progress progress = at.Once([&] { REQUIRE(at.ApplyInPlaceUpTo(1000).ok()); });
+  const Progress progress = at.Once([&] { at.PatchInPlace(); });
   const Status packed = Pack(at.scene.files, *a, *b, {}, at.out, at.scene.pool, progress).status();
   REQUIRE(at.changed);
   CHECK(absl::IsAborted(packed));
@@ -75,17 +79,38 @@ TEST_CASE("pack fails if an apply in place changes a checkpoint while it reads",
              "b.safetensors was changed while it was read"));
 }
 
-TEST_CASE("pack fails if an apply in place of a checkpoint has not ended when it has read",
-          "[checkpoint]") {
+TEST_CASE("pack fails if the change of a receiver has not ended when it has read", "[checkpoint]") {
   Meanwhile at;
   const auto a = Checkpoint::Open(at.a);
   const auto b = Checkpoint::Open(at.b);
-  const Progress progress = at.Once([&] {
-    for (int n = 0; CheckSettled(at.a).ok(); ++n) REQUIRE_FALSE(at.ApplyInPlaceUpTo(n).ok());
-  });
+  REQUIRE(CheckSettled(at.a).ok());
+  const Progress progress = at.Once([&] { at.MarkHalfChanged(); });
   const Status packed = Pack(at.scene.files, *a, *b, {}, at.out, at.scene.pool, progress).status();
   CHECK(absl::IsFailedPrecondition(packed));
-  CHECK(Says(packed, "has not ended"));
+  CHECK(Says(packed, "a receiver is changing this checkpoint"));
+  CHECK_FALSE(std::filesystem::exists(at.out));
+}
+
+TEST_CASE("a checkpoint that a receiver has half changed is detected by every path to it",
+          "[checkpoint]") {
+  Meanwhile at;
+  const std::string link = at.scene.A() + "/link.safetensors";
+  std::filesystem::create_symlink(at.a, link);
+  const std::vector<std::string> paths = {at.scene.folder.path(), at.scene.folder.path() + "/",
+                                          at.a, link};
+  // Without the index there is nothing to complete.
+  std::filesystem::create_directories(RedoFolder(at.scene.folder.path()) + "/weight_v000001");
+  for (const std::string& path : paths) CHECK(CheckSettled(path).ok());
+  at.MarkHalfChanged();
+  for (const std::string& path : paths) {
+    CAPTURE(path);
+    CHECK(absl::IsFailedPrecondition(CheckSettled(path)));
+  }
+  const std::vector<std::string> deltas = {at.delta};
+  CHECK(absl::IsFailedPrecondition(ApplyDeltas(at.scene.files,
+                                               {.base = at.a, .deltas = deltas, .out = at.out},
+                                               at.scene.pool, NoProgress)
+                                       .status()));
   CHECK_FALSE(std::filesystem::exists(at.out));
 }
 
@@ -96,7 +121,7 @@ TEST_CASE("an estimate fails if a checkpoint is changed in any way while it read
   const auto b = Checkpoint::Open(at.b);
   std::function<void()> change;
   SECTION("in place") {
-    change = [&] { REQUIRE(at.ApplyInPlaceUpTo(1000).ok()); };
+    change = [&] { at.PatchInPlace(); };
   }
   SECTION("by replacing a file") {
     change = [&] { WriteSingle(at.scene.b, at.a); };
@@ -116,7 +141,7 @@ TEST_CASE("an estimate fails if a checkpoint is changed in any way while it read
   CHECK(Says(estimated.status(), "a.safetensors was changed while it was read"));
 }
 
-TEST_CASE("squash and materialize fail if the base is changed while they run", "[checkpoint]") {
+TEST_CASE("squash and apply fail if the base is changed while they run", "[checkpoint]") {
   Meanwhile at;
   const std::vector<std::string> deltas = {at.delta};
   // The change comes after the base was proved: the second step starts then.
@@ -132,8 +157,8 @@ TEST_CASE("squash and materialize fail if the base is changed while they run", "
                                 .status();
     CHECK(absl::IsAborted(squashed));
   }
-  SECTION("materialize") {
-    const Status made = Materialize(at.scene.files, {.base = at.a, .deltas = deltas, .out = at.out},
+  SECTION("apply") {
+    const Status made = ApplyDeltas(at.scene.files, {.base = at.a, .deltas = deltas, .out = at.out},
                                     at.scene.pool, progress)
                             .status();
     CHECK(absl::IsAborted(made));

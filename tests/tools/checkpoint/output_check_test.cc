@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "tests/tools/checkpoint/scene.h"
-#include "tools/checkpoint/in_place.h"
-#include "tools/checkpoint/materialize.h"
+#include "tools/checkpoint/apply.h"
 
 namespace dws::checkpoint {
 namespace {
@@ -88,7 +87,7 @@ TEST_CASE("squash refuses an output whose file or temporary file is an input", "
   CHECK(inputs.Content() == before);
 }
 
-TEST_CASE("materialize refuses an output whose temporary file is an input", "[checkpoint]") {
+TEST_CASE("apply refuses an output whose temporary file is an input", "[checkpoint]") {
   Inputs inputs;
   Scene& scene = inputs.scene;
   const std::vector<std::string> deltas = {inputs.delta};
@@ -96,30 +95,12 @@ TEST_CASE("materialize refuses an output whose temporary file is an input", "[ch
   for (const std::string& out : {scene.folder.File("out.frames"), scene.folder.File("delta.dws")}) {
     CAPTURE(out);
     const Status refused =
-        Materialize(scene.files, {.base = inputs.a, .deltas = deltas, .out = out}, scene.pool,
+        ApplyDeltas(scene.files, {.base = inputs.a, .deltas = deltas, .out = out}, scene.pool,
                     NoProgress)
             .status();
     CHECK(absl::IsInvalidArgument(refused));
   }
   CHECK(inputs.Content() == before);
-}
-
-TEST_CASE("a delta at the path of the redo is not applied in place", "[checkpoint]") {
-  Inputs inputs;
-  Scene& scene = inputs.scene;
-  const auto before = inputs.Content();
-  for (const std::string name : {".dws-apply.redo", ".dws-apply.redo.tmp"}) {
-    CAPTURE(name);
-    const std::string delta = scene.A() + "/" + name;
-    std::filesystem::copy_file(inputs.delta, delta);
-    CHECK(absl::IsInvalidArgument(
-        ApplyInPlace(scene.files, {.checkpoint = scene.A(), .deltas = std::span(&delta, 1)},
-                     scene.pool, NoProgress)
-            .status()));
-    CHECK(ReadText(delta) == before.at("delta.dws.tmp"));
-    std::filesystem::remove(delta);
-  }
-  CHECK(ReadModel(scene.A()) == scene.a);
 }
 
 TEST_CASE("pack replaces only a delta object or an empty file", "[checkpoint]") {

@@ -7,17 +7,16 @@
 #include <vector>
 
 #include "tests/tools/checkpoint/scene.h"
-#include "tools/checkpoint/in_place.h"
-#include "tools/checkpoint/materialize.h"
+#include "tools/checkpoint/apply.h"
 
 namespace dws::checkpoint {
 namespace {
 
-Status MaterializeTo(Scene& scene, const std::string& base, const std::string& delta) {
+Status ApplyTo(Scene& scene, const std::string& base, const std::string& delta) {
   const std::vector<std::string> deltas = {delta};
   const std::string out = scene.folder.File("out");
   const Status status =
-      Materialize(scene.files, {.base = base, .deltas = deltas, .out = out}, scene.pool, NoProgress)
+      ApplyDeltas(scene.files, {.base = base, .deltas = deltas, .out = out}, scene.pool, NoProgress)
           .status();
   CHECK(std::filesystem::exists(out) == status.ok());
   for (const auto& entry : std::filesystem::directory_iterator(scene.folder.path())) {
@@ -47,7 +46,7 @@ TEST_CASE("a delta over another base names the tensors that differ", "[checkpoin
   other["embed.weight"].bytes[1000] ^= std::byte{1};
   other["scale"].bytes[0] ^= std::byte{1};
   WriteFolder(other, scene.folder.File("other"), kSmallShard);
-  const Status refused = MaterializeTo(scene, scene.folder.File("other"), delta);
+  const Status refused = ApplyTo(scene, scene.folder.File("other"), delta);
   CHECK(absl::IsFailedPrecondition(refused));
   CHECK(Has(refused, "'embed.weight', 'scale'"));
 }
@@ -58,7 +57,7 @@ TEST_CASE("another base is detected in a tensor that the delta does not change",
   TestModel other = scene.a;
   other["frozen.weight"].bytes[7] ^= std::byte{1};
   WriteFolder(other, scene.folder.File("other"), kSmallShard);
-  const Status refused = MaterializeTo(scene, scene.folder.File("other"), delta);
+  const Status refused = ApplyTo(scene, scene.folder.File("other"), delta);
   CHECK(absl::IsFailedPrecondition(refused));
   CHECK(Has(refused, "others are not"));
 }
@@ -69,7 +68,7 @@ TEST_CASE("a delta for other tensors is refused", "[checkpoint]") {
   TestModel other = scene.a;
   other["more.weight"] = RandomTensor(safetensors::FileDType::kBF16, {4, 4}, 9);
   WriteFolder(other, scene.folder.File("other"), kSmallShard);
-  const Status refused = MaterializeTo(scene, scene.folder.File("other"), delta);
+  const Status refused = ApplyTo(scene, scene.folder.File("other"), delta);
   CHECK(absl::IsFailedPrecondition(refused));
   CHECK(Has(refused, "other names, dtypes or shapes"));
 }
@@ -94,28 +93,22 @@ TEST_CASE("a delta damaged anywhere changes nothing", "[checkpoint]") {
   Scene scene;
   const std::string delta = scene.Delta();
   const std::string sound = ReadText(delta);
-  const std::string target = scene.folder.File("target");
-  WriteFolder(scene.a, target, kSmallShard);
   for (uint64_t offset = 0; offset < sound.size(); offset += sound.size() / 37) {
     CAPTURE(offset);
     Overwrite(delta, offset, static_cast<char>(sound[offset] ^ 0x20));
-    CHECK_FALSE(MaterializeTo(scene, scene.A(), delta).ok());
-    const std::vector<std::string> deltas = {delta};
-    CHECK_FALSE(
-        ApplyInPlace(scene.files, {.checkpoint = target, .deltas = deltas}, scene.pool, NoProgress)
-            .ok());
+    CHECK_FALSE(ApplyTo(scene, scene.A(), delta).ok());
     Overwrite(delta, offset, sound[offset]);
   }
-  CHECK(ReadModel(target) == scene.a);
+  CHECK(ReadModel(scene.A()) == scene.a);
   std::filesystem::resize_file(delta, sound.size() - 1);
-  CHECK(absl::IsDataLoss(MaterializeTo(scene, scene.A(), delta)));
+  CHECK(absl::IsDataLoss(ApplyTo(scene, scene.A(), delta)));
 }
 
-TEST_CASE("materialize does not write over an existing checkpoint", "[checkpoint]") {
+TEST_CASE("apply does not write over an existing checkpoint", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   const std::string out = scene.B();
-  CHECK(absl::IsAlreadyExists(Materialize(scene.files,
+  CHECK(absl::IsAlreadyExists(ApplyDeltas(scene.files,
                                           {.base = scene.A(), .deltas = deltas, .out = out},
                                           scene.pool, NoProgress)
                                   .status()));
@@ -130,7 +123,7 @@ TEST_CASE("a new checkpoint has no files left by a killed process of the same pi
   const std::string left = fmt::format("{}.partial-{}", out, ::getpid());
   WriteFolder(scene.a, left, kSmallShard);
   WriteSingle(scene.a, left + "/model-00001-of-00099.safetensors");
-  const auto made = Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
+  const auto made = ApplyDeltas(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
                                 scene.pool, NoProgress);
   INFO(made.status().ToString());
   REQUIRE(made.ok());
@@ -143,13 +136,12 @@ TEST_CASE("a new checkpoint has no files that killed commands left in the base",
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   for (const std::string left :
-       {".dws-apply.redo.tmp", ".dws-apply.redo.frames.tmp", "model.safetensors.dws-apply.redo.tmp",
-        "model-00001-of-00005.safetensors.tmp", "101.dws.frames.tmp"}) {
+       {"config.json.tmp", "model-00001-of-00005.safetensors.tmp", "101.dws.frames.tmp"}) {
     std::ofstream(scene.A() + "/" + left) << "of no use";
   }
   std::ofstream(scene.A() + "/tmp") << "a file of the checkpoint";
   const std::string out = scene.folder.File("out");
-  REQUIRE(Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool,
+  REQUIRE(ApplyDeltas(scene.files, {.base = scene.A(), .deltas = deltas, .out = out}, scene.pool,
                       NoProgress)
               .ok());
   for (const auto& entry : std::filesystem::directory_iterator(out)) {
@@ -161,7 +153,7 @@ TEST_CASE("a new checkpoint has no files that killed commands left in the base",
   CHECK(ReadModel(out) == scene.b);
 }
 
-TEST_CASE("materialize cancelled at any progress report leaves no files", "[checkpoint]") {
+TEST_CASE("an apply cancelled at any progress report leaves no files", "[checkpoint]") {
   Scene scene;
   const std::vector<std::string> deltas = {scene.Delta()};
   const std::string out = scene.folder.File("out");
@@ -173,7 +165,7 @@ TEST_CASE("materialize cancelled at any progress report leaves no files", "[chec
     const Progress progress = [&left](const ProgressStep&) {
       return left-- > 0 ? OkStatus() : CancelledError("enough");
     };
-    const auto made = Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
+    const auto made = ApplyDeltas(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
                                   scene.pool, progress);
     done = made.ok();
     CHECK((done || absl::IsCancelled(made.status())));

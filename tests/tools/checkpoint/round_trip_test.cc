@@ -1,5 +1,4 @@
-// pack, apply, materialize and squash over checkpoints of every dtype: the results are exact to the
-// bit.
+// pack, apply and squash over checkpoints of every dtype: the results are exact to the bit.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <vector>
@@ -7,7 +6,7 @@
 #include "common/delta/encoder.h"
 #include "common/delta/objects/object_writer.h"
 #include "tests/tools/checkpoint/scene.h"
-#include "tools/checkpoint/materialize.h"
+#include "tools/checkpoint/apply.h"
 #include "tools/checkpoint/parts/delta_chain.h"
 
 namespace dws::checkpoint {
@@ -29,8 +28,8 @@ struct History {
       REQUIRE(packed.ok());
     }
   }
-  Status MaterializeTo(const std::string& out, std::span<const std::string> chain) {
-    return Materialize(scene.files, {.base = folders[0], .deltas = chain, .out = out}, scene.pool,
+  Status ApplyTo(const std::string& out, std::span<const std::string> chain) {
+    return ApplyDeltas(scene.files, {.base = folders[0], .deltas = chain, .out = out}, scene.pool,
                        NoProgress)
         .status();
   }
@@ -57,7 +56,7 @@ TEST_CASE("applying a packed delta gives every file of the other checkpoint", "[
   Scene scene(1, one_of);
   const std::vector<std::string> deltas = {scene.Delta(profile)};
   const std::string out = scene.folder.File("out");
-  const auto made = Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
+  const auto made = ApplyDeltas(scene.files, {.base = scene.A(), .deltas = deltas, .out = out},
                                 scene.pool, NoProgress);
   INFO(made.status().ToString());
   REQUIRE(made.ok());
@@ -70,7 +69,7 @@ TEST_CASE("applying a packed delta gives every file of the other checkpoint", "[
   }
 }
 
-TEST_CASE("a checkpoint of one file is materialized as one file", "[checkpoint]") {
+TEST_CASE("the result for a checkpoint of one file is one file", "[checkpoint]") {
   Scene scene;
   const std::string a = scene.folder.File("a.safetensors");
   const std::string b = scene.folder.File("b.safetensors");
@@ -80,12 +79,12 @@ TEST_CASE("a checkpoint of one file is materialized as one file", "[checkpoint]"
   REQUIRE(scene.PackTo(a, b, deltas[0]).ok());
   const std::string out = scene.folder.File("out.safetensors");
   REQUIRE(
-      Materialize(scene.files, {.base = a, .deltas = deltas, .out = out}, scene.pool, NoProgress)
+      ApplyDeltas(scene.files, {.base = a, .deltas = deltas, .out = out}, scene.pool, NoProgress)
           .ok());
   CHECK(ReadText(out) == ReadText(b));
   // A delta does not depend on how the checkpoint is split into files.
   const std::string folder = scene.folder.File("out");
-  REQUIRE(Materialize(scene.files, {.base = scene.A(), .deltas = deltas, .out = folder}, scene.pool,
+  REQUIRE(ApplyDeltas(scene.files, {.base = scene.A(), .deltas = deltas, .out = folder}, scene.pool,
                       NoProgress)
               .ok());
   CHECK(ReadModel(folder) == scene.b);
@@ -106,7 +105,7 @@ TEST_CASE("a chain of deltas leads to its last version", "[checkpoint]") {
   const auto profile = GENERATE(DeltaProfile::kFast, DeltaProfile::kWan);
   History history(4, profile);
   const std::string out = history.scene.folder.File("out");
-  const Status made = history.MaterializeTo(out, history.deltas);
+  const Status made = history.ApplyTo(out, history.deltas);
   INFO(made.ToString());
   REQUIRE(made.ok());
   CHECK(ReadModel(out) == history.models[3]);
@@ -118,7 +117,7 @@ TEST_CASE("deltas out of order or with a gap are refused by their names", "[chec
   for (const std::vector<std::string>& chain :
        {std::vector<std::string>{history.deltas[0], history.deltas[2]},
         std::vector<std::string>{history.deltas[1], history.deltas[0]}}) {
-    const Status refused = history.MaterializeTo(out, chain);
+    const Status refused = history.ApplyTo(out, chain);
     CHECK(absl::IsFailedPrecondition(refused));
     CHECK(refused.ToString().find(chain[1]) != std::string::npos);
     CHECK_FALSE(std::filesystem::exists(out));
@@ -144,7 +143,7 @@ TEST_CASE("a delta squashed over the weights or alone makes the same change as i
   CHECK(packed->version == 4);
   for (const std::string& delta : {over, alone}) {
     const std::string out = scene.folder.File("out-of-" + delta.substr(delta.rfind('/') + 1));
-    REQUIRE(history.MaterializeTo(out, std::vector<std::string>{delta}).ok());
+    REQUIRE(history.ApplyTo(out, std::vector<std::string>{delta}).ok());
     CHECK(ReadModel(out) == history.models[3]);
   }
 }
@@ -238,7 +237,7 @@ TEST_CASE("deltas of profile wan are squashed over the weights and refused alone
                      NoProgress)
               .ok());
   const std::string folder = scene.folder.File("out");
-  REQUIRE(history.MaterializeTo(folder, std::vector<std::string>{out}).ok());
+  REQUIRE(history.ApplyTo(folder, std::vector<std::string>{out}).ok());
   CHECK(ReadModel(folder) == history.models[2]);
 }
 

@@ -13,7 +13,7 @@ from tests.tools.dwsctl.fake_admin import FakeAdmin
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 COMMANDS = (
     "status versions receivers watch verify resync drain evict forget-stream boundary inspect estimate plan pack apply"
-    " materialize squash certificates completion"
+    " squash certificates completion"
 ).split()
 
 

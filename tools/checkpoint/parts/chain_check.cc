@@ -4,9 +4,17 @@
 #include <utility>
 
 namespace dws::checkpoint {
+namespace {
 
-Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
-                                 std::span<const RankSlice> slices, ChainSource& source) {
+// The digests of slices, and by how much each delta changes them.
+struct ChainDigests {
+  std::vector<Digest> base;                      // by rank slice
+  std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
+  Status decoding;                               // the first error; expected with a wrong base
+};
+
+// Reads all slices once, through `source`. Errors: of the progress.
+Result<ChainDigests> ReadDigests(const Walk& walk, ChainSource& source) {
   const size_t links = source.link_count();
   struct BlockDigests {
     Digest base;
@@ -42,10 +50,11 @@ Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
     }
     return OkStatus();
   };
-  DWS_RETURN_IF_ERROR(WalkBlocks(walk, step, slices, work, deliver));
+  DWS_RETURN_IF_ERROR(WalkBlocks(walk, "checking weights", AllSlices(walk.layout), work, deliver));
   return digests;
 }
 
+// The names of tensors for which `found` differs from the digest that `delta` states.
 std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
                                    const std::vector<Digest>& found, Digest SliceDelta::*wanted) {
   std::vector<std::string> names;
@@ -55,8 +64,6 @@ std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest
   }
   return names;
 }
-
-namespace {
 
 // Whether `found` are the weights after the chain: each changed slice has the digest stated by the
 // last delta that changes it, and all slices together have the last delta's state token.
@@ -77,8 +84,7 @@ bool IsResult(std::span<const DeltaFile> chain, const std::vector<Digest>& found
 
 Result<CheckedChain> CheckChain(const Walk& walk, std::span<const DeltaFile> chain,
                                 ChainSource& source) {
-  DWS_ASSIGN_OR_RETURN(const ChainDigests digests,
-                       ReadDigests(walk, "checking weights", AllSlices(walk.layout), source));
+  DWS_ASSIGN_OR_RETURN(const ChainDigests digests, ReadDigests(walk, source));
   CheckedChain checked{.after = digests.base};
   if (IsResult(chain, digests.base)) {
     checked.already_applied = true;

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -13,22 +11,6 @@
 #include "tools/checkpoint/parts/delta_chain.h"
 
 namespace dws::checkpoint {
-
-// The digests of slices, and by how much each delta changes them.
-struct ChainDigests {
-  std::vector<Digest> base;                      // by rank slice
-  std::vector<std::vector<Digest>> differences;  // by delta, by rank slice
-  Status decoding;                               // the first error; expected with a wrong base
-};
-
-// Reads `slices` once, through `source`; the digests of others are those of no bytes. `step` is the
-// name of the work for the progress. Errors: of the progress.
-Result<ChainDigests> ReadDigests(const Walk& walk, std::string_view step,
-                                 std::span<const RankSlice> slices, ChainSource& source);
-
-// The names of tensors for which `found` differs from the digest that `delta` states.
-std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest& delta,
-                                   const std::vector<Digest>& found, Digest SliceDelta::*wanted);
 
 // A chain of deltas that was proved against a checkpoint.
 struct CheckedChain {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/delta/bits/element.h"
-#include "common/delta/blocks/absolute.h"
 #include "common/delta/blocks/diff.h"
 #include "common/delta/encoder.h"
 #include "tools/checkpoint/parts/class_tables.h"
@@ -21,7 +20,6 @@ struct BlockResult {
   EncodedBlock relative;
   EncodedBlock split;   // empty unless it is smaller than `relative`
   EncodedBlock direct;  // the same, only if `relative` is dense
-  EncodedBlock absolute;
   Digest before;
   Digest difference;
   uint32_t nnz = 0;
@@ -43,11 +41,6 @@ void CountSteps(DType dtype, const BlockChanges& changes, StepCounts& counts) {
         value < 0 ? ~static_cast<uint64_t>(value) + 1 : static_cast<uint64_t>(value);
     ++counts[std::min<size_t>(static_cast<size_t>(std::bit_width(magnitude - 1)), kStepBins - 1)];
   }
-}
-
-EncodedBlock EncodeAbsolute(DType dtype, const BlockChanges& changes, ByteSpan after) {
-  return RawBytes(dtype, changes.size()) < after.size() ? WriteRaw(dtype, changes, after)
-                                                        : WriteDenseRaw(dtype, after);
 }
 
 class Encoder {
@@ -94,17 +87,12 @@ class Encoder {
     if (changes.size() == 0) return OkStatus();
     result.nnz = static_cast<uint32_t>(changes.size());
     CountSteps(slice.dtype, changes, result.steps);
-    if (Wants(Encoding::kAbsolute)) {
-      result.absolute = EncodeAbsolute(slice.dtype, changes, states.after);
-    }
-    if (Wants(Encoding::kFast) || Wants(Encoding::kWan) || Wants(Encoding::kDirect)) {
-      EncodeRelative(block, states, scratch, result);
-    }
+    EncodeChanges(block, states, scratch, result);
     return OkStatus();
   }
 
-  void EncodeRelative(const WalkedBlock& block, const BlockStates& states, Scratch& scratch,
-                      BlockResult& result) {
+  void EncodeChanges(const WalkedBlock& block, const BlockStates& states, Scratch& scratch,
+                     BlockResult& result) {
     const DType dtype = walk_.layout.slice(block.slice).dtype;
     result.relative = EncodeSteps(dtype, scratch.changes,
                                   static_cast<uint32_t>(states.after.size() / ElementBytes(dtype)),
@@ -145,8 +133,6 @@ class Encoder {
       return targets_.size() == 1 ? std::move(block) : block;
     };
     switch (encoding) {
-      case Encoding::kAbsolute:
-        return take(result.absolute);
       case Encoding::kWan:
         if (result.split.mode != BlockMode::kEmpty) return take(result.split);
         break;

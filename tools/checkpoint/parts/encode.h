@@ -20,10 +20,9 @@
 namespace dws::checkpoint {
 
 enum class Encoding : uint8_t {
-  kFast,      // the profiles of model/delta_profile.h
-  kWan,       //
-  kDirect,    //
-  kAbsolute,  // the new values themselves: may be applied repeatedly, over any bytes
+  kFast,    // the profiles of model/delta_profile.h
+  kWan,     //
+  kDirect,  //
 };
 
 // Bins for changed floats by the size of their step, in units in the last place: 1, 2, 3-4, 5-8,

@@ -25,17 +25,13 @@ ObjectFile::ObjectFile(FileSystem& files, std::string path, std::unique_ptr<Appe
 
 ObjectFile::~ObjectFile() {
   frames_.reset();
-  RemoveLeftovers(files_, path_);
+  // A missing file is no error: it was renamed, or never made.
+  static_cast<void>(files_.Remove(FramesPath(path_)));
+  static_cast<void>(files_.Remove(TemporaryPath(path_)));
 }
 
 std::vector<std::string> ObjectFile::PathsOf(const std::string& path) {
   return {path, FramesPath(path), TemporaryPath(path)};
-}
-
-void ObjectFile::RemoveLeftovers(FileSystem& files, const std::string& path) {
-  // A missing file is no error: it was renamed, or never made.
-  static_cast<void>(files.Remove(FramesPath(path)));
-  static_cast<void>(files.Remove(TemporaryPath(path)));
 }
 
 Status ObjectFile::CopyFrames(AppendFile& to) {

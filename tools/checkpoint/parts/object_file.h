@@ -20,8 +20,6 @@ class ObjectFile {
   static Result<std::unique_ptr<ObjectFile>> Create(FileSystem& files, const std::string& path);
   // `path` and its temporary names.
   static std::vector<std::string> PathsOf(const std::string& path);
-  // Removes the temporary files that a killed process has left for `path`.
-  static void RemoveLeftovers(FileSystem& files, const std::string& path);
   ~ObjectFile();
   ObjectFile(const ObjectFile&) = delete;
   ObjectFile& operator=(const ObjectFile&) = delete;

@@ -129,7 +129,6 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddPlanCommand(app, context);
   AddPackCommand(app, context);
   AddApplyCommand(app, context);
-  AddMaterializeCommand(app, context);
   AddSquashCommand(app, context);
   AddCertificatesCommand(app, context);
   AddCompletionCommand(app, context);

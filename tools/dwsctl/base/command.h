@@ -76,7 +76,6 @@ void AddCertificatesCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
 void AddEstimateCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
-void AddMaterializeCommand(CLI::App& app, Context& context);
 void AddOperationCommands(
     CLI::App& app,
     Context& context);  // verify, resync, drain, evict, forget-stream, boundary

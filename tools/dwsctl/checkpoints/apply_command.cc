@@ -4,13 +4,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
-#include "tools/checkpoint/in_place.h"
-#include "tools/checkpoint/materialize.h"
+#include "tools/checkpoint/apply.h"
 #include "tools/dwsctl/base/printable.h"
 #include "tools/dwsctl/checkpoints/checkpoint_run.h"
-#include "tools/dwsctl/checkpoints/materialized_text.h"
 #include "tools/dwsctl/text/text_table.h"
 
 namespace dws::dwsctl {
@@ -19,62 +18,36 @@ namespace {
 struct ApplyFlags {
   CheckpointFlags run;
   std::string base;
-  std::string delta;
+  std::vector<std::string> deltas;
   std::string out;
-  bool in_place = false;
 };
 
-std::string OutcomeText(const checkpoint::InPlaceOutcome& outcome, const ApplyFlags& flags) {
-  if (flags.run.json) {
-    const nlohmann::json json = {{"path", flags.base},
-                                 {"version", outcome.version},
-                                 {"changed_tensors", outcome.changed_tensors},
-                                 {"redo_bytes", outcome.redo_bytes},
-                                 {"already_applied", outcome.already_applied},
-                                 {"finished_earlier", outcome.finished_earlier}};
-    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+// One line: text for people, or with --json a JSON object.
+std::string FormatApplied(const checkpoint::AppliedVersion& made, const ApplyFlags& flags) {
+  if (!flags.run.json) {
+    return fmt::format("{}: version {}, {} of weights, {} tensors changed\n",
+                       Printable(flags.out, 200), made.version, FormatBytes(made.bytes),
+                       FormatCount(made.changed_tensors));
   }
-  const std::string path = Printable(flags.base, 200);
-  std::string text;
-  if (outcome.finished_earlier) {
-    text = fmt::format("{}: an apply that was interrupted has been completed\n", path);
-  }
-  if (outcome.already_applied) {
-    return text + fmt::format("{}: version {}, nothing to write\n", path, outcome.version);
-  }
-  return text + fmt::format("{}: version {}, {} tensors changed in place, {} recorded before\n",
-                            path, outcome.version, FormatCount(outcome.changed_tensors),
-                            FormatBytes(outcome.redo_bytes));
+  const nlohmann::json object = {{"path", flags.out},
+                                 {"version", made.version},
+                                 {"changed_tensors", made.changed_tensors},
+                                 {"bytes", made.bytes}};
+  // Paths need not be UTF-8: replace bad bytes instead of throwing.
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-ExitCode RunInPlace(const ApplyFlags& flags, CheckpointRun& run, Console& console) {
-  PosixFileSystem files;
-  const auto outcome = checkpoint::ApplyInPlace(
-      files, {.checkpoint = flags.base, .deltas = std::span(&flags.delta, 1)}, run.pool(),
-      run.progress());
-  run.Clear();
-  if (!outcome.ok()) return FailCheckpoint(console, outcome.status());
-  console.Out(OutcomeText(*outcome, flags));
-  return ExitCode::kOk;
-}
-
-// A new checkpoint or --in-place must be named: neither is a safe default, because one needs the
-// space of a whole checkpoint and the other changes the input.
 ExitCode RunApply(const ApplyFlags& flags, Console& console) {
-  if (flags.in_place == !flags.out.empty()) {
-    return Fail(console,
-                InvalidArgumentError("apply: give -o OUT for a new checkpoint, or --in-place"));
-  }
   const auto run = CheckpointRun::Start(flags.run, console);
   if (!run.ok()) return FailCheckpoint(console, run.status());
-  if (flags.in_place) return RunInPlace(flags, **run, console);
+  // ApplyDeltas proves the chain before it writes, so a refused run leaves no output behind.
   PosixFileSystem files;
-  const auto made = checkpoint::Materialize(
-      files, {.base = flags.base, .deltas = std::span(&flags.delta, 1), .out = flags.out},
-      (*run)->pool(), (*run)->progress());
+  const auto made =
+      checkpoint::ApplyDeltas(files, {.base = flags.base, .deltas = flags.deltas, .out = flags.out},
+                              (*run)->pool(), (*run)->progress());
   (*run)->Clear();
   if (!made.ok()) return FailCheckpoint(console, made.status());
-  console.Out(FormatMaterialized(*made, flags.out, flags.run.json));
+  console.Out(FormatApplied(*made, flags));
   return ExitCode::kOk;
 }
 
@@ -84,20 +57,23 @@ void AddApplyCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ApplyFlags>();
   CLI::App* command = AddCommand(
       app, "apply",
-      "Brings a checkpoint to the version that a delta object leads to.\n"
+      "Applies delta objects to a checkpoint and writes the result as a new one.\n"
       "\n"
-      "As a new checkpoint, or in place. Before anything is written, digests prove that the\n"
-      "checkpoint is the delta's base and what it will become; exits with 5 when it is another.\n"
-      "An apply in place that was interrupted is completed by the same command.",
-      {"dwsctl apply step_100/ step_101.dws -o step_101/",
-       "dwsctl apply --in-place model/ step_101.dws"},
+      "Deltas are given in order, each the base of the next. Digests prove the base and every\n"
+      "step before anything is written; exits with 5 when something does not follow. All other\n"
+      "files of the new checkpoint are the base's.",
+      {"dwsctl apply step_100/ 101.dws -o step_101/",
+       "dwsctl apply step_100/ 101.dws 102.dws 103.dws -o step_103/"},
       flags->run.json);
-  command->add_option("BASE", flags->base, "the checkpoint: a file or a folder")
+  command->add_option("BASE", flags->base, "the checkpoint to begin with: a file or a folder")
       ->type_name(kFileValue)
       ->required();
-  command->add_option("DELTA", flags->delta, "the delta object")->type_name(kFileValue)->required();
-  command->add_option("-o,--output", flags->out, "the checkpoint to write")->type_name(kFileValue);
-  command->add_flag("--in-place", flags->in_place, "change BASE itself");
+  command->add_option("DELTA", flags->deltas, "delta objects, in order")
+      ->type_name(kFileValue)
+      ->required();
+  command->add_option("-o,--output", flags->out, "the checkpoint to write")
+      ->type_name(kFileValue)
+      ->required();
   AddCheckpointFlags(*command, flags->run);
   command->callback([flags, &context] { context.code = RunApply(*flags, context.console); });
 }

@@ -58,7 +58,8 @@ class CheckpointRun {
 // (FAILED_PRECONDITION), are damaged, or cannot be read or written.
 ExitCode FailCheckpoint(Console& console, const Status& error);
 
-// Opens a checkpoint for reading. FAILED_PRECONDITION: an apply in place has not finished.
+// Opens a checkpoint for reading. FAILED_PRECONDITION: a receiver's change of it has not
+// finished.
 Result<safetensors::Checkpoint> OpenSettled(const std::string& path);
 
 // Whole numbers for people, in powers of 1000: "9999", "12.3 k", "4.56 M", "1.20 G".

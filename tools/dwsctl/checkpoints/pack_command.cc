@@ -23,7 +23,7 @@ struct PackFlags {
 ExitCode RunPack(const PackFlags& flags, Console& console) {
   const auto run = CheckpointRun::Start(flags.run, console);
   if (!run.ok()) return FailCheckpoint(console, run.status());
-  // A checkpoint that an apply in place has left half changed must not become a delta.
+  // A checkpoint that a receiver has left half changed must not become a delta.
   const auto a = OpenSettled(flags.a);
   if (!a.ok()) return FailCheckpoint(console, a.status());
   const auto b = OpenSettled(flags.b);
@@ -48,8 +48,9 @@ void AddPackCommand(CLI::App& app, Context& context) {
       app, "pack",
       "Makes the delta object that leads from one checkpoint to another.\n"
       "\n"
-      "Reads two safetensors checkpoints of the same tensors, writes one delta object. apply and\n"
-      "materialize read it, inspect shows it. Exits with 5 when the tensors are not the same.",
+      "Reads two safetensors checkpoints of the same tensors, writes one delta object. apply "
+      "reads\n"
+      "it, inspect shows it. Exits with 5 when the tensors are not the same.",
       {"dwsctl pack step_100/ step_101/ -o step_101.dws",
        "dwsctl pack --profile=wan --base-version=100 --version=101 step_100/ step_101/ -o 101.dws"},
       flags->run.json);

@@ -141,29 +141,6 @@ TEST_CASE("files that another checkpoint may share by a link are never changed",
   CHECK(Load(scene.local) == scene.states[0]);
 }
 
-TEST_CASE("a checkpoint with an unfinished change in place is refused", "[slime]") {
-  const Scene scene;
-  const std::string redo =
-      scene.local + GENERATE("/.dws-apply.redo", "/model.safetensors.dws-apply.redo");
-  dws::testing::WriteText(redo, "");
-  CHECK_THAT(OpenOnce(scene.local), Contains("run it again to complete it") && Contains(redo));
-  CHECK_FALSE(std::filesystem::exists(scene.local + "/.weight_sync"));
-  std::filesystem::remove(redo);
-  CHECK(OpenOnce(scene.local) == "version 0");
-}
-
-TEST_CASE("a checkpoint that another process changes in place is not opened", "[slime]") {
-  const Scene scene;
-  PosixFileSystem files;
-  const auto checkpoint = safetensors::Checkpoint::Open(scene.local);
-  REQUIRE(checkpoint.ok());
-  auto lock = files.Lock(checkpoint->files()[0].mapping.path());
-  REQUIRE(lock.ok());
-  CHECK_THAT(OpenOnce(scene.local), Contains("UNAVAILABLE") && Contains("locked"));
-  lock->reset();
-  CHECK(OpenOnce(scene.local) == "version 0");
-}
-
 TEST_CASE("a delta of another stream of a sender is refused even if its base is not there",
           "[slime]") {
   const Scene scene;

@@ -1,4 +1,4 @@
-#include "tools/checkpoint/materialize.h"
+#include "tools/checkpoint/apply.h"
 
 #include <set>
 #include <vector>
@@ -11,8 +11,8 @@
 
 namespace dws::checkpoint {
 
-Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequest& request,
-                                        ThreadPool& pool, const Progress& progress) {
+Result<AppliedVersion> ApplyDeltas(FileSystem& files, const ApplyRequest& request, ThreadPool& pool,
+                                   const Progress& progress) {
   DWS_CHECK(!request.deltas.empty());
   DWS_RETURN_IF_ERROR(CheckOutput(request.out));
   DWS_RETURN_IF_ERROR(CheckSettled(request.base));
@@ -30,9 +30,9 @@ Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequ
   for (const DeltaFile& delta : chain) {
     for (const SliceDelta& slice : delta.manifest().slices) changed.insert(slice.slice);
   }
-  MaterializedVersion made{.version = chain.back().manifest().version.value(),
-                           .changed_tensors = checked.already_applied ? 0 : changed.size(),
-                           .bytes = base.tensor_bytes()};
+  AppliedVersion made{.version = chain.back().manifest().version.value(),
+                      .changed_tensors = checked.already_applied ? 0 : changed.size(),
+                      .bytes = base.tensor_bytes()};
   const OutputPlan plan{
       .base_path = request.base, .base = base, .after = checked.after, .out = request.out};
   if (checked.already_applied) {

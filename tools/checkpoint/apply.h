@@ -1,4 +1,4 @@
-// Writes a version as a new checkpoint, from a base and the deltas after it.
+// Applies deltas to a checkpoint. The result is a new checkpoint; the base stays as it is.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace dws::checkpoint {
 
-// A checkpoint, the deltas to apply, and where the result goes.
-struct MaterializeRequest {
+// A checkpoint, the deltas to apply in order, and where the result goes.
+struct ApplyRequest {
   const std::string& base;  // a file or a folder
   std::span<const std::string> deltas;
   const std::string& out;
 };
 
-struct MaterializedVersion {
+struct AppliedVersion {
   uint64_t version = 0;
   uint64_t changed_tensors = 0;
   uint64_t bytes = 0;  // of all weights
@@ -27,7 +27,7 @@ struct MaterializedVersion {
 
 // Proves the chain (chain_check.h), then writes `out` (output.h). Errors as both; nothing is left
 // behind then. A base that already is the last version is copied.
-Result<MaterializedVersion> Materialize(FileSystem& files, const MaterializeRequest& request,
-                                        ThreadPool& pool, const Progress& progress);
+Result<AppliedVersion> ApplyDeltas(FileSystem& files, const ApplyRequest& request, ThreadPool& pool,
+                                   const Progress& progress);
 
 }  // namespace dws::checkpoint
