@@ -56,7 +56,7 @@ Status CheckPlainListener(const ListenAddress& address, bool insecure) {
   return FailedPreconditionError(
       "--listen {} without TLS lets everybody who reaches it read the weights and act as "
       "receivers, other users of this machine included: give --tls-ca, --tls-cert and --tls-key "
-      "(`dwsctl certificates` makes them), or --insecure if all of them are trusted; daemons of "
+      "(`dws-certificates` makes them), or --insecure if all of them are trusted; daemons of "
       "one host need no --listen, they connect to --socket",
       address.ToString());
 }

@@ -30,8 +30,8 @@ Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
   if (options.insecure) return OkStatus();
   return FailedPreconditionError(
       "--{} {} without TLS: whoever takes that port gives this engine its weights. On one host "
-      "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key (`dwsctl "
-      "certificates` makes them), or --insecure if every user and the network are trusted",
+      "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key "
+      "(`dws-certificates` makes them), or --insecure if every user and the network are trusted",
       peer.option, peer.address);
 }
 

@@ -106,7 +106,7 @@ class OpenDoorTest(IntegrationCase):
         ):
             with self.subTest(command):
                 error = self.refused_start(*command)
-                for word in (found, "--tls-ca", "dwsctl certificates", "--insecure"):
+                for word in (found, "--tls-ca", "dws-certificates", "--insecure"):
                     self.assertIn(word, error)
         self.assertIn("absolute path", self.refused_start(*receiver, "--sender=unix:s.sock"))
 

@@ -17,7 +17,7 @@ from tests.integration.hostile_case import ask_status, channel
 from tests.integration.integration_case import eventually
 
 DOCUMENT = "deploy/SECURITY.md"
-DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
+SCRIPT = os.path.abspath("deploy/tls/certificates.sh")
 _BLOCK = re.compile(r"^```sh (\S+)\n(.*?)^```$", re.M | re.S)
 
 
@@ -34,11 +34,14 @@ class SecurityDocTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="dws-doc-", dir="/tmp")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+        self.programs = os.path.join(self.folder, "bin")  # the script with the name that packages give it
+        os.mkdir(self.programs)
+        os.symlink(SCRIPT, os.path.join(self.programs, "dws-certificates"))
         self.cluster = Cluster("my-job")
         self.addCleanup(self.cluster.stop)
 
     def run_lines(self, text: str) -> str:
-        path = f"{os.path.dirname(DWSCTL)}:{os.environ['PATH']}"
+        path = f"{self.programs}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
             cwd=self.folder,
@@ -88,7 +91,7 @@ class SecurityDocTest(unittest.TestCase):
         self.assertEqual(self.run_lines(self.blocks["more"]).count("not due"), 4)
         self.assertEqual(ends(cert), before)
         self.run_lines(
-            "dwsctl certificates renew --authority=ca --within=120 --days=200 tls/publish-0/cert.pem"
+            "dws-certificates renew --authority=ca --within=120 --days=200 tls/publish-0/cert.pem"
         )
         self.assertGreater(ends(cert), before + 100 * 86400)
         self.assertEqual(read(self.files("publish-0").key), key)

@@ -16,6 +16,7 @@ PROGRAMS = {
     "dws-sender": "sender_daemon/dws-sender",
     "dws-receiver": "receiver_daemon/dws-receiver",
     "dwsctl": "tools/dwsctl/dwsctl",
+    "dws-certificates": "deploy/tls/certificates.sh",
 }
 MARKS = {"ci", "pair", "package", "package-build", "not-run"}
 # Files of the tree named in a command.
@@ -99,8 +100,6 @@ class DocsTest(unittest.TestCase):
                 known = flags_of(name)
                 if name == "dwsctl" and rest and not rest[0].startswith("-"):
                     known |= flags_of(name, rest[0])
-                    if len(rest) > 1 and rest[0] == "certificates":
-                        known |= flags_of(name, *rest[:2])
                 for word in rest:
                     if not word.startswith("--"):
                         continue

@@ -30,9 +30,9 @@ pack() {  # PACKAGE ARCHITECTURE
 }
 
 cp -r "$work/shared" "$work/dws"
-mkdir -p "$work/dws/usr/bin"
 cp "$work"/dynamic/* "$work/dws/usr/bin"
-(cd "$source_folder" && dpkg-shlibdeps --warnings=0 -Tdebian/dws.substvars "$work"/dws/usr/bin/*)
+(cd "$source_folder" && dpkg-shlibdeps --warnings=0 -Tdebian/dws.substvars \
+  "$work"/dws/usr/bin/{dws-sender,dws-receiver,dwsctl})
 # The user and the folders are made when it is installed. Containers have no systemd to bring both.
 echo 'dws:Depends=systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles' \
   >>"$source_folder/debian/dws.substvars"

@@ -42,17 +42,19 @@ for program in /usr/bin/dws-sender /usr/bin/dws-receiver /usr/bin/dwsctl; do
   mode "$program" '755 root root'
   "$program" --version | head -n 1
 done
+mode /usr/bin/dws-certificates '755 root root'
+dws-certificates job --job-id=check --authority=/tmp/ca --out=/tmp/tls --operate=ann
 for file in /etc/dws/*.toml; do
   mode "$file" '644 root root'
   dpkg-query -W -f '${Conffiles}' dws | grep -qF "$file" || fail "$file is no conffile"
 done
 dpkg --verify dws python3-dws
 [[ -z "$(find /etc/systemd -name 'dws*')" ]] || fail "something was enabled"
-for page in dws-sender.1 dws-receiver.1 dwsctl.1; do
+for page in dws-sender.1 dws-receiver.1 dwsctl.1 dws-certificates.1; do
   man --warnings -E UTF-8 -l "/usr/share/man/man${page##*.}/$page.gz" >/tmp/page 2>/tmp/warnings ||
     fail "man cannot show $page"
   [[ ! -s /tmp/warnings ]] || fail "$page: $(cat /tmp/warnings)"
-  grep -q -- '--version' /tmp/page || fail "$page tells no options"
+  grep -q -- '--help' /tmp/page || fail "$page tells no options"
 done
 bash -c 'source /usr/share/bash-completion/completions/dwsctl && complete -p dwsctl' >/dev/null
 ok "user, modes, conffiles, manual pages, completion"

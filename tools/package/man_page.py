@@ -104,22 +104,16 @@ def page(program: str, section: str, version: str, date: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def command_section(program: str, name: str, *subcommand: str) -> list[str]:
-    """A command's section, and behind it those of its own commands."""
-    out = [f'.SH "{escape(" ".join((name, *subcommand)).upper())}"']
-    parts = split(help_of(program, *subcommand))
+def command_section(program: str, name: str, subcommand: str) -> list[str]:
+    out = [f'.SH "{escape(f"{name} {subcommand}").upper()}"']
+    parts = split(help_of(program, subcommand))
     for line in parts[0][1]:
         out += [".PP", *paragraphs([line])] if line.startswith("Usage:") else paragraphs([line])
-    out += body(parts[1:], ".SS")
-    for heading, lines in parts[1:]:
-        if heading.lower() == "subcommands":
-            for left, _ in entries(lines):
-                out += command_section(program, name, *subcommand, left.split()[0])
-    return out
+    return out + body(parts[1:], ".SS")
 
 
 def see_also(name: str) -> list[str]:
-    others = [f"\\fB{escape(other)}\\fR(1)" for other in ("dws-sender", "dws-receiver", "dwsctl")
+    others = [f"\\fB{escape(other)}\\fR(1)" for other in ("dws-sender", "dws-receiver", "dwsctl", "dws-certificates")
               if other != name]
     return [", ".join(others), ".PP", escape("/usr/share/doc/dws/operations.md")]
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs the files of both kinds of packages, except programs, into a folder laid out like /: shared_files.sh FOLDER
+# Installs what both kinds of packages have beside the daemons and dwsctl, into a folder laid out like /: shared_files.sh FOLDER
 # Run by tools/package.sh, from the top of the tree.
 set -euo pipefail
 root="$1"
@@ -21,6 +21,7 @@ put etc/dws deploy/config/single-host/*.toml
 for example in deploy/config/*/; do
   put "usr/share/doc/dws/examples/$(basename "$example")" "$example"*.toml
 done
+install -D -m 755 deploy/tls/certificates.sh "$root/usr/bin/dws-certificates"
 put usr/share/dws/prometheus deploy/prometheus/*.yml
 put usr/share/dws/grafana deploy/grafana/*.json
 put usr/share/doc/dws README.md docs/*.md docs/*.svg deploy/SECURITY.md
@@ -32,9 +33,10 @@ chmod 644 "$root/usr/share/bash-completion/completions/dwsctl"
 date="$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)"
 page() {  # SECTION PROGRAM
   mkdir -p "$root/usr/share/man/man$1"
-  /usr/bin/python3 tools/package/man_page.py "$1" "$version" "$date" "$work/static/$2" |
-    gzip -n -9 >"$root/usr/share/man/man$1/$2.$1.gz"
+  /usr/bin/python3 tools/package/man_page.py "$1" "$version" "$date" "$2" |
+    gzip -n -9 >"$root/usr/share/man/man$1/${2##*/}.$1.gz"
 }
-page 1 dws-sender
-page 1 dws-receiver
-page 1 dwsctl
+page 1 "$work/static/dws-sender"
+page 1 "$work/static/dws-receiver"
+page 1 "$work/static/dwsctl"
+page 1 "$root/usr/bin/dws-certificates"

@@ -18,7 +18,7 @@ done
 glibc="$(readelf --version-info "$work"/static/* | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)"
 
 mkdir -p "$root/bin" "$root/licenses"
-cp "$work"/static/* "$root/bin"
+cp "$work"/static/* "$work"/shared/usr/bin/* "$root/bin"
 cp -r "$work/shared/etc" "$work/shared/usr/share" "$root"
 mkdir -p "$root/lib"
 cp -r "$work"/shared/usr/lib/* "$root/lib"

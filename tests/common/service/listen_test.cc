@@ -51,7 +51,7 @@ TEST_CASE("gRPC without TLS needs --insecure even on loopback", "[service]") {
     CHECK(absl::IsFailedPrecondition(refused));
     CHECK_THAT(std::string(Message(refused)),
                Catch::Contains("--tls-ca") && Catch::Contains("--insecure") &&
-                   Catch::Contains("dwsctl certificates") && Catch::Contains("--socket"));
+                   Catch::Contains("dws-certificates") && Catch::Contains("--socket"));
     CHECK(CheckPlainListener(*ParseListenAddress(text), true).ok());
   }
 }

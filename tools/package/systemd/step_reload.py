@@ -18,10 +18,10 @@ _LISTEN = ("127.0.0.1", 7700)
 _FOLDER = Path("/etc/dws/tls")
 
 
-def _dwsctl(*arguments: str) -> None:
-    done = run("dwsctl", "certificates", *arguments)
+def _certificates(*arguments: str) -> None:
+    done = run("dws-certificates", *arguments)
     if done.returncode != 0:
-        raise CheckFailed(f"dwsctl certificates {' '.join(arguments)}: {done.stderr}")
+        raise CheckFailed(f"dws-certificates {' '.join(arguments)}: {done.stderr}")
 
 
 def _install(unit: Unit, folder: str, *names: str) -> None:
@@ -51,8 +51,8 @@ def _served() -> tuple[str, str]:
 def set_up_tls(report: Report, sender: Unit, receiver: Unit) -> None:
     """The sender listens with TLS, the receiver dials it by TLS alone."""
     name = f"{socket.gethostname()}-{receiver.name.partition('@')[2]}"
-    _dwsctl("job", "--job-id=my-job", f"--authority={_AUTHORITY}", f"--out={_ISSUED}", "--days=20",
-            "--publish=0@localhost", f"--receive={name}@localhost", "--operate=ann")
+    _certificates("job", "--job-id=my-job", f"--authority={_AUTHORITY}", f"--out={_ISSUED}", "--days=20",
+                  "--publish=0@localhost", f"--receive={name}@localhost", "--operate=ann")
     for unit, folder in ((sender, f"{_ISSUED}/publish-0"), (receiver, f"{_ISSUED}/receive-{name}")):
         target = _FOLDER / unit.name
         target.mkdir(parents=True)
@@ -72,7 +72,8 @@ def check_reload(report: Report, job: Job, sender: Unit, receiver: Unit) -> None
     pids = sender.pid, receiver.pid
     name = f"{socket.gethostname()}-{receiver.name.partition('@')[2]}"
     folders = {sender.name: f"{_ISSUED}/publish-0", receiver.name: f"{_ISSUED}/receive-{name}"}
-    _dwsctl("renew", f"--authority={_AUTHORITY}", "--within=30", *(f"{folder}/cert.pem" for folder in folders.values()))
+    _certificates("renew", f"--authority={_AUTHORITY}", "--within=30",
+                  *(f"{folder}/cert.pem" for folder in folders.values()))
     for unit in (sender, receiver):
         _install(unit, folders[unit.name], "cert.pem")
         done = unit.order("reload")
