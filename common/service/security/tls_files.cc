@@ -16,7 +16,6 @@
 #include "common/model/limits.h"
 #include "common/service/security/openssl_ptr.h"
 #include "common/service/security/x509_identities.h"
-#include "common/service/security/x509_signing.h"
 
 namespace dws {
 namespace {
@@ -66,17 +65,26 @@ int64_t UnixSeconds(const ASN1_TIME* time) {
   return ASN1_TIME_to_tm(time, &parts) == 1 ? static_cast<int64_t>(::timegm(&parts)) : 0;
 }
 
+// "2026-01-31 12:00:00 UTC".
+std::string ToDate(int64_t unix_seconds) {
+  const auto time = static_cast<std::time_t>(unix_seconds);
+  std::tm parts = {};
+  ::gmtime_r(&time, &parts);
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &parts));
+}
+
 Status CheckDates(const std::string& path, const X509* certificate, int64_t now) {
   const int64_t begin = UnixSeconds(X509_get0_notBefore(certificate));
-  const int64_t end = x509::EndOf(certificate);
+  const int64_t end = UnixSeconds(X509_get0_notAfter(certificate));
   if (now < begin) {
     return FailedPreconditionError(
         "{}: the certificate is not valid before {}, it is {} now; is the clock right?", path,
-        x509::ToDate(begin), x509::ToDate(now));
+        ToDate(begin), ToDate(now));
   }
   if (now >= end) {
     return FailedPreconditionError("{}: the certificate expired at {}, it is {} now; renew it",
-                                   path, x509::ToDate(end), x509::ToDate(now));
+                                   path, ToDate(end), ToDate(now));
   }
   return OkStatus();
 }
@@ -167,7 +175,7 @@ Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& re
   }
   DWS_RETURN_IF_ERROR(CheckDates(files.cert, own, unix_seconds));
   DWS_RETURN_IF_ERROR(CheckSignature(files, authorities, chain, unix_seconds));
-  material.expires_unix_seconds = x509::EndOf(own);
+  material.expires_unix_seconds = UnixSeconds(X509_get0_notAfter(own));
   material.identities.clear();
   for (const std::string& uri : UriNames(own)) {
     if (!IsIdentityUri(uri)) continue;

@@ -13,7 +13,7 @@ from tests.tools.dwsctl.fake_admin import FakeAdmin
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 COMMANDS = (
     "status versions receivers watch verify resync drain evict forget-stream boundary inspect estimate plan pack apply"
-    " squash certificates completion"
+    " squash completion"
 ).split()
 
 
@@ -86,16 +86,6 @@ class ShellTest(unittest.TestCase):
                 self.assertIn("Examples:\n  ", ran.stdout)
                 self.assertIn("130  ended by ^C", ran.stdout)
 
-    def test_help_of_every_subcommand_has_examples(self) -> None:
-        for command in ("job", "authority", "issue", "renew"):
-            with self.subTest(command):
-                ran = bash(f"dwsctl certificates {command} --help")
-                self.assertEqual(ran.returncode, 0)
-                self.assertIn("Examples:\n  ", ran.stdout)
-                for line in ran.stdout.splitlines():
-                    self.assertLessEqual(len(line), 112, line)
-        self.assertEqual(bash("dwsctl certificates").returncode, 2)
-
     def test_the_document_lists_the_same_exit_codes_as_help(self) -> None:
         with open("docs/dwsctl.md") as file:
             plain = file.read().replace("`", "")
@@ -141,10 +131,6 @@ class ShellTest(unittest.TestCase):
             ],
         )
         self.assertEqual(self.complete("dwsctl completion "), ["bash"])
-        self.assertEqual(
-            self.complete("dwsctl certificates "), ["job", "authority", "issue", "renew"]
-        )
-        self.assertEqual(self.complete("dwsctl certificates issue --ho"), ["--host"])
         self.assertEqual(self.complete("dwsctl status --timeout "), [])
 
     def test_sockets_files_and_folders_are_completed(self) -> None:

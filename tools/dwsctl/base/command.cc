@@ -94,15 +94,6 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
   return command;
 }
 
-CLI::App* AddGroup(CLI::App& app, const std::string& name, const std::string& description,
-                   const std::vector<std::string>& examples) {
-  CLI::App* command = app.add_subcommand(name, description);
-  command->formatter(ListFormatter());
-  command->footer(Footer(examples));
-  command->require_subcommand(1);
-  return command;
-}
-
 ExitCode Fail(Console& console, const Status& error) {
   Print(console, error);
   if (absl::IsInvalidArgument(error)) return ExitCode::kUsage;
@@ -130,7 +121,6 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddPackCommand(app, context);
   AddApplyCommand(app, context);
   AddSquashCommand(app, context);
-  AddCertificatesCommand(app, context);
   AddCompletionCommand(app, context);
 }
 

@@ -57,10 +57,6 @@ void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
                      const std::vector<std::string>& examples, bool& json);
 
-// Adds a command that has subcommands; the user must name one of them.
-CLI::App* AddGroup(CLI::App& app, const std::string& name, const std::string& description,
-                   const std::vector<std::string>& examples);
-
 // Prints "dwsctl: message" to the error output, and returns the exit code for an error on this
 // side: a wrong command line, or a daemon that cannot be reached.
 ExitCode Fail(Console& console, const Status& error);
@@ -72,7 +68,6 @@ ExitCode FailAnswer(Console& console, const Status& error);
 void AddAllCommands(CLI::App& app, Context& context);
 
 void AddApplyCommand(CLI::App& app, Context& context);
-void AddCertificatesCommand(CLI::App& app, Context& context);
 void AddCompletionCommand(CLI::App& app, Context& context);
 void AddEstimateCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);

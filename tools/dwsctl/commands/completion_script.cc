@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -75,28 +74,12 @@ std::string CompleteValue(const std::string& type) {
   return "";
 }
 
-// The options of a command. A command with subcommands also completes the options of all of them.
-// The program itself (empty `name`) completes only its own.
-std::vector<const CLI::Option*> OptionsOf(const CLI::App& command, const std::string& name) {
-  std::vector<const CLI::Option*> options = command.get_options();
-  if (name.empty()) return options;
-  for (const CLI::App* sub : command.get_subcommands({})) {
-    for (const CLI::Option* option : sub->get_options()) {
-      const auto same = [option](const CLI::Option* known) {
-        return known->get_name() == option->get_name();
-      };
-      if (std::none_of(options.begin(), options.end(), same)) options.push_back(option);
-    }
-  }
-  return options;
-}
-
 // The cases of one command: values, chosen by the flag before, then flags, then positional words.
 std::string CommandCase(const CLI::App& command, const std::string& name) {
   std::vector<std::string> flags;
   std::string values;
   std::string alone;
-  for (const CLI::Option* option : OptionsOf(command, name)) {
+  for (const CLI::Option* option : command.get_options()) {
     if (option->nonpositional()) {
       flags.push_back(Joined(Names(*option), " "));
       if (!TakesValue(*option)) continue;
