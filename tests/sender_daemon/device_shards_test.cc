@@ -1,7 +1,6 @@
 #include "sender_daemon/capture/device_shards.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <optional>
 
 #include "tests/sender_daemon/gpu_weights.h"
@@ -236,18 +235,6 @@ TEST_CASE("a distrusted slice is read whole from the GPU and becomes correct", "
   CHECK_FALSE(twins.on_gpu->snapshot->distrusts(RankSlice(2)));
 }
 
-// Sets an environment variable for its lifetime.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  ~Setting() { ::unsetenv(name_); }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-
- private:
-  const char* name_;
-};
-
 TEST_CASE("a version in which a GPU fails is undone and the next one is complete", "[gpu]") {
   const std::string call =
       GENERATE("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize");
@@ -263,7 +250,7 @@ TEST_CASE("a version in which a GPU fails is undone and the next one is complete
     Capture capture(*twins.on_gpu->snapshot, twins.pool, WeightVersion(2));
     const std::vector<BlockRef> refs = AllBlocks(twins.on_gpu->layout());
     REQUIRE(capture.Blocks(std::span(refs).first(3), twins.source).ok());
-    const Setting setting("DWS_FAKE_CUDA_FAIL", every.c_str());
+    const cuda::Setting setting("DWS_FAKE_CUDA_FAIL", every);
     const Status failed = capture.Blocks(std::span(refs).subspan(3), twins.source);
     CHECK(failed.code() == absl::StatusCode::kInternal);
     CHECK(std::string(Message(failed)).find("GPU-") != std::string::npos);

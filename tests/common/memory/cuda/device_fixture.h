@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,20 @@ inline CudaDevicePtr OpenDevice(size_t ordinal = 0) {
   REQUIRE(device.ok());
   return *device;
 }
+
+// Sets an environment variable for its lifetime.
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Setting() { ::unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
 
 // Whether the device is the fake driver's: some checks hold only there.
 inline bool IsFake(const CudaDevice& device) { return device.name().starts_with("Fake"); }
