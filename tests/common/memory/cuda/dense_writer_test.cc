@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/common/memory/cuda/device_fixture.h"
@@ -16,7 +17,7 @@ constexpr uint32_t kThreads = 4;
 
 // A place for each thread: contiguous, or in runs with gaps. Elements are of two bytes.
 struct Places {
-  explicit Places(const CudaDevicePtr& device) : device(device) {
+  explicit Places(CudaDevicePtr on) : device(std::move(on)) {
     for (uint32_t i = 0; i < kThreads; ++i) {
       const uint64_t run = i % 2 == 0 ? kElements : 1001;
       const uint64_t stride = i % 2 == 0 ? run : 1007;
