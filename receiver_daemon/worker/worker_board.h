@@ -75,7 +75,7 @@ class WorkerBoard {
   // `runs`: the engine may generate with it, so senders may count it as committed.
   void ShowLive(const LiveState& live, bool runs);
   void ShowCommit(CommitReport report, uint64_t attach_mismatches);
-  // Of the last commit that was shown.
+  // How long it took to acknowledge the commit that was shown last.
   void ShowAcknowledged(Duration took);
   void CountWriteMismatch();
   void CountDrift(uint64_t MismatchCounts::*source, uint64_t slices = 1);

@@ -38,8 +38,8 @@ DELTAS = {"job": 8, "fsdp": 4}
 SIZE_SECONDS = 150  # of one size; it is ended then
 VERSION_SECONDS = 60.0
 GIB = 1 << 30
-# Of the GPU for a parameter: weights, masters, both moments, gradients in both types; the engine's weights, and the
-# sender's snapshot. And what contexts and buffers take.
+# What a parameter takes of the GPU's memory: the trainer's weights, masters, both moments and gradients in both types,
+# the engine's weights, the sender's snapshot. And what contexts and buffers take.
 PARAMETER_BYTES = 2 + 4 + 8 + 4 + 2 + 2 + 2
 OTHER_BYTES = 12 * GIB
 IDLE_SECONDS = 0.25  # after a version, in which the engine has the GPU for itself
