@@ -162,8 +162,8 @@ void SenderApp::StartPipeline() {
           },
       .on_trouble = [this](const Status& status) { readiness_->SetTrouble(status); },
       .on_published =
-          [this](const RankState& state, const RetainedVersion& version, Duration seal_time) {
-            metrics_.OnPublished(state, version, seal_time);
+          [this](const RankState& state, const RetainedVersion& version) {
+            metrics_.OnPublished(state, version);
           }});
 }
 

@@ -272,12 +272,13 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source,
       const StageTime time(seconds_.encode);
       CaptureReady(ready, source);
     }
-    for (const BlockRef ref : ready) {
-      changed += blocks_[snapshot_.layout().slice(ref.slice).first_block + ref.block].nnz;
-    }
     compared_blocks_ += fetched->compared;
     copied_blocks_ += fetched->copied;
     refs = refs.subspan(fetched->count);
+    if (refs.empty()) break;  // whoever hears of `changed` has heard it
+    for (const BlockRef ref : ready) {
+      changed += blocks_[snapshot_.layout().slice(ref.slice).first_block + ref.block].nnz;
+    }
   }
   return OkStatus();
 }

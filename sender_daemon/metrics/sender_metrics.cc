@@ -109,11 +109,10 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
 
 void SenderMetrics::OnPublishReply(Duration stall) { publish_seconds_.Observe(ToSeconds(stall)); }
 
-void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& version,
-                                Duration seal_time) {
+void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& version) {
   published_versions_.Increment();
   capture_seconds_.Observe(version.capture_seconds);
-  seal_seconds_.Observe(ToSeconds(seal_time));
+  seal_seconds_.Observe(version.stages.seal);
   const CaptureSeconds& stages = version.stages;
   const std::array<double, 6> seconds = {stages.compare, stages.lists,  stages.check,
                                          stages.copy,    stages.encode, stages.seal};

@@ -28,7 +28,7 @@ class SenderMetrics {
   // A Publish was answered, with any outcome. `stall` is the time from its arrival to the reply.
   void OnPublishReply(Duration stall);
   // A version is recorded and about to be announced.
-  void OnPublished(const RankState& state, const RetainedVersion& version, Duration seal_time);
+  void OnPublished(const RankState& state, const RetainedVersion& version);
   // The views of a captured version were captured, which took this long.
   void OnViewsCaptured(Duration time);
   // A receiver committed a version that was announced to it this long ago.

@@ -244,10 +244,8 @@ bool PublishPipeline::Process(SealJob job) {
   const TimePoint accepted_at = job.accepted_at;
   const std::shared_ptr<OpenDelta> open_delta = job.captured.open_delta;
   job.captured.DropFramed(state->layout());
-  const auto began = std::chrono::steady_clock::now();
   const RetainedVersionPtr sealed = Seal(std::move(job));
   DWS_KILLPOINT("sender.publish.after_seal");
-  const Duration seal_time = std::chrono::steady_clock::now() - began;
   while (true) {
     pulse_.Beat();
     const Status recorded = outputs_.record(*state, *sealed);
@@ -278,7 +276,7 @@ bool PublishPipeline::Process(SealJob job) {
         {.state = view.state, .captured = std::move(view.captured), .accepted_at = accepted_at}));
   }
   DWS_KILLPOINT("sender.publish.after_retain");
-  if (outputs_.on_published) outputs_.on_published(*state, *sealed, seal_time);
+  if (outputs_.on_published) outputs_.on_published(*state, *sealed);
   LogInfo("published", {{"version", sealed->version.value()},
                         {"full", ToString(sealed->full)},
                         {"nnz", sealed->nnz},

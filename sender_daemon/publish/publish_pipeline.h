@@ -54,9 +54,8 @@ class PublishPipeline {
     std::function<void(const RankStatePtr&)> announce;
     std::function<void(const Status&)>
         on_trouble;  // recording failed (the status), or works again (OK)
-    // Called before the announcement, with the time that sealing took. May be empty.
-    std::function<void(const RankState&, const RetainedVersion&, Duration seal_time)> on_published =
-        nullptr;
+    // Called before the announcement. May be empty.
+    std::function<void(const RankState&, const RetainedVersion&)> on_published = nullptr;
   };
   explicit PublishPipeline(Outputs outputs);
   ~PublishPipeline();

@@ -79,8 +79,10 @@ class Fixture {
       {.record = [](const RankState&, const RetainedVersion&) { return OkStatus(); },
        .announce = [](const RankStatePtr&) {},
        .on_trouble = [](const dws::Status&) {},
-       .on_published = [this](const RankState& rank, const RetainedVersion& version,
-                              Duration seal) { metrics.OnPublished(rank, version, seal); }}};
+       .on_published =
+           [this](const RankState& rank, const RetainedVersion& version) {
+             metrics.OnPublished(rank, version);
+           }}};
   TrainerSession session{{.job_id = "job"},
                          {.clock = &clock, .pipeline = &pipeline, .drain = &drain}};
   RankStatePtr state = MakeState(SmallLayout(), kLimits);
