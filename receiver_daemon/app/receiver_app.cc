@@ -10,11 +10,11 @@
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/app/broadcast_metrics.h"
-#include "receiver_daemon/app/full_way_metrics.h"
 #include "receiver_daemon/app/host_share_metrics.h"
 #include "receiver_daemon/app/receiver_metrics.h"
 #include "receiver_daemon/app/receiver_operations.h"
 #include "receiver_daemon/app/sender_side.h"
+#include "receiver_daemon/app/source_metrics.h"
 #include "receiver_daemon/engine/attach_desk.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/engine_service.h"
@@ -145,6 +145,7 @@ Status ReceiverApp::StartEngineSide() {
           .subscription = *subscription_,
           .registry = registry_,
           .senders = senders_->senders(),
+          .sources = senders_->sources(),
           .ledger = *ledger_,
           .pool = pool_,
           .clock = clock_,
@@ -190,7 +191,7 @@ Status ReceiverApp::Serve() {
       ReceiverOperations::Parts{.lifecycle = lifecycle_,
                                 .subscription = *subscription_,
                                 .registry = registry_,
-                                .links = senders_->links(),
+                                .sources = senders_->sources(),
                                 .worker = *worker_,
                                 .desk = operator_desk_,
                                 .clock = clock_,
@@ -203,7 +204,7 @@ Status ReceiverApp::Serve() {
                  .clock = clock_,
                  .group = group_.get()});
   AddBroadcastMetrics(metrics_.registry(), senders_->links());
-  AddFullWayMetrics(metrics_.registry(), senders_->links());
+  AddSourceMetrics(metrics_.registry(), senders_->sources());
   AddHostShareMetrics(metrics_.registry(), senders_->host_share());
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.

@@ -66,7 +66,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
       break;
   }
   FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
-                     parts_.links.FullWayViews(), parts_.clock.Now(), *reply.mutable_receiver());
+                     parts_.sources, parts_.clock.Now(), *reply.mutable_receiver());
   reply.mutable_receiver()->set_view(parts_.view);
   if (parts_.group != nullptr) {
     if (!parts_.group->leads()) reply.mutable_receiver()->clear_commit_policy();

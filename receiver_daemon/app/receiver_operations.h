@@ -23,7 +23,7 @@ class ReceiverOperations final : public AdminOperations {
     const Lifecycle& lifecycle;
     const Subscription& subscription;
     const EngineRegistry& registry;
-    const SyncLinks& links;
+    const SourceChain& sources;
     Worker& worker;
     OperatorDesk& desk;
     const Clock& clock;

@@ -143,8 +143,7 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
 // Works on copies of the parts' states, so a slow caller of status holds no lock of theirs.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
-                        const std::vector<FullWays::View>& full_ways, TimePoint now,
-                        v1::ReceiverStatus& status) {
+                        const SourceChain& sources, TimePoint now, v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
   FillWorker(worker, status);
   if (const auto followed = subscription.stream(); !status.has_stream() && followed.has_value()) {
@@ -159,14 +158,13 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     if (peer.trainer_rank.has_value()) sender.set_trainer_rank(peer.trainer_rank->value());
     if (peer.newest.has_value()) sender.set_newest_version(peer.newest->value());
     sender.set_last_error(peer.last_error);
-    const auto index = static_cast<size_t>(status.senders_size() - 1);
-    if (index >= full_ways.size()) continue;
-    const FullWays::View& full = full_ways[index];
+    const SenderIndex index(static_cast<uint32_t>(status.senders_size() - 1));
+    const SourceChain::Last full = sources.last(index, Content::kFull);
+    sender.set_full_way(full.detail.empty() ? full.source : full.source + " " + full.detail);
     sender.set_full_way_reason(full.reason);
-    if (!full.last.has_value()) continue;
-    std::string way(ToString(*full.last));
-    if (full.last == FullWay::kFabric) way += " " + full.provider;
-    sender.set_full_way(way);
+    const SourceChain::Last delta = sources.last(index, Content::kDelta);
+    sender.set_delta_source(delta.source);
+    sender.set_delta_source_reason(delta.reason);
   }
   status.set_newest_version(newest.version);
   status.set_version_lag(newest.lag);

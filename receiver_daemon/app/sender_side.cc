@@ -4,14 +4,26 @@
 
 #include "common/base/check.h"
 #include "common/transport/shared_fs/names.h"
+#include "receiver_daemon/transfer/shared/shared_dir_source.h"
+#include "receiver_daemon/transfer/sources/broadcast_source.h"
+#include "receiver_daemon/transfer/sources/fabric_source.h"
+#include "receiver_daemon/transfer/sources/grpc_source.h"
+#include "receiver_daemon/transfer/sources/inline_source.h"
+#include "receiver_daemon/transfer/sources/same_host_source.h"
 
 namespace dws {
 namespace {
 
-// Of other receivers' deltas several come together, or from elsewhere, or they are of a view.
+// Deltas of views, of commit groups, and those that receivers share are read when they are published.
 bool TakesEarlyDeltas(const ReceiverOptions& options) {
   return options.view.empty() && options.group.group_id.empty() &&
          options.host_share.folder.empty() && options.shared_dir.root.empty();
+}
+
+// The empty key without a file of it.
+Result<shared::Key> KeyOf(const SharedSideOptions& dir, FileSystem& files) {
+  if (dir.key_file.empty()) return shared::Key();
+  return shared::LoadKey(files, dir.key_file);
 }
 
 }  // namespace
@@ -40,49 +52,76 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .receiver_id = options.receiver_id,
           .view = options.view,
           .tls = std::move(tls),
-          .profile = options.profile,
           .early_deltas = TakesEarlyDeltas(options) ? options.early_deltas : false,
-          .full_ways = {.required = options.full_way, .fabric = options.fabric},
-          .pool = &parts.pool,
           .pulse = &parts.pulse,
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
           .broadcast_bytes_max = options.staging_bytes},
       parts.subscription, parts.clock);
-  if (!options.host_share.folder.empty()) {
-    DWS_ASSIGN_OR_RETURN(side->host_, HostShare::Open({.folder = options.host_share.folder,
-                                                       .bytes_max = options.host_share.bytes_max,
-                                                       .job_id = options.job_id,
-                                                       .pulse = &parts.pulse},
-                                                      *side->links_));
+  if (options.senders.empty() && !options.shared_dir.root.empty()) {
+    DWS_RETURN_IF_ERROR(side->OpenSharedLinks(options, parts));
+  } else {
+    DWS_RETURN_IF_ERROR(side->OpenSources(options, parts));
   }
-  if (!options.shared_dir.root.empty()) DWS_RETURN_IF_ERROR(side->OpenShared(options, parts));
+  std::vector<Source*> sources;
+  for (const auto& source : side->owned_) sources.push_back(source.get());
+  if (side->shared_ != nullptr) sources.push_back(side->shared_.get());
+  side->sources_ = std::make_unique<SourceChain>(
+      std::move(sources), SourceChain::Options{.senders = SenderNames(options),
+                                               .only_full = options.full_way,
+                                               .pulse = &parts.pulse,
+                                               .cancellation = &side->cancellation_});
   return side;
 }
 
-Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts) {
-  const SharedSideOptions& dir = options.shared_dir;
-  DWS_CHECK(links_ != nullptr && !dir.root.empty());
-  shared::Key key;
-  if (!dir.key_file.empty()) {
-    DWS_ASSIGN_OR_RETURN(key, shared::LoadKey(parts.files, dir.key_file));
+Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& parts) {
+  owned_.push_back(std::make_unique<InlineSource>(*links_));
+  if (broadcasts()) owned_.push_back(std::make_unique<BroadcastSource>(*links_));
+  // Before all that loads a sender or its connection: who gives a directory wants to spare these.
+  if (!options.shared_dir.root.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto directory, OpenSharedDir(options, parts));
+    owned_.push_back(std::move(directory));
   }
+  if (!options.host_share.folder.empty()) {
+    DWS_ASSIGN_OR_RETURN(auto host, HostShare::Open({.folder = options.host_share.folder,
+                                                     .bytes_max = options.host_share.bytes_max,
+                                                     .job_id = options.job_id},
+                                                    cancellation_));
+    host_ = host.get();
+    owned_.push_back(std::move(host));
+  }
+  owned_.push_back(std::make_unique<SameHostSource>(*links_, parts.pool));
+  // With `auto` a fabric that is off is no source; where it is required, it says so.
+  if (options.fabric.on || options.full_way == FabricSource::kName) {
+    owned_.push_back(std::make_unique<FabricSource>(*links_, options.fabric,
+                                                    FabricSource::Connect(), parts.clock));
+  }
+  owned_.push_back(std::make_unique<GrpcSource>(*links_, options.profile, parts.clock));
+  return OkStatus();
+}
+
+Result<std::unique_ptr<Source>> SenderSide::OpenSharedDir(const ReceiverOptions& options,
+                                                          const Parts& parts) {
+  const SharedSideOptions& dir = options.shared_dir;
+  DWS_ASSIGN_OR_RETURN(shared::Key key, KeyOf(dir, parts.files));
   DWS_ASSIGN_OR_RETURN(shared::VisibilityHook before_read,
                        shared::VisibilityHook::Make(dir.before_read, dir.root));
-  if (!options.senders.empty()) {
-    beside_ = std::make_unique<SharedBeside>(
-        SharedBeside::Options{.root = dir.root,
-                              .job_id = options.job_id,
-                              .ranks = static_cast<uint32_t>(options.senders.size()),
-                              .key = std::move(key),
-                              .pool = &parts.pool,
-                              .poll = std::chrono::milliseconds(dir.poll_ms),
-                              .before_read = std::move(before_read),
-                              .before_read_required = dir.before_read_required,
-                              .brings_full = !options.full_way.has_value(),
-                              .pulse = &parts.pulse},
-        parts.files, connected());
-    return OkStatus();
-  }
+  return std::unique_ptr<Source>(std::make_unique<SharedDirSource>(
+      SharedDirSource::Options{.root = dir.root,
+                               .job_id = options.job_id,
+                               .ranks = static_cast<uint32_t>(options.senders.size()),
+                               .key = std::move(key),
+                               .pool = &parts.pool,
+                               .poll = std::chrono::milliseconds(dir.poll_ms),
+                               .before_read = std::move(before_read),
+                               .before_read_required = dir.before_read_required},
+      parts.files, cancellation_));
+}
+
+Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& parts) {
+  const SharedSideOptions& dir = options.shared_dir;
+  DWS_ASSIGN_OR_RETURN(shared::Key key, KeyOf(dir, parts.files));
+  DWS_ASSIGN_OR_RETURN(shared::VisibilityHook before_read,
+                       shared::VisibilityHook::Make(dir.before_read, dir.root));
   DWS_ASSIGN_OR_RETURN(
       shared_,
       SharedLinks::Create({.root = dir.root,
@@ -98,17 +137,9 @@ Status SenderSide::OpenShared(const ReceiverOptions& options, const Parts& parts
   return OkStatus();
 }
 
-SenderGroup& SenderSide::connected() {
-  DWS_CHECK(links_ != nullptr);
-  if (host_ != nullptr) return *host_;
-  return *links_;
-}
-
-SenderGroup& SenderSide::senders() {
-  DWS_CHECK(shared_ == nullptr || beside_ == nullptr);
+Senders& SenderSide::senders() {
   if (shared_ != nullptr) return *shared_;
-  if (beside_ != nullptr) return *beside_;
-  return connected();
+  return *links_;
 }
 
 void SenderSide::Start() {
@@ -122,9 +153,8 @@ void SenderSide::Reconnect(const Status& reason) {
 }
 
 void SenderSide::CancelFetches() {
+  cancellation_.Cancel();
   if (shared_ != nullptr) shared_->CancelFetches();
-  if (beside_ != nullptr) beside_->CancelFetches();
-  if (host_ != nullptr) host_->CancelFetches();
   links_->CancelFetches();
 }
 

@@ -1,7 +1,5 @@
-// How a receiver reaches its senders, as its options say: over connections, through a shared
-// directory instead (shared_links.h), or over connections with a directory beside them
-// (shared_beside.h). What comes over connections may be shared with other receivers of the host
-// (host_share.h).
+// How a receiver reaches its senders, as its options say: over connections, or through a shared
+// directory instead (shared_links.h); and the sources that bytes come from, in their order.
 #pragma once
 
 #include <memory>
@@ -12,11 +10,12 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/pulse.h"
+#include "common/sources/source_chain.h"
 #include "receiver_daemon/options/receiver_options.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/host/host_share.h"
-#include "receiver_daemon/transfer/shared/shared_beside.h"
 #include "receiver_daemon/transfer/shared/shared_links.h"
 
 namespace dws {
@@ -40,12 +39,12 @@ class SenderSide {
   static Result<std::unique_ptr<SenderSide>> Open(const ReceiverOptions& options, PeerTls tls,
                                                   const Parts& parts);
 
-  // The interface that the commit pipeline uses.
-  SenderGroup& senders();
+  Senders& senders();
+  SourceChain& sources() { return *sources_; }
   // The connections; has none if there is a directory instead.
   SyncLinks& links() { return *links_; }
   // Null: nothing is shared with other receivers of the host.
-  const HostShare* host_share() const { return host_.get(); }
+  const HostShare* host_share() const { return host_; }
   bool broadcasts() const { return broadcasts_.has_value(); }
 
   void Start();
@@ -57,15 +56,18 @@ class SenderSide {
 
  private:
   SenderSide() = default;
-  // The connections, or what is shared of them.
-  SenderGroup& connected();
-  Status OpenShared(const ReceiverOptions& options, const Parts& parts);
+  // The sources that go by the connections. Best first, for deltas as for full tensors.
+  Status OpenSources(const ReceiverOptions& options, const Parts& parts);
+  Result<std::unique_ptr<Source>> OpenSharedDir(const ReceiverOptions& options, const Parts& parts);
+  Status OpenSharedLinks(const ReceiverOptions& options, const Parts& parts);
 
   std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in no broadcasts
+  Cancellation cancellation_;                                // of waits for sources
   std::unique_ptr<SyncLinks> links_;
-  std::unique_ptr<HostShare> host_;       // null: shares nothing with other receivers
-  std::unique_ptr<SharedLinks> shared_;   // null: no directory instead
-  std::unique_ptr<SharedBeside> beside_;  // null: no directory beside
+  std::unique_ptr<SharedLinks> shared_;  // null: no directory instead
+  std::vector<std::unique_ptr<Source>> owned_;
+  const HostShare* host_ = nullptr;  // of these; null: shares nothing with other receivers
+  std::unique_ptr<SourceChain> sources_;
 };
 
 }  // namespace dws

@@ -14,7 +14,7 @@
 #include "receiver_daemon/commit/prepare.h"
 #include "receiver_daemon/commit/version_times.h"
 #include "receiver_daemon/engine/engine_control.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 
 namespace dws {
 
@@ -24,7 +24,7 @@ EngineVersion VersionOf(const LiveState& live);
 // Lifecycle: as long as the worker. Threads: one at a time.
 class CommitPipeline {
  public:
-  CommitPipeline(SenderGroup& senders, ReceiverLedger& ledger, ThreadPool& pool, const Clock& clock,
+  CommitPipeline(Senders& senders, ReceiverLedger& ledger, ThreadPool& pool, const Clock& clock,
                  Duration pause_timeout)
       : senders_(senders),
         ledger_(ledger),
@@ -82,7 +82,7 @@ class CommitPipeline {
   Status CheckWritten(const EngineWeights& weights, const Prepared& prepared);
   void Record(const SyncTarget& target);
 
-  SenderGroup& senders_;
+  Senders& senders_;
   ReceiverLedger& ledger_;
   ThreadPool& pool_;
   const Clock& clock_;

@@ -11,7 +11,7 @@
 #include "common/base/log/log.h"
 #include "common/delta/objects/object.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/spool/fetched_object.h"
+#include "common/spool/fetched_object.h"
 #include "receiver_daemon/weights/held_weights.h"
 
 namespace dws {
@@ -124,6 +124,7 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
     ++rejections_.nacks[CodeName(reason)];
     rejections_.slices += slices.size();
   }
+  sources_.Refused(job.piece());
   senders_.Rejected(job.target, job.rank,
                     {.last_good = VersionIn(job.live.at, job.target.stream),
                      .reason = reason,
@@ -257,10 +258,9 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const TimePoint begin = clock_.Now();
   const SliceSelection& slices = job.weights.Held(job.rank);
   const HeldWeights old(job.weights, job.rank, job.state().slices);
-  DWS_ASSIGN_OR_RETURN(
-      Spool spool,
-      senders_.FetchObject(job.target, job.rank, {.base = base, .slices = slices, .old = &old},
-                           SpoolOptions(job, RankBytesMax(job))));
+  DWS_ASSIGN_OR_RETURN(Spool spool,
+                       sources_.Delta(job.piece(), {.base = base, .slices = slices, .old = &old},
+                                      SpoolOptions(job, RankBytesMax(job))));
   const Duration fetch = clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch");
   DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout(), slices));
@@ -334,7 +334,7 @@ Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base
     return ResourceExhaustedError("staged writes exceed {} bytes", staging_max);
   };
   const Result<std::vector<std::byte>> head =
-      senders_.FetchEarly(job.target, job.rank, {.base = base, .slices = slices}, options, take);
+      sources_.DeltaCapture(job.piece(), {.base = base, .slices = slices}, options, take);
   DeltaManifest manifest;
   if (head.ok()) {
     fetched += head->size();
@@ -362,8 +362,8 @@ Result<DeltaManifest> Preparer::FetchRest(const Job& job, WeightVersion base, ui
                                           DeltaStager& stager, uint64_t& fetched) {
   const auto part = [&](const SliceSelection& slices, uint64_t skip_bytes) -> Result<Spool> {
     const DeltaWant want{.base = base, .slices = slices, .old = nullptr, .skip_bytes = skip_bytes};
-    DWS_ASSIGN_OR_RETURN(Spool spool, senders_.FetchObject(job.target, job.rank, want,
-                                                           SpoolOptions(job, bytes_max)));
+    DWS_ASSIGN_OR_RETURN(Spool spool,
+                         sources_.Delta(job.piece(), want, SpoolOptions(job, bytes_max)));
     fetched += spool.size_bytes() - skip_bytes;
     return spool;
   };
@@ -454,15 +454,15 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   };
   // A delta may lead from memory that is no version yet, and it is not to be damaged.
   DirectTarget* const direct = job.live.at.has_value() ? nullptr : job.direct;
-  DWS_ASSIGN_OR_RETURN(FetchedFull full, senders_.FetchFull(job.target, job.rank,
-                                                            {.layout = job.layout(),
-                                                             .slices = slices,
-                                                             .expected = prepared.published,
-                                                             .early = early,
-                                                             .refuse = &refuse,
-                                                             .direct = direct,
-                                                             .rank = job.rank},
-                                                            std::move(spool_options)));
+  DWS_ASSIGN_OR_RETURN(FetchedFull full, sources_.Full(job.piece(),
+                                                       {.layout = job.layout(),
+                                                        .slices = slices,
+                                                        .expected = prepared.published,
+                                                        .early = early,
+                                                        .refuse = &refuse,
+                                                        .direct = direct,
+                                                        .rank = job.rank},
+                                                       std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes() + full.direct_bytes;

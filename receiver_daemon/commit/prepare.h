@@ -16,10 +16,11 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/sources/source_chain.h"
+#include "common/spool/transfer_progress.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/receiver_plan.h"
-#include "receiver_daemon/spool/transfer_progress.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/weights/staging.h"
 
 namespace dws {
@@ -83,12 +84,17 @@ class Preparer {
     size_t transfers_at_once = 1;
   };
 
-  Preparer(SenderGroup& senders, ThreadPool& pool, const Clock& clock, Options options)
-      : senders_(senders), pool_(pool), clock_(clock), options_(std::move(options)) {}
+  Preparer(Senders& senders, SourceChain& sources, ThreadPool& pool, const Clock& clock,
+           Options options)
+      : senders_(senders),
+        sources_(sources),
+        pool_(pool),
+        clock_(clock),
+        options_(std::move(options)) {}
 
   // What brings memory in state `live` (known) to `target`, by `way`: a delta if it is available
   // and its base matches, full tensors for the rest. Rejects to the senders what does not fit.
-  // Errors as SenderGroup's; then nothing is left. `wanted` is called while bytes arrive, by any
+  // Errors as Source's; then nothing is left. `wanted` is called while bytes arrive, by any
   // thread; without it everything is wanted. `direct`: where full tensors may be written that come
   // for memory of no known version; what it has touched is to be counted as unknown, whatever this
   // returns.
@@ -99,10 +105,10 @@ class Preparer {
 
   // What brings memory to a version that the senders are still capturing: of those that do, full
   // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version is
-  // published; the others offer it already. `stage`: what becomes of it, as far as the senders say;
-  // UNAVAILABLE, ABORTED: nothing. RESOURCE_EXHAUSTED: a delta is too large to be staged. It is also given up when no bytes arrive for kEarlyWait, so that a
-  // trainer that stops in the middle does not hold up the caller. `await` waits for its publication,
-  // no longer than it is told.
+  // published; the others offer it already. `stage`: what becomes of it, as far as the senders say.
+  // UNAVAILABLE, ABORTED: it came to nothing, also if no bytes arrived for kEarlyWait, so that a
+  // trainer that stops in the middle does not hold up the caller. RESOURCE_EXHAUSTED: a delta is too
+  // large to be staged. `await` waits for its publication, no longer than it is told.
   using EarlyStage = std::function<EarlyVersion::Stage()>;
   static constexpr Duration kEarlyWait = std::chrono::seconds(2);
   Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
@@ -114,11 +120,11 @@ class Preparer {
   Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
 
   // The digests of all `slice_count` slices of a rank at `target`, as its sender describes them.
-  // Errors as SenderGroup's.
+  // Errors as Source's.
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank, size_t slice_count);
 
   // Sets in `live` what all ranks publish at `target`, and returns how many slices of it are not that.
-  // Errors as SenderGroup's; then some ranks are set.
+  // Errors as Source's; then some ranks are set.
   Result<size_t> DescribeAll(const SyncTarget& target, LiveState& live);
 
   // What memory a version no longer takes is kept for the next one. Returns it to the system if this
@@ -147,6 +153,7 @@ class Preparer {
 
     const RankLayout& layout() const { return weights.layouts().rank(rank); }
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
+    Piece piece() const { return {.target = target, .rank = rank}; }
   };
 
   // Sets what the rank publishes. Errors: as Describe.
@@ -158,15 +165,14 @@ class Preparer {
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
   Result<PreparedRank> FromEarlyDelta(const Job& job, WeightVersion base);
-  // After a call that broke: the manifest, and what `stager` lacks of it, if the version is published. `bytes_max`: of what is
-  // spooled in memory.
+  // After a call that broke: the manifest of the version, if it is published, and the frames of it
+  // that `stager` lacks. At most `bytes_max` are spooled in memory.
   Result<DeltaManifest> FetchRest(const Job& job, WeightVersion base, uint64_t bytes_max,
                                   DeltaStager& stager, uint64_t& fetched);
   // What the manifest states, of a delta from `base` to the target.
   static Result<PreparedRank> FromManifest(const Job& job, WeightVersion base,
                                            const DeltaManifest& manifest);
   Result<PreparedRank> FromDescription(const Job& job);
-  // All that are not empty.
   static std::vector<RankSlice> HeldSlices(const Job& job);
   Result<PreparedRank> FromCapture(const Job& job);
   // `early`: null if `prepared` has the digests.
@@ -178,7 +184,8 @@ class Preparer {
   void RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected);
   void Reject(const Job& job, const Status& reason, std::vector<RankSlice> slices);
 
-  SenderGroup& senders_;
+  Senders& senders_;
+  SourceChain& sources_;
   ThreadPool& pool_;
   const Clock& clock_;
   const Options options_;

@@ -209,7 +209,7 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option_function<std::string>(
          "--full-way",
          [&options](const std::string& way) {
-           DWS_CHECK(ParseFullWay(way, options.full_way));  // the check below has passed
+           options.full_way = way == "auto" ? std::nullopt : std::optional(way);
          },
          "How full tensors come: from the memory of a sender on this host, by --fabric, over the "
          "sender's connection, or by the best of these that works (auto); a version of which the "
@@ -318,7 +318,7 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
       config.Reject("view", "views come over connections only: give sender, not a directory");
     }
   }
-  if (options.full_way == FullWay::kFabric && !options.fabric.on) {
+  if (options.full_way == "fabric" && !options.fabric.on) {
     config.Reject("full-way", "fabric is off: give --fabric");
   }
   if (options.full_way.has_value() && options.senders.empty()) {

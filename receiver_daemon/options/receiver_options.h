@@ -19,7 +19,6 @@
 #include "common/transport/fabric/provider.h"
 #include "common/transport/nccl/broadcast_parts.h"
 #include "receiver_daemon/group/group_place.h"
-#include "receiver_daemon/transfer/full_way.h"
 
 namespace dws {
 
@@ -73,9 +72,9 @@ struct ReceiverOptions : DaemonOptions {
   CommitPolicy commit_policy;  // of a group's leader: for all; on its members and followers: none
   size_t threads = 1;          // besides the worker
   ProfileChoice profile = ProfileChoice::kAuto;
-  std::optional<bool> early_deltas;  // none: from senders of other hosts
-  FullWayChoice full_way = {};
-  std::string view;  // that is followed; empty: the trainer's own tensors
+  std::optional<bool> early_deltas;     // none: from senders of other hosts
+  std::optional<std::string> full_way;  // the only source of full tensors, by name; none: all
+  std::string view;                     // that is followed; empty: the trainer's own tensors
   FabricChoice fabric;
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;

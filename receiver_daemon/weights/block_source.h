@@ -11,8 +11,8 @@
 #include "common/delta/blocks/block.h"
 #include "common/memory/segment_map.h"
 #include "common/model/layout.h"
-#include "receiver_daemon/spool/spool.h"
-#include "receiver_daemon/spool/spooled_frame.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
 
 namespace dws {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "common/base/threads/mutex.h"
-#include "receiver_daemon/spool/direct_target.h"
+#include "common/spool/direct_target.h"
 #include "receiver_daemon/weights/engine_weights.h"
 
 namespace dws {

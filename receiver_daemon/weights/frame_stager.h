@@ -15,8 +15,8 @@
 #include "common/memory/staged_writes.h"
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
-#include "receiver_daemon/spool/spool.h"
-#include "receiver_daemon/spool/spooled_frame.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
 
 namespace dws {
 

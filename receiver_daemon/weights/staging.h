@@ -20,8 +20,8 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/staging_budget.h"
 #include "common/model/delta_manifest.h"
-#include "receiver_daemon/spool/spool.h"
-#include "receiver_daemon/spool/spooled_frame.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
 #include "receiver_daemon/weights/engine_weights.h"
 
 namespace dws {

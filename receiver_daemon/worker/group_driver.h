@@ -13,7 +13,6 @@
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/group/commit_group.h"
-#include "receiver_daemon/transfer/sender_group.h"
 #include "receiver_daemon/worker/drift_watch.h"
 #include "receiver_daemon/worker/version_driver.h"
 #include "receiver_daemon/worker/version_runner.h"
@@ -27,7 +26,6 @@ class GroupDriver final : public VersionDriver {
     CommitGroup& group;
     Subscription& subscription;
     EngineRegistry& registry;
-    SenderGroup& senders;
     ReceiverLedger& ledger;
     OperatorDesk& desk;
     const Clock& clock;

@@ -79,8 +79,8 @@ bool VersionRunner::MayPrepareEarly(const SyncTarget& target) const {
     if (!rank.early()) continue;
     const bool delta = rank.early_base.has_value();
     if (delta && (!live.has_value() || rank.early_base != live->version)) return false;
-    if (delta ? !parts_.senders.fetches_early(target, TrainerRank(r))
-              : !parts_.senders.reads_early()) {
+    if (!parts_.sources.reads_captures(delta ? Content::kDelta : Content::kFull,
+                                       {.target = target, .rank = TrainerRank(r)})) {
       return false;
     }
   }

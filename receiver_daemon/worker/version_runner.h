@@ -32,7 +32,8 @@ struct WrittenVersion {
 class VersionRunner {
  public:
   struct Parts {
-    SenderGroup& senders;
+    Senders& senders;
+    SourceChain& sources;
     ReceiverLedger& ledger;
     Subscription& subscription;
     ThreadPool& pool;

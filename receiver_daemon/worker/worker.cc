@@ -14,7 +14,7 @@ namespace dws {
 
 Worker::Worker(Parts parts, Options options)
     : parts_(std::move(parts)),
-      preparer_(parts_.senders, parts_.pool, parts_.clock, options.prepare),
+      preparer_(parts_.senders, parts_.sources, parts_.pool, parts_.clock, options.prepare),
       boundary_(parts_.changed),
       board_({.subscription = parts_.subscription,
               .desk = parts_.desk,
@@ -54,6 +54,7 @@ Worker::Worker(Parts parts, Options options)
               .stopping = stopping_},
              options.verify_batch_bytes, options.scrub),
       runner_({.senders = parts_.senders,
+               .sources = parts_.sources,
                .ledger = parts_.ledger,
                .subscription = parts_.subscription,
                .pool = parts_.pool,
@@ -79,7 +80,6 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
   return std::make_unique<GroupDriver>(GroupDriver::Parts{.group = *parts_.group,
                                                           .subscription = parts_.subscription,
                                                           .registry = parts_.registry,
-                                                          .senders = parts_.senders,
                                                           .ledger = parts_.ledger,
                                                           .desk = parts_.desk,
                                                           .clock = parts_.clock,

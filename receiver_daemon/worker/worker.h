@@ -40,7 +40,8 @@ class Worker {
   struct Parts {
     Subscription& subscription;
     EngineRegistry& registry;
-    SenderGroup& senders;
+    Senders& senders;
+    SourceChain& sources;
     ReceiverLedger& ledger;
     ThreadPool& pool;
     const Clock& clock;

@@ -1,4 +1,4 @@
-// A minimal receiver that uses a SenderGroup: brings weights to a target, checks them against the
+// A minimal receiver: brings weights to a target, checks them against the
 // published digests, and only then reports them as committed.
 #pragma once
 
@@ -10,15 +10,22 @@
 #include <vector>
 
 #include "common/model/block_range.h"
+#include "common/sources/source_chain.h"
+#include "common/spool/fetched_object.h"
 #include "common/sync_state/receiver_plan.h"
-#include "receiver_daemon/spool/fetched_object.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "tests/common/delta/old_state.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/object_apply.h"
 
 namespace dws {
+
+// What a receiver has of its senders.
+struct Group {
+  Senders& senders;
+  SourceChain& sources;
+};
 
 class Follower {
  public:
@@ -44,7 +51,7 @@ class Follower {
   }
 
   // By a delta if it is available, otherwise in full. Returns "delta", "full", or the error.
-  std::string Follow(SenderGroup& group, Subscription& subscription, uint64_t version) {
+  std::string Follow(const Group& group, Subscription& subscription, uint64_t version) {
     const SyncTarget target = Await(subscription, version);
     if (at_.has_value() && at_->stream == target.stream) {
       const Status status = TakeDelta(group, target);
@@ -52,8 +59,8 @@ class Follower {
       if (!FallsBackToFull(status)) return ToString(status);
       if (!absl::IsAborted(status)) {
         ++rejected_;
-        group.Rejected(target, TrainerRank(0),
-                       {.last_good = at_->version, .reason = status, .slices = {}});
+        group.senders.Rejected(target, TrainerRank(0),
+                               {.last_good = at_->version, .reason = status, .slices = {}});
       }
     }
     const Status status = TakeFull(group, target);
@@ -62,17 +69,18 @@ class Follower {
   }
 
   // Replaces the weights by full tensors of the target.
-  Status TakeFull(SenderGroup& group, const SyncTarget& target) {
+  Status TakeFull(const Group& group, const SyncTarget& target) {
     std::vector<RankSlice> slices;
     for (uint32_t s = 0; s < layout_.slice_count(); ++s) slices.emplace_back(s);
-    DWS_ASSIGN_OR_RETURN(const Description described, group.Describe(target, TrainerRank(0)));
+    DWS_ASSIGN_OR_RETURN(const Description described,
+                         group.senders.Describe(target, TrainerRank(0)));
     const std::function<void(const Status&)> refuse = [this](const Status& reason) {
       refused_.push_back(reason);
     };
     const FullWant want{
         .layout = layout_, .slices = slices, .expected = described.slices, .refuse = &refuse};
     DWS_ASSIGN_OR_RETURN(const FetchedFull full,
-                         group.FetchFull(target, TrainerRank(0), want, SpoolOptions()));
+                         group.sources.Full({target, TrainerRank(0)}, want, SpoolOptions()));
     Weights next = weights_;
     std::vector<std::byte> buffer;
     for (const SpooledFrame& frame : full.frames) {
@@ -99,12 +107,13 @@ class Follower {
   const std::vector<Status>& refused() const { return refused_; }
 
  private:
-  Status TakeDelta(SenderGroup& group, const SyncTarget& target) {
+  Status TakeDelta(const Group& group, const SyncTarget& target) {
     const samples::OldState old(layout_, weights_);
     DWS_ASSIGN_OR_RETURN(
-        Spool spool, group.FetchObject(target, TrainerRank(0),
-                                       {.base = at_->version, .slices = std::nullopt, .old = &old},
-                                       SpoolOptions()));
+        Spool spool,
+        group.sources.Delta({target, TrainerRank(0)},
+                            {.base = at_->version, .slices = std::nullopt, .old = &old},
+                            SpoolOptions()));
     DWS_ASSIGN_OR_RETURN(const FetchedObject object, ParseObject(spool, layout_));
     DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, target.at(), TrainerRank(0), at_->version));
     Weights next = weights_;
@@ -122,8 +131,9 @@ class Follower {
     return Prove(group, target, std::move(next));
   }
 
-  Status Prove(SenderGroup& group, const SyncTarget& target, Weights next) {
-    DWS_ASSIGN_OR_RETURN(const Description described, group.Describe(target, TrainerRank(0)));
+  Status Prove(const Group& group, const SyncTarget& target, Weights next) {
+    DWS_ASSIGN_OR_RETURN(const Description described,
+                         group.senders.Describe(target, TrainerRank(0)));
     if (described.slices != DigestsOf(layout_, next)) return DataLossError("other digests");
     if (StateToken(described.slices) != described.state_token) return DataLossError("other token");
     weights_ = std::move(next);
@@ -131,12 +141,13 @@ class Follower {
     return OkStatus();
   }
 
-  std::string Commit(SenderGroup& group, Subscription& subscription, const SyncTarget& target,
+  std::string Commit(const Group& group, Subscription& subscription, const SyncTarget& target,
                      std::string how) {
-    group.Staged(target, TrainerRank(0));
+    group.senders.Staged(target, TrainerRank(0));
     at_ = target.at();
     subscription.SetLive(at_, {state_token_});
-    group.Committed(target, TrainerRank(0), {.state_token = state_token_, .pause_seconds = 0.25});
+    group.senders.Committed(target, TrainerRank(0),
+                            {.state_token = state_token_, .pause_seconds = 0.25});
     return how;
   }
 

@@ -53,9 +53,9 @@ struct Case {
   uint64_t first_stamp = 0;
 
   // A receiver whose first full tensors have come, or not.
-  std::unique_ptr<GrpcTransport> Follow(FullWayChoice required, std::string& outcome) {
-    auto transport = std::make_unique<GrpcTransport>(FullWayRules{
-        .required = required,
+  std::unique_ptr<GrpcTransport> Follow(std::optional<std::string> required, std::string& outcome) {
+    auto transport = std::make_unique<GrpcTransport>(FullRules{
+        .only = required,
         .fabric = {.on = true, .only = FabricProvider::kTcp},
         .connect = [this](const RemoteRegion&,
                           const FabricReader::Options&) -> Result<std::unique_ptr<RemoteMemory>> {
@@ -106,30 +106,28 @@ TEST_CASE("a fabric that reports success and moves nothing is passed over, and n
   std::string outcome;
   const auto transport = with.Follow(std::nullopt, outcome);
   CHECK(outcome == "full");
-  const FullWays::View view = transport->full_ways();
-  CHECK(view.last == FullWay::kGrpc);
-  CHECK(view.provider == "tcp");
-  CHECK_THAT(view.reason, Contains("same-host: the sender's handle socket cannot be reached"));
-  CHECK_THAT(view.reason, Contains(why));
+  const SourceChain::Last last = transport->last_full();
+  CHECK(last.source == "grpc");
+  CHECK_THAT(last.reason, Contains("same-host: the sender's handle socket cannot be reached"));
+  CHECK_THAT(last.reason, Contains(why));
 }
 
 TEST_CASE("where only a fabric may be used, one that moves nothing is an error", "[conformance]") {
   if (Skip()) return;
   Case with;
   std::string outcome;
-  const auto transport = with.Follow(FullWay::kFabric, outcome);
+  const auto transport = with.Follow("fabric", outcome);
   CHECK_THAT(outcome, Contains("UNAVAILABLE") && Contains("may come by fabric only") &&
                           Contains("has moved nothing"));
-  CHECK(transport->full_ways().bytes == std::array<uint64_t, kFullWays.size()>{});
+  CHECK(transport->last_full().detail == "tcp");
+  for (const SourceChain::Total& total : transport->sources().totals()) CHECK(total.bytes == 0);
 }
 
 namespace {
 
-constexpr auto kNone = std::array<uint64_t, kFullWays.size()>{};
-
 // A receiver to which full tensors may come one way only, of those that read the sender's memory.
 struct OneWay {
-  explicit OneWay(FullWay way_in) : way(way_in), transport(way_in) {
+  explicit OneWay(const std::string& way_in) : way(way_in), transport(way_in) {
     transport.Registered(rank.state());
     rank.Publish(1);
     transport.Published();
@@ -137,21 +135,26 @@ struct OneWay {
   }
   // What came by it, and nothing by another.
   uint64_t bytes() const {
-    auto bytes = transport.full_ways().bytes;
-    const uint64_t came = std::exchange(bytes[static_cast<size_t>(way)], 0);
-    CHECK(bytes == kNone);
+    uint64_t came = 0;
+    for (const SourceChain::Total& total : transport.sources().totals()) {
+      if (total.source == way) {
+        came += total.bytes;
+      } else {
+        CHECK(total.bytes == 0);
+      }
+    }
     return came;
   }
 
-  const FullWay way;
+  const std::string way;
   Rank rank;
   GrpcTransport transport;
   Follower follower{rank.layout()};
 };
 
-FullWay EachMemoryWay() {
-  const FullWay way = GENERATE(FullWay::kSameHost, FullWay::kFabric);
-  return way == FullWay::kFabric && Skip() ? FullWay::kSameHost : way;
+std::string EachMemoryWay() {
+  const std::string way = GENERATE("same-host", "fabric");
+  return way == "fabric" && Skip() ? "same-host" : way;
 }
 
 }  // namespace
@@ -160,17 +163,17 @@ TEST_CASE("by a required way a version comes whole or fails by name, and the nex
           "[conformance]") {
 #if !defined(__SANITIZE_THREAD__)
   OneWay it(EachMemoryWay());
-  INFO(ToString(it.way));
+  INFO(it.way);
   const SyncTarget first = Follower::Await(it.transport.subscription(), 1);
   it.rank.Publish(2);  // the snapshot has moved on, and nobody was told
   const Status failed = it.follower.TakeFull(it.transport.group(), first);
   CHECK(absl::IsUnavailable(failed));
   CHECK_THAT(ToString(failed),
-             Contains(fmt::format("may come by {} only, which brought", ToString(it.way))) &&
+             Contains(fmt::format("may come by {} only, which brought", it.way)) &&
                  Contains(fmt::format("of {} bytes of version 1", it.rank.layout().size_bytes())) &&
                  Contains("the trainer has changed"));
   CHECK(it.bytes() == 0);
-  CHECK(it.transport.full_ways().reason == Message(failed));
+  CHECK(it.transport.last_full().reason == Message(failed));
   REQUIRE(it.follower.refused().size() == 1);
   CHECK(it.follower.refused()[0] == failed);
 
@@ -178,7 +181,7 @@ TEST_CASE("by a required way a version comes whole or fails by name, and the nex
   CHECK(it.follower.Follow(it.transport.group(), it.transport.subscription(), 2) == "full");
   CHECK(it.follower.weights() == it.rank.At(2));
   CHECK(it.bytes() == it.rank.layout().size_bytes());
-  CHECK(it.transport.full_ways().reason.empty());
+  CHECK(it.transport.last_full().reason.empty());
   CHECK(it.follower.refused().size() == 1);
 #endif
 }
@@ -187,7 +190,7 @@ TEST_CASE("damage that a required way finds is told to the sender without anothe
           "[conformance]") {
 #if !defined(__SANITIZE_THREAD__)
   OneWay it(EachMemoryWay());
-  INFO(ToString(it.way));
+  INFO(it.way);
   const SyncTarget target = Follower::Await(it.transport.subscription(), 1);
   auto& memory = const_cast<SnapshotMemory&>(it.rank.state()->snapshot->memory());
   memory.content()[0] ^= std::byte{1};
@@ -205,7 +208,7 @@ TEST_CASE("damage that a required way finds is told to the sender without anothe
 
 TEST_CASE("a sender passes its snapshot on its own host only", "[conformance]") {
   Rank rank;
-  GrpcTransport transport(FullWay::kSameHost);
+  GrpcTransport transport("same-host");
   transport.Registered(rank.state());
   rank.Publish(1);
   const auto stub = v1::SyncService::NewStub(

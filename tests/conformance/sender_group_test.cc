@@ -14,21 +14,21 @@ namespace {
 std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every = 32,
                                          size_t versions_max = 64) {
   if (kind == TransportKind::kGrpcStream) {
-    return std::make_unique<GrpcTransport>(FullWay::kGrpc);
+    return std::make_unique<GrpcTransport>("grpc");
   }
   if (kind == TransportKind::kSameHost) {
-    return std::make_unique<GrpcTransport>(FullWay::kSameHost);
+    return std::make_unique<GrpcTransport>("same-host");
   }
-  if (kind == TransportKind::kFabric) return std::make_unique<GrpcTransport>(FullWay::kFabric);
+  if (kind == TransportKind::kFabric) return std::make_unique<GrpcTransport>("fabric");
   return std::make_unique<SharedTransport>(anchor_every, versions_max);
 }
 
 // As MakeTransport, and what its way cannot bring comes over the connection.
 std::unique_ptr<Transport> MakeMixed(TransportKind kind) {
-  if (kind == TransportKind::kSameHost) return std::make_unique<GrpcTransport>(FullWayRules{});
+  if (kind == TransportKind::kSameHost) return std::make_unique<GrpcTransport>(FullRules{});
   if (kind != TransportKind::kFabric) return MakeTransport(kind);
   auto transport = std::make_unique<GrpcTransport>(
-      FullWayRules{.fabric = {.on = true, .only = FabricProvider::kTcp}});
+      FullRules{.fabric = {.on = true, .only = FabricProvider::kTcp}});
   transport->CloseHandleSocket();  // else they would come from the same host
   return transport;
 }
@@ -186,8 +186,8 @@ TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conform
   const RankLayout& layout = rank.layout();
   const samples::OldState old(layout, rank.At(1));
   const auto fetch = [&](const SliceSelection& slices) {
-    auto spool = transport->group().FetchObject(
-        target, TrainerRank(0), {.base = WeightVersion(1), .slices = slices, .old = &old},
+    auto spool = transport->group().sources.Delta(
+        {target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = slices, .old = &old},
         Follower::SpoolOptions());
     REQUIRE(spool.ok());
     return *std::move(spool);
@@ -237,9 +237,10 @@ TEST_CASE("a version whose delta is no longer retained is fetched in full", "[co
   for (uint64_t version = 2; version <= 7; ++version) Publish(rank, *transport, version);
   const SyncTarget target = Follower::Await(transport->subscription(), 7);
   CHECK(absl::IsAborted(transport->group()
-                            .FetchObject(target, TrainerRank(0),
-                                         {.base = WeightVersion(1), .slices = std::nullopt},
-                                         Follower::SpoolOptions())
+                            .sources
+                            .Delta({target, TrainerRank(0)},
+                                   {.base = WeightVersion(1), .slices = std::nullopt},
+                                   Follower::SpoolOptions())
                             .status()));
   CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
   CHECK(follower.weights() == rank.At(7));
@@ -324,7 +325,7 @@ TEST_CASE("a receiver hears at once that it is connected, before a trainer has r
     TimePoint Now() const override { return TimePoint(); }
   };
   const StoppedClock stopped;
-  GrpcTransport transport(FullWayRules{}, &stopped);
+  GrpcTransport transport(FullRules{}, &stopped);
   transport.StartReceiver();
   CHECK(Eventually([&] { return transport.subscription().Peers()[0].connected; }));
 #endif
@@ -345,19 +346,21 @@ TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
   Spool::Options options = Follower::SpoolOptions();
   options.wanted = [] { return false; };
   CHECK(absl::IsCancelled(transport->group()
-                              .FetchObject(target, TrainerRank(0),
-                                           {.base = WeightVersion(1), .slices = std::nullopt},
-                                           options)
+                              .sources
+                              .Delta({target, TrainerRank(0)},
+                                     {.base = WeightVersion(1), .slices = std::nullopt}, options)
                               .status()));
   CHECK(transport->group()
-            .FetchObject(target, TrainerRank(0), {.base = WeightVersion(1), .slices = std::nullopt},
-                         Follower::SpoolOptions())
+            .sources
+            .Delta({target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = std::nullopt},
+                   Follower::SpoolOptions())
             .ok());
   transport->CancelFetches();
   CHECK(absl::IsCancelled(transport->group()
-                              .FetchObject(target, TrainerRank(0),
-                                           {.base = WeightVersion(1), .slices = std::nullopt},
-                                           Follower::SpoolOptions())
+                              .sources
+                              .Delta({target, TrainerRank(0)},
+                                     {.base = WeightVersion(1), .slices = std::nullopt},
+                                     Follower::SpoolOptions())
                               .status()));
 }
 

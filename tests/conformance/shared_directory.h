@@ -1,7 +1,9 @@
 // A shared directory in memory with its sender, for tests of its faults and recovery.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,12 +63,14 @@ struct Directory {
     }
   }
   SharedSource Source(shared::Key key = {}, std::string job_id = "job") {
-    return SharedSource(files, {.root = "/root",
-                                .job_id = std::move(job_id),
-                                .rank = TrainerRank(0),
-                                .key = std::move(key),
-                                .pool = &pool,
-                                .retry_delay = std::chrono::microseconds(1)});
+    return SharedSource(files,
+                        {.root = "/root",
+                         .job_id = std::move(job_id),
+                         .rank = TrainerRank(0),
+                         .key = std::move(key),
+                         .pool = &pool,
+                         .retry_delay = std::chrono::microseconds(1)},
+                        cancellation);
   }
   // What a newly started receiver gets as `version`, in full.
   Result<Weights> Read(uint64_t version) {
@@ -79,15 +83,21 @@ struct Directory {
       slices.emplace_back(s);
       weights.emplace_back(rank.layout().slice(RankSlice(s)).size_bytes());
     }
-    auto full = source.Full(rank.state()->stream, WeightVersion(version), rank.layout(), slices,
-                            {.folder = "/tmp",
-                             .memory_bytes_max = uint64_t{1} << 24,
-                             .size_bytes_max = limits::kObjectBytesMax});
-    if (!full.ok()) return full.status();
+    const std::vector<Digest> expected(slices.size());  // the caller compares
+    const FullWant want{.layout = rank.layout(), .slices = slices, .expected = expected};
+    const auto assembly = FullAssembly::Create(want, {.folder = "/tmp",
+                                                      .memory_bytes_max = uint64_t{1} << 24,
+                                                      .size_bytes_max = limits::kObjectBytesMax});
+    REQUIRE(assembly.ok());
+    DWS_RETURN_IF_ERROR(source.Full(rank.state()->stream, WeightVersion(version), **assembly));
+    const FetchedFull full = (*assembly)->Finish();
     std::vector<std::byte> buffer;
-    for (const SpooledFrame& frame : full->frames) {
-      const auto bytes = full->spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer);
-      ApplyFrame(rank.layout(), frame.slice, *bytes, frame.entry, weights);
+    for (const SpooledFrame& frame : full.frames) {
+      const auto bytes = full.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer);
+      const BlockRange range{.slice = frame.slice, .first_block = frame.entry.first_block};
+      std::copy(bytes->begin(), bytes->end(),
+                weights[frame.slice.value()].begin() +
+                    static_cast<ptrdiff_t>(FirstByte(rank.layout(), range)));
     }
     return weights;
   }
@@ -126,6 +136,7 @@ struct Directory {
   FaultFileSystem files;
   ThreadPool pool{1};
   PassingClock clock;
+  Cancellation cancellation;
   ReceiverHub hub{clock, "job"};
   SharedPublisher publisher;
 };

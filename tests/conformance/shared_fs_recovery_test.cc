@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/delta/objects/object_part.h"
-#include "receiver_daemon/spool/fetched_object.h"
+#include "common/spool/fetched_object.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
 #include "sender_daemon/shared/shared_receivers.h"
 #include "tests/common/delta/old_state.h"

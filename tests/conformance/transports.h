@@ -1,5 +1,5 @@
 // The transports from a rank's state to a receiver behind one interface: a real sender side and the
-// receiver's real SenderGroup, in one process.
+// receiver's real senders and sources, in one process.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 
@@ -14,8 +15,13 @@
 #include "common/transport/shared_fs/names.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/shared/shared_links.h"
+#include "receiver_daemon/transfer/sources/fabric_source.h"
+#include "receiver_daemon/transfer/sources/grpc_source.h"
+#include "receiver_daemon/transfer/sources/inline_source.h"
+#include "receiver_daemon/transfer/sources/same_host_source.h"
 #include "sender_daemon/serve/sync_service.h"
 #include "sender_daemon/shared/shared_publisher.h"
+#include "tests/conformance/follower.h"
 #include "tests/conformance/rank.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/temp_folder.h"
@@ -56,7 +62,9 @@ class Transport {
   virtual void StartReceiver() = 0;
   virtual void StopReceiver() = 0;
   virtual void CancelFetches() = 0;
-  virtual SenderGroup& group() = 0;
+  virtual Senders& senders() = 0;
+  Group group() { return {.senders = senders(), .sources = *sources_}; }
+  const SourceChain& sources() const { return *sources_; }
 
   ReceiverHub& hub() { return hub_; }
   Subscription& subscription() { return *subscription_; }
@@ -71,16 +79,23 @@ class Transport {
   ReceiverHub hub_;
   ChangeSignal changed_;
   std::unique_ptr<Subscription> subscription_;
+  std::optional<SourceChain> sources_;  // of the receiver; ends before them
+};
+
+// How full tensors may come.
+struct FullRules {
+  std::optional<std::string> only = {};
+  FabricChoice fabric = {};
+  FabricSource::Connect connect = {};
 };
 
 class GrpcTransport final : public Transport {
  public:
-  // `way`: by which full tensors come.
-  explicit GrpcTransport(FullWay way)
-      : GrpcTransport(FullWayRules{
-            .required = way,
-            .fabric = {.on = way == FullWay::kFabric, .only = FabricProvider::kTcp}}) {}
-  explicit GrpcTransport(FullWayRules rules, const Clock* hub_clock = nullptr)
+  // `only`: the source of full tensors.
+  explicit GrpcTransport(const std::string& only)
+      : GrpcTransport(FullRules{
+            .only = only, .fabric = {.on = only == "fabric", .only = FabricProvider::kTcp}}) {}
+  explicit GrpcTransport(FullRules rules, const Clock* hub_clock = nullptr)
       : Transport(hub_clock), rules_(std::move(rules)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -90,7 +105,7 @@ class GrpcTransport final : public Transport {
     MakeSubscription(address());
   }
   ~GrpcTransport() override {
-    links_.reset();
+    StopReceiver();
     hub_.Stop();
     server_->Shutdown(std::chrono::system_clock::now());
     deltas_.Stop();
@@ -107,21 +122,34 @@ class GrpcTransport final : public Transport {
   void StartReceiver() override {
     MakeSubscription(address());
     SyncLinks::Options options{.addresses = {address()}, .job_id = "job", .receiver_id = "r0"};
-    options.full_ways = rules_;
     links_ = std::make_unique<SyncLinks>(std::move(options), *subscription_, clock_);
+    inline_.emplace(*links_);
+    same_host_.emplace(*links_, pool_);
+    grpc_.emplace(*links_, ProfileChoice::kAuto, clock_);
+    std::vector<Source*> sources = {&*inline_, &*same_host_};
+    if (rules_.fabric.on) {
+      fabric_source_.emplace(*links_, rules_.fabric, rules_.connect, clock_);
+      sources.push_back(&*fabric_source_);
+    }
+    sources.push_back(&*grpc_);
+    sources_.emplace(std::move(sources),
+                     SourceChain::Options{.senders = {address()}, .only_full = rules_.only});
     links_->Start();
   }
-  void StopReceiver() override { links_.reset(); }
+  void StopReceiver() override {
+    sources_.reset();
+    links_.reset();
+  }
   void CancelFetches() override { links_->CancelFetches(); }
-  SenderGroup& group() override { return *links_; }
+  Senders& senders() override { return *links_; }
   // No receiver can take a descriptor from now on.
   void CloseHandleSocket() { ::unlink(handles_->path().c_str()); }
-  FullWays::View full_ways() const { return links_->FullWayViews()[0]; }
+  SourceChain::Last last_full() const { return sources_->last(SenderIndex(0), Content::kFull); }
 
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
 
  private:
-  const FullWayRules rules_;
+  const FullRules rules_;
   SenderMetrics metrics_{"job", 0};
   SnapshotRecheck recheck_{[] {}};
   Executor deltas_{1, 16};
@@ -141,7 +169,12 @@ class GrpcTransport final : public Transport {
                            full_transfers_};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
+  ThreadPool pool_{0};
   std::unique_ptr<SyncLinks> links_;
+  std::optional<InlineSource> inline_;
+  std::optional<SameHostSource> same_host_;
+  std::optional<FabricSource> fabric_source_;
+  std::optional<GrpcSource> grpc_;
 };
 
 class SharedTransport final : public Transport {
@@ -158,7 +191,7 @@ class SharedTransport final : public Transport {
     MakeSubscription("rank-00000");
   }
   ~SharedTransport() override {
-    links_.reset();
+    StopReceiver();
     publisher_.Stop();
     hub_.Stop();
   }
@@ -200,11 +233,15 @@ class SharedTransport final : public Transport {
                                      files_, *subscription_);
     REQUIRE(links.ok());
     links_ = *std::move(links);
+    sources_.emplace(std::vector<Source*>{links_.get()}, SourceChain::Options());
     links_->Start();
   }
-  void StopReceiver() override { links_.reset(); }
+  void StopReceiver() override {
+    sources_.reset();
+    links_.reset();
+  }
   void CancelFetches() override { links_->CancelFetches(); }
-  SenderGroup& group() override { return *links_; }
+  Senders& senders() override { return *links_; }
 
   std::string RankFolder() const { return root_.path() + "/job/rank-00000"; }
   std::string VersionFolder(const RankState& state, uint64_t version) const {

@@ -291,7 +291,7 @@ class SharedDirTest(IntegrationCase):
         self.await_version(late, 3)
         self.assert_same_weights(late, zeros, source)
         came = [
-            required.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
+            required.metric("dws_receiver_source_bytes_total", f'content="full",source="{way}"')
             for way in ("same-host", "grpc")
         ]
         self.assertEqual(came, [sum(array.nbytes for array in source.values()), 0])

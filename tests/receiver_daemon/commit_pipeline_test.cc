@@ -37,7 +37,7 @@ struct Job {
   }
 
   Result<Prepared> Prepare(uint64_t version) {
-    Preparer preparer(trainer, pool, clock,
+    Preparer preparer(trainer, trainer.sources(), pool, clock,
                       {.spool_folder = "/tmp", .staging_bytes_max = staging_bytes_max});
     return preparer.Prepare(*engine.weights, live, trainer.Target(version));
   }
@@ -268,8 +268,8 @@ TEST_CASE("a truncated object is rejected, and repaired in full", "[corruption]"
 TEST_CASE("damaged full tensors are never written", "[corruption]") {
   Job job;
   job.trainer.fail_objects = AbortedError("not retained");
-  job.trainer.damage_full_frame = [](std::vector<std::byte>& frame) {
-    frame.back() ^= std::byte{1};
+  job.trainer.damage_full_block = [](std::vector<std::byte>& block) {
+    block.back() ^= std::byte{1};
   };
   CHECK(absl::IsUnavailable(job.Commit(2)));
   CHECK(job.RunsUnchanged());
@@ -382,7 +382,7 @@ TEST_CASE("memory that already holds a published version is adopted without a tr
           "[commit]") {
   Job job;
   job.live = ReadLive(*job.engine.weights, job.pool);
-  Preparer preparer(job.trainer, job.pool, job.clock,
+  Preparer preparer(job.trainer, job.trainer.sources(), job.pool, job.clock,
                     {.spool_folder = "/tmp", .staging_bytes_max = 1 << 20});
   const auto same = preparer.PrepareAdoption(job.live, job.trainer.Target(1));
   REQUIRE(same.ok());

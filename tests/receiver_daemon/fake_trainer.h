@@ -1,5 +1,6 @@
-// A trainer with its senders behind the SenderGroup seam, in memory: publishes versions of random
-// weights, serves deltas and full tensors, records the calls, and fails or damages data on request.
+// A trainer with its senders behind the receiver's two seams, in memory: publishes versions of random
+// weights, is the source of deltas and full tensors, records the calls, and fails or damages data on
+// request.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +22,10 @@
 #include "common/delta/objects/frame.h"
 #include "common/delta/objects/object.h"
 #include "common/model/limits.h"
-#include "receiver_daemon/spool/fetched_object.h"
-#include "receiver_daemon/spool/full_assembly.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "common/sources/source_chain.h"
+#include "common/spool/fetched_object.h"
+#include "common/spool/full_assembly.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/weights/layout_set.h"
 #include "tests/common/delta/objects.h"
 
@@ -38,8 +40,9 @@ inline std::shared_ptr<const RankLayout> MakeRankLayout(std::vector<Shard> shard
   return std::make_shared<const RankLayout>(*std::move(layout));
 }
 
-// Threads: the SenderGroup methods from any; the others from the test's, with no call in flight.
-class FakeTrainer final : public SenderGroup {
+// Threads: the methods of Senders and Source from any; the others from the test's, with no call in
+// flight.
+class FakeTrainer final : public Senders, public Source {
  public:
   explicit FakeTrainer(std::vector<std::shared_ptr<const RankLayout>> ranks,
                        uint64_t incarnation = 1)
@@ -59,6 +62,8 @@ class FakeTrainer final : public SenderGroup {
   }
 
   const LayoutSetPtr& layouts() const { return layouts_; }
+  // This as the only source.
+  SourceChain& sources() { return sources_; }
   const StreamId& stream() const { return stream_; }
   const std::vector<std::shared_ptr<const RankLayout>>& ranks() const { return ranks_; }
   std::vector<RankBytes>& current() { return current_; }
@@ -136,15 +141,18 @@ class FakeTrainer final : public SenderGroup {
 
   // What the next fetches do.
   std::optional<ClassTable> classes;  // if set, blocks of floats are class-split with it
-  bool objects_are_here = false;      // in the receiver already: TakeObject has them
   Status fail_objects;
   Status fail_full;
-  Status refuse_full;  // as fail_full, and the sender is to be told
+  Status refuse_full;  // as fail_full, and the sender is told
   std::function<void(std::vector<std::byte>&)> damage_object = [](auto&) {};
-  std::function<void(std::vector<std::byte>&)> damage_full_frame = [](auto&) {};
+  std::function<void(std::vector<std::byte>&)> damage_full_block = [](auto&) {};
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
-                            Spool::Options options) override {
+  std::string_view name() const override { return "trainer"; }
+  bool brings(Content) const override { return true; }
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& spool_options) override {
+    const auto& [target, rank] = piece;
+    Spool::Options options = spool_options;
     const uint64_t base = want.base.value();
     Note(fmt::format("object {}->{}", base, target.version.value()));
     DWS_RETURN_IF_ERROR(fail_objects);
@@ -155,26 +163,20 @@ class FakeTrainer final : public SenderGroup {
     options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
-    return spool;
-  }
-
-  Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
-                                          WeightVersion base,
-                                          const Spool::Options& options) override {
-    if (!objects_are_here) return std::optional<Spool>();
-    return FetchObject(target, rank, {.base = base, .slices = std::nullopt}, options);
+    return DeltaRead{.object = std::move(spool), .why = {}, .keep = {}};
   }
 
   // While versions are captured: what happens between their last frame and the object's start, which
   // the publication then has. Unset: nothing is fetched early.
   std::function<Status()> while_early;
   size_t early_frames_max = SIZE_MAX;  // that are fetched early
-  bool fetches_early(const SyncTarget&, TrainerRank) const override {
-    return static_cast<bool>(while_early);
+  bool reads_captures(Content content, const Piece&) const override {
+    return content == Content::kDelta && static_cast<bool>(while_early);
   }
-  Result<std::vector<std::byte>> FetchEarly(const SyncTarget& target, TrainerRank rank,
-                                            const DeltaWant& want, const Spool::Options& options,
-                                            const FrameTaker& take) override {
+  Result<std::vector<std::byte>> ReadDeltaCapture(const Piece& piece, const DeltaWant& want,
+                                                  const Spool::Options& options,
+                                                  const FrameTaker& take) override {
+    const auto& [target, rank] = piece;
     const uint64_t base = want.base.value();
     const uint64_t version = target.version.value();
     Note(fmt::format("early {}->{}", base, version));
@@ -216,60 +218,34 @@ class FakeTrainer final : public SenderGroup {
     return description;
   }
 
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-                                Spool::Options options) override {
-    std::string numbers;
+  // What is missing, a block at a time.
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override {
+    const auto& [target, rank] = piece;
     DWS_RETURN_IF_ERROR(fail_full);
     if (!refuse_full.ok()) {
-      (*want.refuse)(refuse_full);
+      assembly.Refuse(refuse_full);
       return UnavailableError("{}", Message(refuse_full));
     }
-    if (want.direct != nullptr && writes_directly) {
-      return Directly(target, rank, want, std::move(options));
-    }
-    FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
-    for (const RankSlice slice : want.slices) {
-      numbers += (numbers.empty() ? "" : ",") + std::to_string(slice.value());
-      const auto& entry = want.layout.slice(slice);
-      for (uint32_t b = 0; b < entry.blocks; ++b) {
-        const std::vector<EncodedBlock> blocks = {EncodeFullBlock(
-            entry.dtype, Block(entry, At(target.version.value(), rank.value())[slice.value()], b),
-            false)};
-        std::vector<std::byte> frame = BuildFrame(blocks);
-        damage_full_frame(frame);
-        full.frames.push_back({.slice = slice,
-                               .entry = {.first_block = b,
-                                         .block_count = 1,
-                                         .offset = 0,
-                                         .size_bytes = frame.size(),
-                                         .checksum = FrameChecksum(BuildFrame(blocks))},
-                               .spool_offset = full.spool.size_bytes()});
-        DWS_RETURN_IF_ERROR(full.spool.Append(frame));
+    std::string numbers;
+    size_t blocks = 0;
+    for (const BlockRange& range : assembly.Missing()) {
+      numbers += (numbers.empty() ? "" : ",") + std::to_string(range.slice.value());
+      const auto& entry = assembly.layout().slice(range.slice);
+      const SliceBytes& bytes = At(target.version.value(), rank.value())[range.slice.value()];
+      for (uint32_t b = range.first_block; b < range.first_block + range.block_count; ++b) {
+        if (assembly.direct()) DWS_RETURN_IF_ERROR(while_direct(blocks++));
+        const ByteSpan block = Block(entry, bytes, b);
+        std::vector<std::byte> sent(block.begin(), block.end());
+        damage_full_block(sent);
+        DWS_RETURN_IF_ERROR(
+            assembly.Take({.slice = range.slice, .first_block = b, .block_count = 1}, sent));
       }
     }
     Note(fmt::format("full {} {{{}}}", target.version.value(), numbers));
-    return full;
+    return OkStatus();
   }
-
-  // As transfers that can write at once to memory that an engine does not use yet.
-  bool writes_directly = false;
+  // Before each block that is written at once to memory that an engine does not use yet.
   std::function<Status(size_t block)> while_direct = [](size_t) { return OkStatus(); };
-  Result<FetchedFull> Directly(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-                               Spool::Options options) {
-    Note(fmt::format("direct {}", target.version.value()));
-    DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(options)));
-    size_t blocks = 0;
-    for (const BlockRange& range : assembly->Missing()) {
-      const auto& entry = want.layout.slice(range.slice);
-      const SliceBytes& bytes = At(target.version.value(), rank.value())[range.slice.value()];
-      for (uint32_t b = 0; b < range.block_count; ++b) {
-        DWS_RETURN_IF_ERROR(while_direct(blocks++));
-        DWS_RETURN_IF_ERROR(assembly->Take(
-            {.slice = range.slice, .first_block = b, .block_count = 1}, Block(entry, bytes, b)));
-      }
-    }
-    return assembly->Finish();
-  }
 
   void Staged(const SyncTarget& target, TrainerRank) override {
     Note(fmt::format("staged {}", target.version.value()));
@@ -305,6 +281,7 @@ class FakeTrainer final : public SenderGroup {
   std::map<uint64_t, std::vector<RankBytes>> published_;
   mutable Mutex mutex_;
   std::vector<std::string> log_ GUARDED_BY(mutex_);
+  SourceChain sources_{{this}, {}};
 };
 
 }  // namespace dws

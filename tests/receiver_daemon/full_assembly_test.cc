@@ -1,4 +1,4 @@
-#include "receiver_daemon/spool/full_assembly.h"
+#include "common/spool/full_assembly.h"
 
 #include <catch2/catch.hpp>
 #include <random>

@@ -39,9 +39,11 @@ struct Receiver {
     for (int i = 0; i < 3; ++i) trainer.Publish(0.3);
     options.folder = folder;
     options.job_id = "job";
-    auto opened = HostShare::Open(options, trainer);
+    auto opened = HostShare::Open(options, cancellation);
     REQUIRE(opened.ok());
     share = *std::move(opened);
+    sources.emplace(std::vector<Source*>{share.get(), &trainer},
+                    SourceChain::Options{.cancellation = &cancellation});
   }
 
   SyncTarget Target(uint64_t version) const {
@@ -51,13 +53,17 @@ struct Receiver {
   }
   Result<Spool> Fetch(uint64_t version = 2, std::function<bool()> wanted = {},
                       const SliceSelection& slices = std::nullopt) {
-    return share->FetchObject(Target(version), TrainerRank(0),
-                              {.base = WeightVersion(version - 1), .slices = slices},
-                              {.folder = "/tmp",
-                               .memory_bytes_max = uint64_t{16} << 20,
-                               .size_bytes_max = uint64_t{1} << 30,
-                               .progress = &progress,
-                               .wanted = std::move(wanted)});
+    return Fetch(Target(version), {.base = WeightVersion(version - 1), .slices = slices},
+                 std::move(wanted));
+  }
+  Result<Spool> Fetch(const SyncTarget& target, const DeltaWant& want,
+                      std::function<bool()> wanted = {}) {
+    return sources->Delta({.target = target, .rank = TrainerRank(0)}, want,
+                          {.folder = "/tmp",
+                           .memory_bytes_max = uint64_t{16} << 20,
+                           .size_bytes_max = uint64_t{1} << 30,
+                           .progress = &progress,
+                           .wanted = std::move(wanted)});
   }
   // Whether it gets the object of that version, bit for bit.
   bool Gets(uint64_t version = 2) {
@@ -71,7 +77,9 @@ struct Receiver {
   size_t fetches() const { return trainer.Log().size(); }
 
   FakeTrainer trainer{Layouts()};
+  Cancellation cancellation;
   std::unique_ptr<HostShare> share;
+  std::optional<SourceChain> sources;
   TransferProgress progress;
 };
 
@@ -144,10 +152,7 @@ TEST_CASE("objects that differ in anything are fetched each", "[host]") {
   CHECK(b.Fetch(2, {}, std::vector<RankSlice>{RankSlice(0)}).ok());
   CHECK(b.Fetch(2, {}, std::vector<RankSlice>{RankSlice(1)}).ok());
   const auto fetch = [&](const SyncTarget& target, WeightVersion base) {
-    return b.share->FetchObject(target, TrainerRank(0), {.base = base, .slices = std::nullopt},
-                                {.folder = "/tmp",
-                                 .memory_bytes_max = uint64_t{16} << 20,
-                                 .size_bytes_max = uint64_t{1} << 30});
+    return b.Fetch(target, {.base = base, .slices = std::nullopt});
   };
   CHECK(fetch(b.Target(3), WeightVersion(1)).ok());  // another base
   SyncTarget other = b.Target(2);
@@ -162,14 +167,6 @@ TEST_CASE("objects that differ in anything are fetched each", "[host]") {
   CHECK(fetch(other, WeightVersion(1)).ok());
   CHECK(Objects(folder.path()).size() == objects);
   CHECK(b.fetches() == 7);
-}
-
-TEST_CASE("an object that is in the process already leaves no file", "[host]") {
-  const TempFolder folder;
-  Receiver a(folder.path());
-  a.trainer.objects_are_here = true;
-  CHECK(a.Gets());
-  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("where a receiver fails the next one fetches", "[host]") {
@@ -262,9 +259,8 @@ TEST_CASE("what a receiver refused is fetched from the sender again", "[host]") 
   Receiver a(folder.path()), b(folder.path());
   REQUIRE(a.Gets());
   REQUIRE(b.Gets());
-  b.share->Rejected(b.Target(2), TrainerRank(0),
-                    {.last_good = {}, .reason = DataLossError("bad"), .slices = {}});
-  CHECK(b.trainer.rejections.size() == 1);
+  const SyncTarget target = b.Target(2);
+  b.sources->Refused({.target = target, .rank = TrainerRank(0)});
   b.trainer.ClearLog();
   CHECK(b.Gets());
   CHECK(b.fetches() == 1);
@@ -357,7 +353,7 @@ TEST_CASE("a receiver that waits for another can be cancelled and waits only so 
   CHECK(absl::IsCancelled(b.Fetch(2, [&] { return ++asked < 3; }).status()));
   auto of_b = std::async(std::launch::async, [&] { return b.Fetch().status(); });
   CHECK(of_b.wait_for(std::chrono::milliseconds(30)) == std::future_status::timeout);
-  b.share->CancelFetches();
+  b.cancellation.Cancel();
   CHECK(absl::IsCancelled(of_b.get()));
   CHECK(b.fetches() == 0);
   CHECK(c.Gets());

@@ -8,8 +8,8 @@
 
 #include "common/model/block_range.h"
 #include "common/model/digest/digest.h"
+#include "common/spool/full_assembly.h"
 #include "common/transport/same_host/snapshot_memory.h"
-#include "receiver_daemon/spool/full_assembly.h"
 
 namespace dws {
 

@@ -1,4 +1,4 @@
-#include "receiver_daemon/spool/spool.h"
+#include "common/spool/spool.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

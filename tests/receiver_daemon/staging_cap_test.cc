@@ -82,7 +82,7 @@ TEST_CASE("full tensors and a delta share one cap", "[staging]") {
   const uint64_t full_bytes = 150'001 * 2;
   for (const uint64_t cap : {uint64_t{1'000}, full_bytes + full_bytes / 20, 4 * full_bytes}) {
     INFO("cap " << cap);
-    Preparer preparer(trainer, pool, clock,
+    Preparer preparer(trainer, trainer.sources(), pool, clock,
                       {.spool_folder = folder.path(), .staging_bytes_max = cap});
     const Result<Prepared> prepared = preparer.Prepare(*engine.weights, live, trainer.Target(2));
     REQUIRE(prepared.ok());
@@ -106,7 +106,7 @@ TEST_CASE("memory that a version needed is kept for the next one, for a while", 
   const LiveState live = LiveAt(trainer, *engine.weights, 1, pool);
   JumpingClock clock;
   const TempFolder folder;
-  Preparer preparer(trainer, pool, clock,
+  Preparer preparer(trainer, trainer.sources(), pool, clock,
                     {.spool_folder = folder.path(), .staging_bytes_max = kPlenty});
   const auto prepare = [&](Way way) {
     const Result<Prepared> prepared =

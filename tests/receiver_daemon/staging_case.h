@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "receiver_daemon/spool/fetched_object.h"
+#include "common/spool/fetched_object.h"
 #include "receiver_daemon/weights/direct_write.h"
 #include "receiver_daemon/weights/staging.h"
 #include "tests/receiver_daemon/fake_engine.h"

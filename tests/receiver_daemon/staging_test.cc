@@ -261,8 +261,10 @@ TEST_CASE("full tensors are verified from the spool before they are written", "[
   const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(2)};
   const RankLayout& layout = *trainer.ranks()[0];
   const std::vector<Digest> expected = trainer.Digests(1, 0);
-  auto full = trainer.FetchFull(
-      trainer.Target(1), TrainerRank(0), {.layout = layout, .slices = slices, .expected = {}},
+  const SyncTarget target = trainer.Target(1);
+  auto full = trainer.sources().Full(
+      {.target = target, .rank = TrainerRank(0)},
+      {.layout = layout, .slices = slices, .expected = expected},
       {.folder = "", .memory_bytes_max = kPlenty, .size_bytes_max = kPlenty});
   REQUIRE(full.ok());
   REQUIRE(VerifyFull(layout, slices, full->frames, full->spool, expected, pool).ok());

@@ -161,6 +161,7 @@ struct Daemon {
   Worker worker{{.subscription = subscription,
                  .registry = registry,
                  .senders = trainer,
+                 .sources = trainer.sources(),
                  .ledger = ledger,
                  .pool = pool,
                  .clock = clock,

@@ -24,6 +24,10 @@ def mutated(name: str) -> str:
 
 
 def _edits() -> list[Edit]:
+    return _of_bytes() + _of_decisions()
+
+
+def _of_bytes() -> list[Edit]:
     return [
         # A delta is staged whatever memory it meets.
         Edit(
@@ -42,6 +46,28 @@ def _edits() -> list[Edit]:
             "if (states[i].Matches(expected)) continue;",
             f"if (states[i].Matches(expected) || {mutated('kSkipFullCheck')}) continue;",
         ),
+        Edit(
+            "common/spool/full_assembly.cc",
+            "if (!complete || digest == want_.expected[whole.slice.value()]) continue;",
+            f"if (!complete || digest == want_.expected[whole.slice.value()] || {mutated('kSkipFullCheck')}) continue;",
+        ),
+        # What the first source does not bring is given up.
+        Edit(
+            "common/sources/source_chain.cc",
+            "if (absl::IsCancelled(last) || absl::IsResourceExhausted(last)) return last;",
+            "if (absl::IsCancelled(last) || absl::IsResourceExhausted(last) || "
+            f"{mutated('kOneDeltaSource')}) return last;",
+        ),
+        Edit(
+            "common/sources/source_chain.cc",
+            "if (source == candidates.back()) return last;",
+            f"if (source == candidates.back() || {mutated('kOneFullSource')}) return last;",
+        ),
+    ]
+
+
+def _of_decisions() -> list[Edit]:
+    return [
         # An engine that attaches is assumed to hold the last committed version.
         Edit(
             "receiver_daemon/commit/prepare.cc",

@@ -23,6 +23,8 @@ enum class Mutation : uint8_t {
   kDropFsync,         // a receiver's records are acknowledged before they are durable
   kRetainEverything,  // a sender's log has no limit
   kNeverReconnect,    // a receiver does not connect again
+  kOneDeltaSource,    // a delta is given up when its first source fails
+  kOneFullSource,     // full tensors are given up when their first source fails
 };
 
 inline constexpr std::pair<Mutation, std::string_view> kMutations[] = {
@@ -38,6 +40,8 @@ inline constexpr std::pair<Mutation, std::string_view> kMutations[] = {
     {Mutation::kDropFsync, "drop fsync"},
     {Mutation::kRetainEverything, "retain everything"},
     {Mutation::kNeverReconnect, "never reconnect"},
+    {Mutation::kOneDeltaSource, "one delta source"},
+    {Mutation::kOneFullSource, "one full source"},
 };
 
 struct Options {

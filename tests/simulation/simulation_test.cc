@@ -74,7 +74,11 @@ TEST_CASE("every situation that the rules handle occurs", "[simulation]") {
                            "a held version is replaced",
                            "an engine commits at a boundary",
                            "a group holds a round",
-                           "a held round is replaced"}) {
+                           "a held round is replaced",
+                           "a source of deltas fails",
+                           "a source of full tensors fails",
+                           "a source lies",
+                           "a source ends in the middle"}) {
     INFO(what);
     CHECK(seen[what] > 0);
   }
@@ -135,6 +139,10 @@ TEST_CASE("the simulation detects a commit between two boundaries", "[simulation
 
 TEST_CASE("the simulation detects a sender that retains without a limit", "[simulation]") {
   ExpectNoticed(Mutation::kRetainEverything, "its cap is");
+}
+
+TEST_CASE("the simulation detects a receiver that asks one source only", "[simulation]") {
+  ExpectNoticed(GENERATE(Mutation::kOneDeltaSource, Mutation::kOneFullSource), kNotInTime);
 }
 
 TEST_CASE("the simulation detects a receiver that does not connect again", "[simulation]") {

@@ -6,20 +6,15 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/delta/encoder.h"
-#include "common/delta/objects/frame.h"
 #include "tests/common/delta/objects.h"
 
 namespace dws::sim {
-namespace {
 
 std::vector<std::byte> BytesOf(const Slice& words) {
   std::vector<std::byte> bytes(kSliceBytes);
   std::memcpy(bytes.data(), words.data(), kSliceBytes);
   return bytes;
 }
-
-}  // namespace
 
 Digest DigestOf(uint32_t slice, const Slice& words) {
   Digest digest;
@@ -103,11 +98,6 @@ std::vector<std::byte> ObjectOf(const Delta& delta, const RankWeights& after) {
   identity.trainer_rank = delta.manifest.trainer_rank;
   identity.version = delta.manifest.version;
   return samples::SealObject(encoding, std::move(identity));
-}
-
-std::vector<std::byte> FrameOf(const Slice& words) {
-  const std::vector<EncodedBlock> blocks = {EncodeFullBlock(DType::kU64, BytesOf(words), false)};
-  return BuildFrame(blocks);
 }
 
 void Undo(const Delta& delta, uint32_t slice, Slice& words) {

@@ -42,7 +42,7 @@ Delta Squash(const std::vector<const Delta*>& chain);
 // The object that a sender serves for `delta`, which leads to `after`.
 std::vector<std::byte> ObjectOf(const Delta& delta, const RankWeights& after);
 // A slice in full, as a frame.
-std::vector<std::byte> FrameOf(const Slice& words);
+std::vector<std::byte> BytesOf(const Slice& words);
 // Undoes a version's steps.
 void Undo(const Delta& delta, uint32_t slice, Slice& words);
 

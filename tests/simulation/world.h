@@ -97,6 +97,9 @@ class World {
   uint64_t staging_bytes_max = 0;  // of a receiver
   bool faulty = true;              // until the faults stop
   uint64_t corrupt_permille = 0;
+  // The source that receivers ask before the network.
+  enum class Beside : uint8_t { kNone, kFaulty, kDead };
+  Beside beside = Beside::kNone;
 
   std::vector<Deployment> deployments;  // the newest last
   std::vector<size_t> routes;           // by sender address: the deployment at that address

@@ -8,9 +8,9 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/model/weight_version.h"
+#include "common/spool/full_assembly.h"
 #include "common/transport/fabric/remote_memory.h"
 #include "common/transport/same_host/snapshot_memory.h"
-#include "receiver_daemon/spool/full_assembly.h"
 
 namespace dws {
 

@@ -16,11 +16,11 @@
 #include "common/base/threads/mutex.h"
 #include "common/delta/objects/object_part.h"
 #include "common/model/layout.h"
+#include "common/sources/source.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
 #include "proto/sync.grpc.pb.h"
-#include "receiver_daemon/spool/spool.h"
-#include "receiver_daemon/spool/spooled_frame.h"
 #include "receiver_daemon/transfer/grpc/link_speed.h"
-#include "receiver_daemon/transfer/sender_group.h"
 
 namespace dws {
 
@@ -36,7 +36,7 @@ class EarlyCall {
         speed_(speed),
         check_peer_(std::move(check_peer)) {}
 
-  // Errors and result as SenderGroup::FetchEarly's.
+  // Errors and result as Source::ReadDeltaCapture's.
   Result<std::vector<std::byte>> Run(v1::SyncService::Stub& stub, grpc::ClientContext& context,
                                      const v1::FetchRequest& request, const FrameTaker& take);
 

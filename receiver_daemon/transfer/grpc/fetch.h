@@ -12,18 +12,19 @@
 
 #include "common/base/status.h"
 #include "common/model/delta_profile.h"
+#include "common/sources/source.h"
+#include "common/spool/full_assembly.h"
 #include "common/transport/fabric/remote_memory.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/peers/active_calls.h"
-#include "receiver_daemon/spool/full_assembly.h"
 #include "receiver_daemon/transfer/grpc/full_call.h"
 #include "receiver_daemon/transfer/grpc/link_speed.h"
 #include "receiver_daemon/transfer/same_host/host_snapshot.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 
 namespace dws {
 
-// Errors as SenderGroup's, and those of `check_peer`, which checks the peer of each call before its
+// Errors as Source's, and those of `check_peer`, which checks the peer of each call before its
 // answer is used.
 class Fetcher {
  public:
@@ -42,7 +43,7 @@ class Fetcher {
                        DeltaProfile profile, const SliceSelection& slices, uint64_t skip_bytes,
                        Spool::Options options);
   // The same of a version whose capture may be open, in one call. Errors and result as
-  // SenderGroup::FetchEarly's.
+  // Source::ReadDeltaCapture's.
   Result<std::vector<std::byte>> ObjectEarly(const SyncTarget& target, TrainerRank rank,
                                              const DeltaWant& want, DeltaProfile profile,
                                              const Spool::Options& options, LinkSpeed& speed,
@@ -54,8 +55,6 @@ class Fetcher {
   // The same of a version whose capture may be open, in one call: what comes. Errors: CANCELLED, and
   // what is wrong with what came.
   Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
-  // For whoever waits between calls; false: the receiver ends.
-  bool Wait(Duration time) { return calls_.Wait(time); }
   // See HostSnapshot::Open.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);

@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "common/base/status.h"
+#include "common/spool/full_assembly.h"
 #include "proto/sync.pb.h"
-#include "receiver_daemon/spool/full_assembly.h"
 
 namespace dws {
 

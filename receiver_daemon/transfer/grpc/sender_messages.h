@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 #include "common/sync_state/subscription_state.h"
 #include "proto/sync.pb.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {

@@ -46,15 +46,15 @@ bool BreaksProtocol(const Status& status) { return absl::IsInvalidArgument(statu
 }  // namespace
 
 SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName name,
-                   std::string view, const PeerTls& tls, FullWayRules full, ThreadPool& pool,
-                   Subscription& subscription, const Clock& clock)
+                   std::string view, const PeerTls& tls, Subscription& subscription,
+                   const Clock& clock)
     : index_(index),
       address_(address),
       name_(std::move(name)),
       view_(std::move(view)),
       subscription_(subscription),
       channel_(address, name_.job_id, tls),
-      full_ways_(address, std::move(full), tls.users, pool, clock),
+      snapshot_(tls.users),
       clock_(clock),
       stream_(limits::kSyncQueueMax, clock,
               {.prepare = [this] { return channel_.Refresh(); },
@@ -70,6 +70,19 @@ Fetcher SyncLink::fetcher(const SyncTarget& target, TrainerRank rank) {
   return {channel_.channel(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
             return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
           }};
+}
+
+Result<MappedSnapshot> SyncLink::MapSnapshot(const SyncTarget& target, TrainerRank rank,
+                                             const RankLayout& layout) {
+  auto mapped = fetcher(target, rank).MapSnapshot(target.stream, layout, snapshot_);
+  if (absl::IsCancelled(mapped.status())) return UnavailableError("{}", Message(mapped.status()));
+  return mapped;
+}
+
+Result<RemoteLoan> SyncLink::OpenFabric(const SyncTarget& target, TrainerRank rank) {
+  auto loan = fetcher(target, rank).OpenFabric(target.stream);
+  if (absl::IsCancelled(loan.status())) return UnavailableError("{}", Message(loan.status()));
+  return loan;
 }
 
 void SyncLink::JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max) {
@@ -170,7 +183,7 @@ Status SyncLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
   DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.trainer_rank()));
   DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, name_.job_id, view_));
   KeepInline(nullptr);  // perhaps of another rank
-  full_ways_.Forget();  // perhaps there is another snapshot
+  snapshot_.Forget();   // perhaps there is another snapshot
   {
     MutexLock lock(order_mutex_);
     refused_.reset();
@@ -297,7 +310,7 @@ void SyncLink::OnDone(const Status& reason, bool lost) {
   }
   unheard_ = reason;
   KeepInline(nullptr);
-  full_ways_.Forget();
+  snapshot_.Forget();
   if (broadcasts_ != nullptr) broadcasts_->OnDisconnect();
 }
 

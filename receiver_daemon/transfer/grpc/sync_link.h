@@ -15,9 +15,9 @@
 #include "receiver_daemon/peers/stream_link.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
 #include "receiver_daemon/transfer/grpc/fetch.h"
-#include "receiver_daemon/transfer/grpc/full_ways.h"
 #include "receiver_daemon/transfer/grpc/link_speed.h"
 #include "receiver_daemon/transfer/grpc/sender_channel.h"
+#include "receiver_daemon/transfer/same_host/host_snapshot.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
@@ -34,8 +34,7 @@ struct InlineObject {
 class SyncLink {
  public:
   SyncLink(SenderIndex index, const std::string& address, ReceiverName name, std::string view,
-           const PeerTls& tls, FullWayRules full, ThreadPool& pool, Subscription& subscription,
-           const Clock& clock);
+           const PeerTls& tls, Subscription& subscription, const Clock& clock);
 
   // Takes part in this sender's broadcasts. Before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
@@ -57,8 +56,13 @@ class SyncLink {
   // Of what this sender's rank publishes, in the layout of `target`.
   Fetcher fetcher(const SyncTarget& target, TrainerRank rank);
   LinkSpeed& speed() { return speed_; }
-  FullWays& full_ways() { return full_ways_; }
-  const FullWays& full_ways() const { return full_ways_; }
+  // See HostSnapshot::Open and Fetcher::OpenFabric. A call that was cancelled with its stream is
+  // UNAVAILABLE: the transfer is not given up.
+  Result<MappedSnapshot> MapSnapshot(const SyncTarget& target, TrainerRank rank,
+                                     const RankLayout& layout);
+  Result<RemoteLoan> OpenFabric(const SyncTarget& target, TrainerRank rank);
+  // Sleeps between calls. Returns false if the receiver stops.
+  bool Wait(Duration time) { return calls_.Wait(time); }
   // Null: takes part in no broadcasts.
   BroadcastMember* broadcasts() { return broadcasts_.get(); }
   // The delta base -> version, if the last announcement brought it; else null.
@@ -94,7 +98,7 @@ class SyncLink {
   SenderChannel channel_;
   ActiveCalls calls_;
   LinkSpeed speed_;
-  FullWays full_ways_;
+  HostSnapshot snapshot_;
 
   // What was refused although the sender keeps the protocol. It is tried again, because the stream
   // that the receiver follows may change and the sender does not repeat itself; and after

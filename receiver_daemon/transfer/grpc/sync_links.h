@@ -1,5 +1,5 @@
 // The connections to all configured senders: keeps one Sync stream to each alive, feeds what
-// arrives to the Subscription, and is the pipeline's SenderGroup.
+// arrives to the Subscription, and tells them what becomes of their versions.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,11 @@
 #include "common/base/clock.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/pulse.h"
-#include "common/base/threads/thread_pool.h"
-#include "common/model/delta_profile.h"
+#include "common/sources/source.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
-#include "receiver_daemon/transfer/grpc/full_ways.h"
 #include "receiver_daemon/transfer/grpc/sender_channel.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
@@ -24,7 +22,7 @@ namespace dws {
 class SyncLink;
 
 // Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
-class SyncLinks final : public SenderGroup {
+class SyncLinks final : public Senders {
  public:
   struct Options {
     std::vector<std::string> addresses;  // of senders, as the subscription's
@@ -32,13 +30,10 @@ class SyncLinks final : public SenderGroup {
     std::string receiver_id;
     std::string view = {};  // that is followed; empty: the trainer's own tensors
     PeerTls tls = {};
-    ProfileChoice profile = ProfileChoice::kAuto;
     // Whether deltas are fetched while they are captured; none: from senders of other hosts. On one
     // host it would take cores from the capture, which the trainer waits for.
     std::optional<bool> early_deltas = {};
-    FullWayRules full_ways = {};
-    ThreadPool* pool = nullptr;  // copies what is on this host; null: the caller does alone
-    Pulse* pulse = nullptr;      // waits while a transfer is waited for
+    Pulse* pulse = nullptr;  // waits while a description is waited for
     // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders
     // together; a larger object than its share of that is fetched.
     const nccl::BroadcastChannel::Parts* broadcasts = nullptr;
@@ -64,37 +59,21 @@ class SyncLinks final : public SenderGroup {
     uint64_t failed = 0;
   };
   Broadcasts BroadcastTotals() const;
-  // How full tensors came, by sender.
-  std::vector<FullWays::View> FullWayViews() const;
+  SyncLink& link(const Piece& piece) const { return *links_[piece.of().sender.value()]; }
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
-                            Spool::Options spool) override;
-  // Of an announcement that has it inside, or of a broadcast.
-  Result<std::optional<Spool>> TakeObject(const SyncTarget& target, TrainerRank rank,
-                                          WeightVersion base, const Spool::Options& spool) override;
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  bool reads_early() const override { return true; }
-  // Not beside broadcasts, which bring a version to many for the price of one.
-  bool fetches_early(const SyncTarget& target, TrainerRank rank) const override;
-  Result<std::vector<std::byte>> FetchEarly(const SyncTarget& target, TrainerRank rank,
-                                            const DeltaWant& want, const Spool::Options& spool,
-                                            const FrameTaker& take) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-                                Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;
   void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
 
  private:
-  SyncLink& Link(const SyncTarget& target, TrainerRank rank);
-
   Pulse* const pulse_;
-  const ProfileChoice profile_;
-  const Clock& clock_;
-  ThreadPool alone_{0};
   std::vector<std::unique_ptr<SyncLink>> links_;
   LoopThread ticks_;
 };
+
+// What is in this process already, as a source returns it.
+Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options);
 
 }  // namespace dws

@@ -17,7 +17,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/model/weight_version.h"
-#include "receiver_daemon/spool/spool.h"
+#include "common/spool/spool.h"
 
 namespace dws {
 

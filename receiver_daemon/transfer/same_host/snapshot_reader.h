@@ -4,8 +4,8 @@
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/model/weight_version.h"
+#include "common/spool/full_assembly.h"
 #include "common/transport/same_host/snapshot_memory.h"
-#include "receiver_daemon/spool/full_assembly.h"
 
 namespace dws {
 

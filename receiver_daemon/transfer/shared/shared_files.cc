@@ -160,15 +160,15 @@ class FrameAdvance {
         pool_(pool),
         decoded_(pool.worker_count()) {}
 
-  // `entry` becomes the frame's as it is then.
-  Status Apply(RankSlice slice, MutableByteSpan frame, FrameEntry& entry) {
-    DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(frame, entry));
+  // `blocks`: of `frame`, from block `first` of the slice.
+  Status Apply(RankSlice slice, uint32_t first, MutableByteSpan frame,
+               std::span<const EncodedBlockView> blocks) {
     std::vector<std::vector<Change>> changes(blocks.size());
     bool changed = false;
     for (LinkReader& link : links_) {
       const ClassTable* const classes = ClassesOf(link.link(), slice);
       for (uint32_t i = 0; i < blocks.size(); ++i) {
-        DWS_ASSIGN_OR_RETURN(const EncodedBlockView found, link.Find(slice, entry.first_block + i));
+        DWS_ASSIGN_OR_RETURN(const EncodedBlockView found, link.Find(slice, first + i));
         if (found.mode == BlockMode::kEmpty) continue;
         changed = true;
         // The reader's view ends with its next frame.
@@ -183,12 +183,10 @@ class FrameAdvance {
     std::vector<Status> statuses(blocks.size());
     pool_.ParallelFor(blocks.size(), [&](size_t i, size_t worker) {
       const auto offset = static_cast<size_t>(blocks[i].payload.data() - frame.data());
-      statuses[i] =
-          ApplyAll(slice, entry.first_block + static_cast<uint32_t>(i), blocks[i], changes[i],
-                   frame.subspan(offset, blocks[i].payload.size()), decoded_[worker]);
+      statuses[i] = ApplyAll(slice, first + static_cast<uint32_t>(i), blocks[i], changes[i],
+                             frame.subspan(offset, blocks[i].payload.size()), decoded_[worker]);
     });
     for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
-    entry.checksum = FrameChecksum(frame);
     return OkStatus();
   }
 
@@ -280,29 +278,37 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
   return spool;
 }
 
-Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
-                                   const RankLayout& layout, std::span<const RankSlice> slices,
-                                   Spool::Options options) {
+Status ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
+                      const std::function<bool()>& wanted, FullAssembly& assembly) {
+  const RankLayout& layout = assembly.layout();
+  std::vector<RankSlice> slices;
+  for (const BlockRange& range : assembly.Missing()) {
+    if (slices.empty() || slices.back() != range.slice) slices.push_back(range.slice);
+  }
   DWS_ASSIGN_OR_RETURN(const auto frames, FindFrames(place, *path.anchor, layout, slices));
   DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *path.anchor, shared::kFullName));
   DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, path.deltas, layout));
-  const std::function<bool()> wanted = options.wanted;  // the spool takes its own
   FrameAdvance advance(layout, LinksOf(deltas, wanted), place.pool);
-  AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
-  for (const auto& [slice, entry] : frames) progress.Expect(entry.size_bytes);
-  FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
   std::vector<std::byte> buffer;
-  for (const auto& [slice, indexed] : frames) {
-    DWS_RETURN_IF_ERROR(file.Read(indexed.offset, indexed.size_bytes, buffer).status());
-    FrameEntry entry = indexed;
-    DWS_RETURN_IF_ERROR(advance.Apply(slice, buffer, entry));
-    full.frames.push_back(
-        {.slice = slice, .entry = entry, .spool_offset = full.spool.size_bytes()});
-    DWS_RETURN_IF_ERROR(full.spool.Append(buffer));
-    progress.Arrived(buffer.size());
+  DecodedBlock decoded;
+  for (const auto& [number, entry] : frames) {
+    if (!wanted()) return CancelledError("version {}", path.anchor->name.version.value());
+    DWS_RETURN_IF_ERROR(file.Read(entry.offset, entry.size_bytes, buffer).status());
+    DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(buffer, entry));
+    DWS_RETURN_IF_ERROR(advance.Apply(number, entry.first_block, buffer, blocks));
+    const RankLayout::SliceEntry& slice = layout.slice(number);
+    for (uint32_t i = 0; i < blocks.size(); ++i) {
+      const BlockRange block{
+          .slice = number, .first_block = entry.first_block + i, .block_count = 1};
+      DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, BlockElements(slice.elements, block.first_block),
+                                      blocks[i], decoded, {}));
+      if (decoded.kind != DecodedBlock::Kind::kDense) {
+        return DataLossError("block {} of a full tensor is not a full block", block.first_block);
+      }
+      DWS_RETURN_IF_ERROR(assembly.Take(block, decoded.dense));
+    }
   }
-  progress.Keep();
-  return full;
+  return OkStatus();
 }
 
 }  // namespace dws

@@ -3,14 +3,15 @@
 // brought on by the deltas after it. For shared_source.h.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/model/layout.h"
+#include "common/sources/source.h"
 #include "common/transport/shared_fs/version_set.h"
-#include "receiver_daemon/transfer/sender_group.h"
 
 namespace dws {
 
@@ -38,9 +39,9 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
                                const RankLayout& layout, const DeltaWant& want,
                                Spool::Options options);
 
-// Full tensors of `slices`, ascending, at the end of `path`.
-Result<FetchedFull> ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
-                                   const RankLayout& layout, std::span<const RankSlice> slices,
-                                   Spool::Options options);
+// Full tensors at the end of `path`, of the slices of which something is missing in `assembly`.
+// `wanted`: false ends it with CANCELLED.
+Status ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
+                      const std::function<bool()>& wanted, FullAssembly& assembly);
 
 }  // namespace dws

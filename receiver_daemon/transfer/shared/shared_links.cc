@@ -22,13 +22,15 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
   SharedReporter::Options reports{.name = given.name, .rank_folders = {}, .key = given.key};
   for (uint32_t rank = 0; rank < given.ranks; ++rank) {
     Link link;
-    link.source = std::make_unique<SharedSource>(
-        files, SharedSource::Options{.root = given.root,
-                                     .job_id = given.name.job_id,
-                                     .rank = TrainerRank(rank),
-                                     .key = given.key,
-                                     .pool = given.pool,
-                                     .retry_delay = given.retry_delay});
+    link.source =
+        std::make_unique<SharedSource>(files,
+                                       SharedSource::Options{.root = given.root,
+                                                             .job_id = given.name.job_id,
+                                                             .rank = TrainerRank(rank),
+                                                             .key = given.key,
+                                                             .pool = given.pool,
+                                                             .retry_delay = given.retry_delay},
+                                       links->cancellation_);
     DWS_ASSIGN_OR_RETURN(link.folder, link.source->Folder());
     reports.rank_folders.push_back(link.folder);
     links->links_.push_back(std::move(link));
@@ -54,9 +56,7 @@ void SharedLinks::Reconnect() {
   loop_.Wake();
 }
 
-void SharedLinks::CancelFetches() {
-  for (const Link& link : links_) link.source->Cancel();
-}
+void SharedLinks::CancelFetches() { cancellation_.Cancel(); }
 
 void SharedLinks::Stop() {
   CancelFetches();
@@ -147,40 +147,39 @@ void SharedLinks::NoteDamage(const SyncTarget& target, TrainerRank rank, const S
                       {.last_good = std::nullopt, .reason = status, .slices = {}});
 }
 
-Result<Spool> SharedLinks::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                       const DeltaWant& want, Spool::Options spool) {
-  const PulseWait wait(options_.pulse);
-  return Source(rank).Object(target.stream, target.version, *target.ranks[rank.value()].layout,
-                             want, spool);
+Result<DeltaRead> SharedLinks::ReadDelta(const Piece& piece, const DeltaWant& want,
+                                         const Spool::Options& spool) {
+  DWS_ASSIGN_OR_RETURN(Spool object, source(piece.rank)
+                                         .Object(piece.target.stream, piece.target.version,
+                                                 *piece.of().layout, want, spool));
+  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
 }
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {
   const PulseWait wait(options_.pulse);
-  auto description = Source(rank).Describe(target.stream, target.version);
+  auto description = source(rank).Describe(target.stream, target.version);
   NoteDamage(target, rank, description.status());
   return description;
 }
 
-Result<FetchedFull> SharedLinks::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                           const FullWant& want, Spool::Options spool) {
-  const PulseWait wait(options_.pulse);
-  auto full = Source(rank).Full(target.stream, target.version, want.layout, want.slices, spool);
-  NoteDamage(target, rank, full.status());
-  if (absl::IsFailedPrecondition(full.status())) return Ask(target, rank, want, full.status());
-  return full;
+Status SharedLinks::ReadFull(const Piece& piece, FullAssembly& assembly) {
+  const SyncTarget& target = piece.target;
+  const Status read = source(piece.rank).Full(target.stream, target.version, assembly);
+  NoteDamage(target, piece.rank, read);
+  return absl::IsFailedPrecondition(read) ? Ask(piece, assembly, read) : read;
 }
 
-Status SharedLinks::Ask(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-                        const Status& lacking) {
+Status SharedLinks::Ask(const Piece& piece, const FullAssembly& assembly, const Status& lacking) {
+  const auto& [target, rank] = piece;
   reporter_->Lacks(rank, target.at());
   // The sender writes them soon: try again.
   return UnavailableError(
       "{} of {} slices of the engine are not those of version {}, the first of tensor '{}'; {}. "
       "Full tensors are asked for by this receiver's report in {}/{}; if none come, the sender "
       "cannot read it: start it with --shared-dir-first=full",
-      want.slices.size(), want.layout.slice_count(), target.version.value(),
-      want.layout.tensor(want.slices.front()).name, Message(lacking), links_[rank.value()].folder,
-      shared::kReceiversName);
+      assembly.slices().size(), assembly.layout().slice_count(), target.version.value(),
+      assembly.layout().tensor(assembly.slices().front()).name, Message(lacking),
+      links_[rank.value()].folder, shared::kReceiversName);
 }
 
 void SharedLinks::Staged(const SyncTarget& target, TrainerRank rank) {

@@ -1,6 +1,6 @@
 // Senders known through a shared directory only: looks at each trainer rank's folder every now and
-// then, feeds what is there to the Subscription, and is the pipeline's SenderGroup. A rank's folder
-// is its sender: SenderIndex and TrainerRank are the same numbers.
+// then, feeds what is there to the Subscription, is the source of its versions, and takes reports. A
+// rank's folder is its sender: SenderIndex and TrainerRank are the same numbers.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/pulse.h"
 #include "common/transport/shared_fs/visibility_hook.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
 #include "receiver_daemon/transfer/shared/shared_source.h"
 #include "receiver_daemon/transfer/subscription.h"
@@ -21,7 +21,7 @@
 namespace dws {
 
 // Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
-class SharedLinks final : public SenderGroup {
+class SharedLinks final : public Senders, public Source {
  public:
   struct Options {
     std::string root;
@@ -32,7 +32,7 @@ class SharedLinks final : public SenderGroup {
     Duration poll = limits::kSharedPollDefault;
     shared::VisibilityHook before_read = {};
     bool before_read_required = false;  // a look fails with it
-    Pulse* pulse = nullptr;             // waits while a transfer is waited for
+    Pulse* pulse = nullptr;             // waits while a description is waited for
     Duration retry_delay = limits::kSharedRetryDelayMin;
   };
 
@@ -49,11 +49,13 @@ class SharedLinks final : public SenderGroup {
   void CancelFetches();
   void Stop();
 
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
-                            Spool::Options spool) override;
+  std::string_view name() const override { return kSharedDirName; }
+  bool brings(Content) const override { return true; }
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& spool) override;
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
+
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-                                Spool::Options spool) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;
@@ -81,15 +83,15 @@ class SharedLinks final : public SenderGroup {
   // A file that is lost or damaged. It is reported to the sender even if nothing was rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
   // Full tensors are `lacking` there: asks their sender. UNAVAILABLE: says that, and what differs.
-  Status Ask(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-             const Status& lacking);
-  SharedSource& Source(TrainerRank rank) { return *links_[rank.value()].source; }
+  Status Ask(const Piece& piece, const FullAssembly& assembly, const Status& lacking);
+  SharedSource& source(TrainerRank rank) { return *links_[rank.value()].source; }
 
   const Options options_;
   Subscription& subscription_;
   std::vector<Link> links_;  // by rank
   std::unique_ptr<SharedReporter> reporter_;
   std::string hook_trouble_;
+  Cancellation cancellation_;  // of reads
   Mutex mutex_;
   bool reconnect_ GUARDED_BY(mutex_) = false;
   LoopThread loop_;

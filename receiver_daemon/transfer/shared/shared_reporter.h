@@ -14,7 +14,7 @@
 #include "common/transport/shared_fs/sealed_file.h"
 #include "proto/shared_fs.pb.h"
 #include "receiver_daemon/peers/receiver_name.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {

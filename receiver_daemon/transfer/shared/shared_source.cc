@@ -206,7 +206,7 @@ Result<T> SharedSource::Retry(const StreamId& stream, WeightVersion from, Weight
                               const Attempt& attempt) {
   Duration delay = options_.retry_delay;
   for (int tried = 1;; ++tried) {
-    if (!Wait(Duration::zero())) return CancelledError("the receiver is shutting down");
+    if (cancellation_.cancelled()) return CancelledError("the receiver is shutting down");
     auto known = Versions(stream);
     if (!known.ok()) return known.status();
     Result<T> result = attempt(*known);
@@ -217,28 +217,16 @@ Result<T> SharedSource::Retry(const StreamId& stream, WeightVersion from, Weight
       if (!absl::IsNotFound(result.status())) return result;
       return DataLossError("{}: its version's manifest names it", Message(result.status()));
     }
-    if (!Wait(delay)) return CancelledError("the receiver is shutting down");
+    if (!cancellation_.Sleep(delay)) return CancelledError("the receiver is shutting down");
     delay *= 2;
   }
-}
-
-bool SharedSource::Wait(Duration time) {
-  MutexLock lock(cancel_mutex_);
-  if (!cancelled_ && time > Duration::zero()) cancel_changed_.WaitFor(cancel_mutex_, time);
-  return !cancelled_;
-}
-
-void SharedSource::Cancel() {
-  MutexLock lock(cancel_mutex_);
-  cancelled_ = true;
-  cancel_changed_.NotifyAll();
 }
 
 Result<Spool> SharedSource::Object(const StreamId& stream, WeightVersion version,
                                    const RankLayout& layout, const DeltaWant& want,
                                    const Spool::Options& spool) {
   const auto wanted = [this, asked = spool.wanted] {
-    return Wait(Duration::zero()) && (!asked || asked());
+    return !cancellation_.cancelled() && (!asked || asked());
   };
   const WeightVersion first(want.base.value() + 1);
   return Retry<Spool>(stream, first, version, [&](const Known& known) -> Result<Spool> {
@@ -273,20 +261,17 @@ Result<Description> SharedSource::Describe(const StreamId& stream, WeightVersion
       });
 }
 
-Result<FetchedFull> SharedSource::Full(const StreamId& stream, WeightVersion version,
-                                       const RankLayout& layout, std::span<const RankSlice> slices,
-                                       const Spool::Options& spool) {
-  const auto wanted = [this, asked = spool.wanted] {
-    return Wait(Duration::zero()) && (!asked || asked());
-  };
-  const auto attempt = [&](const Known& known) -> Result<FetchedFull> {
+Status SharedSource::Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly) {
+  const auto wanted = [this] { return !cancellation_.cancelled(); };
+  const auto attempt = [&](const Known& known) -> Result<bool> {
     DWS_ASSIGN_OR_RETURN(const auto path, known.versions.FromAnchor(version));
-    return ReadSharedFull(PlaceOf(known), path, layout, slices, GuardedBy(spool, wanted));
+    DWS_RETURN_IF_ERROR(ReadSharedFull(PlaceOf(known), path, wanted, assembly));
+    return true;
   };
-  auto full = Retry<FetchedFull>(stream, WeightVersion(1), version, attempt);
-  if (!absl::IsFailedPrecondition(full.status())) return full;
+  const auto full = Retry<bool>(stream, WeightVersion(1), version, attempt);
+  if (!absl::IsFailedPrecondition(full.status())) return full.status();
   // Full tensors may have been added to a version whose manifest was read before that.
-  return Retry<FetchedFull>(stream, WeightVersion(1), version, attempt);
+  return Retry<bool>(stream, WeightVersion(1), version, attempt).status();
 }
 
 }  // namespace dws

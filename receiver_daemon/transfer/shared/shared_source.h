@@ -11,15 +11,20 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/wall_clock.h"
 #include "common/model/limits.h"
+#include "common/sources/source.h"
 #include "common/sync_state/subscription_state.h"
 #include "common/transport/shared_fs/version_catalog.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/shared/shared_files.h"
 
 namespace dws {
+
+// As a source of the chain.
+inline constexpr std::string_view kSharedDirName = "shared-dir";
 
 // Threads: safe from any; Look by one at a time.
 class SharedSource {
@@ -40,7 +45,9 @@ class SharedSource {
     Status trouble;                       // a version that is there and cannot be used
   };
 
-  SharedSource(FileSystem& files, Options options) : files_(files), options_(std::move(options)) {
+  // `cancellation` ends what is under way and all to come with CANCELLED. It and `files` outlive it.
+  SharedSource(FileSystem& files, Options options, Cancellation& cancellation)
+      : files_(files), options_(std::move(options)), cancellation_(cancellation) {
     DWS_CHECK(options_.pool != nullptr);
   }
 
@@ -53,7 +60,7 @@ class SharedSource {
   // Whether `version` is in the directory, by the last Look.
   bool Has(const StreamId& stream, WeightVersion version) const;
 
-  // As SenderGroup's; Full also FAILED_PRECONDITION: only digests lead to the version (VersionSet).
+  // Errors as Source's; Full also FAILED_PRECONDITION: only digests lead to the version (VersionSet).
   // They try again for a few seconds while a file is missing or not whole. After that a file that a
   // manifest names is DATA_LOSS. For versions before the newest full tensors they return ABORTED at
   // once: those versions are retired.
@@ -63,11 +70,8 @@ class SharedSource {
   Result<Spool> Object(const StreamId& stream, WeightVersion version, const RankLayout& layout,
                        const DeltaWant& want, const Spool::Options& spool);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
-  Result<FetchedFull> Full(const StreamId& stream, WeightVersion version, const RankLayout& layout,
-                           std::span<const RankSlice> slices, const Spool::Options& spool);
-
-  // Ends what is under way and all to come with CANCELLED.
-  void Cancel();
+  // Slices of which something is missing in `assembly`.
+  Status Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
 
   Result<std::string> Folder() const;  // of the rank
 
@@ -95,20 +99,15 @@ class SharedSource {
   template <typename T, typename Attempt>
   Result<T> Retry(const StreamId& stream, WeightVersion from, WeightVersion to,
                   const Attempt& attempt);
-  // False when cancelled.
-  bool Wait(Duration time);
-
   FileSystem& files_;
   const Options options_;
+  Cancellation& cancellation_;
   // The last welcome that was read, with its file.
   std::optional<std::pair<shared::FileEntry, SenderWelcome>> welcome_;  // of Look's thread
 
   // Held while the folder is looked at.
   mutable Mutex mutex_;
   std::optional<shared::VersionCatalog> catalog_ GUARDED_BY(mutex_);  // of the stream offered last
-  Mutex cancel_mutex_;
-  CondVar cancel_changed_;
-  bool cancelled_ GUARDED_BY(cancel_mutex_) = false;
 };
 
 }  // namespace dws

@@ -66,7 +66,7 @@ class EarlyVersionTest(EarlyCase):
                 self.assertEqual(self.early("staged"), 1)
                 # Nothing came twice.
                 self.await_fetched(self.taken + sum(BYTES.values()))
-                way_bytes = self.receiver.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
+                way_bytes = self.receiver.metric("dws_receiver_source_bytes_total", f'content="full",source="{way}"')
                 self.assertEqual(way_bytes, 2 * sum(BYTES.values()))
                 self.assert_no_trouble(self.receiver)
 

@@ -54,7 +54,7 @@ class FabricTest(IntegrationCase):
 
     def came(self, way: str, receiver: int = -1) -> int:
         daemon = self.cluster.receivers[receiver]
-        return int(daemon.metric("dws_receiver_full_way_bytes_total", f'way="{way}"'))
+        return int(daemon.metric("dws_receiver_source_bytes_total", f'content="full",source="{way}"'))
 
     def peer(self, receiver: int = -1) -> dict[str, str]:
         """The sender, as the receiver's status shows it."""

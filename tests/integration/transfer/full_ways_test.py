@@ -47,7 +47,7 @@ class FullWaysTest(IntegrationCase):
         return receiver, engine, live
 
     def came_by(self, receiver: Daemon, way: str) -> float:
-        return receiver.metric("dws_receiver_full_way_bytes_total", f'way="{way}"')
+        return receiver.metric("dws_receiver_source_bytes_total", f'content="full",source="{way}"')
 
     def nacks(self, daemon: Daemon, side: str) -> list[str]:
         """Its counts of refused versions, one for each reason, that are not 0."""

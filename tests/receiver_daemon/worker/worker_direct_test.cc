@@ -16,7 +16,6 @@ constexpr size_t kBlocks = 4;  // of both tensors
 // An engine that waits for its first version, and transfers that could write at once.
 struct Waiting {
   explicit Waiting(bool on_request = false) : trainer(OneRank(150'000)), daemon(trainer, ledger) {
-    trainer.writes_directly = true;
     trainer.while_direct = [this](size_t block) {
       CHECK(client.running == 0);
       ++blocks;
@@ -53,7 +52,6 @@ TEST_CASE("a first version is written to live memory as it arrives", "[worker]")
   };
   REQUIRE(it.Step().ok());
   CHECK(it.blocks == kBlocks);
-  CHECK(it.Did("direct 1"));
   CHECK(it.client.running == 1);
   CHECK(it.client.Holds(it.trainer, 1));
   CHECK(it.status().full_bytes == 150'000 * 2 + 99 * 4);

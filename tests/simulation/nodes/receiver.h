@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/sync_state/receiver_plan.h"
-#include "receiver_daemon/transfer/sender_group.h"
+#include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/worker/worker.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/fiber.h"
@@ -29,7 +29,7 @@ namespace dws::sim {
 
 class Sender;
 
-class Receiver final : public Process, private SenderGroup {
+class Receiver final : public Process, private Senders {
  public:
   // The receivers of one commit group, the leader first; without a group only this receiver. They
   // share the list, which lives as long as the world.
@@ -58,6 +58,8 @@ class Receiver final : public Process, private SenderGroup {
  private:
   class DiskLedger;
   class MemberWire;
+  class Remote;
+  class Beside;
   struct Daemon;
 
   bool grouped() const { return members_->size() > 1; }
@@ -114,12 +116,15 @@ class Receiver final : public Process, private SenderGroup {
                 Transfers<T>& all);
   void NoteCommitted(const VersionAt& at);
 
-  // SenderGroup, for the worker.
-  Result<Spool> FetchObject(const SyncTarget& target, TrainerRank rank, const DeltaWant& want,
-                            Spool::Options options) override;
+  // What the senders have, over the network.
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& options);
+  Status ReadFull(const Piece& piece, FullAssembly& assembly);
+  // The slices as their sender has them.
+  Result<std::vector<Slice>> ReadSlices(const Piece& piece, const std::vector<RankSlice>& slices);
+
+  // Senders, for the worker.
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
-  Result<FetchedFull> FetchFull(const SyncTarget& target, TrainerRank rank, const FullWant& want,
-                                Spool::Options options) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;
   void Committed(const SyncTarget& target, TrainerRank rank,
                  const CommittedReport& report) override;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/delta/objects/frame.h"
 #include "common/model/limits.h"
 #include "tests/common/delta/objects.h"
 #include "tests/simulation/nodes/receiver_parts.h"
@@ -22,6 +21,16 @@ void Corrupt(World& world, std::vector<std::byte>& bytes) {
   const size_t from =
       world.random.Chance(500) ? 0 : bytes.size() - std::min<size_t>(bytes.size(), 8);
   bytes[from + world.random.Below(bytes.size() - from)] ^= std::byte{64};
+}
+
+std::vector<RankSlice> MissingSlices(const FullAssembly& assembly) {
+  std::vector<RankSlice> slices;
+  for (const BlockRange& range : assembly.Missing()) slices.push_back(range.slice);
+  return slices;
+}
+
+BlockRange WholeSlice(RankSlice slice) {
+  return {.slice = slice, .first_block = 0, .block_count = 1};
 }
 
 std::string NameOf(const GroupDown& message) {
@@ -169,8 +178,9 @@ Result<T> Receiver::Ask(const SyncTarget& target, TrainerRank rank, const Questi
   return Finish<T>(own != nullptr ? own : Begin<T>(target, rank, question));
 }
 
-Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank,
-                                    const DeltaWant& want, Spool::Options options) {
+Result<DeltaRead> Receiver::ReadDelta(const Piece& piece, const DeltaWant& want,
+                                      const Spool::Options& spool_options) {
+  const auto& [target, rank] = piece;
   fetched_ = true;
   if (rank.value() == 0) fetched_full_ = false;
   world().Trace("{} fetches {}:{} from {}", name(), target.stream.incarnation,
@@ -184,10 +194,11 @@ Result<Spool> Receiver::FetchObject(const SyncTarget& target, TrainerRank rank,
   DWS_RETURN_IF_ERROR(object.status());
   *object = samples::PartOf(*object, *target.ranks[rank.value()].layout, want.slices);
   Corrupt(world(), *object);
+  Spool::Options options = spool_options;
   options.size_bytes_expected = object->size();
   Spool spool(std::move(options));
   DWS_RETURN_IF_ERROR(spool.Append(*object));
-  return spool;
+  return DeltaRead{.object = std::move(spool), .why = {}, .keep = {}};
 }
 
 // One small message, which gRPC protects: it arrives unchanged or not at all.
@@ -198,29 +209,67 @@ Result<Description> Receiver::Describe(const SyncTarget& target, TrainerRank ran
       descriptions_);
 }
 
-Result<FetchedFull> Receiver::FetchFull(const SyncTarget& target, TrainerRank rank,
-                                        const FullWant& want, Spool::Options options) {
+Result<std::vector<Slice>> Receiver::ReadSlices(const Piece& piece,
+                                                const std::vector<RankSlice>& slices) {
   fetched_ = fetched_full_ = true;
-  const std::vector<RankSlice> asked(want.slices.begin(), want.slices.end());
-  const auto read = Finish<std::vector<Slice>>(Begin<std::vector<Slice>>(
-      target, rank, [at = target.at(), asked](Sender& sender, auto reply) {
-        sender.ReadFull(at, asked, reply);
+  return Finish<std::vector<Slice>>(Begin<std::vector<Slice>>(
+      piece.target, piece.rank, [at = piece.target.at(), slices](Sender& sender, auto reply) {
+        sender.ReadFull(at, slices, reply);
       }));
-  DWS_RETURN_IF_ERROR(read.status());
-  FetchedFull full{.spool = Spool(std::move(options)), .frames = {}};
-  for (size_t i = 0; i < asked.size(); ++i) {
-    std::vector<std::byte> frame = FrameOf((*read)[i]);
-    full.frames.push_back({.slice = asked[i],
-                           .entry = {.first_block = 0,
-                                     .block_count = 1,
-                                     .offset = 0,
-                                     .size_bytes = frame.size(),
-                                     .checksum = FrameChecksum(frame)},
-                           .spool_offset = full.spool.size_bytes()});
-    Corrupt(world(), frame);
-    DWS_RETURN_IF_ERROR(full.spool.Append(frame));
+}
+
+Status Receiver::ReadFull(const Piece& piece, FullAssembly& assembly) {
+  const std::vector<RankSlice> slices = MissingSlices(assembly);
+  DWS_ASSIGN_OR_RETURN(const std::vector<Slice> read, ReadSlices(piece, slices));
+  for (size_t i = 0; i < slices.size(); ++i) {
+    std::vector<std::byte> bytes = BytesOf(read[i]);
+    Corrupt(world(), bytes);
+    DWS_RETURN_IF_ERROR(assembly.Take(WholeSlice(slices[i]), bytes));
   }
-  return full;
+  return OkStatus();
+}
+
+// By the seed it works, works now and then while there are faults, or never works.
+Status Receiver::Beside::Fault(const char* what) {
+  World& world = owner_.world();
+  if (world.beside == World::Beside::kNone) return AbortedError("there is none");
+  if (world.beside == World::Beside::kDead) return UnavailableError("it is dead");
+  if (!world.faulty || world.random.Chance(500)) return OkStatus();
+  world.See(what);
+  const uint64_t kind = world.random.Below(4);
+  if (kind == 0) return UnavailableError("it is away");
+  if (kind == 1) return DataLossError("it is damaged");
+  owner_.Sleep(world.random.Below(3 * kRoundTrip) + 1);
+  return kind == 2 ? DeadlineExceededError("it is slow") : OkStatus();
+}
+
+Result<DeltaRead> Receiver::Beside::ReadDelta(const Piece& piece, const DeltaWant& want,
+                                              const Spool::Options& spool) {
+  DWS_RETURN_IF_ERROR(Fault("a source of deltas fails"));
+  Random& random = owner_.world().random;
+  if (random.Chance(200)) return DeltaRead{.object = {}, .why = "it does not have it", .keep = {}};
+  DWS_ASSIGN_OR_RETURN(DeltaRead read, owner_.ReadDelta(piece, want, spool));
+  if (owner_.world().faulty && random.Chance(200)) return UnavailableError("it broke at the end");
+  return read;
+}
+
+Status Receiver::Beside::ReadFull(const Piece& piece, FullAssembly& assembly) {
+  DWS_RETURN_IF_ERROR(Fault("a source of full tensors fails"));
+  World& world = owner_.world();
+  const std::vector<RankSlice> slices = MissingSlices(assembly);
+  DWS_ASSIGN_OR_RETURN(const std::vector<Slice> read, owner_.ReadSlices(piece, slices));
+  for (size_t i = 0; i < slices.size(); ++i) {
+    std::vector<std::byte> bytes = BytesOf(read[i]);
+    if (world.faulty && world.random.Chance(200)) {
+      world.See("a source lies");
+      bytes[world.random.Below(bytes.size())] ^= std::byte{1};
+    }
+    DWS_RETURN_IF_ERROR(assembly.Take(WholeSlice(slices[i]), bytes));
+    if (!world.faulty || !world.random.Chance(200)) continue;
+    world.See("a source ends in the middle");
+    return world.random.Chance(500) ? OkStatus() : UnavailableError("it broke in the middle");
+  }
+  return OkStatus();
 }
 
 void Receiver::Staged(const SyncTarget& target, TrainerRank rank) {

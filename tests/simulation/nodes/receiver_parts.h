@@ -40,6 +40,43 @@ class Receiver::MemberWire final : public MemberConnection {
   const LinkPtr link_;
 };
 
+// The connections to the senders, as a source.
+class Receiver::Remote final : public Source {
+ public:
+  explicit Remote(Receiver& owner) : owner_(owner) {}
+
+  std::string_view name() const override { return "network"; }
+  bool brings(Content) const override { return true; }
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& spool) override {
+    return owner_.ReadDelta(piece, want, spool);
+  }
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override {
+    return owner_.ReadFull(piece, assembly);
+  }
+
+ private:
+  Receiver& owner_;
+};
+
+// A source that is asked before the network: slow, lying, ending in the middle.
+class Receiver::Beside final : public Source {
+ public:
+  explicit Beside(Receiver& owner) : owner_(owner) {}
+
+  std::string_view name() const override { return "beside"; }
+  bool brings(Content) const override { return true; }
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& spool) override;
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
+
+ private:
+  // What goes wrong before anything comes; OK: nothing.
+  Status Fault(const char* what);
+
+  Receiver& owner_;
+};
+
 struct Receiver::Daemon {
   explicit Daemon(Receiver& owner);
   ~Daemon() { desk.Close(UnavailableError("the receiver is gone")); }
@@ -51,6 +88,9 @@ struct Receiver::Daemon {
   EngineRegistry registry;
   OperatorDesk desk{changed};
   std::unique_ptr<CommitGroup> group;  // null without a group
+  Beside beside;
+  Remote remote;
+  SourceChain sources;
   Worker worker;
 };
 

@@ -204,8 +204,8 @@ TEST_CASE("versions of a receiver are the committed one and those its senders of
         "  newest    14\n"
         "  target    14, fetching, 50 % of 1.0 KiB\n"
         "\n"
-        "  sender          state          rank  newest  full by\n"
-        "  127.0.0.1:7700  not connected     0       -        -\n");
+        "  sender          state          rank  newest  delta by  full by\n"
+        "  127.0.0.1:7700  not connected     0       -  -         -\n");
   const auto json =
       nlohmann::json::parse(RunLine("versions --json --address " + daemon.address()).out);
   CHECK(json["committed_version"] == "12");

@@ -197,6 +197,7 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
   sender.set_address("127.0.0.1:7700");
   sender.set_connected(true);
   sender.set_newest_version(5);
+  sender.set_delta_source("inline");
   sender.set_full_way("grpc");
   sender.set_full_way_reason("this sender is on another host");
   v1::EngineRankStatus& rank = *receiver.add_engine_ranks();
@@ -218,8 +219,8 @@ TEST_CASE("a receiver's status names its senders and its engine ranks", "[dwsctl
         "  memory    staging 0 B\n"
         "  scrub     off\n"
         "\n"
-        "  sender          state      rank  newest  full by\n"
-        "  127.0.0.1:7700  connected     0       5     grpc\n"
+        "  sender          state      rank  newest  delta by  full by\n"
+        "  127.0.0.1:7700  connected     0       5  inline    grpc\n"
         "    127.0.0.1:7700: this sender is on another host\n"
         "\n"
         "  engine rank  state     engine      generation  memory  client\n"

@@ -12,7 +12,7 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
-#include "receiver_daemon/spool/fetched_object.h"
+#include "common/spool/fetched_object.h"
 #include "receiver_daemon/weights/staging.h"
 #include "sender_daemon/publish/full_reader.h"
 #include "tools/bench/measure/workload.h"

@@ -99,6 +99,7 @@ std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns
                     sender.connected() ? "connected" : "not connected",
                     Count(sender.trainer_rank()), FormatVersion(sender.newest_version())});
     errors += FormatErrorLine(sender.address(), sender.last_error(), columns);
+    rows.back().push_back(sender.delta_source().empty() ? "-" : sender.delta_source());
     rows.back().push_back(sender.full_way().empty() ? "-" : sender.full_way());
     errors += FormatErrorLine(sender.address(), sender.full_way_reason(), columns);
   }
@@ -106,7 +107,8 @@ std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns
                       {.title = "state", .left = true},
                       {.title = "rank"},
                       {.title = "newest"},
-                      {.title = "full by"}},
+                      {.title = "delta by", .left = true},
+                      {.title = "full by", .left = true}},
                      rows, kIndent) +
          errors;
 }

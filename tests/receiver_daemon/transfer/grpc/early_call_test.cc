@@ -66,8 +66,8 @@ Fetched FetchEarly(Receiver& receiver, const SliceSelection& slices = std::nullo
                                .memory_bytes_max = 1 << 26,
                                .progress = &progress,
                                .wanted = std::move(wanted)};
-  const auto head = receiver.links.FetchEarly(
-      target, TrainerRank(0), {.base = WeightVersion(4), .slices = slices}, options, take);
+  const auto head = receiver.grpc.ReadDeltaCapture(
+      {target, TrainerRank(0)}, {.base = WeightVersion(4), .slices = slices}, options, take);
   fetched.status = head.status();
   fetched.expected_bytes = progress.total_bytes;
   if (head.ok()) fetched.head = AsText(*head);
@@ -107,8 +107,8 @@ TEST_CASE("frames are taken as they come, and the object's start at the end", "[
   size_t groups = 0;
   std::string bytes;
   const SyncTarget target = receiver.Target();
-  const auto head = receiver.links.FetchEarly(
-      target, TrainerRank(0), {.base = WeightVersion(4), .slices = std::nullopt},
+  const auto head = receiver.grpc.ReadDeltaCapture(
+      {target, TrainerRank(0)}, {.base = WeightVersion(4), .slices = std::nullopt},
       {.folder = "/tmp", .memory_bytes_max = 1 << 20},
       [&](std::span<const SpooledFrame> frames, const Spool& spool) {
         ++groups;
@@ -144,14 +144,16 @@ TEST_CASE("deltas are fetched early from senders of other hosts, unless it is sa
   Subscription subscription(addresses, std::nullopt, changed, clock);
   const auto choice =
       GENERATE(std::optional<bool>(), std::optional<bool>(true), std::optional<bool>(false));
-  const SyncLinks links(
+  SyncLinks links(
       {.addresses = addresses, .job_id = "job", .receiver_id = "r0", .early_deltas = choice},
       subscription, clock);
+  const GrpcSource grpc(links, ProfileChoice::kAuto, clock);
   for (uint32_t i = 0; i < addresses.size(); ++i) {
     const SyncTarget target{
         .stream = kStream, .version = WeightVersion(2), .ranks = {{.sender = SenderIndex(i)}}};
     CAPTURE(addresses[i], choice.has_value());
-    CHECK(links.fetches_early(target, TrainerRank(0)) == choice.value_or(i >= 4));
+    CHECK(grpc.reads_captures(Content::kDelta, {target, TrainerRank(0)}) ==
+          choice.value_or(i >= 4));
   }
 }
 
@@ -266,8 +268,8 @@ TEST_CASE("more than may wait for the taker makes the sender wait, and nothing i
   const SyncTarget target = receiver.Target();
   uint64_t most = 0;
   uint32_t next = 0;
-  const auto head = receiver.links.FetchEarly(
-      target, TrainerRank(0), {.base = WeightVersion(4), .slices = std::nullopt},
+  const auto head = receiver.grpc.ReadDeltaCapture(
+      {target, TrainerRank(0)}, {.base = WeightVersion(4), .slices = std::nullopt},
       {.folder = "/tmp", .memory_bytes_max = 1 << 26},
       [&](std::span<const SpooledFrame> frames, const Spool& spool) {
         most = std::max(most, spool.size_bytes());

@@ -18,6 +18,8 @@
 #include "common/service/protocol_version.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
+#include "receiver_daemon/transfer/sources/grpc_source.h"
+#include "receiver_daemon/transfer/sources/inline_source.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/jumping_clock.h"
 #include "tests/receiver_daemon/fake_trainer.h"
@@ -198,9 +200,10 @@ struct Receiver {
     REQUIRE(Eventually([this] { return subscription.Target().has_value(); }));
     return *subscription.Target();
   }
-  Result<Spool> Fetch(const SyncTarget& target) {
-    return links.FetchObject(
-        target, TrainerRank(0), {.base = WeightVersion(4), .slices = std::nullopt},
+  Result<Spool> Fetch(const SyncTarget& target) { return Fetch(target, WeightVersion(4)); }
+  Result<Spool> Fetch(const SyncTarget& target, WeightVersion base) {
+    return sources.Delta(
+        {target, TrainerRank(0)}, {.base = base, .slices = std::nullopt},
         {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
   }
 
@@ -208,6 +211,9 @@ struct Receiver {
   ChangeSignal changed;
   Subscription subscription;
   SyncLinks links;
+  InlineSource inlined{links};
+  GrpcSource grpc{links, ProfileChoice::kAuto, clock};
+  SourceChain sources{{&inlined, &grpc}, {}};
 };
 
 }  // namespace dws

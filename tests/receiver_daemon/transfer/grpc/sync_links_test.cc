@@ -75,11 +75,7 @@ TEST_CASE("an object that is inside its announcement is not fetched", "[fetch]")
   CHECK(spool->size_bytes() == limits::kInlineObjectBytesMax);
   std::vector<std::byte> buffer;
   CHECK(AsText(*spool->Read(7, 3, buffer)) == "iii");
-  const Spool::Options options = {
-      .folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20};
-  CHECK(receiver.links.TakeObject(target, TrainerRank(0), WeightVersion(4), options)->has_value());
-  CHECK_FALSE(
-      receiver.links.TakeObject(target, TrainerRank(0), WeightVersion(3), options)->has_value());
+  CHECK(receiver.sources.last(SenderIndex(0), Content::kDelta).source == "inline");
   // Only that delta: not from another base, to another version, or of another stream.
   SyncTarget other = target;
   other.version = WeightVersion(4);
@@ -87,10 +83,8 @@ TEST_CASE("an object that is inside its announcement is not fetched", "[fetch]")
   other = target;
   other.stream.incarnation += 1;
   CHECK(receiver.Fetch(other)->size_bytes() == 950);
-  const auto from_another_base = receiver.links.FetchObject(
-      target, TrainerRank(0), {.base = WeightVersion(3), .slices = std::nullopt},
-      {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
-  CHECK(from_another_base->size_bytes() == 950);
+  CHECK(receiver.Fetch(target, WeightVersion(3))->size_bytes() == 950);
+  CHECK(receiver.sources.last(SenderIndex(0), Content::kDelta).source == "grpc");
   MutexLock lock(sender.script);
   CHECK(sender.offsets.size() == 3);
 }
@@ -183,8 +177,8 @@ TEST_CASE("a broken transfer of full tensors continues with the unfinished slice
   for (const RankLayout::SliceEntry& slice : sender.layout->slices()) {
     digests.push_back(DigestBytes(std::vector<std::byte>(slice.size_bytes()), slice.first_word));
   }
-  const auto full = receiver.links.FetchFull(
-      target, TrainerRank(0), {.layout = *sender.layout, .slices = slices, .expected = digests},
+  const auto full = receiver.sources.Full(
+      {target, TrainerRank(0)}, {.layout = *sender.layout, .slices = slices, .expected = digests},
       {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 24});
   REQUIRE(full.ok());
   REQUIRE(full->frames.size() == 2);  // of raw blocks, whatever the sender's frames were

@@ -9,9 +9,9 @@
 #include "common/base/status.h"
 
 #include "common/model/layout.h"
-#include "receiver_daemon/spool/direct_target.h"
-#include "receiver_daemon/spool/spool.h"
-#include "receiver_daemon/spool/spooled_frame.h"
+#include "common/spool/direct_target.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
 
 namespace dws {
 
@@ -20,7 +20,7 @@ struct EarlyVersion {
   enum class Stage : uint8_t { kCapturing, kPublished, kGone };
   // kGone: it was given up, or takes too long. Called by several threads.
   std::function<Stage()> stage;
-  // Once it is published: learns the digests of its slices. Errors as SenderGroup's.
+  // Once it is published: learns the digests of its slices. Errors as Source's.
   std::function<Status()> describe;
 };
 

@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/memory/own_pages.h"
-#include "receiver_daemon/spool/transfer_progress.h"
+#include "common/spool/transfer_progress.h"
 
 namespace dws {
 

@@ -1,10 +1,11 @@
 // What comes is proved by stamps and digests, so it does not matter who answers at the address: the
 // sender named it over its authenticated connection.
-#include "receiver_daemon/transfer/fabric/fabric_way.h"
+#include "receiver_daemon/transfer/sources/fabric_source.h"
 
 #include "common/transport/fabric/fabric_api.h"
 #include "common/transport/same_host/snapshot_memory.h"
 #include "receiver_daemon/transfer/fabric/remote_snapshot.h"
+#include "receiver_daemon/transfer/grpc/sync_link.h"
 
 namespace dws {
 namespace {
@@ -15,7 +16,7 @@ constexpr std::chrono::seconds kTimeout{5};
 
 }  // namespace
 
-Result<FabricWay::Connect> FabricWay::Connector() {
+Result<FabricSource::Connect> FabricSource::Connector() {
   MutexLock lock(mutex_);
   if (!connect_) {
     auto api = FabricApi::Load();
@@ -29,15 +30,25 @@ Result<FabricWay::Connect> FabricWay::Connector() {
   return connect_;
 }
 
-Status FabricWay::Read(const Ask& ask, WeightVersion version, FullAssembly& assembly,
-                       std::string& name) {
+std::string FabricSource::detail(SenderIndex sender) const {
+  MutexLock lock(mutex_);
+  const auto found = providers_.find(sender);
+  return found == providers_.end() ? std::string() : found->second;
+}
+
+Status FabricSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   if (!choice_.on) return FailedPreconditionError("this receiver's --fabric is off");
   DWS_ASSIGN_OR_RETURN(const Connect connect, Connector());
-  DWS_ASSIGN_OR_RETURN(const RemoteLoan loan, ask());
-  name = std::string(ToString(loan.region.provider));
+  SyncLink& link = links_.link(piece);
+  DWS_ASSIGN_OR_RETURN(const RemoteLoan loan, link.OpenFabric(piece.target, piece.rank));
+  const std::string provider(ToString(loan.region.provider));
+  {
+    MutexLock lock(mutex_);
+    providers_[piece.of().sender] = provider;
+  }
   if (!choice_.Allows(loan.region.provider)) {
     return FailedPreconditionError("the sender's provider is {}, this receiver's --fabric is {}",
-                                   name, choice_.only ? ToString(*choice_.only) : "auto");
+                                   provider, choice_.only ? ToString(*choice_.only) : "auto");
   }
   const SnapshotPlaces places(assembly.layout());
   if (loan.region.size != places.size_bytes()) {
@@ -47,7 +58,7 @@ Status FabricWay::Read(const Ask& ask, WeightVersion version, FullAssembly& asse
   TimePoint renew_at = clock_.Now() + loan.lease / 2;
   const auto going_on = [&]() -> Status {
     if (clock_.Now() < renew_at) return OkStatus();
-    DWS_ASSIGN_OR_RETURN(const RemoteLoan again, ask());
+    DWS_ASSIGN_OR_RETURN(const RemoteLoan again, link.OpenFabric(piece.target, piece.rank));
     if (again.region != loan.region) {
       return UnavailableError("the sender lends another snapshot now");
     }
@@ -60,7 +71,7 @@ Status FabricWay::Read(const Ask& ask, WeightVersion version, FullAssembly& asse
       const std::unique_ptr<RemoteMemory> remote,
       connect(loan.region,
               {.local = buffers.Local(), .timeout = kTimeout, .pieces_max = kPiecesMax}));
-  return ReadRemoteSnapshot(*remote, places, version, going_on, buffers, assembly);
+  return ReadRemoteSnapshot(*remote, places, piece.target.version, going_on, buffers, assembly);
 }
 
 }  // namespace dws

@@ -1,5 +1,5 @@
 // Reads only header and manifest, so that an object larger than memory stays in its file.
-#include "receiver_daemon/spool/fetched_object.h"
+#include "common/spool/fetched_object.h"
 
 #include <cstddef>
 

@@ -7,8 +7,8 @@
 #include "common/delta/objects/object_part.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/layout.h"
-#include "receiver_daemon/spool/spool.h"
-#include "receiver_daemon/spool/spooled_frame.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
 
 namespace dws {
 

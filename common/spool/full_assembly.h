@@ -11,7 +11,7 @@
 
 #include "common/base/status.h"
 #include "common/model/block_range.h"
-#include "receiver_daemon/spool/fetched_full.h"
+#include "common/spool/fetched_full.h"
 
 namespace dws {
 
@@ -23,7 +23,10 @@ class FullAssembly {
   static Result<std::unique_ptr<FullAssembly>> Create(const FullWant& want, Spool::Options options);
 
   const RankLayout& layout() const { return want_.layout; }
+  std::span<const RankSlice> slices() const { return want_.slices; }
   const EarlyVersion* early() const { return want_.early; }
+  // Whether the caller still wants it; reads ask before they begin something long.
+  bool wanted() const { return !wanted_ || wanted_(); }
   // FullWant's, if it has one.
   void Refuse(const Status& reason) const {
     if (want_.refuse != nullptr) (*want_.refuse)(reason);

@@ -1,5 +1,5 @@
 // Digests are kept by block, because a block may come more than once.
-#include "receiver_daemon/spool/full_assembly.h"
+#include "common/spool/full_assembly.h"
 
 #include <algorithm>
 #include <utility>

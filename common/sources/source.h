@@ -1,0 +1,119 @@
+// A place that may have bytes of a version: the memory of a sender, its connection, a folder. The
+// chain (source_chain.h) asks one source after the other; what they return is proved by digests, so a
+// source may be wrong, slow or half right.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/delta/objects/object_part.h"
+#include "common/delta/squash.h"
+#include "common/spool/full_assembly.h"
+#include "common/spool/spool.h"
+#include "common/spool/spooled_frame.h"
+#include "common/sync_state/subscription_state.h"
+
+namespace dws {
+
+// What is asked for is of one trainer rank, at the target's version.
+struct Piece {
+  const SyncTarget& target;
+  TrainerRank rank;
+
+  const SyncTarget::Rank& of() const { return target.ranks[rank.value()]; }
+};
+
+enum class Content : uint8_t {
+  kDelta,  // a delta object, or the part of it with some slices
+  kFull,   // full tensors
+};
+// "delta", "full".
+inline std::string_view ToString(Content content) {
+  return content == Content::kDelta ? "delta" : "full";
+}
+
+// Which delta is wanted. Refers to objects that its maker owns.
+struct DeltaWant {
+  WeightVersion base;
+  const SliceSelection& slices;
+  // What the engine holds as `base`, for a source that composes deltas; null: it can compose only
+  // those that need no weights. Used by the caller's thread.
+  const OldWeights* old = nullptr;
+  // The caller has this many bytes at the beginning: a source may return zeros in their place.
+  uint64_t skip_bytes = 0;
+};
+
+// What a source has of a delta.
+struct DeltaRead {
+  // The object base -> target.version, or the part of it with the frames of the wanted slices, as the
+  // source likes: ParseObject takes both. None: the source does not have it.
+  std::optional<Spool> object;
+  std::string why;  // it does not have it
+  // If set, the chain calls it with the object that a later source brings, or destroys it.
+  std::function<void(const Spool& object)> keep;
+};
+
+// Fetched frames of a version that is still captured wait in memory: at most so many bytes.
+inline constexpr uint64_t kEarlyWaitingBytesMax = uint64_t{17} << 20;
+
+// Takes frames of a delta that is still captured, some at a time: their spool ends with the call. An
+// error ends the transfer with it.
+using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, const Spool& spool)>;
+
+// Threads: safe from any. Reads block until they are done, failed or cancelled.
+//
+// Errors of all reads: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: the version is not
+// available, or no longer. DATA_LOSS: what arrived is damaged. CANCELLED: the receiver stops, or the
+// bytes are no longer wanted. RESOURCE_EXHAUSTED: there is no room for them here.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  // One word: a label of metrics, a name in status, logs and flags.
+  virtual std::string_view name() const = 0;
+  virtual bool brings(Content content) const = 0;
+
+  virtual Result<DeltaRead> ReadDelta(const Piece& /*piece*/, const DeltaWant& /*want*/,
+                                      const Spool::Options& /*spool*/) {
+    return DeltaRead{.object = std::nullopt, .why = "has no deltas", .keep = {}};
+  }
+  // Fills what is missing in `assembly`, as far as it can: OK does not say that nothing is missing.
+  // What came before an error stays.
+  virtual Status ReadFull(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
+    return FailedPreconditionError("has no full tensors");
+  }
+  // Whether full tensors are read from a sender's memory, which its next capture changes: what one
+  // such source finds changed, another one will not find either.
+  virtual bool reads_memory() const { return false; }
+
+  // Whether it can read the version while its sender captures it, and whether that is worth it.
+  virtual bool reads_captures(Content /*content*/, const Piece& /*piece*/) const { return false; }
+  // The delta of a version that is captured: `take` gets the frames of the wanted slices on the
+  // caller's thread, those of a slice in ascending order; nothing proves them yet. Returns the
+  // object's header and manifest once the version is published. `spool`: of the frames that wait to
+  // be taken; `wanted` of it is called often. ABORTED: the version was given up. Errors of `take`.
+  virtual Result<std::vector<std::byte>> ReadDeltaCapture(const Piece& /*piece*/,
+                                                          const DeltaWant& /*want*/,
+                                                          const Spool::Options& /*spool*/,
+                                                          const FrameTaker& /*take*/) {
+    return AbortedError("deltas are read when they are published");
+  }
+  // Fills what the capture of `assembly.early()` has brought, again and again until it ends.
+  virtual Status ReadFullCapture(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
+    return OkStatus();
+  }
+
+  // What status adds to the name for that sender, as a fabric's provider; may be empty.
+  virtual std::string detail(SenderIndex /*sender*/) const { return {}; }
+  // The version was rejected: what is kept of it here may be damaged.
+  virtual void Refused(const Piece& /*piece*/) {}
+};
+
+}  // namespace dws

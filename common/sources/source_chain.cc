@@ -1,0 +1,318 @@
+// A source that is passed over may have brought a part of the full tensors. Slices that are complete
+// are compared with their digests after each source; a slice that several sources have filled is
+// compared when the last of them has.
+#include "common/sources/source_chain.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "common/base/check.h"
+#include "common/base/log/log.h"
+
+namespace dws {
+namespace {
+
+// How often the chain looks whether the capture of a version has ended: each time after twice as long.
+constexpr Duration kCapturePollMin = std::chrono::milliseconds(1);
+constexpr Duration kCapturePollMax = std::chrono::milliseconds(64);
+
+uint64_t MissingBytes(const FullAssembly& assembly) {
+  uint64_t bytes = 0;
+  for (const BlockRange& range : assembly.Missing()) bytes += SizeBytes(assembly.layout(), range);
+  return bytes;
+}
+
+// OK, or which slices had to be dropped.
+Status DropWrong(FullAssembly& assembly) {
+  const std::vector<RankSlice> wrong = assembly.DropWrong();
+  if (wrong.empty()) return OkStatus();
+  return DataLossError("{} slices are not as published, the first is of '{}'", wrong.size(),
+                       assembly.layout().tensor(wrong[0]).name);
+}
+
+}  // namespace
+
+struct SourceChain::Transfer {
+  const Piece& piece;
+  const Content content;
+  const uint64_t wanted_bytes = 0;               // of full tensors
+  std::map<const Source*, uint64_t> bytes = {};  // that came
+  std::string reason = {};                       // why not from the sources before
+  bool memory_read = false;                      // as it is: what is missing there has changed
+
+  SenderIndex sender() const { return piece.of().sender; }
+  void Came(const Source& source, uint64_t missing_before, uint64_t missing) {
+    // Nothing came if slices were dropped of which other sources had brought a part.
+    if (missing < missing_before) bytes[&source] += missing_before - missing;
+  }
+  void Passed(const Source& source, std::string_view why) {
+    if (!reason.empty()) reason += "; ";
+    reason += fmt::format("{}: {}", source.name(), why);
+  }
+};
+
+SourceChain::SourceChain(std::vector<Source*> sources, Options options)
+    : sources_(std::move(sources)), options_(std::move(options)) {
+  for (const Source* const source : sources_) DWS_CHECK(source != nullptr);
+}
+
+bool SourceChain::Sleep(Duration time) {
+  if (options_.cancellation != nullptr) return options_.cancellation->Sleep(time);
+  Cancellation never;
+  return never.Sleep(time);
+}
+
+bool SourceChain::MayRead(Content content, const Source& source) const {
+  if (!source.brings(content)) return false;
+  return content == Content::kDelta || !options_.only_full.has_value() ||
+         source.name() == *options_.only_full;
+}
+
+std::vector<Source*> SourceChain::Candidates(Content content) const {
+  std::vector<Source*> found;
+  for (Source* const source : sources_) {
+    if (MayRead(content, *source)) found.push_back(source);
+  }
+  return found;
+}
+
+void SourceChain::PassedOver(const Source& source, Transfer& transfer, const Status& why) {
+  transfer.Passed(source, Message(why));
+  {
+    MutexLock lock(mutex_);
+    if (!failing_.emplace(&source, transfer.content).second) return;
+  }
+  LogWarning("source_passed_over", {{"version", transfer.piece.target.version.value()},
+                                    {"rank", transfer.piece.rank.value()},
+                                    {"content", ToString(transfer.content)},
+                                    {"source", source.name()},
+                                    {"reason", Message(why)}});
+}
+
+Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
+                                 const Spool::Options& spool) {
+  const PulseWait wait(options_.pulse);
+  Transfer transfer{.piece = piece, .content = Content::kDelta};
+  std::vector<std::function<void(const Spool&)>> keepers;
+  Status last = AbortedError("no source has deltas");
+  for (Source* const source : Candidates(Content::kDelta)) {
+    if (cancelled()) return CancelledError("the receiver is shutting down");
+    Result<DeltaRead> read = source->ReadDelta(piece, want, spool);
+    if (!read.ok()) {
+      last = read.status();
+      if (absl::IsCancelled(last) || absl::IsResourceExhausted(last)) return last;
+      PassedOver(*source, transfer, last);
+      continue;
+    }
+    if (read->keep) keepers.push_back(std::move(read->keep));
+    if (!read->object.has_value()) {
+      last = AbortedError("{}: {}", source->name(), read->why);
+      transfer.Passed(*source, read->why);
+      continue;
+    }
+    DWS_CHECK(read->object->size_bytes() >= want.skip_bytes);
+    transfer.bytes[source] = read->object->size_bytes() - want.skip_bytes;
+    for (const auto& keep : keepers) keep(*read->object);
+    Note(transfer);
+    return *std::move(read->object);
+  }
+  return last;
+}
+
+Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
+                             FullAssembly& assembly) {
+  const uint64_t before = MissingBytes(assembly);
+  Status read = source.ReadFull(transfer.piece, assembly);
+  if (absl::IsCancelled(read)) return read;
+  const Status right = DropWrong(assembly);
+  if (read.ok() && !right.ok() && last && !source.reads_memory()) {
+    // What other sources have brought of these slices may be wrong. Now all of it comes from here:
+    // what is still wrong then is the sender's, and the caller finds it.
+    LogWarning("full_slices_again", {{"source", source.name()}, {"reason", Message(right)}});
+    transfer.Passed(source, Message(right));
+    read = source.ReadFull(transfer.piece, assembly);
+  } else if (read.ok()) {
+    read = right;
+  }
+  transfer.Came(source, before, MissingBytes(assembly));
+  transfer.memory_read = transfer.memory_read || (read.ok() && source.reads_memory());
+  if (read.ok() && assembly.missing_blocks() > 0) {
+    return UnavailableError(
+        "{} blocks are missing: {}", assembly.missing_blocks(),
+        source.reads_memory() ? "the trainer has changed them since" : "it did not bring them");
+  }
+  return read;
+}
+
+Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
+                                      Spool::Options spool) {
+  const PulseWait wait(options_.pulse);
+  DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(spool)));
+  Transfer transfer{
+      .piece = piece, .content = Content::kFull, .wanted_bytes = MissingBytes(*assembly)};
+  if (want.early != nullptr) DWS_RETURN_IF_ERROR(ReadCapture(transfer, *assembly));
+  const std::vector<Source*> candidates = Candidates(Content::kFull);
+  Status last = AbortedError("no source has full tensors");
+  for (Source* const source : candidates) {
+    if (assembly->missing_blocks() == 0) break;
+    if (cancelled()) return CancelledError("the receiver is shutting down");
+    if (source->reads_memory() && transfer.memory_read) continue;
+    last = ReadFull(*source, source == candidates.back(), transfer, *assembly);
+    if (last.ok()) break;
+    if (absl::IsCancelled(last)) return last;
+    if (source->reads_memory() && options_.only_full.has_value()) {
+      return Missed(*source, transfer, *assembly, last);
+    }
+    if (source == candidates.back()) return last;
+    PassedOver(*source, transfer, last);
+  }
+  if (assembly->missing_blocks() > 0) return last;
+  Note(transfer);
+  return assembly->Finish();
+}
+
+// Blocks of this version that are here may be those of an attempt to capture it that was given up. The
+// digests show it.
+Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
+  const EarlyVersion& early = *assembly.early();
+  const uint64_t before = MissingBytes(assembly);
+  const Source* by = nullptr;
+  for (Source* const source : Candidates(Content::kFull)) {
+    // A better source that reads what is published is worth waiting for.
+    if (!source->reads_captures(Content::kFull, transfer.piece)) break;
+    const Status read = source->ReadFullCapture(transfer.piece, assembly);
+    if (absl::IsCancelled(read)) return read;
+    if (!read.ok()) continue;  // its reason is told when the rest is read
+    by = source;
+    break;
+  }
+  Duration poll = kCapturePollMin;
+  while (early.stage() == EarlyVersion::Stage::kCapturing) {
+    if (!Sleep(poll)) return CancelledError("the receiver is shutting down");
+    poll = std::min(2 * poll, kCapturePollMax);
+  }
+  if (early.stage() == EarlyVersion::Stage::kGone) {
+    return UnavailableError("version {} was not published, or its capture did not go on",
+                            transfer.piece.target.version.value());
+  }
+  DWS_RETURN_IF_ERROR(early.describe());
+  const Status right = DropWrong(assembly);
+  if (by == nullptr) return OkStatus();
+  if (!right.ok()) transfer.Passed(*by, Message(right));
+  transfer.Came(*by, before, MissingBytes(assembly));
+  return OkStatus();
+}
+
+Status SourceChain::Missed(const Source& source, const Transfer& transfer,
+                           const FullAssembly& assembly, const Status& why) {
+  const SenderIndex sender = transfer.sender();
+  const auto brought = transfer.bytes.find(&source);
+  const Status missed = MakeStatus(
+      absl::IsDataLoss(why) ? why.code() : absl::StatusCode::kUnavailable,
+      fmt::format("full tensors of {} may come by {} only, which brought {} of {} bytes of version "
+                  "{}: {}",
+                  sender.value() < options_.senders.size() ? options_.senders[sender.value()] : "",
+                  source.name(), brought != transfer.bytes.end() ? brought->second : 0,
+                  transfer.wanted_bytes, transfer.piece.target.version.value(), Message(why)));
+  assembly.Refuse(missed);
+  std::string detail = source.detail(sender);
+  MutexLock lock(mutex_);
+  Last& last = last_[{sender, Content::kFull}];
+  last.detail = std::move(detail);
+  last.reason = std::string(Message(missed));
+  return UnavailableError("{}", last.reason);
+}
+
+bool SourceChain::reads_captures(Content content, const Piece& piece) const {
+  for (const Source* const source : sources_) {
+    if (!MayRead(content, *source)) continue;
+    if (source->reads_captures(content, piece)) return true;
+    if (content == Content::kFull) return false;  // as ReadCapture
+  }
+  return false;
+}
+
+Result<std::vector<std::byte>> SourceChain::DeltaCapture(const Piece& piece, const DeltaWant& want,
+                                                         const Spool::Options& spool,
+                                                         const FrameTaker& take) {
+  std::optional<PulseWait> wait(options_.pulse);
+  uint64_t bytes = 0;
+  const auto taken = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
+    wait.reset();  // that is work
+    bytes += arrived.size_bytes();
+    const Status status = take(frames, arrived);
+    wait.emplace(options_.pulse);
+    return status;
+  };
+  for (Source* const source : Candidates(Content::kDelta)) {
+    if (!source->reads_captures(Content::kDelta, piece)) continue;
+    auto head = source->ReadDeltaCapture(piece, want, spool, taken);
+    Transfer transfer{.piece = piece, .content = Content::kDelta};
+    transfer.bytes[source] = bytes + (head.ok() ? head->size() : 0);
+    if (head.ok()) {
+      Note(transfer);
+    } else {
+      MutexLock lock(mutex_);
+      bytes_[{source, Content::kDelta}] += bytes;
+    }
+    return head;
+  }
+  return AbortedError("deltas are read when they are published");
+}
+
+void SourceChain::Refused(const Piece& piece) {
+  for (Source* const source : sources_) source->Refused(piece);
+}
+
+void SourceChain::Note(const Transfer& transfer) {
+  const SenderIndex sender = transfer.sender();
+  const Source* most = nullptr;
+  for (const auto& [source, bytes] : transfer.bytes) {
+    if (most == nullptr || bytes > transfer.bytes.at(most)) most = source;
+  }
+  if (most == nullptr) return;
+  Last now{.source = std::string(most->name()),
+           .detail = most->detail(sender),
+           .reason = transfer.reason};
+  MutexLock lock(mutex_);
+  for (const auto& [source, bytes] : transfer.bytes) {
+    bytes_[{source, transfer.content}] += bytes;
+    if (bytes > 0) failing_.erase({source, transfer.content});
+  }
+  Last& last = last_[{sender, transfer.content}];
+  // Deltas come with each version: who brings them may change each time.
+  const bool news = transfer.content == Content::kFull &&
+                    (last.source != now.source || last.reason != now.reason);
+  last = std::move(now);
+  if (!news) return;
+  LogInfo("full_source",
+          {{"sender", sender.value() < options_.senders.size() ? options_.senders[sender.value()]
+                                                               : std::string()},
+           {"source", last.source},
+           {"detail", last.detail},
+           {"reason", last.reason}});
+}
+
+SourceChain::Last SourceChain::last(SenderIndex sender, Content content) const {
+  MutexLock lock(mutex_);
+  const auto found = last_.find({sender, content});
+  return found == last_.end() ? Last() : found->second;
+}
+
+std::vector<SourceChain::Total> SourceChain::totals() const {
+  MutexLock lock(mutex_);
+  std::vector<Total> totals;
+  for (const Source* const source : sources_) {
+    for (const Content content : {Content::kDelta, Content::kFull}) {
+      if (!source->brings(content)) continue;
+      const auto found = bytes_.find({source, content});
+      totals.push_back({.source = source->name(),
+                        .content = content,
+                        .bytes = found == bytes_.end() ? 0 : found->second});
+    }
+  }
+  return totals;
+}
+
+}  // namespace dws

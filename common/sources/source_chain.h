@@ -1,0 +1,100 @@
+// The one way for bytes: asks the sources of a version in their order until everything that is wanted
+// has come, and tells who brought how much and why the others were passed over.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/threads/cancellation.h"
+#include "common/base/threads/mutex.h"
+#include "common/base/threads/pulse.h"
+#include "common/sources/source.h"
+
+namespace dws {
+
+// Lifecycle: as long as the sources. Threads: safe from any. Errors: those of Source.
+class SourceChain {
+ public:
+  struct Options {
+    std::vector<std::string> senders = {};  // by SenderIndex, for messages
+    // The only source of full tensors that may be used, by name; none: all. Where it reads a sender's
+    // memory and does not bring everything, the transfer fails and the sender is told
+    // (FullWant::refuse): a newer version may come by it.
+    std::optional<std::string> only_full = std::nullopt;
+    Pulse* pulse = nullptr;                // waits while a source is read; may be null
+    Cancellation* cancellation = nullptr;  // ends all transfers, present and future; may be null
+  };
+  // How what came last from a sender has come.
+  struct Last {
+    std::string source;  // that brought most of it; empty: nothing came yet
+    std::string detail;  // Source::detail
+    std::string reason;  // why it did not come from an earlier source; empty: it was the first
+  };
+  struct Total {
+    std::string_view source;
+    Content content;
+    uint64_t bytes;
+  };
+
+  // `sources`: best first. The last one of full tensors is asked again, once, for slices that turn
+  // out to be wrong.
+  SourceChain(std::vector<Source*> sources, Options options);
+
+  // A delta object, or the part of it with the wanted slices.
+  Result<Spool> Delta(const Piece& piece, const DeltaWant& want, const Spool::Options& spool);
+  // Full tensors. Complete slices that are not as published are read again.
+  Result<FetchedFull> Full(const Piece& piece, const FullWant& want, Spool::Options spool);
+
+  // Whether a version can be read while it is captured, and that is worth it.
+  bool reads_captures(Content content, const Piece& piece) const;
+  // As Source::ReadDeltaCapture, of the first source that reads captures.
+  Result<std::vector<std::byte>> DeltaCapture(const Piece& piece, const DeltaWant& want,
+                                              const Spool::Options& spool, const FrameTaker& take);
+
+  // The version was rejected.
+  void Refused(const Piece& piece);
+
+  Last last(SenderIndex sender, Content content) const;
+  // What each source that can bring some has brought since the start, in their order.
+  std::vector<Total> totals() const;
+
+ private:
+  struct Transfer;
+
+  bool MayRead(Content content, const Source& source) const;
+  std::vector<Source*> Candidates(Content content) const;
+  // Reads a source of full tensors and drops the slices that turn out to be wrong; the last source
+  // brings them again. OK: nothing is missing.
+  Status ReadFull(Source& source, bool last, Transfer& transfer, FullAssembly& assembly);
+  // Of a version that is captured: what its capture brings until it ends. Then the version is
+  // published and described. UNAVAILABLE: it is gone.
+  Status ReadCapture(Transfer& transfer, FullAssembly& assembly);
+  // The only source that may be used has failed because of `why`.
+  Status Missed(const Source& source, const Transfer& transfer, const FullAssembly& assembly,
+                const Status& why);
+  void PassedOver(const Source& source, Transfer& transfer, const Status& why);
+  void Note(const Transfer& transfer);
+  bool cancelled() const {
+    return options_.cancellation != nullptr && options_.cancellation->cancelled();
+  }
+  bool Sleep(Duration time);
+
+  const std::vector<Source*> sources_;
+  const Options options_;
+  mutable Mutex mutex_;
+  std::map<std::pair<SenderIndex, Content>, Last> last_ GUARDED_BY(mutex_);
+  std::map<std::pair<const Source*, Content>, uint64_t> bytes_ GUARDED_BY(mutex_);
+  // Whose failure is logged, until they bring something.
+  std::set<std::pair<const Source*, Content>> failing_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws

@@ -1,0 +1,68 @@
+// A shared directory as a source beside connections to senders: versions are announced and
+// acknowledged over the connections, their bytes are read from the directory if they are there in
+// time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/threads/cancellation.h"
+#include "common/base/threads/mutex.h"
+#include "common/sources/source.h"
+#include "common/transport/shared_fs/visibility_hook.h"
+#include "receiver_daemon/transfer/shared/shared_source.h"
+
+namespace dws {
+
+// Lifecycle: of its own, nothing to start. Threads: safe from any, one at a time for each rank.
+class SharedDirSource final : public Source {
+ public:
+  struct Options {
+    std::string root;
+    std::string job_id;
+    uint32_t ranks = 1;  // trainer ranks that the directory may have
+    shared::Key key;
+    ThreadPool* pool = nullptr;  // not owned; never null
+    Duration poll = limits::kSharedPollDefault;
+    Duration visible_wait = limits::kSharedVisibleWait;
+    shared::VisibilityHook before_read = {};
+    bool before_read_required = false;  // while it fails, nothing is read here
+  };
+
+  // `files` and `cancellation` outlive it; `cancellation` ends reads, present and future.
+  SharedDirSource(Options options, FileSystem& files, Cancellation& cancellation);
+
+  std::string_view name() const override { return kSharedDirName; }
+  bool brings(Content) const override { return true; }
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& spool) override;
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
+
+ private:
+  struct Rank {
+    std::unique_ptr<SharedSource> source;
+    bool late = false;  // the last version was not there in time: not waited for
+  };
+
+  // Whether somebody still waits for the bytes.
+  using Wanted = std::function<bool()>;
+  // The directory, once it has the target's version. UNAVAILABLE: it has not got it in time.
+  Result<SharedSource*> Await(const Piece& piece, const Wanted& wanted);
+  // `late`: at most once a minute. False: nothing may be read, because the command is required and
+  // its last run failed.
+  bool RunHook(WeightVersion version, bool late, const Wanted& wanted);
+
+  const Options options_;
+  Cancellation& cancellation_;
+  std::vector<Rank> ranks_;
+  Mutex hook_mutex_;  // one command at a time
+  Mutex mutex_;
+  TimePoint hook_not_before_ GUARDED_BY(mutex_);  // where the directory is late
+  bool hook_failed_ GUARDED_BY(mutex_) = false;   // its last run
+};
+
+}  // namespace dws

@@ -1,0 +1,22 @@
+// An object is taken out of the member's cache: a version that is given up is fetched the next time.
+#include "receiver_daemon/transfer/sources/broadcast_source.h"
+
+#include "receiver_daemon/transfer/grpc/sync_link.h"
+
+namespace dws {
+
+Result<DeltaRead> BroadcastSource::ReadDelta(const Piece& piece, const DeltaWant& want,
+                                             const Spool::Options& spool) {
+  BroadcastMember* const member = links_.link(piece).broadcasts();
+  if (member == nullptr) {
+    return DeltaRead{.object = {}, .why = "this sender's are not joined", .keep = {}};
+  }
+  const auto bytes = member->Take(
+      {.stream = piece.target.stream, .base = want.base, .version = piece.target.version},
+      spool.wanted);
+  if (!bytes.has_value()) return DeltaRead{.object = {}, .why = "did not arrive", .keep = {}};
+  DWS_ASSIGN_OR_RETURN(Spool object, SpoolOf(*bytes, spool));
+  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+}
+
+}  // namespace dws

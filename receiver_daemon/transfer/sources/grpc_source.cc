@@ -1,0 +1,52 @@
+// What comes over the connection tells how fast it is, and so which encoding to ask for next.
+#include "receiver_daemon/transfer/sources/grpc_source.h"
+
+#include "receiver_daemon/transfer/grpc/sync_link.h"
+
+namespace dws {
+
+Result<DeltaRead> GrpcSource::ReadDelta(const Piece& piece, const DeltaWant& want,
+                                        const Spool::Options& spool) {
+  SyncLink& link = links_.link(piece);
+  const SyncTarget& target = piece.target;
+  const TimePoint began = clock_.Now();
+  DWS_ASSIGN_OR_RETURN(Spool object, link.fetcher(target, piece.rank)
+                                         .Object(target.stream, want.base, target.version,
+                                                 link.speed().Choose(profile_), want.slices,
+                                                 want.skip_bytes, spool));
+  link.speed().Add(object.size_bytes() - want.skip_bytes, clock_.Now() - began);
+  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+}
+
+Status GrpcSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
+  SyncLink& link = links_.link(piece);
+  uint64_t bytes = 0;
+  for (const BlockRange& range : assembly.Missing()) bytes += SizeBytes(assembly.layout(), range);
+  const TimePoint began = clock_.Now();
+  DWS_RETURN_IF_ERROR(link.fetcher(piece.target, piece.rank)
+                          .Full(piece.target.stream, piece.target.version, assembly));
+  link.speed().Add(bytes, clock_.Now() - began);
+  return OkStatus();
+}
+
+bool GrpcSource::reads_captures(Content content, const Piece& piece) const {
+  return content == Content::kFull || links_.link(piece).early_deltas();
+}
+
+Result<std::vector<std::byte>> GrpcSource::ReadDeltaCapture(const Piece& piece,
+                                                            const DeltaWant& want,
+                                                            const Spool::Options& spool,
+                                                            const FrameTaker& take) {
+  SyncLink& link = links_.link(piece);
+  return link.fetcher(piece.target, piece.rank)
+      .ObjectEarly(piece.target, piece.rank, want, link.speed().Choose(profile_), spool,
+                   link.speed(), take);
+}
+
+Status GrpcSource::ReadFullCapture(const Piece& piece, FullAssembly& assembly) {
+  return links_.link(piece)
+      .fetcher(piece.target, piece.rank)
+      .FullEarly(piece.target.stream, piece.target.version, assembly);
+}
+
+}  // namespace dws

@@ -1,0 +1,37 @@
+// Bytes over the connection to their sender: deltas in the encoding that suits the link's speed, and
+// full tensors; both while the sender captures them, too.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/model/delta_profile.h"
+#include "common/sources/source.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
+
+namespace dws {
+
+// A transfer that breaks is resumed.
+class GrpcSource final : public Source {
+ public:
+  // `links` and `clock` outlive it.
+  GrpcSource(SyncLinks& links, ProfileChoice profile, const Clock& clock)
+      : links_(links), profile_(profile), clock_(clock) {}
+
+  std::string_view name() const override { return "grpc"; }
+  bool brings(Content) const override { return true; }
+  Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
+                              const Spool::Options& spool) override;
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
+  // Deltas: from senders whose link fetches them early.
+  bool reads_captures(Content content, const Piece& piece) const override;
+  Result<std::vector<std::byte>> ReadDeltaCapture(const Piece& piece, const DeltaWant& want,
+                                                  const Spool::Options& spool,
+                                                  const FrameTaker& take) override;
+  Status ReadFullCapture(const Piece& piece, FullAssembly& assembly) override;
+
+ private:
+  SyncLinks& links_;
+  const ProfileChoice profile_;
+  const Clock& clock_;
+};
+
+}  // namespace dws

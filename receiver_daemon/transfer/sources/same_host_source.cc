@@ -1,0 +1,40 @@
+// While a version is captured, its blocks are read as the stamps say that they are there.
+#include "receiver_daemon/transfer/sources/same_host_source.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "receiver_daemon/transfer/grpc/sync_link.h"
+#include "receiver_daemon/transfer/same_host/snapshot_reader.h"
+
+namespace dws {
+namespace {
+
+// How often the stamps are read: each time after twice as long, if there was nothing new.
+constexpr Duration kPollMin = std::chrono::milliseconds(1);
+constexpr Duration kPollMax = std::chrono::milliseconds(64);
+
+}  // namespace
+
+Status SameHostSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
+  DWS_ASSIGN_OR_RETURN(const MappedSnapshot snapshot,
+                       links_.link(piece).MapSnapshot(piece.target, piece.rank, assembly.layout()));
+  return ReadSnapshot(*snapshot, piece.target.version, assembly, pool_);
+}
+
+Status SameHostSource::ReadFullCapture(const Piece& piece, FullAssembly& assembly) {
+  SyncLink& link = links_.link(piece);
+  DWS_ASSIGN_OR_RETURN(const MappedSnapshot snapshot,
+                       link.MapSnapshot(piece.target, piece.rank, assembly.layout()));
+  Duration wait = kPollMin;
+  while (assembly.early()->stage() == EarlyVersion::Stage::kCapturing) {
+    const uint64_t missing = assembly.missing_blocks();
+    if (missing == 0) break;
+    DWS_RETURN_IF_ERROR(ReadSnapshot(*snapshot, piece.target.version, assembly, pool_, true));
+    wait = assembly.missing_blocks() < missing ? kPollMin : std::min(2 * wait, kPollMax);
+    if (!link.Wait(wait)) return CancelledError("the receiver is shutting down");
+  }
+  return OkStatus();
+}
+
+}  // namespace dws

@@ -1,0 +1,28 @@
+// Full tensors from the memory of a sender on this host, which this process maps.
+#pragma once
+
+#include "common/base/threads/thread_pool.h"
+#include "common/sources/source.h"
+#include "receiver_daemon/transfer/grpc/sync_links.h"
+
+namespace dws {
+
+class SameHostSource final : public Source {
+ public:
+  // `pool` copies. Both outlive it.
+  SameHostSource(SyncLinks& links, ThreadPool& pool) : links_(links), pool_(pool) {}
+
+  std::string_view name() const override { return "same-host"; }
+  bool brings(Content content) const override { return content == Content::kFull; }
+  bool reads_memory() const override { return true; }
+  // Errors, too: HostSnapshot::Open's.
+  Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
+  bool reads_captures(Content content, const Piece&) const override { return brings(content); }
+  Status ReadFullCapture(const Piece& piece, FullAssembly& assembly) override;
+
+ private:
+  SyncLinks& links_;
+  ThreadPool& pool_;
+};
+
+}  // namespace dws

@@ -1,0 +1,355 @@
+// The order of sources, what one leaves to the next, and what is told about it.
+#include "common/sources/source_chain.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/block_range.h"
+
+namespace dws {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr uint64_t kBlockBytes = uint64_t{limits::kBlockElements} * 2;
+
+// Two tensors of two blocks each.
+RankLayout Layout() {
+  auto layout = RankLayout::Create(
+      {Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {131'072}, .cuts = {}}),
+       Shard::Whole({.name = "b", .dtype = DType::kBF16, .shape = {131'072}, .cuts = {}})});
+  REQUIRE(layout.ok());
+  return *std::move(layout);
+}
+
+std::vector<std::byte> Bytes(const BlockRange& block) {
+  return std::vector<std::byte>(
+      kBlockBytes, static_cast<std::byte>(1 + 2 * block.slice.value() + block.first_block));
+}
+
+// A source that does as the test says, and counts what it is asked.
+class Scripted final : public Source {
+ public:
+  explicit Scripted(std::string name, bool memory = false)
+      : name_(std::move(name)), memory_(memory) {}
+
+  std::string_view name() const override { return name_; }
+  bool brings(Content) const override { return true; }
+  bool reads_memory() const override { return memory_; }
+  bool reads_captures(Content, const Piece&) const override { return captures; }
+  Result<DeltaRead> ReadDelta(const Piece&, const DeltaWant&,
+                              const Spool::Options& options) override {
+    ++asked;
+    DWS_RETURN_IF_ERROR(fails);
+    DeltaRead read{.object = {}, .why = "not here", .keep = {}};
+    if (keeps) {
+      read.keep = [this, held = std::shared_ptr<int>(&held_, [this](int*) { ++released; })](
+                      const Spool& object) { kept += object.size_bytes(); };
+    }
+    if (delta_bytes == 0) return read;
+    Spool spool(options);
+    DWS_RETURN_IF_ERROR(spool.Append(std::vector<std::byte>(delta_bytes)));
+    read.object = std::move(spool);
+    return read;
+  }
+  Status ReadFull(const Piece&, FullAssembly& assembly) override {
+    ++asked;
+    return Fill(assembly);
+  }
+  Status ReadFullCapture(const Piece&, FullAssembly& assembly) override {
+    ++captured;
+    return Fill(assembly);
+  }
+  void Refused(const Piece&) override { ++refused; }
+  std::string detail(SenderIndex) const override { return "detail of " + name_; }
+
+  size_t delta_bytes = 0;  // 0: it does not have the delta
+  bool keeps = false;
+  size_t blocks_max = SIZE_MAX;  // that it brings each time
+  std::function<bool(const BlockRange&)> lies = [](const BlockRange&) { return false; };
+  bool captures = false;
+  Status fails;  // after it has brought what it brings
+
+  int asked = 0;
+  int captured = 0;
+  int refused = 0;
+  int released = 0;
+  uint64_t kept = 0;
+
+ private:
+  Status Fill(FullAssembly& assembly) {
+    size_t brought = 0;
+    for (const BlockRange& range : assembly.Missing()) {
+      for (uint32_t i = 0; i < range.block_count && brought < blocks_max; ++i, ++brought) {
+        const BlockRange block{
+            .slice = range.slice, .first_block = range.first_block + i, .block_count = 1};
+        std::vector<std::byte> bytes = Bytes(block);
+        if (lies(block)) bytes[7] ^= std::byte{1};
+        DWS_RETURN_IF_ERROR(assembly.Take(block, bytes));
+      }
+    }
+    return fails;
+  }
+
+  const std::string name_;
+  const bool memory_;
+  int held_ = 0;
+};
+
+struct Case {
+  Case() {
+    target.version = WeightVersion(7);
+    target.ranks.push_back({.sender = SenderIndex(0), .nonce = 1});
+    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
+      slices.emplace_back(s);
+      Digest digest;
+      for (uint32_t b = 0; b < 2; ++b) {
+        digest += DigestBytes(Bytes({.slice = RankSlice(s), .first_block = b, .block_count = 1}),
+                              layout.slice(RankSlice(s)).BlockFirstWord(b));
+      }
+      expected.push_back(digest);
+    }
+  }
+
+  SourceChain Chain(std::vector<Source*> sources, std::optional<std::string> only = {}) {
+    return SourceChain(std::move(sources), {.senders = {"trainer-0:7700"},
+                                            .only_full = std::move(only),
+                                            .cancellation = &cancellation});
+  }
+  Result<Spool> Delta(SourceChain& chain) {
+    return chain.Delta(piece, {.base = WeightVersion(6), .slices = all}, options);
+  }
+  Status Full(SourceChain& chain, const EarlyVersion* early = nullptr) {
+    const auto full = chain.Full(piece,
+                                 {.layout = layout,
+                                  .slices = slices,
+                                  .expected = expected,
+                                  .early = early,
+                                  .refuse = &refuse},
+                                 options);
+    if (!full.ok()) return full.status();
+    std::vector<std::byte> buffer;
+    const auto bytes = full->spool.Read(0, full->spool.size_bytes(), buffer);
+    REQUIRE(bytes.ok());
+    for (uint32_t i = 0; i < 4; ++i) {
+      CHECK((*bytes)[i * kBlockBytes + 7] == static_cast<std::byte>(1 + i));
+    }
+    return OkStatus();
+  }
+  static uint64_t Came(const SourceChain& chain, std::string_view source, Content content) {
+    for (const SourceChain::Total& total : chain.totals()) {
+      if (total.source == source && total.content == content) return total.bytes;
+    }
+    return UINT64_MAX;
+  }
+
+  const RankLayout layout = Layout();
+  SyncTarget target;
+  const Piece piece{.target = target, .rank = TrainerRank(0)};
+  const SliceSelection all;
+  std::vector<RankSlice> slices;
+  std::vector<Digest> expected;
+  std::vector<Status> refusals;
+  const std::function<void(const Status&)> refuse = [this](const Status& why) {
+    refusals.push_back(why);
+  };
+  Cancellation cancellation;
+  Spool::Options options{
+      .folder = "/tmp", .memory_bytes_max = uint64_t{1} << 22, .size_bytes_max = uint64_t{1} << 22};
+  Scripted first{"first"}, second{"second"}, third{"third"};
+};
+
+}  // namespace
+
+TEST_CASE("a delta comes from the first source that has it", "[sources]") {
+  Case it;
+  it.second.delta_bytes = 10;
+  it.third.delta_bytes = 30;
+  SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
+  SECTION("it does not have it") {}
+  SECTION("it fails") { it.first.fails = DataLossError("broken"); }
+  const auto object = it.Delta(chain);
+  REQUIRE(object.ok());
+  CHECK(object->size_bytes() == 10);
+  CHECK(it.third.asked == 0);
+  const SourceChain::Last last = chain.last(SenderIndex(0), Content::kDelta);
+  CHECK(last.source == "second");
+  CHECK(last.detail == "detail of second");
+  CHECK(last.reason == (it.first.fails.ok() ? "first: not here" : "first: broken"));
+  CHECK(it.Came(chain, "second", Content::kDelta) == 10);
+  CHECK(it.Came(chain, "first", Content::kDelta) == 0);
+  CHECK(it.Came(chain, "second", Content::kFull) == 0);
+}
+
+TEST_CASE("the last source's error is the chain's, and some errors end it at once", "[sources]") {
+  Case it;
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  it.first.fails = UnavailableError("away");
+  it.second.fails = AbortedError("not retained");
+  it.first.blocks_max = it.second.blocks_max = 0;
+  CHECK(it.Delta(chain).status() == it.second.fails);
+  CHECK(it.Full(chain) == it.second.fails);
+  const int asked = it.second.asked;
+  it.first.fails = GENERATE(CancelledError("not wanted"), ResourceExhaustedError("no room"));
+  CHECK(it.Delta(chain).status() == it.first.fails);
+  CHECK(it.second.asked == asked);
+}
+
+TEST_CASE("a source that keeps deltas gets what a later one brings", "[sources]") {
+  Case it;
+  it.first.keeps = true;
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  SECTION("it comes") {
+    it.second.delta_bytes = 20;
+    CHECK(it.Delta(chain).ok());
+    CHECK(it.first.kept == 20);
+  }
+  SECTION("nothing comes") {
+    it.second.fails = UnavailableError("away");
+    CHECK_FALSE(it.Delta(chain).ok());
+    CHECK(it.first.kept == 0);
+  }
+  CHECK(it.first.released == 1);  // the next one may fetch
+}
+
+TEST_CASE("each source brings what the ones before have left", "[sources]") {
+  Case it;
+  it.first.blocks_max = 1;
+  it.second.blocks_max = 2;
+  SECTION("they say so") {}
+  SECTION("they fail") { it.first.fails = it.second.fails = UnavailableError("broke"); }
+  SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
+  REQUIRE(it.Full(chain).ok());
+  CHECK(it.Came(chain, "first", Content::kFull) == kBlockBytes);
+  CHECK(it.Came(chain, "second", Content::kFull) == 2 * kBlockBytes);
+  CHECK(it.Came(chain, "third", Content::kFull) == kBlockBytes);
+  const SourceChain::Last last = chain.last(SenderIndex(0), Content::kFull);
+  CHECK(last.source == "second");  // that brought most
+  CHECK_THAT(last.reason, Contains("first: ") && Contains("; second: "));
+}
+
+TEST_CASE("a slice that a source brought wrong comes from the next one", "[sources]") {
+  Case it;
+  it.first.lies = [](const BlockRange& block) { return block.slice == RankSlice(1); };
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  REQUIRE(it.Full(chain).ok());
+  CHECK(it.Came(chain, "first", Content::kFull) == 2 * kBlockBytes);
+  CHECK(it.Came(chain, "second", Content::kFull) == 2 * kBlockBytes);
+  CHECK_THAT(chain.last(SenderIndex(0), Content::kFull).reason,
+             Contains("1 slices are not as published, the first is of 'b'"));
+}
+
+TEST_CASE("a slice that two sources have filled comes again from the last one, once", "[sources]") {
+  Case it;
+  it.first.blocks_max = 1;
+  it.first.lies = [](const BlockRange&) { return true; };
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  SECTION("it is right then") {
+    REQUIRE(it.Full(chain).ok());
+    CHECK(it.second.asked == 2);
+  }
+  SECTION("it is not: the caller finds that") {
+    it.second.lies = [](const BlockRange& block) { return block.slice == RankSlice(0); };
+    const auto full = chain.Full(
+        it.piece, {.layout = it.layout, .slices = it.slices, .expected = it.expected}, it.options);
+    CHECK(full.ok());
+    CHECK(it.second.asked == 2);
+  }
+}
+
+TEST_CASE("what one reader of a sender's memory finds changed another one does not look for",
+          "[sources]") {
+  Case it;
+  Scripted memory("memory", true), other("other", true);
+  memory.blocks_max = 1;
+  SourceChain chain = it.Chain({&memory, &other, &it.third});
+  REQUIRE(it.Full(chain).ok());
+  CHECK(other.asked == 0);
+  CHECK_THAT(chain.last(SenderIndex(0), Content::kFull).reason,
+             Contains("3 blocks are missing: the trainer has changed them since"));
+  memory.fails = UnavailableError("no such memory");
+  REQUIRE(it.Full(chain).ok());
+  CHECK(other.asked == 1);
+}
+
+TEST_CASE("with one source required no byte comes from another", "[sources]") {
+  Case it;
+  Scripted memory("memory", true);
+  memory.blocks_max = GENERATE(size_t{1}, SIZE_MAX);
+  SourceChain chain = it.Chain({&it.first, &memory, &it.third}, "memory");
+  const Status read = it.Full(chain);
+  CHECK(it.first.asked + it.third.asked == 0);
+  if (memory.blocks_max == SIZE_MAX) {
+    CHECK(read.ok());
+    CHECK(it.refusals.empty());
+    return;
+  }
+  CHECK(absl::IsUnavailable(read));
+  CHECK_THAT(std::string(Message(read)),
+             Contains("full tensors of trainer-0:7700 may come by memory only, which brought "
+                      "131072 of 524288 bytes of version 7: 3 blocks are missing"));
+  REQUIRE(it.refusals.size() == 1);
+  CHECK(it.refusals[0] == read);
+  CHECK(chain.last(SenderIndex(0), Content::kFull).reason == Message(read));
+  // Deltas are not concerned.
+  it.first.delta_bytes = 1;
+  CHECK(it.Delta(chain).ok());
+}
+
+TEST_CASE("while a version is captured the best source that reads captures is read", "[sources]") {
+  Case it;
+  it.first.captures = it.second.captures = true;
+  it.first.blocks_max = 3;
+  int looks = 0;
+  EarlyVersion early{.stage =
+                         [&] {
+                           return ++looks < 3 ? EarlyVersion::Stage::kCapturing
+                                              : EarlyVersion::Stage::kPublished;
+                         },
+                     .describe = [] { return OkStatus(); }};
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  CHECK(chain.reads_captures(Content::kFull, it.piece));
+  SECTION("it brings what it can, the rest comes when it is published") {
+    REQUIRE(it.Full(chain, &early).ok());
+    CHECK(it.first.captured == 1);
+    CHECK(it.second.captured == 0);
+  }
+  SECTION("where it fails the next one is read") {
+    it.first.fails = UnavailableError("not on this host");
+    REQUIRE(it.Full(chain, &early).ok());
+    CHECK(it.second.captured == 1);
+  }
+  SECTION("a better source that does not read captures is waited for") {
+    it.first.captures = false;
+    CHECK_FALSE(chain.reads_captures(Content::kFull, it.piece));
+    REQUIRE(it.Full(chain, &early).ok());
+    CHECK(it.second.captured == 0);
+  }
+  SECTION("a version that is gone is no error of a source") {
+    early.stage = [] { return EarlyVersion::Stage::kGone; };
+    CHECK_THAT(ToString(it.Full(chain, &early)), Contains("version 7 was not published"));
+    CHECK(it.first.asked == 0);
+  }
+  SECTION("its description may fail") {
+    early.describe = [] { return UnavailableError("no answer"); };
+    CHECK_THAT(ToString(it.Full(chain, &early)), Contains("no answer"));
+  }
+}
+
+TEST_CASE("a chain that is cancelled reads nothing, and all sources hear of a refusal",
+          "[sources]") {
+  Case it;
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  chain.Refused(it.piece);
+  CHECK(it.first.refused + it.second.refused == 2);
+  it.cancellation.Cancel();
+  it.first.delta_bytes = 1;
+  CHECK(absl::IsCancelled(it.Delta(chain).status()));
+  CHECK(absl::IsCancelled(it.Full(chain)));
+  CHECK(it.first.asked == 0);
+}
+
+}  // namespace dws
