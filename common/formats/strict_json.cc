@@ -73,7 +73,7 @@ class Builder final : public Json::json_sax_t {
   // An object or array whose end has not been read.
   struct Container {
     Json* value = nullptr;
-    // its members are handed to the reader one by one; it stays empty
+    // Its members are handed to the reader one by one; it stays empty.
     bool members_are_read = false;
     std::string key;  // of the member that is being read, and
     Json place;       // its value

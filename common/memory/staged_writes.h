@@ -124,7 +124,7 @@ class StagedWrites {
 
   StagingBudget* budget_ = nullptr;  // null: no limit
   std::vector<Run> runs_;
-  // costs of the runs up to and including this one; empty until Seal
+  // Costs of the runs up to and including this one; empty until Seal.
   std::vector<uint64_t> cost_up_to_;
   std::vector<Chunk> chunks_;
   uint64_t arena_bytes_ = 0;

@@ -79,7 +79,7 @@ std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells) {
 }
 
 std::optional<CellRange> CellsOf(const Cuts& along, uint64_t whole, DimRange range) {
-  // returns the number of cells before `at`
+  // Returns the number of cells before `at`.
   const auto boundary = [&](uint64_t at) -> std::optional<uint32_t> {
     if (at == 0) return 0;
     if (at == whole) return along.cell_count();

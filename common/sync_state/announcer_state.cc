@@ -130,7 +130,7 @@ void AnnouncerState::Disconnect(ConnectionId connection, TimePoint now) {
 
 Nonce AnnouncerState::NextNonce(ConnectionId connection, bool announcement) {
   const auto found = connections_.find(connection);
-  // the connection is fenced: no answer will come
+  // The connection is fenced: no answer will come.
   if (found == connections_.end()) return Nonce(0);
   const Nonce nonce(++found->second.nonce);
   if (announcement) receivers_.at(found->second.receiver_id).last_announced = nonce;
@@ -145,7 +145,7 @@ AnnouncerState::Receiver* AnnouncerState::Find(ConnectionId connection, const St
 
 bool AnnouncerState::AnyAbove(std::optional<WeightVersion> version) const {
   return std::any_of(receivers_.begin(), receivers_.end(), [&](const auto& entry) {
-    // a receiver that has committed nothing is below every version
+    // A receiver that has committed nothing is below every version.
     return entry.second.committed > version;
   });
 }

@@ -70,7 +70,7 @@ class BroadcastState {
   // The epoch under way is lost: its End is due.
   bool broken() const { return broken_; }
   BroadcastEpoch epoch() const { return epoch_; }  // the last epoch; 0: there was none
-  // members of the last epoch that are still connected
+  // Members of the last epoch that are still connected.
   std::vector<ConnectionId> members() const;
   size_t capable() const { return receivers_.size(); }
 

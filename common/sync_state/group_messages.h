@@ -33,7 +33,7 @@ struct GroupAbort {
 };
 struct GroupResume {
   VersionAt version;
-  // of the engine rank that the message is about: another generation may hold something else
+  // Of the engine rank that the message is about: another generation may hold something else.
   Generation generation;
 };
 // The engine is ended for good: a member was evicted.

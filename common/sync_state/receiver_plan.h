@@ -73,7 +73,7 @@ struct CommitView {
   std::optional<VersionAt> live;  // LiveState::at
   bool proved = false;            // memory is exactly `live`, and the engine generates with it
   bool resync = false;            // an operator asked for this commit
-  // the newest version that all ranks offer: the staged one, or a newer one
+  // The newest version that all ranks offer: the staged one, or a newer one.
   VersionAt newest;
 };
 

@@ -42,7 +42,7 @@ Result<bool> Read(Snapshot& snapshot, RankSlice slice, uint32_t step, Duration t
   return true;
 }
 
-// False if a capture has changed the slice meanwhile: the comparison no longer holds.
+// Returns false if a capture has changed the slice meanwhile: then the comparison no longer holds.
 bool Distrust(Snapshot& snapshot, SliceDifference& difference) {
   snapshot.gate().BeginCapture();
   const bool same = snapshot.digests()[difference.slice.value()] == difference.expected;

@@ -12,7 +12,7 @@ namespace dws {
 namespace {
 
 // The label of a block mode. Bytes outside block payloads (headers, indexes, the manifest) have
-// their own label, so that the sum over all labels is what is transferred.
+// their own label, so that the sum over all labels is the number of transferred bytes.
 std::string Encoding(size_t mode) {
   if (mode == static_cast<size_t>(BlockMode::kEmpty)) return "framing";
   std::string name(ToString(static_cast<BlockMode>(mode)));

@@ -90,7 +90,7 @@ double HotBits(uint32_t size, uint32_t width) {
 // changed, ascending.
 void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const uint8_t> bytes,
                ClassTable& table) {
-  // an exception's gap: about one in 20 changes is an exception
+  // An exception's gap: about one in 20 changes is an exception.
   constexpr double kGapBits = 6;
   constexpr uint32_t kScalesMax = 24;  // candidates, counted down from scale_end
   const uint32_t element_bits = ElementBytes(dtype) * 8;

@@ -21,7 +21,7 @@
 namespace dws {
 namespace {
 
-// one pass each for a callback, for the work it defers, and for freeing
+// One pass each for a callback, for the work it defers, and for freeing.
 constexpr int kLastPasses = 3;
 
 struct Free {

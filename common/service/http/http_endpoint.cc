@@ -28,7 +28,7 @@ namespace {
 // More than one, so that a slow page does not delay a probe.
 constexpr size_t kPageThreads = 4;
 constexpr int kBacklog = 128;
-// one pass each for a callback, for the work it defers, and for freeing
+// One pass each for a callback, for the work it defers, and for freeing.
 constexpr int kLastPasses = 3;
 constexpr timeval kAcceptRetry = {.tv_sec = 0, .tv_usec = 200'000};
 

@@ -21,7 +21,7 @@ class Blake3 {
  private:
   using ChainingValue = std::array<uint32_t, 8>;
 
-  // bytes not hashed yet: at least one after the first Update with bytes
+  // Bytes not hashed yet: at least one after the first Update with bytes.
   std::vector<std::byte> chunk_;
   uint64_t chunks_ = 0;               // hashed
   std::vector<ChainingValue> stack_;  // of whole subtrees, the largest first

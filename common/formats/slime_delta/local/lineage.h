@@ -32,7 +32,7 @@ struct Lineage {
   std::optional<uint64_t> since;
   std::string chain;   // chain of the local version; empty: no version was applied
   std::string stream;  // if the writer is a dws-sender; empty: another writer, or not known
-  // name of the local version, if its writer gave it one; empty: none, or not known
+  // Name of the local version, if its writer gave it one; empty: none, or not known.
   std::string name;
   std::map<uint64_t, AppliedVersion> applied;  // the newest limits::kSlimeAppliedMax since then
   // Not empty: another run was seen, and only a full checkpoint may be applied. The text is the
