@@ -1,4 +1,4 @@
-// The metrics of the ways by which full tensors came. docs/metrics.md lists the names.
+// The metrics of the ways by which full tensors arrived. docs/metrics.md lists the names.
 #pragma once
 
 #include "common/service/metrics/metrics.h"

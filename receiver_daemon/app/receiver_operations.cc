@@ -36,7 +36,7 @@ void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
   }
 }
 
-// For a receiver that is ready in spite of them.
+// Returns the troubles of a receiver that is ready in spite of them.
 std::string Troubles(const WorkerStatus& worker) {
   if (worker.trouble.empty() || worker.stale.empty()) return worker.trouble + worker.stale;
   return worker.trouble + "; " + worker.stale;
@@ -106,7 +106,7 @@ Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) cons
       return OkStatus();
     }
     const WorkerStatus worker = parts_.worker.status();
-    if (now.total_bytes == 0) {  // nothing is read now: show what is fetched
+    if (now.total_bytes == 0) {  // nothing is being read now: show the bytes that are fetched
       message.set_done_bytes(worker.stage_done_bytes);
       message.set_total_bytes(worker.stage_total_bytes);
     }
