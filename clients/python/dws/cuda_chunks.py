@@ -1,4 +1,4 @@
-"""The chunks of device memory that hold tensors: which they are, and how each can be handed over.
+"""Finds the chunks of device memory that hold tensors, and how each of them can be handed over.
 
 The kind of each address, as the driver reports it, decides:
 

@@ -119,8 +119,9 @@ class CudaMemory:
             ) from error
 
     def descriptors(self) -> list[Callable[[], int]]:
-        """For each descriptor of the regions, in order, the call that makes it. They are made one
-        at a time, because a large model has more chunks than a process may have descriptors."""
+        """Returns, for each descriptor of the regions, in order, the call that makes it. They are
+        made one at a time, because a large model has more chunks than a process may have
+        descriptors."""
         return [
             lambda chunk=chunk: self._open(chunk)  # type: ignore[misc]
             for region in self.regions

@@ -1,4 +1,4 @@
-"""Tensors in the memory of a CUDA device, of any framework: where their elements are."""
+"""Finds the elements of tensors in the memory of a CUDA device, of any framework."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def address_of(tensor: Any) -> int:
 
 
 class Whereabouts(NamedTuple):
-    """Where a tensor was found. Shows cheaply whether it is still there.
+    """The place where a tensor was found. It shows cheaply whether the tensor is still there.
 
     Attributes:
       holder, key: the mapping that holds it, such as a module's dict, and its key there.
@@ -89,7 +89,7 @@ class Whereabouts(NamedTuple):
 
 
 def device_tensor(name: str, tensor: Any, writable: bool = False) -> Optional[DeviceTensor]:
-    """Where the elements are; None for a tensor of the host.
+    """Returns where the elements are; None for a tensor of the host.
 
     Args:
       tensor: any object. If it has `is_cuda`, its data_ptr(), stride(), shape and dtype are read,

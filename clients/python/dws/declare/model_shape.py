@@ -121,8 +121,9 @@ class ModelShape:
         return found
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Of the tensors that each such model has in every layer, and of experts in layers with any: those that are not
-        in `names`. Shows that the processes of a trainer say wrongly where they are."""
+        """Every such model has certain tensors in every layer, and others in layers with experts.
+        Returns those that are not in `names`: then the processes of a trainer state their places
+        wrongly."""
         have, wanted = set(names), {"model.embed_tokens.weight", "model.norm.weight"}
         for layer in range(self.layers):
             at = f"model.layers.{layer}"
@@ -182,7 +183,7 @@ class _Config:
         return getattr(self._config, name, None)
 
     def first(self, *names: str) -> int:
-        """The first of them that it has; 0 if it has none."""
+        """Returns the first of them that it has; 0 if it has none."""
         return next((int(found) for found in map(self.optional, names) if found is not None), 0)
 
     def number(self, name: str) -> int:

@@ -1,6 +1,7 @@
-"""What SGLang does with a layer after loading, as dws.plugins.processed needs it.
+"""SGLang's processing of a layer after loading, in the form that dws.plugins.processed needs.
 
-SGLang keeps no record of the form that loaders take, so that this module makes one, by a hook, when a model is built.
+SGLang keeps no record of the form that loaders take, so this module makes one, with a hook, when a
+model is built.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Callable, ContextManager, Mapping, Optional
 from dws.plugins.layers import DERIVED, is_constant
 from dws.plugins.processed import Processing
 
-# What the hook follows.
+# The function that the hook follows.
 BUILT = "sglang.srt.model_loader.loader._initialize_model"
 _RECORD = "_dws_loaded"  # attribute of a model: by layer, its tensors as loaders take them
 

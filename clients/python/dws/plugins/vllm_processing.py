@@ -1,5 +1,6 @@
-"""What vLLM does with a layer after loading, as dws.plugins.processed needs it: by what vLLM itself records for reloading
-(vllm.model_executor.model_loader.reload) when it has built a model."""
+"""vLLM's processing of a layer after loading, in the form that dws.plugins.processed needs. It uses
+what vLLM itself records for reloading (vllm.model_executor.model_loader.reload) when it has built a
+model."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class VllmProcessing:
             name: meta.restore_layer_refs(meta.to_meta_tensor(tensor), layer)
             for name, tensor in tensors.items()
         }
-        # The first are not recorded: processing leaves them as they are.
+        # The first are not recorded: processing does not change them.
         same = [*meta.SKIP_TENSORS, *filter(is_constant, loaded)]
         loaded.update((n, held[n]) for n in same if held.get(n) is not None)
         return Processing(functools.partial(_process, method, layer), loaded)
