@@ -60,7 +60,7 @@ class ShardedLearner(Learner):
 
 
 class Process:
-    """What one process of the trainer does. Each method is a collective call.
+    """The work of one process of the trainer. Each method is a collective call.
 
     Attributes:
       report: told of the warm-up.

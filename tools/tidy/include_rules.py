@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 _LAYER = {component: number for number, names in enumerate(LAYERS) for component in names}
 
-# Who may use generated messages; everything else works on model values.
+# The files that may use generated messages; everything else works on model values.
 PROTO_USERS = (
     "common/delta/objects/manifest",
     "common/proto_convert/",

@@ -51,7 +51,7 @@ class SourceFile:
 
     @property
     def code(self) -> str:
-        """C++ with comments and the insides of literals blanked; lines stay where they are."""
+        """C++ with comments and the insides of literals blanked; line numbers do not change."""
         if self._code is None:
             self._code = blank_comments_and_literals(self.text)
         return self._code

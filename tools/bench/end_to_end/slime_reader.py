@@ -35,7 +35,7 @@ def _map_file(path: str, access: int) -> Any:
 
 
 def _await(path: str) -> str:
-    """Returns the path when something is there."""
+    """Returns the path when something exists there."""
     while not os.path.exists(path):
         time.sleep(POLL_SECONDS)
     return path
@@ -193,8 +193,8 @@ class SlimeReader:
         self._pipe.recv()
 
     def await_ack(self, acks: str, version: int) -> None:
-        """Returns when the acknowledgement of `version` is in `acks`, as the trainer sees it. Raises
-        RuntimeError if the reader has failed, or nothing comes."""
+        """Returns when the acknowledgement of `version` is in `acks`, which the trainer sees.
+        Raises RuntimeError if the reader has failed, or if nothing comes in time."""
         path = os.path.join(acks, f"{version:06d}")
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not os.path.exists(path):

@@ -45,7 +45,7 @@ class Shapes:
         return tensor % 2 == 1
 
     def owned(self, rank: int) -> dict[str, list[tuple[int, int]]]:
-        """The cells of each tensor that a trainer rank holds."""
+        """Returns the cells of each tensor that a trainer rank holds."""
         return {
             spec.name: [(rank, 1)] + ([(0, self.tp)] if self.by_columns(i) else [])
             for i, spec in enumerate(self.specs())

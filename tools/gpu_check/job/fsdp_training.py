@@ -41,7 +41,7 @@ class FsdpTraining:
         self.parameters = sum(weight.numel() for weight in self._model.parameters())
 
     def register(self, socket: str, job_id: str) -> float:
-        """Returns the seconds that dws took for it."""
+        """Returns the seconds that dws needed for it."""
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=LEARNING_RATE,

@@ -1,4 +1,5 @@
-"""Llama-shaped models of any size, of plain PyTorch modules. Imported where PyTorch is."""
+"""Llama-shaped models of any size, made of plain PyTorch modules. Only imported if PyTorch exists.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Unit:
         return systemctl(verb, self.name)
 
     def signal(self, name: str) -> None:
-        """To its main process, as the drills of the documentation do."""
+        """Sends it to its main process, as the drills of the documentation do."""
         systemctl("kill", "--kill-whom=main", f"--signal={name}", self.name)
 
     def restarted(self, old_pid: int, seconds: float) -> bool:
