@@ -251,7 +251,7 @@ class FakeTrainer final : public SenderGroup {
     return full;
   }
 
-  // As transfers that can write at once to memory that an engine does not use yet.
+  // If true, acts like transfers that can write at once to memory that an engine does not use yet.
   bool writes_directly = false;
   std::function<Status(size_t block)> while_direct = [](size_t) { return OkStatus(); };
   Result<FetchedFull> Directly(const SyncTarget& target, TrainerRank rank, const FullWant& want,
