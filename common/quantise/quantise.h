@@ -49,7 +49,7 @@ void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
 // Returns the codes of single elements (packed BF16), which may lie in any tiles. Each element
 // comes with the amax of its tile, and, if the recipe has a tensor scale, with the amax of its
 // matrix. If the recipe's tiles are single elements, `tile_amax` is also the matrix's. One code a
-// byte, whatever the format. As many codes and amax as elements: CHECK.
+// byte, whatever the format. The number of codes and of amax must be that of the elements: CHECK.
 void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
                       std::span<const uint16_t> tile_amax, std::span<const uint16_t> tensor_amax,
                       MutableByteSpan codes);

@@ -33,7 +33,8 @@ struct GroupAbort {
 };
 struct GroupResume {
   VersionAt version;
-  // Of the engine rank that the message is about: another generation may hold something else.
+  // The generation of the engine rank that the message is about: another one may hold something
+  // else.
   Generation generation;
 };
 // The engine is ended for good: a member was evicted.

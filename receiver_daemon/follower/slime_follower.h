@@ -47,7 +47,7 @@ struct FollowerView {
   uint64_t loads = 0;
   double last_pause_seconds = 0;
   double last_apply_seconds = 0;
-  // Of the version that was applied last; none: no version was applied.
+  // The proof of the version that was applied last; none: no version was applied.
   std::optional<slime::BaseProof> proof;
   bool unproved = false;  // the next version is refused: nothing proves its base
   std::string trouble;    // why the last look failed; empty: it succeeded

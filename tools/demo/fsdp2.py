@@ -117,7 +117,7 @@ def _follow(options: TrainerOptions, rank: int) -> None:
 
 
 class Fsdp2Trainer:
-    """As tools.demo.trainer.Trainer."""
+    """See tools.demo.trainer.Trainer."""
 
     def __init__(self, options: TrainerOptions) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Whether the demo showed what it claims. Pure: findings in, sentences out."""
+"""Decides whether the demo showed what it claims. Pure: findings in, sentences out."""
 
 from __future__ import annotations
 

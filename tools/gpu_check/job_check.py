@@ -80,7 +80,7 @@ class Daemons:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of all threads, user and system."""
+    """The CPU seconds of all threads, user and system."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -155,8 +155,8 @@ class Attachment:
         return found
 
     def unchanged(self) -> bool:
-        """Whether everything is still where it was described, in the same allocations, and a module computes with what
-        commits write."""
+        """Returns whether everything is still where it was described, in the same allocations, and
+        a module computes with what commits write."""
         if self.left() is not None:
             return False
         if self._memory is None:

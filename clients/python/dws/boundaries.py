@@ -165,6 +165,6 @@ def _new_id() -> int:
 
 
 def _is_older(error: Any) -> bool:
-    """Of a receiver without boundaries, which commits at once."""
+    """Returns whether the receiver has no boundaries, and so commits at once."""
     code: Optional[grpc.StatusCode] = error.code()
     return bool(code == grpc.StatusCode.UNIMPLEMENTED)

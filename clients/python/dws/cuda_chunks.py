@@ -58,7 +58,7 @@ class Chunk:
         return self.base + self.size_bytes
 
     def continues(self, other: "Chunk") -> bool:
-        """Whether it directly follows `other` and one region can hold both."""
+        """Returns whether it directly follows `other` and one region can hold both."""
         return (other.end, other.ordinal, other.kind) == (
             self.base,
             self.ordinal,

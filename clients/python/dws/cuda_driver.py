@@ -168,8 +168,8 @@ class CudaDriver:
         return value.value
 
     def all_are(self, attribute: Attribute, expected: Iterable[tuple[int, int]]) -> bool:
-        """Whether the attribute still has these values, given as (address, value). A pause waits
-        for thousands of these queries, so this does nothing else."""
+        """Returns whether the attribute still has these values, given as (address, value). A pause
+        waits for thousands of these queries, so this does nothing else."""
         value = _u64()
         get, out, number = self._library.cuPointerGetAttribute, ctypes.byref(value), int(attribute)
         for address, wanted in expected:

@@ -136,7 +136,7 @@ class CudaMemory:
             return self._driver.export_descriptor(chunk.base)
 
     def unchanged(self) -> bool:
-        """Whether the same allocations are still at all the addresses."""
+        """Returns whether the same allocations are still at all the addresses."""
         if not self.regions:
             return True
         with self._driver.any_context():

@@ -55,7 +55,8 @@ def row_major_strides(shape: Sequence[int]) -> list[int]:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Whether `tensor` is a torch tensor of a CUDA device, or has `__cuda_array_interface__`."""
+    """Returns whether `tensor` is a torch tensor of a CUDA device, or has
+    `__cuda_array_interface__`."""
     on_device = getattr(tensor, "is_cuda", None)
     if on_device is not None:
         return bool(on_device)

@@ -38,7 +38,8 @@ from dws.torch_module import is_module, named_tensors
 
 
 class Running:
-    """As Engine.running. Lifecycle: made, entered once by `with` or `async with`, left."""
+    """The block of Engine.running. Lifecycle: make it, enter it once with `with` or `async with`,
+    leave it."""
 
     def __init__(
         self,
@@ -459,7 +460,7 @@ class Engine:
 
 
 def _watch(module: Any, mapping: Optional[Mapped], kept: Sequence[str], refuses: bool) -> CopyWatch:
-    """As CopyWatch.
+    """Makes a CopyWatch for the module.
 
     Raises:
       LayoutError: the module has a copy of a weight.

@@ -38,7 +38,7 @@ class HandedOver:
             raise may call `released` afterwards.
 
         Raises:
-          As HandleConnection.hand_over and `require_wanted`.
+          The errors of HandleConnection.hand_over and `require_wanted`.
         """
         with self._guard:
             self._handing_over = True

@@ -133,7 +133,7 @@ class HandleConnection:
                 time.sleep(_RETRY_SECONDS)
 
     def hung_up(self) -> bool:
-        """Whether the registration has ended, from either side, or the daemon has died."""
+        """Returns whether the registration has ended, from either side, or the daemon has died."""
         if self._ended or self._socket.fileno() < 0:
             return True
         poller = select.poll()

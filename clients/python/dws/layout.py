@@ -138,11 +138,12 @@ class TensorSpec:
         return tuple((0, extent) for extent in self.shape)
 
     def bounds(self, cut: Cut) -> tuple[int, ...]:
-        """Of the cells along one of its cuts, both ends of the dimension included."""
+        """The boundaries of the cells along one of its cuts, both ends of the dimension
+        included."""
         return (0, *cut.boundaries, self.shape[cut.dim])
 
     def slices(self, cells: Optional[Cells] = None) -> Iterator[tuple[Range, ...]]:
-        """For each slice, in their order, what it has of each dimension.
+        """Yields for each slice, in their order, its range of each dimension.
 
         Args:
           cells: only those of this box.

@@ -139,7 +139,8 @@ class ExecutionLease:
 
     @property
     def inside(self) -> bool:
-        """Whether a block has to wait for this call: one around it, or one of this thread."""
+        """Returns whether a block has to wait for this call: one around it, or one of this
+        thread."""
         with self._changed:
             return bool(self._open_around() or self._of_thread())
 
@@ -292,7 +293,7 @@ class ExecutionLease:
             self._changed.notify_all()
 
     def shut(self, reason: str) -> None:
-        """No block can be entered any more; those inside finish."""
+        """No further block can be entered; the blocks inside finish."""
         with self._changed:
             if self._grant is not None and not self._blocks:
                 self._start_pause()
@@ -327,7 +328,7 @@ class ExecutionLease:
         return "; ".join(why)
 
     def wait_empty(self, timeout: float) -> bool:
-        """Whether no block is inside, after at most `timeout` seconds."""
+        """Returns whether no block is inside, after at most `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._blocks, timeout)
 

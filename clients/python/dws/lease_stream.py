@@ -115,7 +115,7 @@ class LeaseStream:
             self.cancel()
 
     def request_commit(self, version: int, stream: Optional[Stream]) -> None:
-        """As Engine.let_commit; 0 takes the request back."""
+        """See Engine.let_commit; 0 takes the request back."""
         request = engine_pb2.CommitRequest(version=version)
         if stream is not None:
             request.stream.CopyFrom(stream.to_proto())

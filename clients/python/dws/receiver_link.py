@@ -86,7 +86,7 @@ class ReceiverLink:
         """Registers and opens the lease stream.
 
         Raises:
-          As Engine.attach.
+          The errors of Engine.attach.
         """
         self._drain = drain
         deadline = Deadline(timeout)
@@ -132,7 +132,7 @@ class ReceiverLink:
             self._lease.explain(why_waiting(stub, timeout))
 
     def let_commit(self, version: int, stream: Optional[Stream], timeout: float) -> Grant:
-        """As Engine.let_commit."""
+        """See Engine.let_commit."""
         if self._lease.inside:
             raise StateError("let_commit() waits for a commit: call it outside of running() blocks")
         try:
@@ -158,7 +158,7 @@ class ReceiverLink:
                 self._stream.request_commit(version, stream)
 
     def suspend(self, timeout: float) -> None:
-        """As Engine.suspend."""
+        """See Engine.suspend."""
         if self._lease.inside:
             raise StateError("suspend() waits for running() blocks to end: call it outside of them")
         self._awake.clear()
@@ -179,7 +179,7 @@ class ReceiverLink:
             )
 
     def refresh(self, timeout: float) -> None:
-        """As Engine.refresh."""
+        """See Engine.refresh."""
         self._move("the weights are being attached again")
         self._end_registration(timeout)  # the next suspend() waits if it is not released
         self._awake.set()

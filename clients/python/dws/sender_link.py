@@ -84,7 +84,7 @@ class SenderLink:
 
     @property
     def connected(self) -> bool:
-        """Whether the registration is live."""
+        """Returns whether the registration is live."""
         return self._handles is not None and not self._handles.hung_up()
 
     @contextlib.contextmanager

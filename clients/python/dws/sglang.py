@@ -153,7 +153,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
       StateError: this SGLang lacks something, by name.
       LayoutError: the server runs in an unsupported way, or a parameter or layer cannot be
         written in place, by name.
-      As Engine.attach.
+      The errors of Engine.attach.
     """
     from sglang.srt.runtime_context import get_context, get_parallel
 

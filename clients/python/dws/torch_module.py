@@ -13,7 +13,7 @@ Holder = tuple[Mapping[str, Any], str]
 
 
 def is_module(target: Any) -> bool:
-    """Whether `target` is a torch.nn.Module."""
+    """Returns whether `target` is a torch.nn.Module."""
     torch = loaded_torch()
     return torch is not None and isinstance(target, torch.nn.Module)
 

@@ -99,7 +99,7 @@ class Trainer(RegisteredTrainer):
 
         Raises:
           StateError: a first or full version lacks a tensor; the message names it.
-          As `publish`.
+          The errors of `publish`.
         """
         handover = self._require_registered()
         if handover.ring is None:

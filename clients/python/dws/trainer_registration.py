@@ -120,7 +120,7 @@ class RegisteredTrainer:
           timeout: as for `register`.
 
         Raises:
-          As `register`.
+          The errors of `register`.
         """
         self._require_unregistered()
         handover = ring_handover(tensors, shards, cuts, bucket_bytes, bucket_count)
@@ -174,7 +174,7 @@ class RegisteredTrainer:
 
     @property
     def connected(self) -> bool:
-        """Whether the registration is live."""
+        """Returns whether the registration is live."""
         return self._link.connected
 
     def _require_unregistered(self) -> None:

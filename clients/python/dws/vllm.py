@@ -128,7 +128,7 @@ class WorkerExtension:
           StateError: already attached, or this vLLM lacks something that the message names.
           LayoutError: the engine runs in an unsupported way, or a parameter or layer cannot be
             written in place; the message names it.
-          As Engine.attach.
+          The errors of Engine.attach.
         """
         return _replied(self, lambda: _attach(self, socket, options))
 

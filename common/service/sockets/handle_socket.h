@@ -56,8 +56,8 @@ class HandleSocket {
 
   struct Expectation {
     size_t descriptor_count = 0;  // at most limits::kDescriptorsMax; 0: only the token is sent
-    // Who registered. Only a connection of this user may use the token. If too many registrations
-    // wait, one of the process that has most of them gives way.
+    // The process that registered. Only a connection of this user may use the token. If too many
+    // registrations wait, one of the process that has most of them gives way.
     std::optional<UnixPeer> peer = std::nullopt;
     // The time until a connection must send the token.
     std::chrono::nanoseconds timeout = limits::kHandleTimeout;

@@ -66,8 +66,8 @@ def _joined(receivers: list[Daemon]) -> bool:
 
 def bench_joiners(size_bytes: int, rounds: int, report: Report) -> None:
     """Publishes versions back to back: `rounds` of them with one engine, then all that fit while
-    three more engines take the weights in full. Of the latter, only versions during which the
-    sender served full tensors count."""
+    three more engines take the weights in full. Only those of the latter count during which the
+    sender served full tensors."""
     with Cluster("bench") as cluster:
         sender = cluster.start_sender(0)
         receivers = [cluster.start_receiver("engine")]

@@ -21,7 +21,7 @@ class Shapes:
 
     @classmethod
     def of(cls, size_bytes: int, ranks: int = 2, tp: int = 2) -> "Shapes":
-        """Of about that size; all parts are equal."""
+        """Makes shapes of about that size; all parts are equal."""
         rows = size_bytes // (_TENSORS * _COLUMNS * 2)
         return cls(max(rows - rows % (ranks * tp), ranks * tp), ranks, tp)
 

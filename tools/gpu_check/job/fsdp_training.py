@@ -19,7 +19,7 @@ from tools.gpu_check.job.plain_training import BETAS, LEARNING_RATE, fused
 
 
 class FsdpTraining:
-    """As PlainTraining. One in a process."""
+    """See PlainTraining. One in a process."""
 
     def __init__(self, shape: Shape, device: str) -> None:
         self._shape = shape

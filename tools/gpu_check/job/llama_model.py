@@ -128,7 +128,7 @@ def synchronize(device: str) -> None:
 
 
 def language_loss(model: Any, shape: Shape, device: str) -> Any:
-    """Of predicting random tokens: gradients are all that it is for."""
+    """The loss of predicting random tokens: it is only for its gradients."""
     tokens = torch.randint(0, shape.vocabulary, (4, 128), device=device)
     logits = model(tokens)[:, :-1].float()
     return functional.cross_entropy(

@@ -120,7 +120,7 @@ def every(tensor: Fused, dim: int, parts: int, first: int) -> Fused:
 
 
 def transpose(tensor: Fused) -> Fused:
-    """Of a matrix."""
+    """Swaps the two dimensions of a matrix."""
 
     def swapped(piece: Piece) -> Piece:
         axes = tuple(None if axis is None else 1 - axis for axis in piece.axes)

@@ -162,7 +162,7 @@ class Rules:
         return found
 
     def _outside(self, name: str, shape: Sequence[int]) -> Optional[Fused]:
-        """Of parameters outside of layers."""
+        """The rules for parameters outside of layers."""
         model = self._model
         if name == "decoder.final_layernorm.weight":
             return fused.whole(Canonical("model.norm.weight", (model.hidden,)))
@@ -180,7 +180,7 @@ class Rules:
         return self._shard(name, fused.pad(words, padded), 0)
 
     def _inside(self, name: str, shape: Sequence[int]) -> Optional[Fused]:
-        """Of parameters of layers."""
+        """The rules for parameters of layers."""
         match = _IN_LAYER.fullmatch(name)
         if match is None:
             return None

@@ -49,8 +49,8 @@ class ModelShape:
 
     @property
     def stacked(self) -> bool:
-        """Whether the checkpoint has all experts of a layer in one tensor, each matrix transposed, and columns of gate
-        and up in turn."""
+        """Returns whether the checkpoint has all experts of a layer in one tensor, each matrix
+        transposed, with columns of gate and up in turn."""
         return self.family == "gpt_oss"
 
     @classmethod
@@ -97,7 +97,8 @@ class ModelShape:
         )
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of a layer's tensors, dense and with experts, by their names in model.layers.N; {} is an expert's number."""
+        """The shapes of a layer's tensors, dense and with experts, by their names in
+        model.layers.N; {} is an expert's number."""
         hidden = self.hidden
         found: dict[str, tuple[int, ...]] = {
             "input_layernorm.weight": (hidden,),

@@ -257,7 +257,8 @@ class OldMemory:
 
 
 def _is_exported(tensor: Any) -> bool:
-    """Whether `tensor` may be the base of an array of numpy: torch then refuses to resize its storage."""
+    """Returns whether `tensor` may be the base of an array of numpy: torch then refuses to resize
+    its storage."""
     if hasattr(tensor, MARK):
         return False
     storage = storage_of(tensor)

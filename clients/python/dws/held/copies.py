@@ -132,12 +132,13 @@ def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
 
 
 def _may_be_of(weight: Any, dtype: Any) -> bool:
-    """Whether a tensor of this type may be a cast of the weight, or a view of its bits."""
+    """Returns whether a tensor of this type may be a cast of the weight, or a view of its bits."""
     return _comparable(weight) and (_castable(weight, dtype) or _is_view(weight.dtype, dtype))
 
 
 def _is_view(source: Any, dtype: Any) -> bool:
-    """Whether elements go from one type to the other by their bits: integers and other types of one size."""
+    """Returns whether elements go from one type to the other by their bits: integers and other
+    types of one size."""
     torch: Any = importlib.import_module("torch")
     return not (source.is_floating_point and dtype.is_floating_point) and bool(
         torch.empty(0, dtype=source).element_size() == torch.empty(0, dtype=dtype).element_size()
@@ -205,8 +206,7 @@ def _heads(rows: Any, elements: int) -> Any:
 
 
 def sample_of(tensor: Any) -> Optional[int]:
-    """Returns a number that changes if the first elements of some rows change; None: they cannot be
-    read."""
+    """Returns a number that changes with the first elements of some rows; None: not readable."""
     rows = _as_rows(tensor) if _has_bits(tensor) else None
     return None if rows is None else hash(_heads(rows, _RUN_ELEMENTS).numpy().tobytes())
 
@@ -240,7 +240,7 @@ def _telling(row: Any, whole: bool) -> Optional[Any]:
 
 
 def is_telling(run: Any) -> bool:
-    """Whether elements that follow each other are not found elsewhere by chance."""
+    """Returns whether elements that follow each other are not found elsewhere by chance."""
     return bool(_are_telling(run.unsqueeze(0))[0])
 
 

@@ -45,7 +45,7 @@ Path = tuple[str, ...]
 
 
 class HeldState:
-    """As it was when this was made.
+    """The state of an object at the time when this was made.
 
     Attributes:
       tensors: by path.

@@ -234,6 +234,6 @@ def _as_torch(tensor: Any) -> Optional[Any]:
 
 
 def _is_capturing() -> bool:
-    """Whether this thread records a CUDA graph, in which nothing may be read."""
+    """Returns whether this thread records a CUDA graph, in which nothing may be read."""
     torch: Any = importlib.import_module("torch")
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

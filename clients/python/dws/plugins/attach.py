@@ -265,7 +265,7 @@ def attach_together(
 
     Raises:
       StateError: another rank failed; see that rank's error.
-      As `make`.
+      The errors of `make`.
     """
     try:
         attached = make()
@@ -295,7 +295,7 @@ def reply_together(
 
     Raises:
       StateError: another rank failed: its log has the error.
-      As `call`.
+      The errors of `call`.
     """
     error: Optional[Exception] = None
     result: Optional[_Result] = None

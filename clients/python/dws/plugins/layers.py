@@ -46,7 +46,7 @@ _CONSTANT = re.compile(r"(^|[._])weight_shape$")
 
 
 def is_constant(name: str) -> bool:
-    """Whether no version changes the tensor of this name, of a checkpoint or of a layer."""
+    """Returns whether no version changes the tensor of this name, of a checkpoint or of a layer."""
     return bool(_CONSTANT.search(name))
 
 

@@ -229,7 +229,8 @@ def _part(piece: Piece, canonical: tuple[int, ...]) -> Part:
 
 
 def _runs_along(piece: Piece, kept: Sequence[int]) -> bool:
-    """Whether the dimensions `kept` of the parameter are those of the canonical tensor, in order."""
+    """Returns whether the dimensions `kept` of the parameter are those of the canonical tensor, in
+    order."""
     return len(kept) == len(piece.box) and all(
         _extent(piece.own[dim]) == _extent(bounds) and piece.axes[dim] in (None, axis)
         for axis, (dim, bounds) in enumerate(zip(kept, piece.box))

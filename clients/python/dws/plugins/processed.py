@@ -145,7 +145,7 @@ class ProcessedLayers:
 
     @property
     def derives(self) -> bool:
-        """Whether a layer makes tensors from those of its submodules."""
+        """Returns whether a layer makes tensors from those of its submodules."""
         return any(layer.derives for layer in self._layers)
 
     def updated(self) -> list[Any]:
@@ -153,7 +153,7 @@ class ProcessedLayers:
         return [tensor for layer in self._layers for tensor in layer.updated]
 
     def status(self) -> dict[str, Any]:
-        """Of the last commit, for JSON."""
+        """The figures of the last commit, for JSON."""
         return {"processed_layers": self.rebuilt_layers, "process_seconds": self.rebuild_seconds}
 
     @contextlib.contextmanager
@@ -266,11 +266,11 @@ class _Layer:
 
     @property
     def makes(self) -> bool:
-        """Whether processing does more than to pass all through."""
+        """Returns whether processing does more than to pass all through."""
         return self.derives or bool(self._made)
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Of the skeleton."""
+        """The tables of the kept tensors, for the skeleton."""
         return self._tables(self._kept)
 
     def _tables(self, tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -386,7 +386,8 @@ class _Layer:
             )
 
     def _is_passed(self, name: str, live: Any, before: Mapping[Path, Any], after: Mapping[Path, Any]) -> bool:
-        """Whether processing leaves it as it is, and all that the engine has in its place is one tensor."""
+        """Returns whether processing leaves it as it is, and all that the engine has in its place
+        is one tensor."""
         kept = self._kept[name]
         own = [path for path in ((table, name) for table in _TABLES) if path in after]
         if live is None or not own or not (same_place(after[own[0]], kept) and alike(live, kept)):

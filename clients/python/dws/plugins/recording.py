@@ -52,7 +52,8 @@ class Memory:
 
     @property
     def is_followed(self) -> bool:
-        """Whether its values are what is recorded here, and not in its storage, if it has any."""
+        """Returns whether its values are what is recorded here, and not in its storage, if it has
+        any."""
         return self.kind is Kind.CANONICAL or not self.is_untouched or not self.has_storage
 
     @property

@@ -138,7 +138,8 @@ def _restore(tensors: Mapping[str, Held], elements: Mapping[str, Any]) -> None:
 
 
 def _is_made(held: Held, writes: int) -> bool:
-    """Whether another tensor is in the place of this one, or torch has seen a write since `writes`."""
+    """Returns whether another tensor is in the place of this one, or torch has seen a write since
+    `writes`."""
     return tensor_at(held.module, held.path) is not held.tensor or _writes_of(held.tensor) != writes
 
 

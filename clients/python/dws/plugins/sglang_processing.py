@@ -51,7 +51,7 @@ class SglangProcessing:
         self._model = model
 
     def of(self, name: str, layer: Any) -> Optional[Processing]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         method: Any = getattr(layer, "quant_method", None)
         recorded: Mapping[str, Mapping[str, Any]] = getattr(self._model, _RECORD, {})
         if recorded.get(name):
@@ -68,16 +68,16 @@ class SglangProcessing:
         return None
 
     def loading(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         return _nothing_derived(self._model)
 
     def refresh(self) -> Optional[Callable[[], Any]]:
-        """As EngineProcessing: what SGLang calls when it has loaded weights."""
+        """See EngineProcessing: what SGLang calls when it has loaded weights."""
         found: Optional[Callable[[], Any]] = getattr(self._model, "post_load_weights", None)
         return found
 
     def context(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         return contextlib.nullcontext()
 
 

@@ -102,7 +102,7 @@ class VersionTeller:
 
 
 def _server_listens(port: int) -> bool:
-    """Whether a process of this server listens at `port`: it could be another program's."""
+    """Returns whether a process of this server listens at `port`: it could be another program's."""
     import psutil
 
     parent = psutil.Process(os.getppid())

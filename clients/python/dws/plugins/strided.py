@@ -241,7 +241,7 @@ def _meet(left: _Box, right: _Box) -> Optional[Placement]:
 
 
 def _simple(placement: Placement) -> Placement:
-    """The same with as few dimensions as possible, the longest own step first."""
+    """Returns the same placement with as few dimensions as possible, the longest own step first."""
     dims = [
         _Dim(*d) for d in zip(placement.sizes, placement.own.strides, placement.source.strides)
     ]

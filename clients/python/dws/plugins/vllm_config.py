@@ -20,7 +20,7 @@ _WITHOUT_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix")
 
 
 class Groups(NamedTuple):
-    """Of this process. `world`: all ranks that vLLM's collectives connect."""
+    """The groups of this process. `world`: all ranks that vLLM's collectives connect."""
 
     tensor: Any
     world: Any
@@ -101,7 +101,8 @@ def is_pipelined(config: Any) -> bool:
 
 
 def replies_last(config: Any) -> bool:
-    """Whether the executor reads this worker's reply to an RPC after those of all others."""
+    """Returns whether the executor reads this worker's reply to an RPC after those of all
+    others."""
     parallel = config.parallel_config
     return bool(getattr(parallel, "rank", 0) == getattr(parallel, "world_size", 1) - 1)
 

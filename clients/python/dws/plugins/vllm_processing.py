@@ -15,7 +15,7 @@ from dws.plugins.processed import Processing
 _RELOAD = "vllm.model_executor.model_loader.reload"
 
 
-# What some methods set on a layer, and then do nothing any more.
+# Some methods set this on a layer, and do nothing the next time.
 _PROCESSED = "_already_called_process_weights_after_loading"
 
 
@@ -34,7 +34,7 @@ class VllmProcessing:
         self._config = config
 
     def of(self, name: str, layer: Any) -> Optional[Processing]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         try:
             layerwise: Any = importlib.import_module(f"{_RELOAD}.layerwise")
             meta: Any = importlib.import_module(f"{_RELOAD}.meta")
@@ -69,14 +69,14 @@ class VllmProcessing:
         return Processing(functools.partial(_process, method, layer), loaded)
 
     def loading(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         return contextlib.nullcontext()
 
     def refresh(self) -> None:
-        """As EngineProcessing: vLLM's models have no such call."""
+        """See EngineProcessing: vLLM's models have no such call."""
 
     def context(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         found: ContextManager[Any] = importlib.import_module("vllm.config").set_current_vllm_config(
             self._config
         )

@@ -203,7 +203,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             self._worker()._weight_update_active = False
 
     def receive_weights(self, update_info: Update) -> None:
-        """As update_weights."""
+        """See update_weights."""
         self._replied(lambda: self._update(update_info))
 
     def _update(self, update: Update) -> Grant:
@@ -283,7 +283,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return self._attached
 
     def _all(self, here: bool) -> bool:
-        """Whether `here` is true on all ranks."""
+        """Returns whether `here` is true on all ranks."""
         return here if self._minimum is None else bool(self._minimum([int(here)])[0])
 
     def _leave_untouched(self, attached: AttachedRank, before: Optional[int]) -> None:
@@ -314,7 +314,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return grant
 
     def _end(self, why: str) -> NoReturn:
-        """Of a worker whose memory has no whole version.
+        """Ends a worker whose memory has no whole version.
 
         Raises:
           StateError: the process is the user's own, not one of vLLM's: steps fail from now on.
@@ -471,7 +471,7 @@ class DwsTrainerWeightTransferEngine(
         self.client.finish_weight_update(weight_version=str(version))
 
     def _is_published(self) -> bool:
-        """Whether the weights are known to be those of the trainer's last version."""
+        """Returns whether the weights are known to be those of the trainer's last version."""
         trainer, shared = self._info.trainer, self._shared
         if trainer.world_size > 1:
             raise StateError(

@@ -93,7 +93,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         Raises:
           StateError: no training is in progress.
           NotCommittedError: also if "all" has left out a receiver that is connected.
-          As Publisher.publish and Publisher.wait.
+          The errors of Publisher.publish and Publisher.wait.
         """
         if self._publisher is None:
             raise StateError(

@@ -153,7 +153,7 @@ class ModuleWeights:
           shares: the shares of this process, by name.
 
         Raises:
-          As Trainer.register.
+          The errors of Trainer.register.
         """
         self._shares = shares
         whole = set(shares) == set(self._weights) and all(s.whole for s in shares.values())
@@ -210,7 +210,7 @@ class ModuleWeights:
                     )
 
     def _pieces(self, tensors: Mapping[str, Any]) -> dict[str, list[Piece]]:
-        """Of the weights that are cut flat, what this process publishes, and where it is in them.
+        """Returns the parts of the flat-cut weights that this process publishes, and their places.
 
         Args:
           tensors: the module's, now.
@@ -230,7 +230,8 @@ class ModuleWeights:
 
 
 def _share_memory(tensors: Iterable[Any]) -> bool:
-    """Whether a tensor of the host is only a part of its memory, or two of them have the same."""
+    """Returns whether a tensor of the host is only a part of its memory, or two of them have the
+    same."""
     seen = set()
     for tensor in tensors:
         if hasattr(tensor, "placements") or tensor.device.type != "cpu" or not tensor.numel():

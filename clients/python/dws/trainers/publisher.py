@@ -98,7 +98,7 @@ class Publisher:
             (dws.arrays.require_plain), or a pattern of keep_in_fp32= or cast= has no effect; the
             message names it, and nothing is registered.
           StateError: registered already; or another process failed, by its number.
-          As Trainer.register.
+          The errors of Trainer.register.
         """
         if self._weights is not None:
             raise StateError("this Publisher is registered: make another one for another module")
@@ -158,7 +158,7 @@ class Publisher:
         Raises:
           StateError: never registered, or a weight is not as it was registered; the message names
             it.
-          As Trainer.publish and Trainer.reconnect.
+          The errors of Trainer.publish and Trainer.reconnect.
         """
         if self._weights is None:
             raise StateError("call register() first")
@@ -180,7 +180,7 @@ class Publisher:
         """As Trainer.wait, on process 0; the others return None at once.
 
         Raises:
-          As Trainer.wait.
+          The errors of Trainer.wait.
         """
         if self._trainer is None or self._trainer.rank != 0:
             return None

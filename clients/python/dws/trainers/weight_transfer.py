@@ -77,7 +77,7 @@ class WeightTransfer:
         Raises:
           StateError: it has other tensors than the first time, by name.
           LayoutError: a tensor is a wrapper, or without memory of its own, by name.
-          As Trainer.version and Trainer.wait.
+          The errors of Trainer.version and Trainer.wait.
         """
         tensors: Any = iterator
         if self._specs is None:

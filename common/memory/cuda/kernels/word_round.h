@@ -9,7 +9,7 @@
 namespace dws::cuda::kernels {
 
 // The words begin to begin + kCount - 1. Word `i` (below kWords) of a lane is number begin + 32 * i
-// + lane. Whether all are contiguous is determined once for the round; if so, single words need no
+// + lane. It is determined once for the round that all are contiguous; if so, single words need no
 // checks. Uniform. Keeps a reference to the place.
 template <typename Bits, uint32_t kWords>
 class WordRound {
