@@ -1,4 +1,5 @@
-"""Who may include what: layers point downward, and each vendor's headers have their homes."""
+"""The files that may include others: layers point downward, and each vendor's headers have their
+homes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class SourceFile:
         return self._code
 
 
-_CPP_TOKEN = re.compile(
+CPP_TOKEN = re.compile(
     r"""//[^\n]*
       | /\*.*?\*/
       | R"(?P<delimiter>[^(\s]*)\(.*?\)(?P=delimiter)"
@@ -76,7 +76,7 @@ def blank_comments_and_literals(text: str) -> str:
         quote = token[-1]
         return quote + re.sub(r"[^\n]", " ", token[1:-1]) + quote
 
-    return _CPP_TOKEN.sub(blank, text)
+    return CPP_TOKEN.sub(blank, text)
 
 
 @dataclass
