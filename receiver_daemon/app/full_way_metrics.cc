@@ -12,7 +12,7 @@ void AddFullWayMetrics(Metrics& metrics, const SyncLinks& links) {
       uint64_t bytes = 0;
       for (const FullWays::View& view : views) bytes += view.bytes[static_cast<size_t>(way)];
       scrape.Counter("dws_receiver_full_way_bytes_total",
-                     "Bytes of full tensors from senders, by the way by which they came.",
+                     "Bytes of full tensors from senders, by the way on which they came.",
                      static_cast<double>(bytes), {{"way", std::string(ToString(way))}});
     }
   });

@@ -80,9 +80,9 @@ Status EngineLoader::Connect() {
   DWS_RETURN_IF_ERROR(made.status());
   if (needs_restart_) {
     return FailedPreconditionError(
-        "restart the engine: it has refused a load, and the replies of workers that are left of "
-        "that may be taken for those of the next one. It stays paused, and no load is tried until "
-        "the receiver has seen that it is gone");
+        "restart the engine: it has refused a load, and late replies of its workers may be taken "
+        "for replies to the next one. It stays paused, and no load is tried until the receiver has "
+        "seen that it is gone");
   }
   control_ = *std::move(made);
   return OkStatus();

@@ -357,8 +357,8 @@ void GroupDriver::Show() {
     reason = "its commit group brings all members to one version";
   } else if (reason.empty()) {
     reason = fmt::format(
-        "its commit group's leader releases it; what that waits for is in the status "
-        "of the receiver at {}",
+        "its commit group's leader releases it; the status of the receiver at {} says what it is "
+        "waiting for",
         parts_.group.place().leader_address);
   }
   board_.SetReadiness(false, "the engine is paused: " + reason);

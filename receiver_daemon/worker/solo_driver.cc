@@ -39,7 +39,7 @@ Status SoloDriver::FollowTarget() {
     // they are cut differently.
     DWS_RETURN_IF_ERROR(parts_.subscription.Layouts().status());
     DropStaged();
-    parts_.board.SetTrouble("versions are not followed while senders cut tensors otherwise");
+    parts_.board.SetTrouble("waiting for all senders to cut tensors the same way");
     return OkStatus();
   }
   if (target.has_value()) DWS_RETURN_IF_ERROR(engine.CheckNumber(*target));

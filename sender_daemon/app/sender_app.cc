@@ -303,8 +303,7 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
     return ResourceExhaustedError("the sender is busy with its trainer's calls; try again");
   }
   if (done.wait_for(2 * limits::kRpcDeadline) != std::future_status::ready) {
-    return DeadlineExceededError(
-        "a call of the trainer does not end; the stream may be forgotten later");
+    return DeadlineExceededError("a call of the trainer has not ended; forget the stream later");
   }
   try {
     return done.get();

@@ -178,7 +178,7 @@ Result<WeightVersion> FullReader::Copy(const std::vector<Piece>& pieces, Duratio
   if (reads_snapshot) snapshot_->gate().EndRead();
   if (at.has_value()) return *at;
   return AbortedError(
-      "version {} cannot be read any more: a full version that overwrote it was given up; take the "
+      "version {} can no longer be read: a full version that overwrote it was given up; take the "
       "next one",
       version_.value());
 }

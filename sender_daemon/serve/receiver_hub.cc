@@ -226,8 +226,8 @@ void ReceiverHub::Announce() {
   for (const std::string& id : wrong) {
     LogWarning("report_ignored",
                {{"id", id},
-                {"reason",
-                 fmt::format("what it has is not what is published now: {}", kNumbersBeganAgain)}});
+                {"reason", fmt::format("its weights are not those that are published now: {}",
+                                       kNumbersBeganAgain)}});
   }
   for (const auto& connection : Connections()) connection->AnnounceDue();
   FinishWaits();
@@ -393,7 +393,7 @@ void ReceiverHub::KeepKnown(TimePoint now) {
   for (const std::string& id : given_up) {
     LogWarning("receiver_not_returned", {{"id", id},
                                          {"seconds", limits::kReceiverReturnWait.count()},
-                                         {"effect", "it is no longer awaited"}});
+                                         {"effect", "waits no longer include it"}});
   }
   if (memory_ == nullptr) return;
   if (look) {

@@ -50,7 +50,7 @@ void EarlyStream::Next() {
       break;
   }
   if (cancelled_ || !wait_.Goes()) {
-    return Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
+    return Finish(ToGrpc(AbortedError("the capture of version {} has stalled", version)));
   }
   paced_.After(wait_.Poll(), [this] { Next(); });
 }

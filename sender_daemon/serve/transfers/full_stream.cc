@@ -226,7 +226,7 @@ bool FullStream::AwaitCapture() {
   if (!cancelled_ && wait_.Goes()) {
     paced_.After(wait_.Poll(), [this] { OnExecutor(&FullStream::Next); });
   } else {
-    Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
+    Finish(ToGrpc(AbortedError("the capture of version {} has stalled", version)));
   }
   return true;
 }

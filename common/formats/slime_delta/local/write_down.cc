@@ -169,8 +169,8 @@ Status Judge(const WriteDownFrom& from, const std::vector<Item>& items,
   }
   if (auto other_base = NamesOf(items, outcomes, Verdict::kOtherBase); !other_base.empty()) {
     return FailedPreconditionError(
-        "version {}: not a delta of what is here: these tensors would not get the digests it "
-        "states: {}",
+        "version {}: not a delta of the local checkpoint: these tensors would not get the digests "
+        "it states: {}",
         version, ShortList(std::move(other_base)));
   }
   return OkStatus();

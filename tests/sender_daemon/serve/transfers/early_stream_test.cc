@@ -333,7 +333,7 @@ TEST_CASE("a fetch of a delta that is given up, or stands still, is aborted", "[
   SECTION("stands still") {
     const grpc::Status status = fetch.ReadAll();
     CHECK(status.error_code() == grpc::StatusCode::ABORTED);
-    CHECK(status.error_message() == "the capture of version 2 does not go on");
+    CHECK(status.error_message() == "the capture of version 2 has stalled");
     CHECK(sender.capture != nullptr);
   }
   CHECK(fetch.Slices() == std::set<uint32_t>{1});
