@@ -87,8 +87,8 @@ class Boundaries:
             with contextlib.suppress(DeadlineError, DaemonUnavailableError):
                 self._end(boundary_id, _END_SECONDS)
             raise DeadlineError(
-                f"what the receiver on {self._daemon.socket_path} holds back was not committed within "
-                f"{timeout:g} s of this boundary: its status and log say what it does"
+                f"the receiver on {self._daemon.socket_path} did not commit the version that it holds back within "
+                f"{timeout:g} s of this boundary: its status and log say what it is doing"
             ) from error
 
     @contextlib.contextmanager

@@ -139,7 +139,7 @@ def require_all(version: int, policy: Union[str, int], result: WaitResult) -> No
     )
     error = NotCommittedError(
         f"version {version}: 'all' of {result.present} receivers was not met: left out are {behind}, "
-        "which have committed nothing for the sender's --laggard-after. Mend or stop them, or wait for "
+        "which have committed nothing for the sender's --laggard-after. Repair or stop them, or wait for "
         "a number of receivers"
     )
     error.committed_count, error.present = len(result.committed), result.present
