@@ -1,5 +1,5 @@
 // xxHash is included only here in the codec, so that no header needs it.
-#include "common/delta/bits/checksum.h".
+#include "common/delta/bits/checksum.h"
 
 #include <xxhash.h>
 
