@@ -1,5 +1,6 @@
 // dws-receiver: runs beside one rollout engine. With --slime-dir it follows a folder of versions
-// instead of senders: another app, without GPU kernels, because nothing is written to GPU memory.
+// instead of senders. That is another app, without GPU kernels, because it writes nothing to GPU
+// memory.
 #include <memory>
 
 #include "common/memory/cuda/kernel_image.h"

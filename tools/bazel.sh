@@ -18,7 +18,8 @@ output_root() {
   local fallback
   fallback="${TMPDIR:-/tmp}/dws-bazel-$(id -u)"
   mkdir -m 700 "$fallback" 2>/dev/null || true
-  if [[ ! -O "$fallback" ]]; then  # Bazel would run what it finds there
+  # Otherwise Bazel would run a program that somebody else put there.
+  if [[ ! -O "$fallback" ]]; then
     echo "bazel.sh: $fallback belongs to somebody else: set DWS_BAZEL_ROOT" >&2
     return 1
   fi

@@ -23,7 +23,7 @@ esac
 
 tools/bazel.sh build --ui_event_filters=-info --noshow_progress //clients/python:wheel
 binaries="$(tools/bazel.sh info --noshow_progress bazel-bin 2>/dev/null)"
-# Under the name pip wants.
+# Copied under the name that pip requires.
 version="$(sed -n 's/.*kBuildVersion = "\(.*\)".*/\1/p' common/service/build_version.h)"
 wheel="$work/delta_weight_sync-$version-py3-none-any.whl"
 cp "$binaries/clients/python/dws.whl" "$wheel"

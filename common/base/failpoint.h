@@ -55,7 +55,7 @@ inline constexpr std::array<std::string_view, 58> kFailpoints = {
     "receiver.verify.after_batch",
     "receiver.resync.after_batch",
     "receiver.broadcast.after_begin",
-    // Of a receiver in a commit group, as member and as leader.
+    // Reached by a receiver in a commit group, as member and as leader.
     "group.stage.after_prepare",
     "group.stage.after_staged",
     "group.decide.after_record",
@@ -67,12 +67,13 @@ inline constexpr std::array<std::string_view, 58> kFailpoints = {
     "group.release.before_resume",
     "group.release.after_resume",
     "group.settle.after_record",
-    // Of both daemons.
+    // Reached by both daemons.
     "ledger.append.before_sync",
     "ledger.append.after_sync",
     "file.replace.before_rename",
     "file.replace.after_rename",
-    // Of version folders and of the local checkpoints they are applied to (tests/common/formats).
+    // Reached while version folders are written, or applied to local checkpoints
+    // (tests/common/formats).
     "slime.write.before_index",
     "slime.apply.before_intent",
     "slime.apply.after_intent",
@@ -83,11 +84,11 @@ inline constexpr std::array<std::string_view, 58> kFailpoints = {
     "slime.apply.after_digests",
     "slime.apply.after_state",
     "slime.apply.after_unmark",
-    // Of a receiver that follows a folder (tests/integration/follow_test.py).
+    // Reached by a receiver that follows a folder (tests/integration/follow_test.py).
     "follow.after_apply",
     "follow.after_pause",
     "follow.after_load",
-    // Of the failpoints' own tests.
+    // Used only by the tests of failpoints.
     "test.work",
 };
 
@@ -103,16 +104,16 @@ struct ArmedFailpoint {
   uint32_t at = 0;  // acts when reached for the at-th time; 0: each time
 };
 
-// What `armed` (the environment variable's text) says about `name`. Text that it cannot parse
-// aborts the process: a test whose typing error armed nothing would prove nothing.
+// Returns what `armed` (the environment variable's text) says about `name`. Text that it cannot
+// parse aborts the process: a test whose typing error armed nothing would prove nothing.
 ArmedFailpoint FindFailpoint(std::string_view armed, std::string_view name);
 
 // Carries out the action armed for `name`, if any. INTERNAL for `error`. For the macros below.
 Status ReachFailpoint(std::string_view name);
 
-// What happens at every failpoint of this process, in place of what the environment says; empty:
-// that again. For tests that run product code in their own process. Threads: one, which also
-// reaches the failpoints.
+// A function that replaces the environment's settings: it runs at every failpoint of this process.
+// An empty hook restores the environment's settings. For tests that run product code in their own
+// process. Threads: the thread that sets the hook must be the only one that reaches failpoints.
 using FailpointHook = std::function<Status(std::string_view name)>;
 void SetFailpointHook(FailpointHook hook);
 

@@ -1,6 +1,6 @@
-// Memory waits hidden behind arithmetic: what is read next is fetched into the second-level cache,
-// a few cache lines at each step of a loop that works on what is in a cache already. Fetched all at
-// once, it would only make that loop wait.
+// Hides memory latency behind arithmetic: each step of a loop that works on cached data also
+// fetches a few cache lines of the data that is read next into the second-level cache. Fetching all
+// of it at once would only make that loop wait.
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,7 @@ Status SyncFd(const UniqueFd& fd, const std::string& path) {
   return OkStatus();
 }
 
-// A created or renamed name is durable only when its folder is.
+// A created or renamed name is durable only after its folder is synced.
 Status SyncFolder(const std::string& folder) {
   DWS_ASSIGN_OR_RETURN(const UniqueFd fd,
                        OpenPath(folder, O_RDONLY | O_DIRECTORY, "open the folder"));
@@ -118,12 +118,13 @@ class PosixFileLock final : public FileLock {
   const UniqueFd fd_;  // flock(2) lasts as long as its open file description
 };
 
-// Who holds the lock of an open file: "process 1234 (python3)"; "another process" where the system
-// does not say. The kernel lists all locks in /proc/locks, one a line:
+// Returns who holds the lock of an open file: "process 1234 (python3)", or "another process" if the
+// system does not say. The kernel lists all locks in /proc/locks, one a line:
 //   1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF
 // The fields after WRITE are the process, and the file as MAJOR:MINOR:INODE, of which the first two
-// are hexadecimal. Unknown stay a holder in another container or on another machine, one that has
-// just released the lock, and file systems that show another device there than stat(2) does.
+// are hexadecimal. The holder stays unknown if it is in another container or on another machine, if
+// it has just released the lock, or if the file system shows another device there than stat(2)
+// does.
 std::string LockHolder(int fd) {
   struct stat found = {};
   std::string holder = "another process";

@@ -22,8 +22,8 @@ class AppendFile {
   virtual ~AppendFile() = default;
   // Appends all of `bytes`. After an error any prefix of them may be in the file.
   virtual Status Append(ByteSpan bytes) = 0;
-  // When this returns OK, everything appended is on the disk. After an error nothing is known about
-  // any byte appended since the last OK, and a later OK does not change that: write a new file.
+  // When this returns OK, everything appended is on the disk. After an error, any byte appended
+  // since the last OK may be missing, even if a later Sync returns OK: write a new file.
   virtual Status Sync() = 0;
 };
 
@@ -56,8 +56,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) = 0;
   // Opens at the end. Creates an empty file, durably, if there is none.
   virtual Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) = 0;
-  // Creates an empty file, or empties the one at `path`. The name is durable only after the Rename
-  // that follows: for files that are written under a temporary name first.
+  // Creates an empty file, or empties the one at `path`. For files that are written under a
+  // temporary name first: the name is durable only after the Rename that follows.
   virtual Result<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
   // Renames `from` to `to`, replacing what was there, and syncs the folder of `to`: the name is
   // durable then. Does not sync the file's bytes. Both are in one folder.

@@ -12,9 +12,9 @@ namespace dws {
 // and tags. Pure.
 bool IsUnprintable(char32_t code_point);
 
-// `text` with each of those written like "\x1b" or "\u202e", and each byte that is not UTF-8 like
-// "\xff". The result is one line of valid UTF-8. Everything else stays, backslashes included, so
-// escaping twice changes nothing. Pure.
+// Returns `text` with each unprintable character written like "\x1b" or "\u202e", and each byte
+// that is not UTF-8 like "\xff". The result is one line of valid UTF-8. Everything else stays,
+// backslashes included, so escaping twice changes nothing. Pure.
 std::string EscapeUnprintable(std::string_view text);
 
 }  // namespace dws

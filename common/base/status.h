@@ -33,7 +33,8 @@ inline std::string_view Message(const Status& status) {
 // "DATA_LOSS: block 3 ..." for logs and for printing.
 inline std::string ToString(const Status& status) { return status.ToString(); }
 
-// DataLossError("frame {}: checksum {:016x}, expected {:016x}", ...), and one such for each code.
+// DataLossError("frame {}: checksum {:016x}, expected {:016x}", ...), and one such function for
+// each code.
 #define DWS_DEFINE_ERROR(Name, kCode)                                                             \
   template <typename... Args>                                                                     \
   Status Name(fmt::format_string<Args...> format, Args&&... args) {                               \
@@ -53,7 +54,7 @@ DWS_DEFINE_ERROR(UnimplementedError, kUnimplemented)
 DWS_DEFINE_ERROR(InternalError, kInternal)
 #undef DWS_DEFINE_ERROR
 
-// The same code, with "context: " before the message.
+// Returns a status with the same code and "context: " before the message.
 inline Status Annotate(const Status& status, std::string_view context) {
   if (status.ok()) return status;
   return MakeStatus(status.code(), fmt::format("{}: {}", context, Message(status)));

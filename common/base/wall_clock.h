@@ -1,5 +1,5 @@
-// The seam between DWS and the time of day: for numbers that begin at the wall clock and are
-// bounded by it (common/model/clock_bound.h). No wait uses it: clock.h is for that.
+// The seam between DWS and the time of day. It is for numbers that begin at the wall clock and are
+// bounded by it (common/model/clock_bound.h). Waits use clock.h instead.
 #pragma once
 
 #include <chrono>

@@ -11,7 +11,7 @@
 
 namespace dws {
 
-// What a class-split block needs to be decoded. Other modes need none of it.
+// What decoding a class-split block needs. Other modes need none of it.
 struct BlockBase {
   const ClassTable* classes = nullptr;  // the slice's, from the manifest
   ByteSpan before;                      // the old block, in slice order
@@ -23,8 +23,9 @@ struct BlockBase {
 Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                    DecodedBlock& decoded, const BlockBase& base = {});
 
-// Brings `bytes`, a whole block as it was before `block`, to what it is after it. `classes`: its
-// slice's, nullptr if that has none. Errors as DecodeBlock; then the bytes are as before.
+// Changes `bytes`, a whole block in the state before `block`, to the state after it. `classes`: the
+// class table of its slice, or nullptr if that has none. Errors as DecodeBlock; then `bytes` is
+// unchanged.
 Status AdvanceBlock(DType dtype, const EncodedBlockView& block, const ClassTable* classes,
                     MutableByteSpan bytes, DecodedBlock& decoded);
 

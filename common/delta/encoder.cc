@@ -29,8 +29,9 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
   if (changes.size() == 0) return {};
   SplitRicePlan& split_rice = scratch.split_rice;
   PlanSplitRice(dtype, changes, split_rice);
-  // Among equals the mode with the smaller number wins, so dense ulp must be strictly smaller.
-  // A bit for each element is the least; what else it takes is counted only then.
+  // If two modes are equally small, the one with the smaller number wins, so dense ulp must be
+  // strictly smaller. It needs at least one bit for each element; the exact size is counted only if
+  // it could win.
   if (split_rice.PayloadBytes() > CeilDiv(element_count, 8) &&
       split_rice.PayloadBytes() >
           DenseUlpBytesMin(element_count, CostOf(split_rice, changes.size()))) {

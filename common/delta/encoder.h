@@ -29,15 +29,15 @@ EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t elem
                          EncodeScratch& scratch);
 EncodedBlock EncodeSteps(DType dtype, const BlockChanges& changes, uint32_t element_count);
 
-// The same, always as dense ulp. Use this when position coding is known to be larger. Afterwards
-// `scratch` does not have what EncodeClassSplit needs.
+// Like EncodeSteps, but always as dense ulp. Use this if position coding is known to be larger.
+// Afterwards `scratch` does not have what EncodeClassSplit needs.
 EncodedBlock EncodeDenseSteps(DType dtype, const BlockChanges& changes, uint32_t element_count,
                               EncodeScratch& scratch);
 
-// The same changes class-split, for slow links. `relative` is the result of EncodeSteps for these
-// changes, just before, with the same `scratch`. nullopt unless class-split is smaller than
-// `relative`, or as small if that is dense ulp. `before` is the block they change, `table` fits
-// `dtype` (class_split.h).
+// Encodes the same changes class-split, for slow links. `relative` is the result of EncodeSteps for
+// these changes, just before, with the same `scratch`. Returns nullopt unless class-split is
+// smaller than `relative`, or equally small if `relative` is dense ulp. `before` is the block
+// before the changes, `table` fits `dtype` (class_split.h).
 std::optional<EncodedBlock> EncodeClassSplit(DType dtype, const BlockChanges& changes,
                                              const EncodedBlock& relative, ByteSpan before,
                                              const ClassTable& table, EncodeScratch& scratch);

@@ -1,5 +1,5 @@
-// Over the old weights, a block is brought through all versions and compared with what it was, some
-// blocks of a slice at a time, by all threads.
+// With the old weights, all threads take some blocks of a slice at a time through all versions and
+// compare the result with the old block.
 #include "common/delta/squash.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Status DecodeSteps(const RankLayout::SliceEntry& slice, uint32_t block,
   return OkStatus();
 }
 
-// The composed blocks of one slice; empty when no delta of the chain touches it.
+// Returns the composed blocks of one slice; empty if no delta of the chain changes it.
 Result<std::vector<EncodedBlock>> SquashSlice(const RankLayout::SliceEntry& slice, RankSlice number,
                                               std::span<const DeltaLink> chain) {
   DWS_ASSIGN_OR_RETURN(const std::vector<LinkBlocks> found, BlocksOf(slice, number, chain));
@@ -87,7 +87,7 @@ class BlocksOver {
   const RankLayout::SliceEntry& slice() const { return slice_; }
   RankSlice number() const { return number_; }
 
-  // Whether any delta changes the block.
+  // Returns whether any delta changes the block.
   bool Touches(uint32_t block) const {
     return std::ranges::any_of(found_, [block](const LinkBlocks& version) {
       return version.views[block].mode != BlockMode::kEmpty;
@@ -118,7 +118,7 @@ class BlocksOver {
   std::vector<const ClassTable*> classes_;  // by delta
 };
 
-// Composes slices over the old weights. Threads: one.
+// Composes slices with the help of the old weights. Threads: one.
 class SlicesOver {
  public:
   SlicesOver(const OldWeights& old, uint64_t bytes_max, ThreadPool& pool)

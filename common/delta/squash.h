@@ -20,23 +20,24 @@ namespace dws {
 // (raw, dense raw, dense zstd or class-split). Other errors are those of a link's `frame`.
 Result<std::vector<std::byte>> Squash(const RankLayout& layout, std::span<const DeltaLink> chain);
 
-// The weights that a chain begins with. Threads: one.
+// The weights at the beginning of a chain. Threads: one.
 class OldWeights {
  public:
   virtual ~OldWeights() = default;
 
-  // Whether the slice is here, with this digest.
+  // Returns whether the slice is here, with this digest.
   virtual bool Has(RankSlice slice, const Digest& digest) const = 0;
   // Fills `out` with whole blocks of a slice that is here, in slice order, from `first_block` on.
   virtual Status Read(RankSlice slice, uint32_t first_block, MutableByteSpan out) const = 0;
 };
 
-// The object that Squash describes, as steps, for the slices that `old` has as the chain begins
-// with. Its manifest names the others too, and those that `old` has not as their digest says, so
-// that a block does not decode; but nothing in it leads to their new state: by their digests they
-// are refused wherever they are applied. RESOURCE_EXHAUSTED: its frames have more than
-// `bytes_max`. DATA_LOSS: a delta is damaged, or does not begin with the weights that the deltas
-// before it end with. Other errors are those of a link's `frame` and of `old`.
+// Makes the object that Squash describes, encoded as steps, for the slices that `old` has in the
+// state in which the chain begins. The manifest also names the other slices, and those whose bytes
+// in `old` do not have the digest that `old` states, which shows when a block does not decode. The
+// object has no changes for these: receivers refuse them by their digests. RESOURCE_EXHAUSTED: its
+// frames have more than `bytes_max`. DATA_LOSS: a delta is damaged, or does not begin with the
+// weights that the deltas before it end with. Other errors are those of a link's `frame` and of
+// `old`.
 Result<std::vector<std::byte>> SquashOver(const RankLayout& layout,
                                           std::span<const DeltaLink> chain, const OldWeights& old,
                                           uint64_t bytes_max, ThreadPool& pool);

@@ -138,7 +138,7 @@ Status HeldFolder::Note(const std::string& name, const FileStamp& stamp) {
 Status HeldFolder::CheckUnchanged() const {
   Access(path());
   const Result<FileStamp> now = StampAt(place_);
-  // The folder's times are not compared: a file that we do not read may be added to it.
+  // The folder's times are not compared: another process may add a file that we do not read.
   if (!now.ok() || now->device != opened_.device || now->inode != opened_.inode) {
     return Changed(path());
   }

@@ -25,16 +25,16 @@ namespace dws {
 // An open folder. Lifecycle: open until destroyed. Threads: one at a time.
 class HeldFolder {
  public:
-  // Called with the path before each access and during long ones, then from any thread. Tests change
+  // Called with the path before each access, and from any thread during long accesses. Tests change
   // the folder in it; the daemon reports progress to its watchdog.
   using OnAccess = std::function<void(const std::string& path)>;
 
   // Errors of open(2): NOT_FOUND, FAILED_PRECONDITION (not a folder), ...
   static Result<HeldFolder> Open(const std::string& path, OnAccess on_access = {});
-  // Opens a folder in this one. This one may be closed first.
+  // Opens a folder inside this one. This one may be closed first.
   Result<HeldFolder> OpenFolder(const std::string& name) const;
 
-  const std::string& path() const { return place_.path; }  // what it was opened from
+  const std::string& path() const { return place_.path; }  // the path it was opened from
 
   // The names in the folder, sorted, without "." and "..".
   Result<std::vector<std::string>> List() const;
@@ -42,7 +42,7 @@ class HeldFolder {
   Result<std::vector<std::byte>> ReadFile(const std::string& name, uint64_t size_bytes_max);
   // Errors as MappedFile::Open.
   Result<MappedFile> OpenFile(const std::string& name, FileAccess access);
-  // The current stamp of a file in this folder or in a folder in it; nullopt: there is no such
+  // Returns the current stamp of a file in this folder or in a subfolder; nullopt: there is no such
   // file.
   Result<std::optional<FileStamp>> Stamp(const std::string& name) const;
   // The stamp that a file had when it was read.
@@ -66,7 +66,7 @@ class HeldFolder {
     if (on_access_ != nullptr) on_access_(path);
   }
 
-  UniqueFd parent_;  // place_ is relative to it; not valid: the working directory
+  UniqueFd parent_;  // place_ is relative to this folder; not valid: to the working directory
   FilePlace place_;
   OnAccess on_access_;
   UniqueFd folder_;

@@ -1,10 +1,11 @@
 // One file's bytes: mapped for reading or for patching in place, or only open for ReadAt.
 //
 // If another process truncates the file while it is mapped, or a write to it finds the disk full,
-// bytes are missing. A kWritable file has zeros there and after them then, and CheckIntact and Sync
-// fail; call one of them before anything that was read is recorded. With kReadOnly the process
-// ends, with a line that names the file (mapping_guard.h). ReadAt returns an error: use kUnmapped
-// for files that another machine may cut at any time, as on a shared file system.
+// bytes are missing. Then a kWritable file has zeros from the first missing page on, and
+// CheckIntact and Sync fail; call one of them before you record anything that was read. With
+// kReadOnly the process ends, with a line that names the file (mapping_guard.h). ReadAt returns an
+// error: use kUnmapped for files that another machine may cut at any time, as on a shared file
+// system.
 //
 // Pages of a mapping that were touched count as memory of the process until they are released.
 //
@@ -42,14 +43,14 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
-// Where a file or folder is: `name` in the folder that is open as `folder_fd`, or AT_FDCWD. `path`
-// is for messages and for later checks.
+// The place of a file or folder: `name` in the folder that is open as `folder_fd`, or AT_FDCWD.
+// `path` is for messages and for later checks.
 struct FilePlace {
   int folder_fd;
   std::string name;
   std::string path;
 };
-// The stamp of what is there now. Errors of stat(2).
+// Returns the stamp of the file or folder that is there now. Errors of stat(2).
 Result<FileStamp> StampAt(const FilePlace& place);
 // The stamp of an open file; `path` is for messages. FAILED_PRECONDITION: not a regular file.
 Result<FileStamp> StampOfFile(int fd, const std::string& path);
@@ -61,7 +62,7 @@ class MappedFile {
  public:
   // NOT_FOUND, PERMISSION_DENIED, ... from the system; FAILED_PRECONDITION: not a regular file.
   static Result<MappedFile> Open(const std::string& path, FileAccess access);
-  // The same for a file in an open folder.
+  // Like Open, for a file in an open folder.
   static Result<MappedFile> OpenAt(const FilePlace& place, FileAccess access);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -84,10 +85,10 @@ class MappedFile {
   // Only for a kWritable file: begins to write these bytes to the disk, so that a later Sync has
   // less to wait for. A hint: errors are found by Sync.
   void StartWriteback(uint64_t offset, uint64_t size_bytes) const;
-  // DATA_LOSS: bytes of it were missing when they were read or written.
+  // DATA_LOSS: bytes of the file were missing when they were read or written.
   Status CheckIntact() const;
-  // As CheckIntact. After OK all writes are on the disk and the file's time is updated. (A store to
-  // a mapping alone does not always update the time.)
+  // Fails as CheckIntact does. After OK, all writes are on the disk and the file's time is updated.
+  // (A store to a mapping alone does not always update the time.)
   Status Sync() const;
   // False: the path now leads to another file, to none, or to one of another size.
   bool in_place() const;

@@ -30,7 +30,7 @@ struct Slot {
   std::array<char, kNameBytes> name{};  // written before `begin`
 };
 
-// Never destroyed: a thread may still run when the program ends.
+// Never destroyed: a thread may still be running when the program ends.
 std::array<Slot, MappingGuard::kGuardsMax>& Slots() {
   static auto* const slots = new std::array<Slot, MappingGuard::kGuardsMax>();
   return *slots;
@@ -43,8 +43,8 @@ void Say(const char* text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-// Whether the access may be repeated. Replaces all pages from this one to the end of the mapping:
-// one call for each page would exhaust the number of mappings that a process may have.
+// Returns whether the access may be repeated. Replaces all pages from this one to the end of the
+// mapping: one call for each page would exhaust the number of mappings that a process may have.
 bool Replaced(uintptr_t address, Slot& slot) {
   slot.lost.store(true);
   const uintptr_t first = address & ~(page_bytes - 1);

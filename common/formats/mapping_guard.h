@@ -1,5 +1,5 @@
-// What happens when bytes of a mapped file are not there: another process has truncated it, or a
-// write finds the disk full (SIGBUS). Without this the process would die without a word.
+// Handles missing bytes of a mapped file: another process has truncated the file, or a write finds
+// the disk full (SIGBUS). Without this, the process would die without a message.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ namespace dws {
 
 // Watches the pages of one mapping. Threads: safe from any; the mapping outlives it.
 //
-// If the owner looks at lost() before it trusts what was read or written, an access to a page that
-// is lost makes it and all pages after it private pages of zeros. For other mappings a line with the
-// file's name goes to stderr and the process dies as it would have.
+// If the owner looks at lost() before it trusts what was read or written, an access to a lost page
+// replaces it and all pages after it by private pages of zeros. For other mappings the guard writes
+// a line with the file's name to stderr, and the process dies as it would without a guard.
 class MappingGuard {
  public:
-  // No more than kGuardsMax mappings at a time are watched; for the rest nothing changes.
+  // At most kGuardsMax mappings are watched at a time; more mappings are not protected.
   static constexpr size_t kGuardsMax = 4096;
 
   // `owner_looks`: see above.
@@ -25,7 +25,7 @@ class MappingGuard {
   MappingGuard(const MappingGuard&) = delete;
   MappingGuard& operator=(const MappingGuard&) = delete;
 
-  // Whether pages were lost.
+  // Returns whether pages were lost.
   bool lost() const;
 
  private:

@@ -23,7 +23,7 @@ size_t Utf8Size(std::string_view text) {
   return at;
 }
 
-// Takes the parser's events. Builds one value at a time, and drops it once the reader of the text
+// Handles the parser's events. Builds one value at a time, and drops it once the reader of the text
 // has seen it. An event that returns false ends the parse; error() then returns the reason.
 class Builder final : public Json::json_sax_t {
  public:
@@ -73,9 +73,10 @@ class Builder final : public Json::json_sax_t {
   // An object or array whose end has not been read.
   struct Container {
     Json* value = nullptr;
-    bool members_are_read = false;  // its members go to the reader, one by one; it stays empty
-    std::string key;                // of the member that is being read, and
-    Json place;                     // its value
+    // Its members are handed to the reader one by one; it stays empty.
+    bool members_are_read = false;
+    std::string key;  // of the member that is being read, and
+    Json place;       // its value
     std::unordered_set<std::string> seen;
   };
 
@@ -147,7 +148,7 @@ class Builder final : public Json::json_sax_t {
   Json value_;
   std::deque<Container> open_;  // a container does not move while one inside it is open
   Json* member_ = nullptr;      // the place for the value of the last key of open_.back()
-  Json* placed_ = nullptr;      // where the last value is
+  Json* placed_ = nullptr;      // the last value
   bool opens_next_ = false;     // the members of the object that begins next are read
   size_t count_ = 0;
   size_t member_count_ = 0;  // of the member that is being read

@@ -26,10 +26,10 @@ Result<nlohmann::json> ParseStrictJson(std::string_view text, const std::string&
 // The most values that one member has which ReadStrictMembers hands over.
 inline constexpr size_t kJsonMemberValuesMax = 65'536;
 
-// How ReadStrictMembers hands over what it reads.
+// The functions to which ReadStrictMembers hands what it reads.
 struct MemberReader {
-  // Called for each key of the top object, before its value: whether the members of that value, if
-  // it is an object, are handed over one by one as well. May be empty.
+  // Called for each key of the top object, before its value. Returns whether the members of that
+  // value, if it is an object, are also handed over one by one. May be empty.
   std::function<bool(const std::string& key)> opens = nullptr;
   // Called for each member as soon as its value is complete; `parent` is the key of the object that
   // it is in, empty for the top object. An object that was opened is then handed over empty. An
@@ -38,8 +38,8 @@ struct MemberReader {
       on_member = nullptr;
 };
 
-// Reads the object in `text` member by member, so that no more than one member is in memory at a
-// time. Errors as ParseStrictJson, and of on_member. DATA_LOSS: not an object. RESOURCE_EXHAUSTED also
+// Reads the object in `text` member by member, so that at most one member is in memory at a time.
+// Errors as ParseStrictJson, and of on_member. DATA_LOSS: not an object. RESOURCE_EXHAUSTED also
 // for more than kJsonMemberValuesMax values in one member.
 Status ReadStrictMembers(std::string_view text, const std::string& what,
                          const MemberReader& reader);
@@ -55,7 +55,7 @@ Result<std::map<std::string, std::string>> StringMembers(const nlohmann::json& o
 Status AddString(std::map<std::string, std::string>& members, const std::string& key,
                  const nlohmann::json& value, const std::string& what);
 
-// Whether all of `text` is UTF-8. Other text cannot be written as JSON.
+// Returns whether all of `text` is UTF-8. Other text cannot be written as JSON.
 bool IsUtf8(std::string_view text);
 
 }  // namespace dws

@@ -11,7 +11,7 @@ namespace dws {
 
 // Renames the file or folder durably to the first such name that is free, and returns the name. The
 // caller holds the ledger's lock. RESOURCE_EXHAUSTED: limits::kDamagedLedgersMax exist already.
-// Other errors are the file system's, for example of a folder on which something is mounted, and
+// Other errors come from the file system (for example a folder on which something is mounted); they
 // say what to do.
 Result<std::string> SetDamagedAside(FileSystem& file_system, const std::string& path);
 

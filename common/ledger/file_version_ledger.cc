@@ -105,7 +105,8 @@ Result<std::vector<RawRecord>> BeginWithFence(FenceFile& file, const LedgerOptio
   return raw;
 }
 
-// `why` says what is in the place of the fence. The ledger is sound and holds the fence's facts.
+// `why` says what is in the place of the fence's file. The ledger is sound and holds the facts of
+// the fence.
 Status SetFolderAside(FileSystem& file_system, const std::string& path,
                       const LedgerOptions& options, const Status& why) {
   if (!options.quarantine_damaged) {

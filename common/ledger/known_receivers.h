@@ -1,6 +1,6 @@
-// The receivers that a sender knows, on disk (LEDGER.md, "Known receivers"): after a restart the
-// sender notices one that does not come back. It is not part of the ledger: it decides nothing
-// about versions, and a damaged file does not stop the sender.
+// The receivers that a sender knows, on disk (LEDGER.md, "Known receivers"). After a restart the
+// sender notices if a known receiver does not come back. It is not part of the ledger: it decides
+// nothing about versions, and a damaged file does not stop the sender.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ inline constexpr uint64_t kKnownReceiversBytesMax = kReceiversMax * (2 * kIdByte
 struct KnownReceiver {
   std::string id;
   bool present = false;                 // when the file was written
-  uint64_t last_seen_unix_seconds = 0;  // when `present` last changed; only people read it
+  uint64_t last_seen_unix_seconds = 0;  // when `present` last changed; for people only
 
   friend bool operator==(const KnownReceiver&, const KnownReceiver&) = default;
 };
 
-// At most limits::kReceiversMax of them (CHECK).
+// `receivers` has at most limits::kReceiversMax (CHECK).
 std::string FormatKnownReceivers(std::span<const KnownReceiver> receivers);
 // DATA_LOSS: damaged, or of an unknown version.
 Result<std::vector<KnownReceiver>> ParseKnownReceivers(std::string_view text);

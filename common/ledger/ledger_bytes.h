@@ -25,7 +25,7 @@ std::vector<std::byte> LedgerHead(LedgerKind kind);
 // limits::kLedgerRecordBytesMax (CHECK).
 void AppendLedgerRecord(const RawRecord& record, std::vector<std::byte>& file, uint64_t offset);
 
-// What is at an offset. Fields after the first one that is wrong have no meaning.
+// What was found at an offset. Fields after the first wrong one have no meaning.
 struct LedgerRecordView {
   enum class State : uint8_t {
     kSound,
@@ -54,7 +54,7 @@ struct LedgerRecord {
   ByteSpan payload;
 };
 
-// The record at `offset`, if a sound one is there.
+// Returns the record at `offset`, if there is a sound one.
 std::optional<LedgerRecord> ParseLedgerRecord(ByteSpan file, uint64_t offset);
 
 // The offset of the first sound record at or after `offset`.

@@ -50,7 +50,8 @@ struct StreamAccepted {
 // Receiver: the engine's memory of this generation is about to be written.
 struct CommitIntent {
   StreamId stream;
-  std::optional<WeightVersion> base;  // none: from whatever the memory holds
+  // None: the base is not known, and the commit starts from whatever the memory holds.
+  std::optional<WeightVersion> base;
   WeightVersion target;
   Generation generation;
   friend bool operator==(const CommitIntent&, const CommitIntent&) = default;

@@ -225,7 +225,7 @@ Status ReceiverLedgerState::CheckOpen(const StreamId& stream, WeightVersion targ
 
 Status ReceiverLedgerState::ApplyOne(const VersionCommitted& record) {
   DWS_RETURN_IF_ERROR(CheckOpen(record.stream, record.version, "committed"));
-  // The intent was not below it, and only this record changes it.
+  // The intent was not below it, and only this record changes committed_.
   DWS_CHECK(!committed_.has_value() || committed_->stream != record.stream ||
             committed_->version <= record.version);
   committed_ = Committed{.stream = record.stream, .version = record.version};

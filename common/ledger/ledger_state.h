@@ -20,11 +20,11 @@ namespace dws {
 // a second id in one incarnation (two trainers claim it).
 Status CheckStream(const std::optional<StreamId>& current, const StreamId& stream);
 
-// Whether an operator may order to forget `stream`. FAILED_PRECONDITION: it is not `recorded`; the
-// message names the recorded one.
+// Checks that an operator may order the daemon to forget `stream`. FAILED_PRECONDITION: it is not
+// the `recorded` stream; the message names that one.
 Status CheckForgotten(const std::optional<StreamId>& recorded, const StreamId& stream);
 
-// What a sender's ledger says. Copyable. Threads: one at a time.
+// The state that a sender's ledger describes. Copyable. Threads: one at a time.
 class SenderLedgerState {
  public:
   using Record = SenderRecord;
@@ -45,9 +45,10 @@ class SenderLedgerState {
   // NumbersLost: the current stream; nothing is known about its versions afterwards.
   Status Apply(const SenderRecord& record);
 
-  // Whether a trainer may register in `stream`. FAILED_PRECONDITION: CheckStream refuses it, or its
-  // version numbers are unknown because they were lost with an earlier ledger or forgotten. Numbers
-  // that began again would name other weights than the receivers have under the same numbers.
+  // Checks that a trainer may register in `stream`. FAILED_PRECONDITION: CheckStream refuses it, or
+  // its version numbers are unknown because they were lost with an earlier ledger or forgotten.
+  // Numbers that began again would name other weights than those that receivers have under the same
+  // numbers.
   Status CheckOpen(const StreamId& stream) const;
   // The epoch with which to open `stream`: above its own epochs and those of forgotten streams.
   RankEpoch NextEpoch(const StreamId& stream) const;
@@ -89,7 +90,7 @@ class SenderLedgerState {
   std::deque<Published> published_;
 };
 
-// What a receiver's ledger says. Copyable. Threads: one at a time.
+// The state that a receiver's ledger describes. Copyable. Threads: one at a time.
 class ReceiverLedgerState {
  public:
   using Record = ReceiverRecord;

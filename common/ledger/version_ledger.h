@@ -17,9 +17,9 @@ class VersionLedger {
   // The state after the records found at the start and all for which Append returned OK.
   virtual const State& state() const = 0;
 
-  // When OK, the record is durable and in state(). FAILED_PRECONDITION: State::Apply refuses it;
-  // nothing was written. Any other error (disk full, I/O): it is not in state(), but a restart may
-  // find it. The ledger stays usable: the next Append first writes the file again.
+  // After OK, the record is durable and in state(). FAILED_PRECONDITION: State::Apply refuses it;
+  // nothing was written. After any other error (disk full, I/O) it is not in state(), but a restart
+  // may find it. The ledger stays usable: the next Append first writes the file again.
   virtual Status Append(const typename State::Record& record) = 0;
 };
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
 
-// Where a version of control groups says what. `path`: in /proc/self/cgroup, after the line's number.
+// The files in which one version of control groups states its limits. `path`: in /proc/self/cgroup,
+// after the line's number.
 struct GroupFiles {
   std::string_view path;
   std::string_view mount;
@@ -35,8 +36,8 @@ constexpr GroupFiles kGroupFiles[] = {
      .caches = "total_inactive_file"},
 };
 
-// The number after `field` in a file of lines; an empty one: the only number. None: no file, or
-// "max".
+// Returns the number after `field` in a file of lines; an empty `field` means the only number.
+// None: no file, or "max".
 std::optional<uint64_t> Read(const std::string& path, std::string_view field = "") {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

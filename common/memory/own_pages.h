@@ -28,16 +28,18 @@ using OwnPages = std::unique_ptr<std::byte[], OwnPagesRelease>;
 // with `new`.
 OwnPages AllocateOwnPages(size_t size);
 
-// Pages that are not used at present, but may be again, by whoever needs exactly as many: the system
-// clears all that it gives, which can take longer than to fill them. Whoever has a cap for spare pages
-// and all other memory together tells of the other, and spare pages give way to that. Lifecycle: as long
-// as anybody refers to it, its pages included. Threads: safe from any.
+// Pages that are not used at present and may be used again by the next caller that needs exactly as
+// many: the system clears every page that it gives, which can take longer than filling it. A user
+// with a common cap for spare pages and other memory reports how much other memory it uses, and
+// spare pages are given back to keep the cap. Lifecycle: lives as long as anybody refers to it; its
+// pages refer to it. Threads: safe from any.
 class SparePages : public std::enable_shared_from_this<SparePages> {
  public:
   // They give way a range at a time, once so much has been asked for.
   static constexpr uint64_t kSlackBytes = uint64_t{4} << 20;
 
-  // As AllocateOwnPages, but with anything in them, and spare again when they are released.
+  // Like AllocateOwnPages, but the pages have arbitrary contents, and become spare again when they
+  // are released.
   OwnPages Allocate(size_t size);
   // `size` bytes of other memory are about to be allocated.
   void MakeRoom(uint64_t size);

@@ -1,4 +1,4 @@
-// Whether an engine waits for a piece of work on its memory.
+// Tells whether an engine waits for a piece of work on its memory.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// Describes memory that another process hands over: what crosses the socket, before anything is
-// mapped.
+// Describes memory that another process hands over. The description crosses the socket before
+// anything is mapped.
 //
 // A region is host memory (a memfd, by its descriptor) or memory of one CUDA device: the whole
-// allocation that contains tensors, as chunks side by side in the order of their addresses. Views
-// have an offset in a region, so each allocation is imported once, however many tensors it holds.
+// allocation that contains tensors, as chunks side by side in the order of their addresses. A view
+// has an offset in a region, so each allocation is imported once, however many tensors it holds.
 #pragma once
 
 #include <cstddef>
@@ -44,9 +44,9 @@ struct CudaRegionHandle {
 // A region of memory that one process hands to another.
 struct RegionHandle {
   uint64_t size_bytes = 0;               // for CUDA the sum of its chunks
-  std::optional<CudaRegionHandle> cuda;  // none: a memfd, whose descriptor is passed
+  std::optional<CudaRegionHandle> cuda;  // none: the region is a memfd, whose descriptor is passed
 
-  // How many descriptors are passed for it, in the order of its chunks.
+  // Returns how many descriptors are passed for it, in the order of its chunks.
   size_t descriptor_count() const {
     if (!cuda.has_value()) return 1;
     size_t count = 0;

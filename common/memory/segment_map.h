@@ -1,4 +1,4 @@
-// Where one slice lies in memory: the strided mapping between slice order and addresses. Used by
+// The place of one slice in memory: the strided mapping between slice order and addresses. Used by
 // the receiver for every attached view, and by the sender to read resident shards.
 //
 // Bounds are checked once, in Create; callers must pass valid element numbers (CHECK).
@@ -20,8 +20,8 @@ namespace dws {
 Status CheckRuns(uint64_t region_bytes, uint64_t offset_bytes, const StridedRuns& runs,
                  uint32_t element_bytes);
 
-// A slice to read. Copyable; does not own the memory. Threads: safe from any, as far as access to
-// the memory itself is.
+// A slice to read. Copyable; does not own the memory. Threads: safe from any, if access to the
+// memory itself is.
 class ConstSegmentMap {
  public:
   // The slice's first element is at `region[offset_bytes]`. INVALID_ARGUMENT: CheckRuns refuses it.
@@ -32,19 +32,21 @@ class ConstSegmentMap {
 
   uint64_t element_count() const { return runs_.run_elements * runs_.run_count; }
   uint32_t element_bytes() const { return element_bytes_; }
-  // Distance of element `element` (in slice order) from the first one.
+  // Returns the distance of element `element` (in slice order) from the first one.
   uint64_t OffsetBytes(uint64_t element) const;
   const std::byte* Address(uint64_t element) const { return base_ + OffsetBytes(element); }
 
-  // The memory of elements [first, first + count) if they are contiguous, else an empty span.
+  // Returns the memory of elements [first, first + count) if they are contiguous, else an empty
+  // span.
   ByteSpan Contiguous(uint64_t first, uint64_t count) const;
   // The number of contiguous pieces of the elements [first, first + count); count is at least 1.
   uint64_t PieceCount(uint64_t first, uint64_t count) const;
 
-  // Sets `offsets` (as many as positions) to where the elements first + positions[i] (ascending,
-  // below first + count) lie, in bytes from Address(first). True only if every 8-byte word of the
-  // canonical bytes from `first` on that holds one of them is contiguous in memory and inside those
-  // `count` elements, and all offsets fit 32 bits. False: `offsets` has no meaning.
+  // Sets offsets[i] to the distance in bytes of element first + positions[i] from Address(first);
+  // positions ascend and are below `count`. Returns true only if all offsets fit 32 bits, and if
+  // every 8-byte word of the canonical bytes from `first` on that holds one of these elements is
+  // contiguous in memory and inside the `count` elements. If it returns false, `offsets` has no
+  // meaning.
   bool WordOffsets(uint64_t first, uint64_t count, std::span<const uint16_t> positions,
                    uint32_t* offsets) const;
 
@@ -63,7 +65,7 @@ class ConstSegmentMap {
 // A slice to read and write. Copyable; does not own the memory.
 class SegmentMap {
  public:
-  // As ConstSegmentMap::Create.
+  // Errors as ConstSegmentMap::Create.
   static Result<SegmentMap> Create(MutableByteSpan region, uint64_t offset_bytes,
                                    const StridedRuns& runs, uint32_t element_bytes);
 
@@ -90,7 +92,7 @@ class SegmentMap {
   // new bytes in slice order. Stages the elements at `positions` (ascending, relative to `first`).
   void StageElements(uint64_t first, std::span<const uint16_t> positions, ByteSpan new_block,
                      StagedWrites& staged) const;
-  // The same for all elements of the block.
+  // Like StageElements, for all elements of the block.
   void StageAll(uint64_t first, ByteSpan new_block, StagedWrites& staged) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace dws {
 namespace {
 
-// Chunks double in size: one changed element must not take as much memory as thousands.
+// Chunks double in size, so that one changed element does not take as much memory as thousands.
 constexpr size_t kChunkBytesMin = size_t{1} << 10;
 constexpr size_t kChunkBytesMax = size_t{4} << 20;
 constexpr size_t kChunkPagesMin = size_t{2} << 20;  // larger chunks are OwnPages
@@ -30,7 +30,7 @@ constexpr size_t ChunkCapacity(size_t size) {
 // line. The distance is in elements and crosses the ends of runs, because runs may be short.
 constexpr uint32_t kPrefetchDistance = 256;
 
-// Bytes of a contiguous piece that take as long as one scattered element.
+// A contiguous piece of so many bytes takes as long as one scattered element.
 constexpr uint64_t kPieceBytesPerElement = 128;
 
 template <typename T>
@@ -50,7 +50,7 @@ void ScatterLast(std::byte* base, const uint32_t* offsets, const std::byte* valu
   }
 }
 
-// Elements of one scattered run, or of a part of it.
+// A scattered run, or a part of it.
 struct Part {
   std::byte* base = nullptr;
   const uint32_t* offsets = nullptr;
@@ -149,8 +149,8 @@ StagedWrites::Room StagedWrites::Open(std::byte* base, uint32_t element_bytes, u
                                       uint32_t count_max) {
   DWS_CHECK(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8);
   DWS_CHECK(count > 0 && count <= count_max);
-  // The rest of the last chunk is used first, if `count` elements fit into it. Otherwise such rests
-  // would be half of the memory.
+  // Elements go into the rest of the last chunk if all `count` fit into it. Otherwise such rests
+  // would take half of the memory.
   if (!MakeRoom(ElementsBytes(element_bytes, count), ElementsBytes(element_bytes, count_max))) {
     return {};
   }

@@ -34,7 +34,7 @@ class StagedWrites {
   };
 
  public:
-  // Where to put the next elements of an open run: offset i at offsets[i], value i at values + i *
+  // The place for the next elements of an open run: offset i at offsets[i], value i at values + i *
   // element_bytes. Valid until its StagedWrites is passed to TakeMemory, moved from or cleared.
   struct Room {
     uint32_t* offsets = nullptr;
@@ -44,8 +44,8 @@ class StagedWrites {
   };
 
   StagedWrites() = default;
-  // Counts what it allocates in `budget`. What does not fit is not staged, and the budget is marked
-  // as exceeded (Pass).
+  // Counts its allocations in `budget`. Values for which the budget has no room are not staged, and
+  // the budget is marked as exceeded (Pass).
   explicit StagedWrites(StagingBudget& budget) : budget_(&budget) {}
   StagedWrites(StagedWrites&& other) noexcept;
   StagedWrites& operator=(StagedWrites&& other) noexcept;
@@ -100,7 +100,7 @@ class StagedWrites {
  private:
   struct Chunk {
     OwnPages pages;                     // of a large chunk
-    std::unique_ptr<std::byte[]> heap;  // of a small one
+    std::unique_ptr<std::byte[]> heap;  // memory of a small chunk
     size_t capacity = 0;
     size_t used = 0;
 
@@ -124,7 +124,8 @@ class StagedWrites {
 
   StagingBudget* budget_ = nullptr;  // null: no limit
   std::vector<Run> runs_;
-  std::vector<uint64_t> cost_up_to_;  // of the runs up to and including this one; empty until Seal
+  // Costs of the runs up to and including this one; empty until Seal.
+  std::vector<uint64_t> cost_up_to_;
   std::vector<Chunk> chunks_;
   uint64_t arena_bytes_ = 0;
 };

@@ -10,8 +10,7 @@
 
 namespace dws {
 
-// Lifecycle: must outlive the filling of all StagedWrites that take from it. Threads: safe from
-// any.
+// Lifecycle: must outlive the filling of all StagedWrites that use it. Threads: safe from any.
 class StagingBudget {
  public:
   // `spare`: where staged writes take pages from; null: from the system.
@@ -26,7 +25,7 @@ class StagingBudget {
     if (spare_ != nullptr) spare_->MakeRoom(size);
   }
 
-  // Whether `bytes` more may be allocated. If so, they are counted and never returned.
+  // Returns whether `bytes` more may be allocated. If so, they are counted and never returned.
   bool Take(uint64_t bytes) {
     uint64_t taken = bytes_.load(std::memory_order_relaxed);
     do {

@@ -1,4 +1,4 @@
-// A copy of megabytes that nobody reads soon: past the cache, so that it reads and writes memory
+// Copies megabytes that nobody reads soon. The copy bypasses the cache: it reads and writes memory
 // once each, and evicts nothing.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace dws {
 
-// `to` and `from` have one size and do not overlap. `from` may change meanwhile: then what is copied
-// of it is old or new, word by word. Visible to other threads when it returns.
+// `to` and `from` have one size and do not overlap. `from` may change meanwhile: then each copied
+// word is the old or the new one. The copy is visible to other threads when the function returns.
 void StreamCopy(MutableByteSpan to, ByteSpan from);
 
 }  // namespace dws

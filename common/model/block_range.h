@@ -23,11 +23,12 @@ struct BlockRange {
 inline uint64_t BlockBytes(DType dtype) {
   return uint64_t{limits::kBlockElements} * ElementBytes(dtype);
 }
-// How many whole blocks are in `bytes`, but at least one.
+// Returns how many whole blocks are in `bytes`, but at least one.
 inline uint32_t BlocksIn(uint64_t bytes, DType dtype) {
   return static_cast<uint32_t>(std::max<uint64_t>(1, bytes / BlockBytes(dtype)));
 }
-// Where the range begins in its slice, and its size, in bytes. The range is inside the slice.
+// Returns the offset of the range in its slice, and its size, both in bytes. The range is inside
+// the slice.
 inline uint64_t FirstByte(const RankLayout& layout, const BlockRange& range) {
   return range.first_block * BlockBytes(layout.slice(range.slice).dtype);
 }
@@ -53,7 +54,7 @@ inline std::vector<BlockRange> WholeSlices(const RankLayout& layout,
   }
   return ranges;
 }
-// The same of every slice of the layout.
+// Returns every slice of the layout as a range.
 inline std::vector<BlockRange> WholeSlices(const RankLayout& layout) {
   std::vector<RankSlice> slices;
   for (uint32_t s = 0; s < layout.slice_count(); ++s) slices.emplace_back(s);

@@ -79,7 +79,8 @@ std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells) {
 }
 
 std::optional<CellRange> CellsOf(const Cuts& along, uint64_t whole, DimRange range) {
-  const auto boundary = [&](uint64_t at) -> std::optional<uint32_t> {  // cells before it
+  // Returns the number of cells before `at`.
+  const auto boundary = [&](uint64_t at) -> std::optional<uint32_t> {
     if (at == 0) return 0;
     if (at == whole) return along.cell_count();
     const auto found = std::lower_bound(along.at.begin(), along.at.end(), at);

@@ -1,5 +1,5 @@
-// Boxes of the cells of a tensor's grid: what a trainer rank owns of it, or a view of an engine
-// holds.
+// Boxes of the cells of a tensor's grid: the part that a trainer rank owns, or that a view of an
+// engine holds.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ std::optional<uint32_t> NumberIn(const TensorSpec& spec, const CellBox& cells, u
 // The elements of the tensor in the box: a range of each of its dimensions.
 std::vector<DimRange> RangesOf(const TensorSpec& spec, const CellBox& cells);
 
-// The cells along one dimension, of `whole` indices, that make up `range`, which is not empty;
-// nullopt: some cell is only partly in it.
+// Returns the cells along one dimension, of `whole` indices, that make up `range`, which is not
+// empty; nullopt: `range` has only a part of some cell.
 std::optional<CellRange> CellsOf(const Cuts& along, uint64_t whole, DimRange range);
 
 // "slices 1 + 2", or by dimension "cells 1 + 2 on dim 0, 0 + 1 on dim 1", for messages.

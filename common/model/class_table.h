@@ -38,8 +38,8 @@ inline size_t ClassOf(const ClassTable& table, uint8_t magnitude) {
   return number;
 }
 
-// The bytes in the manifest: hot_below, hot_scale, the thresholds. The first ClassTableSize of them
-// are used.
+// The bytes in the manifest: hot_below, hot_scale, the thresholds. Only the first ClassTableSize
+// bytes are used.
 using ClassTableBytes = std::array<std::byte, kClassesMax + 1>;
 ClassTableBytes PackClassTable(const ClassTable& table);
 inline size_t ClassTableSize(const ClassTable& table) { return size_t{table.threshold_count} + 2; }

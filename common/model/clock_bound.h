@@ -1,6 +1,7 @@
-// How far numbers that begin at the wall clock may be ahead of it. Incarnations (milliseconds since
-// 1970) and rank epochs (microseconds) only grow: one far ahead of every clock would shut out all
-// later ones for ever. So neither a sender nor a receiver raises a fence to more than
+// Limits how far numbers that begin at the wall clock may be ahead of it. Incarnations
+// (milliseconds since
+// 1970) and rank epochs (microseconds) only grow: a number far ahead of every clock would shut out
+// all later ones for ever. So neither a sender nor a receiver raises a fence to more than
 // limits::kAheadOfClockMax ahead of its own clock. Small numbers, such as a job's restart counter,
 // are always accepted. Pure.
 #pragma once
@@ -13,8 +14,8 @@
 
 namespace dws {
 
-// Why the incarnation, or the epoch, is refused at time `now`: what was expected, what was found,
-// and what to do. "" when it is accepted.
+// Returns why the incarnation, or the epoch, is refused at time `now`: what was expected, what was
+// found, and what to do. Returns "" if it is accepted.
 std::string AheadOfClock(const StreamId& stream, UnixTime now);
 std::string AheadOfClock(RankEpoch epoch, UnixTime now);
 

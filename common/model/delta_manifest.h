@@ -13,7 +13,8 @@
 
 namespace dws {
 
-// Where one frame lies in the frames section, and which consecutive blocks of its slice it holds.
+// The place of one frame in the frames section, and the consecutive blocks of its slice that it
+// holds.
 struct FrameEntry {
   uint32_t first_block = 0;
   uint32_t block_count = 0;

@@ -2,7 +2,7 @@
 
 namespace dws {
 
-// Auto is decided for each receiver, by what it asks for.
+// Auto is not a profile: the sender decides for each receiver, by the profile that it asks for.
 std::optional<DeltaProfile> Decided(ProfileChoice choice) {
   switch (choice) {
     case ProfileChoice::kFast:

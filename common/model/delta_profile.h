@@ -1,4 +1,4 @@
-// Which of a version's encodings a receiver gets, depending on the speed of its link:
+// The encoding of a version that a receiver gets, depending on the speed of its link:
 //   fast    steps: the smallest encoding for which the receiver reads only the old values of the
 //           elements that changed
 //   wan     for slow links: blocks may be class-split, the smallest encoding of all; the receiver
@@ -15,8 +15,8 @@ namespace dws {
 
 enum class DeltaProfile : uint8_t { kFast, kWan, kDirect };
 
-// What an operator configures. Auto: a receiver asks for the profile that fits its link's speed,
-// and a sender makes that encoding while a receiver asks for it.
+// The operator's setting. Auto: a receiver asks for the profile that fits its link's speed, and a
+// sender makes that encoding while a receiver asks for it.
 enum class ProfileChoice : uint8_t { kAuto, kFast, kWan, kDirect };
 
 // The profile that was chosen; nullopt: auto.

@@ -1,4 +1,5 @@
-// What a delta takes beside a full version. The sender decides by it, `dwsctl estimate` predicts.
+// The cost of a delta compared with that of a full version. The sender decides by it, and `dwsctl
+// estimate` predicts with it.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 
 namespace dws {
 
-// A part in its whole; 0 in nothing.
+// Returns the share of a part in its whole; 0 if the whole is 0.
 inline double Share(uint64_t part, uint64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<uint64_t>(whole, 1));
 }
@@ -18,10 +19,11 @@ inline constexpr double kFullShare = 7.0 / 8;
 // time than a core decodes them in (docs/design-notes.md).
 inline constexpr uint64_t kDirectBytesPerSecond = uint64_t{256} << 20;
 
-// The time of a delta over such links, from capture to commit, in that of a full version. There
-// memory and processors take it. By measurement a changed element, to encode, decode, stage and
-// commit it, takes as long as five bytes of a full version, and a byte of the delta, which tells
-// how far elements moved, as long as six. `delta_share`: its bytes in those of the weights.
+// Returns the time that a delta takes from capture to commit, relative to that of a full version,
+// over links on which memory and processors limit the speed. Measured: encoding, decoding, staging
+// and committing a changed element takes as long as five bytes of a full version, and each byte of
+// the delta, which tells how far elements moved, as long as six. `delta_share`: the delta's bytes
+// divided by those of the weights.
 inline double DeltaTime(double delta_share, uint64_t changed_elements, uint64_t weights_bytes) {
   constexpr double kBytesOfChange = 5;
   constexpr double kBytesOfDeltaByte = 6;

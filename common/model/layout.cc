@@ -20,8 +20,8 @@ void AppendNumber(std::string& text, uint64_t number) {
   text.append(AsText(bytes));
 }
 
-// Up to one dimension that is cut is written as layout format 1 does. More begin with a number that
-// is no dimension.
+// A shard with at most one cut dimension is written as in layout format 1. One with more begins
+// with a number that cannot be a dimension.
 void AppendCells(std::string& text, const Shard& shard) {
   const std::vector<Cuts>& cuts = shard.tensor.cuts;
   if (cuts.size() > 1) AppendNumber(text, kGridMark + cuts.size());

@@ -34,7 +34,7 @@ struct Shard {
 // Immutable once made. Threads: safe to read from any.
 class RankLayout {
  public:
-  // One slice, with precomputed values that all its users need.
+  // One slice, with precomputed values that all users of a layout need.
   struct SliceEntry {
     uint32_t shard = 0;
     uint32_t slice = 0;  // of the tensor
@@ -42,7 +42,7 @@ class RankLayout {
     uint64_t elements = 0;
     uint32_t blocks = 0;
     uint64_t first_word = 0;   // the digest's number of its first word
-    uint64_t first_block = 0;  // of the rank, counting all slices before it
+    uint64_t first_block = 0;  // of the rank: counts all blocks of the slices before
 
     uint64_t size_bytes() const { return elements * ElementBytes(dtype); }
     // The digest's number of the first word of a block. Every block but the last is whole words.
@@ -71,7 +71,7 @@ class RankLayout {
   uint64_t size_bytes() const { return size_bytes_; }
   uint64_t block_count() const { return block_count_; }
 
-  // The rank slice of `slice` of tensor `name`, if this rank owns it.
+  // Returns the rank slice of `slice` of tensor `name`, if this rank owns it.
   std::optional<RankSlice> Find(std::string_view name, uint32_t slice) const;
 
   // Two layouts have equal signatures exactly when they are equal (up to a 128-bit collision).

@@ -44,7 +44,7 @@ inline constexpr size_t kTensorsNamedMax = 5;           // in a message
 // Messages.
 inline constexpr uint64_t kFetchChunkBytesMax = uint64_t{1} << 20;
 inline constexpr int kGrpcMessageBytesMax = 64 << 20;  // layouts and descriptions of many slices
-inline constexpr size_t kIdBytesMax = 256;             // job ids, receiver ids, client names
+inline constexpr size_t kIdBytesMax = 256;             // of job ids, receiver ids and client names
 inline constexpr size_t kErrorBytesMax = 4096;         // of a NACK's or an RPC's message
 
 // Registrations.
@@ -58,7 +58,7 @@ inline constexpr uint32_t kBucketsMax = 64;
 inline constexpr size_t kPutPiecesMax = 65'536;
 inline constexpr size_t kHandleConnectionsMax = 64;
 inline constexpr size_t kHandleExpectationsMax = 1024;          // tokens issued and not yet used
-inline constexpr size_t kHandleExpectationsPerProcessMax = 64;  // of these, for one client process
+inline constexpr size_t kHandleExpectationsPerProcessMax = 64;  // the share of one client process
 
 // Listeners.
 inline constexpr size_t kLocalConnectionsMax = 256;  // to one unix socket
@@ -76,7 +76,7 @@ inline constexpr size_t kRetainedVersionsMax = 1024;
 inline constexpr size_t kSealBacklogMax = 2;     // captured versions that wait to be sealed
 inline constexpr size_t kFullTransfersMax = 64;  // FetchFull streams at a time
 inline constexpr size_t kComposedCacheMax = 8;   // squashed objects kept for other receivers
-// Must stay free for the trainer beside a snapshot on its GPU; else the snapshot is on the host.
+// A snapshot on a GPU must leave so many bytes to the trainer; otherwise it is on the host.
 inline constexpr uint64_t kGpuSpareBytes = uint64_t{8} << 30;
 inline constexpr uint64_t kWanAskedVersions = 16;  // class-split so many versions after a request
 inline constexpr size_t kDenseGroupsShown = 8;     // of a version, in its status and the log
@@ -98,7 +98,7 @@ inline constexpr uint64_t kEarlyDeltaBytesMin = 4 * kInlineObjectBytesMax;  // w
 
 // Broadcasts.
 inline constexpr uint32_t kBroadcastMembersMax = 1024;  // of one epoch, the sender included
-inline constexpr size_t kBroadcastLinksMax = 16;        // senders whose epochs one receiver joins
+inline constexpr size_t kBroadcastLinksMax = 16;        // epochs that one receiver joins
 inline constexpr size_t kBroadcastQueueMax = 16;  // messages about broadcasts that wait, of a link
 inline constexpr uint32_t kBroadcastPieceBytes = uint32_t{8} << 20;
 inline constexpr uint64_t kBroadcastObjectBytesMax = uint64_t{4} << 30;
@@ -111,9 +111,9 @@ inline constexpr std::chrono::seconds kBroadcastRebuildInterval{5};  // to let n
 inline constexpr std::chrono::milliseconds kBroadcastQuiet{500};     // idle time before a rebuild
 inline constexpr std::chrono::milliseconds kBroadcastBackoffMin{500};
 inline constexpr std::chrono::seconds kBroadcastBackoffMax{60};
-inline constexpr std::chrono::seconds kBroadcastExclusion{60};  // of those that cannot take part
+inline constexpr std::chrono::seconds kBroadcastExclusion{60};  // if it cannot take part
 
-// Publishers beside the pipeline.
+// Publishers other than the pipeline.
 inline constexpr std::chrono::milliseconds kOfferPoll{500};
 inline constexpr std::chrono::milliseconds kOfferRetryDelayMin{200};
 inline constexpr std::chrono::seconds kOfferRetryDelayMax{10};
@@ -157,7 +157,7 @@ inline constexpr std::chrono::milliseconds kEngineRetryDelayMax{1000};
 
 // HTTP and metrics.
 inline constexpr size_t kHttpHeadBytesMax = 8192;  // request line and headers
-inline constexpr size_t kHttpBodyBytesMax = 4096;  // read and ignored: no page takes one
+inline constexpr size_t kHttpBodyBytesMax = 4096;  // read and ignored: no page uses a body
 inline constexpr size_t kHttpConnectionsMax = 64;
 inline constexpr size_t kMetricSeriesMax = 1024;  // of one metric that is read at scrape time
 

@@ -17,7 +17,7 @@ Result<Shard> Refined(const Shard& shard, const std::vector<Cuts>& wished) {
   const std::vector<DimRange> owned = RangesOf(shard.tensor, shard.cells);
   for (const Cuts& along : finer.tensor.cuts) {
     const auto cells = CellsOf(along, finer.tensor.shape[along.dim], owned[along.dim]);
-    DWS_CHECK(cells.has_value());  // the boundaries of what is owned are still there
+    DWS_CHECK(cells.has_value());  // boundaries of the owned part are never removed
     finer.cells.push_back(*cells);
   }
   return finer;

@@ -19,11 +19,11 @@ using CutWishes = std::map<std::string, std::vector<Cuts>, std::less<>>;
 std::vector<Cuts> UnionOf(const std::vector<Cuts>& a, const std::vector<Cuts>& b);
 // The boundaries of `wished` that `known` lacks.
 std::vector<Cuts> Without(const std::vector<Cuts>& wished, const std::vector<Cuts>& known);
-// Adds boundaries to `wishes`. Whether there were new ones.
+// Adds boundaries to `wishes`. Returns whether any of them was new.
 bool Merge(CutWishes& wishes, const std::string& tensor, const std::vector<Cuts>& cuts);
 bool Merge(CutWishes& wishes, const CutWishes& more);
 
-// The boundaries of `wishes` that `layout` lacks, of tensors that it has.
+// Returns the boundaries of `wishes` that `layout` lacks, for tensors that it has.
 CutWishes Lacking(const RankLayout& layout, const CutWishes& wishes);
 
 // `layout` with all boundaries of `wishes` as well. Tensors that it does not have are passed over.
@@ -31,9 +31,10 @@ CutWishes Lacking(const RankLayout& layout, const CutWishes& wishes);
 // layout, which is past a limit.
 Result<RankLayout> Refined(const RankLayout& layout, const CutWishes& wishes);
 
-// Whether two specs differ in their cuts at most.
+// Returns whether two specs are equal except for their cuts.
 bool SameButCuts(const TensorSpec& a, const TensorSpec& b);
-// Whether two layouts differ in the cuts of their tensors at most: each has the same elements.
+// Returns whether two layouts are equal except for the cuts of their tensors: then each has the
+// same elements.
 bool SameButCuts(const RankLayout& a, const RankLayout& b);
 
 }  // namespace dws

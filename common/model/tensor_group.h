@@ -1,4 +1,4 @@
-// Groups of tensors that behave alike: those whose names differ only in numbers. Densities are
+// Groups of tensors whose names differ only in numbers: they change in similar ways. Densities are
 // reported by group, because a model of any size has about ten groups.
 #pragma once
 

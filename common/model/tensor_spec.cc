@@ -46,9 +46,9 @@ std::string ToString(const Cuts& cuts) {
   return text + fmt::format(", ... {}}} ({} parts)", cuts.at.back(), cuts.at.size() + 1);
 }
 
-// Before a cell in row-major order are, dimension by dimension, all cells with a smaller number on
-// it: as many elements as the ranges of the dimensions before, what is before the cell on this one,
-// and all of those after.
+// Adds up the elements before a cell in row-major order. For each dimension these are the cells
+// with a smaller number on it: the product of the cell's ranges on the earlier dimensions, the
+// indices before the cell on this one, and the whole later dimensions.
 uint64_t ElementsBefore(const TensorSpec& spec, uint32_t slice) {
   const std::vector<DimRange> ranges = spec.Slice(slice);
   uint64_t rest = spec.ElementCount();

@@ -44,8 +44,8 @@ std::string_view ToString(DType dtype);  // "BF16", as safetensors writes it
 // Bytes of one element: 1, 2, 4 or 8.
 uint32_t ElementBytes(DType dtype);
 
-// How values map to the integers whose differences are coded: floats by ordinal, integers as they
-// are.
+// How values map to the integers whose differences are coded: floats by ordinal, integers
+// unchanged.
 enum class Mapping : uint8_t { kInteger, kFloat };
 Mapping MappingOf(DType dtype);
 
@@ -59,7 +59,7 @@ struct DimRange {
   friend bool operator==(const DimRange&, const DimRange&) = default;
 };
 
-// Where one dimension is cut: interior boundaries, strictly increasing.
+// The places where one dimension is cut: interior boundaries, strictly increasing.
 struct Cuts {
   uint32_t dim = 0;
   std::vector<uint64_t> at;
@@ -95,11 +95,12 @@ struct TensorSpec {
   uint32_t SliceBlocks(uint32_t slice) const;
   // The digest's number of the first word of each of `slices`, ascending (FORMAT.md, "Digest").
   std::vector<uint64_t> FirstWords(std::span<const uint32_t> slices) const;
-  // Whether all slices are whole words: then FirstWords takes no time for other slices.
+  // Returns whether all slices are whole words: if so, FirstWords takes no time for the other
+  // slices.
   bool HasWholeWords() const;
 };
 
-// INVALID_ARGUMENT naming the tensor and what is wrong with it.
+// INVALID_ARGUMENT: the spec is not valid; the message names the tensor and the mistake.
 Status Validate(const TensorSpec& spec);
 
 // "BF16 [4096, 512] cut on dim 0 at {1024, 2048, 3072}", for messages.
@@ -111,7 +112,7 @@ std::vector<uint64_t> ShapeOf(const std::vector<DimRange>& ranges);
 // Elements of block `block` of a slice with `slice_elements` elements.
 uint32_t BlockElements(uint64_t slice_elements, uint32_t block);
 
-// Where the elements of a slice lie in memory: `run_count` runs of `run_elements` elements that
+// The places of a slice's elements in memory: `run_count` runs of `run_elements` elements that
 // follow each other in slice order, `stride_elements` apart. A contiguous slice is one run.
 struct StridedRuns {
   uint64_t run_elements = 0;
@@ -119,20 +120,20 @@ struct StridedRuns {
   uint64_t stride_elements = 0;
 };
 
-// The runs of an array of `shape` with `strides` (in elements), in row-major order. Contiguous
-// dimensions are merged. INVALID_ARGUMENT when two levels of stride remain: such a view cannot be
-// mapped.
+// Returns the runs of an array of `shape` with `strides` (in elements), in row-major order.
+// Contiguous dimensions are merged. INVALID_ARGUMENT: two levels of stride remain; such a view
+// cannot be mapped.
 Result<StridedRuns> CoalesceRuns(const std::vector<uint64_t>& shape,
                                  const std::vector<uint64_t>& strides);
 
-// Where a box of elements is in an array that has a larger box.
+// The place of a box of elements in an array that holds a larger box.
 struct BoxRuns {
   uint64_t first_element = 0;  // from the first one of the array
   StridedRuns runs;
 };
 
-// Of the box `inner` in an array of the box `outer`, which contains it (CHECK), with `strides` (in
-// elements). INVALID_ARGUMENT: as CoalesceRuns.
+// Returns the runs of the box `inner` in an array that holds the box `outer`, which contains it
+// (CHECK), with `strides` (in elements). INVALID_ARGUMENT: as CoalesceRuns.
 Result<BoxRuns> RunsWithin(const std::vector<DimRange>& outer, const std::vector<DimRange>& inner,
                            const std::vector<uint64_t>& strides);
 

@@ -166,7 +166,7 @@ Result<Shard> ShardFromProto(const v1::Shard& message) {
 }  // namespace
 
 Result<RankLayout> FromProto(const v1::RankLayout& message) {
-  // Bounded before any of them is converted.
+  // The count is bounded before any of them is converted.
   if (static_cast<size_t>(message.shards_size()) > limits::kTensorsMax) {
     return InvalidArgumentError("a layout has {} tensors, at most {} are supported",
                                 message.shards_size(), limits::kTensorsMax);

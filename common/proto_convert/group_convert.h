@@ -1,5 +1,5 @@
-// The messages of a commit group, between the wire and common/sync_state/group_messages.h. As in
-// convert.h, what arrives is validated here.
+// Converts the messages of a commit group between the wire and common/sync_state/group_messages.h.
+// Like convert.h, it validates what arrives.
 #pragma once
 
 #include "common/base/status.h"

@@ -42,7 +42,7 @@ std::vector<uint64_t> ShapeOfOutput(const Recipe& recipe, Role role,
       return shape;
     case Role::kTensorScale:
       shape.resize(last - 1);
-      // As checkpoints have it: ModelOpt writes a scalar, the others one element.
+      // Checkpoints have it so: ModelOpt writes a scalar, the others one element.
       if (shape.empty() && recipe.rule != Rule::kNvfp4Modelopt) shape.push_back(1);
       return shape;
     case Role::kShape:
@@ -81,9 +81,9 @@ Status CheckCuts(const Recipe& recipe, const TensorSpec& tensor) {
   return OkStatus();
 }
 
-// By how much a boundary of an output's dimension has to be multiplied to be one of the canonical
-// tensor's; nullopt: the output is not cut there. The output's dimensions are the canonical ones
-// divided, or the first ones of them.
+// Returns the factor that turns a boundary of an output's dimension into a boundary of the
+// canonical tensor's dimension; nullopt: the output is not cut on this dimension. The output's
+// dimensions are the canonical ones divided, or the first few of them.
 std::optional<uint64_t> Multiplier(const Recipe& recipe, Role role, size_t rank, uint32_t dim) {
   if (dim + 2 < rank) return 1;
   if (role == Role::kCodes) return dim + 1 == rank ? CodesPerElement(recipe) : 1;

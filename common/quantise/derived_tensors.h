@@ -1,4 +1,4 @@
-// Which tensors a recipe makes of a canonical one: names, dtypes, shapes, and where they are cut.
+// The tensors that a recipe makes from a canonical one: names, dtypes, shapes, and cuts.
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ struct MatrixShape {
   uint64_t elements() const { return matrices * rows * columns; }
 };
 
-// Of a valid shape of two or more dimensions. INVALID_ARGUMENT, without the tensor's name: fewer
-// dimensions, or columns that the recipe's groups do not divide.
+// Makes a MatrixShape from a valid shape of two or more dimensions. INVALID_ARGUMENT, without the
+// tensor's name: fewer dimensions, or columns that the recipe's groups do not divide.
 Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64_t>& shape);
 
 // The tensors that the recipe makes of `canonical`, a valid spec, in the order of recipe.outputs().
@@ -39,9 +39,9 @@ Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64
 // does not fit, or a cut divides a tile; then the message names the boundaries to use.
 Result<std::vector<TensorSpec>> DeriveTensors(const Recipe& recipe, const TensorSpec& canonical);
 
-// Where `canonical` has to be cut so that its output of this role, which the recipe has, is cut at
-// `cuts`. INVALID_ARGUMENT, naming the tensor: the output cannot be cut so. That DeriveTensors takes
-// such cuts is not checked.
+// Returns the cuts that `canonical` needs so that its output of this role is cut at `cuts`. The
+// recipe must have this output. INVALID_ARGUMENT, naming the tensor: the output cannot be cut
+// there. Does not check that DeriveTensors accepts these cuts.
 Result<std::vector<Cuts>> CanonicalCuts(const Recipe& recipe, Role role,
                                         const TensorSpec& canonical, const std::vector<Cuts>& cuts);
 

@@ -1,6 +1,6 @@
-// The processor's floating-point mode while quotients are computed: a host program or a library of
-// it may have set another rounding, or flush subnormals to zero (-ffast-math does), and codes must
-// not depend on that.
+// The processor's floating-point mode while quotients are computed: the host program or one of its
+// libraries may have set another rounding, or may flush subnormals to zero (-ffast-math does), and
+// codes must not depend on that.
 #pragma once
 
 #if defined(__x86_64__)
@@ -11,9 +11,10 @@
 
 namespace dws::quantise {
 
-// While it lives, this thread rounds to nearest even, keeps subnormals and takes no traps. Then the
-// old mode is back. The arithmetic must be in functions that the compiler cannot inline where this
-// object is: it may move it otherwise.
+// While this object lives, its thread rounds to nearest even, keeps subnormals and takes no traps.
+// Its destructor restores the old mode. The arithmetic must be in functions that the compiler
+// cannot inline at the place of this object: otherwise it may move the arithmetic out of the
+// object's life.
 class DefaultFloatEnvironment {
  public:
 #if defined(__x86_64__)

@@ -2,9 +2,9 @@
 // defines the bits; they do not depend on the instruction set, on which tiles are computed
 // together, or on the thread's floating-point mode.
 //
-// Who holds a canonical tensor and knows its changed delta blocks computes `grid.Touched(blocks)`
-// and quantises those tiles again. Where the recipe has a tensor scale, he compares the amax with
-// the one before first: if it moved, all tiles change.
+// A caller that holds a canonical tensor and knows its changed delta blocks computes
+// `grid.Touched(blocks)` and quantises those tiles again. If the recipe has a tensor scale, the
+// caller first compares the amax with the one before: if it moved, all tiles change.
 #pragma once
 
 #include <span>
@@ -17,38 +17,39 @@
 
 namespace dws::quantise {
 
-// Magnitudes as the bits of a BF16 without the sign: they order as the numbers do; kNanAmax and
-// more is a NaN.
+// Magnitudes as the bits of a BF16 without the sign: they sort like the numbers; kNanAmax and more
+// is a NaN.
 inline constexpr uint16_t kNanAmax = 0x7F81;
 
-// The largest magnitude of these BF16 elements (an even number of bytes: CHECK). Of several runs it
-// is the largest one.
+// Returns the largest magnitude of these BF16 elements (an even number of bytes: CHECK). The result
+// for several runs is the largest of their results.
 uint16_t AbsMax(InstructionSet set, ByteSpan elements);
 
-// Of each matrix of a whole tensor (grid.shape().elements() elements: CHECK).
+// Returns the amax of each matrix of a whole tensor (grid.shape().elements() elements: CHECK).
 std::vector<uint16_t> MatrixAmax(InstructionSet set, const TileGrid& grid, ByteSpan elements);
 
-// Whole outputs, of which the tiles' part is written. Sizes as the grid says: CHECK.
+// Whole outputs, of which only the part of the tiles is written. Their sizes must fit the grid:
+// CHECK.
 struct Destination {
   MutableByteSpan codes;
   MutableByteSpan scales;  // empty if the recipe has none
-  // The amax of each tile of the grid; empty if not wanted. Not of a recipe whose tiles are single
-  // elements.
+  // The amax of each tile of the grid; empty if not wanted. Must be empty for a recipe whose tiles
+  // are single elements.
   std::span<uint16_t> amax = {};
 };
 
-// Writes codes and scales of these tiles (in range: CHECK). `tensor_amax` has one for each matrix
-// where the recipe has a tensor scale: the largest magnitude of all tensors that share it; else it
-// is empty. Threads: any number at a time, for different tiles; the elements must not change
-// meanwhile.
+// Writes codes and scales of these tiles (in range: CHECK). If the recipe has a tensor scale,
+// `tensor_amax` has one entry for each matrix: the largest magnitude of all tensors that share the
+// scale. Otherwise it is empty. Threads: any number at a time, for different tiles; the elements
+// must not change meanwhile.
 void Quantise(InstructionSet set, const TileGrid& grid, ByteSpan elements,
               std::span<const uint16_t> tensor_amax, std::span<const TileRun> tiles,
               const Destination& to);
 
-// The codes of single elements (packed BF16), which lie in any tiles: each with the amax that its
-// tile has, and, where the recipe has a tensor scale, with that of its matrix; if its tiles are
-// single elements, `tile_amax` is the matrix's, too. One code a byte, whatever the format. As many
-// codes and amax as elements: CHECK.
+// Returns the codes of single elements (packed BF16), which may lie in any tiles. Each element
+// comes with the amax of its tile, and, if the recipe has a tensor scale, with the amax of its
+// matrix. If the recipe's tiles are single elements, `tile_amax` is also the matrix's. One code a
+// byte, whatever the format. The number of codes and of amax must be that of the elements: CHECK.
 void QuantiseElements(InstructionSet set, const Recipe& recipe, ByteSpan elements,
                       std::span<const uint16_t> tile_amax, std::span<const uint16_t> tensor_amax,
                       MutableByteSpan codes);

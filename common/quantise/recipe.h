@@ -36,15 +36,15 @@ struct Recipe {
 
   std::string_view id;  // "fp8-block128/deepseek"
   Rule rule = Rule::kDeepseek;
-  // The tile: the smallest area whose codes and scales depend on its own elements and on the
-  // matrix's amax (if has_tensor_scale) alone. Tiles do not cross matrices.
+  // The tile: the smallest area whose codes and scales depend only on its own elements and (if
+  // has_tensor_scale) on the matrix's amax. Tiles do not cross matrices.
   uint32_t tile_rows = 1;
   uint32_t tile_columns = 1;
   // Tiles at the edges may be smaller. If not, the columns must be a multiple of tile_columns.
   bool has_partial_tiles = false;
-  // Depends on the largest magnitude (amax) of the whole matrix. Engines fuse tensors (gate with
-  // up, q with k and v) into one parameter with one such scale: their amax is the largest of all of
-  // them, which the caller finds.
+  // True if codes depend on the largest magnitude (amax) of the whole matrix. Engines fuse tensors
+  // (gate with up, q with k and v) into one parameter with one such scale: their amax is the
+  // largest of all of them, which the caller finds.
   bool has_tensor_scale = false;
 
   Codes codes() const { return CodesOf(rule); }

@@ -1,5 +1,5 @@
-// Which tensors have one scale together: engines fuse gate with up, and q with k and v, into one
-// parameter with one scale of the matrix, so checkpoints for them are made with one.
+// Finds the tensors that share one scale: engines fuse gate with up, and q with k and v, into one
+// parameter with one scale for the matrix, so checkpoints for them are made with one scale.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace dws::quantise {
 // "k_proj", "v_proj"}.
 using SharedParts = std::vector<std::string>;
 
-// Which of the trainer's tensors are quantised.
+// Tells which of the trainer's tensors are quantised.
 using IsQuantised = std::function<bool(const TensorSpec&)>;
 
-// For each set of names that differ in such a part alone, the shards of the trainer's that have them:
-// the numbers in trainer.shards(), at least two, each in one set at most.
+// Returns the sets of the trainer's shards whose names differ only in such a part, as numbers in
+// trainer.shards(). A set has at least two shards, and a shard is in at most one set.
 //
-// INVALID_ARGUMENT, naming the tensor: one of a set is lacking in this rank's layout, so that its
-// amax cannot be known, or is not quantised with the others; stacks differ in their matrices, or in
-// how they are cut.
+// INVALID_ARGUMENT, naming the tensor: a tensor of a set is missing in this rank's layout (so its
+// amax cannot be known), or is not quantised while the others are; or stacks have different
+// matrices or cuts.
 Result<std::vector<std::vector<size_t>>> FindShared(std::span<const SharedParts> shares,
                                                     const IsQuantised& quantised,
                                                     const RankLayout& trainer);

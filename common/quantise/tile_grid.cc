@@ -1,5 +1,5 @@
-// Tiles of one row are runs of elements, and a changed run of elements is a run of them. Squares
-// are found row by row in a set of bits: one for 4096 or more elements.
+// If tiles are parts of rows, a changed run of elements touches a run of tiles. Squares are found
+// row by row with a set of bits: one bit for 4096 or more elements.
 #include "common/quantise/tile_grid.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The tiles of one tensor, or of one slice of it: how many there are, which of them changed blocks
-// touch, and which blocks of the outputs they write. Pure; a tile's number is the number of its
-// scale.
+// The tiles of one tensor, or of one slice of it: their number, the tiles that changed blocks
+// touch, and the blocks of the outputs that the tiles write. Pure; a tile's number is the number of
+// its scale.
 #pragma once
 
 #include <span>
@@ -31,7 +31,7 @@ struct TileArea {
 // Immutable once made. Threads: safe to read from any.
 class TileGrid {
  public:
-  // Of a contiguous BF16 array of this shape. INVALID_ARGUMENT: MatrixShapeOf.
+  // Makes the grid of a contiguous BF16 array of this shape. INVALID_ARGUMENT: as MatrixShapeOf.
   static Result<TileGrid> Create(const Recipe& recipe, const std::vector<uint64_t>& shape);
 
   const Recipe& recipe() const { return recipe_; }
@@ -44,12 +44,12 @@ class TileGrid {
   // CHECK: in range.
   TileArea AreaOf(uint64_t tile) const;
 
-  // The tiles with an element in any of these delta blocks (runs of limits::kBlockElements
-  // elements; ascending, in range: CHECK). Ascending runs that do not meet.
+  // Returns the tiles with an element in any of these delta blocks (runs of limits::kBlockElements
+  // elements; ascending, in range: CHECK), as ascending runs that do not meet.
   std::vector<TileRun> Touched(std::span<const uint32_t> blocks) const;
 
-  // The delta blocks of the codes or of the scales that these tiles (ascending) lie in, ascending.
-  // CHECK: the recipe has such an output, the role is kCodes or kScales.
+  // Returns the delta blocks of the codes or of the scales that these tiles (ascending) lie in,
+  // ascending. CHECK: the recipe has such an output, and the role is kCodes or kScales.
   std::vector<uint32_t> OutputBlocks(Role role, std::span<const TileRun> tiles) const;
 
   // Codes in an element of the output kCodes.
@@ -72,12 +72,13 @@ class TileGrid {
   uint64_t down_ = 0;    // rows of tiles of one matrix
 };
 
-// Finds the tiles of elements that ascend. The grid has to outlive it.
+// Finds the tiles of elements that ascend. The grid must outlive it.
 class TileCursor {
  public:
   explicit TileCursor(const TileGrid& grid);
 
-  // Of an element in range that is at or after the last one.
+  // Returns the tile of an element, which must be in range and not before the element of the last
+  // call.
   uint64_t TileOf(uint64_t element) {
     if (element >= row_end_) MoveToRow(element);
     return row_tile_ + ((element - row_begin_) >> shift_);

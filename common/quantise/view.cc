@@ -34,11 +34,11 @@ std::optional<SharedParts> ParseParts(std::string_view text) {
   return parts.size() < 2 ? std::nullopt : std::optional(std::move(parts));
 }
 
-// Whether `pattern`, in which '*' is any number of characters, is all of `text`.
+// Returns whether `pattern`, in which '*' is any number of characters, matches all of `text`.
 bool Matches(std::string_view pattern, std::string_view text) {
   size_t p = 0;
   size_t t = 0;
-  // Behind the last '*', and what it has taken up to.
+  // The place behind the last '*', and the end of the text that the '*' has matched.
   std::optional<std::pair<size_t, size_t>> star;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -70,7 +70,7 @@ Result<std::vector<Shard>> DeriveShards(const Recipe& recipe, const Shard& shard
                                    [dim](const Cuts& along) { return along.dim == dim; });
       if (cut) {
         cells.push_back(shard.cells[c]);
-      } else {  // it is not cut so: the rank with the first cells has it
+      } else {  // it is not cut on this dimension: the rank with the first cells has it
         ours = ours && shard.cells[c].first == 0;
       }
     }
@@ -201,7 +201,7 @@ Status ViewLayout::FindMatrices(const View& view, const RankLayout& trainer) {
       FindShared(
           view.shares, [&view](const TensorSpec& tensor) { return view.Quantises(tensor); },
           trainer));
-  std::vector<size_t> set(shards.size());  // by shard: the first shard of those that share with it
+  std::vector<size_t> set(shards.size());  // by shard: the first shard that shares its scale
   std::iota(set.begin(), set.end(), 0);
   for (const std::vector<size_t>& members : shared) {
     for (const size_t member : members) set[member] = members.front();
@@ -263,7 +263,7 @@ Status ViewLayout::FindConstants(const View& view, const RankLayout& trainer) {
     const auto made =
         std::lower_bound(layout_.shards().begin(), layout_.shards().end(), name,
                          [](const Shard& a, const std::string& b) { return a.tensor.name < b; });
-    // Another rank may have it.
+    // Perhaps another rank has it.
     if (made == layout_.shards().end() || made->tensor.name != name) continue;
     for (const uint32_t number : SlicesIn(made->tensor, made->cells)) {
       const std::vector<DimRange> part = made->tensor.Slice(number);

@@ -1,6 +1,6 @@
-// A view: what quantised engines hold in place of the trainer's tensors. Its layout follows from the
-// layout of the trainer's rank and from its name alone, so senders and receivers need no more than
-// the name.
+// A view: the tensors that quantised engines hold in place of the trainer's tensors. Its layout
+// follows from the layout of the trainer's rank and from its name, so senders and receivers need
+// nothing else.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,23 @@
 
 namespace dws::quantise {
 
-// Which tensors become what. A recipe quantises every BF16 tensor of two or more dimensions whose
-// name ends in "weight", unless it is empty, but for those that are left out; these, and all others, stay as they are.
+// Tells what becomes of each tensor. A recipe, unless it is empty, quantises every BF16 tensor of
+// two or more dimensions whose name ends in "weight" and is not left out. These, and all others,
+// are unchanged.
 struct View {
   Recipe recipe;
   // Patterns of tensor names that are left out; '*' is any number of characters.
   std::vector<std::string> except;
-  // Of a recipe with one scale a matrix: which tensors have one together.
+  // For a recipe with one scale a matrix: the tensors that share their scales.
   std::vector<SharedParts> shares;
 
   bool Quantises(const TensorSpec& tensor) const;
 };
 
 // "fp8-block128/deepseek", "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight".
-// "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj".
-// INVALID_ARGUMENT: there is no such recipe; it is too long; a part is not understood; the recipe has no
-// scale that tensors could share.
+// "nvfp4/modelopt,share=q_proj+k_proj+v_proj,share=gate_proj+up_proj". INVALID_ARGUMENT: there is
+// no such recipe, the name is too long, a part of it is not understood, or the recipe has no scale
+// that tensors could share.
 Result<View> ParseView(std::string_view name);
 
 // The cuts of the view's tensors as cuts of the trainer's tensors that they are made of. Tensors
@@ -47,18 +48,18 @@ class ViewLayout {
   // What becomes of one slice of the trainer's. An empty slice has no entry.
   struct Slice {
     RankSlice from;   // in the trainer's layout
-    RankSlice codes;  // or what it is copied to
+    RankSlice codes;  // or the slice that it is copied to
     std::optional<RankSlice> scales;
     std::optional<TileGrid> grid;    // none: it is copied
     std::optional<size_t> matrices;  // in matrices(), where the recipe has one scale a matrix
   };
-  // Slices whose matrices have their scales together, the first with the first: all parts of the same
+  // Slices whose matrices share their scales, the first with the first: all parts of the same
   // matrices, and of those that share their scales.
   struct Matrices {
     std::vector<size_t> slices;  // in slices()
     std::vector<RankSlice> scales;
   };
-  // Of a tensor of the view whose bytes follow from shapes alone.
+  // A tensor of the view whose bytes follow from shapes alone.
   struct Constant {
     RankSlice slice;
     MatrixShape shape;

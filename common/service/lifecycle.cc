@@ -33,7 +33,8 @@ void Lifecycle::Change(State state) {
 }
 
 // Only one thread delivers at a time, so that a listener never sees an older state after a newer
-// one. A thread that changes the state meanwhile leaves the delivery to that thread.
+// one. If another thread changes the state meanwhile, it leaves the delivery to the delivering
+// thread.
 void Lifecycle::Deliver() {
   if (delivering_) return;
   delivering_ = true;

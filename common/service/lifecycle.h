@@ -1,5 +1,5 @@
-// Whether a daemon is ready and, if not, the reason as text. /readyz, grpc.health.v1 and the status
-// RPC show it.
+// Says whether a daemon is ready and, if not, gives the reason as text. /readyz, grpc.health.v1 and
+// the status RPC show it.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class Lifecycle {
   struct Entry {
     ListenerId id;
     Listener listener;
-    uint64_t seen = 0;  // the last change passed to it
+    uint64_t seen = 0;  // the last change that was passed to it
   };
 
   void Change(State state);

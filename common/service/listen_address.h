@@ -21,7 +21,7 @@ struct ListenAddress {
 };
 
 // Accepts forms such as "127.0.0.1:7700", "[::1]:0", "0.0.0.0:80" and "localhost:0".
-// INVALID_ARGUMENT, quoting `text`, for anything else.
+// INVALID_ARGUMENT: anything else; the message quotes `text`.
 Result<ListenAddress> ParseListenAddress(std::string_view text);
 
 // For pages served without TLS. FAILED_PRECONDITION, saying what to do, when other machines could

@@ -8,7 +8,8 @@ namespace dws {
 
 inline constexpr uint32_t kProtocolMajor = 1;
 inline constexpr uint32_t kProtocolMinor = 1;
-// From this minor on receivers follow a layout that is cut finer inside a stream, and senders cut it.
+// From this minor version on, receivers follow a layout that is cut finer inside a stream, and
+// senders cut it.
 inline constexpr uint32_t kRefinementMinor = 1;
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// Where full tensors may go instead of a spool: live memory of an engine that has not been released
-// with any version, so that there is no old one to keep. weights/direct_write.h implements it.
+// A target for full tensors instead of a spool: live memory of an engine that has not been released
+// with any version, so that there is no old version to keep. weights/direct_write.h implements it.
 #pragma once
 
 #include "common/base/bytes.h"
@@ -14,9 +14,9 @@ class DirectTarget {
  public:
   virtual ~DirectTarget() = default;
 
-  // Writes whole blocks of a slice that is held, wherever it is. They are there when this returns;
-  // the same blocks again replace them. `bytes` do not change meanwhile. INTERNAL,
-  // RESOURCE_EXHAUSTED: a device fails.
+  // Writes whole blocks of a slice that is held, to all of its places. They are written when this
+  // returns; writing the same blocks again replaces them. `bytes` must not change meanwhile.
+  // INTERNAL, RESOURCE_EXHAUSTED: a device fails.
   virtual Status Write(TrainerRank rank, const BlockRange& blocks, ByteSpan bytes) = 0;
 };
 

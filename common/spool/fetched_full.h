@@ -15,7 +15,7 @@
 
 namespace dws {
 
-// How a version comes into being whose tensors are read while their sender captures it.
+// The state of a version whose tensors are read while their sender captures it.
 struct EarlyVersion {
   enum class Stage : uint8_t { kCapturing, kPublished, kGone };
   // kGone: it was given up, or takes too long. Called by several threads.
@@ -24,18 +24,18 @@ struct EarlyVersion {
   std::function<Status()> describe;
 };
 
-// What is wanted in full, of one trainer rank. Refers to objects that its maker owns.
+// The slices of one trainer rank that are wanted in full. Refers to objects that its maker owns.
 struct FullWant {
   const RankLayout& layout;
   std::span<const RankSlice> slices;  // ascending, not empty
-  // The digest of every slice of the layout at the wanted version: what proves that they arrived. Of
-  // an early version empty until `early->describe` has filled it.
+  // The digest of every slice of the layout at the wanted version: it proves that the slice
+  // arrived. For an early version it is empty until `early->describe` has filled it.
   const std::vector<Digest>& expected;
   const EarlyVersion* early = nullptr;  // null: it is published
-  // Tells the sender why its version cannot be taken: its full tensors did not come by the only way
-  // that is allowed; DATA_LOSS: they came so, and are not as published. Null: nobody is told.
+  // Tells the sender why its version cannot be taken: its full tensors did not come by the only
+  // allowed way. DATA_LOSS: they came by it, and are not as published. Null: nobody is told.
   const std::function<void(const Status& reason)>* refuse = nullptr;
-  // Where they may be written at once; null: they are kept in a spool.
+  // The memory to which they may be written at once; null: they are kept in a spool.
   DirectTarget* direct = nullptr;
   TrainerRank rank = TrainerRank(0);  // for `direct`
 };

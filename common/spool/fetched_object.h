@@ -1,4 +1,4 @@
-// A delta object, or a part of one, in a spool: its manifest, and where its frames are.
+// A delta object, or a part of one, in a spool: its manifest, and the places of its frames.
 #pragma once
 
 #include <vector>
@@ -19,9 +19,8 @@ struct FetchedObject {
 };
 
 // The spool has the object, or its part with the frames of `slices`; the size tells which. Does not
-// check the frames' content. DATA_LOSS: not a delta object, or damaged.
-// FAILED_PRECONDITION: made for another layout. UNIMPLEMENTED: a format that is not supported.
-// Others: Spool::Read's.
+// check the frames' content. DATA_LOSS: not a delta object, or damaged. FAILED_PRECONDITION: made
+// for another layout. UNIMPLEMENTED: a format that is not supported. Other errors as Spool::Read.
 Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
                                   const SliceSelection& slices = std::nullopt);
 

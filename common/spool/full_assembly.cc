@@ -94,7 +94,8 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
   DWS_RETURN_IF_ERROR(Keep(range, offset, bytes));
-  // What is here counts, not what was to come; of a file or live memory, what was given to it.
+  // Takes the digest of the bytes that are in the assembly's memory, not of those that were to
+  // arrive; for a file or live memory, of the bytes that were given to it.
   if (!direct() && !spool_.on_disk()) bytes = spool_.memory().subspan(offset, bytes.size());
   const uint64_t block_bytes = BlockBytes(slice.dtype);
   for (uint32_t i = 0; i < range.block_count; ++i) {

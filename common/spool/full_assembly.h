@@ -1,5 +1,6 @@
-// Where full tensors are put together: every way by which they come fills blocks here, in any order,
-// until none is missing. Takes the digest of what has arrived while that is in the cache.
+// The place where full tensors are put together: every way by which they arrive fills blocks here,
+// in any order, until none is missing. It takes the digest of arrived bytes while they are in the
+// cache.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace dws {
 // the others from one at a time.
 class FullAssembly {
  public:
-  // `want` outlives it. Errors: Spool::Allocate's.
+  // `want` must outlive it. Errors as Spool::Allocate.
   static Result<std::unique_ptr<FullAssembly>> Create(const FullWant& want, Spool::Options options);
 
   const RankLayout& layout() const { return want_.layout; }
@@ -27,33 +28,33 @@ class FullAssembly {
   const EarlyVersion* early() const { return want_.early; }
   // Whether the caller still wants it; reads ask before they begin something long.
   bool wanted() const { return !wanted_ || wanted_(); }
-  // FullWant's, if it has one.
+  // Calls FullWant's `refuse`, if it has one.
   void Refuse(const Status& reason) const {
     if (want_.refuse != nullptr) (*want_.refuse)(reason);
   }
-  // Whether all of these blocks belong to the slices.
+  // Returns whether all of these blocks belong to the wanted slices.
   bool Wants(const BlockRange& range) const;
   // What has not come yet, ascending.
   std::vector<BlockRange> Missing() const;
   uint64_t missing_blocks() const { return missing_blocks_; }
 
-  // Where to put the bytes of wanted blocks; `buffer` as Spool::Room.
+  // Returns the place for the bytes of wanted blocks; `buffer` as for Spool::Room.
   MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);
-  // Whether blocks are written to live memory as they come: only what does not change meanwhile may
-  // be taken.
+  // Returns whether blocks are written to live memory as they arrive: then only bytes that do not
+  // change meanwhile may be taken.
   bool direct() const { return want_.direct != nullptr; }
   // In which Room is, to be registered with a device; empty if it is in `buffer`.
   MutableByteSpan memory() { return spool_.memory(); }
-  // `bytes`: what Room returned, filled, or what is to be copied there. The same blocks again
-  // replace what was there. Errors: Spool::Fill's, or DirectTarget's.
+  // `bytes`: the filled place that Room returned, or bytes to copy there. Taking the same blocks
+  // again replaces the old bytes. Errors as Spool::Fill, or as DirectTarget.
   Status Take(const BlockRange& range, ByteSpan bytes);
   // They have to come again: what Room returned may be half filled.
   void Drop(const BlockRange& range);
-  // Drops the slices that are all there and are not as expected; returns them. Of an early version
-  // once it is described.
+  // Drops the complete slices that are not as expected, and returns them. For an early version,
+  // call it after it is described.
   std::vector<RankSlice> DropWrong();
 
-  // Once nothing is missing; ends it.
+  // Call it once nothing is missing; it ends the assembly.
   FetchedFull Finish();
 
  private:

@@ -18,12 +18,12 @@ namespace {
 // Memory reserved at first for a transfer of unknown size.
 constexpr uint64_t kUnknownBytes = uint64_t{1} << 20;
 constexpr uintptr_t kSmallPageBytes = 4096;
-// From here on what is allocated lies in huge pages.
+// Allocations of at least this size lie in huge pages.
 constexpr uint64_t kPagesBytesMin = uint64_t{32} << 20;
 
-// Maps what this process has not read yet of shared memory; of other memory all is mapped. A kernel that
-// finds a page missing while it copies to a file clears what it has copied, often a megabyte, and begins
-// again. Before Linux 5.14 it cannot be asked for.
+// Maps the pages of shared memory that this process has not read yet; other memory is mapped
+// already. A kernel that finds a page missing while it copies to a file discards what it has
+// copied, often a megabyte, and begins again. Kernels before Linux 5.14 cannot do this mapping.
 void MapAll(ByteSpan bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t page = begin / kSmallPageBytes * kSmallPageBytes;
@@ -117,11 +117,11 @@ Status Spool::Fill(uint64_t offset, ByteSpan bytes) {
 }
 
 Status Spool::OpenFile() {
-  // What is transferred through a file takes memory too, that no cap counts.
+  // Bytes that pass through a file also take memory, which no cap counts.
   if (options_.spare != nullptr) options_.spare->Clear();
   file_.reset(::open(options_.folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (file_.valid()) return OkStatus();
-  // Not every file system supports O_TMPFILE.
+  // Some file systems do not support O_TMPFILE.
   std::string path = options_.folder + "/spool-XXXXXX";
   file_.reset(::mkostemp(path.data(), O_CLOEXEC));
   if (!file_.valid()) {

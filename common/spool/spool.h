@@ -16,9 +16,9 @@
 
 namespace dws {
 
-// Lifecycle: filled by Append, or by Allocate and then Room and Fill, then read. Moved, never copied.
-// Threads: Append and Allocate from one; Room and Fill from many at once, for different bytes; Read
-// from many at once, after the last of them.
+// Lifecycle: filled by Append, or by Allocate and then Room and Fill, then read. Moved, never
+// copied. Threads: one calls Append and Allocate; many may call Room and Fill at once, for
+// different bytes; many may call Read at once, after the last Fill.
 class Spool {
  public:
   struct Options {
@@ -42,17 +42,19 @@ class Spool {
   // Makes room for exactly `size` bytes, which Fill brings in any order, and no Append. Errors as
   // Append's.
   Status Allocate(uint64_t size);
-  // Where to put `size` of these bytes before Fill takes them: there, or `buffer` if they go to the
-  // file.
+  // Returns the place for `size` of these bytes before Fill takes them: in the spool's memory, or
+  // in `buffer` if they go to the file.
   MutableByteSpan Room(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer);
-  // All bytes of Allocate, for those who need to know them beforehand; empty if they go to the file.
+  // All bytes of Allocate, for callers that need to know their place beforehand; empty if they go
+  // to the file.
   MutableByteSpan memory() { return {Memory(), on_disk() ? 0 : size_bytes_}; }
-  // `bytes` are what Room returned, or what is to be copied there. Filling again replaces.
-  // CANCELLED: `wanted` returned false. Disk errors as Append's.
+  // `bytes`: the place that Room returned, filled, or bytes to copy there. Filling again replaces
+  // them. CANCELLED: `wanted` returned false. Disk errors as Append.
   Status Fill(uint64_t offset, ByteSpan bytes);
 
-  // `size` bytes from `offset`: a view of the spool's memory, or of `buffer` after reading the file
-  // into it. DATA_LOSS: not inside the spool, or the disk lost them. Others: as ErrnoError.
+  // Returns `size` bytes from `offset`: a view of the spool's memory, or of `buffer` after reading
+  // the file into it. DATA_LOSS: they are not inside the spool, or the disk lost them. Other errors
+  // as ErrnoError.
   Result<ByteSpan> Read(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer) const;
 
   uint64_t size_bytes() const { return size_bytes_; }

@@ -16,8 +16,8 @@ struct SpooledFrame {
   FrameEntry entry;  // its offset is not used
   uint64_t spool_offset = 0;
   std::optional<ClassTable> classes;  // of the slice's class-split blocks
-  // Set: a raw frame. Nothing but the blocks' contents, one after the other, without index or
-  // checksum, and this is their digest as they arrived: the slice's digest proves them.
+  // If set, this is a raw frame: only the blocks' contents, one after the other, without index or
+  // checksum. This is the digest of the bytes as they arrived; the slice's digest proves them.
   std::optional<Digest> arrived;
 };
 

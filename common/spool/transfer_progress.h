@@ -19,12 +19,12 @@ struct TransferProgress {
   }
 };
 
-// What one attempt adds to a TransferProgress. The destructor subtracts it again, because the next
-// attempt adds the same bytes; after Keep nothing is subtracted. Lifecycle: that of the attempt;
-// the TransferProgress outlives it. Threads: one.
+// The bytes that one attempt adds to a TransferProgress. The destructor subtracts them again,
+// because the next attempt adds the same bytes; after Keep nothing is subtracted. Lifecycle: that
+// of the attempt; the TransferProgress must outlive it. Threads: one.
 class AttemptProgress {
  public:
-  // Null: nothing is counted.
+  // If `of` is null, nothing is counted.
   explicit AttemptProgress(TransferProgress* of) : of_(of) {}
   ~AttemptProgress() {
     if (of_ == nullptr) return;

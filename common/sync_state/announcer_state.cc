@@ -19,7 +19,7 @@ constexpr double kReportSecondsMax = 7 * 86'400;
 AcknowledgedCommit Possible(AcknowledgedCommit report) {
   for (double* const seconds : {&report.pause_seconds, &report.stage_seconds}) {
     const bool possible = *seconds >= 0 && *seconds <= kReportSecondsMax;
-    if (!possible) *seconds = 0;  // also what is not a number
+    if (!possible) *seconds = 0;  // also catches what is not a number
   }
   if (report.fetched_bytes > kReportBytesMax) report.fetched_bytes = 0;
   return report;
@@ -130,7 +130,8 @@ void AnnouncerState::Disconnect(ConnectionId connection, TimePoint now) {
 
 Nonce AnnouncerState::NextNonce(ConnectionId connection, bool announcement) {
   const auto found = connections_.find(connection);
-  if (found == connections_.end()) return Nonce(0);  // fenced: no answer will come
+  // The connection is fenced: no answer will come.
+  if (found == connections_.end()) return Nonce(0);
   const Nonce nonce(++found->second.nonce);
   if (announcement) receivers_.at(found->second.receiver_id).last_announced = nonce;
   return nonce;
@@ -144,7 +145,8 @@ AnnouncerState::Receiver* AnnouncerState::Find(ConnectionId connection, const St
 
 bool AnnouncerState::AnyAbove(std::optional<WeightVersion> version) const {
   return std::any_of(receivers_.begin(), receivers_.end(), [&](const auto& entry) {
-    return entry.second.committed > version;  // nothing committed is below everything
+    // A receiver that has committed nothing is below every version.
+    return entry.second.committed > version;
   });
 }
 

@@ -1,15 +1,16 @@
-// The sender's side of the sync protocol as a pure class: which receivers there are, what each has
-// been offered, staged and committed, and whether a Wait is satisfied. No I/O, no clock, no
-// threads: sender_daemon/serve/receiver_hub.h drives it and guards it.
+// The sender's side of the sync protocol as a pure class: which receivers there are, which version
+// each was offered, has staged and has committed, and whether a Wait is satisfied. No I/O, no
+// clock, no threads: sender_daemon/serve/receiver_hub.h drives it and guards it.
 //
 // Rules (protocol.md §2): every message down carries a fresh nonce of its connection; STAGED and
 // NACK with another nonce than the last announcement's are ignored; COMMITTED is cumulative,
 // whatever its nonce; a new connection clears the nonce and keeps the versions. A report of a
 // version that this process has not published yet counts until it is published, then only if the
-// state tokens are the same. Policy all waits for those that are present, and after a restart for
-// those that were present before it. One whose last report was a refusal counts as present between
-// its connections: it ends each after limits::kRefusedStreamMax. Policy all leaves out a receiver
-// that has committed nothing for the time of the policy, while others did.
+// state tokens are the same. Policy all waits for the receivers that are present, and after a
+// restart also for those that were present before it. A receiver whose last report was a refusal
+// counts as present between its connections, because it ends each of them after
+// limits::kRefusedStreamMax. Policy all leaves out a receiver that has committed nothing for the
+// time of the policy, while others did.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ namespace dws {
 using ConnectionId = StrongType<struct ConnectionIdTag, uint64_t>;
 using Nonce = StrongType<struct NonceTag, uint64_t>;
 
-// Which receivers must have committed for a wait to end.
+// The receivers that must have committed before a wait ends.
 struct WaitCondition {
   enum class Policy : uint8_t { kAll, kQuorum, kAny };
   Policy policy = Policy::kAll;
@@ -66,8 +67,8 @@ class AnnouncerState {
  public:
   struct Receiver {
     std::optional<ConnectionId> connection;  // present when set
-    // It was present when the process before this one ended, and has not been since: policy all
-    // waits for it.
+    // The receiver was present when the process before this one ended, and has not connected since:
+    // policy all waits for it.
     bool awaited = false;
     std::optional<TimePoint> absent_since;  // when its last connection to this process ended
     Nonce last_announced;                   // nonce of the last announcement on this connection
@@ -85,15 +86,15 @@ class AnnouncerState {
     std::vector<std::pair<WeightVersion, TimePoint>> commit_times;
   };
 
-  // `laggard_after`: how long a receiver may be behind until policy all leaves it out; zero: it
-  // never does.
+  // `laggard_after`: how long a receiver may be behind before policy all leaves it out; zero: it is
+  // never left out.
   explicit AnnouncerState(Duration laggard_after) : laggard_after_(laggard_after) {}
   AnnouncerState() = default;  // zero
 
   // A new stream of the trainer: commits of the old one no longer count.
   void StartStream(const StreamId& stream);
-  // The stream was forgotten: the same, and no report counts until a stream starts, which may be
-  // the same one.
+  // The stream was forgotten. Does what StopStream does, and no report counts until a stream
+  // starts, which may be the same one.
   void ForgetStream();
   const std::optional<StreamId>& stream() const { return stream_; }
 
@@ -130,7 +131,7 @@ class AnnouncerState {
 
   WaitTally Tally(WeightVersion version, TimePoint now) const;
   static bool Met(const WaitTally& tally, const WaitCondition& condition);
-  // Whether policy all does not wait for it.
+  // Returns whether policy all does not wait for it.
   bool LeftOut(const Receiver& receiver, TimePoint now) const;
   // When the last of `receivers` first reported `version` or above.
   std::optional<TimePoint> CommitTime(const std::vector<std::string>& receivers,
@@ -148,7 +149,7 @@ class AnnouncerState {
   static void ClearVersions(Receiver& receiver);
   // Its last report was a refusal, and it is likely to connect again.
   static bool RefusedLately(const Receiver& receiver, TimePoint now);
-  // Whether a receiver has committed more.
+  // Returns whether a receiver has committed a version above `version`.
   bool AnyAbove(std::optional<WeightVersion> version) const;
   void ClearVersions();
 

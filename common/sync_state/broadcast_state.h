@@ -4,14 +4,14 @@
 //
 // Rules:
 //   1. An epoch is offered to every receiver that can take part and has left the epoch it was
-//      offered before. One that does not answer is never offered another on its connection: it
-//      costs its epoch one deadline, not each.
-//   2. It is ready once all of its members and the sender have joined.
-//   3. It ends as a whole: when a member leaves or is lost, when the sender's own part fails, when
-//      the joining takes too long; and to let in receivers that came meanwhile, between broadcasts
-//      and not often.
-//   4. The next one is formed when all have left, or the grace for that is over; after a failure
-//      not before a back-off, which doubles until a broadcast has succeeded.
+//      offered before. A receiver that does not answer is never offered another epoch on its
+//      connection: it costs one epoch a deadline, not every epoch.
+//   2. An epoch is ready once all of its members and the sender have joined.
+//   3. An epoch ends as a whole: if a member leaves or is lost, if the sender's own part fails, or
+//      if joining takes too long. It also ends to let in receivers that came meanwhile, but only
+//      between broadcasts, and not often.
+//   4. The next epoch is formed when all have left, or when the grace period for that is over.
+//      After a failure there is also a back-off, which doubles until a broadcast has succeeded.
 //   5. A member that says it is unable to take part is left out for a while.
 #pragma once
 
@@ -28,7 +28,7 @@
 
 namespace dws {
 
-// Of one sender process, from 1.
+// Counts the epochs of one sender process, from 1.
 using BroadcastEpoch = StrongType<struct BroadcastEpochTag, uint64_t>;
 
 // Decides when epochs of broadcasts are formed and ended. Pure: no I/O, no clock, no threads.
@@ -63,21 +63,22 @@ class BroadcastState {
   // A broadcast has ended well.
   void OnBroadcast(TimePoint now);
 
-  // What is due. Not to be asked while a broadcast is under way, unless broken().
+  // Returns the next step. Must not be called while a broadcast is in progress, unless broken().
   Step Next(TimePoint now);
 
   bool ready() const { return phase_ == Phase::kReady && !broken_; }
   // The epoch under way is lost: its End is due.
   bool broken() const { return broken_; }
-  BroadcastEpoch epoch() const { return epoch_; }  // the last one; 0: none yet
-  std::vector<ConnectionId> members() const;       // of it, those still connected
+  BroadcastEpoch epoch() const { return epoch_; }  // the last epoch; 0: there was none
+  // Members of the last epoch that are still connected.
+  std::vector<ConnectionId> members() const;
   size_t capable() const { return receivers_.size(); }
 
  private:
   enum class Phase { kIdle, kForming, kReady, kEnding };
   struct Receiver {
     std::optional<BroadcastEpoch> owes;  // offered, and not yet left
-    bool joined = false;                 // that one
+    bool joined = false;                 // the epoch that it was offered
     TimePoint excluded_until = {};
   };
 

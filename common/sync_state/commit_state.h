@@ -1,5 +1,5 @@
-// The state of one commit to one engine: which step may follow, whether memory may be a mixture,
-// what has to be done after an error, and whether the engine may run. protocol.md §4, steps 3 to 8.
+// The state of one commit to one engine. It says which step may follow, whether memory may be a
+// mixture, what to do after an error, and whether the engine may run. protocol.md §4, steps 3 to 8.
 // Pure: receiver_daemon/commit/commit_pipeline does the steps and reports each of them here.
 //
 //   kStaged -> kIntended -> kPaused -> kWriting -> kWritten -> kReleased
@@ -24,23 +24,23 @@ class CommitState {
     kWriting,    // memory may be a mixture
     kWritten,    // memory is the target, derived tensors too
     kReleased,   // the engine runs with the target, or is the leader's to release
-    kAbandoned,  // given up, memory is what it was
+    kAbandoned,  // given up; memory is unchanged
   };
   // What has to be done after an error in the current phase.
   enum class AfterError : uint8_t {
-    kNothing,           // nothing durable, nothing paused
-    kAbandonAndResume,  // close the intent; a proved engine runs on with what it had
+    kNothing,           // nothing to do: nothing is durable or paused
+    kAbandonAndResume,  // close the intent; a proved engine goes on with its old version
     kStayPaused,        // memory is unknown: read and repaired before the engine runs
   };
 
-  // `staged_for`: whose memory the staged values were made from.
+  // `staged_for`: the generation whose memory the staged values were made from.
   explicit CommitState(Generation staged_for) : staged_for_(staged_for) {}
 
   Phase phase() const { return phase_; }
 
   void OnIntentRecorded();
-  // UNAVAILABLE: what is attached now is not what was staged for (nullopt: no complete engine is);
-  // nothing may be written.
+  // UNAVAILABLE: the attached generation is not the one that the values were staged for (nullopt:
+  // no complete engine is attached); nothing may be written.
   Status OnPaused(std::optional<Generation> attached);
   void OnWriteBegin();  // before the first byte
   void OnWritten();     // all bytes, and what was not staged was read back

@@ -1,4 +1,4 @@
-// Which slices the engine ranks of one receiver hold. A commit group checks with it that its
+// The slices that the engine ranks of one receiver hold. A commit group uses it to check that its
 // receivers together hold everything.
 #pragma once
 

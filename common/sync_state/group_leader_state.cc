@@ -38,7 +38,7 @@ void GroupLeaderState::OnUp(MemberIndex member, ConnectionId connection, const G
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupReport& report) {
-  // Rule 4: its answer to the COMMIT is still to come.
+  // Rule 4: its answer to the COMMIT has not come yet.
   if (member.told.has_value() && report.seen < member.told->nonce) return;
   member.reported = true;
   member.generation = report.generation;
@@ -110,14 +110,15 @@ void GroupLeaderState::OnBoundary() {
 
 void GroupLeaderState::Hear(Member& member, const GroupUnable& unable) {
   if (!round_.has_value() || unable.round != round_->nonce) return;
-  // One that has staged it finishes what is in flight, but does not hold it for longer.
+  // A member that has staged the round finishes it, but does not hold it any longer.
   member.drains = member.staged;
   const bool gives_up = round_->phase == Phase::kStaging && !member.staged;
   if (gives_up || round_->phase == Phase::kHeld) Abort();
 }
 
 void GroupLeaderState::Hear(Member& member, const GroupCommitted& committed) {
-  // Cumulative, but an answer to an older COMMIT: the answer to the last one is still to come.
+  // A COMMITTED is cumulative, but this one answers an older COMMIT: the answer to the last COMMIT
+  // has not come yet.
   if (!member.told.has_value() || committed.round != member.told->round ||
       committed.generation != member.generation) {
     return;
@@ -154,14 +155,15 @@ void GroupLeaderState::OnPaused(GroupNonce round, const Status& status) {
 
 void GroupLeaderState::OnTarget(const std::optional<VersionAt>& target) {
   target_ = target;
-  // Its versions cannot be had any more, or none is to be committed.
+  // The versions of the round are no longer available, or no version is to be committed.
   if (!target_.has_value() && hold() == RoundHold::kHeld) Abort();
   Advance();
   ReplaceHeld();
 }
 
-// Members drop what they have staged when the next PREPARE comes. Not once it may be committed:
-// that would put the commit off for as long as versions come faster than they are staged.
+// Members drop their staged version when the next PREPARE comes. This is not done once the version
+// may be committed: otherwise the commit would be put off for as long as versions come faster than
+// they are staged.
 void GroupLeaderState::ReplaceHeld() {
   if (hold() != RoundHold::kHeld || !target_.has_value()) return;
   const VersionAt& staged = round_->target;
@@ -254,7 +256,7 @@ void GroupLeaderState::Settle(const VersionAt& version) {
 }
 
 void GroupLeaderState::Advance() {
-  // While a round is staged the engine runs, with what all have.
+  // While members stage a round, the engine runs with the version that all have.
   const bool may_run =
       !round_.has_value() || round_->phase == Phase::kStaging || round_->phase == Phase::kHeld;
   if (ended_.has_value() || !may_run || !AllReported() || unheld_.has_value()) return;

@@ -3,10 +3,10 @@
 // its actions.
 //
 // Rules (protocol.md, Commit groups):
-//  1. Members hold the round's target, nothing newer, until COMMIT or ABORT.
+//  1. Members hold the round's target, and nothing newer, until COMMIT or ABORT.
 //  2. When all have staged: DECIDED(target) is made durable; then the engine is paused once; then
 //     COMMIT goes to all; when all have committed, all are released.
-//  3. ABORT only as long as no COMMIT of the round was sent.
+//  3. ABORT is sent only as long as no COMMIT of the round was sent.
 //  4. After COMMIT a member's memory is unknown until the member reports: in its answer, or on a
 //     new connection. An older report proves nothing.
 //  5. The engine is released when all members are connected and known to hold the same version.
@@ -16,9 +16,9 @@
 //     except tensors that all of them exclude.
 //  8. Evicting a member ends the engine: nothing is released or committed after that, and members
 //     that connect later are informed.
-//  9. While the commit policy holds a staged round back, all run with what they have: until a
-//     boundary, or until the policy lets it go on. A newer target replaces the round, a member that
-//     cannot commit it any more ends it.
+//  9. While the commit policy holds a staged round back, all run with their old version, until a
+//     boundary or until the policy lets the round go on. A newer target replaces the round, and a
+//     member that can no longer commit it ends it.
 #pragma once
 
 #include <optional>
@@ -32,7 +32,7 @@
 
 namespace dws {
 
-// What a leader's shell has to do.
+// Actions for the leader's shell.
 struct SendDown {
   MemberIndex member;
   ConnectionId connection;
@@ -42,7 +42,7 @@ struct RecordDecided {  // durably, then OnDecided
   GroupNonce round;
   VersionAt version;
 };
-struct RecordSettled {  // soon; nothing waits for it
+struct RecordSettled {  // may be done later; nothing waits for it
   VersionAt version;
 };
 struct PauseEngine {  // of the leader's own engine rank, on which all others depend; then OnPaused
@@ -53,12 +53,12 @@ using LeaderAction = std::variant<SendDown, RecordDecided, RecordSettled, PauseE
 
 // What the commit policy does to the round.
 enum class RoundHold : uint8_t {
-  kNone,      // nothing is held
+  kNone,      // no round is held
   kHeld,      // staged by all, and held back
   kUnderWay,  // it was held, or took the place of one that was, and is staged or committed now
 };
 
-// Lifecycle: as long as the leader's process. Threads: one at a time.
+// Lifecycle: lives as long as the leader's process. Threads: one at a time.
 class GroupLeaderState {
  public:
   enum class Phase : uint8_t { kStaging, kDeciding, kPausing, kCommitting, kHeld };
@@ -69,7 +69,7 @@ class GroupLeaderState {
     std::optional<GroupShare> share;       // of an engine rank, perhaps another
     std::optional<VersionAt> live;         // known now
     bool staged = false;                   // in the round
-    bool drains = false;                   // it has, and would rather not commit it
+    bool drains = false;                   // it has staged the round, but an operator drains it
     bool released = false;
     // The last COMMIT on this connection, and the round it was for.
     struct Told {
@@ -90,7 +90,8 @@ class GroupLeaderState {
   GroupLeaderState(size_t member_count, std::optional<VersionAt> decided,
                    const CommitPolicy& policy = {});
 
-  // Each is followed by TakeActions. Connections that are not the member's last are ignored.
+  // TakeActions must follow each call. Calls for connections other than the member's last one are
+  // ignored.
   void OnConnect(MemberIndex member, ConnectionId connection);
   void OnDisconnect(MemberIndex member, ConnectionId connection);
   void OnUp(MemberIndex member, ConnectionId connection, const GroupUp& message);
@@ -101,7 +102,8 @@ class GroupLeaderState {
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
   void OnRetry();
-  // The leader's own receiver has forgotten the stream: a decision for it no longer binds anybody.
+  // The leader's own receiver has forgotten the stream: a decision for this stream no longer binds
+  // anybody.
   void OnForget(const StreamId& stream);
   void Evict(MemberIndex member, const std::string& reason);
 

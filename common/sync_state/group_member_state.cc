@@ -64,7 +64,8 @@ void GroupMemberState::OnDrain() {
 }
 
 void GroupMemberState::Obey(GroupNonce, const GroupCommit& commit) {
-  // A COMMIT of anything else than what is held cannot be carried out: the leader learns why.
+  // A COMMIT for a round other than the held one cannot be carried out: the report tells the leader
+  // why.
   if (phase_ != Phase::kStaged || commit.round != round_) return Report();
   phase_ = Phase::kWriting;
   write_ = Write{.connection = *connection_, .generation = *generation_, .before = live_};

@@ -13,7 +13,7 @@
 
 namespace dws {
 
-// What a member's shell has to do.
+// Actions for a member's shell.
 struct SendUp {
   ConnectionId connection;
   GroupUp message;
@@ -22,7 +22,7 @@ struct StageTarget {  // fetch, verify, stage; then OnStaged
   GroupNonce round;
   VersionAt target;
 };
-struct DropStaged {};  // and give up what is being staged
+struct DropStaged {};  // also gives up staging in progress
 struct WriteStaged {   // intent, pause, write, record (commit_state.h), no release; then OnWritten
   GroupNonce round;
 };
@@ -35,7 +35,7 @@ struct EndEngine {
 using MemberAction =
     std::variant<SendUp, StageTarget, DropStaged, WriteStaged, ReleaseEngine, EndEngine>;
 
-// Lifecycle: as long as the receiver's process. Threads: one at a time.
+// Lifecycle: lives as long as the receiver's process. Threads: one at a time.
 class GroupMemberState {
  public:
   enum class Phase : uint8_t { kIdle, kStaging, kStaged, kWriting };
@@ -47,16 +47,16 @@ class GroupMemberState {
   void OnConnect(ConnectionId connection);
   void OnDisconnect(ConnectionId connection);
   void OnDown(ConnectionId connection, const GroupDown& message);
-  // An engine rank was attached, paused and with unknown content, or has gone. What was staged for
-  // another generation is dropped. `share`: what it holds.
+  // An engine rank was attached, paused and with unknown content, or has gone. Values staged for
+  // another generation are dropped. `share`: the slices that it holds.
   void OnEngine(std::optional<Generation> generation, EngineShare share = {});
   // Its memory was compared, and is exactly this version.
   void OnProved(Generation generation, const VersionAt& version);
-  // Its memory is no longer known (drift), nor is what it was before a write under way.
+  // Its memory is no longer known (drift); neither is the state before a write in progress.
   void OnUnproved();
   // The leader's own engine rank was paused for a round.
   void OnPaused() { released_ = false; }
-  // An operator drains this receiver: its leader gives up what is staged, unless it is decided.
+  // An operator drains this receiver: its leader gives up the staged round, unless that is decided.
   void OnDrain();
   void OnStaged(GroupNonce round, std::optional<WeightVersion> base, const Status& status);
   // An error: memory may be a mixture, unless `untouched`.
@@ -87,7 +87,7 @@ class GroupMemberState {
   void Send(GroupUp message);
 
   std::optional<ConnectionId> connection_;
-  GroupNonce seen_;  // on it
+  GroupNonce seen_;  // on this connection
   std::optional<Generation> generation_;
   EngineShare share_;
   std::optional<VersionAt> live_;

@@ -33,7 +33,9 @@ struct GroupAbort {
 };
 struct GroupResume {
   VersionAt version;
-  Generation generation;  // of the engine rank that is meant: another may hold something else
+  // The generation of the engine rank that the message is about: another one may hold something
+  // else.
+  Generation generation;
 };
 // The engine is ended for good: a member was evicted.
 struct GroupEnd {
@@ -62,12 +64,12 @@ struct GroupStaged {
   std::optional<WeightVersion> base;
   Generation generation;
 };
-// What its engine rank holds, sent before the first report of it on each connection.
+// The slices that its engine rank holds; sent before the first report about it on each connection.
 struct GroupShare {
   Generation generation;
   EngineShare share;
 };
-// The target cannot be staged; memory is what it was.
+// The target cannot be staged; memory is unchanged.
 struct GroupUnable {
   GroupNonce round;
   std::string reason;

@@ -1,5 +1,6 @@
-// When the side that opens a lasting stream connects, gives up a silent one, and tries again, as a
-// pure class. No I/O, no clock, no threads: receiver_daemon/peers/stream_link.h carries out what it says.
+// Decides, for the side that opens a lasting stream, when to connect, when to give up a silent
+// stream, and when to try again. A pure class: no I/O, no clock, no threads;
+// receiver_daemon/peers/stream_link.h carries out its steps.
 #pragma once
 
 #include "common/base/clock.h"
@@ -14,8 +15,8 @@ class LinkState {
 
   explicit LinkState(TimePoint now) : next_attempt_(now) {}
 
-  // Every limits::kTick. kConnect: open a stream, then OnStarted. kDrop: it has been silent for
-  // limits::kKeepaliveTimeout, cancel it; said once in that time.
+  // Call it every limits::kTick. kConnect: open a stream, then call OnStarted. kDrop: the stream
+  // has been silent for limits::kKeepaliveTimeout, cancel it; returned once in that time.
   Step Tick(TimePoint now);
   // The stream exists. False: it has ended already (OnDone came first), and another may be opened.
   bool OnStarted();
@@ -25,7 +26,7 @@ class LinkState {
   void OnAccepted() { delay_ = limits::kReconnectDelayMin; }
   // `fenced`: by a twin of ours, which the next stream would fence in turn: slowly then.
   void OnDone(TimePoint now, bool fenced);
-  // No stream is opened any more.
+  // Opens no further stream.
   void Stop() { stopping_ = true; }
 
   bool heard() const { return heard_; }  // on this stream, or the last

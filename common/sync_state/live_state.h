@@ -27,10 +27,10 @@ struct RankVersion {
   Digest state_token;
 };
 
-// What is known of one slice in the engine's memory.
+// The known state of one slice in the engine's memory.
 struct SliceState {
   enum class Kind : uint8_t {
-    kNotHeld,  // excluded, or without elements: nothing to compare
+    kNotHeld,  // the engine excludes it, or it has no elements: nothing to compare
     kHeld,     // every copy has `digest`
     kDiffers,  // copies differ from each other
   };
@@ -44,7 +44,7 @@ struct SliceState {
   }
 };
 
-// What is proved about the engine's memory, slice by slice.
+// The proved state of the engine's memory, slice by slice.
 struct LiveState {
   struct Rank {
     std::vector<SliceState> slices;  // by rank slice
@@ -55,7 +55,7 @@ struct LiveState {
   std::vector<Rank> ranks;  // by trainer rank; empty: unknown, to be computed from memory
   // Set: memory was read or written as exactly this version, and still is, except for drift.
   std::optional<VersionAt> at;
-  bool drifted = false;  // some slice was found not to be what `published` says
+  bool drifted = false;  // some slice was found to differ from `published`
 
   bool known() const { return !ranks.empty(); }
   // Memory is exactly `at`: the engine may generate.

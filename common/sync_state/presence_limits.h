@@ -1,4 +1,5 @@
-// Named limits of presence (who is connected) and of reading memory again: beside limits.h.
+// Named limits of presence (who is connected) and of reading memory again. They are kept apart from
+// limits.h.
 #pragma once
 
 #include <chrono>
@@ -13,28 +14,30 @@ namespace dws::limits {
 inline constexpr size_t kSendersNamedMax = 5;  // in a reason
 inline constexpr std::chrono::seconds kStaleAfterDefault{30};
 inline constexpr std::chrono::seconds kStaleAfterMax{86'400};
-// Of a refused welcome, and of asking for cuts.
+// For a refused welcome, and for asking for cuts.
 inline constexpr std::chrono::seconds kRefusedRetryInterval{2};
-// A stream whose welcome is refused for so long ends: over another connection the right sender may
+// A stream ends if its welcome is refused for so long: over another connection the right sender may
 // answer.
 inline constexpr std::chrono::seconds kRefusedStreamMax{6};
-// After a sender has cut tensors others may do so for the same engine: until none has for so long,
-// engines keep the layout that they have.
+// After one sender has cut tensors, others may do so for the same engine. Engines keep their layout
+// until no sender has cut tensors for so long.
 inline constexpr std::chrono::milliseconds kRecutSettle{500};
 // Beyond the poll interval: a directory that has not answered for longer is lost.
 inline constexpr std::chrono::seconds kLookSilenceMax{kSharedHookDeadline + kKeepaliveTimeout};
 // A follower's step that makes no progress for so long fails.
 inline constexpr std::chrono::seconds kStepStillMax{60};
 
-// A sender's receivers, and what it remembers of them.
+// For a sender's receivers, and for what it remembers about them.
 inline constexpr std::chrono::seconds kKnownReceiversSaveInterval{1};
-inline constexpr std::chrono::seconds kReceiverReturnWait{600};  // that policy all waits for one
+// How long policy all waits for one.
+inline constexpr std::chrono::seconds kReceiverReturnWait{600};
 inline constexpr std::chrono::hours kReceiverForgottenAfter{24};
-// That policy all waits for one that is not connected and whose last report was a refusal.
+// How long policy all waits for a receiver that is not connected and whose last report was a
+// refusal.
 inline constexpr std::chrono::milliseconds kRefusedReturnWait{2 * kReconnectDelayMax};
 
-// An engine's boundaries, a call each of its ranks or of what drives it: that are open, and that
-// wait for a commit to end.
+// Boundaries of an engine: a call of each of its ranks, or of the program that drives it. The
+// number of open calls, and of those that wait for a commit to end.
 inline constexpr size_t kBoundariesOpenMax = 256;
 
 // The scrub.

@@ -15,7 +15,8 @@ ReceiverStep NextStep(const ReceiverView& view) {
   if (view.drained) return ReceiverStep::kHold;
   if (view.resync) return ReceiverStep::kResync;
   const bool proved = view.live.has_value() && !view.drifted;
-  // A target below what memory has is an old announcement: nothing goes back inside a stream.
+  // A target below the version in memory is an old announcement: versions never go back inside a
+  // stream.
   const bool reached = !view.target.has_value() ||
                        (view.live.has_value() && view.live->stream == view.target->stream &&
                         view.live->version >= view.target->version);

@@ -10,7 +10,7 @@ size_t RetainedChain::Append(WeightVersion version, std::optional<WeightVersion>
   versions_.push_back({.version = version, .base = base, .bytes = bytes});
   bytes_ += bytes;
   size_t gone = 0;
-  // The newest version always stays, also if it is larger than the limit by itself.
+  // The newest version always stays, even if it alone is larger than the limit.
   while (versions_.size() > 1 && (bytes_ > bytes_max_ || versions_.size() > versions_max_)) {
     bytes_ -= versions_.front().bytes;
     versions_.pop_front();

@@ -1,6 +1,6 @@
-// Which published versions a sender still has, under a cap of bytes and of versions, and which of
-// them lead from one version to another. Numbers only: sender_daemon/publish/delta_log.h keeps the
-// objects.
+// Keeps account of the published versions that a sender still has, under a cap of bytes and of
+// versions, and finds those that lead from one version to another. It has numbers only:
+// sender_daemon/publish/delta_log.h keeps the objects.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class RetainedChain {
     size_t first = 0;
     size_t count = 0;
   };
-  // The versions (base, target], each the base of the next. ABORTED: one of them is not retained,
-  // or has no delta.
+  // Returns the versions (base, target], each the base of the next. ABORTED: one of them is not
+  // retained, or has no delta.
   Result<Range> Lead(WeightVersion base, WeightVersion target) const;
 
   uint64_t bytes() const { return bytes_; }

@@ -21,8 +21,8 @@ class SenderWatch {
   // Without senders from `now` on.
   explicit SenderWatch(TimePoint now) : since_(now) {}
 
-  // `accepted`: each trainer rank has a sender whose welcome was accepted and whose connection
-  // lives. Anything less can serve no version, and counts as none.
+  // `accepted`: every trainer rank has a sender whose welcome was accepted and whose connection
+  // lives. Otherwise no version can be served, which counts as having no sender.
   void Observe(bool accepted, TimePoint now) {
     if (accepted) {
       since_.reset();

@@ -129,7 +129,8 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   }
   if (ranks_.empty()) ranks_.resize(welcome.world_size);
   Sender& entry = senders_.at(sender.value());
-  // One rank for each sender: what it held before is free again, and a former holder is fenced.
+  // A sender has one rank: the rank that it held before is free again, and a former holder of this
+  // rank is fenced.
   for (Sender& other : senders_) {
     if (&other != &entry && other.trainer_rank == welcome.trainer_rank) {
       Release(other);
@@ -153,7 +154,7 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
 }
 
 void SubscriptionState::Learn(const RankLayout& layout) {
-  // What engines need already was asked for before a layout had it.
+  // Cuts that engines need already were asked for before any layout had them.
   CutWishes asked = needed_[0];
   Merge(asked, needed_[1]);
   CutWishes more;
@@ -174,7 +175,7 @@ bool SubscriptionState::Want(Needed by, const CutWishes& cuts) {
   needed = cuts;
   ++wants_;
   for (Sender& sender : senders_) {
-    sender.can_cut = false;  // it was asked for something else
+    sender.can_cut = false;  // its answer was to other cuts
     NoteLacking(sender);
   }
   return true;

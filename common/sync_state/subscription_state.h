@@ -1,13 +1,13 @@
-// The receiver's side of the sync protocol as a pure class: what each configured sender can serve,
-// and from that the target, the newest version that all ranks of one stream offer. No I/O, no
-// clock, no threads: receiver_daemon/transfer/subscription.h drives it and guards it.
+// The receiver's side of the sync protocol as a pure class: which versions each configured sender
+// can serve, and from that the target: the newest version that all ranks of one stream offer. No
+// I/O, no clock, no threads: receiver_daemon/transfer/subscription.h drives it and guards it.
 //
-// Rules (protocol.md §1, §2): a lower incarnation is refused, and a second id in one incarnation; a
-// higher one replaces everything known, unless it is ahead of the clock; a rank is claimed by one
-// sender at a time, a higher rank epoch or a dead connection hands it over; inside a stream a rank
-// keeps its part of each tensor, and only a higher rank epoch cuts it otherwise; an announcement
-// only says what can be served, newer replaces older; a new connection clears nonce and offers and
-// keeps the layout.
+// Rules (protocol.md §1, §2): A lower incarnation is refused, and so is a second id in one
+// incarnation. A higher incarnation replaces everything known, unless it is ahead of the clock. A
+// rank is claimed by one sender at a time; a higher rank epoch or a dead connection hands it over.
+// Inside a stream a rank keeps its part of each tensor, and only a higher rank epoch cuts it
+// differently. An announcement only says what can be served, and a newer one replaces an older one.
+// A new connection clears nonce and offers and keeps the layout.
 #pragma once
 
 #include <array>
@@ -50,11 +50,11 @@ struct SenderAnnouncement {
   std::optional<Digest> newest_token;   // state token of the last; none: an older release's
 };
 
-// What to bring the engine to, and whom to ask and to answer.
+// The version to bring the engine to, and the senders to ask and to answer.
 struct SyncTarget {
   struct Rank {
     SenderIndex sender;
-    uint64_t nonce = 0;  // of the announcement that offered the version; of an early one: 0
+    uint64_t nonce = 0;  // of the announcement that offered the version; 0 for an early version
     std::shared_ptr<const RankLayout> layout;
     std::optional<Digest> state_token;        // as announced: of the sender's newest version only
     std::optional<WeightVersion> early_base;  // of an early delta; of a full version none
@@ -77,7 +77,7 @@ class SubscriptionState {
         trainer_rank;                        // of the current stream, once welcomed and not refused
     uint64_t nonce = 0;                      // of the announcement the offers come from
     std::vector<WeightVersion> offers;       // ascending
-    std::optional<Digest> newest_token;      // of the last of them
+    std::optional<Digest> newest_token;      // of the last of these versions
     std::optional<WeightVersion> replacing;  // a version that it is capturing
     std::optional<WeightVersion> replacing_base;  // if that is a delta
     std::string refusal;      // why its last welcome was refused; empty: it was not
@@ -93,19 +93,19 @@ class SubscriptionState {
   void OnDisconnect(SenderIndex sender);
 
   // FAILED_PRECONDITION: an old or second stream, a rank that another sender holds, an old rank
-  // epoch, a changed part of a tensor, other cuts without a higher epoch, a world size other than
-  // that of the others or of the configuration.
-  // INVALID_ARGUMENT: the rank is not below the world size. UNAVAILABLE: a new stream or epoch is
-  // further ahead of `now` than clock_bound.h allows; it is accepted once the clock is right. After
-  // an error the sender offers nothing.
+  // epoch, a changed part of a tensor, other cuts without a higher epoch, or a world size that
+  // differs from that of the others or of the configuration. INVALID_ARGUMENT: the rank is not
+  // below the world size. UNAVAILABLE: a new stream or epoch is further ahead of `now` than
+  // clock_bound.h allows; it is accepted once the clock is right. After an error the sender offers
+  // nothing.
   Status OnWelcome(SenderIndex sender, SenderWelcome welcome, UnixTime now);
   // FAILED_PRECONDITION: not welcomed, or of another stream or epoch. INVALID_ARGUMENT: versions
   // not ascending.
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
 
-  // A sender is capturing a version that may be read before it is announced: a delta from `base`, or
-  // without base a full one. nullopt: it was given up. Without effect unless it was welcomed with that
-  // stream and epoch.
+  // A sender is capturing a version that may be read before it is announced: a delta from `base`,
+  // or without base a full one. nullopt: it was given up. Has no effect unless the sender was
+  // welcomed with that stream and epoch.
   void OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
                    std::optional<WeightVersion> version,
                    std::optional<WeightVersion> base = std::nullopt);
@@ -114,26 +114,26 @@ class SubscriptionState {
   // welcome again.
   void Forget(std::optional<StreamId> accepted);
 
-  // Cuts. Wanted of every sender are the boundaries that engines need, and those that the layout of
-  // any rank of the stream has had: ranks that cut a tensor differently cannot be followed.
+  // Cuts. Every sender is asked for the boundaries that engines need, and for those that the layout
+  // of any rank of the stream has had: ranks that cut a tensor differently cannot be followed.
 
-  // Who needs boundaries: engines that attach, or that are attached.
+  // The engines that need boundaries: those that want to attach, or those that are attached.
   enum class Needed : uint8_t { kToAttach, kAttached };
-  // Replaces what is needed. Whether that changed anything.
+  // Replaces the needed cuts. Returns whether that changed anything.
   bool Want(Needed by, const CutWishes& cuts);
-  // Grows when something else is wanted: an answer counts for what it was given to.
+  // Grows when other cuts are wanted: an answer counts only for the cuts that were asked for.
   uint64_t wants() const { return wants_; }
-  // A sender says that it could make what it was asked for.
+  // A sender says that it could make the cuts that it was asked for.
   void OnCanCut(SenderIndex sender);
   // What an accepted sender is to be asked for; empty: its layout has everything.
   CutWishes Lacking(SenderIndex sender) const;
-  // Whether such engines need anything.
+  // Returns whether such engines need any cuts.
   bool Needs(Needed by) const { return !needed_[static_cast<size_t>(by)].empty(); }
-  // Whether every rank's sender has all cuts or could make them: until then they are only asked
-  // whether they could.
+  // Returns whether the sender of every rank has all cuts or could make them. Until then senders
+  // are only asked whether they could.
   bool AllCanCut() const;
-  // Whether an accepted sender lacks what layouts have had, or attached engines need: what is
-  // published cannot be followed meanwhile. That engines wait to attach does not count.
+  // Returns whether an accepted sender lacks cuts that layouts have had or that attached engines
+  // need (cuts needed only to attach do not count): meanwhile its versions cannot be followed.
   bool Cutting() const;
   // How often a rank of the stream came back with other cuts.
   uint64_t recuts() const { return recuts_; }
@@ -145,23 +145,23 @@ class SubscriptionState {
   // By trainer rank, once all ranks of the stream have sent theirs; kept when a sender disconnects.
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
 
-  // Whether each trainer rank of the stream has a sender that is connected and was welcomed.
+  // Returns whether every trainer rank has a sender that is connected and was welcomed.
   bool Accepted() const { return SendersByRank().has_value(); }
 
-  // An accepted sender whose newest offer is below `live`, a version of its stream that the engine
-  // has: its version numbers have started again. None: there is no such sender.
+  // Returns an accepted sender whose newest offer is below `live`, a version of its stream that the
+  // engine has: its version numbers have started again. None: there is no such sender.
   std::optional<SenderIndex> Behind(const VersionAt& live) const;
 
   // The newest version that all ranks offer now.
   std::optional<SyncTarget> Target() const;
-  // The oldest one.
+  // Returns the oldest target.
   std::optional<SyncTarget> Oldest() const;
-  // Whether all ranks offer `version` now, and how.
+  // Returns the target if all ranks offer `version` now.
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   // The newest version that some ranks are capturing, as early ones, and the others offer.
   std::optional<SyncTarget> EarlyTarget() const;
-  // Whether an early target may still be offered by all ranks: each does, or captures it, or has
-  // captured it and captures a newer one.
+  // Returns whether all ranks may still offer an early target: each rank offers it, captures it, or
+  // has captured it and captures a newer one.
   bool Coming(const SyncTarget& early) const;
 
  private:
@@ -171,17 +171,17 @@ class SubscriptionState {
     std::shared_ptr<const RankLayout> layout;
   };
   Status CheckWelcome(SenderIndex sender, const SenderWelcome& welcome, UnixTime now) const;
-  // Whether the layout of an accepted sender lacks some of `cuts`.
+  // Returns whether the layout of an accepted sender lacks some of `cuts`.
   bool Lacks(const Sender& sender, const CutWishes& cuts) const;
-  // The sender holds no rank any more.
+  // The sender no longer holds a rank.
   static void Release(Sender& sender);
   Status CheckClock(const SenderWelcome& welcome, UnixTime now) const;
   void Refuse(SenderIndex sender, const Status& reason);
-  // The sender of each rank when all are connected and hold it.
+  // Returns the sender of each rank, if all of them are connected and hold their rank.
   std::optional<std::vector<SenderIndex>> SendersByRank() const;
   std::optional<SyncTarget> EarlyTargetAt(const std::vector<SenderIndex>& senders,
                                           WeightVersion version) const;
-  // Adds the boundaries of a layout to those that layouts have had.
+  // Adds the boundaries of a layout to the learned ones.
   void Learn(const RankLayout& layout);
   // After `more` was wanted of all senders.
   void NoteMore(const CutWishes& more);
@@ -191,7 +191,7 @@ class SubscriptionState {
   std::optional<StreamId> stream_;
   std::vector<Sender> senders_;
   std::vector<std::optional<Rank>> ranks_;  // of stream_; empty until its first welcome
-  CutWishes learned_;                       // what layouts of stream_ have had
+  CutWishes learned_;                       // boundaries that layouts of stream_ have had
   std::array<CutWishes, 2> needed_;         // by Needed
   uint64_t wants_ = 1;
   uint64_t recuts_ = 0;

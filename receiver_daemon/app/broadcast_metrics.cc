@@ -15,7 +15,8 @@ void AddBroadcastMetrics(Metrics& metrics, const SyncLinks& links) {
     scrape.Counter("dws_receiver_broadcast_bytes_total",
                    "Bytes of objects that arrived by broadcast.",
                    static_cast<double>(totals.received_bytes));
-    scrape.Gauge("dws_receiver_broadcast_epochs", "Senders whose epoch of broadcasts is joined.",
+    scrape.Gauge("dws_receiver_broadcast_epochs",
+                 "Senders whose epoch of broadcasts this receiver has joined.",
                  static_cast<double>(totals.joined));
   });
 }

@@ -1,4 +1,4 @@
-// The metrics of what receivers of one host share. docs/metrics.md lists the names.
+// The metrics of the objects that receivers of one host share. docs/metrics.md lists the names.
 #pragma once
 
 #include "common/service/metrics/metrics.h"

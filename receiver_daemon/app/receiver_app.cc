@@ -56,7 +56,7 @@ class ReceiverApp final : public Daemon {
   void Stop(std::chrono::milliseconds grace) override;
   void EndGrace() override { worker_->EndGrace(); }
   void Tick() override { worker_->ShowReadiness(); }
-  // Not OK: the process has lost a GPU.
+  // An error means that the process has lost a GPU.
   Status broken() const override { return devices_.lost(); }
   std::vector<WatchedWork> VitalWork() const override {
     return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};

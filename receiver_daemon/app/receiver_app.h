@@ -10,9 +10,9 @@
 
 namespace dws {
 
-// Stop ends a commit under way first: one that waits for the engine gets its grace, one that writes
-// completes its writes. Engines continue with the version they have.
-// INVALID_ARGUMENT: a bad option; names its flag. Other errors are those of the parts.
+// Stop first ends a commit in progress: a commit that waits for the engine gets its grace, a commit
+// that writes completes its writes. Engines continue with the version they have. INVALID_ARGUMENT:
+// a bad option; the message names its flag. Other errors are those of the parts.
 Result<std::unique_ptr<Daemon>> StartReceiver(const ReceiverOptions& options);
 
 }  // namespace dws

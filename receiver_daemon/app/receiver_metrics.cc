@@ -13,7 +13,7 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
   scrape.Counter("dws_receiver_repairs_total", "Commits that took some tensors in full.",
                  Number(worker.repairs));
   scrape.Counter("dws_receiver_full_bytes_total",
-                 "What all committed versions would have been as full tensors, in bytes.",
+                 "Size that all committed versions would have had as full tensors, in bytes.",
                  Number(worker.model_bytes));
   constexpr const char* kFetched = "Bytes fetched for committed versions.";
   scrape.Counter("dws_receiver_fetched_bytes_total", kFetched, Number(worker.delta_bytes),
@@ -24,7 +24,7 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
   std::map<std::string, uint64_t> nacks = {{"data_loss", 0}, {"failed_precondition", 0}};
   for (const auto& [reason, count] : worker.nacks) nacks[reason] = count;
   for (const auto& [reason, count] : nacks) {
-    scrape.Counter("dws_receiver_nacks_total", "What was refused, by status code.", Number(count),
+    scrape.Counter("dws_receiver_nacks_total", "Refusals, by status code.", Number(count),
                    {{"reason", reason}});
   }
   const MismatchCounts& mismatches = worker.mismatches;
@@ -34,8 +34,8 @@ void ShowTotals(Scrape& scrape, const WorkerStatus& worker) {
       {"write", mismatches.write}, {"renumbered", mismatches.renumbered}};
   for (const auto& [source, count] : by_source) {
     scrape.Counter("dws_receiver_digest_mismatches_total",
-                   "Slices that did not match their digest, by what found it.", Number(count),
-                   {{"source", source}});
+                   "Slices that did not match their digest, by the check that found it.",
+                   Number(count), {{"source", source}});
   }
 }
 
@@ -172,8 +172,7 @@ ReceiverMetrics::ReceiverMetrics(const std::string& job_id, const std::string& r
   for (size_t i = 0; i < kVersionStages; ++i) {
     version_seconds_.push_back(registry_.AddHistogram(
         "dws_receiver_version_seconds",
-        "Where the time of a version goes, from its announcement until the senders know of its "
-        "commit.",
+        "Time of a version by stage, from its announcement until the senders know of its commit.",
         buckets::kStallSeconds, {{"stage", NameOf(static_cast<VersionStage>(i))}}));
   }
 }

@@ -1,5 +1,5 @@
-// The metrics of dws-receiver. docs/metrics.md lists the names. Depends on the parts whose state it
-// reads; none of them depends on it.
+// The metrics of dws-receiver. docs/metrics.md lists the names. This file depends on the parts
+// whose state it reads; none of them depends on it.
 #pragma once
 
 #include <string>
@@ -23,10 +23,10 @@ class ReceiverMetrics {
 
   // Records a committed version. For Worker::Parts::on_commit.
   void OnCommit(const CommitReport& report);
-  // That its senders were told of it, for Worker::Parts::on_acknowledged.
+  // The senders were told about a commit; for Worker::Parts::on_acknowledged.
   void OnAcknowledged(Duration took);
 
-  // What is read at scrape time; all of it outlives the last scrape.
+  // The sources that are read at scrape time; all of them must outlive the last scrape.
   struct States {
     const Worker& worker;
     const Subscription& subscription;

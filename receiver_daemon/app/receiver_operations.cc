@@ -36,7 +36,7 @@ void AddMismatches(const TaskProgress& task, v1::OperationProgress& progress) {
   }
 }
 
-// For a receiver that is ready in spite of them.
+// Returns the troubles of a receiver that is ready in spite of them.
 std::string Troubles(const WorkerStatus& worker) {
   if (worker.trouble.empty() || worker.stale.empty()) return worker.trouble + worker.stale;
   return worker.trouble + "; " + worker.stale;
@@ -106,7 +106,7 @@ Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) cons
       return OkStatus();
     }
     const WorkerStatus worker = parts_.worker.status();
-    if (now.total_bytes == 0) {  // nothing is read now: show what is fetched
+    if (now.total_bytes == 0) {  // nothing is being read now: show the bytes that are fetched
       message.set_done_bytes(worker.stage_done_bytes);
       message.set_total_bytes(worker.stage_total_bytes);
     }
@@ -143,9 +143,8 @@ Status ReceiverOperations::Boundary(const Sink& progress) {
   if (parts_.group != nullptr && !parts_.group->leads()) {
     const GroupPlace& place = parts_.group->place();
     return FailedPreconditionError(
-        "this is member {} of group '{}': expected its leader, {}, whose --commit-policy counts "
-        "for "
-        "all",
+        "this is member {} of group '{}': ask its leader, {}, whose --commit-policy holds for all "
+        "members",
         place.index, place.group_id, place.leader_address);
   }
   if (!before.commit_policy.holds()) {
@@ -156,12 +155,12 @@ Status ReceiverOperations::Boundary(const Sink& progress) {
   const auto task = std::make_shared<OperatorTask>(false);
   CommitBoundary& boundary = parts_.worker.boundary();
   const uint64_t id = boundary.NewId();
-  task->Update([&](TaskProgress& now) { now.step = "waits for the commit of what is held"; });
+  task->Update([&](TaskProgress& now) { now.step = "waiting for the commit of the held version"; });
   DWS_RETURN_IF_ERROR(boundary.Begin(id, false, [this, task, before](const Status& status) {
     const std::optional<VersionAt> live = parts_.worker.status().live;
     task->Update([&](TaskProgress& now) {
       if (live.has_value()) now.version = live->version;
-      now.step = live == before.live ? "nothing was held" : "what was held is committed";
+      now.step = live == before.live ? "nothing was held" : "the held version is committed";
     });
     task->End(status);
   }));
@@ -181,7 +180,7 @@ Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& pr
     message.set_done_bytes(worker.stage_done_bytes);
     message.set_total_bytes(worker.stage_total_bytes);
     message.set_finished(stage == wanted);
-    message.set_step(!message.finished() ? "waits for what is in flight: " + worker.stage
+    message.set_step(!message.finished() ? "waiting for the work in flight: " + worker.stage
                      : request.undo()    ? "versions are committed again"
                                          : "drained");
     if (!progress(message)) return CancelledError("the caller hung up");

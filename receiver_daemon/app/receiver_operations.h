@@ -16,7 +16,7 @@
 
 namespace dws {
 
-// Lifecycle: all references outlive it. Threads: safe from any.
+// Lifecycle: all references must outlive it. Threads: safe from any.
 class ReceiverOperations final : public AdminOperations {
  public:
   struct Parts {
@@ -29,7 +29,8 @@ class ReceiverOperations final : public AdminOperations {
     const Clock& clock;
     CommitGroup* group = nullptr;           // null: in no group
     const SyncLinks* broadcasts = nullptr;  // null: takes part in no broadcasts
-    std::string view;                       // that it follows; empty: the trainer's own tensors
+    // The view that it follows; empty: the trainer's own tensors.
+    std::string view;
   };
 
   ReceiverOperations(ReceiverName name, Parts parts);

@@ -46,7 +46,7 @@ class StageWatch {
  public:
   StageWatch(const Clock& clock, VersionTimes& times)
       : clock_(clock), times_(times), since_(clock.Now()) {}
-  // `stage` ends now; returns when that is.
+  // Ends `stage` now; returns the time.
   TimePoint End(VersionStage stage) {
     const TimePoint now = clock_.Now();
     times_[stage] += now - std::exchange(since_, now);
@@ -59,7 +59,7 @@ class StageWatch {
   TimePoint since_;
 };
 
-// Of what memory holds once the version is written.
+// Returns the contents of memory after the version is written.
 TensorContents ContentsOf(const LayoutSet& layouts, const LiveState& reached) {
   constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // odd: no bit is lost
   TensorContents contents;
@@ -87,7 +87,7 @@ Result<CommitPipeline::Done> CommitPipeline::Commit(const Engine& engine, LiveSt
                                                     const Prepared& prepared, Release release) {
   const SyncTarget& target = prepared.target;
   LiveState reached = Reached(engine.weights, prepared);
-  // What is repaired may have been damaged since an engine made something of it.
+  // A repaired slice may have been damaged when an engine derived tensors from it.
   const TensorContents contents =
       prepared.repairs() ? TensorContents() : ContentsOf(engine.weights.layouts(), reached);
   const EngineVersion version = VersionOf(reached);
@@ -197,7 +197,7 @@ Status CommitPipeline::Abandon(const Attempt& attempt) {
       ledger_.Append(CommitAbandoned{.stream = target.stream, .target = target.version});
   if (!status.ok())
     LogError("ledger_append_failed", {{"record", "abandoned"}, {"reason", Message(status)}});
-  // The memory is what it was. Ranks that had paused go on; one whose answer is late reads its
+  // The memory is unchanged. Ranks that had paused go on; a rank whose answer is late reads its
   // Resume after it has answered.
   if (attempt.release == Release::kAtOnce && attempt.live.proved()) {
     return attempt.engine.control.Resume(VersionOf(attempt.live));

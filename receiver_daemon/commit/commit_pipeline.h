@@ -18,10 +18,10 @@
 
 namespace dws {
 
-// What an engine is released with whose memory is proved to be `live`.
+// Returns the version with which an engine is released whose memory is proved to be `live`.
 EngineVersion VersionOf(const LiveState& live);
 
-// Lifecycle: as long as the worker. Threads: one at a time.
+// Lifecycle: lives as long as the worker. Threads: one at a time.
 class CommitPipeline {
  public:
   CommitPipeline(Senders& senders, ReceiverLedger& ledger, ThreadPool& pool, const Clock& clock,
@@ -35,30 +35,30 @@ class CommitPipeline {
   struct Engine {
     EngineControl& control;
     const EngineWeights& weights;
-    // Whether `weights` is still what is attached: asked when the engine has paused, before the
-    // first write.
+    // Returns whether `weights` is still the attached memory. Called when the engine has paused,
+    // before the first write.
     std::function<bool()> is_current;
   };
 
-  // Who resumes the engine.
+  // Says who resumes the engine.
   enum class Release : uint8_t {
     kAtOnce,    // the commit, as soon as memory is whole
     kByLeader,  // the leader of its commit group, later: the engine stays paused in any case
   };
 
   struct Done {
-    // For how long this kept an engine from generating that was: from the end of the last rank's
-    // last forward pass, which its answer to the pause tells, until the release. Zero: it was paused
-    // before.
+    // How long the commit kept a generating engine from generating: from the end of the last rank's
+    // last forward pass, which its answer to the pause tells, until the release. Zero: the engine
+    // was paused before.
     Duration pause = {};
     VersionTimes times;  // from kIntent to kRecord, and kUpload of the write
   };
 
-  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; Acknowledge is next. After
-  // an error either nothing was written and `live` is unchanged: an engine that is proved to have a
-  // version runs on with it, another one stays as the pause has left it. Or `live` is forgotten, the
-  // engine stays paused and its memory has to be read and repaired before it runs again. That is so,
-  // too, when the engine could not be resumed.
+  // Brings the engine to `prepared` and lets it run. OK: `live` is at the target; Acknowledge is
+  // next. After an error there are two cases. Either nothing was written and `live` is unchanged:
+  // an engine that is proved to have a version runs on with it, another engine stays as the pause
+  // has left it. Or `live` is forgotten, the engine stays paused, and its memory has to be read and
+  // repaired before it runs again; this is also so if the engine could not be resumed.
   Result<Done> Commit(const Engine& engine, LiveState& live, const Prepared& prepared,
                       Release release = Release::kAtOnce);
 
@@ -75,7 +75,7 @@ class CommitPipeline {
     Release release;
     CommitState state;
   };
-  // Does what is due after an error, and returns `cause`.
+  // Does what is necessary after an error, and returns `cause`.
   Status Fail(Attempt& attempt, const Status& cause);
   Status Abandon(const Attempt& attempt);
   Status Write(const EngineWeights& weights, const Prepared& prepared, const ScatterList& scatter);

@@ -1,6 +1,6 @@
-// The background check for drift: live memory read again and again, a batch at a time, each pass in
-// the time asked for as far as the cap on its speed allows. Says what is due and when; reads and
-// decides nothing.
+// The background check for drift: it reads live memory again and again, a batch at a time, and
+// tries to finish each pass in the configured time as far as the cap on its speed allows. This
+// class says what to read next and when; it reads and decides nothing.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct ScrubOptions {
   Duration pass = {};                 // the target of one pass; zero: as fast as the cap allows
 };
 
-// What an operator sees of it.
+// The progress of the scrub as an operator sees it.
 struct ScrubProgress {
   ScrubOptions asked;
   uint64_t bytes = 0;                 // read so far
@@ -64,9 +64,9 @@ class Scrub {
     if (options_.bytes_per_second_max == 0) return std::nullopt;
     return std::max(due_ - now, Duration::zero());
   }
-  // What is to be read now. The next batch is due when the pass's pace is there, and not before the
-  // cap allows it, so that a late pass catches up. Requires that a pass has begun and is
-  // not done.
+  // Returns the slices to read now. The next batch is due at the time that the pass's pace gives,
+  // and not before the cap allows it, so that a late pass catches up. Requires that a pass has
+  // begun and is not done.
   SliceBatch Next(TimePoint now) {
     SliceBatch batch = reading_->Next(
         std::min(static_cast<uint64_t>(rate_ / kBatchesPerSecond), limits::kVerifyBatchBytes));

@@ -19,7 +19,7 @@ uint64_t Verification::HeldBytes(TrainerRank rank, RankSlice slice) const {
          weights_->layouts().rank(rank).slice(slice).size_bytes();
 }
 
-// Slices that this engine holds no copy of are skipped: there is nothing to read.
+// Skips slices of which this engine holds no copy: there is nothing to read.
 void Verification::SkipToHeld() {
   for (; !done(); ++rank_, slice_ = 0) {
     const uint32_t slices = weights_->layouts().rank(TrainerRank(rank_)).slice_count();

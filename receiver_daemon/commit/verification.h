@@ -1,6 +1,6 @@
 // One reading of all live memory, a bounded batch of slices at a time, so that commits can happen
-// in between: each slice is compared at the version memory has when it is read. The leaf of
-// verification, resync and scrub; decides nothing and writes nothing.
+// in between: each slice is compared with the version that memory has when the slice is read.
+// Verification, resync and scrub use it; it decides nothing and writes nothing.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class Verification {
 
   const EngineWeights& weights() const { return *weights_; }
   bool done() const { return rank_ == weights_->layouts().world_size(); }
-  // What is next, and moves on: at least one slice, and no more than one above `bytes_max`.
-  // Requires !done().
+  // Returns the next slices, and moves on: at least one slice, and no more than one slice if that
+  // is above `bytes_max`. Requires !done().
   SliceBatch Next(uint64_t bytes_max);
 
   uint64_t done_bytes() const { return done_bytes_; }

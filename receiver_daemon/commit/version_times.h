@@ -1,4 +1,4 @@
-// Where the time of one version goes, from its announcement until its senders know that the engine
+// The time of one version by stage, from its announcement until its senders know that the engine
 // runs with it. Stages do not overlap: together with kOther they are the whole time. A plain value.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace dws {
 
-// In the order in which a version goes through them. docs/metrics.md says what each of them is.
+// In the order in which a version passes through them. docs/metrics.md defines each of them.
 enum class VersionStage : uint8_t {
   kEarly,        // before the announcement, while trainers capture the version
   kQueue,        // announced, and not looked at yet
@@ -81,7 +81,7 @@ struct VersionTimes {
   // From the announcement on.
   Duration since_announced() const { return sum() - (*this)[VersionStage::kEarly]; }
 
-  // Adds what `part` takes of `whole`, and returns the rest of it.
+  // Adds to `taken` the part of `whole` that `part` covers, and returns the rest.
   static Duration Split(Duration whole, Duration part, Duration& taken) {
     const Duration fits = std::clamp<Duration>(part, Duration::zero(), whole);
     taken += fits;

@@ -134,7 +134,7 @@ void AttachDesk::Run() {
 
 std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
   if (pending.cancelled()) return Result<AttachGrant>(CancelledError("the engine gave up"));
-  // After EndForGood every request gets its reason, whatever the layout is.
+  // After EndForGood every request gets the reason of that, whatever the layout is.
   if (const Status ended = registry_.ended(); !ended.ok()) return Result<AttachGrant>(ended);
   const bool late = clock_.Now() >= pending.deadline;
   Result<LayoutSetPtr> layouts = subscription_.Layouts();
@@ -151,8 +151,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
     pending.checked = *layouts;
     pending.missing = MissingCuts(**layouts, wish.views);
   }
-  // Where senders cannot be asked the mapping fails, and says which cuts the trainer has to
-  // declare.
+  // If senders cannot be asked, the mapping fails and says which cuts the trainer has to declare.
   if (!pending.missing.empty() && unasked_.ok()) {
     const std::optional<Status> refused = AwaitCuts(pending, late);
     if (refused.has_value()) return Result<AttachGrant>(*refused);
@@ -181,8 +180,8 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
   return grant;
 }
 
-// With the finer layout as this process makes it: the senders' work would be for nothing if the
-// engine did not fit that either.
+// Tries the finer layout, made in this process: the senders' work would be useless if the engine
+// did not fit that layout either.
 Status AttachDesk::CheckFiner(const Pending& pending) const {
   DWS_ASSIGN_OR_RETURN(const LayoutSetPtr finer, pending.checked->Refined(pending.missing));
   DWS_ASSIGN_OR_RETURN(const EngineMapping mapping, Map(*finer, pending.wish));
@@ -202,7 +201,8 @@ std::optional<Status> AttachDesk::AwaitCuts(Pending& pending, bool late) {
     if (const Status fits = CheckFiner(pending); !fits.ok()) return fits;
     pending.refusals = refusals.count;
   } else if (*pending.refusals != refusals.count) {
-    // What was asked for together is refused as one: the last to come is what made it too much.
+    // Requests that were asked together are refused together: the last one to come made the layout
+    // too fine.
     pending.refusals = refusals.count;
     if (pending.since == newest_asker_) return refused(refusals.reason);
   }

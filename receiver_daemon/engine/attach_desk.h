@@ -39,8 +39,8 @@ struct AttachGrant {
   Generation generation;
 };
 
-// Lifecycle: one thread from construction to Stop; Stop answers all requests that wait. All
-// references outlive it. Threads: safe from any.
+// Lifecycle: one thread runs from construction to Stop; Stop answers all waiting requests. All
+// references must outlive it. Threads: safe from any.
 class AttachDesk {
  public:
   using Done = std::function<void(Result<AttachGrant>)>;
@@ -50,12 +50,13 @@ class AttachDesk {
   ~AttachDesk();
 
   // `done` is called once, on any thread, with no lock held. INVALID_ARGUMENT: the wish does not
-  // fit the layout, even if that is cut as it needs (MapEngine, CheckCoverage), or the senders
-  // refuse to cut it so. DEADLINE_EXCEEDED: no layout, or no such cuts, arrived in time; names the
-  // senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or until the
-  // deadline. CANCELLED: `cancelled` returned true. RESOURCE_EXHAUSTED: limits::kPendingAttachesMax
-  // requests waited, and this was the oldest of the process with most of them. UNAVAILABLE: the
-  // daemon is shutting down. After EngineRegistry::EndForGood: its reason.
+  // fit the layout, even with the cuts that it needs (MapEngine, CheckCoverage), or the senders
+  // refuse these cuts. DEADLINE_EXCEEDED: the layout or the cuts did not arrive in time; the
+  // message names the senders. ALREADY_EXISTS: the rank stayed taken for limits::kHandleTimeout, or
+  // until the deadline. CANCELLED: `cancelled` returned true. RESOURCE_EXHAUSTED:
+  // limits::kPendingAttachesMax requests waited, and this was the oldest of the process with most
+  // of them. UNAVAILABLE: the daemon is shutting down. After EngineRegistry::EndForGood: its
+  // reason.
   void Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled, Done done);
 
   void Stop();
@@ -74,18 +75,19 @@ class AttachDesk {
   void Run();
   // The answer; nullopt: the request has to wait.
   std::optional<Result<AttachGrant>> Try(Pending& pending);
-  // The layout lacks what `pending` needs. nullopt: the senders are asked for it, so it has to
-  // wait.
+  // The layout lacks cuts that `pending` needs. Returns its final status, or nullopt if the senders
+  // are asked for the cuts, so that it has to wait.
   std::optional<Status> AwaitCuts(Pending& pending, bool late);
-  // Whether the finer layout would do.
+  // Returns OK if the finer layout would be sufficient.
   Status CheckFiner(const Pending& pending) const;
-  // Has the senders asked for what all of `waiting` lack.
+  // Asks the senders for the cuts that the requests in `waiting` lack.
   void AskForCuts(const std::vector<Pending>& waiting);
   Result<AttachGrant> Grant(AttachPlan plan, std::optional<UnixPeer> peer);
   // If too many wait: removes the one that gives way to a new request.
   std::optional<Pending> TakeGreediest() REQUIRES(mutex_);
 
-  // Of its thread: when the last of those came that ask for cuts, and whether senders can be asked.
+  // Used only by its thread: when the newest request that asks for cuts came, and whether senders
+  // can be asked.
   TimePoint newest_asker_;
   Status unasked_;
   Subscription& subscription_;

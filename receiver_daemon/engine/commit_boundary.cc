@@ -1,5 +1,5 @@
-// Callers are called without the lock, for they answer their calls then. An entry that is taken out
-// of the map is finished by whoever took it, so each is finished once.
+// Callers are called without the lock, because they answer their calls then. The code that takes an
+// entry out of the map finishes it, so each entry is finished once.
 #include "receiver_daemon/engine/commit_boundary.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The boundaries between an engine's batches: calls of engines and operators open and end them, and
-// the worker asks, for a version that --commit-policy holds back, whether one is open. Decides
-// nothing else, touches no memory.
+// The boundaries between an engine's batches. Calls of engines and operators open and end them; if
+// --commit-policy holds a version back, the worker asks whether a boundary is open. This class
+// decides nothing else and touches no memory.
 //
 // A commit and the end of a boundary exclude each other: a boundary that is over when Hold asks
 // does not count, and one that counted is not over before Settle.
@@ -18,8 +18,8 @@
 
 namespace dws {
 
-// Lifecycle: the worker's; `changed` outlives it. Threads: safe from any; Hold and Settle from the
-// worker's.
+// Lifecycle: that of the worker; `changed` must outlive it. Threads: safe from any; Hold and Settle
+// from the worker's.
 class CommitBoundary {
  public:
   // Called once, with no lock held. OK: the boundary is over, and no commit that began in it is
@@ -32,15 +32,17 @@ class CommitBoundary {
 
   // The caller's side.
   //
-  // Opens a boundary, that `stays` until End, or else until nothing is held: at once, perhaps.
-  // ALREADY_EXISTS: the id is in use. RESOURCE_EXHAUSTED: kBoundariesOpenMax are open. UNAVAILABLE:
-  // after Close. `ended` is called unless an error is returned. `owner`: what may drop it, an
-  // address that nothing else has meanwhile; not needed for an id of NewId.
+  // Opens a boundary. If `stays`, it lasts until End; otherwise until no version is held, which may
+  // be at once. ALREADY_EXISTS: the id is in use. RESOURCE_EXHAUSTED: kBoundariesOpenMax are open.
+  // UNAVAILABLE: after Close. `ended` is called unless an error is returned. `owner`: identifies
+  // the caller that may drop it, by an address that nothing else has meanwhile; not needed for an
+  // id of NewId.
   Status Begin(uint64_t id, bool stays, Ended ended, const void* owner = nullptr);
-  // Ends it; `ended` is called when it is over, also if there is no such boundary any more; at
-  // once, with RESOURCE_EXHAUSTED, if kBoundariesOpenMax calls wait for a commit already.
+  // Ends it. `ended` is called when it is over, even if there is no such boundary. If
+  // kBoundariesOpenMax calls already wait for a commit, it is called at once with
+  // RESOURCE_EXHAUSTED.
   void End(uint64_t id, Ended ended);
-  // The caller that is its owner has gone. Whether its `ended` will not be called.
+  // The caller that owns it has gone. Returns whether its `ended` will not be called.
   bool Drop(uint64_t id, const void* owner = nullptr);
   uint64_t NewId();  // of a boundary that no caller named; kOwnIds or higher
 
@@ -49,7 +51,7 @@ class CommitBoundary {
   // A version is staged and held back, from now until Settle. True: a boundary is open, so it has
   // to be committed, or given up, and Settle called.
   bool Hold();
-  // Nothing is held any more.
+  // No version is held any longer.
   void Settle();
   // Ends all, and all that come later.
   void Close(const Status& reason);

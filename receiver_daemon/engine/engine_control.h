@@ -51,13 +51,14 @@ class EngineControl {
   // caller has to try again, beginning with Pause. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
   virtual Status Resume(const EngineVersion& version) = 0;
 
-  // Tells the engine the number of the version that its weights are: it has just loaded them, or
-  // runs and the version changes none of them. FAILED_PRECONDITION: it refuses, or reports another
-  // one after that. UNAVAILABLE, DEADLINE_EXCEEDED: as above. OK where engines are not told.
+  // Tells the engine the version number of its weights: it has just loaded them, or it runs and the
+  // version changes none of them. FAILED_PRECONDITION: it refuses, or reports another number after
+  // that. UNAVAILABLE, DEADLINE_EXCEEDED: as above. OK for engines that are not told.
   virtual Status Tell(WeightVersion, Duration /*timeout*/) { return OkStatus(); }
 
-  // OK: the engine says by itself that it has `version`, and runs. UNIMPLEMENTED: it does not say.
-  // FAILED_PRECONDITION: it says something else. UNAVAILABLE, DEADLINE_EXCEEDED: as above.
+  // OK: the engine itself reports that it has `version` and runs. UNIMPLEMENTED: it does not
+  // report. FAILED_PRECONDITION: it reports something else. UNAVAILABLE, DEADLINE_EXCEEDED: as
+  // above.
   virtual Status Reports(WeightVersion, Duration /*timeout*/) {
     return UnimplementedError("this engine does not say which version it has");
   }
@@ -68,9 +69,9 @@ class EngineControl {
     return UnimplementedError("this engine has no checksums of its weights");
   }
 
-  // Whether the engine still has the version that it was resumed with. FAILED_PRECONDITION: it
-  // reports another version, for example after a restart. UNAVAILABLE: it is not reachable. OK
-  // where this needs no check: an engine with a lease loses the lease when it dies.
+  // Checks that the engine still has the version with which it was resumed. FAILED_PRECONDITION: it
+  // reports another version, for example after a restart. UNAVAILABLE: it is not reachable. OK if
+  // no check is needed: an engine with a lease loses the lease when it dies.
   virtual Status Check(WeightVersion, Duration /*timeout*/) { return OkStatus(); }
 };
 

@@ -69,7 +69,8 @@ class EngineLease {
   bool has_hook() const { return needs_.post_commit; }
   bool asks() const { return needs_.request; }  // for its commits
   State state() const;
-  // How long before its answer to the last pause the rank had stopped. Zero before the first one.
+  // How long the rank had already stopped when it answered the last pause. Zero before the first
+  // pause.
   Duration stopped_for() const;
 
   // Called by the stream. The lease opens paused, or running (see Needs::request).
@@ -86,8 +87,8 @@ class EngineLease {
   // lease. A late answer to an earlier pause is ignored.
   void OnPaused(const PauseAnswer& answer);
   void OnPostCommitDone(uint64_t pause_id, std::string error);
-  // Of a rank that executes until it asks: it lets commits happen until memory has `version` of
-  // `stream` (nullopt: of any), or a newer one. Version 0 takes the request back.
+  // A request of a rank that executes until it asks: it lets commits happen until memory has
+  // `version` of `stream` (nullopt: of any), or a newer one. Version 0 takes the request back.
   struct CommitRequest {
     WeightVersion version;
     std::optional<StreamId> stream;
@@ -98,11 +99,11 @@ class EngineLease {
   void End(const Status& reason);
 
   struct Commit {
-    std::optional<VersionAt> live;  // what memory holds; nullopt: no known version
+    std::optional<VersionAt> live;  // the version in memory; nullopt: no known version
     VersionAt target;
   };
-  // Whether the rank would stop for it. A request for a version of any stream is met by one of the
-  // target's stream: in another stream the same number names other weights.
+  // Returns whether the rank would stop for the commit. A request for a version of any stream is
+  // met by one of the target's stream: in another stream the same number names other weights.
   bool MayCommit(const Commit& commit) const;
 
   // Called by the worker when a commit begins to write: from then until Resume no request is needed.

@@ -331,7 +331,7 @@ std::vector<EngineRegistry::RankState> EngineRegistry::Ranks() const {
   MutexLock lock(mutex_);
   std::map<uint32_t, RankState> states;
   for (const auto& [rank, registration] : ranks_) states.emplace(rank, StateOf(registration));
-  // Of the registrations without memory only the newest is shown, and only for unattached ranks.
+  // Shows only the newest registration without memory of each rank, and only for unattached ranks.
   for (auto last = unfinished_.rbegin(); last != unfinished_.rend(); ++last) {
     states.try_emplace(last->second.plan.engine_rank, StateOf(last->second));
   }

@@ -83,12 +83,13 @@ class EngineRegistry {
   // registration has ended.
   void SetDisconnect(Generation generation, std::function<void()> disconnect);
   // Maps the regions; `connection` stays open as long as they are used. NOT_FOUND: the registration
-  // has ended. Also errors of Reserve (another rank may have attached meanwhile) and ImportRegions.
+  // has ended. Also returns errors of Reserve (another rank may have attached meanwhile) and of
+  // ImportRegions.
   Status OnDescriptors(Generation generation, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
   // FAILED_PRECONDITION: no such registration (attach again), or its memory is not mapped yet.
   Result<std::shared_ptr<EngineLease>> FindLease(uint32_t engine_rank, Generation generation) const;
-  // A lease was opened, or asks for a commit: wakes those who wait for it.
+  // A lease was opened, or asks for a commit: wakes the threads that wait for that.
   void OnLeaseChanged() { changed_.Notify(); }
 
   // The engine has stopped for good: Missing says why until the rank attaches again. Does nothing if
@@ -99,15 +100,15 @@ class EngineRegistry {
   // releases it. Does nothing if the generation is unknown.
   void End(Generation generation, const Status& reason);
   void EndAll(const Status& reason);
-  // As EndAll, but asks running ranks to pause first, and refuses later attaches with `reason`,
+  // Like EndAll, but asks running ranks to pause first, and refuses later attaches with `reason`,
   // which is an error.
   void EndForGood(const Status& reason);
   // The reason of EndForGood; OK: it was not called.
   Status ended() const;
-  // Maps the views of registrations that were checked against another layout than `current` again:
-  // all ranks must agree on what a slice is, whether or not the engine is complete. Those that
-  // `current` cannot serve end, except for those that only lack cuts, which `senders_cut` may make:
-  // the result has what they lack.
+  // Maps again the views of registrations that were checked against a layout other than `current`:
+  // all ranks must agree on what a slice is, whether or not the engine is complete. Registrations
+  // that `current` cannot serve end, except those that only lack cuts if `senders_cut` says that
+  // senders can make them: the result has these cuts.
   CutWishes Follow(const LayoutSetPtr& current, bool senders_cut = true);
 
   // The engine, if all its ranks are attached and leased, against one layout.
@@ -115,7 +116,7 @@ class EngineRegistry {
   // Why Engine() is empty, as text: "engine rank 1 of 2 is not attached".
   std::string Missing() const;
   std::vector<RankState> Ranks() const;
-  // How many ranks the engine has, as they report it; 1 while none is attached.
+  // Returns how many ranks the engine has, as they report it; 1 while no rank is attached.
   uint32_t expected_ranks() const;
 
  private:
@@ -129,7 +130,7 @@ class EngineRegistry {
   // One registration, for Follow.
   static Status MapAgain(const LayoutSetPtr& current, Registration& registration);
   Registration* Find(Generation generation) REQUIRES(mutex_);
-  // Of all wanted registrations, including those without memory.
+  // Returns the generations of all wanted registrations, including those without memory.
   std::vector<Generation> Generations(const std::function<bool(const Registration&)>& wanted) const
       REQUIRES(mutex_);
   static RankState StateOf(const Registration& registration);

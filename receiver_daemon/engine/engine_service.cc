@@ -101,7 +101,7 @@ class BoundaryWait final : public grpc::ServerUnaryReactor {
       Finish(ToGrpc(status));
     };
   }
-  // Only what it opened itself: the id may be another call's.
+  // Drops only the boundary that this call opened: the id may be another call's.
   void OnCancel() override {
     if (boundary_.Drop(id_, this)) Finish(grpc::Status::CANCELLED);
   }

@@ -14,13 +14,13 @@
 
 namespace dws {
 
-// Lifecycle: all references outlive it. Threads: gRPC's.
+// Lifecycle: all references must outlive it. Threads: gRPC's.
 class EngineServiceImpl final : public v1::EngineService::CallbackService {
  public:
-  // What it asks; neither blocks.
+  // The questions that it asks; neither of them blocks.
   struct Questions {
     std::function<std::string()> why;   // what engines wait for, as text
-    std::function<uint64_t()> version;  // that memory has; 0: none
+    std::function<uint64_t()> version;  // the version that memory has; 0: none
   };
   EngineServiceImpl(AttachDesk& desk, EngineRegistry& registry, CommitBoundary& boundary,
                     std::string handle_socket, const Clock& clock, Questions questions)

@@ -34,8 +34,8 @@ class LeaseStream final : public grpc::ServerBidiReactor<v1::LeaseUp, v1::LeaseD
   // Both end the stream with `reason`: End after writing the queue, Close without.
   void End(const Status& reason);
   void Close(const Status& reason);
-  // Starts the next write, or finishes the stream, unless one of these is already under way. Called
-  // without the lock.
+  // Starts the next write, or finishes the stream, unless one of these is already in progress.
+  // Called without the lock.
   void Pump();
   std::shared_ptr<EngineLease> lease();
 

@@ -37,17 +37,18 @@ struct EngineCall {
   Repeat repeat = Repeat::kLost;
   // 400, or "success": false, means "not yet": ask again until the deadline.
   bool may_be_pending = false;
-  // Later answers of an engine that refuses prove nothing: ABORTED in place of FAILED_PRECONDITION.
+  // Later answers of an engine that refuses prove nothing: then the error is ABORTED instead of
+  // FAILED_PRECONDITION.
   bool refusal_is_final = false;
   std::string advice = "";  // what to do when the call fails; ends the message
 
   HttpCall ToHttp() const;
 };
 
-// The reply's object if `answer` is what the call expects (kAny: an empty object).
-// FAILED_PRECONDITION: the engine refuses, failed (500), has no such endpoint, or answers something
-// else. UNAVAILABLE: it, or a proxy, cannot answer now (501 and above, 408, 429). The message has
-// what was expected, the status code, and the engine's own message.
+// Returns the reply's object if `answer` is the reply that the call expects (kAny: an empty
+// object). FAILED_PRECONDITION: the engine refuses, failed (500), has no such endpoint, or answers
+// something else. UNAVAILABLE: it, or a proxy, cannot answer now (501 and above, 408, 429). The
+// message has what was expected, the status code, and the engine's own message.
 Result<nlohmann::json> CheckReply(const EngineCall& call, const HttpAnswer& answer);
 
 // Sends the call and checks the reply. Errors of CheckReply and HttpClient::Send. DEADLINE_EXCEEDED
@@ -59,8 +60,8 @@ Result<nlohmann::json> RunCall(HttpClient& client, const EngineCall& call, TimeP
 // The JSON object in `text`; nullopt: it is not one, or is nested deeper than any reply.
 std::optional<nlohmann::json> ParseObject(std::string_view text);
 
-// The engine's own message, for use in ours: its "message", "detail" or "error", else the body.
-// Truncated, with only printable characters.
+// Returns the engine's own message, for use in ours: its "message", "detail" or "error", else the
+// body. Truncated, with only printable characters.
 std::string Words(const HttpAnswer& answer);
 
 }  // namespace dws

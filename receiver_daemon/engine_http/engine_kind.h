@@ -1,5 +1,5 @@
-// The rollout engines that can be controlled over HTTP, how they may be paused, and what was found
-// out about one of them. Values only.
+// The rollout engines that can be controlled over HTTP, how they may be paused, and the facts that
+// were found out about one of them. Values only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ Result<EngineKind> ParseEngineKind(std::string_view text);
 
 // What happens to the requests that an engine is working on when it is paused.
 enum class PauseMode : uint8_t {
-  kAbort,    // both: they end with the tokens they have
+  kAbort,    // both: requests end with the tokens they have
   kRetract,  // SGLang: they continue, their cache is computed again
   kInPlace,  // SGLang: they continue, and later ones begin, with the cache of the old weights
   kKeep,     // vLLM: they continue, their cache is computed again
@@ -36,14 +36,14 @@ using EngineEndpoints = std::set<std::string, std::less<>>;
 struct EngineSetup {
   EngineKind kind = EngineKind::kSglang;
   PauseMode mode = PauseMode::kAbort;
-  std::string checkpoint;  // the local checkpoint's folder, as the engine sees it
+  std::string checkpoint;  // the local checkpoint's folder, with the path that the engine uses
   EngineEndpoints endpoints;
   bool reports_version = false;  // VersionEndpoint has "weight_version"
 
   bool Has(std::string_view endpoint) const { return endpoints.contains(endpoint); }
 };
 
-// Where an engine says its weight version: one of `endpoints`, or "".
+// Returns where an engine reports its weight version: one of `endpoints`, or "".
 std::string VersionEndpoint(EngineKind kind, const EngineEndpoints& endpoints);
 
 }  // namespace dws

@@ -117,7 +117,7 @@ bool HttpClient::GivenUp(const SendOptions& options) const {
 bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
   const TimePoint until = clock_.Now() + delay;
   if (until >= options.deadline) return false;
-  // Nobody notifies `never`: this sleeps in ticks, so that it can be given up.
+  // Nobody notifies `never`: this thread sleeps in ticks, so that the call can be given up.
   Mutex mutex;
   CondVar never;
   MutexLock lock(mutex);

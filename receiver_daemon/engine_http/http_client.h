@@ -18,7 +18,7 @@ namespace dws {
 // may not be given up is repeated until its deadline, and with kLost also when the engine answers
 // that it cannot do it now (5xx, 408, 429).
 enum class Repeat : uint8_t {
-  kUnsent,  // only if the engine has certainly not seen it: no connection was made
+  kUnsent,  // only if the engine has certainly not seen the request: no connection was made
   kLost,    // also if the reply is lost or a proxy's (502, 503, 504): repeating does no harm
 };
 
@@ -29,7 +29,8 @@ struct SendOptions {
   bool may_give_up = true;  // when the client's `cancelled` returns true
 };
 
-// Lifecycle: as long as the engine is controlled; `clock` outlives it. Threads: one at a time.
+// Lifecycle: lives as long as the engine is controlled; `clock` must outlive it. Threads: one at a
+// time.
 class HttpClient {
  public:
   struct Options {
@@ -43,7 +44,7 @@ class HttpClient {
 
   // INVALID_ARGUMENT: not a URL, or not a CA file. FAILED_PRECONDITION: the token's file is
   // accessible to everybody, not a regular file, empty or too long, or has characters that a header
-  // cannot carry; or the token would be sent unencrypted. As ErrnoError: it cannot be read.
+  // cannot carry; or the token would be sent unencrypted. Errors as ErrnoError: it cannot be read.
   static Result<std::unique_ptr<HttpClient>> Create(Options options, const Clock& clock);
 
   // The reply, of any status except 401. After a 401 the token's file is read again; if the token

@@ -30,7 +30,7 @@ std::vector<EngineCall> ReloadCalls(const EngineSetup& setup, WeightVersion vers
   return {};
 }
 
-// Sets the version, and reads it back where the engine reports it.
+// Sets the version, and reads it back if the engine reports it.
 std::vector<EngineCall> TellCalls(const EngineSetup& setup, WeightVersion version) {
   std::vector<EngineCall> calls;
   switch (setup.kind) {
@@ -144,7 +144,7 @@ Status HttpControl::Reports(WeightVersion version, Duration timeout) {
   return Run("looking at", calls, After(timeout), true);
 }
 
-// Not given up when the daemon stops: the engine would stay paused for good.
+// This is not given up when the daemon stops: otherwise the engine would stay paused for good.
 Status HttpControl::Resume(const EngineVersion&) {
   return Run("resuming", ResumeCalls(setup_), After(options_.resume_timeout), false);
 }
@@ -172,7 +172,7 @@ Status HttpControl::Check(WeightVersion version, Duration timeout) {
 }
 
 Result<std::string> HttpControl::Checksum(Duration timeout) {
-  // SGLang's and vLLM's names for it.
+  // SGLang and vLLM have different names for it.
   const std::string endpoint =
       setup_.Has("/weights_checker") ? "/weights_checker" : "/weight_checker";
   if (!setup_.Has(endpoint)) {

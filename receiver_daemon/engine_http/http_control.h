@@ -64,7 +64,7 @@ class HttpControl final : public EngineControl {
   Status Pause(Duration timeout) override;
   Status PostCommit(WeightVersion version, Duration timeout) override;
   Status Resume(const EngineVersion& version) override;
-  // Compares the version if the engine reports one; else checks only that it answers.
+  // Compares the version if the engine reports one; otherwise checks only that the engine answers.
   Status Check(WeightVersion version, Duration timeout) override;
 
   Status Tell(WeightVersion version, Duration timeout) override;
@@ -87,15 +87,15 @@ class HttpControl final : public EngineControl {
 struct HttpControlOptions {
   HttpClient::Options client;
   std::string kind;        // "sglang", "vllm"; "": find out
-  std::string mode;        // as ParsePauseMode takes it
+  std::string mode;        // in the form that ParsePauseMode takes
   std::string checkpoint;  // see HttpControl::Options
   Duration probe_timeout = limits::kEngineCallDeadline;
   Duration resume_timeout = limits::kEngineCallDeadline;
   Pulse* pulse = nullptr;
 };
 
-// Probes the engine, logs what it can do, and returns its control. Errors as of HttpClient::Create
-// and ProbeEngine; INVALID_ARGUMENT also for an unknown `kind` and an empty `checkpoint`. Try again
+// Probes the engine, logs what it can do, and returns its control. Errors as HttpClient::Create and
+// ProbeEngine; INVALID_ARGUMENT also for an unknown `kind` and an empty `checkpoint`. Try again
 // after UNAVAILABLE and DEADLINE_EXCEEDED: an engine may take minutes to start.
 Result<std::unique_ptr<HttpControl>> MakeHttpControl(HttpControlOptions options,
                                                      const Clock& clock);

@@ -15,7 +15,7 @@ constexpr std::string_view kOpenApi = "/openapi.json";
 // An endpoint that plans use.
 struct UsedEndpoint {
   const char* path;
-  const char* without;  // what happens without it; null: it is required
+  const char* without;  // the consequence if it is missing; null: it is required
 };
 
 constexpr std::array kSglang = {
@@ -51,8 +51,8 @@ std::span<const UsedEndpoint> UsedOf(EngineKind kind) {
   return {};
 }
 
-// Each looks at endpoints that the other kind never has. They are enough to name the engine even if
-// it lacks those that are needed to control it.
+// Each function looks at endpoints that the other kind never has. They suffice to name the engine
+// even if it lacks the endpoints that are needed to control it.
 bool IsSglang(const EngineEndpoints& found) {
   return found.contains("/pause_generation") || found.contains("/update_weights_from_disk") ||
          found.contains("/get_model_info");
@@ -161,7 +161,7 @@ Result<EngineProbe> JudgeEndpoints(const EngineEndpoints& found, std::optional<E
     }
     // With this mode requests continue with the old cache, so no flush is needed.
     if (path == "/flush_cache" && pause_mode == PauseMode::kInPlace) continue;
-    // Not every release drops the cache in a pause that keeps requests.
+    // Some releases do not drop the cache in a pause that keeps requests.
     if (path == "/reset_prefix_cache" && pause_mode == PauseMode::kKeep) {
       lacking += fmt::format("{}{} (needed with mode keep)", lacking.empty() ? "" : ", ", path);
       continue;

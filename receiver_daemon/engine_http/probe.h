@@ -16,7 +16,7 @@
 
 namespace dws {
 
-// An optional endpoint that the engine does not have, and what happens without it.
+// An optional endpoint that the engine does not have, and the consequence.
 struct MissingEndpoint {
   std::string endpoint;
   std::string consequence;
@@ -28,7 +28,7 @@ struct EngineProbe {
   EngineEndpoints endpoints;             // of UsedEndpoints
   std::vector<MissingEndpoint> missing;  // optional ones
   bool by_options = false;               // the engine has no /openapi.json
-  // As the engine reports them; nullopt: it does not.
+  // The values that the engine reports; nullopt: it does not report them.
   std::optional<std::string> weight_version;
   std::optional<bool> paused;
 };
@@ -36,12 +36,12 @@ struct EngineProbe {
 // What the caller wants of the engine.
 struct ProbeWish {
   std::optional<EngineKind> kind = std::nullopt;  // nullopt: find out
-  std::string mode = "";                          // as ParsePauseMode takes it
+  std::string mode = "";                          // in the form that ParsePauseMode takes
 };
 
 // FAILED_PRECONDITION: it is neither engine, or lacks endpoints that an engine of the wanted kind
-// needs; the message names them and what to do. INVALID_ARGUMENT: it has no such mode. UNAVAILABLE,
-// DEADLINE_EXCEEDED and other errors of HttpClient::Send: it does not answer now.
+// needs; the message names them and what to do. INVALID_ARGUMENT: it does not have this mode.
+// UNAVAILABLE, DEADLINE_EXCEEDED and other errors of HttpClient::Send: it does not answer now.
 Result<EngineProbe> ProbeEngine(HttpClient& client, const ProbeWish& wish, TimePoint deadline);
 
 // The pure part of ProbeEngine. Errors as above.

@@ -22,10 +22,11 @@ std::vector<EngineCall> VllmPauseCalls(const EngineSetup& setup) {
   DWS_CHECK(setup.kind == EngineKind::kVllm);
   DWS_CHECK(setup.mode == PauseMode::kKeep || setup.mode == PauseMode::kWait ||
             setup.mode == PauseMode::kAbort);
-  // vLLM 0.32 drops all that the old weights have computed: the prefix cache, with that of requests
-  // it keeps, the KV connector's, and the encoder's. By its documentation clear_cache is ignored with
-  // mode keep, and other releases may do that; so the endpoints follow. (None of them is asked for
-  // the connector's: releases answer that it failed where there is no connector.)
+  // vLLM 0.32 drops everything that the old weights have computed: the prefix cache (also of
+  // requests that it keeps), the KV connector's cache, and the encoder's. According to its
+  // documentation it ignores clear_cache with mode keep, and other releases may do that. So the
+  // endpoints are called too. (Except the connector's: without a connector, releases answer that
+  // the call failed.)
   std::vector<EngineCall> calls = {
       {.endpoint = "/pause",
        .query = fmt::format("?mode={}&clear_cache=true", ToString(setup.mode))}};

@@ -72,7 +72,7 @@ Result<std::optional<Duration>> EngineLoader::Load(const CheckpointVersion& vers
 Status EngineLoader::Connect() {
   if (control_ != nullptr) return OkStatus();
   Result<std::unique_ptr<EngineControl>> made = parts_.make_control();
-  if (absl::IsUnavailable(made.status())) {  // it is gone: the next one has refused nothing
+  if (absl::IsUnavailable(made.status())) {  // the engine is gone: the next one has refused nothing
     refusals_ = 0;
     if (needs_restart_) DWS_RETURN_IF_ERROR(parts_.record.Remove());
     needs_restart_ = false;
@@ -80,9 +80,9 @@ Status EngineLoader::Connect() {
   DWS_RETURN_IF_ERROR(made.status());
   if (needs_restart_) {
     return FailedPreconditionError(
-        "restart the engine: it has refused a load, and the replies of workers that are left of "
-        "that may be taken for those of the next one. It stays paused, and no load is tried until "
-        "the receiver has seen that it is gone");
+        "restart the engine: it has refused a load, and late replies of its workers may be taken "
+        "for replies to the next one. It stays paused, and no load is tried until the receiver has "
+        "seen that it is gone");
   }
   control_ = *std::move(made);
   return OkStatus();
@@ -98,13 +98,13 @@ Result<bool> EngineLoader::HoldsAlready(const CheckpointVersion& version) {
   // by a load.
   const Status says = control_->Reports(WeightVersion(held->version), kCheckDeadline);
   if (!says.ok() && !(known && absl::IsUnimplemented(says))) {
-    if (!absl::IsDeadlineExceeded(says)) Forget();  // one that is only slow still holds it
+    if (!absl::IsDeadlineExceeded(says)) Forget();  // an engine that is only slow still holds it
     return false;
   }
   if (!known) LogInfo("engine_holds_version", {{"version", held->version}});
   if (held->version == version.version) return true;
   const Status told = control_->Tell(WeightVersion(version.version), timeout_);
-  // One that cannot be told a version without loading it reports the old one.
+  // An engine that cannot be told a version without loading it reports the old one.
   if (absl::IsFailedPrecondition(told)) return false;
   DWS_RETURN_IF_ERROR(told);
   return true;
@@ -116,7 +116,8 @@ Status EngineLoader::LoadPaused(const CheckpointVersion& version, TimePoint& pau
   const auto resume = [this](uint64_t holds) {
     return control_->Resume({.stream = {}, .version = WeightVersion(holds), .state_token = {}});
   };
-  // Else a process that dies while the engine is paused would be followed by one that leaves it so.
+  // The record goes first: otherwise, if this process died while the engine is paused, the next
+  // process would leave the engine paused.
   DWS_RETURN_IF_ERROR(parts_.record.Remove());
   if (const Status paused = control_->Pause(timeout_); !paused.ok()) {
     // An engine that may hold parts of two versions is not resumed; the next load pauses it again.
@@ -183,9 +184,10 @@ Result<std::string> EngineLoader::Verify() {
 Status EngineLoader::Check() {
   const TimePoint now = parts_.clock.Now();
   if (!holds_.has_value() || control_ == nullptr || now < check_at_) return OkStatus();
-  DWS_CHECK(!may_read_);  // the load of what it holds has ended
+  DWS_CHECK(!may_read_);  // the engine no longer loads the version it holds
   const Status same = control_->Check(WeightVersion(holds_->version), kCheckDeadline);
-  // If somebody else loads versions into this engine too, do not pause it every few seconds.
+  // If another program also loads versions into this engine, the checks become rarer, so that the
+  // engine is not paused every few seconds.
   check_interval_ = absl::IsFailedPrecondition(same)
                         ? std::min<Duration>(2 * check_interval_, kCheckIntervalMax)
                         : Duration(kCheckInterval);
@@ -195,7 +197,7 @@ Status EngineLoader::Check() {
   const uint64_t held = holds_->version;
   control_.reset();
   Forget();
-  // It had another version: somebody else loads into it, and what it says is no proof.
+  // It had another version: another program loads into it, so its reports prove nothing.
   if (absl::IsFailedPrecondition(same)) DWS_RETURN_IF_ERROR(parts_.record.Remove());
   return Annotate(same, fmt::format("the engine had loaded version {}", held));
 }

@@ -1,9 +1,9 @@
 // Makes an engine load the local checkpoint, and knows which version the engine holds.
 //
-// That is known after a load has succeeded, or where the record of an earlier process and the
-// engine itself say it. Else, and after a load whose end was not seen, the engine may hold parts of
-// two versions, or still read the files. Then it is not resumed, and may_read() means that the
-// files must not be changed.
+// The version is known after a load has succeeded, or if the record of an earlier process and the
+// engine itself agree on it. Otherwise, and after a load whose end was not seen, the engine may
+// hold parts of two versions, or may still be reading the files. Then it is not resumed, and
+// may_read() means that the files must not be changed.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class EngineLoader {
     MakeControl make_control;
     OnHolds on_holds;
     LoadedRecord record;
-    const Clock& clock;  // outlives it
+    const Clock& clock;  // must outlive it
   };
   EngineLoader(Parts parts, Duration timeout);
 
@@ -41,25 +41,26 @@ class EngineLoader {
   // The checkpoint was replaced: what the engine holds is unknown, and it may be reading.
   void Forget();
 
-  // Pauses the engine, makes it load the version, resumes it; returns how long it was paused;
-  // nullopt: it holds these weights already and was not paused. If the pause fails the engine continues
-  // with the version it held, if that is known. After any other error it stays as it is, paused or
-  // not, until a later load succeeds. After several refusals the message says to restart the
-  // engine. After a load that ends with ABORTED no other is tried, also by a later process, until
-  // the engine was seen to be gone.
+  // Pauses the engine, makes it load the version, and resumes it. Returns how long it was paused;
+  // nullopt: it holds these weights already and was not paused. If the pause fails, the engine
+  // continues with the version it held, if that is known. After any other error it stays as it is,
+  // paused or not, until a later load succeeds. After several refusals the message says to restart
+  // the engine. After a load that ends with ABORTED, neither this process nor a later one tries
+  // another load until the engine was seen to be gone.
   Result<std::optional<Duration>> Load(const CheckpointVersion& version);
 
-  // Checks, at most every few seconds, that the engine still holds what it loaded. UNAVAILABLE,
-  // FAILED_PRECONDITION: it is gone or was restarted; what it holds is unknown now.
+  // Checks, at most every few seconds, that the engine still holds the version that it loaded.
+  // UNAVAILABLE, FAILED_PRECONDITION: it is gone or was restarted; the version it holds is unknown
+  // now.
   Status Check();
 
-  // Compares a hash of the engine's checksums of its weights with the one that it had at the last
-  // call with these weights, and returns it; UNIMPLEMENTED: it has none, or holds nothing that is
-  // known. DATA_LOSS: it is another one.
+  // Hashes the engine's checksums of its weights, compares the hash with that of the last call with
+  // these weights, and returns it. UNIMPLEMENTED: the engine has no checksums, or its version is
+  // not known. DATA_LOSS: the hash is another one.
   Result<std::string> Verify();
 
  private:
-  // Whether the engine holds these weights and need not be paused for them.
+  // Returns whether the engine holds these weights and need not be paused for them.
   Result<bool> HoldsAlready(const CheckpointVersion& version);
   // Sets `paused_since` when the engine has paused: it may have ended requests before.
   Status LoadPaused(const CheckpointVersion& version, TimePoint& paused_since);
@@ -72,10 +73,10 @@ class EngineLoader {
   const Duration timeout_;
   std::unique_ptr<EngineControl> control_;
   std::optional<CheckpointVersion> holds_;
-  std::optional<std::string> checksum_;  // of what it holds, as it first said it
+  std::optional<std::string> checksum_;  // hash for the version it holds, from the first call
   bool may_read_ = true;
   uint32_t refusals_ = 0;       // loads in a row that the engine refused
-  bool needs_restart_ = false;  // what this engine answers to a load proves nothing
+  bool needs_restart_ = false;  // its answer to a load proves nothing
   Duration check_interval_;
   TimePoint check_at_;  // of the next check
 };

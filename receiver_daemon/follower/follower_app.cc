@@ -37,7 +37,7 @@ class FollowerApp final : public Daemon {
   }
 
  private:
-  // The earliest time given counts.
+  // If it is called several times, the earliest time counts.
   void GiveUpAt(TimePoint time);
   Status MakeFollower();
   Status Serve();

@@ -25,10 +25,9 @@ void AddFollowerMetrics(Metrics& metrics, const SlimeFollower& follower) {
                    "the newest that was seen in the folder.",
                    Number(view.lag()));
     }
-    scrape.Gauge(
-        "dws_follower_unproved",
-        "1 while the next version is refused because nothing proves what it was made from.",
-        view.unproved ? 1 : 0);
+    scrape.Gauge("dws_follower_unproved",
+                 "1 while the next version is refused because nothing proves its base.",
+                 view.unproved ? 1 : 0);
     scrape.Gauge("dws_follower_incomplete",
                  "1 while a version in the folder is not complete, and is waited for.",
                  view.waits_for.empty() ? 0 : 1);

@@ -77,7 +77,7 @@ Status FollowerOperations::Drain(const v1::DrainRequest& request, const Sink& pr
   follower_.SetDrained(!request.undo());
   v1::OperationProgress message;
   while (!request.undo() && follower_.view().stage != "idle") {
-    message.set_step("waits for what is in flight: " + follower_.view().stage);
+    message.set_step("waiting for the work in flight: " + follower_.view().stage);
     if (!progress(message)) return CancelledError("the caller hung up");
     follower_.AwaitChange(limits::kProgressInterval);
   }

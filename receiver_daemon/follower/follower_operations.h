@@ -12,10 +12,10 @@
 
 namespace dws {
 
-// Lifecycle: all references outlive it. Threads: safe from any.
+// Lifecycle: all references must outlive it. Threads: safe from any.
 class FollowerOperations final : public AdminOperations {
  public:
-  // What it follows, for the status.
+  // The things that it follows, for the status.
   struct Followed {
     std::string folder;
     std::string checkpoint;

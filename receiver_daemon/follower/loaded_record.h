@@ -19,7 +19,7 @@ struct CheckpointVersion {
   friend bool operator==(const CheckpointVersion&, const CheckpointVersion&) = default;
 };
 
-// Threads: one. `files` outlives it.
+// Threads: one. `files` must outlive it.
 class LoadedRecord {
  public:
   // `engine`: its URL.
@@ -27,7 +27,7 @@ class LoadedRecord {
 
   // nullopt: none of this engine, or it cannot be read.
   std::optional<CheckpointVersion> Read() const;
-  // Without it the next start loads again, so a failure is logged and changes nothing.
+  // Without the record the next start loads again, so a failure is only logged.
   void Write(const CheckpointVersion& loaded);
   // Called before the engine is paused. Errors of the disk.
   Status Remove();

@@ -375,7 +375,7 @@ void SlimeFollower::ShowReadiness() {
     MutexLock lock(mutex_);
     LookForProgress();
     const bool loaded = !view_.has_engine || view_.loaded.has_value();
-    // Ready with trouble too: an engine that runs continues with the version it has.
+    // It is ready even with trouble: a running engine continues with the version it has.
     ready = view_.version.has_value() && loaded;
     if (!ready) {
       reason = !view_.trouble.empty()       ? view_.trouble

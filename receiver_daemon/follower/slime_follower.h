@@ -1,12 +1,13 @@
 // Keeps a local checkpoint at the newest version of a folder to which slime, or a dws-sender,
-// writes version folders. If there is an engine to control, makes it load that checkpoint.
+// writes version folders. If there is an engine to control, it makes the engine load that
+// checkpoint.
 //
 //   1. apply    every next version in the folder, each as a whole (slime_delta/apply.h), while the
 //               engine generates: it does not read the files then
 //   2. load     pause the engine, make it load the checkpoint, resume it (engine_loader.h)
 //
-// While the engine may be reading the files, the load comes first: until it has succeeded nothing
-// is applied, and the receiver is not ready.
+// While the engine may be reading the files, the load comes first: until it has succeeded, no
+// version is applied and the receiver is not ready.
 #pragma once
 
 #include <cstdint>
@@ -42,15 +43,16 @@ struct FollowerView {
   bool has_engine = false;
   bool drained = false;
   uint64_t applied = 0;          // versions, since the start
-  uint64_t applied_tensors = 0;  // changed tensors of those
+  uint64_t applied_tensors = 0;  // changed tensors of these versions
   uint64_t loads = 0;
   double last_pause_seconds = 0;
   double last_apply_seconds = 0;
-  std::optional<slime::BaseProof> proof;  // of the version that was applied last; none: none was
-  bool unproved = false;  // the next version is refused: nothing proves what it was made from
+  // The proof of the version that was applied last; none: no version was applied.
+  std::optional<slime::BaseProof> proof;
+  bool unproved = false;  // the next version is refused: nothing proves its base
   std::string trouble;    // why the last look failed; empty: it succeeded
-  std::string waits_for;  // the version that is not complete, and what is missing; empty: none
-  // How long all looks have failed, hung or found such a version; 0: the last did not.
+  std::string waits_for;  // the incomplete version and its missing part; empty: none
+  // How long all looks have failed, hung or found an incomplete version; 0: the last one did not.
   double seconds_failing = 0;
   bool stale = false;                // that is longer than StaleRule::after
   double seconds_since_version = 0;  // since the version last changed, or the start
@@ -66,9 +68,9 @@ struct FollowerView {
   }
 };
 
-// Lifecycle: Start, then Stop, which must come before the destructor. All references outlive it.
-// Threads: has its own; view, SetDrained, AwaitChange, RequestVerify and ShowReadiness are safe
-// from any.
+// Lifecycle: Start, then Stop, which must come before the destructor. All references must outlive
+// it. Threads: it has its own thread; view, SetDrained, AwaitChange, RequestVerify and
+// ShowReadiness are safe from any.
 class SlimeFollower {
  public:
   struct Parts {
@@ -83,14 +85,14 @@ class SlimeFollower {
   };
   struct Options {
     std::string folder;      // contains weight_vNNNNNN folders
-    std::string checkpoint;  // the local one
-    std::string engine;      // its URL; empty without one
+    std::string checkpoint;  // the folder of the local checkpoint
+    std::string engine;      // URL of the engine; empty: no engine
     Duration poll;
     Duration pause_timeout;
     shared::VisibilityHook before_read = {};  // runs before each look
-    bool before_read_required = false;        // a look fails with it
+    bool before_read_required = false;        // if it fails, so does the look
     bool verify_all = true;                   // read the whole checkpoint before each version
-    slime::ProofRule proof = slime::ProofRule::kFolder;  // what a delta must have
+    slime::ProofRule proof = slime::ProofRule::kFolder;  // the proof that a delta needs
     StaleRule stale;                                     // how long without a successful look
   };
 
@@ -105,12 +107,13 @@ class SlimeFollower {
   Status Step();
   // Updates readiness. Call it about every second from another thread: the folder becomes stale
   // with time alone, and a step may hang with the folder's mount. A step that makes progress, or
-  // waits for the engine within its deadline, does not count as hanging, however long it takes.
+  // that waits for the engine within its deadline, does not count as hanging, however long it
+  // takes.
   void ShowReadiness();
 
   FollowerView view() const;
-  // While drained, no version is applied, and none is loaded by an engine that runs with one. The
-  // step under way is finished first.
+  // While drained, no version is applied, and a running engine loads none. The step in progress is
+  // finished first.
   void SetDrained(bool drained);
   // Waits until the stage has changed, `timeout` at most.
   void AwaitChange(Duration timeout) const;
@@ -124,18 +127,18 @@ class SlimeFollower {
   Duration Round();
   // Opens the checkpoint, or takes its lock again. Errors as of LocalCheckpoint::Open.
   Status Open();
-  // The checkpoint is not the one that was opened.
+  // The checkpoint was replaced since it was opened: closes it.
   void LetGo();
   // Runs the command before a look. An error only where it is required.
   Status RunBeforeRead();
-  // Runs the command, applies all versions there are, then loads the last one.
+  // Runs the command, applies all versions in the folder, then loads the last one.
   Status Follow();
   // Applies the next version; false: there is none yet.
   Result<bool> ApplyNext();
   // Makes the engine load the local version, unless it holds it, or the receiver is stopping.
   Status Load();
   void ServeVerifies();
-  // Whether versions may be applied. If so the stage says so, for a drain to wait for.
+  // Returns whether versions may be applied. If so, sets the stage, so that a drain waits for it.
   bool BeginLooking();
   void SetStage(std::string stage);
   void BeginStep();

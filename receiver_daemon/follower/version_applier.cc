@@ -130,8 +130,8 @@ Result<VersionApplier::Applied> VersionApplier::ApplyNext(slime::LocalCheckpoint
   const std::optional<uint64_t> full =
       NewestFull(checkpoint, versions, other_run ? local : local + 1);
   if (!full.has_value()) return refused;
-  // The folder of a new run may still have later versions of the run before it. Those are older
-  // than the first version that shows the new run.
+  // The folder of a new run may still have later versions of the run before. Those are older than
+  // the first version that shows the new run.
   DWS_ASSIGN_OR_RETURN(const std::optional<int64_t> since,
                        checkpoint.OtherRunSince(folder_, other_run));
   if (since.has_value()) {

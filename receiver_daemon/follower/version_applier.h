@@ -30,25 +30,25 @@ struct IncompleteVersion {
 // Remembers which versions were refused or incomplete. Threads: one.
 class VersionApplier {
  public:
-  // `files` and `clock` outlive it. `on_begin` is called before a version is applied. A version that
-  // is incomplete for longer than `incomplete_max`, or than some minutes, is an error.
+  // `files` and `clock` must outlive it. `on_begin` is called before a version is applied. A
+  // version that is incomplete for longer than `incomplete_max`, or than some minutes, is an error.
   VersionApplier(std::string folder, FileSystem& files, const Clock& clock, Duration incomplete_max,
                  std::function<void()> on_begin);
 
-  // The versions in the folder, ascending. FAILED_PRECONDITION: there are version folders only
-  // whose names have no numbers.
+  // Returns the versions in the folder, ascending. FAILED_PRECONDITION: the folder has only version
+  // folders whose names have no numbers.
   Result<std::vector<uint64_t>> List();
   uint64_t newest() const { return newest_; }  // at the last List; 0: none
 
   // Applies the version after the local one or, if that is gone or refused, the newest full
-  // checkpoint. nullopt: there is no next version, or not all of it is there yet (incomplete()).
-  // UNAVAILABLE: it has been incomplete for too long. FAILED_PRECONDITION: the folder is of another
-  // run of the trainer, the version after the local one is gone, or nothing proves what it was made
-  // from. Other errors as of LocalCheckpoint::Apply.
-  // A refused version is read again when its index has changed, or after ten times as long as
-  // reading it took.
+  // checkpoint. Returns nullopt if there is no next version, or if it is not complete yet
+  // (incomplete()). UNAVAILABLE: it has been incomplete for too long. FAILED_PRECONDITION: the
+  // folder is of another run of the trainer, the version after the local one is gone, or nothing
+  // proves its base. Other errors as LocalCheckpoint::Apply. A refused version is read again when
+  // its index has changed, or after ten times as long as reading it took.
   Result<std::optional<slime::ApplyReport>> ApplyNext(slime::LocalCheckpoint& local);
-  // The last ApplyNext was refused because nothing proves what the next version was made from.
+  // Returns whether the last ApplyNext was refused because nothing proves the base of the next
+  // version.
   bool unproved() const { return unproved_; }
   // What the last ApplyNext waits for.
   const std::optional<IncompleteVersion>& incomplete() const { return incomplete_; }
@@ -62,7 +62,8 @@ class VersionApplier {
   std::string PathOf(uint64_t version) const;
   // When the file that publishes `version` was written; nullopt: there is none.
   Time IndexTime(uint64_t version) const;
-  // The newest full checkpoint of `versions` after `after` whose index fits `local`, if any.
+  // Returns the newest full checkpoint of `versions` after `after` whose index fits `local`, if
+  // there is one.
   std::optional<uint64_t> NewestFull(const slime::LocalCheckpoint& local,
                                      const std::vector<uint64_t>& versions, uint64_t after) const;
   Result<Applied> ApplyFollowing(slime::LocalCheckpoint& local,
@@ -74,12 +75,13 @@ class VersionApplier {
   // The files of a version, as far as they can be seen.
   using Seen = std::map<std::string, std::optional<FileStamp>>;
   Seen FilesOf(uint64_t version) const;
-  // Calls `work`, which reads `version`, whose index has the time `written`. If that version was
+  // Calls `work`, which reads `version`; `written` is the time of its index. If that version was
   // refused recently, returns its error instead.
   Status UnlessRefused(uint64_t version, const Time& written, const std::function<Status()>& work);
 
-  // False: a full checkpoint without an index may still be written. Such a version has no file that
-  // is written last, so it counts as complete when its file has not changed for some seconds.
+  // Returns false if a full checkpoint without an index may still be being written. Such a version
+  // has no file that is written last, so it counts as complete when its file has not changed for
+  // some seconds.
   Result<bool> Settled(uint64_t version);
 
   struct Refusal {

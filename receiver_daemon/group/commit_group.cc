@@ -59,7 +59,7 @@ void CommitGroup::OnEngine(std::optional<Generation> generation, EngineShare sha
   {
     MutexLock lock(mutex_);
     layouts_ = std::move(layouts);
-    // Meant for the engine that was there.
+    // Pending releases were meant for the engine that is gone.
     DropReleases();
     member_.OnEngine(generation, std::move(share));
     Drive();
@@ -235,7 +235,7 @@ void CommitGroup::Act(const StageTarget& action) {
 }
 
 void CommitGroup::Act(const DropStaged& action) {
-  ++attempt_;  // what is being staged is void
+  ++attempt_;  // staging in progress is void
   // What has not begun need not begin: a worker that is busy for long finds few orders.
   std::erase_if(orders_, [](const GroupOrder& order) {
     return std::holds_alternative<StageOrder>(order) || std::holds_alternative<DropStaged>(order);
@@ -270,7 +270,8 @@ void CommitGroup::DropReleases() {
 template <typename Order>
 void CommitGroup::Act(const Order& order) {
   if constexpr (std::is_same_v<Order, RecordSettled>) retry_delay_ = limits::kReconnectDelayMin;
-  if constexpr (std::is_same_v<Order, ReleaseEngine>) DropReleases();  // the last one counts
+  // Only the last release counts.
+  if constexpr (std::is_same_v<Order, ReleaseEngine>) DropReleases();
   orders_.push_back(order);
   news_ = true;
 }

@@ -1,7 +1,7 @@
 // This receiver's place in a commit group (protocol.md §6): its GroupMemberState and, on the
-// leader, the GroupLeaderState, between the network's threads and the worker's. Decides nothing: it
-// passes events to the states, and their actions to connections and, as orders, to the worker. The
-// leader is connected to its own member in here.
+// leader, the GroupLeaderState, between the network's threads and the worker's. It decides nothing:
+// it passes events to the states, and their actions to connections and, as orders, to the worker.
+// The leader's connection to its own member is in here too.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@
 
 namespace dws {
 
-// What the worker has to do for the group, in this order. It answers each by the call that the
-// action names.
+// Orders to the worker, in the order in which it carries them out. The worker answers each with the
+// call that the action names.
 struct StageOrder {
   uint64_t attempt = 0;  // tells it from one of another connection that has the same nonce
   StageTarget what;
@@ -44,7 +44,7 @@ class MemberConnection {
   virtual void Close(const Status& reason) = 0;
 };
 
-// What an operator sees of it.
+// The state of the group as an operator sees it.
 struct GroupView {
   struct Member {
     std::string receiver_id;  // empty: never connected
@@ -63,12 +63,12 @@ struct GroupView {
   std::optional<GroupLeaderState::Round> round;
   std::optional<VersionAt> decided;
   std::vector<Member> members;
-  // What the engine waits for, in words; empty: for nothing that is known here.
+  // What the engine is waiting for, in words; empty: nothing that is known here.
   std::string waits_for;
 };
 
-// Lifecycle: `registry`, `clock` and `changed` outlive it; Stop before connections do. Threads:
-// safe from any.
+// Lifecycle: `registry`, `clock` and `changed` must outlive it; call Stop before the connections
+// stop. Threads: safe from any.
 class CommitGroup {
  public:
   // `decided`: what the ledger says is decided and not settled. `registry`: of the engine that ends
@@ -84,12 +84,12 @@ class CommitGroup {
   // The worker's side; see the states.
   std::vector<GroupOrder> TakeOrders();
   bool has_orders() const;
-  // Whether the group still needs what is staged for it.
+  // Returns whether the group still needs the version that is being staged for `order`.
   bool Wants(const StageOrder& order) const;
   // `layouts`: what `share` is of, for messages.
   void OnEngine(std::optional<Generation> generation, EngineShare share, LayoutSetPtr layouts);
   void OnProved(Generation generation, const VersionAt& version);
-  // Its memory is not what it was, and the engine rank is paused.
+  // Its memory has changed, and the engine rank is paused.
   void OnDrift();
   // Its memory is unchanged, and has to be brought to a version again.
   void OnResync();
@@ -97,13 +97,13 @@ class CommitGroup {
   void OnForget(const StreamId& stream);
   void OnStaged(const StageOrder& order, std::optional<WeightVersion> base, const Status& status);
   void OnWritten(GroupNonce round, const Status& status, bool untouched);
-  void OnTarget(const std::optional<VersionAt>& target);  // on a member: nothing
+  void OnTarget(const std::optional<VersionAt>& target);  // a member ignores it
   void OnDecided(const RecordDecided& decision, const Status& status);
   void OnPaused(GroupNonce round, const Status& status);
-  void OnBoundary();  // on a member: nothing
+  void OnBoundary();  // a member ignores it
   // An operator drains this receiver, which has something staged.
   void OnDrain();
-  // Of a leader's round; kNone on the others.
+  // The held round of a leader; kNone on the members.
   struct Hold {
     RoundHold state = RoundHold::kNone;
     std::optional<GroupNonce> round;
@@ -111,8 +111,8 @@ class CommitGroup {
   };
   Hold hold() const;
 
-  // An operator's: ends the engine for good. FAILED_PRECONDITION: this is not the leader, or it has
-  // ended already. INVALID_ARGUMENT: there is no such member.
+  // Called for an operator: ends the engine for good. FAILED_PRECONDITION: this is not the leader,
+  // or the engine has ended already. INVALID_ARGUMENT: there is no such member.
   Status Evict(uint32_t index, const std::string& reason);
 
   // The connection to the leader, as the member sees it. `send` never blocks.
@@ -129,9 +129,9 @@ class CommitGroup {
   void OnUp(uint32_t index, ConnectionId connection, const GroupUp& message);
   void OnMemberDisconnect(uint32_t index, ConnectionId connection);
 
-  // Every limits::kTick: what is due.
+  // Call it every limits::kTick: does what is due.
   void Tick();
-  // Closes the connections to members, and takes no more.
+  // Closes the connections to members, and accepts no more.
   void Stop();
 
  private:
@@ -142,7 +142,7 @@ class CommitGroup {
     std::string last_error;
   };
 
-  void Drive() REQUIRES(mutex_);  // until neither state has anything more to do
+  void Drive() REQUIRES(mutex_);  // until neither state has more to do
   void Act(const SendUp& action) REQUIRES(mutex_);
   void Act(const SendDown& action) REQUIRES(mutex_);
   void Act(const StageTarget& action) REQUIRES(mutex_);
@@ -153,12 +153,12 @@ class CommitGroup {
   void Act(const Order& order) REQUIRES(mutex_);
   void DropReleases() REQUIRES(mutex_);
   void TellLeader(uint32_t index, ConnectionId connection, const GroupUp& message) REQUIRES(mutex_);
-  // In words; empty: for nothing. The last two of the leader only.
+  // In words; empty: it waits for nothing. Only a leader uses the last two.
   std::string WaitsFor() const REQUIRES(mutex_);
   std::string WaitsForMember(uint32_t index) const REQUIRES(mutex_);
   std::string WaitsForWhole() const REQUIRES(mutex_);
   std::string MemberName(uint32_t index) const REQUIRES(mutex_);
-  // Sends what is to be sent, in order, and wakes the worker. Called without the lock.
+  // Sends the pending messages, in order, and wakes the worker. Called without the lock.
   void Deliver();
 
   const GroupPlace place_;

@@ -1,4 +1,4 @@
-// What connections and the clock do to a CommitGroup, and who evicts a member.
+// The events of connections and of the clock for a CommitGroup, and the eviction of a member.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// What an operator sees of a CommitGroup, and what it waits for, in words.
+// The state of a CommitGroup as an operator sees it, with what it waits for, in words.
 #include "receiver_daemon/group/commit_group.h"
 
 namespace dws {

@@ -1,5 +1,5 @@
-// The network of a commit group: on its leader the service for the members, on a member the link to
-// the leader; and the thread that looks at what is due.
+// The network of a commit group: the leader's service for the members, a member's link to the
+// leader, and the thread that does what is due.
 #pragma once
 
 #include <memory>
@@ -19,13 +19,14 @@ namespace dws {
 // services. Threads: safe from any.
 class GroupEndpoint {
  public:
-  // `group` and `clock` outlive it.
+  // `group` and `clock` must outlive it.
   GroupEndpoint(const ReceiverName& name, const PeerTls& tls, CommitGroup& group,
                 const Clock& clock);
   ~GroupEndpoint();
 
   bool leads() const { return group_.leads(); }
-  // Of a leader: the service for a server; each server needs its own. Before Start.
+  // For a leader: returns the service for a server; each server needs its own. Call it before
+  // Start.
   grpc::Service* AddService();
 
   void Start();

@@ -21,7 +21,7 @@ struct GroupMistake {
   std::string message;
 };
 
-// What is mistaken about the options, taken together; none about no group at all.
+// Returns the mistakes in the combination of the options; none if there is no group.
 std::vector<GroupMistake> GroupMistakes(const GroupPlace& group);
 
 }  // namespace dws

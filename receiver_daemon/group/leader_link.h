@@ -18,7 +18,7 @@ namespace dws {
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
 class LeaderLink {
  public:
-  // `group` and `clock` outlive it.
+  // `group` and `clock` must outlive it.
   LeaderLink(ReceiverName name, PeerTls tls, CommitGroup& group, const Clock& clock);
 
   // See StreamLink.
@@ -38,7 +38,7 @@ class LeaderLink {
   const ReceiverName name_;
   CommitGroup& group_;
   PeerChannel channel_;
-  // Of the reactions.
+  // Used only by the reactions.
   std::optional<ConnectionId> connection_;  // since the welcome
   std::string refusal_;                     // the last, since the last welcome
   GroupStream stream_;

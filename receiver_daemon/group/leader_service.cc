@@ -179,7 +179,7 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
   std::shared_ptr<MemberStream> self_;  // until OnDone
   v1::GroupUp up_;
   v1::GroupDown down_;  // in flight
-  // Of the reads' reactions, one at a time.
+  // Used only by the reactions to reads, one at a time.
   uint32_t index_ = 0;
   std::optional<ConnectionId> connection_;
 

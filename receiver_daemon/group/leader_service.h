@@ -13,7 +13,7 @@ namespace dws {
 // The leader's side of the Join streams of its members.
 class LeaderService final : public v1::GroupService::CallbackService {
  public:
-  // `group` outlives it.
+  // `group` must outlive it.
   LeaderService(ReceiverName name, CommitGroup& group) : name_(std::move(name)), group_(group) {}
 
   grpc::ServerBidiReactor<v1::GroupUp, v1::GroupDown>* Join(

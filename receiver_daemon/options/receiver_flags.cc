@@ -75,18 +75,17 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
       ->check(CLI::Validator(shared::WhyNoCommand, "", "command"));
   app.add_flag("--slime-before-read-required", follow.before_read_required,
                "While that command fails, take no version");
-  app.add_option(
-         "--slime-proof", follow.proof,
-         "What must show that a delta there is of the run that was applied: a dws-sender's stream "
-         "or the checksums of all tensors (content); or the applied version beside it (folder); "
-         "or nothing (none)")
+  app.add_option("--slime-proof", follow.proof,
+                 "Required proof that a delta there belongs to the applied run: a dws-sender's "
+                 "stream or the checksums of all tensors (content); or the applied version beside "
+                 "it (folder); or nothing (none)")
       ->check(CLI::IsMember({"content", "folder", "none"}).description(""))
       ->type_name("content|folder|none")
       ->capture_default_str();
   app.add_option("--engine-url", follow.engine_url,
                  "With --slime-dir: the HTTP server of the engine that loads the checkpoint")
       ->type_name("URL");
-  app.add_option("--engine-kind", follow.engine_kind, "What that is; auto: it is asked")
+  app.add_option("--engine-kind", follow.engine_kind, "Kind of that engine; auto: ask the engine")
       ->check(CLI::IsMember({"auto", "sglang", "vllm"}).description(""))
       ->type_name("auto|sglang|vllm")
       ->capture_default_str();
@@ -104,7 +103,7 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
   app.add_flag("--engine-insecure", follow.engine_insecure,
                "Allow the token to travel to another machine without TLS");
   app.add_option("--engine-checkpoint", follow.engine_checkpoint,
-                 "Where the engine sees the checkpoint (default: --checkpoint)")
+                 "Path of the checkpoint for the engine (default: --checkpoint)")
       ->type_name("PATH");
   app.add_option("--engine-load-timeout", follow.load_timeout_seconds,
                  "How long it may take to pause, and to load, seconds")
@@ -177,10 +176,10 @@ void AddCommitPolicyFlag(CLI::App& app, CommitPolicy& policy) {
 }
 
 void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
-  AddSizeFlag(
-      app, "--scrub-rate", options.scrub_bytes_per_second,
-      "Live memory to read again and compare with what was published, each second at most; 0: none",
-      {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  AddSizeFlag(app, "--scrub-rate", options.scrub_bytes_per_second,
+              "Live memory to read again and compare with the published digests, at most each "
+              "second; 0: none",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
   app.add_option("--scrub-pass", options.scrub_pass_seconds,
                  "Seconds within which all live memory is to be read again, as far as --scrub-rate "
                  "allows")
@@ -190,8 +189,8 @@ void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
 
 void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--view", options.view,
-                 "What the engine holds in place of the trainer's BF16 tensors: a recipe, and the "
-                 "tensors that it leaves as they are, as in "
+                 "Tensors that the engine holds in place of the trainer's BF16 tensors: a recipe, "
+                 "and the tensors that it leaves unchanged, as in "
                  "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight")
       ->type_name("RECIPE[,except=PATTERN...]");
   app.add_option_function<std::string>(
@@ -211,9 +210,9 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
          [&options](const std::string& way) {
            options.full_way = way == "auto" ? std::nullopt : std::optional(way);
          },
-         "How full tensors come: from the memory of a sender on this host, by --fabric, over the "
-         "sender's connection, or by the best of these that works (auto); a version of which the "
-         "named way does not bring every byte fails")
+         "Way of full tensors: from the memory of a sender on this host, by --fabric, over the "
+         "sender's connection, or the best of these that works (auto); a version fails if the "
+         "named way does not bring every byte of it")
       ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
       ->type_name("auto|same-host|fabric|grpc")
       ->default_str("auto");

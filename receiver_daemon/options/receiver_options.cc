@@ -29,7 +29,7 @@ Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
   DWS_CHECK(!options.tls.given());  // with TLS there are no PlainPeers
   if (options.insecure) return OkStatus();
   return FailedPreconditionError(
-      "--{} {} without TLS: whoever takes that port gives this engine its weights. On one host "
+      "--{} {} without TLS: anybody who takes that port can give this engine weights. On one host "
       "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key "
       "(`dws-certificates` makes them), or --insecure if every user and the network are trusted",
       peer.option, peer.address);

@@ -29,7 +29,7 @@ struct FollowOptions {
   uint32_t poll_ms = 500;
   std::string before_read;  // a command; empty: none
   bool before_read_required = false;
-  std::string proof = "folder";  // what a delta must have; a name of slime::ProofRule
+  std::string proof = "folder";  // the proof that a delta needs: a name of slime::ProofRule
   // The HTTP server of the engine that loads the checkpoint; no URL: no engine is controlled.
   std::string engine_url;
   std::string engine_kind = "auto";  // "sglang", "vllm"; "auto": detected
@@ -57,8 +57,8 @@ struct HostShareOptions {
   uint64_t bytes_max = limits::kHostShareBytesDefault;
 };
 
-// A plain value. Set by the flags; CheckOptions checks it. `listen` is for operators and the members
-// of a group.
+// A plain value. The flags set it; CheckOptions checks it. `listen` is for operators and the
+// members of a group.
 struct ReceiverOptions : DaemonOptions {
   std::string receiver_id;
   std::vector<std::string> senders;  // as CheckPeerAddress accepts
@@ -82,7 +82,7 @@ struct ReceiverOptions : DaemonOptions {
   GroupPlace group;
   FollowOptions follow;
   BroadcastOptions broadcasts;
-  uint32_t gpu_duty_percent = 100;  // of a GPU's time, for work beside the engine's
+  uint32_t gpu_duty_percent = 100;  // of a GPU's time, for work while the engine computes
   ByteSpan gpu_kernels;             // kernel_image.h; empty: engines in host memory only
 
   StaleRule stale() const {
@@ -96,12 +96,12 @@ struct PlainPeer {
   std::string address;
 };
 std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options);
-// The same as text: "--sender 10.0.0.5:7700".
+// Returns the same peers as text: "--sender 10.0.0.5:7700".
 std::vector<std::string> PlainPeerNames(const ReceiverOptions& options);
 // FAILED_PRECONDITION unless --insecure is given; the message says what to do.
 Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer);
 
-// What is mistaken about --commit-policy beside other options; empty: nothing.
+// Returns the mistake in --commit-policy together with other options; empty: none.
 std::string CommitPolicyMistake(const ReceiverOptions& options);
 
 // INVALID_ARGUMENT or FAILED_PRECONDITION names the flag of a wrong option.

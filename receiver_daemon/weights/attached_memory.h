@@ -1,6 +1,6 @@
-// What one engine rank attached: its mapped regions, and which canonical slices they hold where.
-// Shared: everyone who works on the memory holds a reference. So the memory of a rank that vanishes
-// is unmapped only after that work has stopped.
+// The memory that one engine rank attached: its mapped regions, and which canonical slices they
+// hold at which places. Everybody who works on the memory holds a reference to it. So the memory of
+// a rank that vanishes is unmapped only after that work has stopped.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace dws {
 
 // What one engine rank has handed over.
 struct HandedMemory {
-  // The engine rank's connection. First member, so closed last: its close tells the engine that
-  // nobody uses the memory any more.
+  // The engine rank's connection. It is the first member, so it is closed last: its close tells the
+  // engine that nobody uses the memory any longer.
   UniqueFd connection;
   std::vector<MappedRegion> regions;
 };
 
-// The same, with what it holds of one layout.
+// The attached regions together with the slices of one layout that they hold.
 struct AttachedMemory {
   std::shared_ptr<HandedMemory> handed = std::make_shared<HandedMemory>();
   uint32_t engine_rank = 0;

@@ -20,7 +20,7 @@ Result<std::vector<EncodedBlockView>> RawBlocks(const RankLayout::SliceEntry& sl
     const auto elements =
         static_cast<uint32_t>(BlockElements(slice.elements, entry.first_block + i));
     const uint64_t size = elements * element_bytes;
-    DWS_CHECK(size <= bytes.size());  // whoever spooled it knew the layout
+    DWS_CHECK(size <= bytes.size());  // the code that spooled it knew the layout
     blocks.push_back({.mode = BlockMode::kDenseRaw, .nnz = elements, .payload = bytes.first(size)});
     bytes = bytes.subspan(size);
   }

@@ -1,4 +1,5 @@
-// Functions that staging and applying in place share: a frame's blocks, and the old bytes of one.
+// Functions that staging and applying in place share: they return a frame's blocks, and the old
+// bytes of a block.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +17,20 @@
 
 namespace dws {
 
-// The blocks of a frame, checked against its checksum and the slice's number of blocks (a raw frame
-// was checked as it arrived). They are views of `buffer` or of the spool. Errors: DATA_LOSS if the
-// frame is damaged, else Spool::Read's.
+// Returns the blocks of a frame, checked against its checksum and the slice's number of blocks (a
+// raw frame was checked as it arrived). They are views of `buffer` or of the spool. DATA_LOSS: the
+// frame is damaged. Other errors as Spool::Read.
 Result<std::vector<EncodedBlockView>> ReadBlocks(const RankLayout::SliceEntry& slice,
                                                  const SpooledFrame& frame, const Spool& spool,
                                                  std::vector<std::byte>& buffer);
 
-// The bytes of `block` at a place, in slice order: a view of the place if the block is contiguous
-// there, else gathered into `buffer`.
+// Returns the bytes of `block` at a place, in slice order: a view of the place if the block is
+// contiguous there, else gathered into `buffer`.
 ByteSpan OldBlock(const RankLayout::SliceEntry& slice, const SegmentMap& place, uint32_t block,
                   std::vector<std::byte>& buffer);
 
 // Decodes a block of `slice`. A class-split block is decoded against the old bytes at `base`
-// (nullptr: DATA_LOSS for such a block); `buffer` as for OldBlock. Errors: DecodeBlock's.
+// (nullptr: DATA_LOSS for such a block); `buffer` as for OldBlock. Errors as DecodeBlock.
 Status DecodeAgainst(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
                      const SegmentMap* base, uint32_t block, const EncodedBlockView& view,
                      DecodedBlock& decoded, std::vector<std::byte>& buffer);
@@ -42,7 +43,7 @@ struct BlockScratch {
 };
 
 // Calls visit(block number, decoded) for each block of a frame. `base` holds the old elements that
-// class-split blocks need. Errors: those of ReadBlocks, DecodeBlock and `visit`.
+// class-split blocks need. Errors as ReadBlocks and DecodeBlock, and those of `visit`.
 Status ForEachBlock(const RankLayout::SliceEntry& slice, const SpooledFrame& frame,
                     const Spool& spool, const SegmentMap* base, BlockScratch& scratch,
                     const std::function<Status(uint32_t, const DecodedBlock&)>& visit);

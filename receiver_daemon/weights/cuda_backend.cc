@@ -12,7 +12,7 @@ Digest DigestOf(const cuda::KernelDigest& digest) {
   return {.lane0 = digest.lane0, .lane1 = digest.lane1};
 }
 
-// Refers to the backend's DeviceWeights, which outlives it.
+// Refers to the backend's DeviceWeights, which must outlive it.
 class StagedOnDevice final : public StagedFrames {
  public:
   StagedOnDevice(cuda::DeviceWeights& weights, std::vector<Frame> frames, cuda::StagedBlocks blocks)
@@ -33,7 +33,7 @@ class StagedOnDevice final : public StagedFrames {
   cuda::StagedBlocks blocks_;
 };
 
-// A device reports only how many blocks are damaged, not what is wrong with them.
+// A device reports only how many blocks are damaged, not the kind of damage.
 Status DamagedOnDevice(uint32_t failures) {
   return DataLossError("{} blocks of a frame are damaged", failures);
 }

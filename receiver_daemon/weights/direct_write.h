@@ -1,5 +1,5 @@
-// Full tensors on their way straight into the memory of an engine that is not released: knows what
-// was written. Nothing of it is proved before a commit reads it back.
+// Writes full tensors directly into the memory of an engine that is not released, and knows what
+// was written. None of it is proved before a commit reads it back.
 #pragma once
 
 #include <set>
@@ -10,13 +10,13 @@
 
 namespace dws {
 
-// Lifecycle: one per attempt; `weights` outlives it. Threads: safe from any.
+// Lifecycle: one per attempt; `weights` must outlive it. Threads: safe from any.
 class DirectWrite final : public DirectTarget {
  public:
   explicit DirectWrite(const EngineWeights& weights) : weights_(weights) {}
 
   Status Write(TrainerRank rank, const BlockRange& blocks, ByteSpan bytes) override;
-  // What memory has of these is not known any more.
+  // The slices whose contents in memory are no longer known.
   std::set<OwnedSlice> touched() const;
 
  private:

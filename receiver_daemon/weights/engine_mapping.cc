@@ -13,8 +13,8 @@
 namespace dws {
 namespace {
 
-// Whether elements of type `engine` hold those of `canonical` bit for bit: they are of one type, or the
-// engine has plain bytes where its libraries have no such type.
+// Returns whether elements of type `engine` hold those of `canonical` bit for bit: the types are
+// the same, or the engine has plain bytes because its libraries lack the type.
 bool HoldsBits(DType engine, DType canonical) {
   if (engine == canonical) return true;
   const bool raw = engine == DType::kU8 || engine == DType::kU16;
@@ -32,7 +32,7 @@ std::string ToString(const std::vector<ViewRange>& ranges) {
   return text.empty() ? "all" : text;
 }
 
-// The elements that a view says it holds.
+// Returns the elements that a view says it holds.
 Result<std::vector<DimRange>> FindRanges(const EngineView& view, const TensorSpec& spec) {
   std::vector<DimRange> held;
   for (const uint64_t extent : spec.shape) held.push_back({.begin = 0, .end = extent});
@@ -74,11 +74,11 @@ Result<CellBox> FindSlices(const EngineView& view, const TensorSpec& spec,
   return cells;
 }
 
-// The other ranks of the engine hold as many equal parts, at most; stacked tensors have more.
+// The other ranks of the engine hold equal parts, at most so many; stacked tensors have more.
 constexpr uint64_t kEqualPartsMax = 128;
 
-// Where a dimension of `whole` indices has to be cut for a view of `range`, if `known` is not
-// enough.
+// Returns where a dimension of `whole` indices has to be cut for a view of `range`, if `known` is
+// not enough.
 std::vector<uint64_t> BoundariesOf(DimRange range, uint64_t whole, const Cuts* known) {
   const auto is_there = [&](uint64_t at) {
     return at == 0 || at == whole ||
@@ -220,7 +220,7 @@ Status CheckDisjoint(const EngineMapping& mapping) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return std::pair(a.region, a.begin) < std::pair(b.region, b.begin);
   });
-  std::vector<Extent> active;  // those that end after the present begin
+  std::vector<Extent> active;  // extents that end after the beginning of the present one
   for (const Extent& extent : extents) {
     std::erase_if(active, [&](const Extent& other) {
       return other.region != extent.region || other.end <= extent.begin;

@@ -1,5 +1,5 @@
-// Which canonical slices the views of an engine rank hold: the check behind Attach. Pure functions;
-// they know the sizes of regions but touch no memory.
+// Finds the canonical slices that the views of an engine rank hold. Attach checks engines with it.
+// Pure functions; they know the sizes of regions but touch no memory.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct EngineView {
   uint64_t offset_bytes = 0;
 };
 
-// Where one canonical slice is in the engine's regions.
+// The place of one canonical slice in the engine's regions.
 struct MappedSlice {
   OwnedSlice slice;
   uint32_t view = 0;  // index in `view_names`, for messages
@@ -49,7 +49,7 @@ struct MappedRange {
   CellBox cells;
 };
 
-// Where the views of one engine rank hold which slices. A plain value.
+// The slices that the views of one engine rank hold, and their places. A plain value.
 struct EngineMapping {
   std::vector<MappedSlice> slices;  // only those with elements
   std::vector<MappedRange> ranges;
@@ -64,9 +64,9 @@ Result<EngineMapping> MapEngine(const LayoutSet& layouts, std::span<const Engine
                                 std::span<const uint64_t> region_bytes,
                                 std::vector<std::string> excluded);
 
-// The boundaries that `views` need and the layouts lack. Where a view lacks one and may be one of
-// equal parts of a dimension, all parts are asked for at once, because other ranks of the engine
-// will need them. Views that MapEngine refuses for another reason are passed over.
+// Returns the boundaries that `views` need and the layouts lack. If a view lacks one and may be one
+// of equal parts of a dimension, the boundaries of all parts are returned, because other ranks of
+// the engine will need them. Views that MapEngine refuses for another reason are ignored.
 CutWishes MissingCuts(const LayoutSet& layouts, std::span<const EngineView> views);
 
 // What the engine ranks of one receiver must hold together of each tensor that is not excluded.

@@ -39,7 +39,7 @@ class EngineWeights {
   // The highest generation of its ranks. Another generation means another engine.
   Generation generation() const { return generation_; }
 
-  // Which slices these ranks hold.
+  // Returns the slices that these ranks hold.
   EngineShare Share() const;
 
   // The memories, devices first: device work is asynchronous, so callers start it first.
@@ -47,28 +47,29 @@ class EngineWeights {
 
   // How many places hold the slice, over all memories; 0: not held here.
   size_t PlaceCount(TrainerRank rank, RankSlice slice) const;
-  // As MemoryBackend's, of all memories.
+  // Returns the sum of MemoryBackend's UploadTime over all memories.
   Duration UploadTime() const;
-  // Whether no rank holds anything: every tensor is excluded.
+  // Returns whether no rank holds anything: every tensor is excluded.
   bool empty() const;
   bool Holds(TrainerRank rank, RankSlice slice) const { return PlaceCount(rank, slice) > 0; }
-  // The slices of one trainer rank that are held; nullopt: all of them.
+  // Returns the slices of one trainer rank that are held; nullopt: all of them.
   const SliceSelection& Held(TrainerRank rank) const { return held_[rank.value()]; }
 
   // Fills `out` with whole blocks of a slice that is held, in slice order, from `first_block` on.
   // Threads: several at once, for different trainer ranks. INTERNAL: a device fails.
   Status Read(TrainerRank rank, RankSlice slice, uint32_t first_block, MutableByteSpan out) const;
 
-  // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`.
-  // Meaningful only if nobody writes there meanwhile. INTERNAL: a device fails.
+  // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`. The
+  // result has a meaning only if nobody writes there meanwhile. INTERNAL: a device fails.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, std::span<const RankSlice> slices,
                                                 Pace pace, ThreadPool& pool) const;
-  // The same for all slices of one trainer rank, at the pace for a paused engine.
+  // Like the other ComputeStates, for all slices of one trainer rank, at the pace for a paused
+  // engine.
   Result<std::vector<SliceState>> ComputeStates(TrainerRank rank, ThreadPool& pool) const;
 
  private:
   EngineWeights() = default;
-  // Also of a slice without elements: whoever has nothing of it has all of it.
+  // Also true for a slice without elements: an engine that holds nothing of it holds all of it.
   bool HasAllOf(const OwnedSlice& slice) const;
   SliceSelection FindHeld(TrainerRank rank) const;
 

@@ -33,7 +33,7 @@ cuda::Element ElementOf(DType dtype) {
 struct OpenFrame {
   std::vector<std::byte> buffer;
   std::vector<EncodedBlockView> blocks;
-  std::vector<DecodedBlock> inflated;  // blocks that were compressed; `blocks` point into it
+  std::vector<DecodedBlock> inflated;  // decompressed blocks; `blocks` point into them
   cuda::KernelClassTable table;
 };
 
@@ -95,7 +95,8 @@ Status Open(const FrameSet& set, const SpooledFrame& frame, OpenFrame& open) {
   return OkStatus();
 }
 
-// How many items a frame has: one for each block that is not empty, at each of the slice's places.
+// Returns how many items a frame has: one for each block that is not empty, at each of the slice's
+// places.
 size_t ItemCount(const FrameSet& set, const SlicePlaces<cuda::Place>& places, size_t frame_number,
                  const OpenFrame& open) {
   const auto blocks =
@@ -132,7 +133,7 @@ void WriteItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places, siz
   DWS_CHECK(item == items.data() + items.size());
 }
 
-// Frames whose compressed blocks are inflated together.
+// Frames whose compressed blocks are decompressed together.
 struct FrameBatch {
   const FrameSet& set;
   const SlicePlaces<cuda::Place>& places;

@@ -23,8 +23,8 @@ struct FrameResults {
 FrameResults NumberResults(const FrameSet& set, const SlicePlaces<cuda::Place>& places);
 
 // Reads the frames of `set` whose slices `places` hold, some frames at a time, and passes their
-// blocks to `add`; an item's group is its frame's number. A damaged frame is left out; its error
-// (DATA_LOSS, UNIMPLEMENTED) goes to `statuses`, by frame. Errors are those of `add`.
+// blocks to `add`; an item's group is its frame's number. A damaged frame is left out, and its
+// error (DATA_LOSS, UNIMPLEMENTED) goes to `statuses`, by frame. Returns errors of `add`.
 Status ForEachFrameItems(const FrameSet& set, const SlicePlaces<cuda::Place>& places,
                          const FrameResults& results, ThreadPool& pool, std::span<Status> statuses,
                          const std::function<Status(std::span<const cuda::StageItem>)>& add);

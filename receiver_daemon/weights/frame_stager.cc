@@ -1,8 +1,8 @@
 // Each block is decoded, and its changed elements located in memory, before the previous block is
 // staged. While the previous block's values and digests are computed, the words of this block are
-// prefetched. Blocks that are staged whole are staged at once: nothing of them can be prefetched,
-// and their decoded changes would push the next block's out of the cache. The old words are read at each place, not once for all copies: this proves that each
-// copy ends as predicted.
+// prefetched. A block that is staged as a whole is staged at once: nothing of it can be prefetched,
+// and its decoded changes would push those of the next block out of the cache. The old words are
+// read at each place, not once for all copies: this proves that each copy ends as predicted.
 #include "receiver_daemon/weights/frame_stager.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ bool ListsChanges(BlockMode mode) {
   return mode != BlockMode::kEmpty && mode != BlockMode::kDenseRaw && mode != BlockMode::kDenseZstd;
 }
 
-// Whether `change_count` changes of a block are staged as elements: if that takes no more bytes
-// than the whole block.
+// Returns whether `change_count` changes of a block are staged as elements, because that takes no
+// more bytes than the whole block.
 bool IsSparse(const RankLayout::SliceEntry& slice, uint32_t block, uint64_t change_count) {
   const uint32_t element_bytes = ElementBytes(slice.dtype);
   return StagedWrites::ElementsBytes(element_bytes, change_count) <=

@@ -1,6 +1,7 @@
 // Verifies and stages one fetched frame of a delta, for one worker: makes staged writes and
-// predicted digests. Reads only what it needs of the engine's memory, in place: for a sparse block
-// the words that change, for a class-split block once the whole block. Never writes there.
+// predicted digests. Reads only the parts of the engine's memory that it needs, in place: for a
+// sparse block the words that change, for a class-split block the whole block, once. Never writes
+// there.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,7 @@ class FrameStager {
  private:
   // The changed elements of a block at one place.
   struct Located {
-    bool by_words = false;  // else the whole block is read
+    bool by_words = false;  // otherwise the whole block is read
     std::byte* memory = nullptr;
     std::span<const uint32_t> offsets;
 
@@ -64,7 +65,7 @@ class FrameStager {
   struct OpenRun {
     StagedWrites::Room room;
     std::byte* base = nullptr;
-    uint64_t expected = 0;  // upper bound of the elements that are still to come
+    uint64_t expected = 0;  // upper bound of the number of elements to come
   };
   // The frame that is being staged.
   struct Frame {
@@ -84,7 +85,7 @@ class FrameStager {
   void StageWords(const Frame& frame, size_t place, const PlannedBlock& planned,
                   const Located& located, const Located& next);
   void StageWhole(const Frame& frame, size_t place, const PlannedBlock& planned);
-  // Room for `located`; nullptr when there is no budget for it.
+  // Returns room for `located`; nullptr: the budget has none.
   OpenRun* RoomFor(size_t place, uint32_t element_bytes, const Located& located);
 
   StagingBudget& budget_;

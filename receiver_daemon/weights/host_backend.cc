@@ -51,7 +51,7 @@ class StagedOnHost final : public StagedFrames {
         if (kept[i] == 0 || parts_[i].run_count == 0) continue;
         writes_.AppendRuns(parts_[i].stager->writes(), parts_[i].first_run, parts_[i].run_count);
       }
-      // The list stays in the memory that was reserved, which is what the budget counts.
+      // The list stays in the memory that was reserved: the budget counts that memory.
       DWS_CHECK(writes_.run_count() <= runs);
       for (FrameStager& stager : stagers_) writes_.TakeMemory(stager.TakeWrites());
     }

@@ -10,8 +10,8 @@ namespace dws {
 
 namespace {
 
-// A grid of many slices is declared in few bytes: before memory for all of its slices is taken,
-// there must be as many that ranks own.
+// A grid of many slices can be declared in few bytes. So before memory for all of its slices is
+// allocated, ranks must own as many slices.
 Status CheckOwned(const std::vector<std::shared_ptr<const RankLayout>>& ranks) {
   std::map<std::string_view, std::pair<const TensorSpec*, uint64_t>> owned;
   for (const auto& layout : ranks) {

@@ -1,5 +1,5 @@
-// What all trainer ranks own together: every canonical tensor once, and for each of its slices the
-// trainer rank and the rank slice that own it.
+// Everything that all trainer ranks own together: every canonical tensor once, and for each of its
+// slices the trainer rank and the rank slice that own it.
 #pragma once
 
 #include <cstdint>
@@ -47,11 +47,11 @@ class LayoutSet {
   // "slice 2 of tensor 'embed' (...)" for a slice as EngineShare numbers them.
   std::string SliceName(size_t slice) const;
 
-  // Whether `target` has exactly these layouts.
+  // Returns whether `target` has exactly these layouts.
   bool Fits(const SyncTarget& target) const;
   // With these boundaries as well. Errors: as dws::Refined.
   Result<std::shared_ptr<const LayoutSet>> Refined(const CutWishes& cuts) const;
-  // Whether both have as many ranks, with equal layouts.
+  // Returns whether both have the same number of ranks, with equal layouts.
   bool SameAs(const LayoutSet& other) const;
 
  private:

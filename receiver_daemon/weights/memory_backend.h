@@ -36,12 +36,14 @@ struct FrameSet {
   const Spool& spool;
 };
 
-// The result of staging in one memory. Used only with the backend that made it, which outlives it.
+// The result of staging in one memory. Used only with the backend that made it, which must outlive
+// it.
 class StagedFrames {
  public:
   struct Frame {
-    Status status;                    // DATA_LOSS or another decoder error: the frame is damaged
-    std::vector<Digest> differences;  // by place: what it adds to the digest; empty: not held here
+    Status status;  // DATA_LOSS or another decoder error: the frame is damaged
+    // By place: the difference that it adds to the digest; empty: not held here.
+    std::vector<Digest> differences;
   };
 
   virtual ~StagedFrames() = default;
@@ -71,8 +73,8 @@ class MemoryBackend {
   // How many places in this memory hold the slice.
   virtual size_t PlaceCount(TrainerRank rank, RankSlice slice) const = 0;
 
-  // The digests of all places that hold `slices`, by slice and place. Meaningful only if nobody
-  // writes there meanwhile. INTERNAL: the device fails.
+  // Returns the digests of all places that hold `slices`, by slice and place. They have a meaning
+  // only if nobody writes there meanwhile. INTERNAL: the device fails.
   virtual Result<std::vector<std::vector<Digest>>> Digests(const RankLayout& layout,
                                                            TrainerRank rank,
                                                            std::span<const RankSlice> slices,
@@ -83,22 +85,22 @@ class MemoryBackend {
   virtual Status Read(const RankLayout& layout, TrainerRank rank, RankSlice slice,
                       uint32_t first_block, MutableByteSpan out) = 0;
 
-  // Charges what it keeps to `budget`. Once that is exceeded, no write is kept; digests are still
-  // predicted. Damaged frames are reported in the result. INTERNAL: the device fails.
+  // Counts the memory that it keeps in `budget`. Once that is exceeded, no write is kept; digests
+  // are still predicted. Damaged frames are reported in the result. INTERNAL: the device fails.
   // RESOURCE_EXHAUSTED: it has no memory.
   virtual Result<std::unique_ptr<StagedFrames>> Stage(const FrameSet& set, StagingBudget& budget,
                                                       ThreadPool& pool) = 0;
 
-  // Begins to write everything in `parts`, which this backend staged and which are sealed.
-  // Synchronize waits for the end. Allocates nothing.
+  // Begins to write everything in `parts`, which this backend staged and which are sealed. Call
+  // Synchronize to wait for the end. Allocates nothing.
   virtual Status Scatter(std::span<const StagedFrames* const> parts, ThreadPool& pool) = 0;
 
-  // Applies accepted frames directly to memory. After an error any part of them may be applied.
+  // Applies accepted frames directly to memory. After an error some of them may be applied.
   // DATA_LOSS, UNAVAILABLE: the spool lost bytes.
   virtual Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) = 0;
 
   // Writes whole blocks of a slice, in slice order, to all of its places; they are visible to every
-  // later reader. After an error any part of them may be written. INTERNAL, RESOURCE_EXHAUSTED: the
+  // later reader. After an error some of them may be written. INTERNAL, RESOURCE_EXHAUSTED: the
   // device fails, or has no memory.
   virtual Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
                            ByteSpan bytes) = 0;

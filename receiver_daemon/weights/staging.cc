@@ -43,7 +43,7 @@ Status CheckPlaces(const std::string& name, const SliceDelta& delta, const Slice
   return OkStatus();
 }
 
-// Whether a frame that was staged is the one that the manifest has.
+// Returns whether a staged frame is the frame that the manifest has.
 bool Fits(const SpooledFrame& staged, const SliceDelta& delta, const FrameEntry& entry) {
   return staged.entry.first_block == entry.first_block &&
          staged.entry.block_count == entry.block_count &&
@@ -190,7 +190,7 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
   std::vector<BlockScratch> scratch(pool.worker_count());
   pool.ParallelFor(frames.size(), [&](size_t index, size_t worker) {
     const RankLayout::SliceEntry& slice = layout.slice(frames[index].slice);
-    // A file may have lost what was written to it.
+    // A file may have lost bytes that were written to it.
     if (frames[index].arrived.has_value() && !spool.on_disk()) {
       digests[index] = *frames[index].arrived;
       return;

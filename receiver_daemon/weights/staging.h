@@ -26,7 +26,7 @@
 
 namespace dws {
 
-// A slice whose change cannot be applied, and why. It needs its full tensor.
+// A slice whose change cannot be applied, and the reason. It needs its full tensor.
 struct RejectedSlice {
   RankSlice slice;
   Status reason;
@@ -36,7 +36,7 @@ struct RejectedSlice {
 // EngineWeights::memory().
 using StagedParts = std::vector<std::unique_ptr<StagedFrames>>;
 
-// A delta that is staged. Refers to the memories of its EngineWeights, which outlives it.
+// A staged delta. Refers to the memories of its EngineWeights, which must outlive it.
 struct StagedDelta {
   std::vector<RejectedSlice> rejected;  // ascending; `groups` has none of their writes
   std::vector<StagedParts> groups;      // sealed
@@ -57,19 +57,19 @@ class DeltaStager {
   // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are those
   // of a device (MemoryBackend::Stage).
   Status Add(std::span<const SpooledFrame> frames, const Spool& spool);
-  // Whether this frame was added.
+  // Returns whether this frame was added.
   bool Added(RankSlice slice, const FrameEntry& entry) const {
     return added_.contains({slice, entry.first_block});
   }
   // The slices of the manifest that the engine holds and of which frames are to be added still.
   std::vector<RankSlice> Lacking(const DeltaManifest& manifest) const;
-  // Whether the cap was exceeded: nothing more is kept.
+  // Returns whether the cap was exceeded: then nothing more is kept.
   bool passed() const { return budget_.passed(); }
 
-  // Admits the changes in `manifest` to the slices that the engine holds. `live`: the tracked states
-  // of all slices of the rank. A slice is rejected if its live digest is not the delta's base, one of
-  // its frames is damaged or is not the manifest's, or the predicted digest is not the manifest's.
-  // Errors as Add's.
+  // Admits the changes in `manifest` to the slices that the engine holds. `live`: the tracked
+  // states of all slices of the rank. A slice is rejected if its live digest is not the delta's
+  // base, one of its frames is damaged or is not the manifest's, or the predicted digest is not the
+  // manifest's. Errors as Add.
   Result<StagedDelta> Finish(const DeltaManifest& manifest, std::span<const SliceState> live);
 
  private:
@@ -80,13 +80,13 @@ class DeltaStager {
   };
   struct Place {
     size_t group = 0;
-    size_t frame = 0;  // in it
+    size_t frame = 0;  // in that group
   };
   Status CheckSlice(const SliceDelta& delta, const SliceState& live,
                     std::span<const Place> places) const;
   Status CheckFrames(const std::string& name, const SliceDelta& delta,
                      std::span<const Place> places) const;
-  // False: a device has no memory for it.
+  // Returns false if a device has no memory for it.
   Result<bool> Seal(StagedDelta& staged);
 
   const EngineWeights& weights_;
@@ -97,7 +97,8 @@ class DeltaStager {
   std::set<std::pair<RankSlice, uint32_t>> added_;  // slices, and the first blocks of their frames
 };
 
-// The same when all of it is there: `frames` are all frames of the object that are wanted.
+// Stages a delta that has arrived completely: `frames` are all frames of the object that are
+// wanted.
 Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
                                const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
                                const Spool& spool, std::span<const SliceState> live,
@@ -116,9 +117,8 @@ Status VerifyFull(const RankLayout& layout, std::span<const RankSlice> slices,
                   std::span<const SpooledFrame> frames, const Spool& spool,
                   std::span<const Digest> expected, ThreadPool& pool);
 
-// Applies frames that DeltaStager or VerifyFull accepted, directly to memory. After an error any
-// part of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes. INTERNAL: a device
-// fails.
+// Applies frames that DeltaStager or VerifyFull accepted, directly to memory. After an error some
+// of them may be applied. DATA_LOSS, UNAVAILABLE: the spool lost bytes. INTERNAL: a device fails.
 Status ApplyFramesInPlace(const EngineWeights& weights, TrainerRank rank,
                           std::span<const SpooledFrame> frames, const Spool& spool,
                           ThreadPool& pool);

@@ -43,8 +43,8 @@ void DriftWatch::VerifyNext() {
   busy_ = !waits && !verifies_.empty();
 }
 
-// Not while an operator's verification reads the same, nor while the engine is paused, nor of an
-// engine that holds nothing.
+// The scrub does not run while an operator's verification reads the same memory, while the engine
+// is paused, or if the engine holds nothing.
 bool DriftWatch::ScrubApplies() const {
   return verifies_.empty() && engine_.runs() && !engine_.weights()->empty();
 }
@@ -53,7 +53,8 @@ std::optional<Duration> DriftWatch::UntilDue() const {
   return ScrubApplies() ? scrub_.UntilDue(parts_.clock.Now()) : std::nullopt;
 }
 
-// The digests kept since the commit are compared: no sender is asked, none needs to be there.
+// Compares the digests that were kept since the commit: no sender is asked, so none need be
+// connected.
 void DriftWatch::ScrubNext() {
   if (!ScrubApplies()) return;
   const TimePoint now = parts_.clock.Now();
@@ -133,7 +134,8 @@ Status DriftWatch::CompareBatch(const SliceBatch& batch, const std::vector<Diges
   for (size_t i = 0; i < found.size(); ++i) {
     const RankSlice slice = batch.slices[i];
     SliceState& known = engine_.mutable_live().ranks[batch.rank.value()].slices[slice.value()];
-    // What matches the digests of the commit was not known to differ from what is described now.
+    // A slice that matches the digests of the commit was not known to differ from the description
+    // until now.
     const bool news =
         found[i] != known ||
         found[i].Matches(engine_.live().ranks[batch.rank.value()].published[slice.value()]);

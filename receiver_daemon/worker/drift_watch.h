@@ -25,7 +25,7 @@
 
 namespace dws {
 
-// Lifecycle: as long as the worker. Threads: the worker's.
+// Lifecycle: lives as long as the worker. Threads: the worker's.
 class DriftWatch {
  public:
   struct Parts {
@@ -45,22 +45,22 @@ class DriftWatch {
         verify_batch_bytes_(verify_batch_bytes),
         scrub_(scrub) {}
 
-  // Reads a batch of what is due. True: there is new drift, for the next round to repair.
+  // Reads the next due batch. Returns true if there is new drift, for the next round to repair.
   bool Look();
-  // There is more to read, although nothing has changed.
+  // Returns whether there is more to read, although nothing has changed.
   bool busy() const { return busy_; }
   // How long until the scrub has something to read; nullopt: not before something changes.
   std::optional<Duration> UntilDue() const;
 
-  // For a resync: reads everything, unless that was done for this one. What differs is drift.
-  // CANCELLED: the receiver is stopping. Errors of EngineWeights::ComputeStates.
+  // For a resync: reads everything, unless that was done for this task already. Slices that differ
+  // are drift. CANCELLED: the receiver is stopping. Other errors as EngineWeights::ComputeStates.
   Status ReadForResync(OperatorTask& task);
   bool read_for_resync() const;
   void EndResync();
 
   void EndVerifies(const Status& reason);
-  // The engine's memory is released: nothing here keeps it but verifications, which the next Look
-  // ends.
+  // The engine's memory is released: only verifications still keep it here, and the next Look ends
+  // those.
   void Forget();
   // A version number may have other digests than before.
   void ForgetDescriptions() { described_ = {}; }
@@ -69,9 +69,10 @@ class DriftWatch {
   struct ActiveVerify {
     OperatorTaskPtr task;
     Verification reading;
-    bool described = true;  // by the senders, all of it so far
+    bool described = true;  // true if the senders have described everything so far
   };
-  // What the senders describe for the version memory has; none: a rank whose sender cannot say.
+  // The senders' description of the version that memory has; none for a rank whose sender cannot
+  // describe it.
   struct Described {
     std::optional<VersionAt> at;
     std::map<TrainerRank, std::optional<std::vector<Digest>>> ranks;
@@ -83,7 +84,8 @@ class DriftWatch {
   bool ScrubApplies() const;
   void ScrubNext();
   Status ReadAll(OperatorTask& task);
-  // Reads a batch; `task` reports what is not as `expected`, and that is drift found by `source`.
+  // Reads a batch. Slices that are not as `expected` are reported by `task`, and are drift that
+  // `source` found.
   Status CompareBatch(const SliceBatch& batch, const std::vector<Digest>& expected,
                       OperatorTask& task, uint64_t MismatchCounts::*source);
   const std::vector<Digest>& Published(TrainerRank rank, bool& described);
@@ -95,7 +97,7 @@ class DriftWatch {
   Scrub scrub_;
   std::vector<ActiveVerify> verifies_;
   Described described_;
-  EngineWeightsPtr resync_read_;  // whose memory a resync has read
+  EngineWeightsPtr resync_read_;  // the memory that a resync has read
   bool busy_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Orders are carried out in the order in which they came, each to its end: what the group hears of
-// one is true when it hears it. Between two orders the driver holds at most one staged version and
+// Orders are carried out one after another, in the order in which they came, so every report to the
+// group is true when it arrives. Between two orders the driver holds at most one staged version and
 // one that is written and not released.
 #include "receiver_daemon/worker/group_driver.h"
 
@@ -20,7 +20,7 @@ Status GroupDriver::Round() {
   TellEngine();  // not only once all memory has been read
   if (attached) attached = engine_.Read();
   TellDrain();
-  LookAtBoundary();  // before a newer target takes the place of what is held
+  LookAtBoundary();  // before a newer target replaces the held version
   std::optional<SyncTarget> target;
   if (!parts_.desk.draining()) target = parts_.subscription.Target();
   parts_.group.OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
@@ -37,14 +37,14 @@ Status GroupDriver::Round() {
   return status;
 }
 
-// Boundaries do not wait for the next round, unless a commit has begun in one: that goes on.
+// Boundaries do not wait for the next round, unless a commit has begun in one: that commit goes on.
 void GroupDriver::AfterRound(const Status& round) {
   if (round.ok()) return;  // it has paused for drift already
   const CommitGroup::Hold hold = parts_.group.hold();
   if (!committing_.has_value() || committing_ != hold.round) Settle();
 }
 
-// What is held may be so for long.
+// A version may be held for long.
 void GroupDriver::TellDrain() {
   if (!parts_.desk.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
   work_.staged->drain_told = true;
@@ -79,8 +79,8 @@ void GroupDriver::TellEngine() {
   parts_.group.OnEngine(generation, engine_.weights()->Share(), engine_.weights()->layouts_ptr());
 }
 
-// The leader's next round repairs it. Until then the engine rank is paused, however long that
-// takes.
+// The leader's next round repairs the drift. Until then the engine rank is paused, however long
+// that takes.
 Status GroupDriver::TellDrift() {
   if (!engine_.live().drifted || work_.drifts_told == engine_.drifts()) return OkStatus();
   if (engine_.released()) {
@@ -132,7 +132,7 @@ void GroupDriver::ObeyGroup() {
       std::visit([this](const auto& one) { Obey(one); }, order);
     }
     if (!orders.empty()) continue;
-    LookAtBoundary();  // the round before may have ended just now, and staging takes long
+    LookAtBoundary();  // the round before may have just ended, and staging takes long
     if (!Stage()) return;
   }
 }
@@ -171,7 +171,7 @@ bool GroupDriver::Stage() {
                                  "version {} is not offered to this member: {}", at.version.value(),
                                  parts_.subscription.MissingTarget()));
   DWS_KILLPOINT("group.stage.after_staged");
-  // Given up meanwhile: the next order replaces it.
+  // The round was given up meanwhile: the next order replaces it.
   if (!parts_.group.Wants(order)) {
     board_.SetStage("idle", std::nullopt);
     return true;
@@ -198,7 +198,8 @@ bool GroupDriver::Stage() {
 
 Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget& target,
                                       bool resync) {
-  // Also where drift keeps the group from counting on it: nothing goes back inside a stream.
+  // This also holds if drift keeps the group from counting on the version: versions never go back
+  // inside a stream.
   const std::optional<WeightVersion> has = VersionIn(engine_.live().at, target.stream);
   if (has.has_value() && *has > target.version) {
     return FailedPreconditionError("version {} is committed, {} is below it", has->value(),
@@ -206,7 +207,7 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
   }
   Way way = Way::kDelta;
   if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
-  // By value: spools keep it.
+  // Captured by value, because spools keep it.
   const auto wanted = [this, order] { return parts_.group.Wants(order); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
   if (!engine_.IsCurrent()) {
@@ -356,8 +357,8 @@ void GroupDriver::Show() {
     reason = "its commit group brings all members to one version";
   } else if (reason.empty()) {
     reason = fmt::format(
-        "its commit group's leader releases it; what that waits for is in the status "
-        "of the receiver at {}",
+        "its commit group's leader releases it; the status of the receiver at {} says what it is "
+        "waiting for",
         parts_.group.place().leader_address);
   }
   board_.SetReadiness(false, "the engine is paused: " + reason);

@@ -1,7 +1,7 @@
-// Drives an engine rank as a member of a commit group (protocol.md §6): carries out what
-// CommitGroup orders, and reports to it what becomes of that and of the engine. On its own it
-// commits nothing and releases nothing; what it does unasked is prove which version memory has, and
-// pause for drift.
+// Drives an engine rank as a member of a commit group (protocol.md §6): carries out CommitGroup's
+// orders, and reports to it the results and the state of the engine. On its own it commits nothing
+// and releases nothing; without an order it only proves which version memory has, and pauses for
+// drift.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace dws {
 
-// Lifecycle: as long as the worker.
+// Lifecycle: lives as long as the worker.
 class GroupDriver final : public VersionDriver {
  public:
   struct Parts {
@@ -45,7 +45,8 @@ class GroupDriver final : public VersionDriver {
   bool has_orders() const override { return parts_.group.has_orders(); }
   void DropPrepared() override { work_.staged.reset(); }
   void BeforeForget() override { TellEngine(); }
-  // Not before the ledger has: a decision that is still recorded binds the group.
+  // Called after the ledger has forgotten the stream: a decision that is still recorded binds the
+  // group.
   void AfterForget(const StreamId& stream) override { parts_.group.OnForget(stream); }
 
  private:
@@ -57,10 +58,10 @@ class GroupDriver final : public VersionDriver {
     GroupNonce round;
     Prepared prepared;
     uint64_t drifts = 0;  // found until then
-    bool resync = false;  // as an operator's resync wants it
+    bool resync = false;  // true if an operator's resync wants it
     bool drain_told = false;
   };
-  // What is under way between two orders, of one engine.
+  // The work in progress between two orders, for one engine.
   struct Work {
     std::optional<Generation> told;  // the engine that the group has heard of
     std::optional<ToStage> to_stage;
@@ -75,7 +76,7 @@ class GroupDriver final : public VersionDriver {
   void TellEngine();
   Status TellDrift();
   void TellDrain();
-  // Of the leader: has a held round committed at a boundary.
+  // On the leader: lets a held round commit at a boundary.
   void LookAtBoundary();
   void Settle();
   Status Adopt(const SyncTarget& target);
@@ -101,7 +102,7 @@ class GroupDriver final : public VersionDriver {
   LiveEngine& engine_;
   WorkerBoard& board_;
   Work work_;
-  std::optional<GroupNonce> committing_;  // the round that a boundary let go on
+  std::optional<GroupNonce> committing_;  // the round that was allowed to commit at a boundary
 };
 
 }  // namespace dws

@@ -1,6 +1,7 @@
-// Memory is read in full when an engine attaches, and after a commit that failed in the middle:
-// nothing else says which version it is. From then on it is known, because only commits write to it, and
-// full tensors for memory of no version (MayWriteNow): what these touch is unknown until a commit.
+// Memory is read in full when an engine attaches, and after a commit that failed half-way: nothing
+// else says which version it has. From then on the version is known, because memory is written only
+// by commits, and by full tensors that arrive for memory without a version (MayWriteNow). What
+// those write is unknown until a commit.
 #include "receiver_daemon/worker/live_engine.h"
 
 #include <algorithm>
@@ -25,7 +26,8 @@ bool LiveEngine::Attach() {
   }
   const bool same = weights_ != nullptr && weights_->generation() == engine->generation;
   if (same && weights_->layouts().SameAs(*engine->layouts)) return true;
-  // What is known to be wrong stays so: it must not compute with it while all is read again.
+  // A slice that is known to be wrong stays wrong: the engine must not compute with it while
+  // everything is read again.
   if (same && live_.drifted && MayCommit(*live_.at)) static_cast<void>(Pause());
   const std::optional<VersionAt> before = same && live_.proved() ? live_.at : std::nullopt;
   Forget();
@@ -68,8 +70,8 @@ bool LiveEngine::Read() {
   return true;
 }
 
-// A version that is known to be whole is not given up before senders offer versions by the other
-// cuts, nor while some of them have not made theirs: each change costs a reading of all memory.
+// A version that is known to be complete is not given up before senders offer versions with the new
+// cuts, nor while some senders have not made theirs: each change costs a reading of all memory.
 bool LiveEngine::MayFollow(const LayoutSet& layouts) const {
   const bool keeps = weights_ != nullptr && live_.at.has_value() &&
                      live_.at->stream == parts_.subscription.stream() &&
@@ -169,7 +171,7 @@ bool LiveEngine::AllRun() const {
   });
 }
 
-// A commit group may choose another version, by what its other members have.
+// A commit group may choose another version, depending on what its other members have.
 bool LiveEngine::MayWriteNow() const {
   DWS_CHECK(engine_.has_value());
   const auto is_paused = [](const auto& lease) {

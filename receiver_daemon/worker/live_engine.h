@@ -1,5 +1,5 @@
-// The engine that is attached, as the worker knows it: its memory, which version that is known to
-// be, and the lease by which it is paused and resumed.
+// The worker's view of the attached engine: its memory, the version that memory is known to have,
+// and the lease by which the engine is paused and resumed.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace dws {
 
-// Lifecycle: as long as the worker. Threads: the worker's.
+// Lifecycle: lives as long as the worker. Threads: the worker's.
 class LiveEngine {
  public:
   struct Parts {
@@ -28,7 +28,7 @@ class LiveEngine {
     const Clock& clock;
     WorkerBoard& board;
     Pulse* pulse;  // waits while engine ranks are waited for; may be null
-    // Called before memory is released: whoever holds something of it drops that.
+    // Called before memory is released: every part that holds something of it drops that.
     std::function<void()> on_forget;
     // Called when a version number turned out to be published with other weights.
     std::function<void()> on_renumbered;
@@ -36,15 +36,16 @@ class LiveEngine {
   struct Options {
     Duration pause_timeout;
     CudaOptions cuda;
-    // Whether an engine whose memory is proved may run; in a commit group only once it is released.
+    // Returns whether an engine whose memory is proved may run; in a commit group only after it is
+    // released.
     bool runs_when_proved = true;
   };
   LiveEngine(Parts parts, const Options& options) : parts_(std::move(parts)), options_(options) {}
 
-  // Looks at what is attached: another engine than before is mapped, and its memory is not known.
-  // The same engine by other cuts is mapped again; which version it has stays known, if the senders
-  // say so by the digests of the new slices.
-  // False: there is none, and nothing is known of one any more.
+  // Looks at the attached engine. A new engine is mapped, and its memory is not known. The same
+  // engine with other cuts is mapped again; its version stays known if the senders confirm it by
+  // the digests of the new slices. Returns false if no engine is attached; then nothing about the
+  // earlier one is kept.
   bool Attach();
   // Reads all memory, unless it is known. False: it cannot be read, and its registration has ended.
   // Requires that an engine is attached.
@@ -60,27 +61,28 @@ class LiveEngine {
   // Since when all of its memory was read; requires that it is known.
   TimePoint known_since() const { return known_since_; }
   LiveState& mutable_live() { return live_; }
-  // Whether `weights` is still what is attached.
+  // Returns whether `weights` is still the attached memory.
   bool IsCurrent() const;
   // Requires that an engine is attached.
   LeaseControl Control() const;
   Status Pause() const { return Control().Pause(options_.pause_timeout); }
-  // Whether all its ranks would stop for a commit of `target` now. Requires that an engine is
-  // attached.
+  // Returns whether all its ranks would stop for a commit of `target` now. Requires that an engine
+  // is attached.
   bool MayCommit(const VersionAt& target) const;
-  // Whether it says itself when it lets versions be committed. Requires that an engine is attached.
+  // Returns whether the engine itself says when it lets versions be committed. Requires that an
+  // engine is attached.
   bool Asks() const;
-  // Whether its memory may be written before a commit: it is no version, and no rank executes, nor
-  // will before it is released. Requires that an engine is attached.
+  // Returns whether its memory may be written before a commit: it has no version, and no rank
+  // executes or will execute before the engine is released. Requires that an engine is attached.
   bool MayWriteNow() const;
-  // Whether it may compute now: it has a version, and neither a commit group nor drift has it
-  // paused.
+  // Returns whether it may compute now: it has a version, and neither a commit group nor drift
+  // keeps it paused.
   bool runs() const {
     return live_.at.has_value() && !paused_for_drift_ && (options_.runs_when_proved || released_);
   }
 
-  // "the engine is paused", or "the engine runs with weights of its own": of one whose memory is not
-  // proved to be a version. Requires that an engine is attached.
+  // Returns "the engine is paused", or "the engine runs with weights of its own", for an engine
+  // whose memory is not proved to be a version. Requires that an engine is attached.
   std::string Unproved() const;
 
   // Shows `live` to senders and operators.
@@ -89,25 +91,25 @@ class LiveEngine {
   void SetReleased(bool released) { released_ = released; }
   bool released() const { return released_; }
 
-  // A number of one stream that was used twice: memory has a version of that number, and not the
-  // one that is published under it now. What is published counts: the rest is drift. Errors of
-  // Preparer::Describe.
+  // Checks for a number of one stream that was used twice: memory has a version with that number,
+  // but another version is published under it now. The published one counts, so all differences are
+  // drift. Errors as Preparer::Describe.
   Status CheckNumber(const SyncTarget& target);
   void CountDrift(uint64_t MismatchCounts::*source, uint64_t slices = 1);
   uint64_t drifts() const { return drifts_; }  // how often drift was found
   std::string DriftReason() const;             // requires live().drifted
-  // Of drift that is not repaired, because of `cause`.
+  // Pauses the engine for drift that is not repaired, because of `cause`.
   void PauseForDrift(const Status& cause);
   bool paused_for_drift() const { return paused_for_drift_; }
   // It runs again.
   void OnResumed();
 
  private:
-  // Whether the engine may be mapped by `layouts` now.
+  // Returns whether the engine may be mapped by `layouts` now.
   bool MayFollow(const LayoutSet& layouts) const;
-  // Has the attached ranks mapped by `layouts`, or ended.
+  // Maps the attached ranks by `layouts`, or ends them.
   void Follow(const LayoutSetPtr& layouts);
-  bool AllRun() const;  // as their leases have it
+  bool AllRun() const;  // according to their leases
   enum class Proof : uint8_t { kSame, kDiffers, kUnknown };
   // Memory was `before` by other cuts, and was read again by the present ones: what the senders say
   // to that by the digests of `before`. Requires that memory is known.

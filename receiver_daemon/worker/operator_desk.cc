@@ -72,9 +72,10 @@ Result<OperatorTaskPtr> OperatorDesk::Resync(bool full) {
     }
     if (resync_ != nullptr && full && !resync_->full()) {
       return FailedPreconditionError(
-          "a resync of what differs is under way: ask for the full one when it has ended");
+          "a resync of the slices that differ is in progress: ask for the full one when it has "
+          "ended");
     }
-    // Two operators who ask for the same resync follow one task.
+    // If two operators ask for the same resync, both follow one task.
     if (resync_ == nullptr) resync_ = std::make_shared<OperatorTask>(full);
     task = resync_;
   }

@@ -21,7 +21,7 @@
 
 namespace dws {
 
-// A slice whose live memory is not what was published.
+// A slice whose live memory differs from what was published.
 struct SliceMismatch {
   std::string tensor;
   TrainerRank rank;
@@ -31,7 +31,7 @@ struct SliceMismatch {
   std::optional<Digest> found;  // none: copies in the engine differ from each other
 };
 
-// How far an operator's request has come.
+// The progress of an operator's request.
 struct TaskProgress {
   std::string step;  // in words
   uint64_t done_bytes = 0;
@@ -50,14 +50,14 @@ class OperatorTask {
 
   // The caller's side.
   void Cancel() { cancelled_.store(true); }
-  // Waits until it has ended, `timeout` at most; the outcome, if it has.
+  // Waits until it has ended, at most for `timeout`. Returns the outcome if it has ended.
   std::optional<Status> Await(Duration timeout);
   TaskProgress progress() const;
 
   // The worker's side.
   bool cancelled() const { return cancelled_.load(); }
   void Update(const std::function<void(TaskProgress&)>& change);
-  void End(const Status& outcome);  // again: nothing
+  void End(const Status& outcome);  // a second call does nothing
 
  private:
   const bool full_;
@@ -86,8 +86,8 @@ class OperatorDesk {
   // The caller's side. UNAVAILABLE: the receiver is stopping.
   // RESOURCE_EXHAUSTED: too many wait already.
   Result<OperatorTaskPtr> Verify();
-  // One at a time: while it is under way, another asks for the same and gets the same.
-  // FAILED_PRECONDITION: what is under way is less than what is asked for.
+  // Only one runs at a time: if the same is asked for meanwhile, the running task is returned.
+  // FAILED_PRECONDITION: the running task is less than what is asked for.
   Result<OperatorTaskPtr> Resync(bool full);
   Result<OperatorTaskPtr> Forget(const StreamId& stream);
   // Stays until it is changed.
@@ -97,12 +97,12 @@ class OperatorDesk {
   DrainStage drain() const;
 
   // The worker's side.
-  std::vector<OperatorTaskPtr> TakeVerifies();  // those that came since the last call
+  std::vector<OperatorTaskPtr> TakeVerifies();  // the requests that came since the last call
   std::vector<ForgetTask> TakeForgets();        // the same
   OperatorTaskPtr resync() const;               // null: none
   void EndResync(const Status& outcome);
   bool draining() const;
-  // Whether somebody waits for the worker.
+  // Returns whether somebody waits for the worker.
   bool has_orders() const;
   void SetDrained(bool drained);  // the worker does or does not commit from now on
   // Ends everything, and all that comes later.

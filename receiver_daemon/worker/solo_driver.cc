@@ -1,6 +1,6 @@
-// Each round is one straight line: NextStep decides what to do from what is known of memory,
-// senders and operators. All that is kept between two rounds is a version that is staged for an
-// engine that has not asked for it yet, or that the commit policy holds back.
+// Each round is one straight line: NextStep decides what to do from what is known about memory,
+// senders and operators. The only thing kept between two rounds is a staged version, if the engine
+// has not asked for it yet or the commit policy holds it back.
 #include "receiver_daemon/worker/solo_driver.h"
 
 #include <algorithm>
@@ -35,11 +35,11 @@ Status SoloDriver::FollowTarget() {
   std::optional<SyncTarget> target;
   if (!parts_.board.drained()) target = parts_.subscription.Target();
   if (target.has_value() && !engine.weights()->layouts().Fits(*target)) {
-    // The stream has changed since the engine was looked at, its ranks do not fit each other, or
-    // they are cut otherwise.
+    // The stream has changed since the engine was looked at, or its ranks do not fit each other, or
+    // they are cut differently.
     DWS_RETURN_IF_ERROR(parts_.subscription.Layouts().status());
     DropStaged();
-    parts_.board.SetTrouble("versions are not followed while senders cut tensors otherwise");
+    parts_.board.SetTrouble("waiting for all senders to cut tensors the same way");
     return OkStatus();
   }
   if (target.has_value()) DWS_RETURN_IF_ERROR(engine.CheckNumber(*target));
@@ -222,7 +222,7 @@ Status SoloDriver::Stage(const SyncTarget& target, Way way) {
   staged_.reset();
   const std::optional<VersionAt> base = engine.live().at;
   const uint64_t drifts = engine.drifts();
-  // What is fetched for an engine that has gone is dropped at once.
+  // A version that is fetched for an engine that has gone is dropped at once.
   const auto wanted = [&engine] { return engine.IsCurrent(); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
   staged_ = Staged{.prepared = std::move(prepared), .way = way, .base = base, .drifts = drifts};
@@ -247,7 +247,7 @@ void SoloDriver::StageEarly() {
     return;
   }
   const uint64_t drifts = engine.drifts();
-  // The trainer decides how long it takes: nobody waits for that.
+  // The trainer decides how long this takes, so nobody may have to wait for it.
   const auto wanted = [this, &engine] { return engine.IsCurrent() && !parts_.desk.has_orders(); };
   Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
   parts_.board.SetStage("idle", std::nullopt);

@@ -1,5 +1,6 @@
-// Drives an engine that is served by this receiver alone: to the newest version that all trainer
-// ranks offer, as soon as the commit policy lets it, and it runs as soon as it is there.
+// Drives an engine that only this receiver serves: it brings the engine to the newest version that
+// all trainer ranks offer, as soon as the commit policy allows it, and lets it run as soon as it
+// has that version.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace dws {
 
-// Lifecycle: as long as the worker.
+// Lifecycle: lives as long as the worker.
 class SoloDriver final : public VersionDriver {
  public:
   struct Parts {
@@ -47,17 +48,17 @@ class SoloDriver final : public VersionDriver {
   void DropStaged();
   // Prepares the version, unless it is staged.
   Status Stage(const SyncTarget& target, Way way);
-  // Stages a version while the senders capture it. A failure is no trouble: it is staged when it
-  // is published.
+  // Stages a version while the senders capture it. A failure is not reported as trouble: the
+  // version is staged again when it is published.
   void StageEarly();
   bool IsStaged(const SyncTarget& target, Way way) const;
-  // Whether what is staged still leads from what memory has.
+  // Returns whether the staged version still leads from the version in memory.
   bool StagedFits(Way way) const;
-  // Commits a staged version that is older than `target`, if the policy does not hold it any more:
+  // Commits a staged version that is older than `target`, if the policy no longer holds it back:
   // replacing it would put the commit off.
   Status CommitOlder(const SyncTarget& target, Way way);
-  // Whether what is staged may be committed; false: the engine's request or a boundary wakes the
-  // worker.
+  // Returns whether the staged version may be committed. If not, the engine's request or a boundary
+  // wakes the worker.
   bool MayCommit(const SyncTarget& newest, Way way);
   Status CommitStaged();
 

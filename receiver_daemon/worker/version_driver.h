@@ -1,5 +1,6 @@
-// The seam between the worker's loop and what picks an engine's versions and lets it run:
-// solo_driver.h for an engine of its own, group_driver.h for a member of a commit group.
+// The seam between the worker's loop and the class that picks an engine's versions and lets the
+// engine run: solo_driver.h for an engine of its own, group_driver.h for a member of a commit
+// group.
 #pragma once
 
 #include "common/base/status.h"
@@ -12,8 +13,8 @@ class VersionDriver {
  public:
   virtual ~VersionDriver() = default;
 
-  // One look at senders, engine and memory, and what follows from it. An error: again, a little
-  // later.
+  // Looks once at senders, engine and memory, and acts on it. An error means: call it again a
+  // little later.
   virtual Status Round() = 0;
   // After each round; `round` is its outcome.
   virtual void AfterRound(const Status& round) = 0;
@@ -23,7 +24,7 @@ class VersionDriver {
   // Others wait for something that the next Round does, also if the last one failed.
   virtual bool has_orders() const = 0;
 
-  // Memory is about to be released: what is staged for it goes first.
+  // Memory is about to be released: drops the version that is staged for it first.
   virtual void DropPrepared() = 0;
   // An operator had `stream` forgotten: before the ledger forgets it, and after.
   virtual void BeforeForget() = 0;

@@ -124,7 +124,7 @@ void Worker::Join() {
 
 void Worker::Run() {
   while (!stopping_.load()) {
-    // Read before the state is: a change during the step ends the wait after it at once.
+    // Read before the state is read: a change during the step then ends the wait after it at once.
     const uint64_t seen = parts_.changed.WaitBeyond(0, Duration::zero());
     const Turn turn = RunOnce();
     if (turn.wait == Duration::zero() || stopping_.load()) continue;
@@ -187,7 +187,7 @@ bool Worker::Look() {
 Status Worker::Step() {
   const PulseWork work(parts_.pulse);
   const Status status = Round();
-  board_.ShowReadiness();  // a round that fails may not have come to it
+  board_.ShowReadiness();  // a round that fails may not have reached this point
   driver_->AfterRound(status);
   preparer_.ReturnSpare();
   watch_.Look();
@@ -195,7 +195,7 @@ Status Worker::Step() {
 }
 
 Status Worker::Round() {
-  // What is staged for a group is in flight until its leader has said what becomes of it.
+  // A version staged for a group is in flight until its leader has decided about it.
   board_.SetDrain(parts_.desk.draining() && !driver_->in_flight());
   DWS_RETURN_IF_ERROR(AcceptStream());
   return driver_->Round();
@@ -213,17 +213,17 @@ Status Worker::AcceptStream() {
   LogInfo("stream_accepted", {{"stream", ToString(*stream)}});
   const Status recorded = parts_.ledger.Append(StreamAccepted{.stream = *stream});
   DWS_KILLPOINT("receiver.stream.after_record");
-  // Its versions cannot be followed, and those of the stream before it come no more.
+  // The versions of the new stream cannot be followed, and the stream before it brings no more.
   board_.SetUnrecorded(recorded.ok() ? ""
                                      : fmt::format("stream {} cannot be recorded: {}",
                                                    ToString(*stream), Message(recorded)));
   return Annotate(recorded, "recording the stream");
 }
 
-// An operator has the stream forgotten that this receiver follows: a wrong incarnation was
-// accepted, or a clock went back, and the trainer that should be followed is refused as old. What
-// memory holds is proved again by the digests of a sender that is welcomed afterwards; until then
-// the engine does not run.
+// An operator makes this receiver forget the stream that it follows: a wrong incarnation was
+// accepted, or a clock went back, and the trainer that should be followed is refused as old. The
+// contents of memory are proved again by the digests of a sender that is welcomed afterwards; until
+// then the engine does not run.
 //
 // 1. the engine is paused: it runs with a version of a stream that is no longer trusted
 // 2. what is known of memory is dropped

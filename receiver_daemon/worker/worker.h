@@ -1,4 +1,4 @@
-// The thread that decides: it looks at senders, engine and memory, and has the engine brought to the
+// The thread that decides: it looks at senders, engine and memory, and brings the engine to the
 // newest version. Everything that blocks happens here; streams and services only notify it.
 //
 //   Worker            the loop, and what an operator asks of it
@@ -34,7 +34,8 @@
 
 namespace dws {
 
-// Lifecycle: Start, Stop; the destructor needs Stop. References outlive it. status(): any thread.
+// Lifecycle: Start, then Stop; Stop must come before the destructor. References must outlive it.
+// status(): any thread.
 class Worker {
  public:
   struct Parts {
@@ -51,7 +52,7 @@ class Worker {
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit = {};
     std::function<void(Duration)> on_acknowledged = {};
-    // On the worker's thread: senders are to be connected to again. May be empty.
+    // Called on the worker's thread: connect to the senders again. May be empty.
     std::function<void()> on_forgotten = {};
     Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null
     CommitGroup* group = nullptr;  // picks targets and releases the engine; null: in no group
@@ -69,15 +70,16 @@ class Worker {
   Worker(Parts parts, Options options);
   ~Worker();
   void Start();
-  bool RequestStop(Duration grace);  // after what it is doing; true: it ended within `grace`
-  void EndGrace();                   // ends the wait of a RequestStop under way. Threads: any
-  void Join();                       // waits for the end, however long
+  // Stops after its present work; returns true if it ended within `grace`.
+  bool RequestStop(Duration grace);
+  void EndGrace();  // ends the wait of a RequestStop under way. Threads: any
+  void Join();      // waits for the end, however long
 
   WorkerStatus status() const { return board_.status(); }
-  // Where engines and operators name boundaries. Threads: any.
+  // Engines and operators open and end boundaries here. Threads: any.
   CommitBoundary& boundary() { return boundary_; }
-  // One round, then one batch of what is to be verified or is due to be scrubbed. Public for tests,
-  // which call it instead of Start. An error means "again, a little later".
+  // One round, then one batch of a verification or of the scrub. Public for tests, which call it
+  // instead of Start. An error means "again, a little later".
   Status Step();
   // One turn of the loop: a Step, and how long to wait after it. Public for the simulation, which
   // has a loop of its own.
@@ -88,7 +90,8 @@ class Worker {
   Turn RunOnce();
   // See WorkerBoard. Threads: any.
   void ShowReadiness() { board_.ShowReadiness(); }
-  bool busy() const { return watch_.busy(); }  // there is more to do, although nothing has changed
+  // Returns whether there is more to do, although nothing has changed.
+  bool busy() const { return watch_.busy(); }
 
  private:
   std::unique_ptr<VersionDriver> MakeDriver(const CommitPolicy& policy);

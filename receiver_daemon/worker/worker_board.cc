@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-// For people and other machines; nothing is decided by it.
+// For people and other machines; the daemon decides nothing by it.
 double UnixSecondsNow() {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since_epoch).count();
@@ -71,7 +71,8 @@ void WorkerBoard::ShowLive(const LiveState& live, bool runs) {
   parts_.subscription.SetLive(runs ? live.at : std::nullopt, tokens);
   MutexLock lock(mutex_);
   status_.live = live.at;
-  // The same again, after a repair or for an engine that attached again, is as old as before.
+  // If the version is the same as before, after a repair or because an engine attached again, its
+  // age stays.
   if (live.at.has_value() && live.at != status_.version) {
     status_.version = live.at;
     status_.version_since = parts_.clock.Now();

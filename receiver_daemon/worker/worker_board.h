@@ -1,5 +1,5 @@
-// What the worker shows of itself: its parts write here what they do, and services, metrics and the
-// stream threads read it. Decides nothing.
+// The worker's state as others see it: its parts write here what they do, and services, metrics and
+// the stream threads read it. Decides nothing.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@
 
 namespace dws {
 
-// Lifecycle: as long as the worker. Threads: status, ShowReadiness and drained from any; the rest
-// from the worker's.
+// Lifecycle: lives as long as the worker. Threads: any may call status, ShowReadiness and drained;
+// only the worker's may call the rest.
 class WorkerBoard {
  public:
   struct Parts {
@@ -54,7 +54,8 @@ class WorkerBoard {
   // committed, until EndReading.
   void ShowReading(uint64_t done_bytes, uint64_t total_bytes);
   void EndReading();
-  // Whether the commit policy holds a staged version back; the same again changes nothing.
+  // Says whether the commit policy holds a staged version back; calling it again with the same
+  // value changes nothing.
   void SetHeld(bool held);
   void SetReplaced(uint64_t replaced);
   void CountReplaced();
@@ -65,8 +66,8 @@ class WorkerBoard {
   // first, the version of the engine counts as stale; any other trouble, or none, ends that. Time
   // that the next attempt takes does not count before it has failed too.
   void SetFailure(std::string trouble);
-  // What is shown unless ShowReadiness has a reason of its own: drained, stale, a stream that is not
-  // recorded.
+  // The readiness that is shown unless ShowReadiness has a reason of its own: drained, stale, a
+  // stream that is not recorded.
   void SetReadiness(bool ready, std::string reason);
   void SetUnrecorded(std::string reason);
   void SetDrain(bool drained);
@@ -100,7 +101,7 @@ class WorkerBoard {
     uint64_t total_bytes = 0;
   };
   std::optional<Reading> reading_ GUARDED_BY(mutex_);
-  std::string unrecorded_ GUARDED_BY(mutex_);  // why a new stream is not; empty: it is
+  std::string unrecorded_ GUARDED_BY(mutex_);  // why a new stream is not recorded; empty: it is
   Mutex telling_mutex_;  // held during on_readiness, so that calls keep the order of the changes
 };
 

@@ -48,7 +48,7 @@ NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& 
 
 std::string WhyEngineWaits(const WorkerStatus& worker, const Subscription& subscription) {
   if (worker.ready) return "";
-  // Without a layout there is nothing that an engine could be attached to.
+  // Without a layout an engine cannot be attached.
   if (const Result<LayoutSetPtr> layouts = subscription.Layouts(); !layouts.ok()) {
     const std::vector<Subscription::Peer> peers = subscription.Peers();
     const bool connected = std::any_of(

@@ -27,24 +27,24 @@ struct CommitReport {
   uint64_t elements = 0;     // of the model
   Duration fetch = {};       // of the slowest rank; so is stage
   Duration stage = {};       // verify and stage
-  Duration pause = {};       // as CommitPipeline::Done has it
+  Duration pause = {};       // see CommitPipeline::Done
   Duration commit = {};      // intent, pause, write, resume
   VersionTimes times;        // kAcknowledge once the senders were told
   bool repaired = false;     // some tensors came in full
   double unix_seconds = 0;
 };
 
-// Slices that were not what they should be, by who found out.
+// Slices that were not as they should be, by the check that found out.
 struct MismatchCounts {
-  uint64_t delta = 0;       // a delta did not fit or lead to what it says
-  uint64_t verify = 0;      // live memory had drifted: an operator's verification found it
-  uint64_t scrub = 0;       // the same, found in the background
-  uint64_t attach = 0;      // an attached engine's memory was not the version it is released with
+  uint64_t delta = 0;       // a delta did not fit, or did not lead to the digest that it names
+  uint64_t verify = 0;      // live memory had drifted, as an operator's verification found
+  uint64_t scrub = 0;       // live memory had drifted, as the scrub found
+  uint64_t attach = 0;      // the memory of an attached engine was not the version of its release
   uint64_t write = 0;       // read back after a commit
   uint64_t renumbered = 0;  // its version's number was published again, with other weights
 };
 
-// The log's line of it; `took` from when the version was looked at.
+// Writes the log line of a commit; `took`: since the version was first looked at.
 void LogCommitted(const CommitReport& report, Duration took, bool first_release);
 
 // The worker's state at one moment: what status and metrics are made from.
@@ -75,7 +75,7 @@ struct WorkerStatus {
   ScrubProgress scrub;
 
   CommitPolicy commit_policy;
-  // The commit policy holds versions back: since the first of them was staged.
+  // Set while the commit policy holds versions back: the time when the first of them was staged.
   std::optional<TimePoint> held_since;
   double held_seconds = 0;
   // Full versions that were read while they were captured: ready when they were published, and
@@ -84,25 +84,26 @@ struct WorkerStatus {
   uint64_t early_dropped = 0;
   uint64_t replaced = 0;  // versions that were staged, and replaced by newer ones before a commit
 
-  double seconds_without_sender = 0;  // not every trainer rank has an accepted one; 0: each has
-  std::string stale;                  // said when that lasts too long; empty: it does not
-  std::optional<VersionAt> version;   // that the engine was brought to last
-  TimePoint version_since;            // when to that first; none yet: the start
+  // While some trainer rank has no accepted sender; 0: each has one.
+  double seconds_without_sender = 0;
+  std::string stale;                 // said when that lasts too long; empty: it does not
+  std::optional<VersionAt> version;  // that the engine was brought to last
+  TimePoint version_since;           // when to that first; none yet: the start
   double seconds_since_version = 0;
 };
 
-// Why the engine's version counts as stale, in words that stay the same while the cause does;
-// empty: it does not.
+// Returns why the engine's version counts as stale, in words that stay the same while the cause
+// does; empty: it does not.
 std::string StaleReason(const Subscription& subscription, const StaleRule& rule);
 
 // The newest version that a connected sender offers, and how far the engine is behind it; while a
 // trainer rank has no accepted sender, how far it is at least behind the newest version that was
-// heard of. Versions of another stream say nothing of this one's: of a new stream the engine has
-// none.
+// heard of. Versions of another stream do not count: if the stream is new, the engine has no
+// version of it.
 struct NewestOffered {
   uint64_t version = 0;  // 0: none
   uint64_t lag = 0;
-  bool lag_known = true;  // false: no newer version was heard of, and there is nobody to ask
+  bool lag_known = true;  // false: no newer version was heard of, and there is no sender to ask
 };
 NewestOffered FindNewestOffered(const WorkerStatus& worker, const Subscription& subscription);
 

@@ -70,7 +70,7 @@ class SenderApp final : public Daemon {
   Status Start();
   void Stop(std::chrono::milliseconds grace) override;
   void EndGrace() override;
-  // Not OK: the process has lost a GPU.
+  // An error means that the process has lost a GPU.
   Status broken() const override { return devices_.lost(); }
   void Tick() override { readiness_->Update(); }
   std::vector<WatchedWork> VitalWork() const override;
@@ -201,7 +201,7 @@ Status SenderApp::StartParts() {
 }
 
 void SenderApp::StartSession() {
-  // The directory asks for wan, as a receiver does: for every version.
+  // The directory asks for profile wan, like a receiver, but for every version.
   const bool wan = options_.profile == ProfileChoice::kAuto && options_.shared_dir.WantsWan();
   cuts_ = std::make_unique<CutsFile>(files_, options_.state_folder);
   views_ = std::make_unique<ViewDesk>(ViewDesk::Parts{
@@ -243,11 +243,12 @@ void SenderApp::StartSession() {
                                   readiness_->SetRegistered(false);
                                   hub_->Replacing();
                                 },
-                            .on_replacing =  // by a thread that captures: not for it to do
-                            [this] {
-                              const auto say = [this] { hub_->Replacing(); };
-                              if (!delta_executor_->Post(say)) say();
-                            },
+                            // Called by a capture thread: another one must do the work.
+                            .on_replacing =
+                                [this] {
+                                  const auto say = [this] { hub_->Replacing(); };
+                                  if (!delta_executor_->Post(say)) say();
+                                },
                             .fetches_early = [this] { return hub_->AnyEarly(); },
                             .on_refined =
                                 [this](const RankStatePtr& state) {
@@ -302,8 +303,7 @@ Status SenderApp::ForgetStream(const StreamId& stream) {
     return ResourceExhaustedError("the sender is busy with its trainer's calls; try again");
   }
   if (done.wait_for(2 * limits::kRpcDeadline) != std::future_status::ready) {
-    return DeadlineExceededError(
-        "a call of the trainer does not end; the stream may be forgotten later");
+    return DeadlineExceededError("a call of the trainer has not ended; forget the stream later");
   }
   try {
     return done.get();
@@ -386,11 +386,11 @@ Status SenderApp::OpenSinks() {
   return OkStatus();
 }
 
-// 1. Refuse new work: waits, Sync streams and operators' calls end, new callers are refused.
+// 1. Refuse new work: waits, Sync streams and operators' calls end, and new callers are refused.
 // 2. Give the trainer's earlier calls the grace to finish.
-// 3. End calls that only watch, or that transfer what can be asked for again, with the servers.
-// 4. Record what was captured, if the disk allows it, and wait until the publishers have written
-//    it.
+// 3. End the calls that only watch, or whose transfers can be repeated, together with the servers.
+// 4. Record the captured versions, if the disk allows it, and wait until the publishers have
+//    written them.
 // Calls end before the parts they use, and executors before the sockets that their tasks use.
 void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (std::exchange(stopped_, true)) return;

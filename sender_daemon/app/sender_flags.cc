@@ -91,7 +91,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
       ->check(CLI::Range(int64_t{0}, int64_t{limits::kLaggardAfterMax.count()}))
       ->default_str(fmt::to_string(limits::kLaggardAfterDefault.count()));
   AddProfileFlag(app, options.profile,
-                 "What deltas are also encoded for: slow links (wan), the fastest (direct), "
+                 "Links for which deltas are also encoded: slow links (wan), the fastest (direct), "
                  "neither (fast), what a receiver asks for (auto)");
   app.add_option("--threads", options.threads, "Threads that capture weights (default: all cores)")
       ->check(CLI::Range(1, 1024))

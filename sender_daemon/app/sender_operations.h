@@ -1,4 +1,4 @@
-// What an operator can order a sender to do; see admin_operations.h.
+// The operations that a sender offers to operators; see admin_operations.h.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace dws {
 
-// Lifecycle: all references outlive it. Threads: safe from any.
+// Lifecycle: all references must outlive it. Threads: safe from any.
 class SenderOperations final : public AdminOperations {
  public:
   struct Names {
@@ -38,7 +38,7 @@ class SenderOperations final : public AdminOperations {
     std::function<void()> on_drain;  // after the switch was turned
     const VersionSinks& sinks;
     const FabricHost& fabric;
-    // As TrainerSession::ForgetStream; also stops serving that stream.
+    // Calls TrainerSession::ForgetStream, and also stops serving that stream.
     std::function<Status(const StreamId&)> forget_stream;
   };
 
@@ -57,7 +57,7 @@ class SenderOperations final : public AdminOperations {
   Status ForgetStream(const v1::ForgetStreamRequest& request, const Sink& progress) override;
 
  private:
-  // What a drain still waits for, in words; empty if nothing.
+  // Returns in words what a drain is still waiting for; empty: nothing.
   std::string Remaining() const;
   v1::OperationProgress DrainProgress(std::string step) const;
   void FillState(const RankState& state,

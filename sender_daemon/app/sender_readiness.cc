@@ -1,4 +1,4 @@
-// Threads update what is shown in the order in which they read the state.
+// Threads publish the readiness in the order in which they read the state.
 #include "sender_daemon/app/sender_readiness.h"
 
 #include <fmt/format.h>

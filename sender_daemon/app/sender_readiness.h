@@ -1,4 +1,4 @@
-// Whether a sender is ready, and why not, from what its parts report.
+// Decides whether a sender is ready, and why not, from the reports of its parts.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@ namespace dws {
 // nullopt: none fails.
 std::optional<PlaceFailure> FailureOf(const VersionSinks& places);
 
-// Not ready while no trainer is registered, versions cannot be recorded, an operator has drained it,
-// or nothing can be published to one of its places for a time. Lifecycle: all references outlive it.
-// Threads: safe from any.
+// Not ready while no trainer is registered, versions cannot be recorded, an operator has drained
+// it, or nothing could be published to one of its places for some time. Lifecycle: all references
+// must outlive it. Threads: safe from any.
 class SenderReadiness {
  public:
   struct Parts {
@@ -34,7 +34,7 @@ class SenderReadiness {
   explicit SenderReadiness(Parts parts) : parts_(std::move(parts)) {}
 
   void SetRegistered(bool registered);
-  // Why versions cannot be recorded; OK: they can.
+  // `trouble` says why versions cannot be recorded; OK: they can.
   void SetTrouble(const Status& trouble);
   // Also after the operator's drain has changed, and about every second: places fail with time.
   void Update();

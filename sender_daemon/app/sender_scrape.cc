@@ -1,4 +1,4 @@
-// Reads the parts of the sender at the time of a scrape: what is a state now is not counted as it
+// Reads the parts of the sender at the time of a scrape: a present state is not counted while it
 // changes.
 #include "sender_daemon/app/sender_scrape.h"
 

@@ -22,10 +22,10 @@ namespace {
 // shared with the next worker's results, does not matter even when every block is a few bytes.
 constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kBatchBlocks = 1024;
-// Several batches per worker, so that the others do not wait long for a late one.
+// Several batches per worker, so that the other workers do not wait long for a late one.
 constexpr size_t kBatchesPerWorker = 8;
-// Payloads of a slice whose frames are made inside the capture: no worker is to be busy with that when
-// the others are done. Larger ones are left to sealing.
+// Slices with payloads up to this size get their frames inside the capture. Frames of larger slices
+// are left to sealing: otherwise one worker would still be making frames when the others are done.
 constexpr uint64_t kFramedBytesMax = uint64_t{8} << 20;
 
 std::array<uint64_t, kBlockModes> PayloadBytes(std::span<const EncodedBlock> blocks) {
@@ -105,8 +105,8 @@ Capture::~Capture() {
   if (open_) Undo();
 }
 
-// A first version has nothing to compare with, and whoever asked for a full one wants it whatever a
-// delta would have had.
+// A first version has nothing to compare with, and a trainer that asked for a full version wants
+// one whatever the size of a delta.
 bool Capture::InSample(uint64_t number) const {
   return full_ == FullCause::kDense && snapshot_.full_watch().InSample(number);
 }
@@ -187,7 +187,7 @@ void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
 }
 
 void Capture::CountCaptured(RankSlice slice) {
-  // Whoever takes the last one sees the blocks of the other workers.
+  // The worker that takes the last block sees the blocks of the other workers.
   if (uncaptured_[slice.value()].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   // Receivers will refuse its frames: the digest before is wrong.
   if (snapshot_.distrusts(slice)) return;
@@ -275,7 +275,7 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source,
     compared_blocks_ += fetched->compared;
     copied_blocks_ += fetched->copied;
     refs = refs.subspan(fetched->count);
-    if (refs.empty()) break;  // whoever hears of `changed` has heard it
+    if (refs.empty()) break;  // on_read was called already, if the source reports changes
     for (const BlockRef ref : ready) {
       changed += blocks_[snapshot_.layout().slice(ref.slice).first_block + ref.block].nnz;
     }
@@ -389,7 +389,8 @@ void Capture::CloseKept() {
   for (uint32_t s = 0; s < layout.slice_count(); ++s) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     for (uint32_t b = 0; b < slice.blocks; ++b) {
-      // Each block was kept before it was replaced, so what is left has its old bytes still.
+      // Each block was kept before it was replaced, so the remaining blocks still have their old
+      // bytes.
       if (kept_->Wants(slice.first_block + b)) {
         kept_->Keep(slice.first_block + b, snapshot_.BlockBytes(RankSlice(s), b));
       }

@@ -2,8 +2,8 @@
 // a thread pool. The result is one captured version, or nothing: an unfinished capture is undone
 // from its own steps.
 //
-// A full version is only copied: no delta leads to it. If it is not finished nothing can be undone:
-// the snapshot then has no version until the next capture, which has to bring every block.
+// A full version is only copied: no delta leads to it. An unfinished full version cannot be undone:
+// then the snapshot has no version until the next capture, which has to bring every block.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct CapturedVersion {
   std::vector<EncodedBlock> blocks;   // by rank block number; empty when there is no base
   std::vector<Digest> before;         // by rank slice; empty when there is no base
   std::vector<Digest> after;
-  std::vector<RankSlice> mended;  // whose bytes were not to be trusted before; only with a base
+  std::vector<RankSlice> mended;  // whose bytes were not trusted before; only with a base
   uint64_t nnz = 0;               // changed elements; of a first version none
   uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;     // copied whole from a GPU
@@ -53,10 +53,11 @@ struct CapturedVersion {
   DeltaProfile other = DeltaProfile::kFast;
   std::vector<EncodedBlock> other_blocks;
   std::vector<std::optional<ClassTable>> class_tables;
-  // Has the frames of slices that were captured whole. Null: none were made.
+  // Has the frames of slices that were captured as a whole. Null: no frames were made.
   std::shared_ptr<OpenDelta> open_delta;
 
-  // Frees the payloads of blocks that open_delta has the frames of: sealing needs no more.
+  // Frees the payloads of blocks whose frames open_delta has: sealing needs no more than the
+  // frames.
   void DropFramed(const RankLayout& layout);
 };
 
@@ -65,9 +66,10 @@ struct CapturedVersion {
 // Threads: one at a time.
 class Capture {
  public:
-  // Encodes blocks for `profile` in addition to fast. `full`, if not kNone: why no delta is wanted.
-  // Without an earlier version it is kFirst whatever is wanted. `on_fetchable`: the snapshot shows
-  // the delta while it is captured, and calls this as OpenDelta does; null: it does not.
+  // Encodes blocks for `profile` in addition to fast. `full`, if not kNone, says why no delta is
+  // wanted. Without an earlier version the cause is always kFirst. If `on_fetchable` is set, the
+  // snapshot shows the delta while it is captured, and OpenDelta calls the function; null: the
+  // snapshot does not show it.
   Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version,
           DeltaProfile profile = DeltaProfile::kFast, FullCause full = FullCause::kNone,
           std::function<void()> on_fetchable = nullptr);
@@ -81,9 +83,9 @@ class Capture {
   // or is twice in `refs`; nothing was captured. Errors of source.Fetch: only Undo is possible
   // afterwards.
   //
-  // `on_read`, if not null, is called when the source needs the trainer's memory no more while blocks
-  // are still to be encoded, with the number of changed elements in `refs`; after that nothing fails.
-  // Not every source comes to that point.
+  // `on_read`, if not null, is called when the source no longer needs the trainer's memory while
+  // blocks are still to be encoded, with the number of changed elements in `refs`; after that
+  // nothing fails. Not every source reaches that point.
   using OnRead = std::function<void(uint64_t changed)>;
   Status Blocks(std::span<const BlockRef> refs, WeightSource& source,
                 const OnRead& on_read = nullptr);
@@ -104,14 +106,15 @@ class Capture {
   // Splits `refs` into batches, one per worker at a time. Returns their ends; the last is
   // refs.size().
   std::vector<size_t> Batches(std::span<const BlockRef> refs) const;
-  // Whether it did.
+  // Trusts a distrusted slice again if all its blocks were captured: sets `after` to a new digest
+  // of its bytes and returns true. Otherwise returns false.
   bool Mend(RankSlice slice, Digest& after);
   // Captures blocks that the source has made ready.
   void CaptureReady(std::span<const BlockRef> refs, const WeightSource& source);
   void CaptureBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
-  // The same for full versions.
+  // Captures a block of a full version.
   void ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch);
-  // Whether a block of a full version is encoded too, for FullWatch.
+  // Returns whether a block of a full version is also encoded, for FullWatch.
   bool InSample(uint64_t number) const;
   void Encode(BlockRef ref, ByteSpan before, Scratch& scratch);
   // A block of an open delta is captured: makes the frames of its slice if that is whole now.
@@ -122,7 +125,7 @@ class Capture {
   CapturedVersion FinishDelta();
   CapturedVersion FinishFull();
   void UndoSteps();
-  // Completes what is kept for readers, before the next version overwrites the rest.
+  // Completes the blocks that are kept for readers, before the next version overwrites the rest.
   void CloseKept();
   void CloseGate();
 
@@ -141,9 +144,9 @@ class Capture {
   std::vector<EncodedBlock> other_blocks_;  // by rank block number; empty with profile fast
   std::vector<Digest> block_differences_;   // by rank block number; of a full version: digests
   std::vector<Digest> replaced_digests_;    // by rank block number; of blocks handed over in parts
-  std::shared_ptr<KeptBlocks> kept_;        // null: nothing
+  std::shared_ptr<KeptBlocks> kept_;        // null: nothing is kept
   std::vector<uint8_t> captured_;           // by rank block number
-  std::shared_ptr<OpenDelta> open_delta_;   // null: nobody may fetch it yet
+  std::shared_ptr<OpenDelta> open_delta_;   // null: it may not be fetched yet
   std::vector<std::atomic<uint32_t>>
       uncaptured_;                // blocks, by rank slice; empty without open_delta_
   std::vector<Scratch> scratch_;  // by worker

@@ -1,4 +1,4 @@
-// Where the time of a capture went, by stage.
+// The time that a capture took, by stage.
 #pragma once
 
 #include "common/base/clock.h"

@@ -9,7 +9,7 @@ namespace dws {
 namespace {
 
 constexpr uint64_t kLearnEvery = 8;  // versions
-constexpr uint64_t kSampleOf = 8;    // one in so many blocks, in slices of at least as many
+constexpr uint64_t kSampleOf = 8;    // samples one in so many blocks, in slices of at least as many
 
 std::optional<ClassTable> LearnSlice(Snapshot& snapshot, RankSlice number,
                                      std::span<const EncodedBlock> blocks, WeightVersion version) {

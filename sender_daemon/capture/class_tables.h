@@ -18,7 +18,7 @@ namespace dws {
 
 class Snapshot;
 
-// Part of a snapshot, and guarded with it. The same versions give the same tables, whatever the
+// Part of a snapshot; its guard protects it. The same versions give the same tables, whatever the
 // number of threads.
 class ClassTables {
  public:

@@ -68,7 +68,7 @@ bool DensityWatch::Judge(Group& group) {
   const double dense_share = Share(group.last.dense_blocks, group.last.changed_blocks);
   const double bytes_for_a_change = Share(group.last.wire_bytes, group.last.changed);
   if (!group.dense || group.both_ways) group.bytes_for_a_change = bytes_for_a_change;
-  // Blocks of a dense group are encoded otherwise only after both ways were tried.
+  // Blocks of a dense group get another encoding only after both were tried.
   const bool against = group.dense ? dense_share < kLeave : dense_share >= kEnter;
   group.against = against ? group.against + 1 : 0;
   ++group.versions;

@@ -75,8 +75,8 @@ class DensityWatch {
 
   explicit DensityWatch(const RankLayout& layout);
 
-  // Whether a block of `slice` is encoded as dense steps without trying positions, if `changed` of
-  // its `elements` changed.
+  // Returns whether a block of `slice` is encoded as dense steps without trying positions, if
+  // `changed` of its `elements` changed.
   bool EncodesDense(RankSlice slice, uint64_t changed, uint64_t elements) const;
 
   // Called after a version was captured. `blocks` by rank block number.

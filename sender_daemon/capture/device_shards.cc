@@ -17,7 +17,7 @@ constexpr size_t kWindowBlocksMax = 16'384;
 // Two MiB are for the segments of windows up to 4 GiB.
 static_assert(kWindowBlocksMax * sizeof(cuda::DiffBlock) <= cuda::WorkLane::kBytesMax - (2 << 20));
 static_assert(kWindowBlocksMax * sizeof(cuda::GatherBlock) <= cuda::WorkLane::kBytesMax);
-// Of a copied block in copied_: a gather writes at least as many bytes.
+// Alignment of a copied block in copied_: a gather writes at least as many bytes.
 constexpr uint64_t kAlignment = 64;
 // Offset of DiffResult[], after the number of arena bytes used.
 constexpr uint64_t kResultsAt = 16;
@@ -165,8 +165,8 @@ void DeviceShards::DropReady() {
   seconds_ = {};
 }
 
-// All blocks are compared, if changes are wanted, except those of distrusted slices: the digest of such
-// a slice is recomputed from the host's bytes, so all of these must come from the trainer.
+// If changes are wanted, all blocks are compared except those of distrusted slices: the digest of
+// such a slice is recomputed from the host's bytes, so all of these must come from the trainer.
 Status DeviceShards::Launch(std::span<const BlockRef> refs, Lane& lane) {
   Window window{.begin = blocks_.size(), .lane = &lane};
   uint64_t bytes = 0;
@@ -188,7 +188,7 @@ Status DeviceShards::Launch(std::span<const BlockRef> refs, Lane& lane) {
   return Compare(windows_.back());
 }
 
-// Puts the input of dws_diff into the lane. Compare sends it.
+// Puts the input of dws_diff into the lane. Compare sends it to the GPU.
 cuda::DiffArgs DeviceShards::DescribeComparison(const Window& window) {
   const std::vector<uint32_t>& blocks = window.compared;
   Lane& lane = *window.lane;
@@ -382,7 +382,8 @@ Status DeviceShards::CopyWhole(std::span<const uint32_t> blocks, Lane& lane) {
   return lane.work.stream().Synchronize();
 }
 
-// In copied_; if that is full, since lists did not fit the snapshot, in memory that is taken for it.
+// Returns room in copied_. If that is full because lists did not fit the snapshot, allocates
+// memory.
 Result<DeviceShards::CopyRoom> DeviceShards::RoomFor(std::span<const uint32_t> blocks) {
   uint64_t size = 0;
   for (const uint32_t index : blocks) size += Padded(blocks_[index].size_bytes);

@@ -1,9 +1,9 @@
-// A trainer's weights on one GPU, brought to the host as captures ask for them. Windows of blocks are
-// compared on the GPU with the snapshot (device_snapshot.h), and only the changes cross PCIe. While
-// the host checks one window, the GPU compares the next, and goes on to the end or until there is no
-// room for the lists: then the trainer's memory has been read, and may change while the host encodes.
-// Some blocks are gathered and copied whole, for the host to compare: the first version, blocks with
-// many changes, slices whose snapshot is distrusted.
+// A trainer's weights on one GPU. They are brought to the host as captures ask for them. Windows of
+// blocks are compared on the GPU with the snapshot (device_snapshot.h), and only the changes cross
+// PCIe. While the host checks one window, the GPU compares the next, and goes on to the end or
+// until there is no room for the lists. After that the trainer's memory has been read, and may
+// change while the host encodes. Some blocks are gathered and copied whole, for the host to
+// compare: the first version, blocks with many changes, slices whose snapshot is distrusted.
 //
 // The host checks what a GPU found against its own snapshot: it recomputes the difference of the
 // digests from its own words and the listed changes, and compares it with the difference that the
@@ -61,13 +61,14 @@ class DeviceShards {
     return slice.value() < place_of_.size() && place_of_[slice.value()] != kNoPlace;
   }
 
-  // As WeightSource::Fetch, for blocks of slices that it has. If a capture calls it again for the
-  // rest of `refs`, that begins where this call ended. RESOURCE_EXHAUSTED, INTERNAL: an error of the
-  // GPU; the message names it.
+  // Does what WeightSource::Fetch does, for blocks of its own slices. If a capture calls it again
+  // for the rest of `refs`, the new call begins where the last one ended. RESOURCE_EXHAUSTED,
+  // INTERNAL: an error of the GPU; the message names it.
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool);
 
-  // As in WeightSource, for blocks of the last Fetch. View is not empty where Diffed is nullopt.
+  // See WeightSource; for blocks of the last Fetch. View is not empty for blocks for which Diffed
+  // returns nullopt.
   std::optional<DiffedBlock> Diffed(BlockRef ref) const;
   ByteSpan View(BlockRef ref) const;
 
@@ -148,7 +149,7 @@ class DeviceShards {
   cuda::CudaBuffer lists_;   // page-locked, as is the next
   cuda::CudaBuffer copied_;  // window_bytes
   std::vector<cuda::CudaBuffer>
-      more_copied_;  // of blocks whose lists do not fit, if copied_ is full
+      more_copied_;  // for blocks whose lists do not fit, if copied_ is full
   uint64_t lists_used_ = 0;
   uint64_t copied_used_ = 0;
   CaptureSeconds seconds_;

@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-// Of slices in the copy. The snapshot uses the same.
+// Alignment of slices in the copy. The snapshot uses the same.
 constexpr uint64_t kAlignment = 64;
 // Bytes that a thread copies at once.
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;

@@ -37,7 +37,7 @@ class DeviceSnapshot {
 
   const std::vector<RankSlice>& slices() const { return slices_; }
 
-  // After Prepare. If true, whoever captures a block also updates the copy.
+  // Valid after Prepare. If true, the code that captures a block must also update the copy.
   bool is_copy() const { return copy_.size_bytes() != 0; }
   // Address of a block of one of the slices: a multiple of 64, with room for whole words.
   uint64_t Address(const Snapshot& snapshot, BlockRef ref) const;
@@ -59,9 +59,10 @@ class DeviceSnapshot {
   const std::vector<RankSlice> slices_;
   const uint64_t spare_bytes_;
   cuda::CudaBuffer copy_;
-  cuda::CudaBuffer pinned_;        // the snapshot's own pages
-  std::vector<Extent> extents_;    // of the copy
-  std::vector<uint64_t> offsets_;  // by rank slice: in the copy, else in the snapshot
+  cuda::CudaBuffer pinned_;      // the snapshot's own pages
+  std::vector<Extent> extents_;  // of the copy
+  // By rank slice: in the copy, or in the snapshot if there is no copy.
+  std::vector<uint64_t> offsets_;
   bool trusted_ = false;
   uint64_t undone_ = 0;  // Snapshot::undone() at the last copy
 };

@@ -42,7 +42,8 @@ std::optional<Digest> Difference(const ListedChanges& changes, ByteSpan block, u
   size_t next = 0;   // the smallest valid next position
   uint32_t last = kNoWord;
   for (uint32_t i = 0; i < changes.count; ++i) {
-    // Not in a function of its own: gcc takes one that only prefetches for one that does nothing.
+    // Not in a separate function: gcc treats a function that only prefetches as one that does
+    // nothing.
     __builtin_prefetch(Ahead(changes, i + kAhead, Element::kBytes, block));
     const size_t position = PositionOf(changes, i);
     const size_t at = position * Element::kBytes;

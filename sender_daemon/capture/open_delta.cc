@@ -1,4 +1,5 @@
-// What is read without the lock is only ever a hint: whoever finds no frames looks at the stage next.
+// Values that are read without the lock are only hints: a reader that finds no frames looks at the
+// stage next.
 #include "sender_daemon/capture/open_delta.h"
 
 #include <algorithm>

@@ -22,7 +22,7 @@
 
 namespace dws {
 
-// A slice that changed, and whose blocks have all been captured.
+// A slice that changed and whose blocks have all been captured.
 struct FramedSlice {
   RankSlice slice;
   std::shared_ptr<const SealedSlice> fast;
@@ -34,29 +34,30 @@ struct FramedSlice {
   }
 };
 
-// Whether a slice has other frames in profile `profile`: where `other` has a block, with that in place
-// of the one of `relative`. Not if class-split blocks save less than their class table takes.
+// Returns whether a slice has other frames in profile `profile`, in which each block of `other`
+// replaces the block of `relative`. Returns false if class-split blocks save less than their class
+// table takes.
 bool UsesOther(DeltaProfile profile, std::span<const EncodedBlock> relative,
                std::span<const EncodedBlock> other);
-// Exchanges those blocks; a second time: exchanges them back. Returns the bytes of class-split payloads
-// that `other` had.
+// Exchanges those blocks; a second call exchanges them back. Returns the bytes of class-split
+// payloads that `other` had.
 uint64_t ExchangeOther(std::span<EncodedBlock> relative, std::span<EncodedBlock> other);
-// The frames of a slice with these blocks; nullopt: it has not changed. `classes`: of class-split
-// blocks. Changes the blocks, but leaves them as they were.
+// Returns the frames of a slice with these blocks; nullopt: it has not changed. `classes`: the
+// table of class-split blocks. The call changes the blocks and restores them.
 std::optional<FramedSlice> FrameSlice(RankSlice slice, DeltaProfile profile,
                                       std::span<EncodedBlock> relative,
                                       std::span<EncodedBlock> other,
                                       const std::optional<ClassTable>& classes);
 
-// One delta from the beginning of its capture on. Lifecycle: open, until it is published or given
-// up; then it holds no frames any more, but readers keep those that they took. Threads: safe from
+// One delta, from the beginning of its capture. Lifecycle: open until it is published or given up;
+// after that it no longer holds frames, but readers keep those that they took. Threads: safe from
 // any.
 class OpenDelta {
  public:
   enum class Stage : uint8_t { kOpen, kPublished, kGivenUp };
 
-  // `profile`: that its blocks are encoded for in addition to fast. `on_fetchable`: called once, by
-  // the thread that adds, when what is there is worth a fetch.
+  // `profile`: the profile for which its blocks are encoded in addition to fast. `on_fetchable`:
+  // called once, by the thread that adds frames, when enough of them are there to be worth a fetch.
   OpenDelta(WeightVersion version, WeightVersion base, DeltaProfile profile,
             std::function<void()> on_fetchable);
 
@@ -64,7 +65,7 @@ class OpenDelta {
   WeightVersion base() const { return base_; }
   DeltaProfile profile() const { return profile_; }
   Stage stage() const { return stage_.load(); }
-  // Whether receivers are to be told of it now.
+  // Returns whether receivers should be told about it now.
   bool fetchable() const { return fetchable_.load() && stage() == Stage::kOpen; }
 
   void Add(FramedSlice slice);
@@ -73,12 +74,12 @@ class OpenDelta {
   // All that are held, by slice.
   std::vector<FramedSlice> Slices() const;
 
-  // The retained version has all of it.
+  // Call it when the retained version has all of it.
   void Publish() { End(Stage::kPublished); }
   void GiveUp() { End(Stage::kGivenUp); }
 
-  // `wake` is called when the delta ends, by the thread that ends it, with a lock held; not if that has
-  // happened. `who` tells readers apart, until they leave.
+  // `wake` is called when the delta ends, by the thread that ends it, with a lock held; it is not
+  // called if the delta has ended already. `who` tells readers apart, until they leave.
   void OnEnd(const void* who, std::function<void()> wake);
   void Leave(const void* who);
 

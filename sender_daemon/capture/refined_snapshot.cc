@@ -18,7 +18,7 @@
 namespace dws {
 namespace {
 
-// Where the bytes of a finer slice lie: in one coarse slice.
+// The place of a finer slice's bytes: they lie in one coarse slice.
 struct Origin {
   RankSlice slice;
   ConstSegmentMap bytes;
@@ -51,7 +51,7 @@ Result<Origin> FindOrigin(Snapshot& old, const RankLayout& finer, RankSlice slic
   return Origin{.slice = *from, .bytes = *bytes};
 }
 
-// The first slice of `old` that does not have its digest; nullopt: all have.
+// Returns the first slice of `old` whose bytes do not have its digest; nullopt: all have.
 std::optional<RankSlice> FindDamaged(Snapshot& old, ThreadPool& pool) {
   const RankLayout& layout = old.layout();
   std::atomic<uint32_t> damaged{layout.slice_count()};

@@ -48,32 +48,33 @@ class Snapshot {
   // All slices, with the gaps between them.
   MutableByteSpan AllBytes() { return memory_->content(); }
   const SnapshotMemory& memory() const { return *memory_; }
-  // As SnapshotMemory's.
+  // See SnapshotMemory.
   void Populate(ThreadPool& pool) { memory_->Populate(pool); }
 
-  // Whoever changes the block's bytes holds what this returns.
+  // Code that changes the block's bytes must hold the returned object meanwhile.
   StampedChange Change(RankSlice slice, uint32_t block, WeightVersion version) {
     return {memory_->stamps()[layout_.slice(slice).first_block + block], version};
   }
-  // Whether the bytes of some blocks of a slice are as of `version`, which was published. Needs no
-  // gate; see AllAt.
+  // Returns whether the bytes of some blocks of a slice are those of `version`, which was
+  // published. Needs no gate; see AllAt.
   bool BlocksAt(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
-  // Whether they are captured already, of full version `version`, whose capture may be open. Likewise.
+  // Returns whether they are captured already, of full version `version`, whose capture may be
+  // open. Needs no gate; see AllBy.
   bool BlocksBy(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
 
   // Digest of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
 
-  // The version whose bytes these are. None before the first capture, and after one of a full
-  // version was given up in the middle: then the bytes are of no version, and nobody reads them.
+  // The version of these bytes. There is none before the first capture, and after the capture of a
+  // full version was given up half-way: then the bytes are of no version, and nobody reads them.
   std::optional<WeightVersion> version() const { return version_; }
   const std::vector<Digest>& digests() const { return digests_; }
-  // The newest version whose capture has ended: its number is used.
+  // The newest version whose capture has ended: its number cannot be used again.
   std::optional<WeightVersion> newest() const { return newest_; }
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
   void Invalidate();
 
-  // The full version whose capture is open. From any thread, as the next one.
+  // The full version whose capture is open. Threads: safe from any, like the next one.
   std::optional<WeightVersion> replacing() const;
   bool captured_last(WeightVersion version) const { return captured_.load() == version.value(); }
   // kCaptured: its capture has ended. kNeither: it was not begun, or was given up.
@@ -83,8 +84,8 @@ class Snapshot {
   // By the capture of a full version: while it is open, and when it has ended in any way.
   void SetReplacing(std::optional<WeightVersion> version);
 
-  // The delta whose capture began last, which may have ended. Null: there was none yet. From any
-  // thread, as the next one.
+  // The delta whose capture began last, which may have ended. Null: there was none yet. Threads:
+  // safe from any, like the next one.
   std::shared_ptr<OpenDelta> open_delta() const;
   void SetOpenDelta(std::shared_ptr<OpenDelta> delta);
 
@@ -102,11 +103,12 @@ class Snapshot {
 
   // How blocks of the next version may be class-split.
   ClassTables& class_tables() { return class_tables_; }
-  // Which groups of tensors change nearly everywhere.
+  // Finds the groups of tensors that change nearly everywhere.
   DensityWatch& density_watch() { return density_watch_; }
-  // Whether the next version is better published in full.
+  // Decides whether it is better to publish the next version in full.
   FullWatch& full_watch() { return full_watch_; }
-  // Who reads full tensors; what is kept for them is at most one more snapshot.
+  // The readers of full tensors. The blocks kept for them take at most the memory of one more
+  // snapshot.
   OpenReads& reads() { return reads_; }
 
  private:

@@ -34,15 +34,15 @@ Result<bool> Read(Snapshot& snapshot, RankSlice slice, uint32_t step, Duration t
     snapshot.gate().EndRead();
     if (!version.has_value()) {
       return FailedPreconditionError(
-          "the snapshot is of no version, as before the first one and after a full one that was "
-          "given up: there is nothing to verify until the next is published");
+          "the snapshot has no version (none was published yet, or a full version was given up): "
+          "there is nothing to verify until the next version is published");
     }
     if (moved) return false;
   }
   return true;
 }
 
-// False if a capture has changed the slice meanwhile: the comparison no longer holds.
+// Returns false if a capture has changed the slice meanwhile: then the comparison no longer holds.
 bool Distrust(Snapshot& snapshot, SliceDifference& difference) {
   snapshot.gate().BeginCapture();
   const bool same = snapshot.digests()[difference.slice.value()] == difference.expected;

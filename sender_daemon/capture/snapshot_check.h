@@ -31,7 +31,7 @@ struct SliceDifference {
 Result<std::optional<SliceDifference>> CheckSlice(Snapshot& snapshot, RankSlice slice,
                                                   Duration timeout);
 
-// Logs one line: which tensor is damaged, and what follows.
+// Logs one line that says which tensor is damaged, and what follows from it.
 void LogSnapshotDamaged(const RankLayout& layout, const SliceDifference& difference);
 
 // Lifecycle: one per pass over the snapshot, which it shares. Threads: one at a time.

@@ -41,7 +41,8 @@ Status SnapshotGate::BeginRead(Duration timeout) {
   }
   --readers_waiting_;
   if (turns_ > 0) --turns_;
-  DWS_CHECK(turns_ <= readers_waiting_);  // else a capture waits for a reader that never comes
+  // Otherwise a capture would wait for a reader that never comes.
+  DWS_CHECK(turns_ <= readers_waiting_);
   ++readers_;
   return OkStatus();
 }

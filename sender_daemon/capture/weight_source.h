@@ -1,5 +1,5 @@
-// Where a capture reads current weights from: the interface of the ways in which a trainer hands
-// weights over (handover.h).
+// The place from which a capture reads current weights: the interface of the ways in which a
+// trainer hands weights over (handover.h).
 #pragma once
 
 #include <cstddef>
@@ -24,19 +24,19 @@ struct BlockRef {
   uint32_t block = 0;
 };
 
-// Which blocks a source has made ready.
+// The blocks that a source has made ready.
 struct FetchedBlocks {
-  size_t count = 0;       // the first so many of those requested
-  uint64_t compared = 0;  // of these, compared on a GPU: only changes were copied
-  uint64_t copied = 0;    // of these, copied whole from a GPU
-  // Elements of these that differ from the snapshot, if the source knows them: then it needs the
-  // trainer's memory no more.
+  size_t count = 0;       // the first so many of the requested ones
+  uint64_t compared = 0;  // of these, number compared on a GPU: only changes were copied
+  uint64_t copied = 0;    // of these, number copied whole from a GPU
+  // Elements of these blocks that differ from the snapshot, if the source knows them: then it no
+  // longer needs the trainer's memory.
   std::optional<uint64_t> changed;
   CaptureSeconds seconds;  // without encode
 };
 
-// What a capture wants to know of blocks: what has changed, or all their bytes, because no delta is
-// made of them.
+// What a capture needs of blocks: their changes, or all their bytes, because no delta is made of
+// them.
 enum class FetchAs : uint8_t { kChanges, kWhole };
 
 // Threads: Fetch from one at a time, with no other call meanwhile; the others from several at once,
@@ -45,11 +45,11 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // Makes the first of `refs` (at least one) ready to be captured into `snapshot`, whose gate the
-  // caller holds: as many as the source has room for. The other methods are called for those blocks
+  // Makes the first of `refs` ready to be captured into `snapshot`, whose gate the caller holds: as
+  // many as the source has room for, at least one. The other methods are called for those blocks
   // only, until the next Fetch. A source gets the same snapshot every time; the snapshot outlives
-  // the source. With kWhole none of the blocks is Diffed. Errors come from sources that must copy
-  // weights first (a GPU's); after one, the version can only be undone.
+  // the source. With kWhole, Diffed returns nullopt for all of the blocks. Errors come from sources
+  // that must copy weights first (a GPU's); after one, the version can only be undone.
   virtual Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as,
                                       Snapshot& snapshot, ThreadPool& pool) {
     (void)as;
@@ -70,8 +70,9 @@ class WeightSource {
   // trainer writes meanwhile.
   virtual void Read(BlockRef ref, MutableByteSpan block) const = 0;
 
-  // The trainer's own `size_bytes` bytes of one block, if they are contiguous in slice order; else
-  // empty, and the block has to be Read. The caller loads each byte only once.
+  // Returns the trainer's own `size_bytes` bytes of one block, if they are contiguous in slice
+  // order. Otherwise returns an empty span, and the caller must Read the block. The caller must
+  // load each byte only once.
   virtual ByteSpan View(BlockRef ref, size_t size_bytes) const = 0;
 };
 

@@ -12,7 +12,7 @@ namespace dws {
 namespace {
 
 // The label of a block mode. Bytes outside block payloads (headers, indexes, the manifest) have
-// their own label, so that the sum over all labels is what is transferred.
+// their own label, so that the sum over all labels is the number of transferred bytes.
 std::string Encoding(size_t mode) {
   if (mode == static_cast<size_t>(BlockMode::kEmpty)) return "framing";
   std::string name(ToString(static_cast<BlockMode>(mode)));
@@ -46,8 +46,7 @@ Counter FullVersions(Metrics& metrics, FullCause cause) {
 Histogram StageSeconds(Metrics& metrics, const std::string& stage) {
   return metrics.AddHistogram(
       "dws_sender_stage_seconds",
-      "Where the time for a version went, for each version; of GPUs also compare, "
-      "lists, check and copy.",
+      "Time of each version by stage; versions on GPUs also have compare, lists, check and copy.",
       buckets::kStallSeconds, {{"stage", stage}});
 }
 
@@ -90,7 +89,7 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
                                              "Elements that published deltas change.")),
       full_bytes_(registry_.AddCounter(
           "dws_sender_full_bytes_total",
-          "What all published deltas would have been as full tensors, in bytes.")),
+          "Size that all published deltas would have had as full tensors, in bytes.")),
       dense_bytes_(registry_.AddCounter(
           "dws_sender_dense_bytes_total",
           "Bytes of published deltas' blocks that are of groups which change nearly everywhere.")),

@@ -1,5 +1,5 @@
-// What dws-sender counts as it happens; sender_scrape.h shows the rest. docs/metrics.md lists the
-// names.
+// Counts events of dws-sender as they happen; sender_scrape.h shows the rest. docs/metrics.md lists
+// the names.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace dws {
 // kFullCopied: full tensors that had to be copied, because the snapshot had moved on.
 enum class ServedKind { kDelta, kSquash, kFull, kFullCopied };
 
-// Lifecycle: outlives everything that reports to it. Threads: safe from any.
+// Lifecycle: outlives all parts that report to it. Threads: safe from any.
 class SenderMetrics {
  public:
   SenderMetrics(const std::string& job_id, uint32_t trainer_rank);

@@ -42,11 +42,12 @@ class DeltaLog {
   std::vector<RetainedVersionPtr> All() const;
   uint64_t retained_bytes() const;
 
-  // The versions (base, target], ascending. ABORTED: one of them is not retained, or has no delta.
+  // Returns the versions (base, target], ascending. ABORTED: one of them is not retained, or has no
+  // delta.
   Result<std::vector<RetainedVersionPtr>> Chain(WeightVersion base, WeightVersion target) const;
 
-  // Whether no delta leads from `base` to `target` because a retained version between them has
-  // full tensors only.
+  // Returns whether no delta leads from `base` to `target` because a retained version between them
+  // has full tensors only.
   bool HasFull(WeightVersion base, WeightVersion target) const;
 
   // Waits until `version` is in the log. DEADLINE_EXCEEDED: it was not appended in time.
@@ -58,10 +59,11 @@ class DeltaLog {
   Result<ObjectPtr> Object(WeightVersion base, WeightVersion target,
                            DeltaProfile profile = DeltaProfile::kFast);
 
-  // The profile that the next version is encoded for in addition to fast: wan if a receiver asked
-  // for it recently, else direct if one asked for that, else fast, which adds nothing.
+  // Returns the profile for which the next version is encoded in addition to fast: wan if a
+  // receiver asked for it recently, else direct if a receiver asked for that, else fast, which adds
+  // nothing.
   DeltaProfile Asked() const;
-  // Whether all links are as fast as memory: only direct was asked for lately.
+  // Returns whether all links are as fast as memory: only direct was asked for recently.
   bool AllDirect() const;
   // A link has shown that this profile fits it, as if that had been asked for.
   void Note(DeltaProfile profile);
@@ -77,7 +79,7 @@ class DeltaLog {
   };
 
   const RankLayout layout_;
-  // Whether that was no longer ago than a request is remembered.
+  // Returns whether that happened so recently that the request is still remembered.
   bool Lately(const AskedAt& asked) const REQUIRES(mutex_);
   AskedAt& AskedOf(DeltaProfile profile) REQUIRES(mutex_) {
     return asked_[static_cast<size_t>(profile)];
@@ -96,8 +98,8 @@ class DeltaLog {
   std::deque<Composed> composed_ GUARDED_BY(mutex_);  // newest last
 };
 
-// One object with the changes of `chain`, whose versions follow each other. Exact: steps of
-// consecutive versions add up. DATA_LOSS: our own memory is damaged.
+// Returns one object with the changes of `chain`, whose versions follow each other. It is exact:
+// steps of consecutive versions add up. DATA_LOSS: our own memory is damaged.
 Result<std::vector<std::byte>> Squash(const RankLayout& layout,
                                       const std::vector<RetainedVersionPtr>& chain);
 

@@ -15,8 +15,9 @@
 
 namespace dws {
 namespace {
-// Copied under the gate at once; a capture may wait for it, about a millisecond. Small enough to be
-// still in the cache when it is checksummed and sent.
+// Number of bytes that are copied at once under the gate. A capture may wait for this copy, for
+// about a millisecond. They are few enough to be still in the cache when they are checksummed and
+// sent.
 constexpr uint64_t kReadBytes = uint64_t{4} << 20;
 constexpr uint64_t kFrameAlignment = 64;
 // The last frame may reach beyond kReadBytes.
@@ -177,7 +178,7 @@ Result<WeightVersion> FullReader::Copy(const std::vector<Piece>& pieces, Duratio
   if (reads_snapshot) snapshot_->gate().EndRead();
   if (at.has_value()) return *at;
   return AbortedError(
-      "version {} cannot be read any more: a full version that overwrote it was given up; take the "
+      "version {} can no longer be read: a full version that overwrote it was given up; take the "
       "next one",
       version_.value());
 }

@@ -1,7 +1,7 @@
 // Reads full tensors at exactly one version from a snapshot that moves on. Between captures it
 // copies a few blocks at a time straight into frames, then undoes the retained steps of newer
-// versions in the copy. The trainer waits at most for one such copy. Where a full version has
-// overwritten the snapshot, it reads what was kept for it (capture/full/open_reads.h).
+// versions in the copy. The trainer waits at most for one such copy. If a full version has
+// overwritten the snapshot, it reads the blocks that were kept for it (capture/full/open_reads.h).
 #pragma once
 
 #include <cstdint>
@@ -39,18 +39,18 @@ class FullReader {
   FullReader(std::shared_ptr<Snapshot> snapshot, std::shared_ptr<DeltaLog> log,
              WeightVersion version, std::vector<BlockRange> ranges);
 
-  // Reads these from now on, which are part of those.
+  // From now on reads only these ranges, which must be parts of the present ones.
   void Only(std::vector<BlockRange> ranges);
-  // What lies before this place of `ranges` is not read any more: nothing need be kept of it.
+  // The caller no longer needs anything before this place of `ranges`: captures need not keep it.
   void Passed(size_t range, uint32_t offset) { read_.Passed(range, offset); }
   // Holds the newer versions that are retained now, so that this version stays in reach.
   void Hold();
 
-  // The next frames, about as much as one read of the snapshot covers; empty at the end. Valid
-  // until the next call. ABORTED: the version can no longer be reached from the snapshot; take a
-  // newer one. DEADLINE_EXCEEDED: try again, nothing is skipped.
+  // Returns the next frames, about as many as one read of the snapshot covers; empty at the end.
+  // Valid until the next call. ABORTED: the version can no longer be reached from the snapshot;
+  // take a newer one. DEADLINE_EXCEEDED: call it again, nothing is skipped.
   Result<std::vector<FullFrame>> Next(Duration timeout);
-  // The same without a deadline. CANCELLED: `wanted`, which is asked repeatedly, returned false.
+  // Like Next, without a deadline. CANCELLED: `wanted`, which is called repeatedly, returned false.
   Result<std::vector<FullFrame>> NextWhile(const std::function<bool()>& wanted);
 
  private:

@@ -54,7 +54,7 @@ uint64_t OfferLoop::failures() const {
 }
 
 std::optional<PlaceFailure> OfferLoop::failure() const {
-  MutexLock lock(mutex_);  // first: a round that begins sets both of what is read
+  MutexLock lock(mutex_);  // taken first: a round that begins sets both of the values below
   const TimePoint now = std::chrono::steady_clock::now();
   const Duration still = now - asked_at_.load();
   if (working_ && still >= options_.still_max) {

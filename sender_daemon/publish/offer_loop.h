@@ -1,5 +1,6 @@
-// The thread of a publisher that works beside the pipeline: handles what the pipeline offers, as
-// long as there is more to do, and retries what failed. Never blocks the pipeline.
+// The thread of a publisher that works beside the pipeline. It handles the versions that the
+// pipeline offers, as long as there is more to do, and retries after failures. Never blocks the
+// pipeline.
 //
 // The publisher's step does the work (shared_publisher.h, slime/slime_publisher.h).
 #pragma once
@@ -20,14 +21,14 @@
 
 namespace dws {
 
-// Nothing can be published to a place.
+// A failure because of which nothing can be published to a place.
 struct PlaceFailure {
   std::string reason;
   Duration lasts{};
 };
 
-// Lifecycle: Start, then Stop or the destructor. What `step` uses outlives it. Threads: safe from
-// any.
+// Lifecycle: Start, then Stop or the destructor. Everything that `step` uses must outlive it.
+// Threads: safe from any.
 class OfferLoop {
  public:
   struct Options {
@@ -35,8 +36,8 @@ class OfferLoop {
     Duration retry_delay = limits::kOfferRetryDelayMin;  // doubles
     // With nothing to do there is a round every kOfferPoll. While this returns true rounds come
     // sooner: the first wait is `soon`, each later one is a quarter longer than the one before. So
-    // what is awaited is noticed with a delay of about a quarter of the time it took. Called after
-    // a round, on the thread that ran it.
+    // an awaited event is noticed with a delay of about a quarter of the time that it took. Called
+    // after a round, on the thread that ran it.
     std::function<bool()> impatient = nullptr;
     Duration soon = limits::kOfferPoll;
     // A round that has not asked wanted() for so long hangs.
@@ -84,7 +85,7 @@ class OfferLoop {
   CondVar changed_;
   RankStatePtr offered_ GUARDED_BY(mutex_);
   uint64_t offers_ GUARDED_BY(mutex_) = 0;
-  uint64_t served_ GUARDED_BY(mutex_) = 0;   // offers up to which nothing is left to do
+  uint64_t served_ GUARDED_BY(mutex_) = 0;   // offers after which nothing was left to do
   uint64_t failed_ GUARDED_BY(mutex_) = 0;   // offers at the last failed round
   bool working_ GUARDED_BY(mutex_) = false;  // in a round
   Status trouble_ GUARDED_BY(mutex_);

@@ -17,8 +17,9 @@ namespace dws {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryDelay{500};
-// The object of the slices that a version changed. `framed`, ascending, need no more than to be put
-// into it; of the others the blocks are the right ones. `other`: of the other profile.
+// Builds the object of the slices that a version changed. Slices in `framed`, ascending, already
+// have their frames; the others are made from the captured blocks. `other`: uses the frames of the
+// other profile.
 std::vector<std::byte> BuildObject(const RankLayout& layout, const DeltaManifest& identity,
                                    const CapturedVersion& captured,
                                    std::span<const FramedSlice> framed, bool other) {
@@ -62,7 +63,7 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
   if (captured.other_blocks.empty()) return {};
   DWS_CHECK(captured.other_blocks.size() == captured.blocks.size());
   bool differs = false;
-  for (const FramedSlice& slice : framed) {  // they have no other blocks any more
+  for (const FramedSlice& slice : framed) {  // slices with frames no longer have other blocks
     differs = differs || slice.other != nullptr;
     split_bytes += slice.split_bytes;
   }
@@ -79,7 +80,8 @@ std::vector<std::byte> SealOther(const RankLayout& layout, const DeltaManifest& 
   return BuildObject(layout, identity, captured, framed, true);
 }
 
-// Logs one line for each group whose density changed, and one if the version's did.
+// Logs one line for each group whose density changed, and one if the density of the version
+// changed.
 void LogDensity(const RetainedVersion& version) {
   const VersionDensity& density = version.density;
   for (const DensityTurn& turn : density.turns) {
@@ -269,8 +271,8 @@ bool PublishPipeline::Process(SealJob job) {
   }
   DWS_KILLPOINT("sender.publish.after_record");
   state->log->Append(sealed);
-  DWS_CHECK(state->log->Newest() == sealed);         // what is announced next
-  if (open_delta != nullptr) open_delta->Publish();  // who reads it goes on in the log
+  DWS_CHECK(state->log->Newest() == sealed);         // the announcement takes it from there
+  if (open_delta != nullptr) open_delta->Publish();  // readers of the open delta go on in the log
   for (ViewJob& view : views) {
     view.state->log->Append(Seal(
         {.state = view.state, .captured = std::move(view.captured), .accepted_at = accepted_at}));

@@ -1,8 +1,9 @@
-// What happens to a version after its capture, in sequence on one thread:
+// The steps of a version after its capture, in sequence on one thread:
 //   1. seal: encoded blocks, and the frames that the capture made of them (capture/open_delta.h),
 //      become a delta object with its manifest
 //   2. record: the ledger writes the version durably
-//   3. retain: the log takes the object; who fetches the open delta goes on there
+//   3. retain: the log takes the object; a receiver that fetches the open delta continues from
+//      there
 //   4. announce: receivers are told
 // A full disk stops the thread at 2: it retries until it succeeds, readiness says why, and Publish
 // makes the trainer wait. A version is announced only after it is recorded.
@@ -22,7 +23,7 @@
 
 namespace dws {
 
-// The same version of a view of the rank (views/view_snapshot.h).
+// A view of the rank (views/view_snapshot.h) at the same version.
 struct ViewJob {
   RankStatePtr state;
   CapturedVersion captured;
@@ -34,14 +35,14 @@ struct SealJob {
   CapturedVersion captured;
   double capture_seconds = 0;
   TimePoint accepted_at;
-  std::vector<ViewJob> views;  // retained with it, recorded not at all: they follow from it
+  std::vector<ViewJob> views;  // retained with it, but not recorded: they follow from it
 };
 
 // Pure: seals the version of a job.
 RetainedVersionPtr Seal(SealJob job);
 
-// Pure: the weights of `version` in another layout, whose slices have `digests`; no delta leads to
-// it.
+// Returns the weights of `version` in another layout, whose slices have `digests`; no delta leads
+// to it. Pure.
 RetainedVersionPtr Restated(const RetainedVersion& version, const Digest& layout_signature,
                             std::vector<Digest> digests);
 
@@ -67,7 +68,7 @@ class PublishPipeline {
   void Submit(SealJob job);
   // Waits until no job is left. DEADLINE_EXCEEDED otherwise.
   Status Drain(Duration timeout);
-  // Whether no job is left.
+  // Returns whether no job is left.
   bool idle() const;
   void Stop();
 

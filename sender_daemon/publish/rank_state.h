@@ -13,14 +13,15 @@
 
 namespace dws {
 
-// Everything that a registered trainer rank has published: shared by the parts that serve it.
+// Everything that a registered trainer rank has published. The parts that serve it share it.
 struct RankState {
   StreamId stream;
   TrainerRank trainer_rank;
   uint32_t world_size = 1;
   RankEpoch rank_epoch;
-  bool begins_stream = false;  // what it publishes first is the stream's first version
-  RankLayout declared;         // by the trainer; the snapshot's is that, or a finer one
+  bool begins_stream = false;  // the first version it publishes is the first of the stream
+  // The layout that the trainer declared; the snapshot has that layout, or a finer one.
+  RankLayout declared;
   std::shared_ptr<Snapshot> snapshot;
   std::shared_ptr<DeltaLog> log;
 

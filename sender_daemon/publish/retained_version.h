@@ -28,7 +28,7 @@ struct RetainedVersion {
   std::optional<WeightVersion> base;  // absent: no delta leads to this version, full tensors only
   FullCause full = FullCause::kNone;  // why, if it was captured so
   std::vector<std::byte> object;      // empty without a base
-  // The same changes as profile `other` encodes them; empty if that is no different.
+  // The same changes, encoded for profile `other`; empty if that makes no difference.
   DeltaProfile other = DeltaProfile::kFast;
   std::vector<std::byte> other_object;
   ObjectHeader header;
@@ -53,13 +53,14 @@ struct RetainedVersion {
   uint64_t other_bytes(DeltaProfile profile) const {
     return profile == other ? other_object.size() : 0;
   }
-  // What a receiver that follows fetches for it: the delta, or all tensors of `full_bytes`.
+  // Returns the bytes that a receiver fetches for it if it follows: the delta, or all tensors of
+  // `full_bytes`.
   uint64_t wire_bytes(uint64_t full_bytes) const {
     return base.has_value() ? object.size() : full_bytes;
   }
   uint64_t retained_bytes() const { return object.size() + other_object.size(); }
 
-  // Whether a receiver that reports this version with `token` can have these weights.
+  // Returns whether a receiver that reports this version with `token` can have these weights.
   bool Has(const Digest& token) const;
 
   // For reading its blocks. This outlives the link; the frames that the link finds point into

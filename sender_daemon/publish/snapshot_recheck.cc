@@ -1,4 +1,4 @@
-// On a thread of its own: reading a snapshot takes long, and the stream that reported a refusal
+// Runs on its own thread: reading a snapshot takes long, and the stream that reported a refusal
 // must not wait for it.
 #include "sender_daemon/publish/snapshot_recheck.h"
 

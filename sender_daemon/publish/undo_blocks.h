@@ -1,5 +1,5 @@
-// Undoes the steps of one retained version: turns blocks as of that version into those before it.
-// Used to make exact older states from a snapshot that has moved on.
+// Undoes the steps of one retained version: turns blocks of that version into blocks of the version
+// before. Used to make exact older states from a snapshot that has moved on.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct UndoScratch {
 };
 
 // `blocks`: the bytes of the blocks [first_block, first_block + block_count) of the slice, one
-// after the other, as of `version`; on return as of its base, which it must have. DATA_LOSS: our
-// own memory is damaged.
+// after the other, in the state of `version`; on return they are in the state of its base, which it
+// must have. DATA_LOSS: our own memory is damaged.
 Status UndoBlocks(const RetainedVersion& version, const RankLayout& layout, RankSlice slice,
                   uint32_t first_block, uint32_t block_count, MutableByteSpan blocks,
                   UndoScratch& scratch);

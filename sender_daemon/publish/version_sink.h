@@ -26,23 +26,23 @@ class VersionSink {
   virtual std::string_view name() const = 0;
   // A trainer has registered. `state` has no version of it yet.
   virtual void Welcome(const RankStatePtr& /*state*/) {}
-  // `state` has the newest version in a finer layout, and no older one. Never blocks. A place may
-  // wait for the next version.
+  // `state` has the newest version in a finer layout, and no older version. Never blocks. A place
+  // may wait for the next version.
   virtual void Refine(const RankStatePtr& /*state*/) {}
   // `state` has a new version. Never blocks.
   virtual void Offer(const RankStatePtr& state) = 0;
   // Everything offered is published, or was tried and failed.
   virtual bool settled() const { return true; }
-  // nullopt: nothing is known to be in the way.
+  // Returns the failure that prevents publishing; nullopt: none is known.
   virtual std::optional<PlaceFailure> failure() const { return std::nullopt; }
 
   // The sender is shutting down: ends the connections and calls of peers. Later offers are still
   // allowed.
   virtual void Disconnect() {}
-  // Nothing is offered any more.
+  // After Stop nothing is offered.
   virtual void Stop() = 0;
 
-  // Sets its own part of the status. Does not block.
+  // Fills in its own part of the status. Does not block.
   virtual void FillStatus(v1::SenderStatus& status) const = 0;
   // Writes its own metrics; zeros where the place is not configured.
   virtual void Show(Scrape& scrape) const = 0;

@@ -6,7 +6,7 @@
 
 namespace dws {
 
-// `hub` outlives it.
+// `hub` must outlive it.
 class AnnouncementSink final : public VersionSink {
  public:
   explicit AnnouncementSink(ReceiverHub& hub) : hub_(hub) {}

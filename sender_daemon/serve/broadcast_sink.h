@@ -13,7 +13,7 @@ namespace dws {
 // broadcast of the version comes before it fetches the version.
 class BroadcastSink final : public VersionSink {
  public:
-  // `clock` outlives it. `timeout`: as in Broadcaster.
+  // `clock` must outlive it. `timeout`: see Broadcaster.
   BroadcastSink(const BroadcastOptions& options, Duration timeout, const Clock& clock);
 
   // Null: broadcasts are off, or not available on this machine.

@@ -101,8 +101,8 @@ void Broadcaster::OnReport(ConnectionId connection, const v1::BroadcastReport& r
 
 void Broadcaster::Offer(const StreamId& stream, const RetainedVersionPtr& version) {
   if (version == nullptr || !version->base.has_value()) return;
-  // The encoding with raw blocks, if there is one: it needs the least decoding, and receivers with
-  // fast links ask for it.
+  // Sends the encoding with raw blocks, if there is one: it needs the least decoding, and receivers
+  // with fast links ask for it.
   const std::vector<std::byte>& bytes = version->object_of(DeltaProfile::kDirect);
   if (version->object.size() <= limits::kInlineObjectBytesMax) return;  // in the announcement
   if (bytes.size() > limits::kBroadcastObjectBytesMax) return;

@@ -1,7 +1,7 @@
 // The sender's part in broadcasts: forms epochs with the receivers that take part, and sends each
-// new version's delta to all of them at once. BroadcastState decides; this class carries it out on
-// its own thread. A failure here costs time but never a version: receivers fetch what does not
-// arrive.
+// new version's delta to all of them at once. BroadcastState decides; this class carries the
+// decisions out on its own thread. A failure here costs time but never a version: receivers fetch
+// the objects that do not arrive.
 //
 //   1. When BroadcastState asks for an epoch, the sender makes an id, offers it with a rank to each
 //      member, and joins.
@@ -52,7 +52,8 @@ struct BroadcastView {
 // Lifecycle: runs until Stop (or the destructor). Threads: safe from any.
 class Broadcaster {
  public:
-  // `timeout` limits joining an epoch and sending a small object. `parts.clock` outlives it.
+  // `timeout` limits the time for joining an epoch and for sending a small object. `parts.clock`
+  // must outlive it.
   Broadcaster(nccl::BroadcastChannel::Parts parts, Duration timeout);
   ~Broadcaster();
   void Stop();
@@ -80,7 +81,7 @@ class Broadcaster {
     TimePoint deadline;
   };
 
-  // Whether a version can be sent now. If not, counts it as skipped.
+  // Returns whether a version can be sent now. If not, counts it as skipped.
   bool CanSend() REQUIRES(mutex_);
   void Run();
   void CarryOut(const std::monostate&) {}

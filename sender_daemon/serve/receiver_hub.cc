@@ -127,7 +127,7 @@ bool ReceiverHub::Plausible(ConnectionId connection, const StreamId& stream,
     const auto former = former_views_.find(link->second.view);
     if (former != former_views_.end()) newest = former->second;
   }
-  // A restarted sender has an empty log: the receiver knows more than we do.
+  // A restarted sender has an empty log: then the receiver knows more than we do.
   if (newest == nullptr || rank_->stream != stream) return true;
   const RetainedVersionPtr retained = report.version == newest->version ? newest
                                       : rank == nullptr                 ? nullptr
@@ -226,8 +226,8 @@ void ReceiverHub::Announce() {
   for (const std::string& id : wrong) {
     LogWarning("report_ignored",
                {{"id", id},
-                {"reason",
-                 fmt::format("what it has is not what is published now: {}", kNumbersBeganAgain)}});
+                {"reason", fmt::format("its weights are not those that are published now: {}",
+                                       kNumbersBeganAgain)}});
   }
   for (const auto& connection : Connections()) connection->AnnounceDue();
   FinishWaits();
@@ -363,8 +363,8 @@ Status ReceiverHub::Forget(const std::string& receiver_id) {
   return OkStatus();
 }
 
-// Receivers of the process before this one are awaited for a while: a trainer that waits for all of
-// them would otherwise go on without one that did not come back.
+// Receivers of the process before this one are awaited for a while: otherwise a trainer that waits
+// for all receivers would go on without one that did not come back.
 
 void ReceiverHub::Recall() {
   const TimePoint now = clock_.Now();
@@ -393,7 +393,7 @@ void ReceiverHub::KeepKnown(TimePoint now) {
   for (const std::string& id : given_up) {
     LogWarning("receiver_not_returned", {{"id", id},
                                          {"seconds", limits::kReceiverReturnWait.count()},
-                                         {"effect", "it is no longer awaited"}});
+                                         {"effect", "waits no longer include it"}});
   }
   if (memory_ == nullptr) return;
   if (look) {
@@ -451,7 +451,8 @@ std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
   for (auto wait = waits_.begin(); wait != waits_.end();) {
     WaitTally tally = state_.Tally(wait->version, now);
-    // Before the version is recorded nobody can have it, whatever receivers report of its number.
+    // Before the version is recorded nobody can have it, whatever receivers report about its
+    // number.
     const bool recorded = newest != nullptr && newest->version >= wait->version;
     const bool met = recorded && AnnouncerState::Met(tally, wait->condition);
     const bool cancelled = !met && wait->cancelled();

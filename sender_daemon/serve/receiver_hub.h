@@ -38,9 +38,9 @@ class SyncConnection {
   virtual void ReplacingDue() {}
   virtual void KeepaliveDue() = 0;
   virtual void Close(const Status& reason) = 0;
-  // Of the receiver's release.
+  // The minor protocol version of the receiver's release.
   virtual uint32_t protocol_minor() const { return kProtocolMinor; }
-  // Whether it fetches deltas while they are captured.
+  // Returns whether it fetches deltas while they are captured.
   virtual bool early_deltas() const { return false; }
 };
 
@@ -56,8 +56,8 @@ class ReceiverHub {
   // Ends all waits with UNAVAILABLE and closes all connections.
   void Stop();
 
-  // `view`: what it follows, as ParseView; empty: the trainer's own tensors. INVALID_ARGUMENT,
-  // RESOURCE_EXHAUSTED: the receiver is refused.
+  // `view`: the view that it follows, in the form of ParseView; empty: the trainer's own tensors.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the receiver is refused.
   Result<ConnectionId> Connect(const std::string& job_id, const std::string& receiver_id,
                                std::shared_ptr<SyncConnection> connection, std::string view = {});
   void Disconnect(ConnectionId connection);
@@ -66,37 +66,38 @@ class ReceiverHub {
                 WeightVersion version);
   void OnCommitted(ConnectionId connection, const StreamId& stream,
                    const AcknowledgedCommit& report);
-  // Whether it answers the last announcement. An answer to an older one changes nothing.
+  // Returns whether it answers the last announcement. An answer to an older one changes nothing.
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,
               const std::string& error);
 
   // The trainer registered: welcomes every receiver (again) and announces what can be served.
   void Welcome(RankStatePtr state);
   // The state is no longer served: waits end with ABORTED, connections are closed so that receivers
-  // connect again, and what receivers reported of its stream no longer counts.
+  // connect again, and the receivers' reports about its stream no longer count.
   void Forget();
   // A version was published in the current state.
   void Announce();
   // The version that is being captured in the current state may be fetched already, or was given up.
   void Replacing();
   RankStatePtr Current() const;  // null before the first registration, and after Forget
-  // The same of a view; empty: Current(). Null, too: it has not begun.
+  // Returns the current state of a view; empty: Current(). Also null if the view has not begun.
   RankStatePtr Current(const std::string& view) const;
   // Current(), or the view with this layout; null: neither.
   RankStatePtr WithLayout(const Digest& signature) const;
-  // A view has begun: welcomes the receivers that follow it. Null: it is not served any more.
+  // A view has begun: welcomes the receivers that follow it. Null: it is no longer served.
   void SetView(const std::string& name, RankStatePtr state);
-  // It cannot go on: closes the connections of those that follow it.
+  // The view cannot go on: closes the connections of the receivers that follow it.
   void EndView(const std::string& name, const Status& reason);
-  // Of the receivers that are connected.
+  // Returns the views that connected receivers follow.
   std::set<std::string> FollowedViews() const;
   struct ServedView {
     std::string name;
     RankStatePtr state;
-    uint32_t receivers = 0;  // connected ones that follow it
+    uint32_t receivers = 0;  // number of connected receivers that follow it
   };
   std::vector<ServedView> Views() const;  // by name
-  // What a receiver follows; empty: the trainer's own tensors, or it is not connected.
+  // Returns the view that a receiver follows; empty: the trainer's own tensors, or it is not
+  // connected.
   std::string ViewOf(ConnectionId connection) const;
 
   struct Wait {
@@ -104,7 +105,8 @@ class ReceiverHub {
     WaitCondition condition;
     TimePoint deadline;
     std::function<bool()> cancelled;
-    // Called once. OK: the condition is met. DEADLINE_EXCEEDED says how far the receivers are.
+    // Called once. OK: the condition is met. DEADLINE_EXCEEDED: it is not; the message says how far
+    // the receivers are.
     std::function<void(const Status& status, const WaitOutcome& outcome)> done;
   };
   void AddWait(Wait wait);
@@ -116,25 +118,25 @@ class ReceiverHub {
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
   // A receiver that is connected and of a release with a lower minor; nullopt: there is none.
   std::optional<std::string> OlderThan(uint32_t protocol_minor) const;
-  // Whether any receiver that is connected fetches deltas while they are captured.
+  // Returns whether any connected receiver fetches deltas while they are captured.
   bool AnyEarly() const {
     MutexLock lock(mutex_);
     return std::ranges::any_of(
         links_, [](const auto& link) { return link.second.connection->early_deltas(); });
   }
-  // Whether policy all leaves this receiver out now.
+  // Returns whether policy all leaves this receiver out now.
   bool LeftOut(const AnnouncerState::Receiver& receiver) const;
   const Clock& clock() const { return clock_; }
 
  private:
   RankStatePtr StateOf(const std::string& view) const REQUIRES(mutex_);
   void Tick();
-  // Known receivers. Recall loads those of the previous process. KeepKnown gives up awaiting them
-  // when their time is over, and records who is present.
+  // Known receivers. Recall loads those of the previous process. KeepKnown stops waiting for them
+  // when their time is over, and records which receivers are present.
   void Recall();
   void KeepKnown(TimePoint now);
-  // Whether the report can be true: it names a published version, with the weights that were
-  // published.
+  // Returns whether the report can be true: it names a published version, with the weights that
+  // were published.
   bool Plausible(ConnectionId connection, const StreamId& stream,
                  const AcknowledgedCommit& report) const REQUIRES(mutex_);
   // Removes the waits that have ended, and returns them with their results.
@@ -147,7 +149,7 @@ class ReceiverHub {
   WaitOutcome Outcome(WaitTally tally, TimePoint now) const REQUIRES(mutex_);
   void FinishWaits();
   std::vector<std::shared_ptr<SyncConnection>> Connections() const;
-  // Of those that follow the view.
+  // Returns the connections that follow the view.
   std::vector<std::shared_ptr<SyncConnection>> Followers(const std::string& view) const;
 
   const Clock& clock_;

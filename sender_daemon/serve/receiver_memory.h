@@ -1,6 +1,6 @@
-// What a sender remembers of its receivers across restarts: who was connected, so that one that
-// does not return after a restart is known to be missing. Kept apart from the ledger: it decides
-// nothing about versions, and errors of reading or writing are only logged.
+// Remembers a sender's receivers across restarts: which were connected, so that a receiver that
+// does not return after a restart is known to be missing. It is kept apart from the ledger: it
+// decides nothing about versions, and errors of reading or writing are only logged.
 #pragma once
 
 #include <atomic>
@@ -22,21 +22,22 @@ namespace dws {
 // Lifecycle: the destructor waits for the current write. Threads: one at a time.
 class ReceiverMemory {
  public:
-  // `files` outlives it. `unix_seconds` is the time of day; only people read it.
+  // `files` must outlive it. `unix_seconds` is the time of day; only people read it.
   ReceiverMemory(FileSystem& files, std::string state_folder,
                  std::function<uint64_t()> unix_seconds);
 
   // The receivers in the file; none if it is absent or damaged.
   std::vector<KnownReceiver> Load();
 
-  // Notes who is present. Returns the ids to forget: absent for limits::kReceiverForgottenAfter.
+  // Notes which receivers are present. Returns the ids to forget: those that were absent for
+  // limits::kReceiverForgottenAfter.
   std::vector<std::string> Look(const std::map<std::string, AnnouncerState::Receiver>& receivers,
                                 TimePoint now);
   // Writes the file if Look has seen a change, at most once per
   // limits::kKnownReceiversSaveInterval. Writes on another thread, so a hanging disk does not block
   // the caller.
   void Save(TimePoint now);
-  // The same, but returns after the write, however long it takes. Call it once, last.
+  // Like Save, but returns after the write, however long it takes. Call it once, last.
   void SaveLast();
 
  private:

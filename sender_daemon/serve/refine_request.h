@@ -14,8 +14,8 @@ struct RefineRequest {
   StreamId stream;
   CutWishes cuts;
   bool probe = false;  // only whether it could be done
-  // Called once, on any thread; of what is carried out only with an error, because the next Welcome
-  // tells the rest.
+  // Called once, on any thread. For a request that is carried out it reports only errors, because
+  // the next Welcome reports success.
   std::function<void(const Status&)> answer;
 };
 

@@ -9,10 +9,11 @@ namespace dws {
 // The identity of this rank, and its layout.
 void FillWelcome(const RankState& state, v1::Welcome& welcome);
 
-// What it can serve now, and the newest delta itself if it is small.
+// Fills in the versions that it can serve now, and the newest delta itself if that is small.
 void FillAnnounce(const RankState& state, v1::Announce& announce);
 
-// The version that is being captured now, if it may be fetched already; `deltas`: also if it is one.
+// Fills in the version that is being captured now, if it may be fetched already. `deltas`: includes
+// deltas.
 void FillReplacing(const RankState& state, bool deltas, v1::Replacing& replacing);
 
 }  // namespace dws

@@ -26,7 +26,7 @@
 namespace dws {
 namespace {
 
-// The current state, if it is of the stream, and of the layout, that `request` names.
+// Returns the current state if it has the stream and the layout that `request` names.
 template <typename Request>
 Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(request.stream()));
@@ -52,9 +52,9 @@ Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
 // What a Fetch has still to send.
 struct FetchRange {
   ObjectPtr object;                 // keeps the object alive
-  std::vector<ObjectRange> ranges;  // what is left of them, the next one last
+  std::vector<ObjectRange> ranges;  // the remaining ranges, the next one last
   uint64_t total_bytes = 0;         // of the object or part
-  uint64_t offset = 0;              // of the next byte in it
+  uint64_t offset = 0;              // offset of the next byte in it
   ServedKind kind = ServedKind::kDelta;
 };
 
@@ -151,7 +151,7 @@ Result<std::vector<ObjectRange>> RangesOf(const std::vector<std::byte>& object,
                                           const v1::FetchRequest& request,
                                           const RankLayout& layout) {
   DWS_ASSIGN_OR_RETURN(const SliceSelection only, SelectionOf(request, layout));
-  // The common case: nothing is parsed again.
+  // The common case: nothing needs to be parsed again.
   if (version != nullptr && &version->object == &object) {
     return PartRanges(version->header, version->manifest, only);
   }
@@ -242,7 +242,7 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
                    .early = early};
 }
 
-// Has `stream` send, or end with, what `open` returns; `open` runs on the executor.
+// Makes `stream` send, or end with, the result of `open`, which runs on the executor.
 template <typename Stream, typename Open>
 Stream* Serve(Executor& executor, Stream* stream, Open open) {
   if (!executor.Post([stream, open = std::move(open)] {
@@ -255,7 +255,7 @@ Stream* Serve(Executor& executor, Stream* stream, Open open) {
   return stream;
 }
 
-// `peer`: who asks, if over the unix socket.
+// `peer`: the process that asks, if it asks over the unix socket.
 Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
                     const std::optional<UnixPeer>& peer, const v1::OpenSnapshotRequest& request,
                     v1::OpenSnapshotReply& reply) {
@@ -286,7 +286,7 @@ Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
   return OkStatus();
 }
 
-// The loan keeps the snapshot, whose stream may end while it is read.
+// The loan keeps the snapshot alive: its stream may end while the snapshot is read.
 Status LendSnapshot(const ReceiverHub& hub, FabricHost& fabric,
                     const v1::OpenFabricRequest& request, v1::OpenFabricReply& reply) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));

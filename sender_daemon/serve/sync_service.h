@@ -18,8 +18,8 @@
 
 namespace dws {
 
-// As SyncService::CallbackService, but full tensors are written as bytes: a message class would copy
-// them.
+// Does what SyncService::CallbackService does, but writes full tensors as bytes: a message class
+// would copy them.
 using RawSyncService =
     v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
         v1::SyncService::WithCallbackMethod_Fetch<v1::SyncService::WithRawCallbackMethod_FetchFull<
@@ -29,11 +29,11 @@ using RawSyncService =
 // The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
 class SyncServiceImpl final : public RawSyncService {
  public:
-  // `streams` is what Sync streams use. `delta_executor` prepares deltas. `full_executor` reads the
-  // snapshot, which waits for captures; it is separate so that new receivers do not delay those
-  // that follow. `full_transfers` counts the FetchFull streams of all services of the sender.
-  // `handles` passes the snapshot's descriptor, `fabric` lends its memory. `egress` limits what is
-  // sent.
+  // `streams` has the parts that Sync streams use. `delta_executor` prepares deltas.
+  // `full_executor` reads the snapshot, which waits for captures; it is separate so that new
+  // receivers do not delay those that follow already. `full_transfers` counts the FetchFull streams
+  // of all services of the sender. `handles` passes the snapshot's descriptor, `fabric` lends its
+  // memory. `egress` limits what is sent.
   SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, FabricHost& fabric,
                   EgressLimit& egress, Executor& delta_executor, Executor& full_executor,
                   std::atomic<size_t>& full_transfers)

@@ -1,5 +1,5 @@
-// The sender's end of one Sync stream: passes acknowledgements to the hub and writes what is due,
-// one write at a time.
+// The sender's end of one Sync stream: passes acknowledgements to the hub and writes the messages
+// that are due, one at a time.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
                          public SyncConnection,
                          public BroadcastConnection {
  public:
-  // The parts it uses; all outlive it.
+  // The parts it uses; all must outlive it.
   struct Parts {
     ReceiverHub& hub;
     SenderMetrics& metrics;
     SnapshotRecheck& recheck;
     std::function<void(RefineRequest)> refine;  // never blocks
-    // A receiver follows a view; `refused`: it cannot. Never blocks.
+    // A receiver follows a view. `refused` is called if it cannot. Never blocks.
     std::function<void(const std::string& view, std::function<void(const Status&)> refused)>
         follow =
             [](const std::string& /*view*/, const std::function<void(const Status&)>& refused) {
@@ -39,7 +39,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
             };
     Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
   };
-  // `peer` is the client that opened the stream, as its certificate says.
+  // `peer` is the client that opened the stream, according to its certificate.
   static SyncStream* Start(const Parts& parts, Peer peer);
 
   void WelcomeDue() override;
@@ -73,7 +73,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   std::string view() const;
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
-  // What is to be written next. The caller writes it.
+  // The message that is to be written next. The caller writes it.
   struct Due;
   Due TakeDue();
   // Starts the next write, or finishes, unless a write is in progress. Called without the lock.
@@ -92,7 +92,7 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
 
   mutable Mutex mutex_;
   std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
-  std::string view_ GUARDED_BY(mutex_);  // that the receiver follows; set with connection_
+  std::string view_ GUARDED_BY(mutex_);  // the view that the receiver follows; set with connection_
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool replacing_due_ GUARDED_BY(mutex_) = false;

@@ -142,7 +142,7 @@ std::string ShortReply(const WaitOutcome& outcome) {
   v1::WaitReply reply;
   FillCounts(outcome, reply);
   const auto fits = [&reply] { return reply.ByteSizeLong() <= limits::kWaitDetailsBytesMax; };
-  // Without last_error, which the status message has. Removes the entry that makes the reply too
+  // Leaves out last_error, which the status message has. Removes the entry that makes the reply too
   // long.
   const auto add = [&](const std::vector<ReceiverBehind>& receivers, auto* list) {
     for (size_t i = 0; i < std::min(receivers.size(), limits::kWaitReceiversNamedMax); ++i) {

@@ -1,5 +1,5 @@
-// The result of a trainer's Wait: who has committed the version and who has not, as values, as the
-// RPC's message, and in words.
+// The result of a trainer's Wait: the receivers that have committed the version and those that have
+// not, as values, as the RPC's message, and in words.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ struct WaitOutcome {
   std::vector<ReceiverBehind> missing;
   std::vector<ReceiverBehind> left_out;  // policy all does not wait for them
   std::vector<ReceiverBehind> awaited;   // absent since the sender's restart: policy all waits
-  std::vector<ReceiverBehind> absent;    // gone since: nobody waits for them
+  std::vector<ReceiverBehind> absent;    // gone since then: nobody waits for them
   std::optional<TimePoint> met_at;       // when the last of `committed` committed, if it was met
 };
 
@@ -49,7 +49,7 @@ void LogLeftOut(WeightVersion version, const WaitOutcome& outcome);
 
 // Fills in what the outcome says of receivers.
 void FillReply(const WaitOutcome& outcome, v1::WaitReply& reply);
-// The same for the details of an error: the lists, but not the counts, are shortened to
+// Like FillReply, for the details of an error: the lists, but not the counts, are shortened to
 // limits::kWaitReceiversNamedMax entries and limits::kWaitDetailsBytesMax in all.
 std::string ShortReply(const WaitOutcome& outcome);
 

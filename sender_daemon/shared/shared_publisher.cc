@@ -74,7 +74,8 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   ReadReports();
   DWS_RETURN_IF_ERROR(Begin());
   const Result<bool> written = WriteNext();
-  // Also after a failed write: removing old versions may make the room that it needs.
+  // This also runs after a failed write: removing old versions may make the room that the write
+  // needs.
   const bool told = progress_->untold.empty();
   if (told && progress_->last.has_value() && !(written.ok() && !*written)) Retire();
   return written;
@@ -87,8 +88,8 @@ void SharedPublisher::ReadReports() {
     MutexLock lock(mutex_);
     view_.receivers = receivers_->present();
   }
-  // Limits the time for reports to about a tenth, however many there are; the rest is for the full
-  // tensors.
+  // Limits the time for reports to about a tenth, however many there are; the rest of the time is
+  // for the full tensors.
   const TimePoint end = hub_.clock().Now();
   reports_due_ = end + std::max<Duration>(kReportsInterval, (end - begin) * 9);
 }
@@ -249,12 +250,12 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
 Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
                                     const shared::ManifestPtr& delta) {
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
-  // Deltas counted so far follow the previous anchor and are subtracted below. Those counted since
-  // an owed version follow it.
+  // The deltas counted so far follow the previous anchor and are subtracted below. The deltas
+  // counted after an owed version follow that version.
   const size_t deltas = delta == nullptr ? progress_->deltas : 0;
   const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
   const bool damage_known = std::exchange(repair_.due, false);
-  // Who asks for full tensors meanwhile gets these.
+  // A receiver that asks for full tensors meanwhile gets these.
   const auto reachable = std::exchange(progress_->reachable, WeightVersion(UINT64_MAX));
   const auto written = progress_->writer.WriteAnchor(*version, delta.get());
   progress_->reachable = reachable;
@@ -275,7 +276,7 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   }
   if (absl::IsAborted(written.status()) &&
       progress_->writer.state()->log->Newest()->version > version->version) {
-    // A full version has overwritten it: the newer one is next.
+    // A full version has overwritten it: the newer version comes next.
     LogInfo("shared_version_skipped",
             {{"version", version->version.value()}, {"reason", Message(written.status())}});
     return OkStatus();

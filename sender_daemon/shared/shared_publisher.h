@@ -4,17 +4,17 @@
 //   1. Each version is written after the one before it, with its delta.
 //   2. The first version is an anchor, with full tensors. Another anchor is written when
 //      --shared-dir-anchor-every versions or more bytes of deltas than the model has followed the
-//      last one, when the log no longer has the next delta, and when a receiver could not read what
-//      is in the directory (retried until an anchor is written, but not for every version of a
-//      receiver that never can read). With --shared-dir-first=base a stream begins with the digests
-//      of its first version only, if the log still has that, and an anchor is also written when a
-//      receiver asks for it, whose memory has not these digests: once for all who ask until it is
-//      written. Full tensors take long to write: they are added to a version that already has its
-//      delta, and newer deltas are written meanwhile, so that receivers that follow do not wait.
-//   3. Versions before the newest anchor are removed once no receiver needs them (which a sender
-//      that has just started does not know), or once `versions_max` newer ones exist, whether
-//      versions could be written or not. Older streams are removed completely once this one has an
-//      anchor.
+//      last one, when the log no longer has the next delta, and when a receiver could not read the
+//      versions in the directory (retried until an anchor is written, but not for every version if
+//      a receiver can never read). With --shared-dir-first=base a stream begins with the digests of
+//      its first version only, if the log still has that, and an anchor is also written when a
+//      receiver asks for it, because its memory does not have these digests: one anchor serves all
+//      receivers that ask before it is written. Full tensors take long to write: they are added to
+//      a version that already has its delta, and newer deltas are written meanwhile, so that
+//      receivers that follow do not wait.
+//   3. Versions before the newest anchor are removed once no receiver needs them (a sender that has
+//      just started does not know this), or once `versions_max` newer ones exist, even if writing
+//      versions fails. Older streams are removed completely once this one has an anchor.
 //   4. The command --shared-after-write runs after each version. If it is required, a version for
 //      which it fails is not reported as published: the command runs again until it succeeds, and
 //      until then nothing else is written or removed.
@@ -50,7 +50,7 @@ struct SharedDirOptions {
   std::string after_write;                    // a command; empty: none
   bool after_write_required = false;
 
-  // Whether every version is to be encoded as wan too.
+  // Returns whether every version is also to be encoded as wan.
   bool WantsWan() const { return !root.empty() && profile == DeltaProfile::kWan; }
 };
 
@@ -80,7 +80,7 @@ class SharedPublisher {
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
   };
 
-  // `files` and `hub` outlive it.
+  // `files` and `hub` must outlive it.
   SharedPublisher(Options options, FileSystem& files, ReceiverHub& hub,
                   SharedReceivers::OnRejected on_rejected);
   ~SharedPublisher();
@@ -96,7 +96,7 @@ class SharedPublisher {
 
   SharedView view() const;
 
-  // Runs one round, for tests without the thread: true if there is more to do.
+  // Runs one round, for tests without the thread. Returns true if there is more to do.
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
@@ -105,23 +105,25 @@ class SharedPublisher {
     std::optional<WeightVersion> version;
     friend bool operator==(const At&, const At&) = default;
   };
-  // Full tensors are still to be added to `version`, whose delta is written as `delta` says.
+  // A version whose full tensors still have to be added; `delta` is the manifest of its delta,
+  // which is already written.
   struct Owed {
     RetainedVersionPtr version;
     shared::ManifestPtr delta;
   };
-  // Written, and the command has not run for it, or has failed although it is required.
+  // A version that is written, but the command has not run for it, or has failed although it is
+  // required.
   struct Untold {
     WeightVersion version;
     uint64_t bytes = 0;
-    uint64_t SharedView::*kind = nullptr;  // what it counts as
+    uint64_t SharedView::*kind = nullptr;  // the counter it adds to
   };
   // Progress of the state that is published now.
   struct Progress {
     explicit Progress(SharedWriter made) : writer(std::move(made)) {}
     SharedWriter writer;
     bool begun = false;
-    std::optional<shared::VersionCatalog> catalog;  // what the directory has; set by Begin
+    std::optional<shared::VersionCatalog> catalog;  // the contents of the directory; set by Begin
     std::optional<WeightVersion> last;              // written
     std::vector<Untold> untold;                     // in the order of writing
     std::optional<Owed> owed;
@@ -131,11 +133,10 @@ class SharedPublisher {
     // Newest version when an anchor was completed last: what leads to it leads to all up to this.
     std::optional<WeightVersion> reachable;
   };
-  // A repair: the directory has damaged data or lacks a file, or full tensors that a receiver asks
-  // for, so the newest version is written completely and as an anchor, again if it is there already.
-  // After that nothing older is needed.
-  // Repairs are kept apart in time, since a receiver whose own disk is bad finds damage in every
-  // version.
+  // A repair: the directory has damaged data, or lacks a file or full tensors that a receiver asks
+  // for. So the newest version is written completely and as an anchor, even if it is there already.
+  // After that nothing older is needed. Repairs are kept apart in time, since a receiver whose own
+  // disk is bad finds damage in every version.
   struct Repair {
     static constexpr Duration kDelayMin = std::chrono::seconds(10);  // doubles
     static constexpr Duration kDelayMax = std::chrono::minutes(10);
@@ -147,12 +148,13 @@ class SharedPublisher {
   Result<bool> Work(const RankStatePtr& offered);
   Status Adopt(RankStatePtr state);
   Status Begin();
-  // Rules 1 and 2: writes what is next. False: there is nothing to write.
+  // Rules 1 and 2: writes the next version. Returns false if there is nothing to write.
   Result<bool> WriteNext();
   // The version after the last written. Errors as DeltaLog::Chain: the log may lack the next delta.
   Result<RetainedVersionPtr> NextInChain(const RetainedVersion& newest) const;
-  // Whether the stream is to begin in the directory with `first` of the log, by its digests. Of a
-  // version that is not the stream's first no receiver has them.
+  // Returns whether the stream should begin in the directory with the digests of `first`, the first
+  // version of the log. If that is not the stream's first version, no receiver has weights with
+  // these digests.
   Result<bool> BeginsWith(const RetainedVersionPtr& first);
   Status WriteDigests(const RetainedVersion& version);
   Status WriteDelta(const RetainedVersionPtr& version);
@@ -160,12 +162,13 @@ class SharedPublisher {
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
   // Errors as Tell.
   Status NoteWritten(const RetainedVersion& version, uint64_t bytes, uint64_t SharedView::*kind);
-  // Rule 4: reports what is `untold`. An error is of the command, if that is required.
+  // Rule 4: reports the `untold` versions. Returns an error if the command failed and is required.
   Status Tell();
   void ReadReports();
   // Runs while full tensors are written. False: the sender shuts down.
   bool Meanwhile();
-  // Whether a receiver cannot reach a version that is there for lack of full tensors.
+  // Returns whether a receiver cannot reach a version in the directory because full tensors are
+  // missing.
   bool FullAsked() const;
   bool RepairDue();
   bool AwaitsReport() const;  // rule 5

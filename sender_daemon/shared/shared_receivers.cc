@@ -21,7 +21,7 @@ constexpr size_t kEarlierSessionsMax = 16;  // remembered per receiver
 
 }  // namespace
 
-// Sends nothing: the receiver reads the directory itself.
+// Sends nothing, because the receiver reads the directory itself.
 class SharedReceivers::Connection final : public SyncConnection {
  public:
   void WelcomeDue() override {}
@@ -285,7 +285,8 @@ std::optional<WeightVersion> SharedReceivers::Lacking(const StreamId& stream) co
 }
 
 bool SharedReceivers::AllBeyond(const StreamId& stream, WeightVersion version) const {
-  // A receiver from before this sender's start may be live; only its next report shows it.
+  // A receiver that was there before this sender started may be alive; only its next report shows
+  // it.
   if (!since_.has_value() || hub_.clock().Now() - *since_ < limits::kSharedPresenceTimeout) {
     return false;
   }

@@ -1,5 +1,6 @@
-// The receivers that follow a shared directory, known by the reports they write there. To the hub
-// each is a connected receiver while its report keeps changing, so Waits and status count it.
+// The receivers that follow a shared directory, known from the reports that they write there. The
+// hub treats each as a connected receiver while its report keeps changing, so Waits and status
+// count it.
 #pragma once
 
 #include <functional>
@@ -29,7 +30,7 @@ class SharedReceivers {
     std::string folder;  // of the reports
     shared::Key key;
   };
-  // Called for each new refusal. `current`: the hub counted it.
+  // Called for each new refusal. `current`: true if the hub counted it.
   using OnRejected = std::function<void(const v1::SharedReport& report, bool current)>;
 
   SharedReceivers(FileSystem& files, ReceiverHub& hub, Place place, OnRejected on_rejected);
@@ -40,15 +41,16 @@ class SharedReceivers {
 
   size_t present() const;
   size_t known() const { return receivers_.size(); }
-  // Whether a present receiver has not committed a version after one that it could not read.
+  // Returns whether a present receiver has not committed a version after one that it could not
+  // read.
   bool Stuck() const;
-  // Whether a present receiver has not committed `version` of `stream`.
+  // Returns whether a present receiver has not committed `version` of `stream`.
   bool Awaited(const StreamId& stream, WeightVersion version) const;
   // The newest version of `stream` that a present receiver has reported to be out of its reach for
   // lack of full tensors, and has not committed.
   std::optional<WeightVersion> Lacking(const StreamId& stream) const;
-  // Whether no present receiver needs `version` of `stream`, or a delta from it. False until
-  // kSharedPresenceTimeout after the first Refresh, since it is not known before.
+  // Returns whether no present receiver needs `version` of `stream`, or a delta from it. Returns
+  // false until kSharedPresenceTimeout after the first Refresh, because it is not known before.
   bool AllBeyond(const StreamId& stream, WeightVersion version) const;
 
  private:
@@ -64,8 +66,8 @@ class SharedReceivers {
 
   // Result as Refresh.
   bool Take(const std::string& name, v1::SharedReport report);
-  // Whether `report`, whose session differs from the last report's, is of a session before that
-  // one. If false, the last report's session is added to the previous ones.
+  // Returns whether `report`, whose session differs from the last report's session, belongs to a
+  // session before that one. If false, the last report's session is added to the previous ones.
   bool IsOlder(Receiver& receiver, const v1::SharedReport& report) const;
   void Connect(Receiver& receiver);
   void Disconnect(Receiver& receiver);

@@ -50,7 +50,7 @@ Status RemoveStream(FileSystem& files, const std::string& folder) {
   return first;
 }
 
-// Removes welcomes that no version names any more.
+// Removes welcomes that no version names any longer.
 void RemoveWelcomes(FileSystem& files, const std::string& folder, RankEpoch epoch,
                     const std::set<RankEpoch>& used, Status& first) {
   const auto names = files.List(folder);
@@ -77,7 +77,7 @@ Status RetireShared(FileSystem& files, const std::string& rank_folder,
     const std::string version = fmt::format("{}/{}", folder, shared::VersionFolderName(name));
     const bool old = anchor != nullptr && name.version < anchor->name.version &&
                      (newer >= rule.versions_max || rule.unneeded(name.version));
-    // Left unfinished by an earlier sender, or given up by this one.
+    // An earlier sender left it unfinished, or this one gave it up.
     const bool torso =
         (name.epoch < rule.epoch || (name.epoch == rule.epoch && name.version < rule.last)) &&
         !HasManifest(files, version);

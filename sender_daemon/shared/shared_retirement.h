@@ -1,5 +1,5 @@
-// Removes what is no longer needed from a rank's folder in a shared directory. For
-// shared_publisher.h.
+// Removes the files that are no longer needed from a rank's folder in a shared directory.
+// shared_publisher.h uses it.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace dws {
 struct RetirementRule {
   StreamId stream;          // the one published now
   RankEpoch epoch;          // of the sender that publishes
-  WeightVersion last;       // the last version written by it
+  WeightVersion last;       // the version it wrote last
   size_t versions_max = 0;  // with this many newer ones a version is removed, needed or not
   std::function<bool(WeightVersion)> unneeded;  // by any present receiver
 };

@@ -1,4 +1,4 @@
-// Publishes versions to a shared directory: the flags, status and metrics of it.
+// Publishes versions to a shared directory. This file has its flags, status and metrics;
 // shared_publisher.h does the work.
 #pragma once
 
@@ -20,7 +20,8 @@ void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoic
 // The shared directory as the sender sees it.
 class SharedSink final : public VersionSink {
  public:
-  // All but `on_nack` and `on_damage` outlive it; what they use does.
+  // Everything but `on_nack` and `on_damage` must outlive it; so must the objects that these two
+  // use.
   struct Parts {
     FileSystem& files;
     ReceiverHub& hub;
@@ -35,8 +36,8 @@ class SharedSink final : public VersionSink {
     TrainerRank trainer_rank;
     size_t versions_max = 64;
   };
-  // Without a directory it is there and does nothing. Errors: the key, the command or the folder
-  // cannot be used.
+  // Without a directory the sink exists and does nothing. Errors: the key, the command or the
+  // folder cannot be used.
   static Result<std::unique_ptr<VersionSink>> Open(Options options, Parts parts);
   ~SharedSink() override { Stop(); }
 

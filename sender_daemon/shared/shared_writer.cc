@@ -59,7 +59,7 @@ Status SharedWriter::CheckFence() const {
   DWS_ASSIGN_OR_RETURN(const auto streams, shared::ListStreams(files_, rank_folder_));
   for (const StreamId& stream : streams) {
     if (stream.incarnation < state_->stream.incarnation || stream == state_->stream) continue;
-    // No receiver accepts it.
+    // No receiver accepts such a stream.
     if (!AheadOfClock(stream, wall_clock_->Now()).empty()) continue;
     return FailedPreconditionError(
         "{} has stream {}, this sender publishes {}: another trainer has taken over; stop one of "

@@ -24,15 +24,16 @@ class SharedWriter {
     shared::Key key;
     DeltaProfile profile = DeltaProfile::kWan;  // of deltas, where a version has that encoding
   };
-  // `wanted` is asked repeatedly; false ends a write with CANCELLED. `wall_clock` outlives it.
+  // `wanted` is called repeatedly; if it returns false, a write ends with CANCELLED. `wall_clock`
+  // must outlive it.
   SharedWriter(FileSystem& files, const Place& place, RankStatePtr state,
                std::function<bool()> wanted, const WallClock& wall_clock = kSystemWallClock);
 
   // Makes the folders and writes the welcome.
   Status Begin();
-  // FAILED_PRECONDITION: another trainer or sender has taken over this rank, and this one must not
-  // write any more. A stream ahead of the clock (clock_bound.h), which no receiver accepts, does
-  // not count. Other errors as FileSystem::List.
+  // FAILED_PRECONDITION: another trainer or sender has taken over this rank, and this one must stop
+  // writing. A stream ahead of the clock (clock_bound.h), which no receiver accepts, does not
+  // count. Other errors as FileSystem::List.
   Status CheckFence() const;
 
   // All write the version's files, again if they exist already; the manifest is written last.
@@ -41,9 +42,9 @@ class SharedWriter {
   // Writes digests only, which is all that memory needs that has the version already. `version` has
   // no base.
   Result<shared::ManifestPtr> WriteDigests(const RetainedVersion& version);
-  // Writes the delta, which is all that readers of its base need. `version` has a base.
+  // Writes the delta: readers of its base need nothing else. `version` must have a base.
   Result<shared::ManifestPtr> WriteDelta(const RetainedVersion& version);
-  // Writes full tensors too. `delta`: the result of WriteDelta, whose files stay as they are, or
+  // Writes full tensors too. `delta`: the result of WriteDelta, whose files are not changed, or
   // null. ABORTED: full tensors of `version` are no longer available.
   Result<shared::ManifestPtr> WriteAnchor(const RetainedVersion& version,
                                           const shared::Manifest* delta);

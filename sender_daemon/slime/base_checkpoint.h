@@ -1,5 +1,5 @@
 // The checkpoint that readers of slime's versions start from (--slime-checkpoint). A full version
-// replaces all of it at readers, which remove what the version lacks.
+// replaces all of it: readers remove the files that the version lacks.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ inline constexpr uint64_t kSlimeSideBytesMax = uint64_t{256} << 20;
 
 // What full versions take from the checkpoint that readers start from.
 struct BaseCheckpoint {
-  std::set<std::string> tensors;  // the trainer must publish each of them
+  std::set<std::string> tensors;  // the trainer must publish all of them
   // The files other than weights, by name: config.json, the tokenizer. Without hidden files and
   // files in subfolders.
   std::map<std::string, std::vector<std::byte>> side_files;
@@ -31,8 +31,9 @@ struct BaseCheckpoint {
 // are too large.
 Result<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& folder);
 
-// Its weights, for reading what a version changes of them. FAILED_PRECONDITION: they are not the
-// tensors of `layout`, by name, type and shape; the message names one. Others: of Checkpoint.
+// Opens its weights, to find the changes that a version makes to them. FAILED_PRECONDITION: they
+// differ from the tensors of `layout` by name, type or shape; the message names one. Other errors
+// as Checkpoint.
 Result<safetensors::Checkpoint> OpenBaseWeights(const std::string& folder,
                                                 const RankLayout& layout);
 

@@ -142,7 +142,7 @@ Result<bool> SlimeFolder::Begin(uint64_t version) {
   const auto there = [&](uint64_t number) {
     return std::binary_search(versions.begin(), versions.end(), number);
   };
-  // From the full version that the next delta needs.
+  // Starts at the full version that the next delta needs.
   for (auto kept = published_.rbegin(); kept != published_.rend(); ++kept) {
     if (!there(kept->first)) {
       return FailedPreconditionError(

@@ -5,7 +5,7 @@
 //   2. Every index that we write names it too, as dws_stream in its metadata.
 //   3. A folder with versions of another owner, or without a named owner, is refused. It is never
 //      changed: another trainer may write there, or readers may still need its versions.
-//   4. Readers take a version without an index for a full checkpoint. So a version that is not
+//   4. Readers treat a version without an index as a full checkpoint. So a version that is not
 //      complete, or is being removed, has another name (.weight_vNNNNNN.WRITER.new, ....gone). In
 //      our own folder such a version was left by a writer, or belongs to a writer that does not
 //      know yet that the folder is ours. It is renamed before it is removed, so that nobody can
@@ -30,21 +30,23 @@ std::string SlimeWriterName(const RankState& state);
 // Lifecycle: for one rank state. Take first, then the others. Threads: one at a time.
 class SlimeFolder {
  public:
-  // `files` outlives it.
+  // `files` must outlive it.
   SlimeFolder(FileSystem& files, std::string root, const RankState& state);
 
   // Makes the folder ours, and removes unfinished versions. FAILED_PRECONDITION: it belongs to
-  // another; the message says to which, and what to do. Other errors: of the file system, and of
-  // indices that cannot be read.
+  // another stream; the message says to which, and what to do. Other errors come from the file
+  // system, and from indices that cannot be read.
   //
-  // `lost_to`: the stream that has taken the folder from this one, if any. This sender then does
-  // not take back a folder without versions, or the two would undo each other's work for ever.
+  // `lost_to`: the stream that has taken the folder from this one, if any. Then this sender does
+  // not take back a folder without versions: otherwise the two would undo each other's work for
+  // ever.
   Status Take(const std::string& lost_to = {});
-  // The stream that owns the folder now; empty: none, or this one.
+  // Returns the stream that owns the folder now; empty: none, or this one.
   Result<std::string> OtherStream() const;
-  // Call before a version is written; removes unfinished versions. False: it need not be written,
-  // because an attempt that failed had published it. FAILED_PRECONDITION: the folder has changed
-  // since this sender left it, belongs to another now, or has that version; call Take to find out.
+  // Call it before a version is written. It removes unfinished versions. Returns false if the
+  // version need not be written, because a failed attempt had published it. FAILED_PRECONDITION:
+  // the folder has changed since this sender left it, belongs to another stream now, or has that
+  // version; call Take to find out.
   Result<bool> Begin(uint64_t version);
   // Call again before readers see the version. FAILED_PRECONDITION: another sender has taken the
   // folder.
@@ -55,7 +57,7 @@ class SlimeFolder {
   const std::string& root() const { return root_; }
   // The newest published version; 0: none.
   uint64_t newest() const { return published_.empty() ? 0 : published_.rbegin()->first; }
-  // Whether a published version is a full checkpoint.
+  // Returns whether a published version is a full checkpoint.
   bool IsFull(uint64_t version) const { return published_.at(version); }
   // Records a published version.
   void Add(uint64_t version, bool full) {
@@ -65,8 +67,8 @@ class SlimeFolder {
 
   // How many deltas have been published since the newest full checkpoint.
   size_t DeltasSinceFull() const;
-  // Removes, oldest first, the versions that none of the newest `keep` needs: those before the full
-  // checkpoint that the oldest of them builds on. 0: removes nothing.
+  // Removes, oldest first, the versions that none of the newest `keep` versions needs: those before
+  // the full checkpoint on which the oldest of them builds. 0: removes nothing.
   Status Retire(size_t keep);
 
  private:
@@ -74,7 +76,7 @@ class SlimeFolder {
     std::string stream;
     uint64_t epoch = 0;
   };
-  // An empty stream if nobody owns the folder yet.
+  // Returns an empty stream if nobody owns the folder yet.
   Result<Owner> ReadOwner() const;
   Status CheckOwner(const Owner& owner) const;
   Status WriteOwner();
@@ -82,8 +84,8 @@ class SlimeFolder {
   std::string PathOf(uint64_t version) const;
   // FAILED_PRECONDITION: the version is not of this stream.
   Result<slime::VersionIndex> ReadOwnIndex(uint64_t version) const;
-  // Removes a version of ours. Renames it first, so that readers see no version rather than half of
-  // one.
+  // Removes one of our versions. Renames it first, so that readers see no version rather than half
+  // a version.
   Status Discard(uint64_t version);
   // Removes all that has a name unknown to readers. Failures are logged.
   void RemoveUnfinished();

@@ -55,7 +55,7 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
       progress_->damaged = next.version->version;
       if (options_.on_damage) options_.on_damage(offered);
     }
-    // 3. If the disk is full, the incomplete version may be what fills it.
+    // 3. If the disk is full, perhaps the incomplete version fills it.
     const Status abandoned = progress_->folder.Abandon(number);
     if (!abandoned.ok()) LogWarning("slime_not_removed", {{"reason", Message(abandoned)}});
     if (next.from_base && (absl::IsAborted(written) || damaged)) {
@@ -73,7 +73,7 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   return true;
 }
 
-// 6. Forgets what is known of the folder; the next round reads it again.
+// 6. Forgets everything about the folder; the next round reads it again.
 void SlimePublisher::LetGo() {
   if (const auto other = progress_->folder.OtherStream(); other.ok() && !other->empty()) {
     lost_ = {.state = progress_->writer.state(), .to = *other};
@@ -99,7 +99,8 @@ Status SlimePublisher::Adopt(const RankStatePtr& state) {
   DWS_RETURN_IF_ERROR(CheckTensors(state->layout()));
   SlimeFolder folder(files_, options_.dir.root, *state);
   DWS_RETURN_IF_ERROR(folder.Take(lost_.to));
-  // Here too: the first version is a full one, and what is kept no longer may fill the disk.
+  // Removes old versions here too: the first version is a full one, and versions that are no longer
+  // kept may fill the disk.
   Retire(folder);
   LogDebug("slime_dir_taken", {{"folder", folder.root()}, {"newest", folder.newest()}});
   if (const WeightVersion newest(folder.newest()); newest > WeightVersion(0)) {

@@ -1,6 +1,6 @@
 // Publishes versions as slime's folders weight_vNNNNNN, which unmodified readers of that format
-// apply, in addition to announcing them: on its own thread, from what the log retains. Never blocks
-// publishing; retries failures.
+// apply, in addition to announcing them. It works on its own thread, from the versions that the log
+// retains. Never blocks publishing; retries failures.
 //
 //   1. A version published right after the previous one, with the next number, is a delta.
 //   2. The first version is a full checkpoint. So is the newest one when the chain cannot be
@@ -10,8 +10,8 @@
 //      version from a full checkpoint to the newest. With --slime-first=base the folder begins with
 //      version 1 as a delta of the checkpoint that readers start from, which has an entry for every
 //      tensor; with a full one if that does not work out.
-//   3. What a failed attempt has written is removed. So are the versions that none of the newest
-//      `keep` needs, up to the full checkpoint that the oldest of them builds on.
+//   3. Files of a failed attempt are removed. So are the versions that none of the newest `keep`
+//      versions needs: those before the full checkpoint on which the oldest of them builds.
 //   4. Versions that an earlier process wrote for this stream stay, and a new chain begins after
 //      them. Versions of others are refused (slime_folder.h).
 //   5. The command --slime-after-write runs after each version. If it is required, a version for
@@ -48,7 +48,7 @@ struct SlimeDirOptions {
   slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
   size_t keep = 0;          // versions; 0: all
   std::string checkpoint;   // that readers start from
-  bool from_base = false;   // rule 2: version 1 is a delta of it
+  bool from_base = false;   // rule 2: version 1 is a delta of the checkpoint
   std::string after_write;  // a command; empty: none
   bool after_write_required = false;
   size_t threads = 1;  // that encode deltas
@@ -59,7 +59,7 @@ struct SlimeView {
   std::string folder;                   // empty: none
   std::optional<WeightVersion> newest;  // in the folder, of the current stream
   uint64_t versions = 0;                // written
-  uint64_t fulls = 0;                   // of these, full checkpoints
+  uint64_t fulls = 0;                   // of these, number of full checkpoints
   uint64_t bytes = 0;                   // of their tensors
   uint64_t failures = 0;                // attempts that failed
   Status trouble;                       // why the last attempt failed; OK if it did not
@@ -77,7 +77,7 @@ class SlimePublisher {
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
   };
 
-  // `files` outlives it.
+  // `files` must outlive it.
   SlimePublisher(Options options, FileSystem& files);
 
   void Start() { loop_.Start(); }
@@ -90,11 +90,12 @@ class SlimePublisher {
 
   SlimeView view() const;
 
-  // Runs one round, for tests without the thread: true if there is more to do.
+  // Runs one round, for tests without the thread. Returns true if there is more to do.
   Result<bool> Step() { return loop_.StepOnce(); }
 
  private:
-  // Written, and the command has not run for it, or has failed although it is required.
+  // A version that is written, but the command has not run for it, or has failed although it is
+  // required.
   struct Untold {
     WeightVersion version;
     bool full = false;
@@ -129,8 +130,8 @@ class SlimePublisher {
   Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
                                  std::function<Status()> may_publish);
   void NoteWritten(WeightVersion version, bool full, uint64_t bytes);
-  // Rule 5: reports what is `untold`, and removes what is no longer needed. An error is of the
-  // command, if that is required.
+  // Rule 5: reports the `untold` version, and removes versions that are no longer needed. Returns
+  // an error if the command failed and is required.
   Status Tell();
   // An error is of the command, if that is required, or of one that a stop has ended; another is logged.
   Status RunAfterWrite(WeightVersion version) const;
@@ -139,7 +140,8 @@ class SlimePublisher {
 
   const Options options_;
   FileSystem& files_;
-  // Not the one that captures weights: a capture would wait for a version's loop.
+  // A pool of its own, not the one that captures weights: a capture would wait for a version's
+  // loop.
   ThreadPool pool_;
   // Used by the thread only.
   std::unique_ptr<Progress> progress_;

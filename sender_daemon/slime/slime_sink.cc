@@ -67,8 +67,8 @@ Result<std::unique_ptr<VersionSink>> SlimeSink::Open(
     std::function<void(const RankStatePtr&)> on_damage) {
   std::unique_ptr<SlimeSink> sink(new SlimeSink());
   if (dir.root.empty()) return std::unique_ptr<VersionSink>(std::move(sink));
-  // Without it the first full version would lack tokenizer and config.json, and no engine could
-  // load it.
+  // Without the checkpoint the first full version would lack the tokenizer and config.json, and no
+  // engine could load it.
   if (dir.checkpoint.empty()) {
     return InvalidArgumentError(
         "--slime-dir needs --slime-checkpoint, the folder of the base checkpoint: readers take a "

@@ -1,5 +1,5 @@
-// Publishes versions as slime's folders: the flags, status and metrics of it. slime_publisher.h
-// does the work.
+// Publishes versions as slime's folders. This file has its flags, status and metrics;
+// slime_publisher.h does the work.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,9 @@ void FinishSlimeFlags(Config& config, const SlimeDirOptions& dir);
 // The folder of slime's versions as the sender sees it.
 class SlimeSink final : public VersionSink {
  public:
-  // Without a folder it is there and does nothing. `on_damage`: as in SlimePublisher. `files` and
-  // what `on_damage` uses outlive it. INVALID_ARGUMENT: a folder without a base checkpoint; other
-  // errors are those of reading that.
+  // Without a folder the sink exists and does nothing. `on_damage`: see SlimePublisher. `files` and
+  // the objects that `on_damage` uses must outlive it. INVALID_ARGUMENT: a folder without a base
+  // checkpoint; other errors are those of reading the checkpoint.
   static Result<std::unique_ptr<VersionSink>> Open(
       const SlimeDirOptions& dir, FileSystem& files,
       std::function<void(const RankStatePtr&)> on_damage);

@@ -48,7 +48,8 @@ std::vector<uint32_t> TouchedShards(const RankLayout& layout, const DeltaManifes
   return shards;
 }
 
-// How many may work at a time. A tensor whose slices are not whole rows is in memory four times.
+// Returns how many workers may run at a time. A tensor whose slices are not whole rows is in memory
+// four times.
 size_t WorkersFor(const RankLayout& layout, const std::vector<uint32_t>& shards) {
   uint64_t largest = 1;
   for (const uint32_t shard : shards) {

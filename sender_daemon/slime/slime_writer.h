@@ -33,37 +33,37 @@ class SlimeWriter {
     slime::ChecksumFormat checksum = slime::ChecksumFormat::kXxh3;
     uint64_t full_shard_bytes_max = limits::kSlimeShardBytesDefault;
     uint64_t delta_shard_bytes_max = limits::kSlimePublishShardBytes;
-    ThreadPool* pool = nullptr;  // whose threads encode deltas too; null: none
-    // Written beside the weights of a full checkpoint (FullVersionOptions).
+    ThreadPool* pool = nullptr;  // its threads also encode deltas; null: there is none
+    // Files to write beside the weights of a full checkpoint (FullVersionOptions).
     std::map<std::string, std::vector<std::byte>> side_files = {};
   };
 
-  // FAILED_PRECONDITION: the format cannot hold the rank's weights: there are several ranks, a
+  // FAILED_PRECONDITION: the format cannot hold the rank's weights: there are several ranks, or a
   // tensor is only partly on this rank, has a type that safetensors does not know, or is too large
-  // for the encoding; the message names it. `wanted` is asked repeatedly; false ends a write with
-  // CANCELLED.
+  // for the encoding; the message names it. `wanted` is called repeatedly; if it returns false, a
+  // write ends with CANCELLED.
   static Result<SlimeWriter> Create(FileSystem& files, const Options& options, RankStatePtr state,
                                     std::function<bool()> wanted);
 
-  // These publish the version and return the bytes written of its tensors. ABORTED: it can no longer
-  // be read. ALREADY_EXISTS: it is published. Other errors: of the file system, or of our memory,
-  // if damaged().
+  // These publish the version and return the number of bytes written for its tensors. ABORTED: it
+  // can no longer be read. ALREADY_EXISTS: it is published already. Other errors come from the file
+  // system, or from damage in our memory, if damaged().
   //
   // `may_publish` is called before readers see anything; its error is returned.
   //
   // WriteDelta needs a `version` whose base is the version directly before it.
   Result<uint64_t> WriteDelta(const RetainedVersionPtr& version,
                               std::function<Status()> may_publish);
-  // Of version 1, as a delta of `base`, which readers start from as version 0; has an entry for every
-  // tensor, so that readers prove all that they have. ABORTED also: `base` has changed, or cannot be
-  // read.
+  // Writes version 1 as a delta of `base`, from which readers start as version 0. It has an entry
+  // for every tensor, so that readers prove all their tensors. ABORTED also if `base` has changed
+  // or cannot be read.
   Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
                                  const safetensors::Checkpoint& base,
                                  std::function<Status()> may_publish);
   Result<uint64_t> WriteFull(const RetainedVersionPtr& version,
                              std::function<Status()> may_publish);
 
-  // Whether the last write failed because what it read from our own memory is damaged.
+  // Returns whether the last write failed because data read from our own memory is damaged.
   bool damaged() const { return damaged_; }
 
   const RankStatePtr& state() const { return state_; }
@@ -74,7 +74,7 @@ class SlimeWriter {
                                 const std::vector<uint32_t>& shards,
                                 const safetensors::Checkpoint* base,
                                 std::function<Status()> may_publish);
-  // Reads tensors and adds them to `writer`. DATA_LOSS: what it read from our own memory is damaged.
+  // Reads tensors and adds them to `writer`. DATA_LOSS: data read from our own memory is damaged.
   Status AddTensors(const RetainedVersionPtr& version, const std::vector<uint32_t>& shards,
                     const safetensors::Checkpoint* base, slime::VersionWriter& writer) const;
   SlimeWriter(FileSystem& files, Options options, RankStatePtr state, slime::ShardPlan plan,

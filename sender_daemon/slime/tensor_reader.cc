@@ -165,7 +165,8 @@ Status TensorReader::CheckDigest(RankSlice slice, const Digest& found,
 
 bool SlicesAreRows(const TensorSpec& tensor) {
   if (tensor.cuts.empty()) return true;
-  // Of the dimensions before the first that is cut there must be nothing to go through again.
+  // The slices are rows only if the dimensions before the first cut have size 1, so that the slices
+  // are not passed through several times.
   const auto before = tensor.shape.begin() + tensor.cuts[0].dim;
   return tensor.cuts.size() == 1 &&
          std::all_of(tensor.shape.begin(), before, [](uint64_t extent) { return extent == 1; });

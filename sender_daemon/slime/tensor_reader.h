@@ -2,8 +2,8 @@
 // them: row-major, however the trainer cut them into slices. Also gives their bytes before that
 // version.
 //
-// What is read is compared with the published digests, since readers of other formats only have
-// checksums that are computed from it. Used by slime_writer.h.
+// The bytes are compared with the published digests, because readers of other formats only have
+// checksums that are computed from these bytes. Used by slime_writer.h.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ class TensorReader {
   // called with damaged bytes.
   using OnPiece = std::function<void(ByteSpan before, ByteSpan after)>;
   Status NextChange(const OnPiece& fn);
-  // The same for another before: read(offset, to) gives the tensor's bytes from `offset` on, row-major.
-  // Errors also of `read`.
+  // Like NextChange, with old bytes from another source: read(offset, to) gives the tensor's old
+  // bytes from `offset` on, row-major. Errors also of `read`.
   using ReadBefore = std::function<Status(uint64_t offset, MutableByteSpan to)>;
   Status NextChangeFrom(const ReadBefore& read, const OnPiece& fn);
 
@@ -70,7 +70,8 @@ class TensorReader {
   UndoScratch undo_;
 };
 
-// Whether the slices' bytes one after the other are the tensor's, row-major. Pure.
+// Returns whether the slices' bytes, one slice after another, are the tensor's bytes, row-major.
+// Pure.
 bool SlicesAreRows(const TensorSpec& tensor);
 
 // The bytes of a tensor as one array, from its slices' bytes one after the other: returns `slices`

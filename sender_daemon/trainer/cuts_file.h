@@ -15,14 +15,14 @@ namespace dws {
 // Threads: one at a time.
 class CutsFile {
  public:
-  // `files` outlives it.
+  // `files` must outlive it.
   CutsFile(FileSystem& files, const std::string& state_folder)
       : files_(files), path_(state_folder + "/layout.cuts") {}
 
-  // Replaces what is kept; durable when OK. Errors of FileSystem::ReplaceFile.
+  // Replaces the file's contents; durable after OK. Errors of FileSystem::ReplaceFile.
   Status Save(const StreamId& stream, const CutWishes& cuts);
-  // Of `stream`. None if the file is missing, of another stream, or damaged, which is logged:
-  // receivers ask again.
+  // Returns the cuts of `stream`; none if the file is missing, of another stream, or damaged (which
+  // is logged): then receivers ask again.
   CutWishes Load(const StreamId& stream) const;
 
  private:

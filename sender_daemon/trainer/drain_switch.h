@@ -1,4 +1,5 @@
-// Whether the sender takes versions: the operator's Drain turns this off, undoing it turns it on.
+// Decides whether the sender takes versions: the operator's Drain turns this off, and undoing the
+// drain turns it on.
 #pragma once
 
 #include <atomic>

@@ -31,7 +31,7 @@ struct SliceMemory {
   uint32_t element_bytes = 1;
 };
 
-// The shard is an array; a slice of it is narrowed on the dimensions that are cut.
+// The shard is an array; a slice of it is narrower on the dimensions that are cut.
 Result<SliceMemory> FindSlice(const RankLayout& layout, const RankLayout::SliceEntry& slice,
                               const ShardPlace& place) {
   const Shard& shard = layout.shards()[slice.shard];
@@ -149,7 +149,7 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
   return source;
 }
 
-// As many blocks as have the same home, one after the other (Order).
+// Takes as many consecutive blocks as have the same home (Order).
 Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, FetchAs as,
                                             Snapshot& snapshot, ThreadPool& pool) {
   DeviceShards* const device = slices_[refs.front().slice.value()].device;

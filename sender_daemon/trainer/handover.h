@@ -16,14 +16,14 @@
 
 namespace dws {
 
-// Where a shard lies: row-major and contiguous; its cut dimension has the owned slices only.
+// The place of a shard: row-major and contiguous; its cut dimension has only the owned slices.
 struct ShardPlace {
   uint32_t region = 0;
   uint64_t offset_bytes = 0;
 };
 
-// Whether every slice can be read from the shard that has it, wherever that lies. INVALID_ARGUMENT:
-// a slice has two levels of stride; names the tensor.
+// Checks that every slice can be read from its shard, wherever that lies. INVALID_ARGUMENT: a slice
+// has two levels of stride; the message names the tensor.
 Status CheckReadable(const RankLayout& layout);
 
 // Reads from mapped regions. Owns them.
@@ -50,7 +50,7 @@ class ResidentSource final : public WeightSource {
   std::vector<BlockRef> Order(const RankLayout& layout) const;
 
  private:
-  // Where a slice lies: in host memory or on a GPU.
+  // The place of a slice: in host memory or on a GPU.
   struct SliceHome {
     ConstSegmentMap host;
     DeviceShards* device = nullptr;
@@ -80,7 +80,7 @@ struct BucketPiece {
 class BucketSource final : public WeightSource {
  public:
   // INVALID_ARGUMENT: a piece is outside its slice or the bucket, begins inside an element, or two
-  // pieces overlap; names the tensor.
+  // pieces overlap; the message names the tensor.
   static Result<BucketSource> Create(const RankLayout& layout, ByteSpan bucket,
                                      std::vector<BucketPiece> pieces);
   void Read(BlockRef ref, MutableByteSpan block) const override;

@@ -1,4 +1,5 @@
-// Each request is checked by itself, so that one which cannot be carried out spoils no other.
+// Each request is checked separately, so that a request that cannot be carried out does not spoil
+// the others.
 #include "sender_daemon/trainer/refinement_desk.h"
 
 #include <optional>

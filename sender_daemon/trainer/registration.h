@@ -47,8 +47,9 @@ uint64_t FirstSession();
 // INVALID_ARGUMENT says which field is wrong and what was expected.
 Result<Registration> ParseRegistration(const v1::RegisterRequest& request);
 
-// What a Put hands over: pieces of `layout` in one of the buckets of `ring`, which is `memory`.
-// INVALID_ARGUMENT: there is no such bucket, there are too many pieces, or as BucketSource::Create.
+// Parses the pieces that a Put hands over: pieces of `layout` in one of the buckets of `ring`,
+// whose bytes are `memory`. INVALID_ARGUMENT: there is no such bucket, there are too many pieces,
+// or an error of BucketSource::Create.
 Result<BucketSource> ParsePut(const v1::PutRequest& request, const RankLayout& layout,
                               const Registration::Ring& ring, ByteSpan memory);
 

@@ -1,4 +1,4 @@
-// The sender's ledger, as registrations and the publish pipeline use it.
+// The sender's ledger, shared by registrations and the publish pipeline.
 #pragma once
 
 #include <memory>

@@ -23,8 +23,8 @@ bool StillWanted(const grpc::CallbackServerContext& context) {
 
 Status GivenUp() { return CancelledError("the time for this call is over: it did nothing"); }
 
-// What a call ends with that was given up because nobody waits for it: if the trainer does not know
-// yet that its time is over, it learns that.
+// Returns the status of a call that was given up because nobody waits for it: if the trainer does
+// not know yet that its time is over, the status says so.
 Status WhyEnded(Status status, const grpc::CallbackServerContext& context) {
   if (!absl::IsCancelled(status) || context.IsCancelled() || StillWanted(context)) return status;
   return DeadlineExceededError("{}; the last 0.1 s are kept for the answer", Message(status));

@@ -33,8 +33,8 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
                                  const v1::WaitRequest* request, v1::WaitReply* reply) override;
 
  private:
-  // Runs `call` on the executor and finishes the RPC with its result. A call whose trainer gave up
-  // while it waited is not run.
+  // Runs `call` on the executor and finishes the RPC with its result. If the trainer gave the call
+  // up while it waited, it does not run.
   template <typename Call>
   grpc::ServerUnaryReactor* Post(grpc::CallbackServerContext* context, Call call);
 

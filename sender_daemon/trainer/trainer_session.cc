@@ -176,7 +176,7 @@ bool TrainerSession::Continues(const Registration& registration) const {
          state_->declared == registration.layout && state_->world_size == registration.world_size;
 }
 
-// The state for a registration: the current one if stream and layout are the same, else a new one.
+// Returns the current state if stream and layout are the same, otherwise a new one.
 Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
                                                const RankLayout& layout) {
   if (Continues(registration)) return state_;
@@ -203,7 +203,7 @@ Result<RankStatePtr> TrainerSession::OpenState(const Registration& registration,
 }
 
 Status TrainerSession::CheckRefine(const StreamId& stream, const CutWishes& wishes) const {
-  if (state_ == nullptr || state_->stream != stream) return OkStatus();  // asked of an earlier one
+  if (state_ == nullptr || state_->stream != stream) return OkStatus();  // an earlier stream
   CutWishes lacking = Lacking(state_->layout(), wishes);
   if (lacking.empty()) return OkStatus();
   Merge(lacking, wishes_);

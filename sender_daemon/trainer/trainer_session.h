@@ -46,8 +46,9 @@ class TrainerSession {
     TrainerRank trainer_rank;
     DeltaLogLimits log_limits;
     ProfileChoice profile = ProfileChoice::kAuto;
-    bool feeds_directory = false;  // whose versions would become full together with receivers'
-    bool huge_pages = false;       // for snapshots, as SnapshotMemory
+    // True if the directory's versions would become full together with the receivers' versions.
+    bool feeds_directory = false;
+    bool huge_pages = false;  // for snapshots, as SnapshotMemory
     // Lower bound for new epochs: above those of any earlier process, even if its ledger was lost.
     RankEpoch epoch_floor = RankEpoch(1);
   };
@@ -67,18 +68,18 @@ class TrainerSession {
     // The version that is being captured may be fetched now, or was given up. Also from a thread of
     // `pool`.
     std::function<void()> on_replacing = [] {};
-    // Whether anyone would fetch a delta before it is published.
+    // Returns whether anyone would fetch a delta before it is published.
     std::function<bool()> fetches_early = [] { return true; };
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
     ViewDesk* views = nullptr;                     // null: there are none
   };
   TrainerSession(Options options, Parts parts);
 
-  // False after the trainer gave a call up: it may be overwriting what the call reads, so the call
-  // keeps nothing of the version and returns CANCELLED. The same happens when the trainer has
-  // aborted the attempt or shut its connection on the handle socket. The kernel reports a shut
-  // connection at once, unlike gRPC a cancelled call, so a trainer that has shut it may overwrite
-  // the weights, whatever this process is doing.
+  // Returns false after the trainer gave a call up: the trainer may be overwriting the weights that
+  // the call reads, so the call keeps nothing of the version and returns CANCELLED. The same
+  // happens when the trainer has aborted the attempt or shut its connection on the handle socket.
+  // The kernel reports a shut connection at once, unlike gRPC a cancelled call, so a trainer that
+  // has shut it may overwrite the weights, whatever this process is doing.
   using StillWanted = std::function<bool()>;
 
   // Errors of all calls: INVALID_ARGUMENT: fix the request. FAILED_PRECONDITION: this trainer must
@@ -86,12 +87,13 @@ class TrainerSession {
   // UNAVAILABLE: the operator drains the sender; Register, Begin and Publish are refused. Publish
   // also returns INTERNAL: a GPU failed, nothing of the version is kept.
   //
-  // Only the user of `peer` may hand over the memory; nullopt: whoever has the token. A new stream
-  // whose incarnation is ahead of the clock is refused (clock_bound.h).
+  // Only the user of `peer` may hand over the memory; nullopt: anybody who has the token may. A new
+  // stream whose incarnation is ahead of the clock is refused (clock_bound.h).
   Result<v1::RegisterReply> Register(const v1::RegisterRequest& request,
                                      std::optional<UnixPeer> peer = std::nullopt);
 
-  // A reply with a layout: nothing has begun, the caller does not number slices by that layout.
+  // A reply with a layout means that nothing has begun, because the caller does not number slices
+  // by that layout.
   Result<v1::BeginReply> Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
@@ -100,16 +102,16 @@ class TrainerSession {
   using Answer = std::function<void(const v1::PublishReply& reply)>;
   Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
                                    const StillWanted& still_wanted, const Answer& answer = nullptr);
-  // Whether Wait can succeed. ABORTED: this sender does not know the version and never will.
+  // Checks that Wait can succeed. ABORTED: this sender does not know the version and never will.
   Status CheckWait(const v1::WaitRequest& request);
 
-  // Whether Refine could carry it out now. INVALID_ARGUMENT: it never could: the finer layout is
-  // past a limit, or the trainer's memory cannot be read by it. Other errors: not now.
+  // Checks that Refine could carry the request out now. INVALID_ARGUMENT: it never could: the finer
+  // layout is past a limit, or the trainer's memory cannot be read with it. Other errors: not now.
   Status CheckRefine(const StreamId& stream, const CutWishes& wishes) const;
-  // Engines need more cuts: the layout becomes finer, under a higher rank epoch, as soon as no
-  // version is open. The weights of the newest version stay, older ones are no longer retained. OK
-  // also if nothing is lacking, or `stream` is not the current one. Errors: as CheckRefine; and
-  // what failed is not tried again at once.
+  // Engines need more cuts: the layout becomes finer, with a higher rank epoch, as soon as no
+  // version is open. The weights of the newest version stay; older versions are no longer retained.
+  // OK also if no cuts are missing, or if `stream` is not the current one. Errors as CheckRefine. A
+  // request that failed is not tried again at once.
   Status Refine(const StreamId& stream, const CutWishes& wishes);
 
   // An operator's order: ledger and process forget the recorded stream, except that it cannot be
@@ -118,7 +120,7 @@ class TrainerSession {
   Status ForgetStream(const StreamId& stream);
 
   bool trainer_present() const { return present_.load(); }
-  // Whether a Publish is in progress that may have been admitted before a drain.
+  // Returns whether a Publish is in progress that may have been admitted before a drain.
   bool publishing() const { return publishing_.load(); }
 
  private:
@@ -137,13 +139,13 @@ class TrainerSession {
     HostRegion ring;
     std::unique_ptr<Capture> open_version;  // ring handover, between Begin and Publish or Abort
     uint64_t open_attempt = 0;              // of the open version
-    uint64_t attempts_given_up = 0;         // all up to this one
+    uint64_t attempts_given_up = 0;         // all attempts up to this one
     Duration capture_time = {};             // of the open version, so far
   };
 
-  // Whether the current state is of this registration's stream and layout.
+  // Returns whether the current state has this registration's stream and layout.
   bool Continues(const Registration& registration) const;
-  // Whether its stream and layout may follow the previous ones.
+  // Checks that its stream and layout may follow the previous ones.
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
                   HandedOver memory);
@@ -158,7 +160,8 @@ class TrainerSession {
   // Refines by what was asked for while a version was open, after the calls that wait already.
   void RefineLater();
   Result<Live*> Find(uint64_t session);
-  // What the capture of a delta calls when receivers may fetch it; null: none would.
+  // Returns the function that the capture of a delta calls when receivers may fetch it; null: none
+  // would.
   std::function<void()> WhenFetchable() const {
     return parts_.fetches_early() ? parts_.on_replacing : nullptr;
   }
@@ -167,7 +170,7 @@ class TrainerSession {
   void GiveUpVersion(Live& live);
   v1::PublishReply ReplyOf(uint64_t changed, bool full, TimePoint accepted_at) const;
   Status AdmitVersion(WeightVersion version) const;
-  // Whether the trainer may already overwrite what `attempt` reads.
+  // Returns whether the trainer may already overwrite the weights that `attempt` reads.
   static bool GivenUp(const Live& live, uint64_t attempt);
   std::optional<WeightVersion> LastVersion() const;
 

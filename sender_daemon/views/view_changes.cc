@@ -50,8 +50,8 @@ void Append(uint32_t value, size_t bytes, std::vector<std::byte>& to) {
 struct ViewChanges::Scratch {
   DecodedBlock decoded;
   std::vector<std::vector<Moved>> moved;  // by slice
-  // Of the elements whose codes are made again: number in the output's part of the slice, bits, the amax of
-  // their tiles, codes.
+  // For each element whose code is made again: its number in the output's part of the slice, its
+  // bits, the amax of its tile, its code.
   std::vector<uint32_t> candidates;
   std::vector<uint16_t> elements;
   std::vector<uint16_t> amax;
@@ -189,7 +189,7 @@ void ViewChanges::MoveTiles(size_t slice) {
       ranges_[slice].push_back({.begin = begin, .end = begin + area.columns});
     }
   }
-  // Squares beside each other take turns.
+  // Neighbouring squares share rows, so their ranges must be sorted.
   std::sort(ranges_[slice].begin(), ranges_[slice].end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
 }
@@ -242,7 +242,8 @@ void ViewChanges::ListCopy(Output& output, Scratch& scratch) const {
   Decode(output.slice, block, scratch);
   const DecodedBlock& decoded = scratch.decoded;
   const ByteSpan bytes = trainer_.BlockBytes(slices_[output.slice].slice->from, block);
-  // The view may have other bytes than the trainer's snapshot had, where a bit flipped in one of them.
+  // The view may have been made from other bytes than the trainer's snapshot had, if a bit flipped
+  // in one of them.
   const ByteSpan old = view_.BlockBytes(output.to.slice, output.to.block);
   const size_t width = ElementBytes(from.dtype);
   for (const uint16_t position : decoded.positions) {
@@ -272,7 +273,7 @@ void ViewChanges::ListScales(Output& output) const {
   }
 }
 
-// What changed, and all elements of tiles whose scale moved; ascending, each once.
+// Finds the changed elements, and all elements of tiles whose scale moved; ascending, each once.
 void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
   const quantise::TileGrid& grid = *slices_[output.slice].slice->grid;
   const uint64_t elements =
@@ -285,7 +286,7 @@ void ViewChanges::FindCandidates(const Output& output, Scratch& scratch) const {
   scratch.candidates.clear();
   scratch.elements.clear();
   uint64_t next = first;
-  const auto add_ranges = [&](uint64_t until) {  // those that begin before it
+  const auto add_ranges = [&](uint64_t until) {  // adds the ranges that begin before `until`
     for (; range != ranges.end() && range->begin < until; ++range) {
       next = std::max(next, range->begin);
       for (; next < std::min(range->end, first + elements); ++next) {

@@ -1,6 +1,6 @@
-// What changed in a view, found from what changed in the trainer's tensors: no element is looked at
-// that did not change, but for the tiles whose scale moved. A code depends on its element and on its
-// tile's amax, so the amax of every tile is kept.
+// Finds the changes in a view from the changes in the trainer's tensors. It looks only at elements
+// that changed, and at tiles whose scale moved. A code depends on its element and on its tile's
+// amax, so the amax of every tile is kept.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,15 @@ namespace dws {
 struct ChangedSlice {
   const quantise::ViewLayout::Slice* slice = nullptr;
   std::span<const EncodedBlock> steps;  // of all its blocks, from the view's version to the newest
-  // Of its tiles before; afterwards of the newest version. Empty: each element is a tile.
+  // The amax of its tiles: first of the version before, afterwards of the newest version. Empty:
+  // each element is a tile.
   std::span<uint16_t> amax;
-  // Where the recipe has one scale a matrix: what that is made of, in both versions.
+  // If the recipe has one scale a matrix: the amax of each matrix, in both versions.
   std::span<const uint16_t> matrix_amax = {};
 };
 
-// Lists the changes of some slices after another, as a capture takes them. Both snapshots and the
-// layout have to outlive it. Threads: one at a time; a capture's workers read.
+// Lists the changes of some slices after another, in the form that a capture takes. Both snapshots
+// and the layout must outlive it. Threads: one at a time; a capture's workers read.
 class ViewChanges final : public WeightSource {
  public:
   // `trainer` has the newest version, `view` the one before; no capture of either may run but the
@@ -42,7 +43,7 @@ class ViewChanges final : public WeightSource {
   std::vector<BlockRef> Find(std::span<const ChangedSlice> slices);
 
   std::optional<DiffedBlock> Diffed(BlockRef ref) const override;
-  // Not called: every block is Diffed.
+  // Never called, because every block is Diffed.
   void Read(BlockRef ref, MutableByteSpan block) const override;
   ByteSpan View(BlockRef ref, size_t size_bytes) const override;
 
@@ -87,7 +88,7 @@ class ViewChanges final : public WeightSource {
   void Decode(size_t slice, uint32_t block, Scratch& scratch) const;
   // Positions that changed, and the amax that moved.
   void FindMoved(Work& work, Scratch& scratch) const;
-  // Brings the amax of one slice up to date, and lists the tiles whose scale moved.
+  // Updates the amax of one slice, and lists the tiles whose scale moved.
   void MoveTiles(size_t slice);
   void FindOutputs(size_t slice, std::span<const Work> works);
   void ListCopy(Output& output, Scratch& scratch) const;
@@ -103,7 +104,7 @@ class ViewChanges final : public WeightSource {
   ThreadPool& pool_;
   std::span<const ChangedSlice> slices_;
   std::vector<Scratch> scratch_;              // by worker
-  std::vector<std::vector<uint64_t>> tiles_;  // whose scale moved, by slice, ascending
+  std::vector<std::vector<uint64_t>> tiles_;  // tiles whose scale moved, by slice, ascending
   std::vector<std::vector<Range>> ranges_;    // their elements, by slice, ascending
   std::vector<Output> outputs_;
   std::vector<uint32_t> numbers_;  // by the view's rank block number: 0, or that in outputs_ plus 1

@@ -14,15 +14,15 @@
 namespace dws {
 namespace {
 
-// A receiver that restarts finds its view still there.
+// A receiver that restarts within this time finds that its view still exists.
 constexpr std::chrono::minutes kUnusedMax{2};
 // How long a view that begins waits for the trainer's newest version to be recorded.
 constexpr std::chrono::seconds kSealWait{1};
 
 }  // namespace
 
-// Of many receivers that come at once the first one's task begins their views: the queue is the
-// trainer's.
+// If many receivers come at once, the task of the first one begins all their views, because the
+// queue is the trainer's too.
 void ViewDesk::Follow(const std::string& name, const Refused& refused) {
   if (parts_.hub.Current(name) != nullptr) return;
   {
@@ -66,7 +66,7 @@ Status ViewDesk::Begin(const std::string& name, const RetainedVersionPtr& former
                                   followed_.size(), limits::kViewsFollowedMax);
   }
   Followed followed{.view = nullptr, .used_at = parts_.clock.Now()};
-  if (trainer_ != nullptr) {  // else OnState begins it
+  if (trainer_ != nullptr) {  // if there is no state yet, OnState begins it
     DWS_ASSIGN_OR_RETURN(followed.view, ViewSnapshot::Create(name, trainer_, parts_.log_limits));
     LogInfo("view_begun",
             {{"view", name}, {"bytes", followed.view->state()->layout().size_bytes()}});
@@ -81,7 +81,7 @@ void ViewDesk::Fill(const std::string& name, Followed& followed) {
   ViewSnapshot& view = *followed.view;
   const std::optional<WeightVersion> version = trainer_->snapshot->version();
   const bool lacks = version.has_value() && !open_ && !view.state()->snapshot->newest().has_value();
-  // What is not recorded yet is announced to nobody. The next version fills it then.
+  // A version that is not recorded yet is not announced. The next version then fills the view.
   if (lacks && parts_.pipeline.Drain(kSealWait).ok()) {
     const TimePoint began = parts_.clock.Now();
     SealJob job{.state = view.state(),

@@ -1,5 +1,5 @@
-// The views that receivers follow: begins one when the first receiver asks for it, keeps it up to date
-// with every version, and lets it go when nobody has followed it for a while.
+// The views that receivers follow: begins a view when the first receiver asks for it, keeps it up
+// to date with every version, and drops it when nobody has followed it for a while.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@
 
 namespace dws {
 
-// Lifecycle: as long as the executor's tasks. Threads: Follow from any; the others on the executor,
-// where the trainer's calls are.
+// Lifecycle: must live as long as the executor's tasks. Threads: Follow from any; the other methods
+// on the executor, like the trainer's calls.
 class ViewDesk {
  public:
   struct Parts {
@@ -35,15 +35,15 @@ class ViewDesk {
   explicit ViewDesk(const Parts& parts) : parts_(parts) {}
 
   using Refused = std::function<void(const Status&)>;
-  // A receiver follows the view of this name, which ParseView accepts; a welcome is due to it once the
-  // view is there. `refused` is called if it cannot be: INVALID_ARGUMENT: as
-  // ViewSnapshot::Create; RESOURCE_EXHAUSTED: there are too many, or too little memory; UNAVAILABLE:
-  // not now.
+  // A receiver follows the view of this name, which ParseView accepts; it gets a welcome once the
+  // view exists. `refused` is called if the view cannot exist. INVALID_ARGUMENT: as
+  // ViewSnapshot::Create. RESOURCE_EXHAUSTED: there are too many views, or there is too little
+  // memory. UNAVAILABLE: not now.
   void Follow(const std::string& name, const Refused& refused);
 
-  // The trainer's state is another one: of a new registration, or cut finer.
+  // The trainer's state was replaced: by a new registration, or because it was cut finer.
   void OnState(RankStatePtr trainer);
-  // Whether the views that are followed could be of this layout of the trainer's. Errors: as
+  // Checks that the followed views could be made from this layout of the trainer's. Errors as
   // ViewSnapshot::Create.
   Status CheckLayout(const RankLayout& trainer) const;
   // The stream was forgotten.
@@ -51,14 +51,15 @@ class ViewDesk {
   // The trainer has begun a version, which changes its snapshot until OnCaptured or OnGivenUp.
   void OnOpened() { open_ = true; }
   void OnGivenUp();
-  // The same version of each view, to be sealed with it.
+  // Returns each view at the same version, to be sealed with it.
   std::vector<ViewJob> OnCaptured(const CapturedVersion& captured);
 
  private:
   struct Followed {
     std::unique_ptr<ViewSnapshot> view;  // null before the trainer has registered
     TimePoint used_at;                   // when it had a follower last, as far as was looked
-    // The newest version in the layouts before this one, whose state tokens receivers may still report.
+    // The newest version in the layouts before this one. Receivers may still report its state
+    // tokens.
     RetainedVersionPtr former = nullptr;
   };
   void BeginAsked();

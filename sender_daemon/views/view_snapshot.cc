@@ -1,6 +1,7 @@
-// Slices of which few elements changed are captured from a list of their changes, many slices at a
-// time. Of others, one at a time, the tiles of changed blocks are quantised into memory beside the
-// snapshot, then those blocks of codes and scales that they lie in are captured like a trainer's.
+// A slice with few changed elements is captured from a list of its changes, many such slices at a
+// time. Other slices are done one at a time: the tiles of changed blocks are quantised into memory
+// beside the snapshot, then the blocks of codes and scales in which they lie are captured like a
+// trainer's blocks.
 #include "sender_daemon/views/view_snapshot.h"
 
 #include <algorithm>
@@ -21,12 +22,13 @@ namespace {
 // What a worker quantises at once.
 constexpr uint64_t kTileElementsAtOnce = uint64_t{1} << 18;
 
-// Where more elements changed, all are quantised: that is faster then.
+// If more elements changed, all are quantised: then that is faster.
 uint64_t ListedMax(uint64_t elements) { return std::max<uint64_t>(elements / 16, 4096); }
 
 // How many changed elements are listed at once, but for those of one slice.
 constexpr uint64_t kListedAtOnce = uint64_t{1} << 22;
-// Of how many elements: all of them change if all scales move.
+// The limit of the elements in slices that are listed together: all of them change if all scales
+// move.
 constexpr uint64_t kListedElements = uint64_t{1} << 28;
 
 // `runs` in parts of about `tiles` each.
@@ -40,7 +42,7 @@ std::vector<quantise::TileRun> Split(std::span<const quantise::TileRun> runs, ui
   return parts;
 }
 
-// Of which the largest magnitude is kept.
+// Returns the number of tiles whose largest magnitude is kept.
 uint64_t TilesOf(const quantise::ViewLayout::Slice& slice) {
   return slice.grid.has_value() && slice.scales.has_value() ? slice.grid->tile_count() : 0;
 }
@@ -63,7 +65,7 @@ class ViewSnapshot::Source final : public WeightSource {
     DWS_CHECK(bytes.size() == layout_.slice(slice).size_bytes());
     slices_[next_++ % 2] = {slice, bytes};
   }
-  // Room for codes and for scales, with old bytes in it.
+  // Returns room for codes or for scales, with arbitrary bytes in it.
   MutableByteSpan Room(bool scales, size_t size) {
     std::vector<std::byte>& room = rooms_[scales ? 1 : 0];
     if (room.size() < size) room.resize(size);
@@ -158,7 +160,7 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
       if (nnz > 0) blocks.push_back(b);
       changed += nnz;
     }
-    // What is mended needs every block, on either side; so does what has another scale.
+    // A mended slice needs every block, on either side; so does a slice with another scale.
     const bool whole = snapshot.distrusts(slice.codes) ||
                        (steps && IsMended(slice.from, *trainer)) ||
                        (slice.scales.has_value() && snapshot.distrusts(*slice.scales)) ||
@@ -268,7 +270,7 @@ void ViewSnapshot::CaptureSlice(const quantise::ViewLayout::Slice& slice,
   const auto tile_elements = grid.tile_rows() * grid.tile_columns();
   const std::vector<quantise::TileRun> parts =
       Split(runs, std::max<uint64_t>(1, kTileElementsAtOnce / tile_elements));
-  // Blocks of the outputs may have other tiles, too: these stay as they are.
+  // Blocks of the outputs may also have other tiles: these are not changed.
   Snapshot& snapshot = *state_->snapshot;
   std::vector<BlockRef> refs;
   const auto prepare = [&](quantise::Role role, RankSlice to) {

@@ -26,9 +26,10 @@ class ViewSnapshot {
 
   const RankStatePtr& state() const { return state_; }
 
-  // Captures `version`, which the trainer's snapshot has, from it. `trainer` is what was captured there
-  // since the view's version: a version with a base. Null, or one without: all is captured, as
-  // always where the view has no version. No capture of the trainer's snapshot may run meanwhile.
+  // Captures `version` from the trainer's snapshot, which has that version. `trainer` is the
+  // version that was captured there since the view's version; it has a base. If it is null or has
+  // no base, or if the view has no version yet, everything is captured. No capture of the trainer's
+  // snapshot may run meanwhile.
   CapturedVersion CaptureVersion(WeightVersion version, const CapturedVersion* trainer,
                                  ThreadPool& pool);
 
@@ -41,12 +42,12 @@ class ViewSnapshot {
         view_(std::move(view)),
         state_(std::move(state)),
         amax_(std::move(amax)) {}
-  // Whether the trainer's slice may have had other bytes than its steps say.
+  // Returns whether the trainer's slice may have had other bytes than its steps say.
   bool IsMended(RankSlice slice, const CapturedVersion& trainer) const;
   std::span<const EncodedBlock> StepsOf(RankSlice slice, const CapturedVersion& trainer) const;
   // `bytes`: of the view's slice.
   void CaptureWhole(RankSlice slice, ByteSpan bytes, Source& source, Capture& capture) const;
-  // Brings the amax of all matrices up to date, after `trainer` (null: after anything). Whether they
+  // Updates the amax of all matrices after `trainer` (null: after anything). Returns which of them
   // moved, by view_.matrices().
   std::vector<bool> MoveMatrices(const CapturedVersion* trainer, ThreadPool& pool);
   // The scales of one of view_.matrices().
@@ -60,8 +61,8 @@ class ViewSnapshot {
   const quantise::ViewLayout view_;
   const RankStatePtr state_;
   std::vector<std::vector<uint16_t>> amax_;  // by view_.slices(): of their tiles
-  // Where the recipe has one scale a matrix: by view_.slices(), of its own part of each matrix; by
-  // view_.matrices(), of all that share the scale.
+  // If the recipe has one scale a matrix: by view_.slices(), the amax of the slice's own part of
+  // each matrix; by view_.matrices(), the amax of all that share the scale.
   std::vector<std::vector<uint16_t>> part_amax_;
   std::vector<std::vector<uint16_t>> matrix_amax_;
 };

@@ -234,7 +234,7 @@ TEST_CASE("a sender passes its snapshot on its own host only", "[conformance]") 
   REQUIRE(ask(HostId(), reply).ok());
   CHECK(reply.snapshot() == rank.state()->snapshot->memory().id());
   CHECK_FALSE(reply.token().empty());
-  // Who has it already needs no descriptor.
+  // A receiver that has mapped it already needs no descriptor.
   request.set_mapped(reply.snapshot());
   v1::OpenSnapshotReply mapped;
   REQUIRE(ask(HostId(), mapped).ok());

@@ -30,7 +30,7 @@ TEST_CASE("the directory has class-split deltas, or fast ones if they are wanted
     CHECK(delta == (profile == DeltaProfile::kWan ? newest->other_object : newest->object));
   }
   CHECK(directory.publisher.view().bytes >= bytes);
-  // Who joins follows from full tensors of version 1.
+  // A receiver that joins begins with the full tensors of version 1.
   CHECK(directory.publisher.view().anchors == 1);
   CHECK(*directory.Read(5) == directory.rank.At(5));
   // Several together: over the weights that they begin with.

@@ -28,7 +28,7 @@ class HangingFileSystem final : public FileSystem {
     hangs_ = false;
     released_.NotifyAll();
   }
-  // Whether a replacement, or a list, hangs now.
+  // Returns whether a replacement, or a list, hangs now.
   bool holds_replacement() const {
     MutexLock lock(mutex_);
     return hangs_ && replacements_ > 0;

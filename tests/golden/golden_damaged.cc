@@ -79,7 +79,7 @@ void AddDamaged(std::vector<GoldenCase>& cases) {
   cases.push_back(victim.Damaged("frame_flipped", "DATA_LOSS", flip(sound.size() - 20)));
 }
 
-// The same for a class-split block.
+// Adds malformed class-split blocks.
 void AddMalformedSplit(std::vector<GoldenCase>& cases) {
   const auto add = [&](std::string name, auto damage) {
     Victim victim;

@@ -20,7 +20,7 @@ TIMES = (1, 2)
 LEADER_ONLY = ("group.decide.", "group.pause.", "group.commit.after_send", "group.settle.")
 # Passed once.
 ONCE = ("receiver.attach.",)
-# Of a commit of any receiver: in a group it interrupts the other members too.
+# Failpoints of a commit of any receiver: in a group it interrupts the other members too.
 COMMIT = (
     "receiver.attach.after_digests",
     "receiver.commit.after_intent",

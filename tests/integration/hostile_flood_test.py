@@ -70,7 +70,7 @@ class FloodTest(HostileCase):
 
 
 def _ends(client: socket.socket, seconds: float = 1) -> bool:
-    """Whether the daemon disconnects it within `seconds`."""
+    """Returns whether the daemon disconnects it within `seconds`."""
     client.settimeout(seconds)
     try:
         return client.recv(1) == b""

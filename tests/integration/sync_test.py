@@ -13,7 +13,7 @@ from dws.plugins.canonical import ModelShape, Parallel
 from dws.plugins.mapping import rank_mapping
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
-# Of a layer's experts: odd sizes, so that parts of a stack have no aligned places.
+# Sizes of a layer's experts: they are odd, so that parts of a stack have no aligned places.
 EXPERTS, INNER, HIDDEN = 3, 5, 7
 
 

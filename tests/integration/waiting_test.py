@@ -152,7 +152,7 @@ class EngineWaitsTest(IntegrationCase):
         sender.stop()
         with self.assertRaisesRegex(dws.DeadlineError, "no sender is connected: "):
             self.engine().attach(TENSORS, timeout=3)
-        # The same for an engine that was attached once, whose receiver starts while there is no trainer.
+        # Now an engine that was attached once, and whose receiver starts while there is no trainer.
         sender.start()
         trainer = self.trainer()
         trainer.register(TENSORS)

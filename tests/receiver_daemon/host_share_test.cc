@@ -65,7 +65,7 @@ struct Receiver {
                            .progress = &progress,
                            .wanted = std::move(wanted)});
   }
-  // Whether it gets the object of that version, bit for bit.
+  // Returns whether it gets the object of that version, bit for bit.
   bool Gets(uint64_t version = 2) {
     const Result<Spool> spool = Fetch(version);
     std::vector<std::byte> buffer;
@@ -332,7 +332,7 @@ TEST_CASE("older versions and what a dead receiver left are removed", "[host]") 
   REQUIRE(c.Gets(4));
   CHECK_FALSE(std::filesystem::exists(name));
   CHECK_FALSE(std::filesystem::exists(name + ".lock"));
-  // Of a job that ended.
+  // The files of a job that ended.
   std::filesystem::remove(folder.File("notes"));
   for (const auto& file : Objects(folder.path())) {
     std::filesystem::last_write_time(

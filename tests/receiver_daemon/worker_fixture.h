@@ -74,7 +74,7 @@ struct Client {
       running = resume->version.version.value();
     }
   }
-  // Whether memory is exactly what the trainer published, tensor by tensor.
+  // Returns whether memory is exactly what the trainer published, tensor by tensor.
   bool Holds(const FakeTrainer& trainer, uint64_t version) const {
     for (uint32_t s = 0; s < 2; ++s) {
       const SliceBytes& expected = trainer.At(version, 0)[s];

@@ -16,7 +16,7 @@ RankLayout Declared() {
       {{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {{0, {100}}}},
         .cells = {{0, 2}}},
        {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {7, 90, 33}}},
-       // Of another rank: rows 0 to 2.
+       // Another rank has rows 0 to 2.
        {.tensor = {.name = "c", .dtype = DType::kU8, .shape = {9, 40}, .cuts = {{0, {2}}}},
         .cells = {{1, 1}}},
        {.tensor = {.name = "d", .dtype = DType::kBF16, .shape = {0, 4}}}});

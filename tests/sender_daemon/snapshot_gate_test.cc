@@ -39,7 +39,7 @@ class CaptureThread {
   std::thread thread_;
 };
 
-// Whether a reader that arrives now has to wait.
+// Returns whether a reader that arrives now has to wait.
 bool ClosedToReaders(SnapshotGate& gate) {
   if (!gate.BeginRead(Duration::zero()).ok()) return true;
   gate.EndRead();
@@ -104,7 +104,7 @@ TEST_CASE("a reader waits for the capture in progress", "[snapshot_gate]") {
     }
   });
   CHECK(Eventually([&] { return arrives.load(); }));
-  // As long as a reader that arrived after it needs to be turned away.
+  // This lasts as long as a reader that arrived after it needs to be turned away.
   CHECK(absl::IsDeadlineExceeded(gate.BeginRead(milliseconds(5))));
   CHECK_FALSE(let_in);
   gate.EndCapture();

@@ -1,4 +1,4 @@
-// Applies deltas to a checkpoint. The result is a new checkpoint; the base stays as it is.
+// Applies deltas to a checkpoint. The result is a new checkpoint; the base is not changed.
 #pragma once
 
 #include <cstdint>

@@ -52,10 +52,10 @@ Result<PackedObject> SquashOver(FileSystem& files, const Checkpoint& base,
                                 std::span<const std::string> deltas, DeltaProfile profile,
                                 const std::string& out, ThreadPool& pool, const Progress& progress);
 
-// The same without a checkpoint (common/delta/squash.h), with profile fast; the deltas and the
-// result are in memory. DATA_LOSS: damaged, or with blocks that cannot be composed without the
-// weights (profiles wan and direct). FAILED_PRECONDITION: the deltas are not a chain, or of another
-// layout.
+// Squashes deltas without a checkpoint (common/delta/squash.h), with profile fast; the deltas and
+// the result are in memory. DATA_LOSS: a delta is damaged, or has blocks that cannot be composed
+// without the weights (profiles wan and direct). FAILED_PRECONDITION: the deltas are not a chain,
+// or of another layout.
 Result<PackedObject> SquashAlone(FileSystem& files, const RankLayout& layout,
                                  std::span<const std::string> deltas, const std::string& out,
                                  const Progress& progress);

@@ -154,7 +154,7 @@ class Demo:
 
 
 def run(options: argparse.Namespace, cluster: Cluster) -> bool:
-    """Whether every claim holds."""
+    """Runs the demo. Returns whether every claim holds."""
     demo: Optional[Demo] = None
     try:
         demo = Demo(options, cluster)

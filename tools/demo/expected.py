@@ -16,7 +16,7 @@ from tools.demo.weights_hash import weights_sha256
 class Expected:
     """Attributes:
     tokens: version -> state token.
-    hashes: version -> SHA-256 of what each rank of an engine holds.
+    hashes: version -> SHA-256 of the weights that each rank of an engine holds.
     """
 
     def __init__(self, engine_ranks: int) -> None:

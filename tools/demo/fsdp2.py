@@ -60,7 +60,7 @@ class ShardedLearner(Learner):
 
 
 class Process:
-    """What one process of the trainer does. Each method is a collective call.
+    """The work of one process of the trainer. Each method is a collective call.
 
     Attributes:
       report: told of the warm-up.
@@ -117,7 +117,7 @@ def _follow(options: TrainerOptions, rank: int) -> None:
 
 
 class Fsdp2Trainer:
-    """As tools.demo.trainer.Trainer."""
+    """See tools.demo.trainer.Trainer."""
 
     def __init__(self, options: TrainerOptions) -> None:
         context = multiprocessing.get_context("spawn")

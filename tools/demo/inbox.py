@@ -83,7 +83,7 @@ class Inbox:
             return float(np.mean(rewards)) if rewards else float("nan")
 
     def pause_seconds(self, version: int) -> float:
-        """The longest pause of an engine for a version, of those that sampled with it."""
+        """Returns the longest pause for a version among the engines that sampled with it."""
         with self._changed:
             return self._pauses[version]
 

@@ -13,7 +13,7 @@ from torch.nn.utils.clip_grad import clip_grad_norm_
 
 from tools.demo import task
 
-# As in RL on language models: an update moves a weight by about a millionth.
+# As in reinforcement learning of language models, an update moves a weight by about a millionth.
 LEARNING_RATE = 1e-6
 WARM_UP_LEARNING_RATE = 3e-4
 WARM_UP_BATCH = 96
@@ -109,7 +109,7 @@ class Learner:
 
     # What a learner of several processes does otherwise.
 
-    # Of each batch, what this process computes.
+    # The rows of each batch that this process computes.
     _rows = slice(None)
 
     def _prepared(self, policy: nn.Module) -> tuple[nn.Module, list[nn.Parameter]]:

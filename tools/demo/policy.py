@@ -27,7 +27,7 @@ class PolicyConfig:
     heads: int = 8
 
 
-# Keys and values of the tokens seen so far, a pair for each call; None when nothing is kept.
+# Keys and values of the tokens seen so far, one pair for each call; None if nothing is kept.
 Past = Optional[list[tuple[torch.Tensor, torch.Tensor]]]
 
 
@@ -67,7 +67,7 @@ class Policy(nn.Module):
 
     def __init__(self, config: PolicyConfig, ranks: Optional[Ranks] = None) -> None:
         """Args:
-          ranks: those of an engine; None for the whole policy.
+          ranks: the ranks of an engine; None for the whole policy.
         """
         super().__init__()
         self.ranks = Ranks() if ranks is None else ranks

@@ -1,5 +1,5 @@
-"""Hands the learner's cast to DWS, through one trainer rank or several that own rows of every
-tensor, whatever part of it an engine's rank has."""
+"""Hands the learner's cast to DWS, through one trainer rank or through several that own rows of
+every tensor, whatever part of it an engine's rank has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_SECONDS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What publishing one version took.
+    """The cost of publishing one version.
 
     Attributes:
       changed, elements: over all ranks.
@@ -93,8 +93,8 @@ class Publisher:
         weights: Mapping[str, torch.Tensor],
         engine_ranks: int = 1,
     ) -> None:
-        """Registers `weights` with one sender a rank, cut into equal row shards, and as engines of
-        so many ranks need it."""
+        """Registers `weights` with one sender a rank, cut into equal row shards, and as engines
+        with so many ranks need."""
         ranks = len(sockets)
         self.expected = Expected(engine_ranks)
         stream = dws.Stream.new()

@@ -38,7 +38,7 @@ class Ranks:
         return wide.to(part.dtype)
 
     def lowest(self, numbers: Sequence[int]) -> list[int]:
-        """Of each number the lowest of all ranks."""
+        """Returns for each number the lowest of all ranks."""
         found = torch.tensor(numbers)
         if self.size > 1:
             dist.all_reduce(found, op=dist.ReduceOp.MIN)

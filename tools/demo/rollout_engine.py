@@ -28,7 +28,7 @@ LAST_VERSION_SECONDS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class EngineOptions:
-    """What all processes of an engine are told.
+    """The settings of all processes of an engine.
 
     Attributes:
       socket: of its receiver.

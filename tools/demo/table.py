@@ -13,7 +13,7 @@ _PATIENCE = 3
 
 
 class Table:
-    """Rows are printed in order, each once the first rollouts of its version are there."""
+    """Prints rows in order, each once the first rollouts of its version have arrived."""
 
     def __init__(self, weights_bytes: int, inbox: Inbox) -> None:
         self._weights_bytes = weights_bytes

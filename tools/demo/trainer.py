@@ -47,11 +47,11 @@ class Trainer:
         return self._publisher.expected
 
     def warm_up(self, steps: int, report: Callable[[int, float], None]) -> None:
-        """As Learner.warm_up."""
+        """See Learner.warm_up."""
         self._learner.warm_up(steps, report)
 
     def improve(self, *batch: Any) -> None:
-        """As Learner.improve."""
+        """See Learner.improve."""
         self._learner.improve(*batch)
 
     def publish(self, version: int) -> Published:
@@ -59,7 +59,7 @@ class Trainer:
         return self._publisher.publish(version, self._learner.weights())
 
     def wait(self, version: int) -> Committed:
-        """As Publisher.wait."""
+        """See Publisher.wait."""
         return self._publisher.wait(version)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the demo showed what it claims. Pure: findings in, sentences out."""
+"""Decides whether the demo showed what it claims. Pure: findings in, sentences out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def judge(findings: Findings) -> list[Outcome]:
 
 
 def mean_reward(rewards: Sequence[float]) -> float:
-    """Mean of those there are."""
+    """Returns the mean of the known rewards."""
     known = [reward for reward in rewards if not math.isnan(reward)]
     return sum(known) / len(known) if known else float("nan")
 
@@ -128,7 +128,7 @@ def rollouts_accepted(accepted: int, rejected: int) -> Outcome:
 
 
 def report(outcomes: Sequence[Outcome]) -> bool:
-    """Prints each claim. Whether all hold."""
+    """Prints each claim. Returns whether all hold."""
     for outcome in outcomes:
         print(f"{'ok  ' if outcome.holds else 'FAIL'} {outcome.text}")
     return all(outcome.holds for outcome in outcomes)

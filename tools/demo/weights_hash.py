@@ -10,7 +10,7 @@ import torch
 
 
 def weights_sha256(named: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Over names, types, shapes and bytes, in the order of the names.
+    """Hashes names, types, shapes and bytes, in the order of the names.
 
     Args:
       named: (name, BF16 tensor), contiguous.

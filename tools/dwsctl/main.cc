@@ -21,7 +21,7 @@ namespace {
 void OpenStandardDescriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    static_cast<void>(::open("/dev/null", O_RDONLY));  // gets the lowest free number: this one
+    static_cast<void>(::open("/dev/null", O_RDONLY));  // this gets the lowest free number
   }
 }
 

@@ -13,7 +13,7 @@ namespace dws::gpu_check {
 struct SectionRun {
   std::string section;
   int seconds_max = 0;
-  std::string program;  // empty: this one
+  std::string program;  // empty: this program
   std::vector<std::string> arguments;
 };
 

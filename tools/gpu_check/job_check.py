@@ -43,7 +43,7 @@ GIB = 1 << 30
 PARAMETER_BYTES = 2 + 4 + 8 + 4 + 2 + 2 + 2
 OTHER_BYTES = 12 * GIB
 IDLE_SECONDS = 0.25  # after a version, in which the engine has the GPU for itself
-SETTLE_SECONDS = 0.05  # until it has
+SETTLE_SECONDS = 0.05  # until the engine has it for itself
 
 # Limits are for models of at most so many parameters, on these devices with so many cores.
 LIMIT_BILLIONS = 2.9
@@ -57,7 +57,8 @@ FULL_MS = 30.0
 
 
 class Published(NamedTuple):
-    """A version that the receiver has committed. `span`: from the call of publish until then; `idle`: after it."""
+    """A version that the receiver has committed. `span`: from the call of publish until the commit;
+    `idle`: after it."""
 
     version: int
     span: Span
@@ -79,16 +80,17 @@ class Daemons:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of all threads, user and system."""
+    """The CPU seconds of all threads, user and system."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def why_no_limits(lines: Lines, billions: float) -> str:
-    """Why figures of this run are not compared with their limits, which are in milliseconds; "": they are."""
+    """Returns why the figures of this run are not compared with their limits, which are in
+    milliseconds; "": they are."""
     if lines.fake:
-        return ""  # it sees to it
+        return ""  # it skips the limits itself
     if lines.section != "job":
         return "its limit is for the section job"
     import torch
@@ -103,7 +105,7 @@ def why_no_limits(lines: Lines, billions: float) -> str:
 
 
 def free_bytes(device: str) -> Optional[int]:
-    """Of the GPU's memory; None: there is none."""
+    """Returns the size of the GPU's memory; None: there is no GPU."""
     if device == "cpu":
         return None
     import torch
@@ -356,7 +358,7 @@ def name_of(lines: Lines, billions: float) -> str:
 
 
 def why_not_section(section: str, device: str) -> str:
-    """Why nothing of it can be run here; "": it can."""
+    """Returns why none of it can run here; "": it can."""
     reason = why_not(device)
     if reason or section != "fsdp":
         return reason

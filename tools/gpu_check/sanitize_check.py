@@ -44,7 +44,7 @@ def read(output: str, tool: str, too_late: bool) -> Outcome:
         try:
             result = json.loads(line) if line.startswith("{") else None
         except ValueError:
-            continue  # the tool has written into it
+            continue  # the tool has written into the program's output
         if result is not None:
             tests.append(result)
     failed = [test["name"] for test in tests if test["status"] == "failed"]
@@ -54,7 +54,7 @@ def read(output: str, tool: str, too_late: bool) -> Outcome:
 
 def run(tool: str, programs: str, seconds: float) -> Outcome:
     command = [PROGRAM, f"--tool={tool}", os.path.join(programs, "gpu_tests")]
-    # A session of its own: what it runs is ended with it.
+    # The program gets its own session, so that its children end with it.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )

@@ -42,7 +42,8 @@ ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
 
 
 class Setup:
-    """What a check has: a sender, a receiver, a trainer, and clients that are closed at the end."""
+    """The parts of a check: a sender, a receiver, a trainer, and clients that are closed at the
+    end."""
 
     def __init__(self, programs: str, device: str) -> None:
         import dws

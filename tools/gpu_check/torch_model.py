@@ -76,7 +76,7 @@ def require_same(engine_output: Any, trained: Any, tokens: Any, version: int) ->
 
 
 def why_not(device: str) -> str:
-    """Why nothing can be checked here; empty: it can."""
+    """Returns why nothing can be checked here; empty: it can."""
     asking = "import torch, sys; sys.exit(0 if {} else 3)".format(
         "True" if device == "cpu" else "torch.cuda.is_available()"
     )

@@ -75,7 +75,7 @@ def connect(address: str, tls: str) -> grpc.Channel:
 
 
 def ask(options: argparse.Namespace) -> None:
-    """What probes, Prometheus and operators ask for, while trainer and engine are there."""
+    """Asks for what probes, Prometheus and operators ask for, while trainer and engine exist."""
     for address in (options.sender_http, options.receiver_http):
         check(page(address, "/healthz"), f"http://{address}/healthz answers")
         check(page(address, "/readyz"), f"http://{address}/readyz says ready")

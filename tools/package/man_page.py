@@ -42,7 +42,7 @@ def entries(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def split(text: str) -> list[tuple[str, list[str]]]:
-    """(heading, lines) in order; what stands before the first heading has an empty one."""
+    """Yields (heading, lines) in order; lines before the first heading have an empty heading."""
     sections: list[tuple[str, list[str]]] = [("", [])]
     for line in text.splitlines():
         heading = _HEADING.match(line)

@@ -1,4 +1,4 @@
-"""What the rules let pass, by name. These lists only shrink: an entry that is not needed any more is a
+"""What the rules let pass, by name. These lists only shrink: an entry that is no longer needed is a
 violation of its own."""
 
 from __future__ import annotations

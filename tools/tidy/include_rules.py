@@ -1,4 +1,5 @@
-"""Who may include what: layers point downward, and each vendor's headers have their homes."""
+"""The files that may include others: layers point downward, and each vendor's headers have their
+homes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 _LAYER = {component: number for number, names in enumerate(LAYERS) for component in names}
 
-# Who may use generated messages; everything else works on model values.
+# The files that may use generated messages; everything else works on model values.
 PROTO_USERS = (
     "common/delta/objects/manifest",
     "common/proto_convert/",

@@ -23,7 +23,8 @@ def _folder(path: str) -> str:
 
 
 def includes_between_folders(tree: SourceTree) -> dict[str, dict[str, str]]:
-    """For each product folder those it includes, each with one file that does."""
+    """Returns for each product folder the folders that it includes, each with one file that does.
+    """
     graph: dict[str, dict[str, str]] = defaultdict(dict)
     for file in tree.cpp():
         if file.is_test:
@@ -83,7 +84,7 @@ def check_classes(tree: SourceTree, listed: frozenset[str]) -> Iterator[Violatio
 
 
 def check_named_files(tree: SourceTree, foreign: frozenset[str]) -> Iterator[Violation]:
-    """A comment that names a file names one that is there."""
+    """If a comment names a file, the file must exist."""
     names = {PurePosixPath(file.path).name for file in tree.files}
     for file in tree.files:
         if file.path.startswith("tools/tidy/"):
@@ -100,7 +101,8 @@ def check_named_files(tree: SourceTree, foreign: frozenset[str]) -> Iterator[Vio
 
 
 def check_failpoints(tree: SourceTree) -> Iterator[Violation]:
-    """Targets with failpoints compile exactly those .cc of a daemon again that reach one."""
+    """Targets with failpoints must compile again exactly those .cc files of a daemon that reach
+    one."""
     for daemon in ("receiver_daemon/", "sender_daemon/"):
         build = tree.find(daemon + "BUILD.bazel")
         lists = _FAILPOINT_LIST.findall(build.text) if build is not None else []

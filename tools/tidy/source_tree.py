@@ -51,13 +51,13 @@ class SourceFile:
 
     @property
     def code(self) -> str:
-        """C++ with comments and the insides of literals blanked; lines stay where they are."""
+        """C++ with comments and the insides of literals blanked; line numbers do not change."""
         if self._code is None:
             self._code = blank_comments_and_literals(self.text)
         return self._code
 
 
-_CPP_TOKEN = re.compile(
+CPP_TOKEN = re.compile(
     r"""//[^\n]*
       | /\*.*?\*/
       | R"(?P<delimiter>[^(\s]*)\(.*?\)(?P=delimiter)"
@@ -76,7 +76,7 @@ def blank_comments_and_literals(text: str) -> str:
         quote = token[-1]
         return quote + re.sub(r"[^\n]", " ", token[1:-1]) + quote
 
-    return _CPP_TOKEN.sub(blank, text)
+    return CPP_TOKEN.sub(blank, text)
 
 
 @dataclass

@@ -81,7 +81,8 @@ def check_top(file: SourceFile) -> Iterator[Violation]:
 
 def check_events(tree: SourceTree) -> Iterator[Violation]:
     """A test that counts an event, or holds that it is not logged, names one that exists."""
-    # Not only the argument of a call: some names are chosen, or set for another part.
+    # All quoted names count, not only the argument of a call: some names are chosen, or set for
+    # another part.
     logged = {name for file in tree.ending(".cc") if not file.is_test and _LOGS.search(file.code)
               for name in _QUOTED_NAME.findall(file.text)}
     for file in tree.ending(".py"):

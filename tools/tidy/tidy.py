@@ -10,15 +10,17 @@ import sys
 from pathlib import Path
 
 from tools.tidy import (
-    commit_rules, exceptions, format_rules, include_rules, room_rules, size_rules, text_rules, tree_rules)
+    commit_rules, exceptions, format_rules, include_rules, prose_rules, room_rules, size_rules, text_rules,
+    tree_rules)
 from tools.tidy.source_tree import SourceTree, Violation, read_tree
 
 
 def find_violations(tree: SourceTree) -> list[Violation]:
-    """Of all rules but the format's."""
+    """The violations of all rules but the format's."""
     return [
         *include_rules.check(tree),
         *size_rules.check(tree, exceptions.LONG_FILES),
+        *prose_rules.check(tree),
         *text_rules.check(tree),
         *tree_rules.check(tree, exceptions.PUBLIC_PACKAGES),
         *room_rules.check(tree, exceptions.LARGE_FOLDERS, exceptions.SPLIT_CLASSES, exceptions.FOREIGN_FILES),

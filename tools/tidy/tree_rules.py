@@ -75,7 +75,7 @@ def check_tests_run(tree: SourceTree) -> Iterator[Violation]:
 
 
 def check_documents(tree: SourceTree) -> Iterator[Violation]:
-    """A comment that sends the reader to a document sends him to one that is there."""
+    """If a comment sends the reader to a document, the document must exist."""
     names = {PurePosixPath(file.path).name for file in tree.ending(".md")}
     for file in tree.files:
         if file.path.startswith("tools/tidy/"):
@@ -87,7 +87,8 @@ def check_documents(tree: SourceTree) -> Iterator[Violation]:
 
 
 def check_quoted_tests(tree: SourceTree) -> Iterator[Violation]:
-    """The table that says which test shows a rule (docs/protocol.md) quotes names that tests have."""
+    """If the table of docs/protocol.md that says which test shows a rule quotes a name, a test must
+    have it."""
     page = tree.find("docs/protocol.md")
     if page is None:
         return

@@ -14,7 +14,7 @@ from dws.layout import Shard, TensorSpec
 
 
 def is_torch(tensor: Any) -> bool:
-    """Whether `tensor` is a torch one."""
+    """Returns whether `tensor` is a torch tensor."""
     torch = loaded_torch()
     return torch is not None and isinstance(tensor, torch.Tensor)
 
@@ -51,7 +51,8 @@ def local_of(name: str, tensor: Any) -> Any:
 
 
 def _of_torch(torch: Any, tensor: Any, values: bool) -> Optional[str]:
-    """Why `tensor` is refused; None: it is plain. Asked in an order in which each question has an answer."""
+    """Returns why `tensor` is refused; None: it is plain. The checks are in an order in which each
+    can be answered."""
     kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         return f"is a {kind}, without a shape: run the module once, so that it makes its weights"
@@ -209,11 +210,12 @@ def slice_rows(bits: np.ndarray[Any, Any], shard: Shard) -> Iterator[np.ndarray[
 
 
 def copy_elements(target: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], first: int) -> None:
-    """Copies `target.size` elements of the slice order of `rows`, from number `first` on.
+    """Copies `target.size` elements from `rows`, in slice order, beginning with element number
+    `first`.
 
     Args:
       target: 1-D.
-      rows: 2-D, as slice_rows yields it.
+      rows: 2-D, in the form that slice_rows yields.
     """
     width = rows.shape[1]
     done = 0

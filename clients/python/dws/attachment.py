@@ -26,14 +26,14 @@ from dws.torch_module import bind, holders, is_module, named_tensors
 
 
 class Attachment:
-    """The tensors of one engine. Those of the host move into one shared region, row-major; those of
-    CUDA devices stay where they are. The target changes only in `bind`.
+    """The tensors of one engine. Tensors of the host move into one shared region, row-major;
+    tensors of CUDA devices stay where they are. The target changes only in `bind`.
 
     Attributes:
-      views: name -> view of the shared region, torch or numpy as the target's tensor is; for a
+      views: name -> view of the shared region, torch or numpy like the target's tensor; for a
         tensor of a device the tensor itself.
-      request: an AttachRequest with all fields about memory and mapping set, as of the last
-        `describe`.
+      request: an AttachRequest in which the last `describe` has set all fields about memory and
+        mapping.
       on_devices: whether any tensor is on a device.
     """
 
@@ -44,8 +44,8 @@ class Attachment:
           mapping, holder: as for Engine.attach.
 
         Raises:
-          LayoutError, DTypeError: a tensor or its mapping cannot be attached, by name; or what shares
-            memory with one that moves cannot follow it.
+          LayoutError, DTypeError: a tensor or its mapping cannot be attached (the message names
+            it), or a tensor that shares memory with one that moves cannot follow it.
         """
         tensors = _tensors_of(target)
         check_mapping(mapping, list(tensors))
@@ -86,12 +86,12 @@ class Attachment:
         return region
 
     def describe(self) -> None:
-        """Sets in `request` where everything is now. Call it before each Attach: tensors of devices
-        may have moved since the last one.
+        """Sets the present places of all tensors in `request`. Call it before each Attach: tensors
+        of devices may have moved since the last one.
 
         Raises:
-          LayoutError, DTypeError: a tensor of a device cannot be handed over, by name; or it is
-            gone, asleep or on the host.
+          LayoutError, DTypeError: a tensor of a device cannot be handed over, or is gone, asleep or
+            on the host; the message names it.
           CudaError: the driver failed.
         """
         del self.request.regions[:], self.request.views[:]
@@ -112,7 +112,7 @@ class Attachment:
             self.request.views.extend(parameter_views(item, source_of(item.name, self._mapping)))
 
     def _on_devices_now(self) -> list[DeviceTensor]:
-        """The target's tensors of these names; they may be other objects than before."""
+        """Returns the target's tensors of these names; they may be other objects than before."""
         tensors = _tensors_of(self._target)
         self._require_known(tensors)
         held_by = holders(self._target) if is_module(self._target) else {}
@@ -155,8 +155,8 @@ class Attachment:
         return found
 
     def unchanged(self) -> bool:
-        """Whether everything is still where it was described, in the same allocations, and a module computes with what
-        commits write."""
+        """Returns whether everything is still where it was described, in the same allocations, and
+        a module computes with what commits write."""
         if self.left() is not None:
             return False
         if self._memory is None:
@@ -164,7 +164,8 @@ class Attachment:
         return all(place.unchanged for place in self._described) and self._memory.unchanged()
 
     def left(self) -> Optional[str]:
-        """As Places.left, of the host's tensors of a module that is bound. Attaching again does not mend it."""
+        """Does what Places.left does, for the host's tensors of a module that is bound. Attaching
+        again does not repair it."""
         return None if self._places is None else self._places.left()
 
     def synchronize(self) -> None:

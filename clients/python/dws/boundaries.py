@@ -51,7 +51,8 @@ class Boundaries:
         )
 
     def passed(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> int:
-        """Names a boundary: what is held is committed. Returns then, or at once if nothing is held.
+        """Reports a boundary: the receiver commits the version that it holds back. Returns after
+        the commit, or at once if no version is held back.
 
         Args:
           timeout: seconds.
@@ -86,17 +87,18 @@ class Boundaries:
             with contextlib.suppress(DeadlineError, DaemonUnavailableError):
                 self._end(boundary_id, _END_SECONDS)
             raise DeadlineError(
-                f"what the receiver on {self._daemon.socket_path} holds back was not committed within "
-                f"{timeout:g} s of this boundary: its status and log say what it does"
+                f"the receiver on {self._daemon.socket_path} did not commit the version that it holds back within "
+                f"{timeout:g} s of this boundary: its status and log say what it is doing"
             ) from error
 
     @contextlib.contextmanager
     def stay(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Iterator[None]:
-        """A block between two batches, for example while the next prompts are waited for: versions are
-        committed as they come. Also while the receiver restarts: it is told again.
+        """A block between two batches, for example while the engine waits for the next prompts:
+        versions are committed as they arrive. This also works while the receiver restarts: it is
+        told again.
 
         Args:
-          timeout: seconds for the end of the block, while a commit is under way.
+          timeout: seconds for the end of the block, if a commit is in progress.
 
         Raises:
           DeadlineError: at the end: a commit that began in the block takes longer.
@@ -163,6 +165,6 @@ def _new_id() -> int:
 
 
 def _is_older(error: Any) -> bool:
-    """Of a receiver without boundaries, which commits at once."""
+    """Returns whether the receiver has no boundaries, and so commits at once."""
     code: Optional[grpc.StatusCode] = error.code()
     return bool(code == grpc.StatusCode.UNIMPLEMENTED)

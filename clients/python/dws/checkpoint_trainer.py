@@ -53,7 +53,8 @@ class ChangedMeanwhile(Exception):
 
 
 def settled_version(checkpoint: str) -> Optional[LocalVersion]:
-    """What the checkpoint holds; None while a version is being applied, or before the first look.
+    """Returns the version that the checkpoint holds; None while a version is being applied, or
+    before the first look.
 
     Args:
       checkpoint: folder with .weight_sync in it (common/formats/slime_delta/local/local_state.h).
@@ -104,7 +105,7 @@ class CheckpointTrainer:
     """Hands the versions of one checkpoint to one sender. One thread at a time."""
 
     def __init__(self, checkpoint: str, trainer: Trainer) -> None:
-        """Takes over `trainer`, which is not registered; whoever made it closes it."""
+        """Takes over `trainer`, which is not registered. The caller closes it."""
         self.checkpoint = checkpoint
         self.published: Optional[LocalVersion] = None
         self._given_up = False  # the last version
@@ -112,7 +113,8 @@ class CheckpointTrainer:
         self._specs: Optional[dict[str, TensorSpec]] = None
 
     def step(self) -> Optional[int]:
-        """Publishes what the checkpoint holds now, if that is new and no process is changing it.
+        """Publishes the version that the checkpoint holds now, if it is new and no process is
+        changing it.
 
         Returns:
           The version that was published, or None.
@@ -120,7 +122,7 @@ class CheckpointTrainer:
         Raises:
           LayoutError: the checkpoint has other tensors than when it was registered.
           InvalidArgumentError: its files do not fit each other (dws.plugins.checkpoint_files).
-          DwsError: as Trainer.publish; the version may be tried again.
+          DwsError: see Trainer.publish; the version may be tried again.
         """
         now = settled_version(self.checkpoint)
         if now is None or now.version == 0 or now == self.published:

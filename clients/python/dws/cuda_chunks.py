@@ -1,4 +1,4 @@
-"""The chunks of device memory that hold tensors: which they are, and how each can be handed over.
+"""Finds the chunks of device memory that hold tensors, and how each of them can be handed over.
 
 The kind of each address, as the driver reports it, decides:
 
@@ -58,7 +58,7 @@ class Chunk:
         return self.base + self.size_bytes
 
     def continues(self, other: "Chunk") -> bool:
-        """Whether it directly follows `other` and one region can hold both."""
+        """Returns whether it directly follows `other` and one region can hold both."""
         return (other.end, other.ordinal, other.kind) == (
             self.base,
             self.ordinal,

@@ -1,7 +1,8 @@
-"""The CUDA driver, called directly: the part of it that is needed to hand device memory over.
+"""Calls the CUDA driver directly: the part of it that is needed to hand device memory over.
 
 libcuda.so.1 is loaded when device memory is first used, and never linked, so the package works on
-machines without it. No framework is asked: only the driver knows for certain what memory is.
+machines without it. No framework is asked: only the driver knows for certain the kind of a piece of
+memory.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ class CudaDriver:
     # Memory. Call these within `context` of its device; `attribute` in any context.
 
     def attribute(self, attribute: Attribute, address: int) -> Optional[int]:
-        """The driver's value for the address; None: no CUDA memory, or no such attribute."""
+        """Returns the driver's value for the address; None: it is not CUDA memory, or there is no
+        such attribute."""
         value = _u64()  # zero, and at least as wide as any attribute
         code = self._library.cuPointerGetAttribute(ctypes.byref(value), attribute, address)
         if code in (api.INVALID_VALUE, api.NOT_SUPPORTED):
@@ -166,8 +168,8 @@ class CudaDriver:
         return value.value
 
     def all_are(self, attribute: Attribute, expected: Iterable[tuple[int, int]]) -> bool:
-        """Whether the attribute still has these values, given as (address, value). A pause waits
-        for thousands of these queries, so this does nothing else."""
+        """Returns whether the attribute still has these values, given as (address, value). A pause
+        waits for thousands of these queries, so this does nothing else."""
         value = _u64()
         get, out, number = self._library.cuPointerGetAttribute, ctypes.byref(value), int(attribute)
         for address, wanted in expected:
@@ -186,7 +188,8 @@ class CudaDriver:
         return self._bytes("cuIpcGetMemHandle", base)
 
     def virtual_allocation(self, address: int) -> Optional[VirtualAllocation]:
-        """The allocation mapped at the address; None: it is not virtual memory (cuMemCreate)."""
+        """Returns the allocation mapped at the address; None: it is not virtual memory
+        (cuMemCreate)."""
         handle = _u64()
         code = self._library.cuMemRetainAllocationHandle(ctypes.byref(handle), address)
         if code in (api.INVALID_VALUE, api.NOT_SUPPORTED):
@@ -201,7 +204,8 @@ class CudaDriver:
         return VirtualAllocation(types, found.location_type == api.LOCATION_DEVICE)
 
     def export_descriptor(self, address: int) -> int:
-        """A new descriptor of the virtual allocation at the address; the caller closes it."""
+        """Returns a new descriptor of the virtual allocation at the address; the caller closes it.
+        """
         descriptor = _int(-1)
         self._export(ctypes.byref(descriptor), address, HandleType.DESCRIPTOR)
         return descriptor.value
@@ -213,7 +217,7 @@ class CudaDriver:
         return handle.raw
 
     def export_pool(self, pool: int) -> int:
-        """A new descriptor of a memory pool; the caller closes it."""
+        """Returns a new descriptor of a memory pool; the caller closes it."""
         descriptor = _int(-1)
         target = ctypes.byref(descriptor)
         self._call("cuMemPoolExportToShareableHandle", target, pool, HandleType.DESCRIPTOR, 0)

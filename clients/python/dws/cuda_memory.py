@@ -119,8 +119,9 @@ class CudaMemory:
             ) from error
 
     def descriptors(self) -> list[Callable[[], int]]:
-        """For each descriptor of the regions, in order, the call that makes it. They are made one
-        at a time, because a large model has more chunks than a process may have descriptors."""
+        """Returns, for each descriptor of the regions, in order, the call that makes it. They are
+        made one at a time, because a large model has more chunks than a process may have
+        descriptors."""
         return [
             lambda chunk=chunk: self._open(chunk)  # type: ignore[misc]
             for region in self.regions
@@ -135,7 +136,7 @@ class CudaMemory:
             return self._driver.export_descriptor(chunk.base)
 
     def unchanged(self) -> bool:
-        """Whether the same allocations are still at all the addresses."""
+        """Returns whether the same allocations are still at all the addresses."""
         if not self.regions:
             return True
         with self._driver.any_context():

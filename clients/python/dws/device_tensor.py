@@ -1,4 +1,4 @@
-"""Tensors in the memory of a CUDA device, of any framework: where their elements are."""
+"""Finds the elements of tensors in the memory of a CUDA device, of any framework."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def row_major_strides(shape: Sequence[int]) -> list[int]:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Whether `tensor` is a torch tensor of a CUDA device, or has `__cuda_array_interface__`."""
+    """Returns whether `tensor` is a torch tensor of a CUDA device, or has
+    `__cuda_array_interface__`."""
     on_device = getattr(tensor, "is_cuda", None)
     if on_device is not None:
         return bool(on_device)
@@ -71,7 +72,7 @@ def address_of(tensor: Any) -> int:
 
 
 class Whereabouts(NamedTuple):
-    """Where a tensor was found. Shows cheaply whether it is still there.
+    """The place where a tensor was found. It shows cheaply whether the tensor is still there.
 
     Attributes:
       holder, key: the mapping that holds it, such as a module's dict, and its key there.
@@ -89,7 +90,7 @@ class Whereabouts(NamedTuple):
 
 
 def device_tensor(name: str, tensor: Any, writable: bool = False) -> Optional[DeviceTensor]:
-    """Where the elements are; None for a tensor of the host.
+    """Returns where the elements are; None for a tensor of the host.
 
     Args:
       tensor: any object. If it has `is_cuda`, its data_ptr(), stride(), shape and dtype are read,

@@ -46,7 +46,8 @@ class DType(enum.Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy type of a view. BF16 and the F8 types are unsigned integers there: raw bits."""
+        """The numpy type of a view. In views, BF16 and the F8 types are unsigned integers: raw
+        bits."""
         return _NUMPY[self]
 
     @property
@@ -121,7 +122,7 @@ _TORCH_NAMES = {
     DType.I64: "int64",
     DType.F64: "float64",
 }
-# numpy uses the same names for the types it has; ml_dtypes adds the others with torch's names.
+# numpy uses the same names for its own types; ml_dtypes adds the others with torch's names.
 _BY_TORCH_NAME = {name: dtype for dtype, name in _TORCH_NAMES.items()}
 
 _RAW_IN_NUMPY = {

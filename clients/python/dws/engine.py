@@ -38,7 +38,8 @@ from dws.torch_module import is_module, named_tensors
 
 
 class Running:
-    """As Engine.running. Lifecycle: made, entered once by `with` or `async with`, left."""
+    """The block of Engine.running. Lifecycle: make it, enter it once with `with` or `async with`,
+    leave it."""
 
     def __init__(
         self,
@@ -48,8 +49,8 @@ class Running:
         passed: Optional[Callable[[], Optional[Callable[[], None]]]] = None,
     ) -> None:
         """Args:
-        passed: called inside, at the end of a block that is not part of another one and has not failed. Returns
-          what there is to do before the block is left; None: nothing.
+        passed: called inside, at the end of a block that is not part of another block and has not
+          failed. It returns a call to make before the block is left; None: nothing.
         """
         self._link = link
         self._lease = lease
@@ -89,7 +90,7 @@ class Running:
             self._lease.leave(self._block)
 
     def _ended(self, kind: Any) -> Optional[Callable[[], None]]:
-        """What `passed` returns; None too if it is not to be called."""
+        """Returns the result of `passed`; None also if it is not to be called."""
         assert self._block is not None
         return self._passed() if self._passed is not None and kind is None and self._block.outermost else None
 
@@ -166,40 +167,40 @@ class Engine:
     ) -> dict[str, Any]:
         """Registers the engine's weights, after moving those of the host into shared memory.
 
-        Tensors of CUDA devices stay where they are and are written in place, with their strides; those of
-        the host are copied in, contiguous, and what shares memory with them moves with them. Both may be.
+        Tensors of CUDA devices stay where they are and are written in place, with their strides. Those of
+        the host are copied into shared memory, contiguous; tensors that share memory with them move too.
 
         Args:
           target: a torch module (its parameters and persistent buffers; tied ones once, under their first
             name; those of the host become views), or name -> numpy array, torch tensor, or
             `__cuda_array_interface__`.
-          mapping: engine name -> what it is made of (see dws.mapping), by default the canonical tensor of
-            that name; None: it belongs to the engine, and is left alone.
+          mapping: engine name -> its source (see dws.mapping), by default the canonical tensor of
+            that name; None: it belongs to the engine and is not changed.
           excluded: canonical tensors that this engine intentionally does not hold.
           post_commit: called with the version after each commit, before the engine resumes, to rebuild
             derived tensors; idempotent. On a background thread; devices are synchronised after it.
-          rebuild: as post_commit, and called before it, with the canonical tensors that may have changed
-            since it last returned; with None if that is not known.
-          drain: called after forward passes; returns when none of their work is running any more. The
+          rebuild: like post_commit, called before it with the canonical tensors that may have
+            changed since it last returned; with None if that is not known.
+          drain: called after forward passes; it returns when none of their work is running. The
             devices that hold weights are synchronised after it in any case.
-          timeout: seconds, in which the receiver gets the trainer's layout, cut as the engine needs it.
-          commits_on_request: versions are staged as they come, and committed only in `let_commit`.
-            The same for all ranks of an engine; not in a commit group.
-          kept: names of a module's tensors, "layers.*.norm_fp32", that may be copies of weights. Without a hook
-            a module that has others is refused, and stopped (see `stop`) if its first passes make some.
-          watch: of the model that computes with the target; by default of a target that is a module.
+          timeout: seconds for the receiver to get the trainer's layout, with the engine's cuts.
+          commits_on_request: versions are staged as they arrive, and committed only in
+            `let_commit`. All ranks of an engine must pass the same value; not in a commit group.
+          kept: names of a module's tensors, "layers.*.norm_fp32", that may be copies of weights.
+            Without a hook, other copies are refused, and passes that make some `stop` the engine.
+          watch: watches the model that computes with the target; by default the target's module.
 
         Returns:
           name -> view of shared memory, or the tensor itself if it is on a device. A module uses
           the views already; the owner of a dict must use them instead of its own arrays.
 
         Raises:
-          LayoutError, DTypeError: a tensor that cannot be mapped or shared, or is a copy of a weight, by name.
+          LayoutError, DTypeError: a tensor (named) cannot be mapped or shared, or copies a weight.
           CudaError: the driver or a device failed.
           InvalidArgumentError: the receiver refused: unknown tensor, wrong shape, a slice that
             the senders refuse to cut (the message says why), tensors neither mapped nor excluded.
           DaemonUnavailableError: no receiver; the message says how to start it.
-          DeadlineError: not attached in time; the message says what the receiver waits for, if it answers.
+          DeadlineError: not attached in time; the message says what the receiver waits for.
           EngineEndedError: the commit group of this engine has ended.
           StateError: already attached.
         """
@@ -228,20 +229,21 @@ class Engine:
             with engine.running() as grant:        # blocks the thread while the engine is paused
             async with engine.running() as grant:  # lets other tasks run meanwhile
 
-        Any number of threads and tasks may be inside. A commit waits for all of them, so keep blocks
-        short (a step, a batch). Blocks are counted, not threads: while a commit waits, new blocks wait
-        for it, whichever thread or task they are of. Inside a block another one begins at once, as a
-        part of it: in the same thread or task, in tasks that were started inside it, and in
-        `asyncio.to_thread`. Do not wait inside a block for anything else that begins one, for example in
-        a thread of `loop.run_in_executor`: it waits for the commit, and the commit for the block.
+        Any number of threads and tasks may be inside. A commit waits for all of them, so keep
+        blocks short (a step, a batch). Blocks are counted, not threads: while a commit waits, new
+        blocks of all threads and tasks wait for it. Inside a block, another block begins at once as
+        a part of it: in the same thread or task, in tasks that were started inside it, and in
+        `asyncio.to_thread`. Do not wait inside a block for other code that begins one, for example
+        in a thread of `loop.run_in_executor`: it would wait for the commit, and the commit for the
+        block.
 
-        In tasks of asyncio use `async with`. A `with` that has to wait stops its event loop; it is
-        refused if another task of its thread is inside, whether or not it would have to wait now.
+        In tasks of asyncio use `async with`. A `with` that has to wait stops its event loop. It is
+        refused if another task of its thread is inside, even if it need not wait now.
 
         Args:
-          timeout: seconds to wait for the release, None = for ever. Use it instead of asyncio.wait_for around
-            `__aenter__`: before Python 3.12 that enters in a task of its own, and what the block starts does
-            not know that it is inside.
+          timeout: seconds to wait for the release, None = for ever. Use it instead of
+            asyncio.wait_for around `__aenter__`: before Python 3.12 that enters in a separate task,
+            and code that the block starts does not know that it is inside.
 
         Returns:
           A context manager for one `with` or `async with`, which gives the Grant: version, stream and
@@ -250,7 +252,7 @@ class Engine:
         Raises (at its begin):
           EnginePaused: not released in time; `reason` says why. With a timeout of 2 s or more the
             receiver is asked, within that time: "no trainer layout yet", "version 7 is being
-            fetched". At once if the engine has stopped.
+            fetched". Raised at once if the engine has stopped.
           StateError: a `with` while another task of this thread is inside; `async with` outside of a
             task; blocks of one thread or task that overlap, so that it never leaves all of them while a
             commit waits.
@@ -258,19 +260,21 @@ class Engine:
         return Running(self._link, self._lease, timeout, self._counted)
 
     def inside(self, timeout: Optional[float] = None) -> Running:
-        """As `running`, for blocks in which perhaps no forward pass is run: call `passed` if one was."""
+        """Like `running`, for blocks that may run no forward pass: call `passed` if one was run."""
         return Running(self._link, self._lease, timeout)
 
     def passed(self) -> None:
-        """A forward pass has ended, in a block of `inside`. After some of the first passes the model is looked at: the
-        engine stops if a layer has made a copy of a weight, which no commit changes, or a parameter on the host is not
-        where the attach has put it. The latter is looked for before each commit, too."""
+        """Call it in a block of `inside` after a forward pass. After some of the first passes the
+        model is checked: the engine stops if a layer has made a copy of a weight, which no commit
+        changes, or if a parameter on the host is no longer where the attach put it. The latter is
+        also checked before each commit."""
         look = self._counted()
         if look is not None:
             look()
 
     def _counted(self) -> Optional[Callable[[], None]]:
-        """A forward pass has ended. Returns the look that is due after it; None: none is."""
+        """Notes that a forward pass has ended. Returns the check that is due after it; None: none
+        is due."""
         watch = self._watch
         return self._look if watch is not None and self._stopped is None and watch.counts_pass() else None
 
@@ -297,11 +301,11 @@ class Engine:
             self.stop(left)
 
     def wait_ready(self, timeout: float) -> Grant:
-        """Waits until the engine is released, if it is not; returns what is in memory. Blocks the
-        thread: a task of asyncio calls it by `asyncio.to_thread`, as everything here but `running`.
+        """Waits until the engine is released; returns the version in memory. Blocks the thread: a
+        task of asyncio calls it with `asyncio.to_thread`, like all methods here except `running`.
 
         Raises:
-          As `running`, by `with`.
+          The same errors as `running` with `with`.
         """
         grant = self.grant
         if grant is None:
@@ -310,16 +314,17 @@ class Engine:
         return grant
 
     def let_commit(self, version: int, timeout: float, stream: Optional[Stream] = None) -> Grant:
-        """Of an engine with commits_on_request: lets versions be committed until memory has
-        `version`, or a newer one. All ranks of the engine call it.
+        """For an engine with commits_on_request: lets versions be committed until memory has
+        `version`, or a newer one. All ranks of the engine must call it.
 
         Args:
           timeout: seconds.
-          stream: the version is of this one; None: of any, also of a trainer before a restart.
+          stream: the stream of the version; None: any stream, also that of a trainer before a
+            restart.
 
         Raises:
-          DeadlineError: it did not come in time, on this rank; the message says what the receiver
-            waits for. No commit happens after that, unless one has begun.
+          DeadlineError: the version did not arrive in time on this rank; the message says what the
+            receiver is waiting for. No commit happens after that, unless one has begun.
           EnginePaused: the engine has stopped.
           StateError: called inside `running`, or never attached.
         """
@@ -329,19 +334,20 @@ class Engine:
         return self._link.let_commit(version, stream, timeout)
 
     def boundary(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Grant:
-        """Says that the engine is between two batches: a version that the receiver holds back by its
-        --commit-policy is committed. Returns after that, or at once if none is held, or if the
-        receiver is away. Of an engine of several ranks one calls it, and the others begin no batch
-        before it has returned; over several hosts a rank on the leader's.
+        """Says that the engine is between two batches: the receiver commits the version that it
+        holds back because of its --commit-policy. Returns after the commit, or at once if no
+        version is held back or the receiver is away. If an engine has several ranks, one of them
+        calls it, and the others must not begin a batch before it has returned; if they are on
+        several hosts, a rank on the leader's host calls it.
 
         Args:
           timeout: seconds.
 
         Returns:
-          what is in memory now.
+          the version that is in memory now.
 
         Raises:
-          DeadlineError: the commit took longer. None begins after that.
+          DeadlineError: the commit took longer. No commit begins after that.
           EnginePaused: not released in time.
           StateError: called inside `running`, or never attached.
         """
@@ -353,12 +359,12 @@ class Engine:
 
     @contextlib.contextmanager
     def at_boundary(self, timeout: float = BOUNDARY_TIMEOUT_SECONDS) -> Iterator[None]:
-        """A block between two batches, for example while the next prompts are waited for: versions are
-        committed as they come. As `boundary`, for as long as the block takes; do not use `running`
-        inside it.
+        """A block between two batches, for example while the engine waits for the next prompts:
+        versions are committed as they arrive. Like `boundary`, but it lasts as long as the block;
+        do not use `running` inside it.
 
         Args:
-          timeout: seconds for the end of the block, while a commit is under way.
+          timeout: seconds for the end of the block, if a commit is in progress.
 
         Raises:
           DeadlineError: at the end: a commit that began in the block takes longer.
@@ -411,9 +417,9 @@ class Engine:
             raise StateError("call attach() first")
 
     def stop(self, reason: str) -> None:
-        """Ends the engine's forward passes for good, because they would compute with wrong weights: no more
-        begin, and the receiver is not ready and shows the reason. May be called inside `running`. The
-        engine stays attached to nothing; `close` it.
+        """Ends the engine's forward passes for good, because they would compute with wrong weights:
+        no further pass begins, and the receiver is not ready and shows the reason. May be called
+        inside `running`. The engine stays attached to nothing; `close` it.
 
         Args:
           reason: what is wrong, and what to do, in words.
@@ -423,7 +429,7 @@ class Engine:
 
     @property
     def stopped(self) -> Optional[str]:
-        """The reason of `stop`; None: it was not called."""
+        """The reason given to `stop`; None: it was not called."""
         return self._stopped
 
     @property
@@ -454,7 +460,7 @@ class Engine:
 
 
 def _watch(module: Any, mapping: Optional[Mapped], kept: Sequence[str], refuses: bool) -> CopyWatch:
-    """As CopyWatch.
+    """Makes a CopyWatch for the module.
 
     Raises:
       LayoutError: the module has a copy of a weight.

@@ -25,7 +25,7 @@ class LayoutError(InvalidArgumentError):
 
 
 class VersionError(InvalidArgumentError):
-    """A version is not above the one before, or a tensor was put twice in it."""
+    """A version is not above the last one, or a tensor was put twice in it."""
 
 
 class StateError(DwsError, RuntimeError):

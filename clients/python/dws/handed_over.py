@@ -1,4 +1,4 @@
-"""All memory that a client has handed over to a daemon, until the daemon has released it."""
+"""The memory that a client has handed over to a daemon, until the daemon has released it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class HandedOver:
 
         Args:
           timeout: seconds for the daemon to take the descriptors.
-          require_wanted: raises if the registration is no longer wanted. Whoever makes it raise may
-            call `released` afterwards.
+          require_wanted: raises if the registration is no longer wanted. The caller that makes it
+            raise may call `released` afterwards.
 
         Raises:
-          As HandleConnection.hand_over and `require_wanted`.
+          The errors of HandleConnection.hand_over and `require_wanted`.
         """
         with self._guard:
             self._handing_over = True

@@ -34,8 +34,9 @@ Descriptor = Union[int, Callable[[], int]]
 
 
 def again_while_displaced(register: Callable[[], _T]) -> _T:
-    """register(), again when others took its place before it handed its memory over: a daemon keeps
-    a limited number of registrations that are not complete, and drops the oldest.
+    """Calls register(), and calls it again if other registrations took its place before it handed
+    its memory over: a daemon keeps a limited number of registrations that are not complete, and
+    drops the oldest.
 
     Raises:
       As `register`; TokenLostError after _DISPLACED_MAX times.
@@ -132,7 +133,7 @@ class HandleConnection:
                 time.sleep(_RETRY_SECONDS)
 
     def hung_up(self) -> bool:
-        """Whether the registration has ended, from either side, or the daemon has died."""
+        """Returns whether the registration has ended, from either side, or the daemon has died."""
         if self._ended or self._socket.fileno() < 0:
             return True
         poller = select.poll()

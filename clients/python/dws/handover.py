@@ -26,8 +26,8 @@ _SETTLE_ATTEMPTS = 8
 class Handover:
     """The memory of a registration: resident, with a place for each shard, or a ring.
 
-    Resident shards are in one shared region or, if live, where a tensor of a CUDA device has them.
-    Lifecycle: describe for each registration; close() after the last one.
+    Resident shards are in one shared region or, if live, in the memory of a tensor on a CUDA
+    device. Lifecycle: describe for each registration; close() after the last one.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class Handover:
     ) -> None:
         """Args:
         region: of the host; None if every shard is on a device.
-        offsets: by name, of the shards in it, in bytes; none for a ring.
-        live: by name, where to find the full tensors of shards on devices.
+        offsets: by name, the offsets of the shards in it, in bytes; none for a ring.
+        live: by name, the places of the full tensors of shards on devices.
         """
         self.layout = layout
         self.region = region
@@ -55,7 +55,7 @@ class Handover:
 
     def describe(self, request: Any) -> None:
         """Sets the fields of a RegisterRequest about the layout and its memory. From then until
-        `registered` the sender does not know where the weights are.
+        `registered`, the sender does not know the places of the weights.
 
         Raises:
           LayoutError, DTypeError: a tensor of a device cannot be handed over, by name.
@@ -105,11 +105,11 @@ class Handover:
 
     def settle(self, register: Callable[["Handover"], None]) -> None:
         """Call before a version is captured. Waits until devices have finished the work of this
-        process, also devices that weights have moved to.
+        process, including devices to which weights have moved.
 
         Args:
-          register: called if something is not where the sender knows it: it has moved, or a
-            registration failed.
+          register: called if the sender does not know the present place of a weight: it has moved,
+            or a registration failed.
 
         Raises:
           CudaError: a device failed, or is gone.

@@ -30,7 +30,7 @@ TENSOR_SLICES_MAX = 65_536
 
 
 def elements_in(ranges: Iterable[Range]) -> int:
-    """How many elements a range of each dimension has."""
+    """Returns how many elements a box has, given the range of each dimension."""
     return math.prod(end - begin for begin, end in ranges)
 
 
@@ -68,7 +68,7 @@ class TensorSpec:
 
     Attributes:
       name: unique in the job.
-      dtype: a DType; the constructor accepts whatever DType.of does.
+      dtype: a DType; the constructor accepts everything that DType.of accepts.
       shape: row-major; empty for a scalar.
       cuts: by ascending dimension; () for one slice. The constructor accepts whatever
         Trainer.register does for a tensor.
@@ -138,11 +138,12 @@ class TensorSpec:
         return tuple((0, extent) for extent in self.shape)
 
     def bounds(self, cut: Cut) -> tuple[int, ...]:
-        """Of the cells along one of its cuts, both ends of the dimension included."""
+        """The boundaries of the cells along one of its cuts, both ends of the dimension
+        included."""
         return (0, *cut.boundaries, self.shape[cut.dim])
 
     def slices(self, cells: Optional[Cells] = None) -> Iterator[tuple[Range, ...]]:
-        """For each slice, in their order, what it has of each dimension.
+        """Yields for each slice, in their order, its range of each dimension.
 
         Args:
           cells: only those of this box.
@@ -239,7 +240,8 @@ class Shard:
 
 # For each name the rank's (first slice, slice count), or one for each dimension that is cut.
 ShardRanges = Mapping[str, Union[tuple[int, int], Sequence[tuple[int, int]]]]
-# Of one tensor: boundaries on dimension 0, a Cut, or one for each dimension that is cut.
+# The cuts of one tensor: boundaries on dimension 0, a Cut, or one Cut for each dimension that is
+# cut.
 TensorCuts = Union[Cut, Sequence[int], Sequence[Cut]]
 Cuts = Mapping[str, TensorCuts]
 
@@ -286,7 +288,7 @@ class RankLayout:
         return self._by_name[name]
 
     def refined(self, message: Any) -> "RankLayout":
-        """Another layout of the same part of each tensor, in the slices of a v1.RankLayout.
+        """Returns another layout of the same part of each tensor, in the slices of a v1.RankLayout.
 
         Raises:
           LayoutError: it has other tensors, or another part of one.
@@ -317,7 +319,7 @@ class RankLayout:
 
 
 def _cells(spec: TensorSpec, owned: Any) -> Cells:
-    """The rank's cells, as Shard has them, of a value of ShardRanges; None: all."""
+    """Returns the rank's cells, in the form of Shard, for a value of ShardRanges; None: all."""
     if owned is None:
         return tuple((0, len(cut.boundaries) + 1) for cut in spec.cuts)
     try:

@@ -46,11 +46,11 @@ class Grant:
     state_token: str
 
     def reaches(self, version: int, stream: Optional[Stream]) -> bool:
-        """Whether it is `version` or a newer one of `stream`; None: of whatever stream it is of."""
+        """Returns whether it is `version` or a newer one of `stream`; None: of any stream."""
         return self.version >= version and stream in (None, self.stream)
 
 
-# What runs: a task of asyncio, or a thread outside of one.
+# The code that runs: a task of asyncio, or a thread outside of tasks.
 Caller = Union["asyncio.Task[Any]", threading.Thread]
 
 _CONTINUED_MAX = 8
@@ -139,7 +139,8 @@ class ExecutionLease:
 
     @property
     def inside(self) -> bool:
-        """Whether a block has to wait for this call: one around it, or one of this thread."""
+        """Returns whether a block has to wait for this call: one around it, or one of this
+        thread."""
         with self._changed:
             return bool(self._open_around() or self._of_thread())
 
@@ -240,7 +241,7 @@ class ExecutionLease:
         return [block for block in self._blocks.values() if block.thread is thread]
 
     def _let_in(self) -> Optional[Block]:
-        """Rules 1 and 2; None: it has to wait."""
+        """Applies rules 1 and 2. Returns None if it has to wait."""
         around, grant, continued = self._open_around(), self._grant, 0
         if grant is None:
             continued = 1 + min((block.continued for block in around), default=_CONTINUED_MAX)
@@ -265,7 +266,8 @@ class ExecutionLease:
             )
 
     def wait_until(self, wanted: Callable[[Grant], bool], timeout: float) -> Optional[Grant]:
-        """A grant that is `wanted`; None if there is none within `timeout` seconds, or will be none."""
+        """Returns a grant that is `wanted`; None if there is none within `timeout` seconds, or if
+        there will be none."""
 
         def has_it() -> bool:
             return self._grant is not None and wanted(self._grant)
@@ -291,7 +293,7 @@ class ExecutionLease:
             self._changed.notify_all()
 
     def shut(self, reason: str) -> None:
-        """No block can be entered any more; those inside finish."""
+        """No further block can be entered; the blocks inside finish."""
         with self._changed:
             if self._grant is not None and not self._blocks:
                 self._start_pause()
@@ -326,12 +328,12 @@ class ExecutionLease:
         return "; ".join(why)
 
     def wait_empty(self, timeout: float) -> bool:
-        """Whether no block is inside, after at most `timeout` seconds."""
+        """Returns whether no block is inside, after at most `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._blocks, timeout)
 
     def open(self, grant: Grant) -> None:
-        """Lets everything in with `grant`; nothing after `end`.
+        """Opens the gate with `grant`. Does nothing after `end`.
 
         Raises:
           StateError: a block is inside: a resume without a pause before it.

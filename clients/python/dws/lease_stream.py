@@ -17,8 +17,8 @@ PostCommitHook = Callable[[int], None]
 # With the version, and a number over the content of each attached view's canonical tensor; none of
 # these from receivers that do not send them.
 CommitHook = Callable[[int, Sequence[int]], None]
-# Its argument tells whether the pause is still wanted. Returns the seconds since execution has stopped,
-# once the devices are idle; None if the pause is not wanted any more.
+# Its argument tells whether the pause is still wanted. Returns the seconds since execution stopped,
+# once the devices are idle; None if the pause is no longer wanted.
 PauseCall = Callable[[Callable[[], bool]], Optional[float]]
 ResumeCall = Callable[[Grant], None]
 
@@ -26,8 +26,8 @@ _ERROR_CHARACTERS_MAX = 1000
 
 
 class ChangedTensors:
-    """Which canonical tensors have changed since an engine last brought up to date what it derives from
-    them: by the numbers that a receiver sends with each commit. Threads: one."""
+    """Finds the canonical tensors that have changed since an engine last updated the tensors that
+    it derives from them, by the numbers that a receiver sends with each commit. Threads: one."""
 
     def __init__(self) -> None:
         self._done: dict[str, int] = {}
@@ -79,7 +79,8 @@ class LeaseStream:
     def serve(
         self, pause: PauseCall, resume: ResumeCall, post_commit: Optional[CommitHook]
     ) -> str:
-        """Runs until the stream ends; returns why, in words. An exception of `pause` ends it."""
+        """Runs until the stream ends; returns in words why it ended. An exception of `pause` ends
+        it."""
         try:
             for message in self._call:
                 kind = message.WhichOneof("message")
@@ -103,9 +104,9 @@ class LeaseStream:
                     resume(_grant(message.resume))
             return "it ended the lease"
         except grpc.RpcError as error:
-            # gRPC raises the call object itself, so its traceback refers to it: a cycle. Collected only
-            # when the interpreter ends, its __del__ may wait for ever for a lock that a thread held
-            # which has ended by then.
+            # gRPC raises the call object itself, so its traceback refers to it: a cycle. If it is
+            # collected only when the interpreter ends, its __del__ may wait for ever for a lock
+            # that was held by a thread that has ended by then.
             error.__traceback__ = None
             return f"{error.code().name}: {error.details()}"
         except StateError as error:
@@ -114,7 +115,7 @@ class LeaseStream:
             self.cancel()
 
     def request_commit(self, version: int, stream: Optional[Stream]) -> None:
-        """As Engine.let_commit; 0 takes the request back."""
+        """See Engine.let_commit; 0 takes the request back."""
         request = engine_pb2.CommitRequest(version=version)
         if stream is not None:
             request.stream.CopyFrom(stream.to_proto())

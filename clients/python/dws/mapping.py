@@ -1,4 +1,4 @@
-"""Describes how an engine's parameters are made of the trainer's canonical tensors.
+"""Describes how an engine's parameters are made from the trainer's canonical tensors.
 
     mapping = {
         "layers.0.qkv.weight": dws.Fused(["layers.0.q.weight", "layers.0.k.weight",
@@ -126,7 +126,7 @@ Mapped = Mapping[str, Source]
 
 
 class Place(NamedTuple):
-    """Where a tensor's first element is."""
+    """The place of a tensor's first element."""
 
     region: int
     offset_bytes: int

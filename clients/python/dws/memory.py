@@ -13,7 +13,7 @@ import numpy as np
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DwsError, InvalidArgumentError
 
-# Offsets of tensors in a region: a cache line, which is more than any element type needs.
+# Alignment of tensors in a region: a cache line, which is more than any element type needs.
 ALIGNMENT_BYTES = 64
 
 # An attribute of the views that are made here. The tensor that an array of numpy has as its base is another object.
@@ -68,7 +68,8 @@ class SharedRegion:
         return self._fd
 
     def read_only_descriptor(self) -> int:
-        """A new descriptor that can be read and mapped for reading only; the caller closes it."""
+        """Returns a new descriptor that can be read, and mapped for reading only; the caller closes
+        it."""
         return os.open(f"/proc/self/fd/{self.descriptor()}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:

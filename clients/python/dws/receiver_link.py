@@ -37,7 +37,7 @@ _JOIN_SECONDS_MIN = 1.0  # for the lease thread, which the engine's hooks may de
 # The least time for the hand-over, if forward passes have used up the timeout.
 _HAND_OVER_SECONDS_MIN = 1.0
 
-# As Engine.attach's `rebuild`.
+# See `rebuild` of Engine.attach.
 RebuildHook = Callable[[Optional[frozenset[str]]], None]
 
 
@@ -49,7 +49,7 @@ class ReceiverLink:
     """One registration at a time.
 
     Lifecycle: attach, keep; close. `keep` starts the lease thread, which attaches again whenever
-    the registration ends. Threads: `attach` and `keep` from one, everything else from any.
+    the registration ends. Threads: one calls `attach` and `keep`; any may call everything else.
     """
 
     def __init__(self, socket: str, engine_rank: int, lease: ExecutionLease) -> None:
@@ -72,7 +72,8 @@ class ReceiverLink:
         self._daemon = self._connect()
         self._stream: Optional[LeaseStream] = None
         self._request: tuple[int, Optional[Stream]] = (0, None)  # for a commit; 0: none
-        # Counts events that make registrations stale from this side, and the count at the live one.
+        # Counts events on this side that make registrations stale, and the count at the live
+        # registration.
         self._moves = 0
         self._moves_registered = 0
         self._reattachments = 0
@@ -85,7 +86,7 @@ class ReceiverLink:
         """Registers and opens the lease stream.
 
         Raises:
-          As Engine.attach.
+          The errors of Engine.attach.
         """
         self._drain = drain
         deadline = Deadline(timeout)
@@ -131,7 +132,7 @@ class ReceiverLink:
             self._lease.explain(why_waiting(stub, timeout))
 
     def let_commit(self, version: int, stream: Optional[Stream], timeout: float) -> Grant:
-        """As Engine.let_commit."""
+        """See Engine.let_commit."""
         if self._lease.inside:
             raise StateError("let_commit() waits for a commit: call it outside of running() blocks")
         try:
@@ -157,7 +158,7 @@ class ReceiverLink:
                 self._stream.request_commit(version, stream)
 
     def suspend(self, timeout: float) -> None:
-        """As Engine.suspend."""
+        """See Engine.suspend."""
         if self._lease.inside:
             raise StateError("suspend() waits for running() blocks to end: call it outside of them")
         self._awake.clear()
@@ -178,7 +179,7 @@ class ReceiverLink:
             )
 
     def refresh(self, timeout: float) -> None:
-        """As Engine.refresh."""
+        """See Engine.refresh."""
         self._move("the weights are being attached again")
         self._end_registration(timeout)  # the next suspend() waits if it is not released
         self._awake.set()
@@ -193,8 +194,8 @@ class ReceiverLink:
             )
 
     def stop(self, reason: str) -> None:
-        """As Engine.stop. The receiver ends the registration when it has read the reason, and the lease
-        thread then ends."""
+        """Does what Engine.stop does. The receiver ends the registration when it has read the
+        reason; then the lease thread ends."""
         self._closing.set()
         self._awake.set()
         self._lease.end(reason)
@@ -232,7 +233,8 @@ class ReceiverLink:
         """Ends the registration; the lease thread notices, and attaches again when it may.
 
         Returns:
-          Whether the receiver has released the weights, of this registration and all earlier ones.
+          True if the receiver has released the weights of this registration and of all earlier
+          ones.
         """
         with self._guard:
             if self._stream is not None:
@@ -345,7 +347,7 @@ class ReceiverLink:
                     self._lease.shut(f"lost the receiver, attaching again failed: {error}")
 
     def _pause(self, still_wanted: Callable[[], bool]) -> Optional[float]:
-        """Stops execution; None if the lease ended before the forward passes did.
+        """Stops execution. Returns None if the lease ended before the forward passes did.
 
         Returns:
           seconds since the last of them ended.

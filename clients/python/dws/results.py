@@ -69,13 +69,13 @@ class WaitResult:
 
     Attributes:
       committed: ids of the receivers that have the version or a newer one.
-      wire_bytes: what a receiver that follows fetches for the version from this rank: the delta
-        object, or all its tensors if no delta leads to it (PublishStats.full).
+      wire_bytes: the bytes that a following receiver fetches for the version from this rank: the
+        delta object, or all its tensors if no delta leads to it (PublishStats.full).
       publish_to_commit_seconds: from the publish call until the policy was met.
-      left_out: receivers that are connected and that "all" did not wait for: they have committed
-        nothing for the sender's --laggard-after, while others have.
-      missing: the others that have not committed the version, and those that have not come
-        back since the sender's restart (with "any" and a quorum).
+      left_out: connected receivers for which "all" did not wait: they have committed nothing for
+        the sender's --laggard-after, while others have.
+      missing: the other receivers that have not committed the version, and those that have not
+        returned since the sender's restart (with "any" and a quorum).
       present: how many receivers are connected.
     """
 
@@ -105,8 +105,8 @@ class NotCommittedError(DeadlineError):
     Attributes:
       committed_count: how many have committed it.
       present: how many are connected.
-      missing: those that have not; at most 16.
-      left_out: as in WaitResult; at most 16.
+      missing: those that have not committed it; at most 16.
+      left_out: see WaitResult; at most 16.
     """
 
     def __init__(self, message: str, details: bytes = b"") -> None:
@@ -139,7 +139,7 @@ def require_all(version: int, policy: Union[str, int], result: WaitResult) -> No
     )
     error = NotCommittedError(
         f"version {version}: 'all' of {result.present} receivers was not met: left out are {behind}, "
-        "which have committed nothing for the sender's --laggard-after. Mend or stop them, or wait for "
+        "which have committed nothing for the sender's --laggard-after. Repair or stop them, or wait for "
         "a number of receivers"
     )
     error.committed_count, error.present = len(result.committed), result.present

@@ -19,7 +19,7 @@ _PIECES_MAX = 4096  # in one Put: keeps its message small
 
 
 class Puts(Protocol):
-    """The calls a writer makes."""
+    """The calls that a writer makes."""
 
     def start_put(self, version: int, bucket: int, pieces: list[Any]) -> Any:
         """Starts a Put of one bucket; pass its result to await_put."""

@@ -54,7 +54,7 @@ class DaemonConnection:
                 ("grpc.use_local_subchannel_pool", 1),
                 # Reconnect to a restarted daemon at once, not after gRPC's default of minutes.
                 ("grpc.initial_reconnect_backoff_ms", 50),
-                # This is in fact the time for one attempt: a busy machine needs it.
+                # This option is in fact the time for one attempt: a busy machine needs so much.
                 ("grpc.min_reconnect_backoff_ms", 5000),
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
@@ -70,7 +70,7 @@ class DaemonConnection:
         """One unary call.
 
         Args:
-          method: of a stub on `channel`.
+          method: a method of a stub on `channel`.
           what: the call in words, for messages: "registering rank 0".
           timeout: seconds.
 

@@ -24,7 +24,7 @@ SETTLE_GRACE_SECONDS = 2.0
 
 
 class SenderLink:
-    """One registration at a time. `wait` from any thread, everything else from one.
+    """One registration at a time. Threads: any may call `wait`; one calls everything else.
 
     Calls that need the registration raise RegistrationLostError if they fail and it is gone,
     otherwise what DaemonConnection.call raises.
@@ -71,8 +71,8 @@ class SenderLink:
         return int(reply.last_version)
 
     def _end_registration(self, deadline: Deadline) -> None:
-        """Call before making another one. The sender must not map memory that was freed; at its
-        address there may be other memory, which cannot be mapped at the same time.
+        """Call it before you make another registration. The sender must not keep freed memory
+        mapped: other memory may be at its address, which cannot be mapped at the same time.
 
         Raises:
           DeadlineError: the sender has not released the memory in time.
@@ -84,7 +84,7 @@ class SenderLink:
 
     @property
     def connected(self) -> bool:
-        """Whether the registration is live."""
+        """Returns whether the registration is live."""
         return self._handles is not None and not self._handles.hung_up()
 
     @contextlib.contextmanager

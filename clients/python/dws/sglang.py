@@ -61,7 +61,7 @@ _ATTACHED = "_dws_attached"  # attribute of a model: its _AttachedModel
 
 
 class _AttachedModel:
-    """What an attached model has. Threads: the scheduler's."""
+    """The DWS state of an attached model. Threads: the scheduler's."""
 
     def __init__(self, rank: AttachedRank, teller: VersionTeller) -> None:
         self.rank = rank
@@ -72,8 +72,8 @@ def register() -> None:
     """For the entry point in the group sglang.srt.plugins. Does nothing without DWS_RECEIVER_SOCKET.
 
     Raises:
-      SystemExit: this SGLang lacks something, by name. SGLang goes on after other exceptions of a
-        plugin, and would serve weights that nobody updates.
+      SystemExit: this SGLang lacks something that the message names. SGLang goes on after other
+        exceptions of a plugin, and would serve weights that nobody updates.
     """
     if not os.environ.get(SOCKET_VARIABLE):
         return
@@ -153,7 +153,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
       StateError: this SGLang lacks something, by name.
       LayoutError: the server runs in an unsupported way, or a parameter or layer cannot be
         written in place, by name.
-      As Engine.attach.
+      The errors of Engine.attach.
     """
     from sglang.srt.runtime_context import get_context, get_parallel
 
@@ -187,7 +187,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     )
     grant = None if rank.number else lambda: attached.engine.grant
     teller = VersionTeller(scheduler, setting, grant)
-    # Not a submodule, and not in the module's own tables, so that no code of the model sees it.
+    # Not a submodule and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
 
 
@@ -238,7 +238,8 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
     setting: the value in force of a setting, by name; raises ValueError for an unknown name.
     """
     unsupported: dict[str, tuple[str, Callable[[Any], object]]] = {
-        # A stage waits for the one before outside of the passes that are held, and could not agree with it.
+        # A stage waits for the stage before it, outside of the held passes, and could not agree
+        # with it.
         "pp_size": ("pipeline parallelism", lambda value: value > 1),
         "attn_cp_size": ("context parallelism (attn_cp_size)", lambda value: value > 1),
         "moe_dp_size": ("data-parallel experts (moe_dp_size)", lambda value: value > 1),

@@ -15,8 +15,8 @@ from dws.errors import InvalidArgumentError
 class Stream:
     """The identity of one incarnation of a trainer; versions count inside it.
 
-    Rank 0 makes it and passes it to the other ranks, by any means: it is two plain integers.
-    Receivers refuse a stream whose incarnation is lower than one they have seen.
+    Rank 0 makes it and passes it to the other ranks in any way: it is two plain integers. Receivers
+    refuse a stream whose incarnation is lower than one they have seen.
 
     Attributes:
       incarnation: grows with every restart of the trainer.
@@ -28,12 +28,12 @@ class Stream:
 
     @classmethod
     def new(cls, incarnation: Optional[int] = None) -> "Stream":
-        """A stream with a random id.
+        """Returns a stream with a random id.
 
         Args:
           incarnation: the restart counter of the job, if it has one; by default the wall clock in
-            milliseconds, which grows as long as the clock is not set back. Daemons refuse one that
-            is more than a day ahead of their clock.
+            milliseconds, which grows as long as the clock is not set back. Daemons refuse an
+            incarnation that is more than a day ahead of their clock.
         """
         if incarnation is None:
             incarnation = time.time_ns() // 1_000_000
@@ -47,7 +47,7 @@ class Stream:
 
     @classmethod
     def parse(cls, text: str) -> "Stream":
-        """Of what str() gives.
+        """Parses the text that str() gives.
 
         Raises:
           InvalidArgumentError: it is not that.

@@ -13,13 +13,13 @@ Holder = tuple[Mapping[str, Any], str]
 
 
 def is_module(target: Any) -> bool:
-    """Whether `target` is a torch.nn.Module."""
+    """Returns whether `target` is a torch.nn.Module."""
     torch = loaded_torch()
     return torch is not None and isinstance(target, torch.nn.Module)
 
 
 def named_tensors(module: Any) -> dict[str, Any]:
-    """Parameters and persistent buffers by name, the same for trainer and engine.
+    """Returns parameters and persistent buffers by name, the same for trainer and engine.
 
     Tied parameters appear once, under the first of their names. Buffers that state_dict() leaves
     out (tables that a module computes itself) do not appear.
@@ -43,9 +43,9 @@ def named_tensors(module: Any) -> dict[str, Any]:
 
 
 def holders(module: Any) -> dict[str, Holder]:
-    """For each name in named_tensors, the dict that holds the tensor, and the key in it.
+    """Returns, for each name in named_tensors, the dict that holds the tensor, and the key in it.
 
-    Shows cheaply whether a module still has the same tensors.
+    It shows cheaply whether a module still has the same tensors.
     """
     found = {}
     for prefix, child in module.named_modules():
@@ -56,8 +56,9 @@ def holders(module: Any) -> dict[str, Holder]:
 
 
 def bind(module: Any, views: Mapping[str, Any], holder: Optional[Any] = None) -> None:
-    """Makes the module's parameters and buffers views of other memory, and with them all tensors that share memory
-    with these: tied ones, and views of them wherever Python has them. Each stays the object that it is.
+    """Makes the module's parameters and buffers views of other memory, and with them all tensors
+    that share memory with these: tied ones, and views of them wherever Python has them. Each stays
+    the same object.
 
     Values are not copied: the views must have them already.
 
@@ -68,8 +69,9 @@ def bind(module: Any, views: Mapping[str, Any], holder: Optional[Any] = None) ->
       holder: the module that computes with these tensors, if `module` is another one; for messages.
 
     Raises:
-      LayoutError: a name the module does not have, or another shape or type; or a tensor that shares memory with
-        one that moves and cannot follow it, by name. Nothing is changed then.
+      LayoutError: a name that the module does not have, or another shape or type; or a tensor
+        shares memory with one that moves and cannot follow it (the message names it). Then nothing
+        is changed.
     """
     tensors = named_tensors(module)
     moved: dict[str, Any] = {}

@@ -88,18 +88,18 @@ class Trainer(RegisteredTrainer):
         """A block in which tensors are put; its end publishes them as `version`.
 
         Tensors not put are unchanged. If the block raises, the version is given up and what was
-        captured is undone; the same number may be used again. Of a full version nothing can be
-        undone once a tensor was put: then the next version has to bring every tensor.
+        captured is undone; the same number may be used again. A full version cannot be undone once
+        a tensor was put: then the next version has to bring every tensor.
 
         Args:
           timeout: seconds for the sender to open the version, for each put, and for the end of the
             block. Giving up takes at most SETTLE_GRACE_SECONDS (2 s) more.
-          full: as in `publish`. Every tensor has to be put. A version that the sender makes full by
-            itself may leave out tensors.
+          full: see `publish`. Every tensor has to be put. A version that the sender itself makes
+            full may leave out tensors.
 
         Raises:
-          StateError: a first or full version lacks a tensor, by name.
-          As `publish`.
+          StateError: a first or full version lacks a tensor; the message names it.
+          The errors of `publish`.
         """
         handover = self._require_registered()
         if handover.ring is None:
@@ -134,15 +134,16 @@ class Trainer(RegisteredTrainer):
 
         Args:
           policy: "all" receivers that are present (with none present it waits for one), "any", or a
-            number of receivers. A receiver that has committed nothing for the sender's
-            --laggard-after (300 s), while others have, is not waited for with "all": the result
-            names it in `left_out`, until it commits again. After a restart of the sender, "all"
-            waits for the receivers that were connected before it, for ten minutes at most.
+            number of receivers. "all" does not wait for a receiver that has committed nothing for
+            the sender's --laggard-after (300 s) while others have: the result names it in
+            `left_out`, until it commits again. After a restart of the sender, "all" waits for the
+            receivers that were connected before it, for ten minutes at most.
           timeout: seconds. A sender that does not answer gets WAIT_GRACE_SECONDS (2 s) more.
 
         Raises:
-          NotCommittedError: a DeadlineError: not met in time. It says how many receivers have
-            committed the version, and names the others with what they have and for how long.
+          NotCommittedError: a DeadlineError: the policy was not met in time. The message says how
+            many receivers have committed the version, and names the others with their versions and
+            how long they have had them.
           VersionLostError: the version was lost with its sender: publish a newer one.
           InvalidArgumentError: an unknown policy or version.
         """

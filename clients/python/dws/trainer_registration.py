@@ -79,19 +79,20 @@ class RegisteredTrainer:
             row-major and contiguous, stay where they are; the sender reads them there. A module
             with stacked experts: what dws.declare.from_module gives for it.
           shards: name -> (first slice, slice count) that this rank owns; names not in it are owned
-            whole. Omit from `tensors` those of which the rank owns nothing.
+            as a whole. Omit from `tensors` those of which the rank owns nothing.
           cuts: name -> Cut, several of them on different dimensions, or boundaries on dimension 0.
             Engines attach boxes of these slices.
           views: "numpy" or "torch"; by default the kind of `tensors`, numpy for specs.
           timeout: seconds for the sender, in all.
 
         Returns:
-          name -> writable view of the rank's part: of the part's shape.
-          Write to it between `publish` calls; `dws.bind(module, views)` makes a whole module use
-          the views. For a tensor of a device, the tensor itself or its part.
+          name -> writable view of the rank's part, in the part's shape. Write to it between
+          `publish` calls; `dws.bind(module, views)` makes a whole module use the views. For a
+          tensor of a device, the tensor itself or its part.
 
         Raises:
-          DTypeError, LayoutError, InvalidArgumentError: bad tensors, cuts or shards, by name.
+          DTypeError, LayoutError, InvalidArgumentError: bad tensors, cuts or shards; the message
+            names them.
           DaemonUnavailableError: no sender; the message says how to start it.
           DeadlineError: the sender does not answer.
           CudaError: the driver failed.
@@ -115,12 +116,11 @@ class RegisteredTrainer:
 
         Args:
           tensors: as for `register`; values are not read.
-          bucket_bytes, bucket_count: of the ring, which takes bucket_bytes * bucket_count bytes in
-            all.
+          bucket_bytes, bucket_count: the ring takes bucket_bytes * bucket_count bytes.
           timeout: as for `register`.
 
         Raises:
-          As `register`.
+          The errors of `register`.
         """
         self._require_unregistered()
         handover = ring_handover(tensors, shards, cuts, bucket_bytes, bucket_count)
@@ -174,7 +174,7 @@ class RegisteredTrainer:
 
     @property
     def connected(self) -> bool:
-        """Whether the registration is live."""
+        """Returns whether the registration is live."""
         return self._link.connected
 
     def _require_unregistered(self) -> None:

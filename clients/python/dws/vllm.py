@@ -96,7 +96,8 @@ def register() -> None:
             ("WeightTransferEngineFactory", "DwsWeightTransferEngine"),
             ("WeightTransferTrainerFactory", "DwsTrainerWeightTransferEngine"),
         ):
-            with contextlib.suppress(AttributeError, ValueError):  # not there; registered already
+            # It does not exist, or was registered before.
+            with contextlib.suppress(AttributeError, ValueError):
                 getattr(factory, kind).register_engine("dws", _TRANSFER, name)
     except ImportError:
         return
@@ -124,10 +125,10 @@ class WorkerExtension:
           as dws_status.
 
         Raises:
-          StateError: already attached, or this vLLM lacks something, by name.
+          StateError: already attached, or this vLLM lacks something that the message names.
           LayoutError: the engine runs in an unsupported way, or a parameter or layer cannot be
-            written in place, by name.
-          As Engine.attach.
+            written in place; the message names it.
+          The errors of Engine.attach.
         """
         return _replied(self, lambda: _attach(self, socket, options))
 
@@ -179,7 +180,7 @@ class WorkerExtension:
         _replied(self, lambda: _between_steps(self).engine.refresh())
 
     def dws_detach(self, timeout: float = DETACH_SECONDS) -> None:
-        """Detaches: the worker goes on with the version it has, and nothing brings newer ones. Does
+        """Detaches: the worker goes on with its present version and gets no newer ones. Does
         nothing to a worker that is not attached; dws_attach attaches it again.
 
         Raises:
@@ -263,7 +264,7 @@ def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Groups]:
     """The model that runs. Raises as require_parts."""
     groups = require_parts(worker, "worker", _NEEDED, options)
     runner = worker.model_runner
-    # A module that runs in CUDA graphs has a wrapper; get_model removes it.
+    # A module that runs in CUDA graphs has a wrapper, which get_model removes.
     model = runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
     if not hasattr(model, "named_parameters"):
         raise StateError("worker.model_runner.get_model() of this vLLM is no torch module")
@@ -277,7 +278,8 @@ def _hold(worker: Any) -> None:
         return
     worker._dws_held = True
     runner = worker.model_runner
-    # Stages agree before one waits for what another sends, which the worker's own method does.
+    # Stages agree before one of them waits for another stage's output, which the worker's own
+    # method does.
     pipelined = is_pipelined(worker.vllm_config)
     stepping = worker if pipelined else runner
 
@@ -294,7 +296,8 @@ def _hold(worker: Any) -> None:
 
     gated(stepping, "execute_model", _opening(worker.vllm_config))
     gated(stepping, "sample_tokens", StepGate.closing)
-    # pool: only the V2 model runner has it, and the worker calls it. The other one pools in execute_model.
+    # Only the V2 model runner has pool, and the worker calls it. The other one pools in
+    # execute_model.
     if hasattr(runner, "pool") and not pipelined:
         gated(runner, "pool", StepGate.closing)
     if hasattr(runner, "_dummy_run"):

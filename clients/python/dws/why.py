@@ -38,7 +38,8 @@ def call_attach(
 
     Args:
       what: the call in words, for messages.
-      tell: called every ASK_SECONDS with what the receiver says that it waits for.
+      tell: called every ASK_SECONDS with the text in which the receiver says what it is waiting
+        for.
 
     Raises:
       StateError: the channel was closed meanwhile.

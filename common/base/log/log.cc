@@ -77,7 +77,7 @@ class Logger {
   void Log(LogLevel level, std::string_view event, LogFields fields) {
     const TimePoint now = std::chrono::steady_clock::now();
     MutexLock lock(mutex_);
-    // Without InitLog nothing is logged: unit tests.
+    // Nothing is logged before InitLog is called. Unit tests do not call it.
     if (spdlog_ == nullptr || !spdlog_->should_log(ToSpdlog(level))) return;
     WriteCounts(repeats_.TakeCounts(now));
     if (repeats_.Admit(level, event, fields, now)) Write(level, event, {fields}, 0);

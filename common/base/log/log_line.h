@@ -31,8 +31,9 @@ struct LogLine {
   uint64_t suppressed = 0;  // not 0: this line stands for so many, with the fields of the last
 };
 
-// Without a newline, at most kLogLineBytesMax bytes: long values are cut and end in "…". kAuto
-// means text. In JSON, a field whose key is already used ("time") gets an underscore.
+// Returns the line without a newline. It has at most kLogLineBytesMax bytes: long values are cut
+// and end in "…". kAuto means text. In JSON, a field whose key is already used ("time") gets an
+// underscore.
 std::string FormatLogLine(LogFormat format, const LogLine& line);
 
 }  // namespace dws

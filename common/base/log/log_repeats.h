@@ -37,13 +37,13 @@ class LogRepeats {
 
   explicit LogRepeats(Options options) : options_(options) {}
 
-  // Whether to write it now. An event's window begins with its first line. All debug lines are
-  // written: an operator who turns them on wants every one.
+  // Returns whether the caller should write the line now. An event's window begins with its first
+  // line. All debug lines are written: an operator who turns them on wants every one.
   bool Admit(LogLevel level, std::string_view event, LogFields fields, TimePoint now);
 
   // What was suppressed in windows that are over at `now`. Each count is returned once.
   std::vector<RepeatCount> TakeCounts(TimePoint now);
-  // The same, also of windows that are not over.
+  // Like TakeCounts, but also returns the counts of windows that have not ended.
   std::vector<RepeatCount> TakeAllCounts() { return TakeCounts(TimePoint::max()); }
 
  private:

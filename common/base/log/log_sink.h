@@ -20,7 +20,7 @@ class LogSink {
   // the descriptor takes a line again.
   void Write(std::string_view line);
 
-  // Whether a line would be taken at once.
+  // Returns whether the descriptor would take a line at once.
   bool Ready() const { return Poll(std::chrono::milliseconds(0)); }
   // Lines lost since the last one that was written whole.
   uint64_t lost_lines() const { return lost_lines_; }

@@ -1,4 +1,4 @@
-// Tasks run outside the lock: they may post others, and Post does not wait for a long one.
+// Tasks run without the lock: they may post other tasks, and Post does not wait for a long task.
 #include "common/base/threads/executor.h"
 
 #include <utility>

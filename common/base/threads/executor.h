@@ -24,8 +24,8 @@ class Executor {
   // False when the queue is full or the executor is stopping; the task is then dropped.
   [[nodiscard]] bool Post(std::function<void()> task);
 
-  // Refuses new tasks, drops those not started, waits for those that run. A second call does
-  // nothing.
+  // Refuses new tasks, drops tasks that have not started, and waits for those that run. A second
+  // call does nothing.
   void Stop();
 
   // Reports work while a task runs.

@@ -23,7 +23,7 @@ void LoopThread::Wake() {
 
 void LoopThread::Stop() {
   {
-    // Under the lock, so that it does not fall between the loop's check and its wait.
+    // Taken so that the change cannot happen between the loop's check and its wait.
     MutexLock lock(mutex_);
     stopping_.store(true);
     changed_.NotifyAll();

@@ -29,7 +29,7 @@ class LoopThread {
   void Start(Duration wait = Duration::zero());
   // Ends the wait before the next round, also one that has not begun yet.
   void Wake();
-  // No round begins any more; waits for the one that runs. A second call does nothing.
+  // Starts no further round and waits for the round that is running. A second call does nothing.
   void Stop();
   // Tells a long round to end early.
   bool stopping() const { return stopping_.load(); }

@@ -50,7 +50,7 @@ class SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// What WaitFor does on this thread in place of waiting, with the mutex released; null: it waits. For
+// If set, WaitFor on this thread releases the mutex and calls this function instead of waiting. For
 // a simulation, whose clock stands still while its thread sleeps.
 using WaitHook = void (*)(std::chrono::nanoseconds timeout);
 inline thread_local WaitHook wait_hook = nullptr;

@@ -12,13 +12,13 @@
 
 namespace dws {
 
-// The signs of life of one thread, or of several that share a piece of work. Threads: safe from
-// any; no call takes a lock.
+// The signs of life of one thread, or of several threads that share a piece of work. Threads: safe
+// from any; no call takes a lock.
 class Pulse {
  public:
   void BeginWork() { Change(busy_, 1); }
   void EndWork() { Change(busy_, -1); }
-  // Another process must answer, and there is a deadline for it.
+  // Call BeginWait if another process must answer and the answer has a deadline.
   void BeginWait() { Change(waiting_, 1); }
   void EndWait() { Change(waiting_, -1); }
   // Something was completed: an item, a chunk, a try.
@@ -38,7 +38,7 @@ class Pulse {
   std::atomic<int> waiting_{0};
 };
 
-// Marks a scope as work. A null pulse is allowed: nothing is watched then.
+// Marks a scope as work. The pulse may be null: then nothing is watched.
 class PulseWork {
  public:
   explicit PulseWork(Pulse* pulse) : pulse_(pulse) {
@@ -54,7 +54,7 @@ class PulseWork {
   Pulse* const pulse_;
 };
 
-// Marks a scope as a wait. A null pulse is allowed: nothing is watched then.
+// Marks a scope as a wait. The pulse may be null: then nothing is watched.
 class PulseWait {
  public:
   explicit PulseWait(Pulse* pulse) : pulse_(pulse) {
@@ -70,12 +70,12 @@ class PulseWait {
   Pulse* const pulse_;
 };
 
-// What is watched under one name. It is stuck when `work` is working and neither it nor any of
+// Work that is watched under one name. It is stuck if `work` is working and neither it nor any of
 // `helpers` beats.
 struct WatchedWork {
   std::string name;  // "the commit worker"
   const Pulse* work = nullptr;
-  std::vector<const Pulse*> helpers;  // pulses of threads that work for it
+  std::vector<const Pulse*> helpers;  // pulses of the threads that help with this work
 };
 
 // Finds work that is stuck. The pulses must outlive it. Threads: one at a time.
@@ -84,9 +84,9 @@ class PulseWatch {
   PulseWatch(std::vector<WatchedWork> works, Duration stall_max)
       : stall_max_(stall_max), entries_(works.begin(), works.end()) {}
 
-  // Call it every few seconds. Returns the name of a work that has been stuck for longer than
-  // `stall_max`, if there is one. A gap between two calls counts as kGapMax at most: a longer one
-  // means that this process did not run, not that its threads made no progress.
+  // Call it every few seconds. If some work has been stuck for longer than `stall_max`, returns its
+  // name. A gap between two calls counts as kGapMax at most: a longer one means that this process
+  // did not run, not that its threads made no progress.
   std::optional<std::string> Stuck(TimePoint now);
 
   static constexpr Duration kGapMax = std::chrono::seconds(5);

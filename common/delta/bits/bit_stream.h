@@ -31,7 +31,7 @@ class BitWriter {
     pending_ >>= used_ & ~7u;
     used_ &= 7;
   }
-  // The same for widths up to 64.
+  // Like Put, for widths up to 64.
   void PutWide(uint64_t value, uint32_t width) {
     if (width <= kPutBitsMax) {
       Put(value, width);
@@ -40,7 +40,7 @@ class BitWriter {
       Put(value >> 32, width - 32);
     }
   }
-  // Appends `zeros` zeros and a one.
+  // Appends `zeros` zero bits and a one bit.
   void PutUnary(uint64_t zeros) {
     for (; zeros >= kPutBitsMax; zeros -= kPutBitsMax) Put(0, kPutBitsMax);
     Put(uint64_t{1} << zeros, static_cast<uint32_t>(zeros) + 1);
@@ -101,8 +101,8 @@ std::optional<uint64_t> SelectOnes(ByteSpan bytes, uint64_t begin, uint32_t coun
   return count == 0 ? begin : begin + ones[count - 1] + 1;
 }
 
-// Whether a payload whose last plane ends at bit `end` has exactly the bytes that it needs, padded
-// with zeros.
+// Returns whether a payload whose last plane ends at bit `end` has exactly the bytes that it needs,
+// padded with zero bits.
 inline bool EndsCleanly(ByteSpan bytes, uint64_t end) {
   if (bytes.size() != CeilDiv(end, 8)) return false;
   return end % 8 == 0 || (static_cast<uint32_t>(bytes.back()) >> (end % 8)) == 0;

@@ -1,4 +1,4 @@
-// The codec's only use of xxHash, so that no header needs it.
+// xxHash is included only here in the codec, so that no header needs it.
 #include "common/delta/bits/checksum.h"
 
 #include <xxhash.h>

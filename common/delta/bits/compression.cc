@@ -21,7 +21,8 @@ std::vector<std::byte> Compress(ByteSpan bytes) {
 }
 
 Status Decompress(ByteSpan compressed, MutableByteSpan out) {
-  // Exactly one frame: ZSTD_decompress alone would accept skippable frames and several of them.
+  // Accepts exactly one frame: ZSTD_decompress alone would also accept several frames, and
+  // skippable ones.
   const size_t frame_bytes = ZSTD_findFrameCompressedSize(compressed.data(), compressed.size());
   if (ZSTD_isError(frame_bytes) != 0 || frame_bytes != compressed.size()) {
     return DataLossError("compressed bytes: expected one zstd frame of {} bytes",

@@ -14,8 +14,9 @@ namespace dws {
 // zstd.
 std::vector<std::byte> Compress(ByteSpan bytes);
 
-// Fills `out` exactly. DATA_LOSS: damaged, or of another size. Allocates no more than zstd's
-// window, which is at most the size of `out`.
+// Decompresses one frame into `out`, which must have exactly its uncompressed size. DATA_LOSS: the
+// frame is damaged or has another size. Allocates no more than zstd's window, which is at most the
+// size of `out`.
 Status Decompress(ByteSpan compressed, MutableByteSpan out);
 
 }  // namespace dws

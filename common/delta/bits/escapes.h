@@ -16,7 +16,7 @@ namespace dws {
 // A quotient of this or more is written as this.
 inline constexpr uint32_t kQuotientMax = 16;
 
-// The bits of each escape. `escapes` is the bitwise or of all escapes, or the largest one.
+// Returns the bits of each escape. `escapes` is the bitwise or of all escapes, or the largest one.
 inline uint32_t EscapeWidth(uint64_t escapes) {
   return static_cast<uint32_t>(std::max(1, static_cast<int>(std::bit_width(escapes))));
 }
@@ -28,8 +28,8 @@ class EscapeReader {
   EscapeReader(ByteSpan payload, uint64_t begin, uint32_t width)
       : payload_(payload), begin_(begin), end_(begin), width_(width) {}
 
-  // Adds the escape to a quotient read from the quotient plane, if it has one. False: no encoder
-  // writes this quotient, its escape is cut off, or the sum exceeds 64 bits.
+  // Adds the escape to a quotient read from the quotient plane, if it has one. Returns false if no
+  // encoder writes this quotient, if its escape is cut off, or if the sum exceeds 64 bits.
   bool Complete(uint64_t& quotient) {
     if (quotient < kQuotientMax) return true;
     if (quotient > kQuotientMax || width_ == 0) return false;

@@ -6,8 +6,8 @@
 namespace dws {
 namespace {
 
-// The same bytes with byte j of element i at j * elements + i: similar bytes side by side compress
-// better.
+// Returns the same bytes in another order: byte j of element i goes to j * elements + i. Similar
+// bytes side by side compress better.
 std::vector<std::byte> ToBytePlanes(ByteSpan bytes, uint32_t element_bytes) {
   DWS_CHECK(bytes.size() % element_bytes == 0);
   std::vector<std::byte> planes(bytes.size());

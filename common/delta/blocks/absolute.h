@@ -14,7 +14,7 @@ namespace dws {
 // Payload bytes of mode raw with `nnz` changes.
 inline uint64_t RawBytes(DType dtype, uint64_t nnz) { return nnz * (2 + ElementBytes(dtype)); }
 
-// `after` is the block's new state; the values of `changes` are taken from it.
+// `after` is the block's new state. WriteRaw takes the values of `changes` from it.
 EncodedBlock WriteRaw(DType dtype, const BlockChanges& changes, ByteSpan after);
 EncodedBlock WriteDenseRaw(DType dtype, ByteSpan after);
 // Separates the bytes of the elements (all first bytes, all second bytes, ...), then compresses.

@@ -46,7 +46,7 @@ struct EncodedBlock {
   std::vector<std::byte> payload;
 };
 
-// The same with the payload in a frame's bytes, which must outlive it.
+// Like EncodedBlock, but the payload is part of a frame's bytes, which must outlive the view.
 struct EncodedBlockView {
   BlockMode mode = BlockMode::kEmpty;
   uint32_t nnz = 0;

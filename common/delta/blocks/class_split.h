@@ -22,12 +22,12 @@
 
 namespace dws {
 
-// Whether blocks of `dtype` may be class-split by `table`: they are floats, and no number of the
-// table is above their largest magnitude byte.
+// Returns whether blocks of `dtype` may be class-split by `table`: `dtype` is a float type, and no
+// number of the table is above its largest magnitude byte.
 bool TableFits(const ClassTable& table, DType dtype);
 
-// `table` for updates 2^shift times as large: `shift` is added to every number in it. nullopt: one
-// of them would be out of range.
+// Returns `table` for updates 2^shift times as large: adds `shift` to every number in it. nullopt:
+// one of them would be out of range.
 std::optional<ClassTable> ShiftTable(const ClassTable& table, int shift, DType dtype);
 
 // How one block is class-split, with the exact cost. Reused for the next blocks to keep its memory.
@@ -42,7 +42,7 @@ struct ClassSplitPlan {
   int shift = 0;            // of the table, for this block
   ClassTable table;         // shifted
   HotMagnitudes hot;
-  std::vector<uint16_t> exceptions;  // changes, not hot, whose step is not +-1
+  std::vector<uint16_t> exceptions;  // changed elements that are not hot and whose step is not +-1
   std::vector<uint64_t> magnitudes;  // |step| - 2 of each exception
   ExceptionCoding exception_coding;  // meaningless without exceptions
   uint64_t bits = 0;

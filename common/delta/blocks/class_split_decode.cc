@@ -89,8 +89,9 @@ Result<uint64_t> ReadRanks(const EncodedBlockView& block, uint32_t element_count
   return planes.quotients;
 }
 
-// Marks the changed elements of one class in the mask, in which all of its elements are marked if
-// it is inverted, and none otherwise. Returns how many there are. DATA_LOSS: a rank is beyond the class.
+// Marks the changed elements of one class in the mask. Before the call, the mask must have all
+// elements of the class if the class is inverted, and none otherwise. Returns the number of changed
+// elements. DATA_LOSS: a rank is beyond the class.
 Result<uint64_t> MarkClass(const CodedClass& coded, size_t c, std::span<const uint16_t> ranks,
                            FetchAhead& ahead, Scratch& scratch) {
   const uint32_t size = scratch.index.sizes[c];
@@ -112,7 +113,8 @@ Status FindPositions(const EncodedBlockView& block, kernels::ClassIndexInput inp
     if (scratch.classes[c].inverted) input.marked_classes |= static_cast<uint8_t>(1U << c);
   }
   kernels::IndexClasses(ActiveInstructionSet(), input, scratch.index);
-  // The next block, which mostly lies behind this one. With AVX-512 the index has begun to fetch it.
+  // The next block, which usually lies behind this one in memory. With AVX-512 the index has
+  // already fetched the first part of it.
   const uint64_t size = uint64_t{input.count} * input.element_bytes;
   const auto next = reinterpret_cast<uintptr_t>(input.elements) + size;
   FetchAhead ahead{.next = next + kernels::kIndexAheadBytes, .end = next + size};

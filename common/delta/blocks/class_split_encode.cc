@@ -12,12 +12,12 @@ namespace {
 
 using class_split::kCodeBits;
 
-// Replaces `ranks` by the ranks below `size` that are not among them. There are fewer of these, so
-// they fit, with the slack that ListOnes wants. Returns how many they are.
+// Replaces `ranks` by the ranks below `size` that are not among them. The caller calls it only if
+// that makes fewer ranks, so they fit, with the slack that ListOnes needs. Returns their number.
 uint32_t Complement(uint32_t size, std::span<uint16_t> ranks, std::vector<uint64_t>& mask) {
   mask.resize(CeilDiv(size, 64));
   size_t next = 0;    // of the words
-  uint64_t word = 0;  // a bit for each of `ranks` in it
+  uint64_t word = 0;  // has a bit for each of `ranks` in this word
   for (const uint16_t rank : ranks) {
     for (; next < rank / 64U; word = 0) mask[next++] = ~word;
     word |= uint64_t{1} << (rank % 64);
@@ -60,11 +60,11 @@ ShiftRange ShiftsOf(const ClassTable& table, DType dtype) {
 constexpr size_t kSizesMax = 8192;
 static_assert(kSizesMax % kernels::kStepGroup == 0);
 
-// Fills plan.sizes and plan.cold_bits for the first `some` changes, and returns the hot_scale that
-// their steps other than +-1 suggest: a size has about as many bits as its Rice parameter. nullopt:
-// there are none.
+// Fills plan.sizes and plan.cold_bits for the first `some` changes. Returns the hot_scale that
+// their steps other than +-1 suggest (a size has about as many bits as its Rice parameter), or
+// nullopt if there are no such steps.
 std::optional<int> LoadSizes(const SplitRicePlan& split_rice, size_t some, ClassSplitPlan& plan) {
-  constexpr uint32_t kGapBits = 6;  // of an exception: about one in 20 changes is one
+  constexpr uint32_t kGapBits = 6;  // an exception's gap: about one in 20 changes is an exception
   plan.sizes.assign(some, 0);       // of steps of +-1
   plan.cold_bits.assign(some, 0);
   int64_t scales = 0;
@@ -125,8 +125,8 @@ int ChooseShift(DType dtype, const SplitRicePlan& split_rice, const ClassTable& 
   return best;
 }
 
-// Divides the steps into hot ones, exceptions, and steps of +-1. Without a branch: the processor
-// cannot predict which a step is.
+// Divides the steps into hot ones, exceptions, and steps of +-1. It has no branch, because the
+// processor cannot predict the kind of a step.
 void SortSteps(const SplitRicePlan& split_rice, uint32_t element_bits, ClassSplitPlan& plan) {
   const size_t others = split_rice.exceptions.size();
   FindHotChanges(plan.table, plan.magnitude_bytes, element_bits, plan.hot);

@@ -90,7 +90,8 @@ double HotBits(uint32_t size, uint32_t width) {
 // changed, ascending.
 void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const uint8_t> bytes,
                ClassTable& table) {
-  constexpr double kGapBits = 6;       // of an exception: about one in 20 changes is one
+  // An exception's gap: about one in 20 changes is an exception.
+  constexpr double kGapBits = 6;
   constexpr uint32_t kScalesMax = 24;  // candidates, counted down from scale_end
   const uint32_t element_bits = ElementBytes(dtype) * 8;
   const uint32_t byte_max = MagnitudeByteMax(ElementBytes(dtype));
@@ -104,9 +105,9 @@ void ChooseHot(DType dtype, const ClassStatistics& statistics, std::span<const u
   for (uint32_t scale = scale_end > kScalesMax ? scale_end - kScalesMax : 1; scale < scale_end;
        ++scale) {
     ClassTable candidate{.hot_scale = static_cast<uint8_t>(std::min(scale, byte_max))};
-    double saved = 0;  // bits, by the hot coding of all magnitudes up to this one
+    double saved = 0;  // bits saved if all magnitudes up to this one are hot
     for (const uint8_t byte : bytes) {
-      if (byte == byte_max) break;  // hot_below could not be above it
+      if (byte == byte_max) break;  // hot_below cannot be above it
       const uint32_t width = HotWidth(candidate, byte, element_bits);
       for (uint32_t size = 0; size < ClassStatistics::kSizes; ++size) {
         const uint32_t count = statistics.sizes[byte][size];

@@ -14,7 +14,7 @@
 
 namespace dws {
 
-// By magnitude byte. Plain counts; statistics of several blocks add up.
+// Indexed by magnitude byte. Plain counts; statistics of several blocks add up.
 struct ClassStatistics {
   static constexpr size_t kBytes = 256;
   static constexpr size_t kSizes = 18;  // |step| - 1: 0, 1, 2 to 3, 4 to 7, ...; the last: all more
@@ -23,8 +23,8 @@ struct ClassStatistics {
   std::array<uint64_t, kBytes> changes{};
   std::array<std::array<uint32_t, kSizes>, kBytes> sizes{};  // of changes, by bit width
 
-  // Counts one block: its state `after` and the steps that led to it. Of a large block only some
-  // elements are counted. Does nothing if `dtype` is not a float.
+  // Counts one block: its state `after` and the steps that led to it. It counts only some elements
+  // of a large block. Does nothing if `dtype` is not a float.
   void Add(DType dtype, const DecodedBlock& steps, ByteSpan after);
 };
 

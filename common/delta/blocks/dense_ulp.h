@@ -29,19 +29,20 @@ EncodedBlock WriteDenseUlp(const DenseUlpPlan& plan, uint32_t nnz);
 // What the changes of a block cost at least.
 struct DenseCost {
   uint32_t changed = 0;
-  uint32_t up = 0;    // of them, by positive steps
-  uint32_t wide = 0;  // of them, by steps other than +-1
+  uint32_t up = 0;    // of these, positive steps
+  uint32_t wide = 0;  // of these, steps other than +-1
 };
 
-// A lower bound of PayloadBytes for `element_count` elements: a bit for each if all that changed
-// went one step down. Otherwise two, or the Rice code of parameter 0: a bit for an element, one more
-// for a step down, and two more for one up.
+// A lower bound of PayloadBytes for `element_count` elements. If every change is one step down, a
+// block takes one bit an element. Otherwise it takes two bits an element, or the Rice code of
+// parameter 0: one bit an element, one more for a step down, and two more for a step up.
 constexpr uint64_t DenseUlpBytesMin(uint32_t element_count, const DenseCost& cost) {
   if (cost.up == 0 && cost.wide == 0) return CeilDiv(element_count, 8);
   return CeilDiv(element_count + std::min(element_count, cost.changed + cost.up), 8);
 }
 
-// Fills positions and steps of the elements whose step is not zero. DATA_LOSS says what is damaged.
+// Fills positions and steps of the elements whose step is not zero. DATA_LOSS: the payload is
+// damaged; the message says where.
 Status ReadDenseUlp(DType dtype, uint32_t element_count, const EncodedBlockView& block,
                     DecodedBlock& decoded);
 

@@ -13,9 +13,9 @@
 
 namespace dws {
 
-// Compares two states of one block after the other. Lifecycle: one for each worker, reused; a
-// result stays until the next Diff. Owns about two megabytes, of which it touches as much as blocks
-// change. Threads: one at a time.
+// Compares two states of one block after another. Lifecycle: one for each worker, reused; a result
+// is valid until the next Diff. Owns about two megabytes, and touches only as much of it as there
+// are changes. Threads: one at a time.
 class BlockDiffer {
  public:
   BlockDiffer();
@@ -55,8 +55,9 @@ void ApplyBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block)
 // Undoes steps: the inverse of ApplyBlock for Kind::kSteps and kNothing. Other kinds: CHECK.
 void UndoBlock(DType dtype, const DecodedBlock& decoded, MutableByteSpan block);
 
-// The changes of `first` followed by those of `second`, as one: the union of the positions, with
-// steps added modulo 2^w. Steps that add up to zero are left out. The result is exact.
+// Combines the changes of `first` with those of `second`, which follow them: the union of the
+// positions, with steps added modulo 2^w. Steps that add up to zero are left out. The result is
+// exact.
 BlockChanges ComposeSteps(DType dtype, const BlockChanges& first, const BlockChanges& second);
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// The planes follow each other without sizes, so a reader computes where each begins, and checks
-// that it begins inside the payload before it reads it.
+// The planes follow each other without sizes. A reader computes where each plane begins, and checks
+// that this is inside the payload before it reads the plane.
 #include "common/delta/blocks/exceptions.h"
 
 #include <optional>

@@ -1,7 +1,7 @@
 // Sizes of steps of small old elements (FORMAT.md, "Mode 3: class-split", planes 5 to 7). Below
-// some magnitude a step is many units in the last place, and twice as many each time the element
-// halves. So the old element gives the Rice parameter, and every change of such an element has its
-// size coded.
+// some magnitude a step is many units in the last place, and their number doubles each time the
+// element halves. So the old element gives the Rice parameter, and every change of such an element
+// has its size coded.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ inline uint8_t HotWidth(const ClassTable& table, uint8_t magnitude, uint32_t ele
 void LoadMagnitudeBytes(DType dtype, ByteSpan block, std::span<const uint16_t> positions,
                         std::vector<uint8_t>& magnitude_bytes);
 
-// Finds the hot ones among changes whose old elements have these magnitude bytes: fills mask,
+// Finds the hot changes among changes whose old elements have these magnitude bytes: fills mask,
 // changes and widths.
 void FindHotChanges(const ClassTable& table, std::span<const uint8_t> magnitude_bytes,
                     uint32_t element_bits, HotMagnitudes& hot);

@@ -1,4 +1,4 @@
-// Computes what applying a decoded block to a block in memory would give, from the changed elements
+// Computes the result of applying a decoded block to a block in memory, from the changed elements
 // alone: their new values and the difference of the digest. Writes nothing to that memory and reads
 // only the 8-byte words that change.
 #pragma once

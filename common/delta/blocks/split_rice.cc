@@ -105,7 +105,7 @@ Status ReadSplitRice(DType dtype, uint32_t element_count, const EncodedBlockView
   decoded.kind = DecodedBlock::Kind::kSteps;
   decoded.positions.resize(block.nnz);
   decoded.values.resize(block.nnz);
-  // decoded.values is only scratch here; ReadSigns overwrites it.
+  // decoded.values is only used as scratch here; ReadSigns overwrites it.
   const std::optional<uint64_t> gaps_end =
       ReadGaps(block.payload, {.remainders = 0, .quotients = quotients_begin}, k, element_count,
                decoded.values, decoded.positions);

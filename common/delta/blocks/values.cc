@@ -78,7 +78,7 @@ ValueCoding ChooseValueCoding(std::span<const uint64_t> values) {
   return best;
 }
 
-// As many remainders for each Put as it takes.
+// Puts as many remainders in each Put as fit.
 void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,
                           BitWriter& writer) {
   if (coding.width == 0) return;

@@ -29,7 +29,7 @@ uint32_t PackValueCoding(const ValueCoding& coding);
 // nullopt: a combination that no encoder writes for elements of `element_bits` bits.
 std::optional<ValueCoding> UnpackValueCoding(uint32_t parameters, uint32_t element_bits);
 
-// The coding of least cost among those that FORMAT.md lists. `values` is not empty.
+// Returns the cheapest of the codings that FORMAT.md lists. `values` is not empty.
 ValueCoding ChooseValueCoding(std::span<const uint64_t> values);
 
 void WriteValueRemainders(std::span<const uint64_t> values, const ValueCoding& coding,

@@ -39,7 +39,7 @@ inline constexpr uint32_t kWordListSlack = 8;
 // the list.
 uint32_t ListChangedWordsPortable(const ElementChanges& changes, std::byte* new_values,
                                   const WordList& words);
-// The same, eight elements at a time.
+// Like the portable variant, eight elements at a time.
 uint32_t ListChangedWordsAvx512(const ElementChanges& changes, std::byte* new_values,
                                 const WordList& words);
 

@@ -48,7 +48,7 @@ DWS_TARGET_AVX512 inline Shape MakeShape(const ElementChanges& changes) {
           .magnitude_mask = _mm512_set1_epi64(static_cast<int64_t>(magnitude))};
 }
 
-// From a float's bits to its ordinal and back, in lanes whose element is at the top.
+// Conversion from a float's bits to its ordinal and back, in lanes whose element is at the top.
 DWS_TARGET_AVX512 inline __m512i Ordinal(__m512i top_aligned, __m512i magnitude_mask) {
   const __m512i sign = _mm512_srai_epi64(top_aligned, 63);
   return _mm512_xor_si512(top_aligned, _mm512_and_si512(sign, magnitude_mask));

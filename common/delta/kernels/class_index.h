@@ -64,8 +64,8 @@ void IndexClasses(InstructionSet set, const ClassIndexInput& input, ClassIndex& 
 void RankElements(InstructionSet set, const ClassIndex& index, const uint16_t* positions,
                   const uint8_t* classes, uint32_t count, uint16_t* ranks);
 
-// Sorts numbers by class and keeps their order: those of class c come to sorted[c * stride] and
-// after; sizes[c] is how many they are. `stride` is at least count + kNumbersSlack.
+// Sorts numbers by class and keeps their order: those of class c are written to sorted[c * stride]
+// and after, and their number to sizes[c]. `stride` is at least count + kNumbersSlack.
 void SortByClass(InstructionSet set, const uint8_t* classes, const uint16_t* numbers,
                  uint32_t count, size_t class_count, uint32_t stride, uint16_t* sorted,
                  uint32_t* sizes);
@@ -76,7 +76,7 @@ void FlipRanks(InstructionSet set, const ClassIndex& index, size_t c, const uint
                uint32_t count, uint64_t* mask, FetchAhead& ahead);
 
 // Lists the numbers of the one bits among the first `size` bits of `words`, ascending, and returns
-// how many there are. `numbers` has room for them and kNumbersSlack more.
+// their count. `numbers` has room for them and kNumbersSlack more.
 uint32_t ListOnes(InstructionSet set, const uint64_t* words, uint32_t size, uint16_t* numbers);
 
 namespace internal {

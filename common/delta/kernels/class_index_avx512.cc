@@ -12,9 +12,9 @@ namespace {
 constexpr uint32_t kGroups = 4;      // groups whose ranks fill one vector
 constexpr uint32_t kRankLanes = 32;  // ranks of a class in a vector
 
-// The bit of each magnitude byte's class. Thresholds mostly lie close together: then all bytes up
-// to the one below the first are alike, and so are those from the last one on, and one table of 64
-// bytes is enough.
+// The bit of each magnitude byte's class. Thresholds usually lie close together. Then all bytes
+// below the first threshold have one class and all bytes from the last threshold on have another,
+// and one table of 64 bytes is enough.
 struct ClassBits {
   __m512i of[4];  // bytes 0-63, 64-127, ...; of near thresholds only of[0], the bytes from base on
   __m512i base;
@@ -59,8 +59,8 @@ DWS_TARGET_AVX512 inline __m512i LookUp(__m512i magnitudes, const ClassBits& bit
   }
 }
 
-// The magnitude bytes of a group whose elements are in `low`, or in `low` and `high`. The bytes of
-// each eight elements are in reverse order.
+// The magnitude bytes of a group whose elements are in `low`, or in `low` and `high`. Within each
+// group of eight elements, the bytes are in reverse order.
 template <bool kWide>
 DWS_TARGET_AVX512 inline __m512i Magnitudes(__m512i low, __m512i high) {
   if constexpr (kWide) {
@@ -95,21 +95,21 @@ DWS_TARGET_AVX512 inline uint64_t ReverseInBytes(uint64_t word) {
   return static_cast<uint64_t>(_mm_cvtsi128_si64(words));
 }
 
-// The members of all classes among elements of these classes.
+// The members of every class among elements whose class bits are `class_bits`.
 DWS_TARGET_AVX512 inline __m512i Members(__m512i class_bits) {
   alignas(64) static constexpr uint8_t kTransposed[64] = {
       0,  8,  16, 24, 32, 40, 48, 56, 1,  9,  17, 25, 33, 41, 49, 57, 2,  10, 18, 26, 34, 42,
       50, 58, 3,  11, 19, 27, 35, 43, 51, 59, 4,  12, 20, 28, 36, 44, 52, 60, 5,  13, 21, 29,
       37, 45, 53, 61, 6,  14, 22, 30, 38, 46, 54, 62, 7,  15, 23, 31, 39, 47, 55, 63};
-  // For each eight elements: byte j of the product has bit j of each of them, that of the last byte
-  // lowest.
+  // For each group of eight elements: byte j of the product has bit j of each element, and the
+  // lowest bit belongs to the last element.
   const __m512i transposed = _mm512_gf2p8affine_epi64_epi8(
       _mm512_set1_epi64(static_cast<int64_t>(0x8040201008040201)), class_bits, 0);
   return _mm512_permutexvar_epi8(_mm512_load_si512(kTransposed), transposed);
 }
 
-// The bit of each element's class in group number `group`, of which the block has only a part or
-// nothing; 0 where it has none.
+// Returns the bit of each element's class in group number `group`. The block has only a part of
+// this group, or nothing of it; the bits of missing elements are 0.
 template <bool kWide, bool kNear>
 DWS_TARGET_AVX512 __m512i LoadPart(const ClassIndexInput& input, uint32_t group,
                                    const ClassBits& bits) {

@@ -105,7 +105,7 @@ void Mark(const ClassIndexInput& input, const ClassIndex& index) {
   }
 }
 
-// Whether internal:: has variants for this width; otherwise the portable one is used.
+// Returns whether internal:: has variants for this width; otherwise the portable variant is used.
 bool HasVariant(const ClassIndexInput& input) { return input.element_bytes <= 2; }
 
 // Fills all but the ranks after the last group. The variant for AVX-512 marks on the way.

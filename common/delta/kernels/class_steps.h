@@ -19,7 +19,8 @@ void ClassesOf(InstructionSet set, const uint8_t* bytes, uint32_t count, const C
 void MaskBelow(InstructionSet set, const uint8_t* bytes, uint32_t count, uint8_t limit,
                uint64_t* words);
 
-// Steps as parallel arrays, whose rest to a multiple of kStepGroup has byte 255 and 0 otherwise.
+// Steps as parallel arrays. They are padded to a multiple of kStepGroup with byte 255 and 0
+// otherwise.
 inline constexpr size_t kStepGroup = 8;
 struct SizedSteps {
   const uint8_t* bytes = nullptr;       // magnitude bytes of the old elements
@@ -33,7 +34,7 @@ struct HotScale {
   uint8_t below = 0;  // bytes below are hot
   uint8_t scale = 0;
   uint32_t width_max = 0;
-  uint32_t quotient_max = 0;  // larger quotients count as this one
+  uint32_t quotient_max = 0;  // larger quotients are cut to this
 };
 
 // The bits that the sizes cost, with one for the end of each hot quotient.

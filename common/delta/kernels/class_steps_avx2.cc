@@ -18,7 +18,7 @@ DWS_TARGET_AVX2 void ClassesOfAvx2(const uint8_t* bytes, uint32_t count, const C
     for (uint32_t i = 0; i < table.threshold_count; ++i) {
       const __m256i threshold = _mm256_set1_epi8(static_cast<int8_t>(table.thresholds[i]));
       const __m256i reaches = _mm256_cmpeq_epi8(_mm256_max_epu8(x, threshold), x);
-      classes_of = _mm256_sub_epi8(classes_of, reaches);  // adds 1 where it does
+      classes_of = _mm256_sub_epi8(classes_of, reaches);  // adds 1 where the threshold is reached
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(classes + begin), classes_of);
   }

@@ -1,5 +1,5 @@
-// Lists what differs in one line, without vector instructions: for the variants of DiffLines whose
-// instruction set has no compress instruction.
+// Lists the differences in one line, without vector instructions: for the variants of DiffLines
+// whose instruction set has no compress instruction.
 #pragma once
 
 #include "common/base/bytes.h"
@@ -8,8 +8,8 @@
 
 namespace dws::kernels {
 
-// Appends the changed elements of one word whose first element has number `first`. Without a
-// branch: the processor cannot predict which of a word's elements changed.
+// Appends the changed elements of one word whose first element has number `first`. It has no
+// branch, because the processor cannot predict which elements of a word changed.
 template <typename Bits, Mapping kMapping>
 static inline void AppendElements(uint64_t before, uint64_t after, uint32_t first,
                                   DiffArrays& found) {

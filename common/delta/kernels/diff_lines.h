@@ -40,8 +40,8 @@ struct LineRun {
   uint32_t count = 0;
 };
 
-// Appends what differs. Every byte of `after` is loaded once: its owner may be writing to it. The
-// machine must support `set`.
+// Appends the differences. It loads every byte of `after` only once, because its owner may be
+// writing to it. The machine must support `set`.
 void DiffLines(InstructionSet set, ElementKind kind, const LineRun& lines, DiffArrays& found);
 
 // The variants.

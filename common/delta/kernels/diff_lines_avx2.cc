@@ -1,6 +1,6 @@
-// Compares without a branch on the data, as the AVX-512 variant does. Mostly few lines are left
-// then, and scalar code handles them. Where all are left, lines are likely in which every element
-// differs: those of 16-bit elements are handled as vectors.
+// Compares without a branch on the data, as the AVX-512 variant does. Usually few lines differ, and
+// scalar code handles them. If all lines of a run differ, it is likely that every element in them
+// differs: such lines of 16-bit elements are handled with vectors.
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_line_words.h"
 #include "common/delta/kernels/diff_lines.h"
@@ -11,7 +11,7 @@ namespace dws::kernels {
 namespace {
 
 constexpr uint32_t kRunLines = 32;
-constexpr size_t kPrefetchBytes = 1024;  // about what is read while memory answers
+constexpr size_t kPrefetchBytes = 1024;  // about as much as is read while memory answers
 constexpr uint32_t kElements16 = kLineBytes / 2;
 
 DWS_TARGET_AVX2 inline __m256i Load(const std::byte* from) {

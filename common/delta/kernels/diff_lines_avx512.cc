@@ -1,11 +1,11 @@
 // Two steps for each run of lines, so that only the end of a step is a branch that depends on data:
 //   1. compare: each line of `after` is loaded once and stored after the lines that differ so far;
 //      if it does not differ, the next one overwrites it
-//   2. extract: of the lines that differ, changed words and elements are compressed to the front
-// The first step has no prefetch: the processor prefetches both streams itself. Every explicit one
-// that was tried there (either stream or both, 512 bytes to 8 KiB ahead) cost a third of the speed.
-// In the second step the processor stops reading ahead, so that step prefetches what is compared
-// next. Runs of 256 lines also cost a third.
+//   2. extract: changed words and elements of the lines that differ are compressed to the front
+// The first step has no prefetch: the processor prefetches both streams itself. Every explicit
+// prefetch that was tried there (one stream or both, 512 bytes to 8 KiB ahead) cost a third of the
+// speed. In the second step the processor stops reading ahead, so that step prefetches the lines
+// that are compared next. Runs of 256 lines also cost a third.
 #include "common/base/intrinsics.h"
 #include "common/delta/kernels/diff_lines.h"
 
@@ -16,8 +16,9 @@ namespace {
 
 constexpr uint32_t kRunLines = 64;
 
-// Lines of each stream that are fetched for one that is extracted. Measured where one line in four
-// differs: fewer are less than memory delivers meanwhile, and more gain nothing.
+// The number of lines of each stream that are fetched for each line that is extracted. Measured
+// with one line in four different: with fewer, memory delivers less than it could meanwhile, and
+// more gain nothing.
 constexpr uint32_t kFetchedLines = 3;
 
 // Lines of `after` that differ, and their numbers in the run; with room for one that does not.

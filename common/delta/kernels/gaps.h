@@ -8,7 +8,7 @@
 
 namespace dws::kernels {
 
-// Two planes of gaps inside a payload. Nothing outside the payload is read.
+// Two planes of gaps inside a payload. A reader reads nothing outside the payload.
 struct GapInput {
   const std::byte* payload = nullptr;
   size_t size_bytes = 0;

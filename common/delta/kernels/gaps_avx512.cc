@@ -2,7 +2,8 @@
 //   1. quotients: the numbers of the one bits among 64 are compressed out of 0 to 63
 //   2. remainders: 32 at a time, four in each 64-bit lane, cut out by a multi-shift, then summed up
 // Both passes compute modulo 2^16. The last position is also computed in 64 bits. If it is too
-// large, the caller uses no position. Otherwise none has wrapped around, because positions ascend.
+// large, the caller must not use any position. Otherwise none has wrapped around, because positions
+// ascend.
 #include "common/delta/kernels/gaps.h"
 
 #if defined(__x86_64__)

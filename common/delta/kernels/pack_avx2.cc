@@ -31,7 +31,7 @@ DWS_TARGET_AVX2 inline void PutFour(uint64_t bits, uint32_t k, BitWriter& writer
   writer.Put(bits >> (2 * k), 2 * k);
 }
 
-// Puts four quotients in unary. `ends`: the number of bits up to the end of each of them.
+// Puts four quotients in unary. `ends`: for each of them, the number of bits up to its end.
 DWS_TARGET_AVX2 inline void PutFourUnary(uint64_t ends, uint64_t quotients, BitWriter& writer) {
   const uint32_t width = static_cast<uint32_t>(ends >> 48);
   if (width <= BitWriter::kPutBitsMax) [[likely]] {

@@ -55,7 +55,7 @@ DWS_TARGET_AVX512 void PackGapQuotientsAvx512(const uint16_t* positions, uint32_
     const __m128i last = _mm_loadu_si128(reinterpret_cast<const __m128i*>(positions + i - 1));
     const __m128i gaps = _mm_add_epi16(_mm_sub_epi16(at, last), _mm_set1_epi16(-1));
     const __m128i quotients = _mm_srl_epi16(gaps, shift);
-    // Where each ends: sums of quotient + 1, at most the distance between two positions.
+    // The ends of the quotients: sums of quotient + 1, at most the distance between two positions.
     __m128i ends = _mm_add_epi16(quotients, _mm_set1_epi16(1));
     ends = _mm_add_epi16(ends, _mm_slli_si128(ends, 2));
     ends = _mm_add_epi16(ends, _mm_slli_si128(ends, 4));

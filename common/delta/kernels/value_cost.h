@@ -18,8 +18,8 @@ uint64_t MaxValue(InstructionSet set, const uint64_t* values, size_t count);
 // How many of `count` values are below 2^width, width at most 64.
 size_t CountNarrow(InstructionSet set, const uint64_t* values, size_t count, uint32_t width);
 
-// The sum of the quotients value >> width, width below 64, where those above a limit count as the
-// limit, and how many reach it.
+// The sum of the quotients value >> width (width below 64), cut to a limit, and the number of
+// quotients that reach the limit.
 struct QuotientSum {
   uint64_t quotients = 0;
   uint64_t at_limit = 0;

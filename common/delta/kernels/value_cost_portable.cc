@@ -46,8 +46,8 @@ QuotientSum SumWide(const uint64_t* values, size_t count, uint32_t width, uint64
   return sum;
 }
 
-// The same of values that fit 31 bits; `narrow` is padded with zeros to whole vectors. `width` is
-// below 32.
+// Like SumQuotients, for values below 2^31; `narrow` is padded with zeros to whole vectors. `width`
+// is below 32.
 QuotientSum SumNarrow(const int32_t* narrow, size_t count, uint32_t width, int32_t limit) {
   const Lanes most = Lanes{} + limit;
   Lanes quotients = {};
@@ -56,7 +56,7 @@ QuotientSum SumNarrow(const int32_t* narrow, size_t count, uint32_t width, int32
     Lanes quotient;
     std::memcpy(&quotient, narrow + i, sizeof(quotient));
     quotient >>= static_cast<int32_t>(width);
-    const Lanes reaches = quotient >= most;  // all ones where it does
+    const Lanes reaches = quotient >= most;  // all ones where the quotient reaches the limit
     quotients += (quotient & ~reaches) | (most & reaches);
     at_limit -= reaches;
   }
@@ -68,7 +68,7 @@ QuotientSum SumNarrow(const int32_t* narrow, size_t count, uint32_t width, int32
   return sum;
 }
 
-// The sums of no more than kCached values.
+// Sums at most kCached values.
 void SumCached(const uint64_t* values, size_t count, uint32_t width, uint32_t limit,
                std::span<QuotientSum> sums) {
   alignas(Lanes) int32_t narrow[kCached + kLanes];

@@ -22,9 +22,10 @@ struct DeltaLink {
   std::function<Result<ByteSpan>(const FrameEntry& entry, std::vector<std::byte>& buffer)> frame;
 };
 
-// The class table of the slice's class-split blocks; nullptr: the delta has none for it.
+// Returns the class table of the slice's class-split blocks; nullptr: the delta has none for it.
 const ClassTable* ClassesOf(const DeltaLink& link, RankSlice slice);
-// Whether any slice has class-split blocks, which only the old weights decode.
+// Returns whether any slice has class-split blocks: only a reader with the old weights can decode
+// those.
 bool NeedsOldWeights(const DeltaLink& link);
 
 // Encoded blocks of one slice, with the memory that some of the views point to. Reused.
@@ -33,17 +34,18 @@ struct LinkBlocks {
   std::vector<std::vector<std::byte>> buffers;
 };
 
-// Finds the encoded blocks [first_block, first_block + count) of one slice; kEmpty where the delta
-// changed nothing. DATA_LOSS: a frame is damaged. Other errors are those of `frame`.
+// Finds the encoded blocks [first_block, first_block + count) of one slice; A block that the delta
+// did not change has mode kEmpty. DATA_LOSS: a frame is damaged. Other errors are those of `frame`.
 Status FindBlocks(const DeltaLink& link, RankSlice slice, uint32_t first_block, uint32_t count,
                   LinkBlocks& blocks);
 
-// Finds blocks of one delta, for callers that ask for them in order: it keeps the last frame, so
+// Finds blocks of one delta for callers that ask for them in order. It keeps the last frame, so
 // each frame is read once. Threads: one.
 class LastFrame {
  public:
-  // kEmpty where the delta changed nothing. `read` returns the views of a frame's blocks, from its
-  // entry; its errors are returned. The view is valid until the next call of `read`.
+  // Returns the block, or kEmpty if the delta did not change it. `read` returns views of a frame's
+  // blocks from the frame's entry; its errors are returned. The view is valid until the next call
+  // of `read`.
   template <typename Read>
   Result<EncodedBlockView> Find(const SliceDelta& slice, uint32_t block, const Read& read) {
     const FrameEntry* const entry = EntryOf(slice, block);
@@ -69,8 +71,8 @@ class LinkReader {
  public:
   explicit LinkReader(DeltaLink link) : link_(std::move(link)) {}
 
-  // kEmpty where the delta changed nothing. The view is valid until the next call. Errors as
-  // FindBlocks.
+  // Returns the block, or kEmpty if the delta did not change it. The view is valid until the next
+  // call. Errors as FindBlocks.
   Result<EncodedBlockView> Find(RankSlice slice, uint32_t block);
 
   const DeltaLink& link() const { return link_; }

@@ -19,27 +19,27 @@ namespace dws {
 std::vector<std::byte> BuildFrame(std::span<const EncodedBlock> blocks);
 uint64_t FrameSize(std::span<const EncodedBlock> blocks);
 
-// The same in two steps, for callers that write the payloads in place: FrameSize gives the size,
-// then WriteFrameIndex writes header and index at `frame`, which has room for the frame and
-// kFrameSlackBytes more. Returns where to write the payloads afterwards, one after the other.
-// `rows` is not empty.
+// Makes a frame in two steps, for callers that write the payloads in place: FrameSize gives the
+// size, then WriteFrameIndex writes header and index at `frame`, which has room for the frame and
+// kFrameSlackBytes more. Returns where the caller writes the payloads afterwards, one after the
+// other. `rows` is not empty.
 inline constexpr size_t kFrameSlackBytes = 8;
 uint64_t FrameSize(std::span<const FrameRow> rows);
 MutableByteSpan WriteFrameIndex(std::span<const FrameRow> rows, std::byte* frame);
 
-// How many of the first `blocks` go into the next frame: as many as fit limits::kFrameBytesMax, at
-// least one, at most kFrameBlocksMax, at most up to the first run of empty blocks that is worth
-// leaving out. Of more than one block, the last is not empty.
+// Returns how many of the first `blocks` go into the next frame: as many as fit
+// limits::kFrameBytesMax, at least one, at most kFrameBlocksMax, and at most up to the first run of
+// empty blocks that is worth leaving out. If it is more than one block, the last is not empty.
 size_t BlocksOfNextFrame(std::span<const EncodedBlock> blocks);
 
 uint64_t FrameChecksum(ByteSpan frame);
 
 // Checks size and checksum against `entry` and reads the index. The views point into `frame`.
-// DATA_LOSS names what is damaged.
+// DATA_LOSS: the frame is damaged; the message says where.
 Result<std::vector<EncodedBlockView>> ParseFrame(ByteSpan frame, const FrameEntry& entry);
 
-// The same without the manifest's checksum and size: reads the index of a frame that may be
-// damaged.
+// Like ParseFrame, but does not check the manifest's checksum and size: reads the index of a frame
+// that may be damaged.
 Result<std::vector<EncodedBlockView>> ParseFrameBlocks(ByteSpan frame, uint32_t block_count);
 
 }  // namespace dws

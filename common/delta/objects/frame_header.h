@@ -1,4 +1,4 @@
-// The fixed fields before a frame's block index, and where the parts of a frame lie (FORMAT.md,
+// The fixed fields before a frame's block index, and the places of a frame's parts (FORMAT.md,
 // "Frame"). frame.h builds on it.
 #pragma once
 
@@ -36,7 +36,7 @@ struct FrameHeader {
 };
 
 void StoreFrameHeader(const FrameHeader& header, std::byte* to);
-// Reads kFrameHeaderBytes bytes and checks nothing.
+// Reads kFrameHeaderBytes bytes without checking them.
 FrameHeader LoadFrameHeader(const std::byte* from);
 
 // The offset of the payloads after `bytes` of header and index.
@@ -46,7 +46,8 @@ uint64_t AlignFramePayload(uint64_t bytes);
 // that of `frame`, or padding is not zero. `frame` has at least kFrameHeaderBytes.
 Status CheckFrameHeader(const FrameHeader& header, ByteSpan frame, uint32_t block_count);
 
-// The fields of the header, and the columns, padding and payloads after it, as far as `frame` goes.
+// Describes the fields of the header, and the columns, padding and payloads after it, as far as
+// `frame` goes.
 std::vector<FormatField> DescribeFrameHeader(ByteSpan frame);
 
 }  // namespace dws

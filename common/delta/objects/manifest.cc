@@ -69,8 +69,7 @@ Result<SliceDelta> Load(const v1::SliceDelta& message) {
   return slice;
 }
 
-// Checks one frame, and advances the next block of the slice and the next byte of the frames
-// section past it.
+// Checks one frame. Moves `next_block` and `next_offset` (in the frames section) past it.
 Status CheckFrame(const FrameEntry& entry, uint32_t slice_blocks, uint32_t& next_block,
                   uint64_t& next_offset) {
   if (entry.block_count == 0 || entry.block_count > kFrameBlocksMax ||

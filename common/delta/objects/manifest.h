@@ -24,12 +24,12 @@ Result<DeltaManifest> DeserializeManifest(ByteSpan bytes, const RankLayout* layo
 // An upper bound of the bytes of a manifest of this layout.
 uint64_t ManifestBytesMax(const RankLayout& layout);
 
-// Whether the manifest fits `layout` and its frames fill a section of `frames_bytes`, one after the
-// other. DATA_LOSS: it does not; the message names the slice. FAILED_PRECONDITION: it was made for
-// another layout.
+// Checks that the manifest fits `layout` and that its frames fill a section of `frames_bytes`, one
+// after the other. DATA_LOSS: it does not; the message names the slice. FAILED_PRECONDITION: it was
+// made for another layout.
 Status CheckManifest(const DeltaManifest& manifest, const RankLayout& layout,
                      uint64_t frames_bytes);
-// The same checks, as far as they are possible without the layout.
+// Makes those checks of CheckManifest that are possible without the layout.
 Status CheckManifestAlone(const DeltaManifest& manifest, uint64_t frames_bytes);
 
 }  // namespace dws

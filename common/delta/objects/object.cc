@@ -42,7 +42,7 @@ Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layou
                          kObjectHeaderBytes + header.manifest_bytes);
   }
   const ByteSpan stored = head.subspan(kObjectHeaderBytes, header.manifest_bytes);
-  // Order of the checks: what is allocated below is bounded by sizes that the checksum has covered.
+  // This check comes first: the checksum covers the sizes that bound the allocations below.
   if (const uint64_t checksum = Checksum(stored); checksum != header.manifest_checksum) {
     return DataLossError("manifest: checksum {:016x}, expected {:016x}", checksum,
                          header.manifest_checksum);
@@ -57,8 +57,7 @@ Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layou
   return manifest;
 }
 
-// Clipped to the object, so that a caller with a torn object gets fewer bytes, never bytes beyond
-// it.
+// Clipped to the object: a caller with a cut-off object gets fewer bytes, never bytes beyond it.
 ByteSpan FrameBytes(ByteSpan object, const ObjectHeader& header, const FrameEntry& entry) {
   const ByteSpan frames =
       object.subspan(std::min<uint64_t>(object.size(), kObjectHeaderBytes + header.manifest_bytes));

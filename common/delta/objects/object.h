@@ -13,11 +13,12 @@
 
 namespace dws {
 
-// Header and manifest of an object whose frames section has `frames_bytes`. `manifest` is complete.
+// Builds header and manifest of an object whose frames section has `frames_bytes`. `manifest` is
+// complete.
 std::vector<std::byte> BuildObjectHead(const DeltaManifest& manifest, uint64_t frames_bytes);
 
-// The uncompressed bytes of a manifest. `stored` are its stored bytes, with the sizes of `header`.
-// DATA_LOSS: they cannot be decompressed. Does not check the checksum.
+// Returns the uncompressed bytes of a manifest. `stored` are its stored bytes, with the sizes of
+// `header`. DATA_LOSS: they cannot be decompressed. Does not check the checksum.
 Result<std::vector<std::byte>> UnpackManifest(ByteSpan stored, const ObjectHeader& header);
 
 // Parses header and manifest from the first bytes of an object (at least header + manifest) and
@@ -27,8 +28,8 @@ Result<std::vector<std::byte>> UnpackManifest(ByteSpan stored, const ObjectHeade
 // for another layout.
 Result<DeltaManifest> ParseObjectManifest(ByteSpan head, const RankLayout& layout);
 
-// The bytes of one frame of an object that ParseObjectManifest accepted. If the object is cut off,
-// only the bytes that it has: ParseFrame refuses them.
+// Returns the bytes of one frame of an object that ParseObjectManifest accepted. If the object is
+// cut off, returns only the bytes that are there: ParseFrame refuses them.
 ByteSpan FrameBytes(ByteSpan object, const ObjectHeader& header, const FrameEntry& entry);
 
 }  // namespace dws

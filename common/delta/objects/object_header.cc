@@ -41,7 +41,8 @@ std::string Hex(ByteSpan bytes) {
   return text;
 }
 
-// Adds one field, if `bytes` has all of it. `describe` sets its value and problem from its bytes.
+// Adds one field if `bytes` has all of it. `describe` sets the field's value and problem from its
+// bytes.
 template <typename Describe>
 void AddField(ByteSpan bytes, size_t offset, size_t size_bytes, std::string_view name,
               const Describe& describe, std::vector<FormatField>& fields) {

@@ -33,7 +33,7 @@ Result<ObjectHeader> ParseObjectHeader(ByteSpan bytes);
 // The fields in the first kObjectHeaderBytes (CHECK), without any check: for looking at damage.
 ObjectHeader LoadObjectHeader(ByteSpan bytes);
 
-// The fields of a sound or damaged header, as far as `bytes` goes.
+// Describes the fields of a sound or damaged header, as far as `bytes` goes.
 std::vector<FormatField> DescribeObjectHeader(ByteSpan bytes);
 
 }  // namespace dws

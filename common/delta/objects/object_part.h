@@ -15,7 +15,7 @@ namespace dws {
 // Rank slices, ascending; nullopt: all of the rank.
 using SliceSelection = std::optional<std::vector<RankSlice>>;
 
-// Whether the selection has the slice.
+// Returns whether the selection has the slice.
 bool Selects(const SliceSelection& selection, RankSlice slice);
 
 // Bytes of an object.

@@ -12,14 +12,14 @@
 namespace dws {
 namespace {
 
-// More empty blocks than a frame may contain in a row, so that such a run makes the frame final.
+// A frame may not contain so many empty blocks in a row, so a run of this length ends the frame.
 constexpr size_t kEmptyRun = 64;
 
 // About what a block takes in the index of its frame.
 constexpr uint64_t kRowBytes = 8;
 constexpr uint64_t kSpareBytes = 4096;
 
-// Whether a next frame of the first `count` of `blocks` is final, whatever blocks follow.
+// Returns whether a frame of the first `count` of `blocks` is final, whatever blocks follow.
 bool IsSettled(std::span<const EncodedBlock> blocks, size_t count) {
   if (blocks.size() >= count + kEmptyRun) return true;
   return std::any_of(blocks.begin() + static_cast<ptrdiff_t>(count), blocks.end(),

@@ -1,4 +1,4 @@
-// Makes a delta object frame by frame (FORMAT.md, "Object"): the delta need not fit into memory.
+// Makes a delta object frame by frame (FORMAT.md, "Object"), so the delta need not fit into memory.
 // The same blocks give the same bytes.
 #pragma once
 
@@ -30,15 +30,15 @@ struct SliceEnd {
   std::optional<ClassTable> classes;  // for its class-split blocks; ignored if there are none
 };
 
-// All frames of one slice, made before the object is.
+// All frames of one slice, made before the object.
 struct SealedSlice {
   SliceDelta delta;  // offsets are in `bytes`; before and after are not known yet
   std::vector<std::byte> bytes;
 };
 
-// Lifecycle: for each slice, in ascending order, Add all its blocks and EndSlice, or AddSlice, or
-// AddSealed; then Finish, once. A slice whose blocks are all empty is left out. Holds the blocks of
-// one frame. Threads: one.
+// Lifecycle: for each slice, in ascending order, call Add for all its blocks and then EndSlice, or
+// AddSlice, or AddSealed; then call Finish once. A slice whose blocks are all empty is left out.
+// Holds the blocks of one frame. Threads: one.
 class ObjectWriter {
  public:
   explicit ObjectWriter(FrameSink sink) : sink_(std::move(sink)) {}
@@ -47,8 +47,8 @@ class ObjectWriter {
   ObjectWriter(const ObjectWriter&) = delete;
   ObjectWriter& operator=(const ObjectWriter&) = delete;
 
-  // Takes memory for so many bytes of frames and what goes before them, if frames are kept in memory:
-  // an object of megabytes that grows costs more in new pages than its frames do.
+  // Reserves memory for so many bytes of frames and for the header before them, if frames are kept
+  // in memory: an object of megabytes that grows costs more in new pages than its frames do.
   void Reserve(uint64_t frames_bytes);
   // What the frames of a slice take at most, about.
   static uint64_t EstimateBytes(std::span<const EncodedBlock> blocks);
@@ -56,15 +56,16 @@ class ObjectWriter {
   // Adds the next block of the slice, also if it is empty. Errors: of the sink.
   Status Add(EncodedBlock block);
   Status EndSlice(const SliceEnd& end);
-  // The same for a slice whose blocks, from block 0 on, are all in memory. Copies none.
+  // Like Add and EndSlice, for a slice whose blocks, from block 0 on, are all in memory. Copies
+  // none of them.
   Status AddSlice(const SliceEnd& end, std::span<const EncodedBlock> blocks);
-  // The same with what SealSlice made of its blocks; `end` names that slice, and its classes are not
-  // looked at.
+  // Like AddSlice, but takes the frames that SealSlice made of the blocks. `end` names that slice;
+  // the classes of `end` are ignored.
   Status AddSealed(const SliceEnd& end, const SealedSlice& sealed);
   // The frames that AddSlice writes; none if all blocks are empty.
   static SealedSlice SealSlice(RankSlice slice, std::span<const EncodedBlock> blocks,
                                const std::optional<ClassTable>& classes);
-  // Only states that the slice changes: its one frame holds an empty block, and nothing leads from
+  // Records only that the slice changes: its one frame holds an empty block, and nothing leads from
   // `before` to `after`.
   Status NameSlice(const SliceEnd& end);
   // Returns header and manifest, which come before the frames. `identity` is the manifest without
@@ -76,8 +77,8 @@ class ObjectWriter {
  private:
   static constexpr size_t kTryAtBlocks = 4096;
 
-  // Writes the frames of `blocks`, of the slice from block `first` on, that are final whatever
-  // blocks follow; all of them if the slice ends. Returns how many of the blocks it is done with.
+  // Writes frames of `blocks`, which are the slice's blocks from `first` on: only frames that are
+  // final whatever blocks follow, or all if the slice ends. Returns the number of blocks written.
   Result<size_t> WriteFrames(std::span<const EncodedBlock> blocks, uint32_t first, bool slice_ends);
   Status WriteFrame(std::span<const EncodedBlock> blocks, uint32_t first);
   Status CutPending(bool slice_ends);

@@ -24,13 +24,13 @@ std::filesystem::path RealPath(const std::string& checkpoint) {
   return failed ? std::filesystem::absolute(checkpoint, failed) : real;
 }
 
-// The checkpoint itself if it is a folder, else the folder that contains its file.
+// Returns the checkpoint itself if it is a folder, else the folder that contains its file.
 std::string FolderOf(const std::string& checkpoint) {
   return IsFolder(checkpoint) ? checkpoint : RealPath(checkpoint).parent_path().string();
 }
 
-// The path of the marker that is set, for programs that only read the checkpoint; nullopt when
-// there is none. Changes nothing.
+// Returns the path of the marker that is set, for programs that only read the checkpoint, or
+// nullopt if there is none. Changes nothing.
 Result<std::optional<std::string>> FindMarker(FileSystem& files,
                                               const std::string& checkpoint_folder) {
   const std::string redo_folder = RedoFolder(checkpoint_folder);
@@ -112,9 +112,9 @@ Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& folder) 
 }
 
 Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder) {
-  // Check first, so that no .weight_sync is created in a folder that is not a checkpoint or must
-  // not be changed.
-  // Not mapped: another program may cut the files until the lock is here.
+  // This check comes first, so that no .weight_sync is created in a folder that is not a checkpoint
+  // or must not be changed. The files are not mapped: another program may truncate them until this
+  // process holds the lock.
   DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint looked,
                        safetensors::Checkpoint::Open(folder, FileAccess::kUnmapped));
   DWS_RETURN_IF_ERROR(CheckNotLinked(looked));

@@ -1,5 +1,6 @@
-// Checks whether a checkpoint is of exactly one version, who keeps it, and who may write its files.
-// Commands for checkpoints call these before they read one, and so does the receiver that keeps one.
+// Checks that a checkpoint is of exactly one version, and says who keeps it and who may write its
+// files. Commands for checkpoints call these before they read one, and so does the receiver that
+// keeps one.
 //
 // Only the receiver that keeps a checkpoint changes it in place (slime_delta/apply.h). It first
 // stores what it will write in a redo record, which it removes when all is written. While the record
@@ -31,9 +32,10 @@ std::string RedoFolder(const std::string& checkpoint_folder);
 Status CheckSettled(const std::string& checkpoint);
 
 // Checks that all that was read of a checkpoint is of one version. For that, call CheckSettled
-// before you open the checkpoint, and this after the last read: a change during the reads either
-// has not finished yet, or has changed the files' times (MappedFile::Sync). ABORTED: a file was
-// changed; the message names it. FAILED_PRECONDITION: as CheckSettled.
+// before you open the checkpoint, and this after the last read: if the checkpoint changed during
+// the reads, either that change has not finished yet, or it has changed the files' times
+// (MappedFile::Sync). ABORTED: a file was changed; the message names it. FAILED_PRECONDITION: as
+// CheckSettled.
 Status CheckUnchanged(const safetensors::Checkpoint& opened);
 
 // The locks of a checkpoint that a receiver keeps.
@@ -43,23 +45,24 @@ struct KeptLocks {
 };
 
 // Locks out other receivers, to complete a change before the checkpoint can be opened. UNAVAILABLE:
-// a receiver runs, or another program changes the checkpoint; the message names it. Others: of
-// files.
+// a receiver runs, or another program changes the checkpoint; the message names it. Other errors
+// come from the file system.
 Result<KeptLocks> LockOutReceiver(FileSystem& files, const std::string& folder);
 
-// KeptLocks::work again, for a checkpoint that this process keeps. UNAVAILABLE: another program has
-// it; the message names it. Others: of files.
+// Takes KeptLocks::work again, for a checkpoint that this process keeps. UNAVAILABLE: another
+// program has it; the message names it. Other errors come from the file system.
 Result<std::unique_ptr<FileLock>> LockForWork(FileSystem& files, const std::string& folder);
 
-// A checkpoint that this process may change, as the receiver that keeps it.
+// A checkpoint that this process may change, because it is the receiver that keeps it.
 struct KeptCheckpoint {
   KeptLocks locks;
   safetensors::Checkpoint opened;  // as kWritable
 };
 
-// Opens a folder as the receiver that keeps it, from now on if none did. NOT_FOUND: no checkpoint
-// there. FAILED_PRECONDITION: its files are symbolic or hard links, and may belong to another
-// checkpoint too. UNAVAILABLE: another process has a lock. Others: of files.
+// Opens a folder as the receiver that keeps it. If no receiver kept it, this one does from now on.
+// NOT_FOUND: no checkpoint there. FAILED_PRECONDITION: its files are symbolic or hard links, and
+// may belong to another checkpoint too. UNAVAILABLE: another process has a lock. Other errors come
+// from the file system.
 Result<KeptCheckpoint> OpenKept(FileSystem& files, const std::string& folder);
 
 }  // namespace dws::checkpoint

@@ -7,7 +7,7 @@
 //    no other *.safetensors.
 // 2. With an index: the tensors of the files it names are exactly those of its weight_map, each in
 //    the file it names. Other files of the folder are ignored. The index is
-//    model.safetensors.index.json, or where neither that nor model.safetensors is there, the only
+//    model.safetensors.index.json, or, if neither that file nor model.safetensors exists, the only
 //    other *.safetensors.index.json.
 // 3. Without an index: all *.safetensors of the folder count, and no tensor may occur twice. If
 //    files are named like model-00002-of-00007, all of them must exist, from 1 to 7: the index of a
@@ -58,20 +58,20 @@ class Checkpoint {
  public:
   // `path`: a file or a folder. NOT_FOUND: nothing is there, the folder has no safetensors files,
   // or a file that the index names is missing. DATA_LOSS: damaged, or the folder breaks the rules
-  // above. RESOURCE_EXHAUSTED: more than limits.h allows. Others: as MappedFile.
+  // above. RESOURCE_EXHAUSTED: more than limits.h allows. Other errors as MappedFile.
   static Result<Checkpoint> Open(const std::string& path,
                                  FileAccess access = FileAccess::kReadOnly);
-  // The same for a folder that others may change meanwhile. The caller calls the folder's
-  // CheckUnchanged to find out.
-  // The headers are checked against `claims` before anything else is read.
+  // Like Open(path), for a folder that others may change meanwhile. The caller calls the folder's
+  // CheckUnchanged to notice that. The headers are checked against `claims` before anything else is
+  // read.
   static Result<Checkpoint> Open(HeldFolder& folder, FileAccess access,
                                  const ClaimLimits& claims = {});
 
   Checkpoint(Checkpoint&&) = default;
   Checkpoint& operator=(Checkpoint&&) = default;
 
-  const std::string& path() const { return path_; }                    // what it was opened from
-  const std::vector<CheckpointFile>& files() const { return files_; }  // by name
+  const std::string& path() const { return path_; }                          // as given to Open
+  const std::vector<CheckpointFile>& files() const { return files_; }        // by name
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }  // by name
   uint64_t tensor_bytes() const;                                             // sum of all tensors
 

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kIndexEnding = ".safetensors.index.json";
-constexpr std::string_view kConsolidated = "consolidated";  // the same weights by other names
+// Prefix of files that have the same weights by other names.
+constexpr std::string_view kConsolidated = "consolidated";
 constexpr std::string_view kOf = "-of-";
 constexpr std::string_view kWeightMap = "weight_map";
 constexpr std::string_view kMetadata = "metadata";

@@ -26,25 +26,26 @@ struct CheckpointIndex {
   std::map<std::string, std::string> weight_map;  // tensor to file
 };
 
-// DATA_LOSS: not such JSON, or a file name that leads out of the folder. RESOURCE_EXHAUSTED: more
-// tensors or longer names than limits.h allows. `what` names the index in messages. Others: of
-// `claims`.
+// DATA_LOSS: `text` is not the JSON of an index, or a file name leads out of the folder.
+// RESOURCE_EXHAUSTED: more tensors or longer names than limits.h allows. `what` names the index in
+// messages. Other errors come from `claims`.
 Result<CheckpointIndex> ParseIndex(std::string_view text, const std::string& what,
                                    const ClaimLimits& claims = {});
 
 // The text of an index; metadata is written as strings. INVALID_ARGUMENT: a text that is not UTF-8.
 Result<std::string> MakeIndex(const CheckpointIndex& index);
 
-// Which files of a folder hold its checkpoint: the rules are in checkpoint.h.
+// The files of a folder that hold its checkpoint. The rules are in checkpoint.h.
 struct WeightFiles {
   std::optional<std::string> index;  // the one that decides
   std::vector<std::string> shards;   // files ending in ".safetensors", without those left aside
 };
-// `listed`: the names in `folder`, sorted. DATA_LOSS: several indexes, and nothing says which counts.
+// `listed`: the names in `folder`, sorted. DATA_LOSS: there are several indexes, and no rule
+// chooses one.
 Result<WeightFiles> WeightFilesAmong(const std::vector<std::string>& listed,
                                      const std::string& folder);
 
-// Whether `name` ends in ".safetensors" and names a file in the folder itself.
+// Returns whether `name` ends in ".safetensors" and names a file in the folder itself.
 bool IsShardName(std::string_view name);
 
 // "model-00002-of-00007.safetensors" is 2 of 7; nullopt for other names.

@@ -1,6 +1,6 @@
-// Bounds for what the files of a checkpoint or a version claim, checked before anything large is read
-// or allocated. By default what limits.h allows; slime_delta/fit.h makes those of files that must
-// fit a checkpoint that is there.
+// Bounds for what the files of a checkpoint or a version claim, checked before anything large is
+// read or allocated. The default is what limits.h allows; slime_delta/fit.h makes tighter bounds
+// for files that must fit an existing checkpoint.
 #pragma once
 
 #include <cstdint>

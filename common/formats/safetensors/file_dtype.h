@@ -1,4 +1,4 @@
-// The element types of safetensors files. dws::DType has only those that DWS can encode.
+// The element types of safetensors files. dws::DType has only those types that DWS can encode.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ enum class FileDType : uint8_t {
 };
 inline constexpr uint32_t kFileDTypeCount = 22;
 
-// "BF16"; nullopt for a name the official library does not have.
+// Returns the type named `name`, for example "BF16"; nullopt: the official library has no such
+// name.
 std::optional<FileDType> FileDTypeNamed(std::string_view name);
 std::string_view NameOf(FileDType dtype);
 

@@ -50,10 +50,10 @@ struct Header {
 // it breaks the format; the message says where. RESOURCE_EXHAUSTED: more than limits.h allows.
 Result<Header> ParseHeader(ByteSpan file, const std::string& what);
 
-// The same in two steps, for a file of `file_bytes` that is not in memory.
+// Reads a header in two steps, for a file of `file_bytes` that is not in memory.
 //
-// The size of the header's JSON, from the first kHeaderLengthBytes of the file, or all of a smaller
-// one. RESOURCE_EXHAUSTED: above `header_bytes_max`.
+// Step 1 returns the size of the header's JSON, from the first kHeaderLengthBytes of the file, or
+// from all of a smaller file. RESOURCE_EXHAUSTED: above `header_bytes_max`.
 inline constexpr uint64_t kHeaderLengthBytes = 8;
 Result<uint64_t> HeaderLength(ByteSpan start, uint64_t file_bytes, uint64_t header_bytes_max,
                               const std::string& what);

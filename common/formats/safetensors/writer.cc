@@ -1,4 +1,4 @@
-// A file gets its name only when it is complete and on disk, so a reader never finds half of one.
+// A file gets its name only after it is complete and on disk, so a reader never finds half a file.
 #include "common/formats/safetensors/writer.h"
 
 #include <algorithm>

@@ -22,12 +22,12 @@ using TensorSource = std::function<Result<ByteSpan>(const HeaderTensor& tensor)>
 
 // Writes one file at `path` and replaces an existing one. `begin` and `end` of the tensors are
 // ignored. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as MakeHeader; INVALID_ARGUMENT also when the
-// source returns another number of bytes. Others: of the file system.
+// source returns another number of bytes. Other errors come from the file system.
 Status WriteTensorFile(FileSystem& files, const std::string& path, const Metadata& metadata,
                        std::vector<HeaderTensor> tensors, const TensorSource& source);
 
 // Splits tensors into the files of a checkpoint, at least one. Tensors are sorted by name, so that
-// those of a layer share a file where `shard_bytes_max` allows it. INVALID_ARGUMENT: a duplicate
+// the tensors of a layer share a file if `shard_bytes_max` allows it. INVALID_ARGUMENT: a duplicate
 // name, or a size that is not a whole number of bytes. RESOURCE_EXHAUSTED: too many files for
 // limits.h.
 Result<std::vector<std::vector<HeaderTensor>>> SplitShards(std::vector<HeaderTensor> tensors,

@@ -13,7 +13,8 @@ namespace dws::slime {
 namespace {
 
 constexpr uint64_t kShortRun = 4;  // bytes
-// The changed lines of a window are mostly not in the cache: each change asks for those that follow soon.
+// The changed lines of a window are usually not in the cache, so each change prefetches the lines
+// of the changes that follow soon.
 constexpr uint64_t kPrefetchBytes = 1024;
 
 void PrefetchAfter(MutableByteSpan window, uint64_t at) {

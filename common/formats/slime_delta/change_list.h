@@ -16,7 +16,8 @@ namespace dws::slime {
 // Lifecycle: Make, then Apply for each window in order. Threads: one at a time.
 class ChangeList {
  public:
-  // DATA_LOSS: the payload is malformed or reaches outside a tensor of `tensor_bytes`. Not for xor.
+  // DATA_LOSS: the payload is malformed or reaches outside a tensor of `tensor_bytes`. `encoding`
+  // must not be xor.
   static Result<ChangeList> Make(Encoding encoding, std::vector<std::byte> payload,
                                  uint64_t tensor_bytes);
 
@@ -37,11 +38,12 @@ class ChangeList {
   std::vector<std::byte> payload_;
   uint64_t window_begin_ = 0;
 
-  // Of runs. The reader refers to payload_, whose memory stays in place when this is moved.
+  // For the runs encoding. The reader refers to payload_, whose memory stays in place when this
+  // object is moved.
   RunsReader reader_;
-  RunsReader::Run run_;  // what is left of the current run
+  RunsReader::Run run_;  // the rest of the current run
 
-  // Of the sparse encodings.
+  // For the sparse encodings.
   size_t number_bytes_ = 0;
   uint64_t count_ = 0;
   uint64_t next_ = 0;  // change

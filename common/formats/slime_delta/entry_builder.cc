@@ -1,4 +1,5 @@
-// A piece is taken in windows that stay in the cache while they are compared, hashed and compressed.
+// A piece is processed in windows that stay in the cache while they are compared, hashed and
+// compressed.
 #include "common/formats/slime_delta/entry_builder.h"
 
 #include <algorithm>

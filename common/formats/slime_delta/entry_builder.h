@@ -25,14 +25,15 @@ class EntryBuilder {
     std::vector<std::byte> bytes;  // compressed
   };
 
-  // INVALID_ARGUMENT: the encoding cannot carry such a tensor, or is not written.
+  // INVALID_ARGUMENT: the encoding cannot carry such a tensor, or DWS does not write it.
   static Result<EntryBuilder> Create(Encoding encoding, ChecksumFormat checksum,
                                      uint64_t tensor_bytes);
 
   // The next bytes, before and after.
   void Add(ByteSpan before, ByteSpan after);
-  // nullopt: no byte has changed. With `unchanged_too` only for a tensor without bytes: the entry
-  // proves what it is applied to. INVALID_ARGUMENT: overwrite cannot count so many changes.
+  // Returns nullopt if no byte has changed. With `unchanged_too`, an unchanged tensor also gets an
+  // entry, which proves the bytes that the delta is applied to; then only a tensor without bytes
+  // gives nullopt. INVALID_ARGUMENT: overwrite cannot count so many changes.
   Result<std::optional<Entry>> Finish(bool unchanged_too = false);
 
  private:

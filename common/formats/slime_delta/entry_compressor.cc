@@ -1,5 +1,5 @@
-// In a buffer of its own and not in a vector of zstd's bound: that is as large as the payload, and would
-// be filled with zeros first.
+// Compresses into a buffer of its own, not into a vector sized by zstd's bound: that is as large as
+// the payload, and the vector would first be filled with zeros.
 #include "common/formats/slime_delta/entry_compressor.h"
 
 #include <utility>

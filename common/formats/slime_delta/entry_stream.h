@@ -15,7 +15,7 @@
 
 namespace dws::slime {
 
-// The bytes of an entry that is somewhere else.
+// A reader of an entry's bytes, wherever they are stored.
 struct EntrySource {
   uint64_t size_bytes = 0;
   // Fills `to` with its bytes from `offset` on.

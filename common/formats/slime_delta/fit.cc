@@ -15,8 +15,8 @@ using safetensors::HeaderTensor;
 
 constexpr uint64_t kMetadataBytes = uint64_t{1} << 20;  // of metadata that is not about tensors
 constexpr uint64_t kEscapedBytes = 6;                   // "\u0061"
-// Of a tensor, beside its names: the file and punctuation in an index; dtype, shape, offsets and
-// digest in a header.
+// Bytes that a tensor takes besides its names: in an index the file and punctuation; in a header
+// dtype, shape, offsets and digest.
 constexpr uint64_t kIndexEntryBytes = kEscapedBytes * 255 + 64;
 constexpr uint64_t kHeaderEntryBytes = 1024;
 

@@ -1,8 +1,8 @@
-// What a version folder may claim if it is a version of a checkpoint that is here. It is compared before
-// anything large is read: a delta of another model, or a folder made to exhaust memory, is refused by its
-// index or its headers. A full version may have other tensors than the checkpoint (local/replacement.h
-// compares them), so only its sizes and counts are limited: to twice as many tensors, and a few more for
-// a small checkpoint.
+// Limits what a version folder may claim if it is a version of a checkpoint that exists here. The
+// claims are compared before anything large is read: a delta of another model, or a folder made to
+// exhaust memory, is refused because of its index or its headers. A full version may have other
+// tensors than the checkpoint (local/replacement.h compares them), so only its sizes and counts are
+// limited: to twice as many tensors, and a few more for a small checkpoint.
 #pragma once
 
 #include "common/base/status.h"

@@ -1,4 +1,4 @@
-// Writes a version folder that is a full checkpoint: every reader's chain begins again with it.
+// Writes a version folder that is a full checkpoint. Every reader's chain begins again with it.
 //
 // 1. The tensors are divided into shards, and requested one by one in the order of writing.
 // 2. Each shard is written as model-NNNNN.tmp and synced.
@@ -30,7 +30,7 @@ struct FullVersionOptions {
   // Other files of the checkpoint, by name (config.json, the tokenizer). Readers treat the folder
   // as the complete checkpoint and remove files that are not in it.
   std::map<std::string, std::vector<std::byte>> side_files = {};
-  // As VersionWriteOptions.
+  // See VersionWriteOptions.
   std::function<Status()> may_publish = nullptr;
 };
 

@@ -40,22 +40,22 @@ Result<std::vector<std::byte>> EncodePayload(Encoding encoding, ByteSpan before,
 inline constexpr int kEntryLevel = 1;
 std::vector<std::byte> CompressEntry(ByteSpan payload, int level = kEntryLevel);
 
-// The size of the payload in an entry for a tensor of `tensor_bytes`; `start` is the beginning of the
-// entry, at least kFrameStartBytes or all of it. Errors as DecodeEntry.
+// Returns the size of the payload in an entry for a tensor of `tensor_bytes`. `start` is the
+// beginning of the entry: at least kFrameStartBytes, or all of it. Errors as DecodeEntry.
 inline constexpr size_t kFrameStartBytes = 18;  // zstd's longest frame header
 Result<uint64_t> PayloadBytes(Encoding encoding, ByteSpan start, uint64_t tensor_bytes);
 // The largest payload for a tensor of `tensor_bytes`, and the largest entry.
 uint64_t PayloadBytesMax(Encoding encoding, uint64_t tensor_bytes);
 uint64_t EntryBytesMax(Encoding encoding, uint64_t tensor_bytes);
 
-// The payload in `entry`, for a tensor of `tensor_bytes`. DATA_LOSS: not exactly one valid frame, a
-// frame that does not state its size, or a size that no payload of such a tensor has.
-// INVALID_ARGUMENT: the encoding does not support so large a tensor.
+// Returns the payload in `entry`, for a tensor of `tensor_bytes`. DATA_LOSS: the entry is not
+// exactly one valid frame, its frame does not state its size, or no payload of such a tensor has
+// that size. INVALID_ARGUMENT: the encoding does not support so large a tensor.
 Result<std::vector<std::byte>> DecodeEntry(Encoding encoding, ByteSpan entry,
                                            uint64_t tensor_bytes);
 
 // Applies `payload` to `tensor`. DATA_LOSS: the payload is malformed or reaches outside the tensor;
-// nothing has been written then.
+// then nothing was written.
 Status ApplyPayload(Encoding encoding, ByteSpan payload, MutableByteSpan tensor);
 
 }  // namespace dws::slime

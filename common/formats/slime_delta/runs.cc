@@ -19,7 +19,7 @@ size_t NextDifference(ByteSpan before, ByteSpan after, size_t at) {
 
 constexpr size_t kNumberBytesMax = 10;
 
-// Returns the end of what it has written.
+// Returns the end of the bytes it wrote.
 std::byte* StoreNumber(uint64_t number, std::byte* to) {
   for (; number >= 0x80; number >>= 7) *to++ = std::byte((number & 0x7F) | 0x80);
   *to++ = std::byte(number);

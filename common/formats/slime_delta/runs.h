@@ -22,11 +22,11 @@ struct ByteRun {
   uint64_t size_bytes = 0;
 };
 
-// So many equal bytes cost no more inside a run than the two numbers of another run.
+// So many equal bytes inside a run cost no more than the two numbers of another run.
 inline constexpr uint64_t kRunJoinBytes = 2;
 
-// Adds a changed byte, which is not before the last run's end less one, to runs that are in order. Runs
-// with at most kRunJoinBytes between them become one.
+// Adds a changed byte to runs that are in order. Its place is at or after the last byte of the last
+// run. Runs with at most kRunJoinBytes between them become one.
 inline void AddChange(uint64_t at, std::vector<ByteRun>& runs) {
   if (!runs.empty()) {
     ByteRun& last = runs.back();
@@ -45,8 +45,8 @@ bool Xor(ByteSpan a, ByteSpan b, MutableByteSpan to);
 // does.
 void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>& runs);
 
-// The runs of bytes that differ. Two runs with at most `join_bytes` equal bytes between them become
-// one. `before` and `after` have the same size.
+// Returns the runs of bytes that differ. Two runs with at most `join_bytes` equal bytes between
+// them become one. `before` and `after` have the same size.
 std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_bytes);
 
 // Makes a payload of encoding overwrite (payload.h) run by run. Lifecycle: Add any number of times, then Take
@@ -62,7 +62,7 @@ class OverwriteWriter {
   std::vector<std::byte> values_;
 };
 
-// The same for dws_runs.
+// Like OverwriteWriter, for dws_runs.
 class RunsWriter {
  public:
   // A run at `offset`, which is not before the end of the run before.

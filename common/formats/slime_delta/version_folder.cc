@@ -59,7 +59,7 @@ std::vector<uint64_t> VersionsAmong(const std::vector<std::string>& names) {
   return versions;
 }
 
-// Whether these files are a full checkpoint without an index.
+// Returns whether these files are a full checkpoint without an index.
 bool IsSingle(const std::vector<std::string>& listed) {
   const auto found = safetensors::WeightFilesAmong(listed, "");
   return found.ok() && !found->index.has_value() &&

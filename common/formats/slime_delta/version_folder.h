@@ -31,18 +31,18 @@ namespace dws::slime {
 // A tensor of a version.
 struct VersionEntry {
   std::string name;
-  // Of the tensor's new bytes: in a delta in the version's checksum format, in a full checkpoint
-  // xxh3-128.
+  // The digest of the tensor's new bytes: in a delta in the version's checksum format, in a full
+  // checkpoint xxh3-128.
   std::string digest;
 };
 
 // The versions with a folder in `folder`, published or not, ascending. Errors of the file system.
 Result<std::vector<uint64_t>> ListVersions(FileSystem& files, const std::string& folder);
 
-// The same for an open folder.
+// Like ListVersions(path), for an open folder.
 Result<std::vector<uint64_t>> ListVersions(const HeldFolder& folder);
 
-// The stamp of the file that publishes a version: its index, or model.safetensors of a full
+// Returns the stamp of the file that publishes a version: its index, or model.safetensors of a full
 // checkpoint without one; nullopt: there is no such file.
 Result<std::optional<FileStamp>> StampOfVersion(const HeldFolder& versions, uint64_t version);
 
@@ -72,8 +72,8 @@ class VersionFolder {
   const VersionIndex& index() const { return index_; }
   // By name; of a delta the changed tensors.
   const std::vector<VersionEntry>& entries() const { return entries_; }
-  // The bytes of one of entries(): for a delta its compressed payload (payload.h), else the tensor.
-  // It refers to this object.
+  // Returns the bytes of one of entries(): for a delta its compressed payload (payload.h),
+  // otherwise the tensor. The source refers to this object.
   EntrySource SourceOf(const VersionEntry& entry) const;
   // The shards; for a full checkpoint these are the weights. Null for a delta without changes.
   const safetensors::Checkpoint* checkpoint() const {
@@ -84,7 +84,7 @@ class VersionFolder {
   const std::string& identity() const { return identity_; }
   // The stamp of the file that publishes it, as StampOfVersion.
   const FileStamp& index_stamp() const;
-  // Whether the version changes any tensor.
+  // Returns whether the version changes any tensor.
   bool changes() const { return checkpoint_.has_value(); }
 
  private:

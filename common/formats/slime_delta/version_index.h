@@ -7,9 +7,9 @@
 //
 // An index without delta_encoding is a full checkpoint: the chain begins again with it.
 //
-// Some writers give versions names that are no numbers, as ModelExpress's unique ids. Then the
-// number of the folder says the order, and a delta must name the version of the number before as
-// its base.
+// Some writers give versions names that are not numbers, for example ModelExpress's unique ids.
+// Then the folder's number gives the order, and a delta must name the version with the number
+// before as its base.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +55,10 @@ std::optional<uint64_t> ParseVersionText(std::string_view text);  // only digits
 std::string VersionFolderName(uint64_t version);                  // "weight_v000002"
 std::optional<uint64_t> ParseVersionFolderName(std::string_view name);
 
-// DATA_LOSS: not such an index, a version that differs from the folder's, a delta whose base is not
-// the version before, or an incomplete description. UNIMPLEMENTED: an unknown encoding, compression
-// or checksum. Others: of `claims`. `what` names the index in messages.
+// DATA_LOSS: `text` is not such an index, its version differs from the folder's, it is a delta
+// whose base is not the version before, or its description is incomplete. UNIMPLEMENTED: an unknown
+// encoding, compression or checksum. Other errors come from `claims`. `what` names the index in
+// messages.
 Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_version,
                                        const std::string& what,
                                        const safetensors::ClaimLimits& claims = {});
@@ -69,8 +70,8 @@ enum class ChainStep : uint8_t {
   kApply,    // a delta of the local version
   kReset,    // a full checkpoint
 };
-// What to do with a version. FAILED_PRECONDITION: a delta whose base is not the local version; the
-// message says which version is needed.
+// Returns what to do with a version. FAILED_PRECONDITION: it is a delta whose base is not the local
+// version; the message says which version is needed.
 Result<ChainStep> NextStep(uint64_t local_version, const VersionIndex& index);
 
 }  // namespace dws::slime

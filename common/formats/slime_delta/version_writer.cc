@@ -22,7 +22,7 @@ Status CheckNumber(uint64_t version) {
                               limits::kSlimeVersionMax);
 }
 
-// Makes the folder, and removes the files that an earlier writer has left in it: they must not be
+// Makes the folder and removes the files that an earlier writer left in it: they must not be
 // published with the new ones.
 Status MakeClean(FileSystem& files, const std::string& path) {
   DWS_RETURN_IF_ERROR(files.MakeFolders(path));

@@ -39,7 +39,8 @@ struct VersionWriteOptions {
   // Unchanged tensors get entries, too: their digests prove what readers apply the version to.
   bool unchanged_too = false;
   std::map<std::string, std::string> extra;  // more metadata of the index
-  // Called last, before the version is published; its error ends the writing. May be empty.
+  // Called last, just before the version is published. If it returns an error, the version is not
+  // published. May be empty.
   std::function<Status()> may_publish = nullptr;
   // Write under the final name from the start, for a folder without readers: only the index shows
   // that the version is complete.
@@ -82,7 +83,7 @@ class VersionWriter {
   // Adds a tensor; an unchanged one is left out, unless `unchanged_too`. INVALID_ARGUMENT: as EntryBuilder::Finish, and a name
   // that was added before.
   Status Add(const std::string& name, EntryBuilder builder);
-  // The same for a tensor that is in memory. INVALID_ARGUMENT also: the sizes differ.
+  // Like the other Add, for a tensor that is in memory. INVALID_ARGUMENT also if the sizes differ.
   Status Add(const std::string& name, ByteSpan before, ByteSpan after);
 
   // For a version of encoding dws_runs: adds a tensor by the payload of its runs, and the digest of its

@@ -55,9 +55,10 @@ class CudaStream {
 
   bool is_open() const { return device_ != nullptr; }
 
-  // Each queues work behind all earlier work of this stream and returns at once. INTERNAL names the
-  // driver's error; after one failure a device fails until this process restarts. Host memory
-  // should be page-locked (else the copy is slow), and must not be touched until the work is done.
+  // Each method queues work behind all earlier work of this stream and returns at once. INTERNAL:
+  // the driver's error, which the message names; after one failure a device fails until this
+  // process restarts. Host memory should be page-locked (otherwise the copy is slow), and must not
+  // be touched until the work is done.
   Status CopyToDevice(uint64_t target, ByteSpan source) const;
   Status CopyToHost(MutableByteSpan target, uint64_t source) const;
   Status CopyOnDevice(uint64_t target, uint64_t source, uint64_t size_bytes) const;
@@ -68,7 +69,7 @@ class CudaStream {
   Status Launch(Kernel kernel, const Args& args, uint64_t items) const {
     return LaunchKernel(kernel, &args, items);
   }
-  // Waits until all work is done. Returns errors of any of it.
+  // Waits until all work is done. Returns an error if any of it failed.
   Status Synchronize() const;
 
  private:
@@ -106,8 +107,8 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   Result<CudaStream> CreateStream() const;
   Result<uint64_t> FreeBytes() const;
 
-  // Makes the device's context the calling thread's. Call it before calls to driver() that need
-  // one.
+  // Makes the device's context the calling thread's context. Call it before calls to driver() that
+  // need one.
   Status Enter() const;
 
  private:
@@ -118,7 +119,7 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
 
   CudaDriverPtr driver_;
   int ordinal_ = 0;
-  int device_ = 0;  // the driver's number for it
+  int device_ = 0;  // the driver's number of the device
   std::string uuid_;
   std::string name_;
   uint32_t multiprocessors_ = 0;

@@ -33,8 +33,9 @@ Status LoadSymbols(void* library, DriverApi& api) {
   return OkStatus();
 }
 
-// After one of these, a context answers every call with an error; or this process has lost the
-// driver or its MPS server, and only a restart connects it again.
+// Returns whether this process can no longer use the device. After one of these results a context
+// answers every call with an error, or this process has lost the driver or its MPS server; only a
+// restart connects it again.
 bool LosesDevice(DriverResult result) {
   switch (result) {
     case DriverResult::kDeinitialized:

@@ -1,4 +1,4 @@
-// The CUDA driver, loaded at run time: no part of DWS links libcuda, so every program starts on
+// The CUDA driver, loaded at run time. No part of DWS links libcuda, so every program starts on
 // machines without it.
 #pragma once
 
@@ -32,8 +32,8 @@ class CudaDriver {
   // OK, or INTERNAL: "<what>: CUDA_ERROR_... (its text)". Out of memory is RESOURCE_EXHAUSTED.
   Status Check(DriverResult result, const char* what) const;
 
-  // OK, or INTERNAL with the first error after which this process can no longer use a device (CUDA
-  // programming guide: "sticky" errors): only a new process can.
+  // Returns OK, or INTERNAL with the first error after which this process can no longer use a
+  // device (a "sticky" error in the CUDA programming guide). Only a new process can use it again.
   Status lost() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace dws::cuda {
 namespace {
 
-// As many as one multiprocessor, with 2,048 threads, runs at a time: more would only wait.
+// One multiprocessor with 2,048 threads runs so many blocks at a time: more would only wait.
 constexpr uint32_t kBlocksPerMultiprocessor = 2048 / kBlockThreads;
 
 }  // namespace
@@ -77,7 +77,7 @@ Status CudaStream::LaunchKernel(Kernel kernel, const void* args, uint64_t items)
   const auto blocks = static_cast<unsigned>(
       std::min<uint64_t>(CeilDiv(items, kWarpsPerBlock),
                          uint64_t{device_->multiprocessors_} * kBlocksPerMultiprocessor));
-  // The driver copies the struct before it returns and does not write to it.
+  // The driver copies the struct before it returns. It does not write to it.
   void* parameters[] = {const_cast<void*>(args)};
   return Annotate(
       driver.Check(driver.api().launch_kernel(device_->kernels_[number], blocks, 1, 1,

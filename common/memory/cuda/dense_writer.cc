@@ -12,10 +12,10 @@
 namespace dws::cuda {
 namespace {
 
-// The list of a piece of bytes, the smallest elements.
+// The size of the list of a piece if its elements are bytes, the smallest elements.
 constexpr uint64_t kListBytes = 16 * sizeof(CommitBlock);
 
-// Where element `e` of the place is, in elements.
+// Returns the position of element `e` of the place, in elements.
 uint64_t Offset(const Place& place, uint64_t e) {
   return e / place.run_elements * place.stride_elements + e % place.run_elements;
 }
@@ -53,7 +53,7 @@ Status DenseWriter::TakeLane(Lane& lane) {
     --lanes_;
     returned_.NotifyOne();
     if (lanes_ == 0 || !absl::IsResourceExhausted(made.status())) return made.status();
-    lanes_max_ = lanes_;  // these have to do
+    lanes_max_ = lanes_;  // the lanes that exist must be enough
   }
   return TakeLane(lane);
 }

@@ -1,5 +1,5 @@
 // Writes whole elements to places on one device, from many threads: the first version of an engine
-// that computes nothing yet. Deltas are staged instead (staging_run.h).
+// that does not compute yet. Deltas are staged instead (staging_run.h).
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct DenseRange {
 };
 
 // Each thread copies to page-locked memory of its own, so that copies of the host and of the device
-// overlap. Lifecycle: as DeviceWeights; takes memory with the first write, and keeps it. Threads:
-// safe from any, for different elements.
+// overlap. Lifecycle: like DeviceWeights; it allocates memory at the first write and keeps it.
+// Threads: safe from any, for different elements.
 class DenseWriter {
  public:
   // `places`: the address of the device's Place[].
@@ -36,12 +36,12 @@ class DenseWriter {
   Status Write(const DenseRange& range, ByteSpan bytes);
 
  private:
-  // The most that one copy takes: whole blocks of any element.
+  // The largest size of one copy: whole blocks of any element type.
   static constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
   static constexpr size_t kLanesMax = 16;
   struct Lane {
     CudaStream stream;
-    CudaBuffer host;  // a piece, then its list
+    CudaBuffer host;  // holds a piece, then its list
     CudaBuffer twin;  // on the device
   };
   Result<Lane> MakeLane() const;

@@ -14,7 +14,7 @@ namespace {
 
 // Bytes of live memory that one piece of a digest reads: less than half a millisecond on an A100.
 constexpr uint64_t kDigestBytesMax = uint64_t{512} << 20;
-// Blocks of a piece; their DigestBlocks fit a lane.
+// The largest number of blocks of a piece; their DigestBlocks fit a lane.
 constexpr size_t kDigestBlocksMax = 65'536;
 static_assert(kDigestBlocksMax * sizeof(DigestBlock) <= WorkLane::kBytesMax);
 // Bytes of one piece of a read: whole blocks of any element, which fit a lane.
@@ -58,7 +58,7 @@ Status DeviceWeights::Rest(const WorkLane& lane) const {
   const auto until = began + busy * 100 / duty_.percent;
   MutexLock lock(rest_mutex_);
   for (auto now = began; now < until; now = std::chrono::steady_clock::now()) {
-    rested_.WaitFor(rest_mutex_, until - now);  // nothing notifies it
+    rested_.WaitFor(rest_mutex_, until - now);  // nothing notifies it: this is a plain rest
   }
   return OkStatus();
 }
@@ -105,7 +105,7 @@ Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestB
 
 Status DeviceWeights::Read(const GatherBlock& from, MutableByteSpan out) {
   Status status = BeginRead(from, out);
-  status.Update(Synchronize());  // after a failure too: nothing is written to `out` any more
+  status.Update(Synchronize());  // also after a failure, so that nothing is written to `out` later
   return status;
 }
 

@@ -19,7 +19,8 @@
 
 namespace dws::cuda {
 
-// How much of a device background work (staging, verification) may use: an engine computes on it.
+// The share of a device's time that background work (staging, verification) may use while an engine
+// computes on the device.
 struct DutyCycle {
   // The share of the time; below 100 the work rests between its pieces.
   uint32_t percent = 100;
@@ -52,13 +53,13 @@ class DeviceWeights {
   // begins a block. `from.target` and `from.elements` are not used. Background work.
   Status Read(const GatherBlock& from, MutableByteSpan out);
 
-  // Zeroed memory for the results of one piece of work, valid until the next call. At first there
-  // is enough for one result for each place, at least kResultBytesMin; a call that needs more
+  // Returns zeroed memory for the results of one piece of work, valid until the next call. At first
+  // there is enough for one result for each place, at least kResultBytesMin; a call that needs more
   // allocates it.
   Result<uint64_t> Results(uint64_t size_bytes);
 
   // Begins to write what is staged at absolute addresses (an arena of 0) to live memory:
-  // `block_count` CommitBlocks at `blocks`, on the device. Synchronize waits for the end.
+  // `block_count` CommitBlocks at `blocks`, on the device. Call Synchronize to wait for the end.
   Status BeginCommit(uint64_t blocks, uint32_t block_count);
   // For how long the host has copied input for this device to page-locked memory so far, and started
   // its copies to the device. Threads: safe from any.
@@ -72,7 +73,8 @@ class DeviceWeights {
 
   // The next lane in turn, after its Begin.
   Result<WorkLane*> NextLane();
-  // Call it after starting a piece of background work on `lane`: rests if the duty cycle wants it.
+  // Call it after you start a piece of background work on `lane`: it rests if the duty cycle
+  // requires it.
   Status Rest(const WorkLane& lane) const;
 
   static constexpr uint64_t kResultBytesMin = uint64_t{1} << 20;

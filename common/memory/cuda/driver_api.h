@@ -2,8 +2,8 @@
 // calls the driver is compiled and tested in every build, with or without a CUDA toolkit. A build
 // with --config=cuda compares these declarations with <cuda.h> (tests/common/memory/cuda).
 //
-// Names are the driver's, in our spelling; the driver's manual says what a function does. Addresses
-// of device memory are numbers (CUdeviceptr), handles of the driver are void*.
+// Names are those of the driver in our spelling; the driver's manual describes the functions.
+// Addresses of device memory are numbers (CUdeviceptr), handles of the driver are void*.
 #pragma once
 
 #include <cstddef>

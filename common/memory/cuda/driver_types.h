@@ -1,5 +1,5 @@
-// Our declarations of those types and constants of the CUDA driver's interface that DWS uses
-// (driver_api.h says why). Values and layouts are the driver's, names are ours.
+// Our declarations of the types and constants of the CUDA driver's interface that DWS uses
+// (driver_api.h says why). Values and layouts are those of the driver, names are ours.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // In a build with --config=cuda.
 #include "common/memory/cuda/kernel_image.h"
 
-// Where the assembler puts the fat binary (BUILD.bazel).
+// The symbols of the fat binary that the assembler embeds (BUILD.bazel).
 extern "C" {
 extern const std::byte dws_kernel_image_begin[];
 extern const std::byte dws_kernel_image_end[];

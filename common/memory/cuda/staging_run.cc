@@ -9,19 +9,21 @@
 namespace dws::cuda {
 namespace {
 
-// The most that a piece reads and writes on the device: about 500 microseconds on an A100.
+// A piece reads and writes at most so many bytes on the device: about 500 microseconds on an A100.
 constexpr uint64_t kTouchedBytesMax = uint64_t{256} << 20;
 // Few enough that the device begins early, while later pieces are written.
 constexpr size_t kPieceBlocksMax = 16'384;
 constexpr uint64_t kSectorBytes = 32;
-// The arena's buffers double in size from the first to the second of these, or are as large as the
-// measured items need, up to the third: to allocate one takes longer than to fill it.
+// The arena's buffers double in size from the first to the second of these, or have the size that
+// the measured items need, up to the third: allocating a buffer takes longer than filling it.
 constexpr uint64_t kArenaBytesMin = uint64_t{64} << 10;
 constexpr uint64_t kArenaBytesMax = uint64_t{64} << 20;
 constexpr uint64_t kArenaBytesAtOnce = uint64_t{256} << 20;
-// Must stay free on the device beside what is staged: its engine may need more memory.
+// So many bytes must stay free on the device besides the staged ones: its engine may need more
+// memory.
 constexpr uint64_t kSpareBytes = uint64_t{512} << 20;
-// Items that a worker measures or writes in one turn, and those that are measured at once.
+// Number of items that a worker measures or writes in one turn, and number of items that are
+// measured at once.
 constexpr size_t kItemsPerTurn = 256;
 constexpr size_t kMeasuredMax = 65'536;
 
@@ -46,7 +48,7 @@ uint64_t TouchedBytes(const StageItem& item) {
   return item.payload.size() + live + RoomOf(block);
 }
 
-// What an item takes of a lane beside its payload.
+// The bytes that an item takes of a lane besides its payload.
 constexpr uint64_t kListedInLane =
     sizeof(StageBlock) + sizeof(CommitBlock) + sizeof(KernelClassTable);
 

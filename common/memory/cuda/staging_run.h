@@ -28,9 +28,9 @@ struct StageItem {
 // Staged entries on the device, ready to commit. Moved, never copied; keeps its device open.
 class StagedBlocks {
  public:
-  // Lists on the device the blocks of those groups whose element of `kept` is not 0. Call it once.
+  // Lists on the device the blocks of the groups whose element of `kept` is not 0. Call it once.
   Status Seal(DeviceWeights& weights, std::span<const uint8_t> kept);
-  // Begins to write them. Allocates nothing.
+  // Begins to write the listed blocks. Allocates nothing.
   Status BeginCommit(DeviceWeights& weights) const {
     return weights.BeginCommit(list_.address(), count_);
   }
@@ -50,7 +50,7 @@ class StagedBlocks {
 class StagingRun {
  public:
   enum class Mode : uint8_t {
-    kKeep,     // keeps entries as long as they fit the budget; then as kPredict
+    kKeep,     // keeps entries as long as they fit the budget; after that like kPredict
     kPredict,  // keeps nothing, only predicts digests
     kApply,    // writes entries to live memory at once: its owner is paused
   };
@@ -80,13 +80,13 @@ class StagingRun {
 
  private:
   Status Start();
-  // What one item takes.
+  // The sizes of one item.
   struct ItemSizes {
     uint32_t payload = 0;  // in a lane, padded
     uint32_t touched = 0;  // an estimate of the device memory that staging it reads and writes
     uint32_t staged = 0;
   };
-  // Where an item lies.
+  // The place of an item.
   struct LaidItem {
     uint64_t payload = 0;  // in the piece's payloads
     uint64_t staged = 0;
@@ -103,7 +103,7 @@ class StagingRun {
   };
   // Fills sizes_ and staged_bytes_left_.
   void Measure(std::span<const StageItem> items, ThreadPool& pool);
-  // How many items fit one piece, at least one.
+  // Returns how many items fit one piece, at least one.
   size_t PieceOf(std::span<const ItemSizes> sizes) const;
   Status AddPiece(std::span<const StageItem> items, std::span<const ItemSizes> sizes,
                   ThreadPool& pool);
@@ -122,7 +122,7 @@ class StagingRun {
   StagedBlocks staged_;
   uint64_t arena_used_ = 0;         // of the last buffer
   std::vector<ItemSizes> sizes_;    // of the items that were measured last
-  uint64_t staged_bytes_left_ = 0;  // that the rest of these will need
+  uint64_t staged_bytes_left_ = 0;  // that the rest of these items will need
 };
 
 }  // namespace dws::cuda

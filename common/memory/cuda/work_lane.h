@@ -27,7 +27,7 @@ class WorkLane {
   // Waits until the device has done the lane's earlier work, then empties the lane.
   Status Begin();
 
-  // How much of a lane a room of `size_bytes` takes.
+  // Returns how many bytes of a lane a room of `size_bytes` takes.
   static constexpr uint64_t kAlignment = 16;
   static constexpr uint64_t Padded(uint64_t size_bytes) {
     return CeilDiv(size_bytes, kAlignment) * kAlignment;

@@ -1,8 +1,8 @@
 // Host memory shared with a trainer or an engine: a mapped memfd, received over the handle socket.
 //
-// It is sealed against shrinking: else its owner could truncate it and kill us with SIGBUS. It is
-// sealed against growing, so that its size is fixed. It has no name under /dev/shm: only processes
-// with a descriptor can access the memory.
+// It is sealed against shrinking: otherwise its owner could truncate it and kill us with SIGBUS. It
+// is sealed against growing, so that its size is fixed. It has no name under /dev/shm: only
+// processes with a descriptor can access the memory.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,7 @@ inline Digest MixWord(uint64_t index, uint64_t word) {
   return {.lane0 = internal::MixLane(0, index, word), .lane1 = internal::MixLane(1, index, word)};
 }
 
-// The digest of `bytes` (one block, or consecutive full blocks) whose first word has number
+// Returns the digest of `bytes` (one block, or consecutive full blocks) whose first word has number
 // `first_word`; a tail shorter than a word is padded with zeros.
 Digest DigestBytes(ByteSpan bytes, uint64_t first_word);
 
@@ -75,8 +75,8 @@ struct ChangedWords {
   size_t count = 0;
 };
 
-// By how much the digest of a block whose first word has number `first_word` changes: after minus
-// before.
+// Returns by how much the digest of a block whose first word has number `first_word` changes: after
+// minus before.
 Digest DigestDifference(const ChangedWords& changed, uint64_t first_word);
 
 }  // namespace dws

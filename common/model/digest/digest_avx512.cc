@@ -84,7 +84,7 @@ DWS_TARGET_AVX512 Digest MixChangesAvx512(const ChangedWords& changed, uint64_t 
     const __m512i old1 = Finish(_mm512_add_epi64(_mm512_mullo_epi64(before, a1), index1), m);
     const __m512i new0 = Finish(_mm512_add_epi64(_mm512_mullo_epi64(after, a0), index0), m);
     const __m512i new1 = Finish(_mm512_add_epi64(_mm512_mullo_epi64(after, a1), index1), m);
-    // In lanes past the end before and after are equal, so they add nothing.
+    // In lanes past the end, before and after are equal, so they add nothing.
     sum0 = _mm512_add_epi64(sum0, _mm512_sub_epi64(new0, old0));
     sum1 = _mm512_add_epi64(sum1, _mm512_sub_epi64(new1, old1));
   }

@@ -1,5 +1,6 @@
-// From a quotient to a code (RECIPES.md, "Codes"), for any number of lanes: `Lanes` is OneLane or a
-// vector's struct with the same members. Lanes hold no NaN here; EncodeAny takes every value.
+// Converts a quotient to a code (RECIPES.md, "Codes"), for any number of lanes: `Lanes` is OneLane
+// or a vector's struct with the same members. Lanes must not hold a NaN here; EncodeAny accepts
+// every value.
 //
 // A kernel's file defines DWS_QUANTISE_CODE with the attributes of its instruction set before it
 // includes this header. So each file has its own copy of these functions: if the linker shared one,
@@ -38,8 +39,8 @@ struct E2m1 {
   static constexpr uint32_t kSign = 0x8;
 };
 
-// The code of a magnitude: clamped to the largest, rounded to the nearest code, a tie to the even
-// one.
+// Returns the code of a magnitude: clamped to the largest, rounded to the nearest code, a tie to
+// the even one.
 template <typename Lanes, typename Format>
 DWS_QUANTISE_CODE typename Lanes::Words EncodeMagnitude(typename Lanes::Words magnitude) {
   using Words = typename Lanes::Words;
@@ -87,7 +88,7 @@ DWS_QUANTISE_CODE typename Lanes::Words Encode(typename Lanes::Floats quotient) 
   }
 }
 
-// Rounds to the nearest BF16, a tie to the even one. Not of a NaN.
+// Rounds to the nearest BF16, a tie to the even one. `value` must not be a NaN.
 template <typename Lanes>
 DWS_QUANTISE_CODE typename Lanes::Floats RoundToBf16(typename Lanes::Floats value) {
   using Words = typename Lanes::Words;

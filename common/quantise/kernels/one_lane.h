@@ -69,9 +69,9 @@ struct OneLane {
   static DWS_LANE Words Right(Words a) {
     return a >> kBits;
   }
-  // All ones where the highest bit is set, else 0.
+  // All ones if the highest bit is set, else 0.
   static DWS_LANE Words SignMask(Words a) { return 0 - (a >> 31); }
-  // Of numbers below 2^31.
+  // For numbers below 2^31.
   static DWS_LANE Words Least(Words a, Words b) { return a < b ? a : b; }
   static DWS_LANE Words SelectLess(Words a, Words b, Words yes, Words no) {
     return a < b ? yes : no;

@@ -15,7 +15,7 @@ enum class Rule : uint8_t {
   kCompressedRow,    // E4M3, one BF16 scale a row
   kCompressedWhole,  // E4M3, one BF16 scale a matrix
   kMxFloor,          // E4M3, E8M0 scales rounded down
-  kMxEven,         // E4M3, E8M0 scales rounded up from 1.9375, where the codes' largest binade ends
+  kMxEven,         // E4M3, E8M0 scales rounded up from 1.9375, the end of the codes' largest binade
   kMxCompressed,   // E4M3, E8M0 scales rounded up from 1.75, as compressed-tensors
   kMxRceil,        // E4M3, E8M0 scales rounded up
   kInt4Amax7,      // INT4, amax / 7
@@ -24,7 +24,7 @@ enum class Rule : uint8_t {
   kNvfp4Compressed,  // E2M1, as compressed-tensors
 };
 
-// What codes are: one byte each (kE4m3), or two codes a byte, the first one in the low half.
+// The format of codes: one byte each (kE4m3), or two codes a byte, the first one in the low half.
 enum class Codes : uint8_t { kE4m3, kInt4, kE2m1 };
 
 // How an element becomes a quotient.
@@ -71,7 +71,8 @@ constexpr Codes CodesOf(Rule rule) {
   }
 }
 
-// What tiles are: squares, runs of elements of a row, or single elements of a matrix with one scale.
+// The shape of tiles: squares, runs of elements of a row, or single elements of a matrix with one
+// scale.
 enum class Tiles : uint8_t { kSquares, kRuns, kElements };
 
 constexpr Tiles TilesOf(Rule rule) {
@@ -88,7 +89,7 @@ constexpr Tiles TilesOf(Rule rule) {
   }
 }
 
-// Whether codes depend on the amax of the matrix.
+// Returns whether codes depend on the amax of the matrix.
 constexpr bool HasTensorScale(Rule rule) {
   switch (rule) {
     case Rule::kVllmTensor:

@@ -20,11 +20,11 @@ struct TensorScale {
   uint32_t stored = 0;
 };
 
-// A float with the bits of a BF16, NaN as the canonical one.
+// A float with the bits of a BF16; every NaN becomes the canonical NaN.
 DWS_QUANTISE_CODE float FromAmax(uint32_t amax) {
   return OneLane::FromBits(amax > kInfinityBits >> 16 ? kNanBits : amax << 16);
 }
-// The larger one; a NaN stays one.
+// Returns the larger one; a NaN stays a NaN.
 DWS_QUANTISE_CODE float AtLeast(float value, float least) { return value < least ? least : value; }
 DWS_QUANTISE_CODE float AtMost(float value, float most) { return value > most ? most : value; }
 
@@ -71,7 +71,7 @@ DWS_QUANTISE_CODE float PowerOfTwoAbove(float scale) {
   return OneLane::FromBits((exponent < 1 ? 1 : exponent > 254 ? 254 : exponent) << 23);
 }
 
-// Of a matrix with this amax (BF16 bits without the sign).
+// The scale of a matrix with this amax (BF16 bits without the sign).
 template <Rule kRule>
 DWS_QUANTISE_CODE TensorScale MakeTensorScale(uint32_t amax_bits) {
   const float amax = FromAmax(amax_bits);
@@ -94,7 +94,7 @@ DWS_QUANTISE_CODE TensorScale MakeTensorScale(uint32_t amax_bits) {
   }
 }
 
-// Of a tile with this amax, in a matrix with this scale (where the rule has one).
+// The scale of a tile with this amax, in a matrix with this scale (if the rule has one).
 template <Rule kRule>
 DWS_QUANTISE_CODE Scale MakeScale(uint32_t amax_bits, const TensorScale& tensor) {
   const float amax = FromAmax(amax_bits);

@@ -11,7 +11,7 @@
 
 namespace dws::quantise::kernels {
 
-// Tiles of one tensor, or of one slice of it. Memory at any alignment.
+// Tiles of one tensor, or of one slice of it. The memory may have any alignment.
 struct TileJob {
   const std::byte* source = nullptr;  // BF16, row-major
   uint64_t rows = 0;                  // of one matrix
@@ -38,8 +38,8 @@ struct ElementJob {
 void QuantiseTiles(InstructionSet set, Rule rule, const TileJob& job);
 void QuantiseElements(InstructionSet set, Rule rule, const ElementJob& job);
 
-// What a tile with this amax has, in a matrix with that one: the bits of its stored scale, and of what
-// its elements are multiplied with or divided by.
+// The scale of a tile with its own amax and that of its matrix: the bits of the stored scale, and
+// of the operand by which its elements are multiplied or divided.
 struct TileScale {
   uint32_t stored = 0;
   uint32_t operand = 0;

@@ -23,7 +23,7 @@ DWS_QUANTISE_CODE typename Lanes::Floats Quotient(typename Lanes::Floats value,
   }
 }
 
-// One element, whatever it and the operand are: the definition.
+// Encodes one element with any operand. This is the definition of a code.
 template <Rule kRule>
 DWS_QUANTISE_CODE uint32_t EncodeElement(const std::byte* element, float operand) {
   constexpr Step kStep = StepOf(kRule);

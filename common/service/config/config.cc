@@ -118,8 +118,8 @@ void Config::ReadEnvironmentLayer(const std::vector<std::string>& environment) {
     const std::string value = variable.substr(std::min(end + 1, variable.size()));
     const auto known = names.find(key);
     if (known == names.end()) {
-      // Not a mistake: orchestrators derive variables from names of services (DWS_SENDER_PORT), and
-      // several programs may share one environment.
+      // This is not a mistake: orchestrators derive variables from names of services
+      // (DWS_SENDER_PORT), and several programs may share one environment.
       std::vector<std::string> candidates;
       for (const auto& [candidate, name] : names) candidates.push_back(candidate);
       const auto closest = ClosestName(key, candidates);

@@ -21,8 +21,8 @@ class Option;
 
 namespace dws {
 
-// The loaded configuration. Lifecycle: the app, and the variables its options are bound to, outlive
-// it. Threads: one.
+// The loaded configuration. Lifecycle: the app, and the variables to which its options are bound,
+// must outlive it. Threads: one.
 class Config {
  public:
   struct Sources {
@@ -53,7 +53,7 @@ class Config {
 
   // Every option with its value and its source, as a TOML file that can be loaded.
   std::string EffectiveText() const;
-  // The names of the options whose values differ between two configurations of one program.
+  // Returns the names of the options whose values differ between two configurations of one program.
   std::vector<std::string> DifferentFrom(const Config& other) const;
 
  private:

@@ -42,7 +42,7 @@ std::string_view TypeName(const toml::node& node) {
   return "a value";
 }
 
-// The value as a flag would write it; nullopt for a type that no flag takes.
+// Returns the value as a flag would write it, or nullopt for a type that no flag takes.
 std::optional<std::pair<ConfigEntry::Kind, std::string>> Scalar(const toml::node& node) {
   if (const auto* text = node.as_string()) return {{ConfigEntry::Kind::kText, text->get()}};
   if (const auto* integer = node.as_integer()) {
@@ -146,8 +146,8 @@ bool IsTableHead(const std::string& line) {
   return first != std::string::npos && line[first] == '[';
 }
 
-// Whether the text after the bracket or brackets can begin a name, or closes them. Checked here
-// because the library asserts it instead of reporting an error.
+// Returns whether the text after the bracket or brackets can begin a name, or closes them. Checked
+// here because the library asserts it instead of reporting an error.
 bool HasName(const std::string& head) {
   const size_t at = head.find_first_not_of(" \t", head.find('[') + 1);
   if (at == std::string::npos) return false;
@@ -159,8 +159,8 @@ bool HasName(const std::string& head) {
 }
 
 // Empties a line that cannot be parsed. If it is a table's head, it also empties the lines of that
-// table, because their keys would be read as keys of the table before. False when there is nothing
-// left to empty.
+// table, because their keys would be read as keys of the table before. Returns false if there is
+// nothing left to empty.
 bool LeaveOut(std::vector<std::string>& lines, size_t index) {
   if (index >= lines.size() || lines[index].empty()) return false;
   const bool head = IsTableHead(lines[index]);

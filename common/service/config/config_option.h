@@ -1,4 +1,4 @@
-// What Config needs from a CLI11 option: its type, assigning a value, and printing it.
+// The operations on a CLI11 option that Config needs: get its type, assign a value, and print it.
 #pragma once
 
 #include <optional>
@@ -13,12 +13,12 @@ class Option;
 
 namespace dws {
 
-// Whether the option takes no value on the command line, where its presence means true.
+// Returns whether the option takes no value on the command line, where its presence means true.
 bool IsSwitch(const CLI::Option& option);
-// Whether the option may be given several times.
+// Returns whether the option may be given several times.
 bool IsList(const CLI::Option& option);
-// Whether the option is only about one run of the program, such as --check-config. It is then not
-// allowed in a file or in the environment.
+// Returns whether the option is only about one run of the program, such as --check-config. Then it
+// is not allowed in a file or in the environment.
 bool IsFlagOnly(const CLI::Option& option);
 
 // The option's values before any layer is read.
@@ -30,7 +30,7 @@ std::optional<std::string> WrongType(const CLI::Option& option, const ConfigEntr
 // Converts, checks and stores `values`. Returns a text that says what is wrong, or nullopt.
 std::optional<std::string> Assign(CLI::Option& option, const std::vector<std::string>& values);
 
-// What Assign stored, as the file would write it: a switch is "true" or "false".
+// Returns what Assign stored, as the file would write it: a switch is "true" or "false".
 std::vector<std::string> AssignedValues(const CLI::Option& option);
 
 // "7", "true", "\"text\"" or "[\"a\", \"b\"]".

@@ -1,4 +1,4 @@
-// What an operator can make a daemon do: the interface between AdminService (proto/admin.proto),
+// The operations of a daemon for operators: the interface between AdminService (proto/admin.proto),
 // which carries calls and answers, and the daemon, which does the work.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace dws {
 // Each daemon has one implementation. Threads: safe from any, several calls at a time.
 class AdminOperations {
  public:
-  // Sends a message to the caller. False: the caller hung up or the daemon is stopping, and the
-  // operation must return. Never blocks: a newer message replaces an unsent one.
+  // Sends a message to the caller. Returns false if the caller has hung up or the daemon is
+  // stopping: then the operation must return. Never blocks: a newer message replaces an unsent one.
   using Sink = std::function<bool(const v1::OperationProgress&)>;
 
   virtual ~AdminOperations() = default;

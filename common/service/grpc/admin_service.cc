@@ -92,7 +92,7 @@ class AdminService::Impl {
     Duration interval;
     TimePoint due;
   };
-  // Sends the replies that are due. Returns the time until the next one is.
+  // Sends the replies that are due. Returns the time until the next reply is due.
   Duration Tick();
 
   AdminOperations& operations_;
@@ -118,7 +118,8 @@ v1::StatusReply AdminService::Impl::Status() const {
   FillBuildStatus(*reply.mutable_build());
   if (options_.fill_tls) options_.fill_tls(*reply.mutable_tls());
   for (const std::string& part : options_.insecure) reply.add_insecure(part);
-  // For people and for comparison with other machines' clocks; the daemon decides nothing by it.
+  // For people, and for comparison with the clocks of other machines; the daemon decides nothing by
+  // it.
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   reply.set_unix_seconds(std::chrono::duration<double>(since_epoch).count());
   return reply;

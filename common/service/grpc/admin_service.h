@@ -19,7 +19,7 @@ class Service;
 namespace dws {
 
 // Lifecycle: create it before the servers, call Stop before their shutdown, destroy it after them.
-// `operations` and `clock` outlive it. Threads: safe from any.
+// `operations` and `clock` must outlive it. Threads: safe from any.
 class AdminService {
  public:
   struct Options {

@@ -29,10 +29,10 @@ constexpr uint32_t kEntryTag =
 constexpr uint32_t kDataTag =
     TagOf(v1::FullFrame::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 constexpr uint32_t kRawTag = TagOf(v1::FullFrame::kRawFieldNumber, WireFormatLite::WIRETYPE_VARINT);
-// Of a frame's entry, far more than it has.
+// The limit of a frame's entry, which is always much smaller.
 constexpr uint32_t kEntryBytesMax = 1024;
 
-// One field that is not the data.
+// Reads one field other than the data.
 bool ReadField(uint32_t tag, CodedInputStream& in, v1::FullFrame& head) {
   uint32_t value = 0;
   uint64_t flag = 0;

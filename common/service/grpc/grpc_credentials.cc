@@ -95,8 +95,8 @@ grpc_server_credentials* ReloadingTls(ServerState* state) {
           GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, &FetchConfig, state));
 }
 
-// gRPC's C++ API has no server credentials whose certificates change, and no plain ones that check
-// calls. Its C API has both.
+// gRPC's C++ API has no server credentials whose certificates can change, and no plain credentials
+// that check calls. Its C API has both.
 class CheckingServerCredentials final : public grpc::ServerCredentials {
  public:
   // Takes ownership of `core`. `state` is what ProcessCall gets.

@@ -32,7 +32,7 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsMateri
 // grpc::ChannelArguments::SetSslTargetNameOverride.
 Result<std::shared_ptr<grpc::ChannelCredentials>> LoadChannelCredentials(const TlsFiles& files);
 
-// Who is at the other end of a call, from its context's auth_context(). Null: not verified.
+// Returns who is at the other end of a call, from its context's auth_context(). Null: not verified.
 Peer PeerOf(const grpc::AuthContext* context);
 
 }  // namespace dws

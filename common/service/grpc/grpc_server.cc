@@ -45,9 +45,10 @@ void SetLimits(grpc::ServerBuilder& builder, bool local) {
   // a hung peer counts as absent after `timeout`.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, timeout - interval);
-  // The kernel tells when a client of a socket file ends; that it hangs matters only while it has a
-  // call. Without one, gRPC in Python reads nothing but a piece every 5 s, of one of a process's
-  // channels at a time: a trainer that computes would be cut off, and its next call fail.
+  // The kernel reports when a client of a socket file ends; it matters that a client hangs only
+  // while it has a call. Without a call, gRPC in Python reads only a piece every 5 s, from one of a
+  // process's channels at a time: a trainer that computes would be cut off, and its next call would
+  // fail.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, local ? 0 : 1);
   // Clients ping too; the default treats more than one ping in five minutes as an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval / 2);
@@ -148,9 +149,9 @@ void GrpcServer::Impl::Shutdown(std::chrono::milliseconds grace) {
   options_.lifecycle->RemoveListener(listener_);
   server_->GetHealthCheckService()->Shutdown();
   if (local_ != nullptr) local_->StopAccepting();
-  // gRPC closes a connection only after the write that is under way. A peer that reads nothing (a
-  // stopped process) keeps that write waiting for ever. TCP gives up by its user timeout; a unix
-  // socket never does, so it is shut down below the write.
+  // gRPC closes a connection only after the write in progress. A peer that reads nothing (a stopped
+  // process) keeps that write waiting for ever. TCP gives up by its user timeout; a unix socket
+  // never does, so its descriptor is shut down underneath the write.
   std::promise<void> ended;
   std::thread cutter([this, grace, over = ended.get_future()] {
     const bool late = over.wait_for(grace + limits::kCallGrace) == std::future_status::timeout;

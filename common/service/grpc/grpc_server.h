@@ -32,9 +32,9 @@ class GrpcServer {
 
   struct Options {
     std::string unix_socket;          // path of a socket file, mode 0660; empty: none
-    AllowedUsers allowed_users = {};  // who may connect to the socket file
+    AllowedUsers allowed_users = {};  // users who may connect to the socket file
     std::string listen;               // "127.0.0.1:0"; empty: none
-    bool insecure = false;            // allows `listen` without TLS; orders are refused there
+    bool insecure = false;            // allows `listen` without TLS, but refuses orders there
     // TLS on `listen`, loopback included; callers need roles in this job (access.h). Null: no TLS.
     std::shared_ptr<Credentials> credentials = nullptr;
     std::string job_id = "";
@@ -49,7 +49,7 @@ class GrpcServer {
 
   ~GrpcServer();
 
-  // The TCP port, if it listens on one.
+  // Returns the TCP port, if it listens on one.
   std::optional<uint16_t> port() const;
 
   // Refuses new calls, gives calls in progress `grace` to end, then cancels the others and returns

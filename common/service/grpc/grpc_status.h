@@ -14,8 +14,8 @@
 
 namespace dws {
 
-// The longest prefix of `text` that fits into a header. Each byte that is not printable ASCII, and
-// '%', takes three bytes there.
+// Returns the longest prefix of `text` that fits into a header. Each byte that is not printable
+// ASCII, and '%', takes three bytes there.
 inline std::string_view HeaderPrefix(std::string_view text) {
   size_t encoded = 0;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -50,7 +50,7 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
   // Ends the call and discards an unsent message.
   void Abort(const Status& status) { End(status, true); }
 
-  // Ends the call whether or not the caller reads. Only valid before the call is done
+  // Ends the call even if the caller does not read. Only valid before the call is done
   // (LatestStreams makes sure of it).
   void Cancel() { context_->TryCancel(); }
 
@@ -90,8 +90,9 @@ class LatestStream final : public grpc::ServerWriteReactor<Message> {
     Pump();
   }
 
-  // Starts the next write, or the end, if nothing is in flight. gRPC is called without the lock;
-  // `writing_` and `finished_` keep other threads from calling it at the same time.
+  // Starts the next write, or the end of the call, if no operation is in flight. gRPC is called
+  // without the lock; `writing_` and `finished_` keep other threads from calling it at the same
+  // time.
   void Pump() {
     bool write = false;
     Status status;

@@ -13,8 +13,8 @@
 
 namespace dws {
 
-// The open streams of one kind: counts them, and ends those that nobody reads.
-// Lifecycle: outlives its streams. Call EndAll, then shut the server down. Threads: safe from any.
+// The open streams of one kind: counts them, and ends those whose callers do not read. Lifecycle:
+// outlives its streams. Call EndAll, then shut the server down. Threads: safe from any.
 template <typename Message>
 class LatestStreams {
  public:

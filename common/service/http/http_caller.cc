@@ -21,7 +21,8 @@
 namespace dws {
 namespace {
 
-constexpr int kLastPasses = 3;  // one each for a callback, what it defers, and the freeing
+// One pass each for a callback, for the work it defers, and for freeing.
+constexpr int kLastPasses = 3;
 
 struct Free {
   void operator()(event_base* base) const {
@@ -179,7 +180,7 @@ bool Exchange::Send(const HttpCall& call) {
   if (call.method == HttpMethod::kPost) {
     evbuffer_add(evhttp_request_get_output_buffer(request), call.body.data(), call.body.size());
   }
-  // The library owns the request from here on; after an error it has freed it.
+  // The library owns the request from here on; after an error it has already freed it.
   return evhttp_make_request(connection_.get(), request, ToType(call.method),
                              (url_.path + call.target).c_str()) == 0;
 }

@@ -40,7 +40,8 @@ class HttpConnection {
   // Call it once, after on_request.
   void Reply(const HttpReply& reply);
 
-  // The request has not arrived yet, or the reply is sent: nothing is lost by destroying it.
+  // Returns whether the request has not arrived yet, or the reply is sent: then destroying the
+  // connection loses nothing.
   bool idle() const { return state_ == State::kReading || state_ == State::kLingering; }
 
  private:

@@ -28,7 +28,8 @@ namespace {
 // More than one, so that a slow page does not delay a probe.
 constexpr size_t kPageThreads = 4;
 constexpr int kBacklog = 128;
-constexpr int kLastPasses = 3;  // one each for a callback, what it defers, and the freeing
+// One pass each for a callback, for the work it defers, and for freeing.
+constexpr int kLastPasses = 3;
 constexpr timeval kAcceptRetry = {.tv_sec = 0, .tv_usec = 200'000};
 
 struct Bound {
@@ -164,7 +165,7 @@ void HttpEndpoint::Impl::Wake() {
 
 void HttpEndpoint::Impl::OnAccept(UniqueFd socket) {
   if (connections_.size() >= options_.connections_max) DropOldestIdle();
-  if (connections_.size() >= options_.connections_max) return;  // closes it
+  if (connections_.size() >= options_.connections_max) return;  // returning closes it
   const std::shared_ptr<ssl_ctx_st> context = options_.tls == nullptr ? nullptr : options_.tls();
   if (options_.tls != nullptr && context == nullptr) return;
   const uint64_t id = ++last_id_;
@@ -227,7 +228,7 @@ Result<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Listen(const Options& option
                                                            std::vector<HttpPage> pages) {
   DWS_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options.address));
   DWS_RETURN_IF_ERROR(CheckExposure(address, "--http", options.insecure || options.tls != nullptr));
-  // Otherwise the library writes to stderr, in a format that is not ours.
+  // Otherwise the library would write to stderr in a format of its own.
   event_set_log_callback([](int, const char* text) {
     LogDebug("http_library", {{"reason", text}});
   });

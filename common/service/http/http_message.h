@@ -1,4 +1,4 @@
-// HTTP/1.1 as far as small pages need it: parses the head of a request, formats a whole reply.
+// The part of HTTP/1.1 that small pages need: parses the head of a request, formats a whole reply.
 // Pure.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace dws {
 
-// The head of a request, as far as the pages need it.
+// The head of a request: only what the pages need.
 struct HttpRequest {
   int refusal = 0;  // the status code to answer at once: 400, 405 or 505; 0: the request is valid
   bool head_only = false;

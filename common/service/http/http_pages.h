@@ -20,14 +20,14 @@ struct HttpReply {
   std::string body;
 };
 
-// A path and what is served there.
+// A path and the page that is served there.
 struct HttpPage {
   std::string path;                   // "/healthz"
   std::function<HttpReply()> render;  // called on the endpoint's threads, several at a time
 };
 
 // /healthz: 200 "ok" as long as the process answers. /readyz: 200 "ready", or 503 with the reason.
-// `lifecycle` outlives the pages.
+// `lifecycle` must outlive the pages.
 std::vector<HttpPage> HealthPages(const Lifecycle& lifecycle);
 
 // /status: the reply of AdminService.Status in protobuf's JSON mapping, with the field names of

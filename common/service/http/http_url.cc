@@ -14,7 +14,7 @@ constexpr std::string_view kClear = "http://";
 constexpr std::string_view kTls = "https://";
 constexpr size_t kUrlBytesMax = 2048;
 
-// Whether a character may be written unescaped in a request line and a header.
+// Returns whether a character may be written unescaped in a request line and a header.
 bool IsPlain(char c) { return c > ' ' && c < 0x7f; }
 bool IsHostByte(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||

@@ -16,7 +16,7 @@ struct HttpUrl {
   uint16_t port = 0;
   std::string path;  // in front of every target; "" or "/prefix", never with a slash at its end
 
-  // Whether only this machine can see the traffic.
+  // Returns whether only this machine can see the traffic.
   bool IsLoopback() const;
   bool IsAddress() const;        // needs no name service
   std::string HostPort() const;  // "[::1]:30000", for the Host header and messages
@@ -27,7 +27,8 @@ struct HttpUrl {
 
 // Accepts URLs such as "http://127.0.0.1:30000", "https://[::1]" and
 // "http://engine-3.pool:8000/prefix/". The default port is 80 or 443. Users, queries and fragments
-// are refused. INVALID_ARGUMENT, quoting `text` unless it may contain a password.
+// are refused. INVALID_ARGUMENT: anything else; the message quotes `text` unless it may contain a
+// password.
 Result<HttpUrl> ParseHttpUrl(std::string_view text);
 
 }  // namespace dws

@@ -44,8 +44,8 @@ inline constexpr std::array kStageSeconds = {0.001, 0.0025, 0.005, 0.01,  0.025,
                                              10.0,  30.0,   60.0,  300.0, 900.0, 3600.0};
 }  // namespace buckets
 
-// A handle that can be copied, valid as long as its Metrics. Threads: safe from any; a call takes a
-// few nanoseconds.
+// A handle. It can be copied and is valid as long as its Metrics. Threads: safe from any; a call
+// takes a few nanoseconds.
 class Counter {
  public:
   void Increment(double amount = 1);  // amount >= 0

@@ -12,7 +12,7 @@
 
 namespace dws {
 
-// Where these metrics read their values during a scrape.
+// The sources from which these metrics read their values during a scrape.
 struct ServiceSources {
   const Lifecycle* lifecycle = nullptr;  // not owned
   std::function<bool()> draining;

@@ -1,5 +1,5 @@
-// What all daemons share: how they are reached, and what the main thread asks of them
-// (daemon_loop.h). The differences are in the three classes that derive from Daemon: the sender, the
+// The common part of all daemons: how they are reached, and what the main thread asks of them
+// (daemon_loop.h). Three classes derive from Daemon and have the differences: the sender, the
 // receiver, and the receiver that follows a folder.
 #pragma once
 
@@ -47,13 +47,13 @@ class Daemon {
   virtual void Stop(std::chrono::milliseconds grace) = 0;
   // Ends the grace of a Stop that runs on another thread.
   virtual void EndGrace() = 0;
-  // An error: this process can never work again, but a new one may. OK: it can work. Threads: safe
-  // from any.
+  // Returns an error if this process can never work again but a new one may; OK: it can work.
+  // Threads: safe from any.
   virtual Status broken() const { return OkStatus(); }
   // Called about every second until Stop, for what changes with time alone, even while other threads
   // hang. Threads: safe from any.
   virtual void Tick() {}
-  // Work for which being stuck is worse than a restart. Valid as long as the daemon.
+  // Work for which a restart is better than being stuck. Valid as long as the daemon.
   virtual std::vector<WatchedWork> VitalWork() const = 0;
 
   // The status that operators see. Call it before Stop. Threads: safe from any.
@@ -65,13 +65,14 @@ class Daemon {
  protected:
   explicit Daemon(DaemonOptions reached) : reached_(std::move(reached)) {}
 
-  // Reads the users and the TLS files, whose certificate must have the identity. Call it first.
+  // Reads the list of users and the TLS files, whose certificate must have the identity. Call it
+  // first.
   Status LoadSecurity(const Identity& identity);
   struct Served {
     AdminOperations& operations;
     Metrics& metrics;
     std::function<bool()> draining;
-    // As in DaemonServers.
+    // See DaemonServers.
     DaemonServers::Services local = {};
     DaemonServers::Services remote = {};
     std::vector<std::string> plain_peers = {};

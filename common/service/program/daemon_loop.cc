@@ -56,7 +56,7 @@ Status DaemonLoop::Run() {
 
 std::optional<int> DaemonLoop::Step() {
   Duration wait = kTick;
-  // While the daemon is stuck the next feed is overdue: there is nothing to be in time for.
+  // While the daemon is stuck, the next feed is overdue, so there is no reason to wake up for it.
   if (feed_interval_ && !told_stuck_) {
     wait = std::min<Duration>(wait, next_feed_ - clock_.Now());
   }

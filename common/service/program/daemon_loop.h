@@ -20,7 +20,8 @@
 
 namespace dws {
 
-// Runs until the daemon has stopped. `daemon` and `signals` outlive it. Threads: the main thread.
+// Runs until the daemon has stopped. `daemon` and `signals` must outlive it. Threads: the main
+// thread.
 class DaemonLoop {
  public:
   struct Options {

@@ -29,8 +29,8 @@ void WarnOf(const std::vector<std::string>& insecure) {
     LogWarning("insecure",
                {{"what", part},
                 {"reason",
-                 "TCP without TLS, allowed by --insecure: peers are not authenticated, and whoever "
-                 "reaches it or takes the port can read or forge weights"}});
+                 "TCP without TLS, allowed by --insecure: peers are not authenticated, and "
+                 "everybody who reaches or takes the port can read or forge weights"}});
   }
 }
 

@@ -38,11 +38,11 @@ class DaemonServers {
     // Peers that the daemon dials over plain TCP: "--sender 10.0.0.5:7700".
     std::vector<std::string> plain_peers = {};
   };
-  // All of them outlive the servers.
+  // All of them must outlive the servers.
   struct Parts {
     AdminOperations& operations;
     Lifecycle& lifecycle;
-    Metrics& metrics;  // the metrics that every daemon has are added to it
+    Metrics& metrics;  // gets the metrics that every daemon has
     const Clock& clock;
     std::function<bool()> draining;
   };
@@ -55,7 +55,7 @@ class DaemonServers {
                                                       Services remote);
   ~DaemonServers();
 
-  // 0: no such port is open.
+  // 0: the port is not open.
   uint16_t grpc_port() const;
   uint16_t http_port() const;
   // The open ports, for WritePortsFile; the gRPC port has the key `grpc_name`.

@@ -5,8 +5,8 @@
 namespace dws {
 namespace {
 
-// Larger blocks are mapped and unmapped one by one. glibc would move this limit by itself if it were
-// not told when to trim.
+// Larger blocks are mapped and unmapped one by one. glibc would adjust this limit by itself if it
+// were not told when to trim.
 constexpr int kMappedBytesMin = 4 << 20;
 
 }  // namespace

@@ -1,7 +1,8 @@
-// When freed memory goes back to the system. Left to itself, glibc gives back the end of a thread's
-// heap once 128 KiB of it are free, so whatever arrives over TCP comes into pages that the kernel
-// has to clear first: half of a receiver's time in the kernel. On the other hand it never gives back
-// what lies between blocks in use, as after thousands of short connections.
+// Controls when freed memory goes back to the system. By default glibc gives back the end of a
+// thread's heap once 128 KiB of it are free, so bytes that arrive over TCP land in pages that the
+// kernel has to clear first: half of a receiver's time would be spent in the kernel. On the other
+// hand it never gives back memory between blocks in use, for example after thousands of short
+// connections.
 #pragma once
 
 #include <chrono>
@@ -16,15 +17,15 @@ namespace dws {
 inline constexpr int kKeptBytesMax = 16 << 20;
 inline constexpr int kHeapsMax = 8;
 
-// Tells glibc's allocator so, for the whole process; what its environment variables say does not
-// count any more. Before the first thread is started: heaps that exist stay.
+// Tells glibc's allocator to keep freed memory, for the whole process; this overrides glibc's
+// environment variables. Call it before the first thread starts: existing heaps do not change.
 void KeepFreedMemory();
 
 // Lifecycle: runs a thread that checks the heap once per `interval`, until the destructor.
 class HeapTrimmer {
  public:
-  // Returns free memory between blocks in use to the system, when what is free, or was returned
-  // before, is more than `free_bytes_max`.
+  // Returns free memory between blocks in use to the system if the free memory, or the memory
+  // returned before, is more than `free_bytes_max`.
   explicit HeapTrimmer(std::chrono::milliseconds interval = std::chrono::seconds(10),
                        size_t free_bytes_max = size_t{32} << 20);
 

@@ -1,6 +1,6 @@
 // Reports the daemon's state to systemd (Type=notify) over the datagram protocol of sd_notify(3):
 // lines of NAME=VALUE to the unix socket that NOTIFY_SOCKET names; a leading "@" means an abstract
-// socket. Without the variable nothing happens.
+// socket. Without the variable, all calls do nothing.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace dws {
 void NotifyReady();
 // One line for `systemctl status`; line breaks in `text` become spaces.
 void NotifyStatus(std::string_view text);
-// The configuration is being read again; NotifyReady follows.
+// Reports that the configuration is being read again; NotifyReady must follow.
 void NotifyReloading();
 void NotifyStopping();
 // Feeds the watchdog. See WatchdogInterval.

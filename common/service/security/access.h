@@ -1,7 +1,7 @@
-// Who may call which method over TCP: one table from the method to the role that the caller's
-// certificate must have, and a rule for listeners where callers have no certificate. Pure. Unix
-// sockets have no table: a user whom they admit, by the uid that the kernel reports, may call every
-// method that they serve.
+// Decides who may call which method over TCP. One table gives the role that the caller's
+// certificate must have for each method; a second rule is for listeners whose callers have no
+// certificate. Pure. Unix sockets have no table: a user whom they admit, by the uid that the kernel
+// reports, may call every method that they serve.
 #pragma once
 
 #include <span>
@@ -31,18 +31,18 @@ std::span<const MethodAccess> AccessTable();
 
 // What the other end of a connection has proved about itself.
 struct Peer {
-  bool verified = false;  // TLS with a certificate of the CA; otherwise there are no identities
+  bool verified = false;  // the caller has a certificate of the CA; otherwise it has no identities
   std::vector<Identity> identities;
 };
 
-// PERMISSION_DENIED, saying what the method needs and what the certificate has. UNIMPLEMENTED: the
-// method is not in the table.
+// PERMISSION_DENIED: the certificate lacks the role; the message says what the method needs and
+// what the certificate has. UNIMPLEMENTED: the method is not in the table.
 Status CheckMethod(std::string_view path, std::string_view job_id,
                    std::span<const Identity> identities);
 
-// The same for plain TCP, which --insecure allows and where callers cannot prove who they are. All
-// methods of the table are allowed except orders: PERMISSION_DENIED for a method that needs role
-// operate, saying where it is accepted.
+// Like CheckMethod, for plain TCP, which --insecure allows and where callers cannot prove who they
+// are. All methods of the table are allowed except orders: PERMISSION_DENIED for a method that
+// needs role operate, saying where it is accepted.
 Status CheckPlainMethod(std::string_view path);
 
 // PERMISSION_DENIED unless `peer` has the identity `wanted`. OK for a peer that is not verified: it

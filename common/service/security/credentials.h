@@ -52,7 +52,7 @@ class Credentials {
   mutable Mutex mutex_;
   std::shared_ptr<const TlsMaterial> current_ GUARDED_BY(mutex_);
   std::string tried_ GUARDED_BY(mutex_);  // the contents that were last accepted or refused
-  // Of the thread.
+  // Used only by the thread.
   std::string seen_;
   int looks_ = 0;  // since the last try
   LoopThread loop_;

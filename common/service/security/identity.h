@@ -40,8 +40,8 @@ std::string ToUri(const Identity& identity);
 // True for every URI with the scheme of identities, well-formed or not.
 bool IsIdentityUri(std::string_view uri);
 
-// Accepts any spelling of an identity. INVALID_ARGUMENT, quoting `uri`: another scheme, a part too
-// few or too many, an unknown role, a rank that is not a number, an invalid escape, a part that is
+// Accepts any spelling of an identity. INVALID_ARGUMENT, quoting `uri`: another scheme, too few or
+// too many parts, an unknown role, a rank that is not a number, an invalid escape, a part that is
 // empty or longer than limits::kIdBytesMax, or a control character in it.
 Result<Identity> ParseIdentity(std::string_view uri);
 

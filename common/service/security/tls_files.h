@@ -13,7 +13,7 @@ namespace dws {
 
 // The paths. Either all three are given or none.
 struct TlsFiles {
-  std::string ca;    // certificates of the CAs whose clients and servers are trusted
+  std::string ca;    // certificates of the trusted CAs of clients and servers
   std::string cert;  // the own certificate, then the intermediate ones up to a CA in `ca`
   std::string key;   // its private key, not encrypted
 
@@ -41,9 +41,9 @@ Status CheckTlsFiles(const TlsFiles& files);
 Result<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
 
 // Checks the material, and fills in identities and expiry. FAILED_PRECONDITION, naming the file and
-// what is wrong with it: nothing in PEM, an encrypted or broken key, a key of another certificate,
-// a certificate that is not yet or no longer valid at `unix_seconds`, a certificate that no CA of
-// the file has signed, an identity that cannot be parsed, or `required` not among its identities.
+// the problem: nothing in PEM, an encrypted or broken key, a key of another certificate, a
+// certificate that is not yet or no longer valid at `unix_seconds`, a certificate that no CA of the
+// file has signed, an identity that cannot be parsed, or no identity that equals `required`.
 Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& required,
                         int64_t unix_seconds, TlsMaterial& material);
 

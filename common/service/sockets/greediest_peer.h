@@ -1,5 +1,5 @@
-// Chooses which client loses its place when there is no room for another unfinished one. A client
-// that holds many places must not keep the others out.
+// Chooses which client loses its place when there is no room for another unfinished client. A
+// client that holds many places must not keep others out.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ class HandleConnection {
   Stage stage() const { return stage_; }
   // Valid in kReceiving and kRefused.
   TimePoint deadline() const { return deadline_; }
-  // The registration this connection has claimed, until it ends.
+  // The registration that this connection has claimed, until it ends.
   const std::optional<HandleRegistrationId>& registration() const { return registration_; }
   // Progress, for messages: "1 of 2 descriptors".
   size_t received() const { return descriptors_.size(); }

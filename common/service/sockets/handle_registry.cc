@@ -1,4 +1,5 @@
-// Who waits is bounded, and the process with most of it gives way: a flood cannot keep others out.
+// The number of waiting registrations is bounded, and the process that has most of them gives way:
+// a flood cannot keep others out.
 #include "common/service/sockets/handle_registry.h"
 
 #include <sys/random.h>

@@ -27,7 +27,7 @@ class HandleRegistry {
     size_t descriptor_count = 0;
   };
 
-  // May end another waiting registration to make room, and then calls that one's on_hangup.
+  // May end another waiting registration to make room, and then calls the on_hangup of that one.
   Result<HandleSocket::Registration> Add(HandleSocket::Expectation expectation, TimePoint now);
   // Invalidates `token` and claims its registration. INVALID_ARGUMENT: the token is unknown, used
   // or expired. FAILED_PRECONDITION: it belongs to another user; it then stays valid.

@@ -148,7 +148,8 @@ void HandleSocket::Impl::Accept() {
   std::optional<UnixConnection> accepted = acceptor_.Accept(now);
   if (!accepted.has_value()) return;
   MakeRoom();
-  // Refused connections stay open for a while. They may take as many places again as the others.
+  // Refused connections stay open for a while, so they may take as many places again as the other
+  // connections.
   if (connections_.size() >= 2 * options_.connections_max) return;
   const int fd = accepted->fd.get();
   epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};

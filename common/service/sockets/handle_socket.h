@@ -8,7 +8,7 @@
 //      the total number of descriptors of the registration. If that is 0, it sends one message.
 //   2. After the last one the daemon answers one message: "ok", or "error: <text>". It may answer
 //      an error earlier; what the client sends after that is discarded. A registration that passes
-//      something to the client does that before, in a message of its own.
+//      something to the client does so before, in a separate message.
 //   3. The connection stays open, silent, for the life of the registration. A client that sends
 //      anything more is dropped. A client that ends its registration shuts its side down; the
 //      daemon closes its side when it has released the memory.
@@ -56,8 +56,8 @@ class HandleSocket {
 
   struct Expectation {
     size_t descriptor_count = 0;  // at most limits::kDescriptorsMax; 0: only the token is sent
-    // Who registered. Only a connection of this user may use the token. When too many registrations
-    // wait, one of the process that has most gives way.
+    // The process that registered. Only a connection of this user may use the token. If too many
+    // registrations wait, one of the process that has most of them gives way.
     std::optional<UnixPeer> peer = std::nullopt;
     // The time until a connection must send the token.
     std::chrono::nanoseconds timeout = limits::kHandleTimeout;
@@ -86,8 +86,8 @@ class HandleSocket {
 
   ~HandleSocket();
 
-  // INVALID_ARGUMENT: descriptor_count is too large. When limits::kHandleExpectationsMax are
-  // waiting, or limits::kHandleExpectationsPerProcessMax of this process, one of these ends
+  // INVALID_ARGUMENT: descriptor_count is too large. If limits::kHandleExpectationsMax are waiting,
+  // or limits::kHandleExpectationsPerProcessMax of this process, one of them ends
   // (greediest_peer.h).
   Result<Registration> Expect(Expectation expectation);
 

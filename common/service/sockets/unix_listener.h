@@ -38,7 +38,7 @@ class UnixListener {
   static Result<std::unique_ptr<UnixListener>> Listen(Options options);
   ~UnixListener();
 
-  // After it returns no more connections are handed out; earlier ones stay open. Idempotent.
+  // After it returns, no more connections are handed out; earlier ones stay open. Idempotent.
   void StopAccepting();
   void Stop();
 

@@ -166,7 +166,7 @@ Result<UnixConnection> ConnectUnix(const std::string& path, int type) {
                                            "group of the file?)",
                                            ::geteuid(), path));
     }
-    // No daemon listens yet or any more, or its queue is full.
+    // No daemon listens there, or its queue is full.
     return UnavailableError(
         "no process answers on the socket {}: {}; is the daemon with this --socket running?", path,
         std::generic_category().message(errno));
@@ -184,7 +184,7 @@ Result<UnixAcceptor> UnixAcceptor::Listen(const std::string& path, int type,
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoError(errno, fmt::format("cannot bind the socket {}", path));
   }
-  // Set the mode before listen, because nobody can connect until then.
+  // The mode is set before listen, because nobody can connect until then.
   if (::chmod(path.c_str(), kSocketMode) != 0) {
     return ErrnoError(errno, fmt::format("cannot set the mode of the socket {}", path));
   }

@@ -1,5 +1,5 @@
 // Socket files: how a daemon's two sockets bind and accept, which users they admit, and how another
-// daemon connects and checks whose socket it is.
+// daemon connects and checks who owns the socket.
 #pragma once
 
 #include <sys/socket.h>
@@ -34,32 +34,32 @@ struct UnixPeer {
 // FAILED_PRECONDITION and others from errno: not a connected unix socket.
 Result<UnixPeer> PeerOfSocket(int fd);
 
-// Whether the other end of a connected socket has shut its side or is gone. Asks the kernel, so it
-// sees everything that happened there before this call.
+// Returns whether the other end of a connected socket has shut its side or is gone. It asks the
+// kernel, so it sees everything that happened there before this call.
 bool PeerHasShut(const UniqueFd& connection);
 
 // The process that made a call through a UnixListener; `grpc_peer` is the context's peer(). nullopt
 // for other calls.
 std::optional<UnixPeer> PeerOfCall(const std::string& grpc_peer);
 
-// Which users may use the sockets, among those whom the file's mode admits. Immutable.
+// The users who may use the sockets, among those whom the file's mode admits. Immutable.
 class AllowedUsers {
  public:
-  // Everybody whom the mode admits.
+  // Admits everybody whom the mode admits.
   AllowedUsers() = default;
   // Root, the user of this process, and these users.
   static AllowedUsers Only(std::vector<uid_t> uids);
-  // The same, by name or number. An empty list means the same as the default constructor.
+  // Admits these users, by name or number. An empty list means the same as the default constructor.
   // INVALID_ARGUMENT: a name that this system does not know.
   static Result<AllowedUsers> Parse(const std::vector<std::string>& users);
 
-  // PERMISSION_DENIED, saying what to do.
+  // PERMISSION_DENIED: the user is not admitted; the message says what to do.
   Status Check(const UnixPeer& peer) const;
 
   // Checks `server`, which listens on the socket file `path` that we connected to.
-  // PERMISSION_DENIED, saying what to do, unless its user is root, the user of this process or one
-  // of these. The file's mode proves nothing about a server: anybody who can write to the folder
-  // can create the path.
+  // PERMISSION_DENIED: its user is not root, the user of this process or one of the admitted users;
+  // the message says what to do. The file's mode proves nothing about a server: anybody who can
+  // write to the folder can create the path.
   Status CheckServer(const UnixPeer& server, std::string_view path) const;
 
  private:
@@ -69,7 +69,7 @@ class AllowedUsers {
   std::optional<std::vector<uid_t>> uids_;
 };
 
-// One end of a connection, and who is at the other end.
+// One end of a connection, and the process at the other end.
 struct UnixConnection {
   UniqueFd fd;  // not blocking, close-on-exec
   UnixPeer peer;
@@ -80,7 +80,7 @@ struct UnixConnection {
 // may not connect. INVALID_ARGUMENT: the path is too long.
 Result<UnixConnection> ConnectUnix(const std::string& path, int type = SOCK_STREAM);
 
-// A listening socket file in the caller's epoll set, which outlives it. Threads: one.
+// A listening socket file in the caller's epoll set, which must outlive it. Threads: one.
 class UnixAcceptor {
  public:
   // Mode 0660: the daemon's user and group. EPOLLIN of fd() in `epoll` means that a client waits.
@@ -89,9 +89,9 @@ class UnixAcceptor {
 
   int fd() const { return listener_.get(); }
 
-  // The next client; nullopt when there is none. Without a free descriptor it logs that and ignores
-  // waiting clients until the caller calls Resume at paused_until(). Otherwise they would wake the
-  // thread in a busy loop.
+  // Returns the next client; nullopt: there is none. If no descriptor is free, it logs that and
+  // ignores waiting clients until the caller calls Resume at paused_until(). Otherwise they would
+  // wake the thread in a busy loop.
   std::optional<UnixConnection> Accept(TimePoint now);
   std::optional<TimePoint> paused_until() const { return paused_until_; }
   void Resume(TimePoint now);
@@ -102,7 +102,7 @@ class UnixAcceptor {
 
   std::string path_;
   UniqueFd listener_;
-  int epoll_ = -1;  // outlives it
+  int epoll_ = -1;  // must outlive it
   std::optional<TimePoint> paused_until_;
 };
 

@@ -9,7 +9,7 @@
 #include "common/base/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// Version 1.17 leaks some hundred bytes an endpoint; of ours nothing may.
+// Version 1.17 leaks some hundred bytes for each endpoint. Our own code must not leak anything.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:libfabric.so.1\n"; }
 #endif
@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kRemedy =
     "install libfabric 1.11 or newer (package libfabric1), or name its folder in LD_LIBRARY_PATH";
-// Of the interface, not of the library: all that is used here is that old.
+// The version of the interface, not of the library: everything that is used here is at least that
+// old.
 constexpr uint32_t kInterface = FI_VERSION(1, 11);
 
 std::string LastLoadError() {
@@ -40,7 +41,7 @@ void FindSymbol(void* library, const char* name, const char* version, Function& 
 void EndpointListRelease::operator()(fi_info* info) const { api->freeinfo_(info); }
 
 Result<FabricApiPtr> FabricApi::Load(const char* name) {
-  // Not closed again: see the class.
+  // Never closed: see the class.
   void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return UnavailableError("{} cannot be loaded: {}; {}", name, LastLoadError(), kRemedy);

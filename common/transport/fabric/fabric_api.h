@@ -1,7 +1,7 @@
 // libfabric, loaded at run time: every program starts on machines without it. Nearly all of its
-// functions are called through the objects it makes; the few that make the first of them are found
-// here by name and by symbol version, because the layout of its structures goes by that version.
-// Headers of libfabric are included in this folder only.
+// functions are called through the objects it makes. The few functions that make the first objects
+// are found here by name and by symbol version, because the layout of the structures depends on
+// that version. Headers of libfabric are included in this folder only.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -31,7 +31,7 @@ class FabricApi : public std::enable_shared_from_this<FabricApi> {
   // was compiled for; the message says what to install.
   static Result<FabricApiPtr> Load(const char* name = "libfabric.so.1");
 
-  // A new, empty description, to be filled with what is wanted.
+  // Returns a new, empty description. The caller fills it with its requirements.
   EndpointList NewInfo() const;
   // All endpoints that fit `hints`, best first; empty: none. `source`: a numeric address of this
   // host, or empty. Errors: libfabric's own.

@@ -24,8 +24,8 @@ namespace {
 // Between two looks at a queue that cannot be waited for.
 constexpr timespec kPollPause{.tv_sec = 0, .tv_nsec = 20'000};
 
-// What fits every provider here: reads of memory that the other side has registered. Nothing may be
-// written, and no memory of a device is asked for.
+// Requirements that every provider here meets: reads of memory that the other side has registered.
+// Writes are not allowed, and memory of a device is not asked for.
 EndpointList Hints(const FabricApi& api, const char* provider) {
   EndpointList hints = api.NewInfo();
   hints->caps = FI_MSG | FI_RMA | FI_READ | FI_REMOTE_READ;
@@ -43,7 +43,7 @@ std::string UniqueName() {
   return fmt::format("dws-{:08x}{:08x}", random(), random());
 }
 
-// Asks for an endpoint from which `peer` can be reached. Zeros behind its address: libfabric reads as
+// Asks for an endpoint that can reach `peer`. The address is padded with zeros: libfabric reads as
 // many bytes as its format has.
 void AimAt(const RemoteRegion& peer, fi_info& hints) {
   DWS_CHECK(peer.address.size() <= kFabricAddressBytesMax);
@@ -101,7 +101,8 @@ Status FabricEndpoint::Find(const Options& options) {
   std::string source = by_ip ? options.source : "";
   name_ = std::string(ToString(options.provider));
   if (!source.empty()) name_ += " " + source;
-  // Else it would be named for the process, whose number another one may have in its sandbox.
+  // Otherwise it would be named after the process id, which a process in another sandbox may have
+  // too.
   if (options.provider == FabricProvider::kShm) source = UniqueName();
   for (const char* const name : LibraryNames(options.provider)) {
     EndpointList hints = Hints(*api_, name);
@@ -149,7 +150,7 @@ Status FabricEndpoint::OpenAll() {
   addresses_.reset(addresses);
   fi_cq_attr cq_attributes = {};
   cq_attributes.format = FI_CQ_FORMAT_CONTEXT;
-  // Not FI_WAIT_UNSPEC: shm would choose a wait that does not know its timeout.
+  // Not FI_WAIT_UNSPEC: with it shm would choose a wait that ignores the timeout.
   cq_attributes.wait_obj = FI_WAIT_FD;
   fid_cq* completions = nullptr;
   int error = ::fi_cq_open(domain, &cq_attributes, &completions, nullptr);
@@ -197,7 +198,7 @@ Result<std::vector<std::byte>> FabricEndpoint::Address() {
 }
 
 Result<fi_addr_t> FabricEndpoint::Insert(const RemoteRegion& peer) {
-  // Zeros behind it: the provider reads as many bytes as its addresses have.
+  // Padded with zeros: the provider reads as many bytes as its addresses have.
   std::array<std::byte, kFabricAddressBytesMax + 1> address = {};
   if (peer.address.empty() || peer.address.size() > kFabricAddressBytesMax) {
     return InvalidArgumentError("fabric {}: an address of {} bytes, expected 1 to {}", name_,

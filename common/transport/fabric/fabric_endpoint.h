@@ -1,4 +1,5 @@
-// One endpoint of libfabric with all that it needs: what FabricLoan and FabricReader have in common.
+// One endpoint of libfabric with everything that it needs: the common part of FabricLoan and
+// FabricReader.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -25,8 +26,8 @@ struct FabricClose {
 template <typename Object>
 using FabricHandle = std::unique_ptr<Object, FabricClose>;
 
-// Lifecycle: closed by the destructor, after which the other side reaches nothing and nothing
-// arrives here; registered memory is released before. Threads: one at a time.
+// Lifecycle: the destructor closes it; after that the other side reaches nothing and nothing
+// arrives here. Registered memory must be released before. Threads: one at a time.
 class FabricEndpoint {
  public:
   struct Options {
@@ -35,9 +36,9 @@ class FabricEndpoint {
     const RemoteRegion* peer = nullptr;  // that it will talk to, if known
     ByteSpan memory = {};                // that is to be near: of several adapters
   };
-  // UNAVAILABLE: this host has no such adapter, or not at that address; or it does not open.
+  // UNAVAILABLE: this host has no such adapter, has it not at that address, or cannot open it.
   static Result<std::unique_ptr<FabricEndpoint>> Open(FabricApiPtr api, const Options& options);
-  // Whether Open could find what it needs; opens nothing.
+  // Checks that Open could find what it needs; opens nothing.
   static Status Look(FabricApiPtr api, const Options& options);
   FabricEndpoint(const FabricEndpoint&) = delete;
   FabricEndpoint& operator=(const FabricEndpoint&) = delete;
@@ -50,16 +51,16 @@ class FabricEndpoint {
   // "tcp 127.0.0.1 (lo)", for messages.
   const std::string& name() const { return name_; }
 
-  // Registers memory for `access` (FI_READ, FI_REMOTE_READ). `key` is a wish. RESOURCE_EXHAUSTED: it
-  // cannot be pinned; says what to do.
+  // Registers memory for `access` (FI_READ, FI_REMOTE_READ). The provider may choose another key
+  // than `key`. RESOURCE_EXHAUSTED: the memory cannot be pinned; the message says what to do.
   Result<FabricHandle<fid_mr>> Register(ByteSpan memory, uint64_t access, uint64_t key);
-  // Of this endpoint, as the other side needs it.
+  // Returns the address of this endpoint, in the form that the other side needs.
   Result<std::vector<std::byte>> Address();
   // INVALID_ARGUMENT: it is no address of this provider.
   Result<fi_addr_t> Insert(const RemoteRegion& peer);
 
-  // Makes progress, waits up to `timeout_ms` for one completion, and returns what fi_cq_read would;
-  // or shorter, or not at all if the provider cannot wait.
+  // Makes progress, waits up to `timeout_ms` for one completion, and returns what fi_cq_read would.
+  // It waits for less time, or not at all, if the provider cannot wait.
   ssize_t Await(fi_cq_entry& completion, int timeout_ms);
   // After Await returned -FI_EAVAIL.
   Status CompletionError(std::string_view what);

@@ -62,7 +62,7 @@ Result<RemoteLoan> FabricHost::Lend(const Memory& memory) {
     loan_ = std::make_unique<Loan>(
         Loan{.id = memory.id, .lent = *std::move(lent), .ends_at = clock_.Now() + options_.lease});
   }
-  // Nobody else lends meanwhile, but it may have been ended already.
+  // No other thread lends meanwhile, but the loan may have been ended already.
   if (auto renewed = Renew(memory.id)) return *std::move(renewed);
   return UnavailableError("the sender has a new snapshot");
 }

@@ -1,5 +1,5 @@
-// What a sender lends over a fabric: one memory at a time, to whoever its control plane tells the
-// key, and no longer than somebody asks for it.
+// Lends a sender's memory over a fabric: one memory at a time, to everybody whom its control plane
+// tells the key, and only as long as somebody asks for it.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ class FabricLoan;
 // How long a loan lasts without being asked for.
 inline constexpr std::chrono::seconds kFabricLease{60};
 
-// Lifecycle: Start begins to end loans in time; the destructor ends the last one. Threads: safe from
-// any.
+// Lifecycle: Start begins to end loans in time; the destructor ends the last loan. Threads: safe
+// from any.
 class FabricHost {
  public:
   struct Options {
@@ -40,19 +40,19 @@ class FabricHost {
     std::shared_ptr<const void> keeper;  // owns `bytes`
   };
 
-  // Looks for libfabric and for adapters, unless it is off. `clock` outlives it.
+  // Looks for libfabric and for adapters, unless it is off. `clock` must outlive it.
   FabricHost(Options options, const Clock& clock);
   ~FabricHost();
 
   void Start() { ender_.Start(); }
 
-  // Lends `memory`, or says again how it is lent; a loan of other memory ends. Takes seconds for
-  // large memory that is not lent yet. FAILED_PRECONDITION: it is off, or this host has neither the
-  // library nor an adapter; stays so. Others: FabricLoan's.
+  // Lends `memory`, or returns the existing loan of it; a loan of other memory ends. Takes seconds
+  // for large memory that is not lent yet. FAILED_PRECONDITION: it is off, or this host lacks the
+  // library or an adapter; this does not change later. Other errors as FabricLoan.
   Result<RemoteLoan> Lend(const Memory& memory);
   // Ends a loan of other memory than this.
   void EndOthers(uint64_t id);
-  // Ends a loan for which nobody has asked. What Start calls.
+  // Ends a loan for which nobody has asked in time. Start makes a thread call it.
   void EndUnused();
 
   // For operators: "off", "verbs (mlx5_0), lent", "off: ...".

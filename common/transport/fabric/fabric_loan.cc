@@ -1,4 +1,4 @@
-// The key is 64 random bits where the provider lets us choose it; verbs and efa choose their own.
+// The key is 64 random bits if the provider lets us choose it; verbs and efa choose their own.
 #include "common/transport/fabric/fabric_loan.h"
 
 #include <random>

@@ -1,5 +1,6 @@
-// Memory that processes of other hosts may read over a fabric, as long as this exists. The provider
-// asks nobody who they are: whoever knows the address and the key can read, and nobody can write.
+// Memory that processes of other hosts may read over a fabric, as long as this object exists. The
+// provider does not authenticate readers: everybody who knows the address and the key can read, and
+// nobody can write.
 #pragma once
 
 #include <atomic>
@@ -15,10 +16,10 @@
 
 namespace dws {
 
-// One endpoint for one memory, so that closing it ends every transfer before the memory goes: also
-// answers that a slow reader has not taken yet. Lifecycle: the destructor takes it back; readers see
-// an error. Threads: safe from any; a thread of its own makes the progress without which most
-// providers answer no reads.
+// One endpoint for one memory, so that closing it ends every transfer before the memory is freed,
+// including answers that a slow reader has not taken yet. Lifecycle: the destructor ends the loan;
+// readers then see an error. Threads: safe from any; a thread of its own makes the progress without
+// which most providers answer no reads.
 class FabricLoan {
  public:
   struct Options {

@@ -24,7 +24,7 @@ struct FabricReader::Local {
   FabricHandle<fid_mr> region;
 };
 
-// A read whose bytes have not arrived. The context is the provider's until then.
+// A read whose bytes have not arrived. The provider owns the context until then.
 struct FabricReader::UnderWay {
   fi_context2 context = {};
   uint64_t tag = 0;

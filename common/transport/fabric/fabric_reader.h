@@ -20,13 +20,13 @@ class FabricEndpoint;
 class FabricReader final : public RemoteMemory {
  public:
   struct Options {
-    // Where pieces are read to; registered once, and outlives the reader. Not empty; the first is
-    // the large one, and an adapter near to it is chosen.
+    // The memory that pieces are read to. It is registered once and must outlive the reader. Not
+    // empty; the first one is the large one, and an adapter near it is chosen.
     std::vector<MutableByteSpan> local;
-    Duration timeout;        // with nothing arriving
+    Duration timeout;        // ends the reader if nothing arrives for so long
     size_t pieces_max = 16;  // under way at once
   };
-  // INVALID_ARGUMENT: the region cannot be one. Others: FabricEndpoint's.
+  // INVALID_ARGUMENT: `remote` cannot be a region. Other errors as FabricEndpoint.
   static Result<std::unique_ptr<FabricReader>> Connect(FabricApiPtr api, const RemoteRegion& remote,
                                                        const Options& options);
   ~FabricReader() override;
@@ -41,16 +41,16 @@ class FabricReader final : public RemoteMemory {
   struct UnderWay;
 
   FabricReader(const RemoteRegion& remote, const Options& options);
-  // Takes what has arrived into arrived_; waits up to `timeout_ms` for one.
+  // Takes arrived pieces into arrived_; waits up to `timeout_ms` for one.
   Status Take(int timeout_ms);
-  // Ends it: nothing arrives any more when it returns. Returns `error`.
+  // Ends the reader: when it returns, nothing arrives any longer. Returns `error`.
   Status Fail(const Status& error);
 
   const RemoteRegion remote_;
   const Duration timeout_;
   std::string name_;
   std::unique_ptr<FabricEndpoint> endpoint_;  // null after an error
-  std::vector<Local> local_;                  // released before it
+  std::vector<Local> local_;                  // released before the endpoint
   uint64_t peer_ = 0;                         // fi_addr_t
   std::vector<UnderWay> pieces_;
   std::vector<size_t> free_;      // of pieces_

@@ -1,5 +1,5 @@
-// Which network adapter to use where several fit: the one beside the memory. Between sockets each
-// byte would cross a link that the trainer needs.
+// Chooses the network adapter if several fit: the one beside the memory. Between sockets each byte
+// would cross a link that the trainer needs.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace dws {
 
-// What is known of an adapter. A plain value.
+// The known facts about an adapter. A plain value.
 struct Nic {
   std::string domain;                           // libfabric's name
   std::optional<int> numa_node = std::nullopt;  // nullopt: unknown, or the host has one node
@@ -27,7 +27,8 @@ std::optional<size_t> NearestNic(std::span<const Nic> nics, std::optional<int> n
 // or the kernel does not say.
 std::optional<int> NumaNodeOf(ByteSpan memory);
 
-// Of the PCI device "0000:3b:00.0", as /sys says. Nullopt: it does not.
+// Returns the NUMA node of the PCI device "0000:3b:00.0" according to /sys. Nullopt: /sys does not
+// say.
 std::optional<int> NumaNodeOfPciDevice(const std::string& address);
 
 }  // namespace dws

@@ -20,9 +20,9 @@ std::string_view ToString(FabricProvider provider) {
 std::span<const char* const> LibraryNames(FabricProvider provider) {
   static constexpr std::array kVerbs = {"verbs;ofi_rxm"};
   static constexpr std::array kEfa = {"efa"};
-  // One implementation under two names: "net" up to 1.17, "tcp" from 1.18 on. Not the older one,
-  // "tcp;ofi_rxm": with a read request that is not sent yet when the other side goes away it crashes
-  // this process.
+  // One implementation with two names: "net" up to 1.17, "tcp" from 1.18 on. The older one,
+  // "tcp;ofi_rxm", is not used: if the other side goes away while a read request is not sent yet,
+  // it crashes this process.
   static constexpr std::array kTcp = {"net", "tcp"};
   static constexpr std::array kShm = {"shm"};
   switch (provider) {

@@ -21,10 +21,11 @@ inline constexpr std::array kFabricProviders = {FabricProvider::kVerbs, FabricPr
 
 // "verbs", "efa", "tcp", "shm".
 std::string_view ToString(FabricProvider provider);
-// libfabric's names for it, the first one that a library has is meant: "verbs;ofi_rxm" and so on.
+// libfabric's names for it, such as "verbs;ofi_rxm". The first name that a library has is used.
 std::span<const char* const> LibraryNames(FabricProvider provider);
 std::optional<FabricProvider> FindFabricProvider(std::string_view name);
-// Whether the provider drives a network adapter of its own: these are chosen by themselves.
+// Returns whether the provider drives a network adapter of its own: such providers may be chosen
+// automatically.
 constexpr bool HasAdapter(FabricProvider provider) {
   return provider == FabricProvider::kVerbs || provider == FabricProvider::kEfa;
 }
@@ -40,7 +41,7 @@ struct FabricChoice {
   }
   friend bool operator==(const FabricChoice&, const FabricChoice&) = default;
 };
-// False: no such name, `choice` is unchanged.
+// Returns false if there is no such name; then `choice` is unchanged.
 bool ParseFabricChoice(std::string_view name, FabricChoice& choice);
 
 }  // namespace dws

@@ -27,7 +27,7 @@ struct RemoteRegion {
   friend bool operator==(const RemoteRegion&, const RemoteRegion&) = default;
 };
 
-// A region, and how long it is lent from now, unless somebody asks for it again.
+// A region, and how long it is lent from now. Asking again extends the loan.
 struct RemoteLoan {
   RemoteRegion region;
   Duration lease;
@@ -36,8 +36,8 @@ struct RemoteLoan {
 // The most bytes of an endpoint's address.
 inline constexpr size_t kFabricAddressBytesMax = 256;
 
-// Lifecycle: for one transfer. After an error it is over: nothing arrives any more. Threads: one at
-// a time.
+// Lifecycle: for one transfer. It ends with the first error: after that nothing arrives. Threads:
+// one at a time.
 class RemoteMemory {
  public:
   // One read. `to` is registered memory, untouched by others until Wait has named the `tag`.
@@ -53,11 +53,12 @@ class RemoteMemory {
   virtual const std::string& name() const = 0;
   // How many pieces may be under way at once.
   virtual size_t pieces_max() const = 0;
-  // Begins to read. UNAVAILABLE: the other side cannot be reached. DEADLINE_EXCEEDED: it takes no
+  // Begins to read. UNAVAILABLE: the other side cannot be reached. DEADLINE_EXCEEDED: it accepts no
   // more work.
   virtual Status Start(const Piece& piece) = 0;
-  // The tag of a piece that is said to have arrived. Bytes prove it, not this. UNAVAILABLE: the other
-  // side is gone, or no longer lends this memory. DEADLINE_EXCEEDED: nothing arrived for long.
+  // Returns the tag of a piece that the provider reports as arrived. Only the bytes prove it.
+  // UNAVAILABLE: the other side is gone, or no longer lends this memory. DEADLINE_EXCEEDED: nothing
+  // arrived for long.
   virtual Result<uint64_t> Wait() = 0;
 };
 

@@ -31,7 +31,7 @@ Result<std::unique_ptr<BroadcastChannel>> BroadcastChannel::Join(const Parts& pa
 BroadcastChannel::~BroadcastChannel() {
   if (!lane_->Enter().ok()) LogWarning("nccl_device_lost");
   communicator_.reset();
-  // The memory is freed once the device no longer uses it: aborted work ends by itself.
+  // The memory is freed once the device no longer uses it: aborted work ends without our help.
   Patience patience(clock_, clock_.Now() + kAbortGrace, nullptr);
   const Status status = AwaitStream(patience);
   if (absl::IsDeadlineExceeded(status)) {

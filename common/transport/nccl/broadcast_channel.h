@@ -1,11 +1,11 @@
 // Delta objects from one sender to many receivers at once: an epoch's communicator and the device
 // memory it works with. The sender's Broadcaster and the receivers' BroadcastMember use it; they
-// agree over the Sync stream on who is in it, and when.
+// agree over the Sync stream on the members, and on the time.
 //
 //   1. An object goes in pieces through two slots: while one piece is in transfer, the host fills
 //      (sender) or empties (receiver) the other slot.
-//   2. Each piece is awaited; one that does not arrive by the deadline ends the channel on this
-//      side, and then on the others, whose pieces do not arrive either.
+//   2. Each side waits for each piece. If a piece does not arrive by the deadline, the channel ends
+//      on this side, and then on the other sides, whose pieces do not arrive either.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ class BroadcastChannel {
 
   // Rank 0: `object` to all others.
   Status Send(ByteSpan object, const Until& until);
-  // The others. `object` has the size that rank 0 sends; empty with `size_bytes` set: takes part,
-  // and keeps nothing.
+  // The members other than rank 0 call it. `object` has the size that rank 0 sends. If it is empty
+  // and `size_bytes` is set, this member takes part and keeps nothing.
   Status Receive(MutableByteSpan object, uint64_t size_bytes, const Until& until);
 
  private:

@@ -18,9 +18,9 @@ struct CudaLanes {
 };
 
 // Loads the driver. `gpu`: a UUID ("GPU-...") or a number among the devices this process sees;
-// empty: the only one. UNAVAILABLE: there is no driver, or no device. NOT_FOUND: this device is not
-// there; the message lists those that are. INVALID_ARGUMENT: it sees several, and none is named.
-// INTERNAL: the driver's error. The source gives the same errors.
+// empty: the only one. UNAVAILABLE: there is no driver, or no device. NOT_FOUND: there is no such
+// device; the message lists those that exist. INVALID_ARGUMENT: there are several devices, and none
+// is named. INTERNAL: the driver's error. The source gives the same errors.
 Result<CudaLanes> OpenCudaLanes(std::string_view gpu);
 
 // The number of the device that `gpu` names, among devices with these UUIDs. Errors as above.

@@ -1,6 +1,6 @@
-// What a broadcast needs of a device: two slots, each the same bytes in page-locked host memory and
-// in device memory, and one stream that copies between them. The seam between NCCL and CUDA:
-// cuda_lane.h is the real one; tests have one whose device memory is the host's.
+// The part of a device that a broadcast needs: two slots, each the same bytes in page-locked host
+// memory and in device memory, and one stream that copies between them. The seam between NCCL and
+// CUDA: cuda_lane.h is the real one; tests have one whose device memory is the host's.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class DeviceLane {
 
   // Makes this the calling thread's current device, as NCCL expects before a communicator is made.
   virtual Status Enter() = 0;
-  // As NCCL takes it.
+  // The stream, in the form that NCCL takes.
   virtual void* stream() = 0;
   virtual uint64_t slot_bytes() const = 0;
   virtual uint64_t device_address(size_t slot) const = 0;
@@ -32,7 +32,7 @@ class DeviceLane {
   // return at once. INTERNAL names the driver's error.
   virtual Status CopyIn(size_t slot, uint64_t size_bytes) = 0;
   virtual Status CopyOut(size_t slot, uint64_t size_bytes) = 0;
-  // Whether everything that was enqueued on the stream is done. INTERNAL: it failed.
+  // Returns whether everything that was enqueued on the stream is done. INTERNAL: it failed.
   virtual Result<bool> Finished() = 0;
 };
 

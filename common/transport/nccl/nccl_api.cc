@@ -21,7 +21,7 @@ std::string NcclVersionText(uint32_t version) {
 }
 
 Result<NcclApiPtr> NcclApi::Load() {
-  // Not closed again: see the class.
+  // Never closed: see the class.
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return UnavailableError("{} cannot be loaded: {}; {}", kLibrary, LastLoadError(), kRemedy);

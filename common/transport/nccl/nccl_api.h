@@ -1,7 +1,7 @@
-// The part of NCCL that DWS calls, declared here and loaded at run time: so every program starts on
-// machines without libnccl, and every build compiles and tests all code that uses it. Names are
-// NCCL's, in our spelling; a build with a CUDA toolkit compares the declarations with <nccl.h>
-// (nccl_api_check.cc). Used by nccl_communicator.h only.
+// The part of NCCL that DWS calls. It is declared here and loaded at run time, so every program
+// starts on machines without libnccl, and every build compiles and tests all code that uses it.
+// Names are NCCL's, in our spelling; a build with a CUDA toolkit compares the declarations with
+// <nccl.h> (nccl_api_check.cc). Used by nccl_communicator.h only.
 #pragma once
 
 #include <array>
@@ -87,8 +87,8 @@ class NcclApi {
   // 22809 is 2.28.9. All ranks of a communicator must have the same.
   uint32_t version() const { return version_; }
 
-  // OK, also for kInProgress; else "<what>: <NCCL's text> (<its last error>)", UNAVAILABLE when
-  // another rank or the network is at fault, otherwise INTERNAL. `comm` may be null.
+  // OK also for kInProgress. Otherwise "<what>: <NCCL's text> (<its last error>)": UNAVAILABLE if
+  // another rank or the network is at fault, INTERNAL for all else. `comm` may be null.
   Status Check(NcclResult result, const char* what, NcclComm comm) const;
 
  private:

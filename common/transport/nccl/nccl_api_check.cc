@@ -1,5 +1,5 @@
-// Compares our declarations of NCCL with its header. Compiled only with a CUDA toolkit that has
-// NCCL; there is nothing to run.
+// Compares our declarations of NCCL with its header. It is compiled only with a CUDA toolkit that
+// has NCCL; there is nothing to run.
 #include <nccl.h>
 
 #include <cstddef>
@@ -43,7 +43,7 @@ DWS_NCCL_FIELD(net_name, netName);
 DWS_NCCL_FIELD(split_share, splitShare);
 #undef DWS_NCCL_FIELD
 
-// Whether NCCL's type and ours are passed in the same way, as parameter and as result.
+// True if NCCL's type and ours are passed in the same way, as parameter and as result.
 template <typename Ours, typename Theirs>
 constexpr bool kAlike = std::is_same_v<Ours, Theirs> ||
                         (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) ||

@@ -7,8 +7,9 @@
 namespace dws::nccl {
 namespace {
 
-// A receiver has a communicator for each of several senders, and an engine beside them: with few
-// blocks each, all of them fit on the device at the same time. NCCL needs that to make progress.
+// A receiver has a communicator for each of several senders, and an engine runs on the same device:
+// if each uses few blocks, all of them fit on the device at the same time. NCCL needs that to make
+// progress.
 constexpr int kBlocksMax = 4;
 
 }  // namespace
@@ -29,7 +30,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(NcclApiPtr api,
   NcclComm comm = nullptr;
   const NcclResult began = api->functions().init_rank(&comm, static_cast<int>(place.size), id,
                                                       static_cast<int>(place.rank), &config);
-  // From here on every exit aborts it.
+  // From here on, every exit aborts the communicator.
   std::unique_ptr<NcclCommunicator> joined(new NcclCommunicator(api, comm, place));
   DWS_RETURN_IF_ERROR(api->Check(began, "ncclCommInitRankConfig", comm));
   if (comm == nullptr) return InternalError("ncclCommInitRankConfig made no communicator");

@@ -17,7 +17,7 @@ struct Place {
   uint32_t size = 1;
 };
 
-// Lifecycle: Join makes it; the destructor aborts it, which ends its work on the device: the stream
+// Lifecycle: Join makes it. The destructor aborts it and so ends its work on the device: the stream
 // becomes idle some time later. Threads: one at a time.
 class NcclCommunicator {
  public:

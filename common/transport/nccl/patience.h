@@ -15,12 +15,12 @@ namespace dws::nccl {
 // Lifecycle: one for each wait. Threads: one.
 class Patience {
  public:
-  // Until `deadline`, or until `given_up` is true. `clock` outlives it.
+  // Waits until `deadline`, or until `given_up` returns true. `clock` must outlive it.
   Patience(const Clock& clock, TimePoint deadline, std::function<bool()> given_up)
       : clock_(clock), deadline_(deadline), given_up_(std::move(given_up)) {}
 
-  // Lets some time pass before the next look, little at first. DEADLINE_EXCEEDED, CANCELLED: the
-  // wait is over; `what` names what did not come.
+  // Lets some time pass before the next check, only little at first. DEADLINE_EXCEEDED, CANCELLED:
+  // the wait is over; `what` names the event that did not happen.
   Status Pause(const char* what) {
     if (given_up_ && given_up_()) return CancelledError("{} was cancelled", what);
     const TimePoint now = clock_.Now();

@@ -1,7 +1,7 @@
-// When each block of a snapshot last changed: what lets readers take bytes of exactly one version
-// without a lock, in this process or in another one that maps the memory. A reader looks at the
-// stamp, takes the bytes, and looks again: what it has is of the version it wants if both times the
-// block had not changed since.
+// Stamps say when each block of a snapshot last changed. With them readers take bytes of exactly
+// one version without a lock, in this process or in another process that maps the memory. A reader
+// looks at the stamp, takes the bytes, and looks at the stamp again: if both times the block had
+// not changed since the wanted version, the bytes are of that version.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace dws {
 
-// Of one block: the newest version whose capture changed it, or is changing it just now. A capture
-// that is undone leaves its number: readers then take the block another way.
+// The stamp of one block: the newest version whose capture changed the block, or is changing it
+// now. An undone capture leaves its number: readers then get the block another way.
 using BlockStamp = std::atomic<uint64_t>;
 static_assert(BlockStamp::is_always_lock_free, "stamps are shared by processes");
 
@@ -22,7 +22,7 @@ namespace internal {
 inline constexpr uint64_t kStampChanging = uint64_t{1} << 63;
 }  // namespace internal
 
-// Marks a block as changing while it exists. For the one thread that changes it.
+// Marks a block as changing while this object exists. For the one thread that changes it.
 class StampedChange {
  public:
   StampedChange(BlockStamp& stamp, WeightVersion version)
@@ -39,13 +39,15 @@ class StampedChange {
   const uint64_t version_;
 };
 
-// Of a copy of a stamp: whether the block's bytes are as of `version`, whose capture has ended.
+// Returns whether the block with this copy of its stamp has the bytes of `version`, whose capture
+// has ended.
 inline bool IsAt(uint64_t stamp, WeightVersion version) {
   return stamp <= version.value() && version.value() < internal::kStampChanging;
 }
 
-// Whether the bytes of all blocks with these stamps are as of `version`, whose capture has ended.
-// Asked before the bytes are taken, and again afterwards: only when both answers are true they are.
+// Returns whether all blocks with these stamps have the bytes of `version`, whose capture has
+// ended. Call it before the bytes are taken and again afterwards: they are of `version` only if it
+// returns true both times.
 inline bool AllAt(std::span<const BlockStamp> stamps, WeightVersion version) {
   std::atomic_thread_fence(std::memory_order_acquire);  // after the bytes
   for (const BlockStamp& stamp : stamps) {
@@ -54,8 +56,8 @@ inline bool AllAt(std::span<const BlockStamp> stamps, WeightVersion version) {
   return true;
 }
 
-// Whether it was the capture of `version` that changed all blocks with these stamps last: how their
-// bytes are known before that capture has ended. Asked twice, as AllAt.
+// Returns whether the capture of `version` was the last one to change all blocks with these stamps:
+// then their bytes are known before that capture has ended. Call it twice, like AllAt.
 inline bool AllBy(std::span<const BlockStamp> stamps, WeightVersion version) {
   std::atomic_thread_fence(std::memory_order_acquire);  // after the bytes
   for (const BlockStamp& stamp : stamps) {

@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kPopulateTime{5};
 // Several huge pages: a thread takes so much at once.
 constexpr size_t kPopulatedAtOnce = size_t{32} << 20;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-// Nobody can take memory from under a mapping, or map it to write; the sender's own mapping stays.
+// Nobody can truncate the file under a mapping, or map it to write; the sender's own mapping stays.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 Result<struct stat> StatOf(const UniqueFd& file) {
@@ -40,14 +40,14 @@ Result<std::byte*> MapFile(const UniqueFd& file, size_t size, int protection) {
   if (mapped == MAP_FAILED) {
     return ErrnoError(errno, fmt::format("mapping a snapshot of {} bytes", size));
   }
-  (void)::madvise(mapped, size, MADV_HUGEPAGE);  // fewer TLB misses where the kernel allows it
+  (void)::madvise(mapped, size, MADV_HUGEPAGE);  // fewer TLB misses if the kernel allows it
   return static_cast<std::byte*>(mapped);
 }
 
 size_t InHugePages(size_t size) { return CeilDiv(size, kHugePageBytes) * kHugePageBytes; }
 
-// Nothing: there are not enough huge pages that the operator has reserved. All are taken now, because a
-// lack of them that is noticed later kills the process.
+// Returns nothing if the operator has not reserved enough huge pages. All pages are taken now,
+// because a lack of them that shows later kills the process.
 std::optional<UniqueFd> HugeFile(size_t size) {
   if (size < kHugePageBytes) return std::nullopt;
   UniqueFd file(
@@ -68,7 +68,7 @@ Result<UniqueFd> SmallFile(size_t size) {
   return file;
 }
 
-// Huge pages are of another file system, which numbers files by itself.
+// Huge pages belong to another file system, which numbers its files independently.
 uint64_t IdOf(const struct stat& file) {
   return static_cast<uint64_t>(file.st_dev) << 48 ^ static_cast<uint64_t>(file.st_ino);
 }
@@ -109,7 +109,7 @@ Result<std::unique_ptr<SnapshotMemory>> SnapshotMemory::Create(const RankLayout&
                        MapFile(*file, static_cast<size_t>(made.st_size), PROT_READ | PROT_WRITE));
   std::unique_ptr<SnapshotMemory> memory(
       new SnapshotMemory(*std::move(file), made, std::move(places), layout.block_count(), bytes));
-  // Only a hint, as in own_pages.cc: without it each new page of 4 KiB is a fault of its own.
+  // Only a hint, as in own_pages.cc: without it each new page of 4 KiB costs a page fault.
   ::madvise(bytes, memory->mapped_bytes_, MADV_HUGEPAGE);
   if (::fcntl(memory->file_.get(), F_ADD_SEALS, kSeals) != 0) {
     const int why = errno;

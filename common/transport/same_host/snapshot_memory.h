@@ -1,5 +1,6 @@
 // The memory of a sender's snapshot: an unnamed file that the sender writes and that receivers of
-// its host map to read. It holds the bytes of every slice, and beside them the stamp of every block.
+// its host map to read. It holds the bytes of every slice and, behind them, the stamp of every
+// block.
 #pragma once
 
 #include <sys/stat.h>
@@ -18,8 +19,8 @@
 
 namespace dws {
 
-// Where everything is in the memory of a snapshot: follows from the layout alone. Slices lie in
-// order, each from a cache line on; the stamps begin at a page behind them.
+// The places of everything in the memory of a snapshot. They follow from the layout alone. Slices
+// lie in order, and each begins at a cache line; the stamps begin at the page after them.
 class SnapshotPlaces {
  public:
   explicit SnapshotPlaces(const RankLayout& layout);
@@ -39,13 +40,13 @@ class SnapshotPlaces {
   size_t size_bytes_ = 0;
 };
 
-// A mapping of that memory. Lifecycle: unmapped by the destructor; the other process's mapping, and
-// the bytes, stay. Threads: safe from any; who may use the bytes is its owner's business.
+// A mapping of that memory. Lifecycle: the destructor unmaps it; the other process's mapping, and
+// the bytes, stay. Threads: safe from any; its owner decides who may use the bytes.
 class SnapshotMemory {
  public:
-  // For the sender: zero bytes, which nobody else can make smaller, larger, or writable; if wanted, in
-  // huge pages, as far as enough of 2 MiB are reserved (vm.nr_hugepages).
-  // RESOURCE_EXHAUSTED: there is not enough memory.
+  // For the sender: zero bytes, which no other process can shrink, enlarge, or make writable. With
+  // `huge_pages` they are in huge pages of 2 MiB, if enough of those are reserved
+  // (vm.nr_hugepages). RESOURCE_EXHAUSTED: there is not enough memory.
   static Result<std::unique_ptr<SnapshotMemory>> Create(const RankLayout& layout,
                                                         bool huge_pages = false);
   // For a receiver of the host: maps what ReadOnlyDescriptor gave. INVALID_ARGUMENT: it is no
@@ -61,9 +62,10 @@ class SnapshotMemory {
   void Populate(ThreadPool& pool);
 
   const SnapshotPlaces& places() const { return places_; }
-  // Of the memory, the same in every process that maps it: no other snapshot of this boot has it.
+  // The id of the memory. It is the same in every process that maps it, and no other snapshot of
+  // this boot has it.
   uint64_t id() const { return id_; }
-  // All slices, with the gaps between them. Of a receiver's mapping: never written.
+  // All slices, with the gaps between them. Never write to it in a receiver's mapping.
   MutableByteSpan content() { return {bytes_, places_.content_bytes()}; }
   ByteSpan content() const { return {bytes_, places_.content_bytes()}; }
   // Content and stamps, as they are lent to readers of other hosts.
@@ -87,7 +89,7 @@ class SnapshotMemory {
   const size_t block_count_;
   std::byte* const bytes_;  // mmap
   BlockStamp* const stamps_;
-  bool shared_ = true;  // others may map it
+  bool shared_ = true;  // others may map the memory
 };
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// Writes files whose SHA-256 a manifest will hold: under a temporary name, synced, then renamed;
-// hashed while they are written.
+// Writes files whose SHA-256 a manifest will hold. A file is written under a temporary name and
+// hashed meanwhile, then synced and renamed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a version in a shared directory consists of, as its sender states it.
+// The contents of a version in a shared directory, as its sender states them.
 #pragma once
 
 #include <cstdint>
@@ -39,10 +39,10 @@ struct Manifest {
   FileEntry welcome;
   std::vector<FileEntry> files;
 
-  const FileEntry* Find(std::string_view file) const;  // null: it has no such file
+  const FileEntry* Find(std::string_view file) const;  // null: there is no such file
   bool has_delta() const { return base.has_value(); }
   bool is_anchor() const { return Find(kFullName) != nullptr; }
-  // Neither of them: digests only, for those whose memory has them already.
+  // Has neither of them: only digests, for receivers whose memory has the weights already.
   bool is_base() const { return !has_delta() && !is_anchor(); }
   uint64_t size_bytes() const;
 

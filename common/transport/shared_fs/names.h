@@ -1,4 +1,4 @@
-// The names in a shared directory (LAYOUT.md): made and parsed here, nowhere else. Pure.
+// The names in a shared directory (LAYOUT.md). Only this code makes and parses them. Pure.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ inline constexpr std::string_view kFullName = "full";
 inline constexpr std::string_view kFullIndexName = "full-index";
 inline constexpr std::string_view kReceiversName = "receivers";
 
-// The folder of a version, by who published it: a rank's sender that restarts in the same stream
-// takes a higher epoch, so two senders never write the same files.
+// The folder of a version. Its name says who published it: a rank's sender that restarts in the
+// same stream takes a higher epoch, so two senders never write the same files.
 struct VersionName {
   WeightVersion version;
   RankEpoch epoch;

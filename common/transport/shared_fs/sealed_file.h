@@ -1,6 +1,6 @@
-// Small files that prove their own content: a message followed by its SHA-256, or by an HMAC where
-// a key is configured (LAYOUT.md, "Sealed files"). A torn or changed file is always refused; with a
-// key only its holders can make a valid one.
+// Small files that prove their own content: a message followed by its SHA-256, or by an HMAC if a
+// key is configured (LAYOUT.md, "Sealed files"). A torn or changed file is always refused; with a
+// key, only its holders can make a valid file.
 #pragma once
 
 #include <string>

@@ -38,7 +38,7 @@ class VerifiedFile {
   std::string path_;
   FileEntry entry_;
   std::vector<std::byte> piece_;
-  size_t piece_number_ = SIZE_MAX;  // which piece_ is; SIZE_MAX: none
+  size_t piece_number_ = SIZE_MAX;  // the number of piece_; SIZE_MAX: there is none
 };
 
 // A whole small file. RESOURCE_EXHAUSTED: it is larger than `size_bytes_max`. Other errors as

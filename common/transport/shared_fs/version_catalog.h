@@ -1,6 +1,6 @@
-// What one rank's folder in a shared directory has now: its streams, and the versions of one of
-// them, read again when they change. Both sides use it: receivers to follow, a sender to find what
-// exists, who else writes, and what may be removed.
+// The present contents of one rank's folder in a shared directory: its streams, and the versions of
+// one of them, which are read again when they change. Both sides use it: receivers to follow, a
+// sender to find what exists, who else writes, and what may be removed.
 #pragma once
 
 #include <map>
@@ -32,12 +32,12 @@ class VersionCatalog {
 
   VersionCatalog(FileSystem& files, Place place) : files_(files), place_(std::move(place)) {}
 
-  // Looks for new and removed versions, and again at those that are out of reach. A folder
-  // without a manifest is not a version (yet). An error is that of the folder; known versions stay
-  // known. A manifest that cannot be used is left out; trouble() says why until it can be used or
-  // is removed.
+  // Looks for new and removed versions, and looks again at versions that could not be reached. A
+  // folder without a manifest is not a version (yet). Errors are those of reading the folder; known
+  // versions stay known. A manifest that cannot be used is left out; trouble() says why until it
+  // can be used or is removed.
   Status Refresh();
-  // What is known of `version` may be wrong: read it again.
+  // The known facts about `version` may be wrong: read it again.
   void Forget(WeightVersion version);
 
   const VersionSet& versions() const { return versions_; }

@@ -24,20 +24,20 @@ class VersionSet {
   void Put(ManifestPtr manifest);
   void Remove(VersionName name);
 
-  ManifestPtr Find(WeightVersion version) const;  // null: not there
+  ManifestPtr Find(WeightVersion version) const;  // null: there is no such version
   ManifestPtr Newest() const;                     // null: empty
   ManifestPtr NewestAnchor() const;               // null: there is none
   const std::map<VersionName, ManifestPtr>& all() const { return versions_; }
 
-  // The deltas from `base` to `target`. ABORTED: one of them is not there, or there are more than
-  // limits::kSharedChainMax.
+  // Returns the deltas from `base` to `target`. ABORTED: one of them is missing, or there are more
+  // than limits::kSharedChainMax.
   Result<std::vector<ManifestPtr>> Chain(WeightVersion base, WeightVersion target) const;
-  // The way from the newest anchor that leads to `target`. FAILED_PRECONDITION: only digests do, of
-  // a version of which there are no full tensors. ABORTED: nothing does.
+  // Returns the way to `target` from the newest anchor that leads there. FAILED_PRECONDITION: only
+  // a version with digests, but without full tensors, leads there. ABORTED: nothing leads there.
   Result<FullPath> FromAnchor(WeightVersion target) const;
-  // The versions that some anchor leads to, or a version of which there are digests only,
-  // ascending: the newest `count_max` of them. Nothing above the newest version of the highest
-  // epoch: its sender does not know such versions.
+  // Returns the newest `count_max` versions, ascending, that can be reached from an anchor or from
+  // a version with digests only. Leaves out versions above the newest one of the highest epoch: its
+  // sender does not know them.
   std::vector<WeightVersion> Reachable(size_t count_max) const;
 
  private:

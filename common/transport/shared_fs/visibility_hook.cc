@@ -73,7 +73,7 @@ Result<pid_t> Spawn(std::vector<std::string> words, std::vector<std::string> env
   return pid;
 }
 
-// Reads what is available; keeps the end.
+// Reads everything that is available; keeps only the end.
 void Drain(const UniqueFd& from, std::string& output) {
   std::array<char, 4096> buffer;
   while (true) {
@@ -96,7 +96,8 @@ std::string LastLine(std::string_view output) {
   return std::string(Utf8Prefix(output, kLineBytesMax));
 }
 
-// Whether it has ended. Not waited for without end: a hung mount may keep it in the kernel.
+// Returns whether the process has ended. It does not wait without limit: a hung mount may keep the
+// process in the kernel.
 bool Kill(pid_t pid) {
   ::kill(-pid, SIGKILL);
   const auto until = std::chrono::steady_clock::now() + kReapMax;
@@ -113,7 +114,7 @@ Result<int> Await(pid_t pid, pid_t& killed, const UniqueFd& from,
                   std::string& output) {
   const auto until = std::chrono::steady_clock::now() + deadline;
   int status = 0;
-  bool closed = false;  // by all who had it; it may still run
+  bool closed = false;  // by all processes that had it; the command may still run
   while (true) {
     struct pollfd waiting = {.fd = closed ? -1 : from.get(), .events = POLLIN, .revents = 0};
     (void)::poll(&waiting, 1, kLookMilliseconds);

@@ -15,7 +15,7 @@
 namespace dws::shared {
 
 // Splits a command into words as a shell does: blanks, quotes of both kinds, backslashes. Nothing
-// is expanded. INVALID_ARGUMENT: a quote is not closed, or there is no word.
+// is expanded. INVALID_ARGUMENT: a quote is not closed, or the command has no words.
 Result<std::vector<std::string>> SplitCommand(std::string_view command);
 // For the check of a flag: why SplitCommand refuses its text; "": it does not, or the text is empty.
 std::string WhyNoCommand(const std::string& text);
@@ -23,7 +23,7 @@ std::string WhyNoCommand(const std::string& text);
 // Lifecycle: made once, run often. Threads: Run by one at a time.
 class VisibilityHook {
  public:
-  // Without words Run does nothing.
+  // Makes a hook without a command: Run does nothing.
   VisibilityHook() = default;
   VisibilityHook(std::vector<std::string> words, std::string shared_dir)
       : words_(std::move(words)), shared_dir_(std::move(shared_dir)) {}

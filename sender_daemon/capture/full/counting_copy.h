@@ -8,8 +8,8 @@
 namespace dws {
 
 // Copies `from` to `to`, of equal sizes: whole elements of `element_bytes` (1, 2, 4 or 8). Returns
-// how many elements of `to` have changed. Loads every byte of `from` once: what is counted is what
-// is copied, even if the owner of `from` writes meanwhile.
+// how many elements of `to` have changed. Loads every byte of `from` once: the counted bytes are
+// the copied bytes, even if the owner of `from` writes meanwhile.
 uint64_t CopyCounting(uint32_t element_bytes, ByteSpan from, MutableByteSpan to);
 
 }  // namespace dws

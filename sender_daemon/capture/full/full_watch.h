@@ -1,5 +1,5 @@
-// Learns from what versions change whether the next one is better published in full: as full
-// tensors, without a delta that leads to it. Pure.
+// Learns from the changes of past versions whether it is better to publish the next one in full: as
+// full tensors, without a delta that leads to it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace dws {
 
 // Why no delta leads to a version.
 enum class FullCause : uint8_t {
-  kNone,   // one does
+  kNone,   // a delta leads to it
   kFirst,  // the sender had nothing to compare with
   kAsked,  // the trainer wanted it so
   kDense,  // a delta would have been about as large as the weights (FullWatch)
@@ -23,19 +23,21 @@ std::string_view ToString(FullCause cause);
 // one, except Cause, which the thread that captures may call at any time.
 class FullWatch {
  public:
-  // Deltas are given up after kVersions versions in a row that handed over every block, and whose
-  // deltas had at least kFullShare of the weights' bytes; where links are fast, also after as many
-  // whose deltas took the time of full versions or more (full_cost.h). They come back after one
-  // version that lacked blocks, or whose delta would have had less than kLeave, by a sample or by
-  // estimate. In between nothing changes. Versions that were asked to be full do not count.
+  // Deltas are given up after kVersions versions in a row that handed over every block and whose
+  // deltas had at least kFullShare of the weights' bytes. On fast links they are also given up
+  // after as many versions whose deltas took at least the time of full versions (full_cost.h). They
+  // come back after one version that lacked blocks, or whose delta would have had less than kLeave,
+  // by a sample or by estimate. In between nothing changes. Full versions that the trainer asked
+  // for do not count.
   static constexpr double kLeave = 3.0 / 4;
   static constexpr uint32_t kVersions = 2;
   // With fewer bytes of weights a delta takes milliseconds, and may fit its announcement.
   static constexpr uint64_t kWeightsBytesMin = uint64_t{16} << 20;
-  // Of every kSampleVersionEvery-th full version of its own the sender encodes one block in
-  // kSampleEvery, but no fewer than kSampleBlocksMin if there are as many, to know how large a delta
-  // would have been. A block costs about ten times what copying it does. In between a changed
-  // element is taken to cost what it did last.
+  // In every kSampleVersionEvery-th consecutive full version that the sender chose itself, it
+  // encodes a sample to learn the size that a delta would have had: one block in kSampleEvery, and
+  // at least kSampleBlocksMin if there are as many. Encoding a block costs about ten times as much
+  // as copying it. For the versions in between, a changed element is assumed to cost what it cost
+  // in the last sample.
   static constexpr uint32_t kSampleVersionEvery = 4;
   static constexpr uint64_t kSampleEvery = 64;
   static constexpr uint64_t kSampleBlocksMin = 32;
@@ -49,8 +51,8 @@ class FullWatch {
     return by_bytes_.pays || (fast_links && by_time_.pays) ? FullCause::kDense : FullCause::kNone;
   }
 
-  // Whether block `number` belongs to the sample of the full version that is captured. Samples that
-  // follow each other have other blocks, and in the end all. Learn ends the version.
+  // Returns whether block `number` belongs to the sample of the full version that is being
+  // captured. Consecutive samples have different blocks, and finally all. Learn ends the version.
   bool InSample(uint64_t number) const;
 
   struct Version {
@@ -63,7 +65,7 @@ class FullWatch {
   void Learn(const Version& version);
 
  private:
-  // What one of the two rules says.
+  // The verdict of one of the two rules.
   struct Rule {
     bool pays = false;
     uint32_t dense = 0;  // versions in a row

@@ -1,5 +1,5 @@
-// A reader for which blocks were kept reads nothing but them from then on, so later captures need
-// not keep anything for it again.
+// Once blocks were kept for a reader, it reads only those, so later captures need not keep anything
+// for it again.
 #include "sender_daemon/capture/full/open_reads.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kNotWanted = ~uint64_t{0};
 constexpr uint64_t kAlignment = 64;
-// Of the memory that the host has left, at most one part in so many.
+// Kept blocks take at most one part in so many of the memory that the host has left.
 constexpr uint64_t kMemoryShare = 2;
 
 }  // namespace
@@ -75,7 +75,7 @@ OpenReads::Read::~Read() {
   last = std::move(entry_->kept);
   reads_.entries_.erase(entry_);
   const auto shares = [&](const Entry& entry) { return entry.kept == last; };
-  // Whoever needed it has read it.
+  // Every reader that needed it has read it.
   if (last != nullptr && last == reads_.spare_ && std::ranges::none_of(reads_.entries_, shares)) {
     reads_.spare_.reset();
   }
@@ -123,7 +123,7 @@ std::shared_ptr<KeptBlocks> OpenReads::BeginOverwrite(WeightVersion version) {
   DropSpare();
   MutexLock lock(mutex_);
   const uint64_t held = held_->load();
-  // Keeping is worth less than what else runs on this host.
+  // Keeping blocks is less important than the other work on this host.
   uint64_t room =
       std::min(bytes_max_ - std::min(bytes_max_, held), AvailableMemoryBytes() / kMemoryShare);
   std::vector<uint8_t> wanted(layout_.block_count());
@@ -133,7 +133,7 @@ std::shared_ptr<KeptBlocks> OpenReads::BeginOverwrite(WeightVersion version) {
   if (hungry_ > 0) --hungry_;
   if (whole) std::ranges::fill(wanted, uint8_t{1});
   for (Entry& entry : entries_) {
-    // A newer one is that of the capture that begins: its reader is early.
+    // A newer version is that of the capture that begins now: its reader reads early.
     if (entry.kept != nullptr || entry.version > version) continue;
     std::vector<uint8_t> with_it = wanted;
     const uint64_t added = MarkLeft(entry, with_it);

@@ -1,11 +1,11 @@
 // Full versions overwrite the snapshot, and no steps lead back. So that a reader of full tensors
-// can still end its transfer, the capture of one first copies the old bytes of those blocks that
-// readers of the version before have yet to read.
+// can still finish its transfer, the capture of a full version first copies the old bytes of the
+// blocks that readers of the version before have not read yet.
 //
 // KeptBlocks are the copies of one capture, OpenReads the readers of one snapshot. Without readers
-// nothing is kept. A reader may also come too late: the trainer publishes full versions so fast that
-// each is overwritten before anybody reads it. When one was refused for that, the next captures keep
-// whole versions, so that the next attempt succeeds.
+// nothing is kept. A reader may also come too late, if the trainer publishes full versions so fast
+// that each is overwritten before anybody reads it. After a reader was refused for that reason, the
+// next captures keep whole versions, so that the next attempt succeeds.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@
 namespace dws {
 
 // Old bytes of some blocks of a snapshot. Lifecycle: the capture keeps each wanted block, then
-// closes it; readers read it after that. Threads: Keep from several, for different blocks; the
-// others from any.
+// closes it; readers read it after that. Threads: several may call Keep, for different blocks; the
+// other methods are safe from any.
 class KeptBlocks {
  public:
   // `wanted`: by rank block number. `held`: the bytes of all that live, in which this takes part.
@@ -38,10 +38,10 @@ class KeptBlocks {
   KeptBlocks(const KeptBlocks&) = delete;
   KeptBlocks& operator=(const KeptBlocks&) = delete;
 
-  // The version whose bytes these are.
+  // The version of these bytes.
   WeightVersion version() const { return version_; }
 
-  // Whether block `number` is wanted and not kept yet.
+  // Returns whether block `number` is wanted and not kept yet.
   bool Wants(uint64_t number) const;
   // Copies it, if it is wanted and not kept yet.
   void Keep(uint64_t number, ByteSpan bytes);
@@ -53,15 +53,16 @@ class KeptBlocks {
 
  private:
   const WeightVersion version_;
-  std::vector<uint64_t> offsets_;  // by rank block number; of those not wanted: above all others
-  std::vector<uint8_t> kept_;      // by rank block number
+  // By rank block number; for blocks that are not wanted: above all others.
+  std::vector<uint64_t> offsets_;
+  std::vector<uint8_t> kept_;  // by rank block number
   uint64_t size_bytes_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> held_;
   OwnPages memory_;
   std::atomic<bool> closed_{false};
 };
 
-// The readers of one snapshot. Lifecycle: as long as the snapshot. Threads: safe from any.
+// The readers of one snapshot. Lifecycle: lives as long as the snapshot. Threads: safe from any.
 class OpenReads {
  private:
   struct Entry {
@@ -82,7 +83,7 @@ class OpenReads {
   OpenReads(const RankLayout& layout, uint64_t bytes_max, Duration hungry_time = kHungryTime)
       : layout_(layout), bytes_max_(bytes_max), hungry_time_(hungry_time) {}
 
-  // One reader, for as long as it lives. Does not outlive OpenReads.
+  // One open read. Must not outlive OpenReads.
   class Read {
    public:
     Read(OpenReads& reads, WeightVersion version, const std::vector<BlockRange>& ranges);
@@ -92,7 +93,8 @@ class OpenReads {
 
     // What lies before this block of `ranges[range]` was read.
     void Passed(size_t range, uint32_t offset);
-    // What was kept for it: all that it has not read. Null: nothing, it reads the snapshot.
+    // Returns the blocks that were kept for it: all that it has not read. Null: nothing was kept,
+    // it reads the snapshot.
     std::shared_ptr<const KeptBlocks> kept() const;
 
    private:
@@ -106,8 +108,9 @@ class OpenReads {
   // A version's full tensors could not be read, because the snapshot has gone on.
   void Refused();
 
-  // Called by the capture of a full version before it overwrites the first block of `version`.
-  // Those who have waited longest come first, as far as there is room. Null: nothing is to be kept.
+  // The capture of a full version calls it before it overwrites the first block of `version`. If
+  // there is not enough room for all readers, those that have waited longest come first. Null:
+  // nothing is to be kept.
   std::shared_ptr<KeptBlocks> BeginOverwrite(WeightVersion version);
   // Called by other captures: what was kept for readers that had not come yet is dropped.
   void DropSpare();

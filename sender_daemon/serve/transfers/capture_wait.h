@@ -12,14 +12,14 @@ namespace dws {
 // Threads: one at a time.
 class CaptureWait {
  public:
-  // There is nothing to send now. False: there was not for too long; the receiver then takes the
-  // version when it is published.
+  // Call it when there is nothing to send now. Returns false if that has lasted too long; then the
+  // receiver takes the version when it is published.
   bool Goes() {
     const TimePoint now = std::chrono::steady_clock::now();
     if (since_ == TimePoint()) since_ = now;
     return now - since_ < kMax;
   }
-  // When the capture is to be looked at again: later each time that it had nothing.
+  // Returns when to look at the capture again: later each time that it had nothing.
   Duration Poll() { return std::exchange(poll_, std::min<Duration>(2 * poll_, kPollMax)); }
   // There is something; returns whether it was waited for.
   bool End() {

@@ -1,5 +1,5 @@
-// A slice is either sent whole from the open delta, or whole from the log, so sent_ needs no more than a
-// bit of each.
+// A slice is sent either completely from the open delta or completely from the log, so sent_ needs
+// only one bit for each slice.
 #include "sender_daemon/serve/transfers/early_stream.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void EarlyStream::Next() {
       break;
   }
   if (cancelled_ || !wait_.Goes()) {
-    return Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
+    return Finish(ToGrpc(AbortedError("the capture of version {} has stalled", version)));
   }
   paced_.After(wait_.Poll(), [this] { Next(); });
 }

@@ -1,5 +1,6 @@
-// One Fetch of a delta that is perhaps still being captured: the frames of its slices as they are
-// complete, then those that the receiver lacks and the start of the object, from the log.
+// One Fetch of a delta that may still be being captured: sends the frames of its slices as they
+// become complete, then the frames that the receiver lacks and the start of the object, from the
+// log.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -31,9 +32,9 @@ struct EarlyOrder {
   std::shared_ptr<OpenDelta> open;  // of the version; null: it is retained
 };
 
-// Owns itself until OnDone. What it sends is byte for byte that of RetainedVersion::object_of, each
-// frame once. Ends with ABORTED if the capture was given up, does not go on, or if the version is not
-// retained any more. Threads: those of gRPC and the executor's, one at a time but for OnCancel.
+// Owns itself until OnDone. The bytes that it sends are those of RetainedVersion::object_of, each
+// frame once. Ends with ABORTED if the capture was given up, does not go on, or if the version is
+// no longer retained. Threads: those of gRPC and the executor's, one at a time, except OnCancel.
 class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
  public:
   // What takes long runs on `executor`.
@@ -48,19 +49,22 @@ class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
   void OnDone() override;
 
  private:
-  // Writes what is next, or waits for it, or finishes.
+  // Writes the next message, or waits for it, or finishes.
   void Next();
   // The next frames of the open delta; false: there are none now.
   bool WriteFramed();
-  // Whether sending_ has a frame that is not sent: of the next slice, if it is done with one.
+  // Returns whether sending_ has a frame that is not sent. If it is done with its slice, it first
+  // takes the next slice.
   bool HasFramed();
-  // The version is in the log, or was.
+  // Call it when the version is in the log, or was.
   void OpenRetained();
-  // Frames that were not sent yet, or else the next part of the object's start, or finishes.
+  // Writes frames that were not sent yet, or, if all were, the next part of the object's start, or
+  // finishes.
   void WriteRetained();
-  // The next slice that has frames which are not sent, and the first of them; null: there is none.
+  // Returns the next slice that has frames that are not sent, and sets the first of them; null:
+  // there is none.
   const SliceDelta* NextRetained();
-  // Whether the chunk has room for the frame; an empty one has.
+  // Returns whether the chunk has room for the frame; an empty one has.
   bool Fits(const FrameEntry& entry) const;
   void AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame);
   void WriteChunk();
@@ -78,7 +82,7 @@ class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
   RetainedVersionPtr retained_;                 // null: not yet
   ByteSpan object_;
   ObjectHeader header_;
-  DeltaManifest parsed_;  // of an object whose manifest is not retained
+  DeltaManifest parsed_;  // manifest of an object whose manifest is not retained
   const DeltaManifest* manifest_ = nullptr;
   size_t next_slice_ = 0;  // of the manifest
   uint64_t start_sent_ = 0;

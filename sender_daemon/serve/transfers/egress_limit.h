@@ -1,5 +1,5 @@
-// How fast a sender sends to receivers of other hosts, all of them together: the network is the
-// trainer's too. Each transfer asks for its next piece, so they take turns.
+// Limits how fast a sender sends to receivers of other hosts, all of them together, because the
+// trainer needs the network too. Each transfer asks for its next piece, so they take turns.
 #pragma once
 
 #include <cstdint>

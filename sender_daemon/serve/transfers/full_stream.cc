@@ -17,7 +17,7 @@
 namespace dws {
 namespace {
 
-// What a stream has to send for its time to tell how fast the link is.
+// A stream has to send so many bytes before its time tells how fast the link is.
 constexpr uint64_t kSpeedBytesMin = uint64_t{4} << 20;
 
 }  // namespace
@@ -32,14 +32,14 @@ class FullStream::Lent {
  public:
   enum class State : uint8_t { kNothing, kChanged, kAwaited };
 
-  // A piece that is lent now; returns its number.
+  // Adds a piece that is lent now; returns its number.
   uint64_t Add(Place place) {
     MutexLock lock(mutex_);
     ++count_;
     needed_.emplace(++last_, place);
     return last_;
   }
-  // A piece that is copied later.
+  // Adds a piece that is copied later.
   void Skip(Place place) {
     MutexLock lock(mutex_);
     needed_.emplace(++last_, place);
@@ -49,13 +49,13 @@ class FullStream::Lent {
     MutexLock lock(mutex_);
     return needed_.empty() ? next : needed_.begin()->second;
   }
-  // A piece is back, and has to be sent again if its blocks have changed.
+  // gRPC has given a piece back; it has to be sent again if its blocks have changed.
   void Back(const LentPiece& piece);
   std::vector<BlockRange> TakeChanged() {
     MutexLock lock(mutex_);
     return std::exchange(changed_, {});
   }
-  // kAwaited: nothing that is back has changed, and something is still out; `stream` is continued
+  // kAwaited: no returned piece has changed, and pieces are still lent; `stream` is continued
   // later. It lives until then, because it does not finish before.
   State Await(FullStream* stream) {
     MutexLock lock(mutex_);
@@ -70,18 +70,18 @@ class FullStream::Lent {
   size_t count_ GUARDED_BY(mutex_) = 0;
   uint64_t last_ GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Place> needed_
-      GUARDED_BY(mutex_);  // by number: what is not sent as it should be
+      GUARDED_BY(mutex_);  // by number: pieces that have not been sent unchanged
   FullStream* waiting_ GUARDED_BY(mutex_) = nullptr;
   std::vector<BlockRange> changed_ GUARDED_BY(mutex_);
 };
 
-// Of one message: keeps the memory until gRPC has let go of it.
+// The lent piece of one message: keeps the memory until gRPC has released it.
 struct FullStream::LentPiece {
   std::shared_ptr<Lent> lent;
   std::shared_ptr<Snapshot> snapshot;
   WeightVersion version;
   BlockRange range;
-  uint64_t number = 0;  // as Lent::Add has it
+  uint64_t number = 0;  // the number that Lent::Add returned
 
   bool current() const {
     return snapshot->BlocksAt(range.slice, range.first_block, range.block_count, version);
@@ -101,7 +101,7 @@ void FullStream::Lent::Back(const LentPiece& piece) {
     }
     if (count_ == 0 || !changed_.empty()) stream = std::exchange(waiting_, nullptr);
   }
-  // Not here: this is a thread of gRPC inside its transport.
+  // The stream continues on the executor: this thread is gRPC's, inside its transport.
   if (stream != nullptr) stream->OnExecutor(&FullStream::Next);
 }
 
@@ -167,7 +167,8 @@ void FullStream::Next() {
   }
 }
 
-// While versions are full nobody asks for deltas, which would tell that the link has become slow.
+// While versions are full nobody asks for deltas, and only those would show that the link has
+// become slow.
 void FullStream::FinishWhole() {
   const Duration took = std::chrono::steady_clock::now() - began_;
   if (!order_.early && sent_bytes_ >= kSpeedBytesMin &&
@@ -225,7 +226,7 @@ bool FullStream::AwaitCapture() {
   if (!cancelled_ && wait_.Goes()) {
     paced_.After(wait_.Poll(), [this] { OnExecutor(&FullStream::Next); });
   } else {
-    Finish(ToGrpc(AbortedError("the capture of version {} does not go on", version)));
+    Finish(ToGrpc(AbortedError("the capture of version {} has stalled", version)));
   }
   return true;
 }
@@ -251,7 +252,7 @@ bool FullStream::Lend(const Piece& piece) {
   const MutableByteSpan content = order_.state->snapshot->SliceBytes(range.slice)
                                       .subspan(FirstByte(layout, range), SizeBytes(layout, range));
   lent->number = lent_->Add(piece.place);
-  if (!order_.early) {  // else they are not lent in their order
+  if (!order_.early) {  // otherwise they are not lent in their order
     const Place needed = lent_->FirstNeeded(piece.place);
     reader_->Passed(needed.range, needed.offset);
   }
@@ -268,7 +269,7 @@ bool FullStream::Lend(const Piece& piece) {
 void FullStream::CopyNext() {
   if (!std::exchange(copying_, true)) reader_->Only(std::exchange(to_copy_, {}));
   auto frames = reader_->Next(limits::kTick);
-  // A capture may stay open for long; what was kept for this reader waits for it.
+  // A capture may stay open for long; it waits for the blocks that were kept for this reader.
   if (absl::IsDeadlineExceeded(frames.status()) && !cancelled_) {
     return OnExecutor(&FullStream::CopyNext);
   }

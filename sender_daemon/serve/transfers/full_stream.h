@@ -34,10 +34,10 @@ struct FullOrder {
   bool early = false;  // its capture may be open
 };
 
-// Owns itself until OnDone. A piece's bytes are lent to gRPC, which reads them when it sends them; a
-// capture does not wait for that. When gRPC gives them back, the stamps of their blocks tell whether
-// they had changed meanwhile: then the piece is sent again, from a copy. Threads: those of gRPC and
-// the executor's, one at a time but for what Lent guards.
+// Owns itself until OnDone. A piece's bytes are lent to gRPC, which reads them when it sends them;
+// a capture does not wait for that. When gRPC gives them back, the stamps of their blocks tell
+// whether they had changed meanwhile: then the piece is sent again, from a copy. Threads: those of
+// gRPC and the executor's, one at a time, except for what Lent guards.
 class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // Copies are made on `executor`. `transfers` counts the streams that live.
@@ -54,14 +54,14 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
  private:
   class Lent;
-  // A piece in the order.
+  // A position in the order.
   struct Place {
     size_t range = 0;
     uint32_t offset = 0;  // in blocks, in that range
   };
   struct LentPiece;
 
-  // Writes what is next, or waits for what is lent, or finishes.
+  // Writes the next message, or waits for lent pieces, or finishes.
   void Next();
   // What became of the next piece that is as it should be; the others are copied later.
   enum class Lending : uint8_t {
@@ -70,17 +70,18 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     kAwaited,  // the capture of an early version has yet to come to it, or the stream is finished
   };
   Lending LendNext();
-  // The next piece of the order, and where it is.
+  // The next piece of the order, and its place.
   struct Piece {
     BlockRange range;
     Place place;
   };
   std::optional<Piece> TakePiece();
-  // Of an early version: one that is captured.
+  // The next piece of an early version, which is still being captured.
   std::optional<Piece> TakeEarly();
   // Writes the piece; false: it has changed.
   bool Lend(const Piece& piece);
-  // Of an early version, when nothing can be lent now: whether more will, or the stream is finished.
+  // Called for an early version when nothing can be lent now. Returns whether more will come; if
+  // not, the stream is finished.
   bool AwaitCapture();
   void CopyNext();
   void WriteCopied();
@@ -97,12 +98,12 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   FullOrder order_;
   TimePoint began_ = {};
   uint64_t sent_bytes_ = 0;
-  std::unique_ptr<FullReader> reader_;  // of what is copied
+  std::unique_ptr<FullReader> reader_;  // reads the bytes that are copied
   size_t next_range_ = 0;               // of the order: to be lent
   uint32_t next_offset_ = 0;            // in blocks, in that range
   std::vector<BlockRange> to_copy_;
-  std::deque<Piece> early_;  // of an early version: what is not lent yet
-  CaptureWait wait_;         // for the capture of any of them
+  std::deque<Piece> early_;  // for an early version: the pieces that are not lent yet
+  CaptureWait wait_;         // waits for the capture of any of them
   std::atomic<bool> cancelled_{false};
   bool copying_ = false;          // the reader has not come to its end
   std::deque<FullFrame> copied_;  // of the reader's last read; all are sent before the next

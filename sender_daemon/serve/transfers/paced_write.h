@@ -23,7 +23,7 @@ class PacedWrite {
   void At(uint64_t bytes, std::function<void()> write) {
     After(limit_.Reserve(bytes), std::move(write));
   }
-  // The same after `wait`.
+  // Calls `write` after `wait`.
   void After(Duration wait, std::function<void()> write) {
     if (wait > Duration::zero()) {
       MutexLock lock(mutex_);

@@ -125,7 +125,7 @@ TEST_CASE("class-split deltas are squashed over the weights that they begin with
   State state = chain.states[0];
   CHECK(samples::ApplyObject(*squashed, chain.layout, true, state).ok());
   CHECK(state == chain.states[3]);
-  // As if the ends had been compared.
+  // The result is the same as if the ends had been compared.
   const Delta direct(chain.layout, chain.states[0], chain.states[3], 3);
   CHECK(ParseObjectManifest(*squashed, chain.layout)->slices == direct.manifest.slices);
   CHECK(ParseObjectManifest(*squashed, chain.layout)->base_version == WeightVersion(1));
@@ -154,7 +154,7 @@ TEST_CASE("a slice with other old weights is named in a squash and not changed b
     REQUIRE(blocks->size() == 1);
     CHECK(blocks->front().mode == BlockMode::kEmpty);
   }
-  // Whoever applies it sees by the digest that this slice is not the new one.
+  // A receiver that applies it sees from the digest that this slice is not the new one.
   State state = chain.states[0];
   CHECK(absl::IsDataLoss(samples::ApplyObject(*squashed, chain.layout, true, state)));
 }

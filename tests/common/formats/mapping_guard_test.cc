@@ -43,7 +43,7 @@ int Child(const std::function<int()>& body) {
   return status;
 }
 
-// Whether a small tmpfs is mounted at `folder`, for this process alone.
+// Returns whether a small tmpfs is mounted at `folder`, for this process alone.
 bool MountSmall(const std::string& folder) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&

@@ -245,6 +245,6 @@ def columns_unit(recipe: str) -> int:
 
 
 def quantise(recipe: str, bits: Array) -> Outputs:
-    """Of BF16 elements as uint16, [matrices, rows, columns]."""
+    """Quantises BF16 elements given as uint16, [matrices, rows, columns]."""
     with np.errstate(all="ignore"):
         return RECIPES[recipe](widen(bits))

@@ -86,7 +86,7 @@ class Systemd {
     ::unsetenv("NOTIFY_SOCKET");
     ::unsetenv("WATCHDOG_USEC");
   }
-  // Whether the watchdog was fed since the last call.
+  // Returns whether the watchdog was fed since the last call.
   bool Fed() {
     bool fed = false;
     char text[200];

@@ -45,7 +45,7 @@ class HttpClient {
     return answer;
   }
 
-  // Whether the other side closes or answers within `timeout_ms`.
+  // Returns whether the other side closes or answers within `timeout_ms`.
   bool Readable(int timeout_ms) {
     pollfd poll = {.fd = fd_.get(), .events = POLLIN};
     return ::poll(&poll, 1, timeout_ms) > 0;

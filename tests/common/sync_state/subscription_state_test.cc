@@ -412,7 +412,7 @@ TEST_CASE("a version may be read early once every rank captures it or offers it"
   CHECK_FALSE(state.EarlyTarget().has_value());
   state.OnReplacing(kFirst, kStream, RankEpoch(1), WeightVersion(2));
   CHECK_FALSE(state.EarlyTarget().has_value());
-  // Of another stream or epoch.
+  // Messages of another stream or epoch have no effect.
   state.OnReplacing(kSecond, kTwin, RankEpoch(1), WeightVersion(2));
   state.OnReplacing(kSecond, kStream, RankEpoch(2), WeightVersion(2));
   CHECK_FALSE(state.EarlyTarget().has_value());

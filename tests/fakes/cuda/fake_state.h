@@ -132,7 +132,7 @@ struct State {
   FakeDevice* DeviceOfNumber(int number);
   int OrdinalOf(int number);
   FakeMemory* Find(uint64_t address);
-  // Whether all of [address, address + size) is mapped and accessible device memory.
+  // Returns whether all of [address, address + size) is mapped and accessible device memory.
   bool Accessible(uint64_t address, uint64_t size);
   bool InHost(uint64_t address, uint64_t size);
   void RunAll();

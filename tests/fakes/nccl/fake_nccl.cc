@@ -312,7 +312,7 @@ NcclResult ncclCommAbort(NcclComm comm) {
 NcclResult ncclBroadcast(const void* source, void* target, size_t count, int type, int root,
                          NcclComm comm, void* stream) {
   if (source != target || type != kNcclUint8 || root != 0) return NcclResult::kInvalidArgument;
-  // As with NCCL: nothing may be enqueued before the last call has settled.
+  // This is NCCL's rule: nothing may be enqueued before the last call has settled.
   if (comm->state() != NcclResult::kSuccess) return NcclResult::kInvalidUsage;
   comm->Broadcast(target, count, stream != nullptr);
   return NcclResult::kInProgress;

@@ -272,7 +272,7 @@ class HoldGroupTest(GroupCase):
         # A member that is drained, and one that restarts, while a version is held.
         at = f"--socket={self.cluster.receivers[1].socket}"
         refused = dwsctl("boundary", at)
-        self.assertIn("this is member 1 of group 'engine': expected its leader", refused.stderr)
+        self.assertIn("this is member 1 of group 'engine': ask its leader", refused.stderr)
         self.publish()
         self.await_held(4)
         self.assertIn("drained at version 3", dwsctl("drain", at).stdout)

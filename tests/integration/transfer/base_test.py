@@ -1,5 +1,5 @@
-"""Sender and receivers that have loaded the same checkpoint begin in a shared directory without full tensors; whoever has
-other weights is told what differs, and gets them."""
+"""Sender and receivers that have loaded the same checkpoint begin in a shared directory without
+full tensors; a receiver with other weights is told what differs, and gets the tensors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.integration.fault_proxy import FaultProxy
 from tests.integration.group_case import GroupCase
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
-# Of one rank. "a" is more than an announcement can carry.
+# The tensors of one rank. "a" is more than an announcement can carry.
 SHAPES: dict[str, tuple[int, ...]] = {"a": (900, 700), "b": (33,), "c": (7, 5, 3)}
 
 # A trainer that opens a full version of a ring, puts one tensor of it, says so, and then hangs.

@@ -54,7 +54,7 @@ class HostShareTest(IntegrationCase):
             self.assert_same_weights(engine, live, self.source)
 
     def served_bytes(self) -> int:
-        """Of deltas, by the sender, those inside announcements included."""
+        """Bytes of deltas that the sender has sent, including those inside announcements."""
         metric = self.cluster.senders[0].metric("dws_sender_served_bytes_total", 'kind="delta"')
         return int(metric)
 

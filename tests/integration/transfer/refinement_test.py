@@ -23,7 +23,7 @@ TENSORS: dict[str, tuple[tuple[int, ...], Optional[int]]] = {
     "o": ((300, 240), 1),
     "q": ((240, 300), 0),
 }
-# By trainer rank. Of q each has a half.
+# By trainer rank. Each has a half of q.
 OWNED = (("o", "q"), ("experts", "norm", "q"))
 HALVES = {"q": (120,)}
 

@@ -28,7 +28,7 @@ class StepByStep final : public RemoteMemory {
 
   // Called when a piece has arrived, before the reader is told. `bytes`: not stamps.
   std::function<void(bool bytes)> arrived = [](bool) {};
-  // Whether a piece is moved, and not only said to be.
+  // Returns whether a piece is moved, and not only reported as moved.
   std::function<bool(bool bytes)> moves = [](bool) { return true; };
   Status status;
 

@@ -348,7 +348,7 @@ TEST_CASE("a commit and the end of its boundary exclude each other", "[hold]") {
   other.End();
   boundary.Settle();
   CHECK(other.over());
-  CHECK_FALSE(boundary.Hold());  // none counts any more
+  CHECK_FALSE(boundary.Hold());  // none counts now
   stays.End();                   // there is none: over at once
   CHECK_FALSE(boundary.Drop(1));
 }

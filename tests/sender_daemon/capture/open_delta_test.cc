@@ -48,7 +48,7 @@ std::vector<FramedSlice> Held(const OpenDelta& delta) {
   return held;
 }
 
-// Whether `sealed` has the frames that `object` has of its slice.
+// Checks that `sealed` has the frames that `object` has for its slice.
 void CheckFrames(ByteSpan object, const RankLayout& layout, const SealedSlice& sealed) {
   const ObjectHeader header = *ParseObjectHeader(object);
   const DeltaManifest manifest = *ParseObjectManifest(object, layout);

@@ -1,4 +1,4 @@
-// Who owns slime's folder of versions, and which versions stay in it.
+// The owner of slime's folder of versions, and the versions that stay in it.
 #include <catch2/catch.hpp>
 
 #include "tests/fakes/fault_file_system.h"

@@ -97,7 +97,7 @@ TEST_CASE("with a named base the first version is a delta that proves every tens
   auto other = slime::LocalCheckpoint::Open(rank.files, rank.pool, late, {});
   REQUIRE(other.ok());
   const auto refused = (*other)->Apply(rank.Folder(1));
-  CHECK_THAT(ToString(refused.status()), Contains("not a delta of what is here"));
+  CHECK_THAT(ToString(refused.status()), Contains("not a delta of the local checkpoint"));
   CHECK((*other)->version() == 0);
 }
 

@@ -53,7 +53,7 @@ class HandleClient {
   void HangUp() { socket_.reset(); }
   // Asserts nothing, so it may be called from any thread.
   bool Shut() { return ::shutdown(socket_.get(), SHUT_WR) == 0; }
-  // Whether the sender's side ends within the timeout.
+  // Returns whether the sender's side ends within the timeout.
   bool Ended(std::chrono::milliseconds timeout) {
     pollfd events{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
     return ::poll(&events, 1, static_cast<int>(timeout.count())) == 1;

@@ -113,7 +113,7 @@ struct Scene {
     view = MakeView(name, trainer);
     view->CaptureVersion(WeightVersion(1), nullptr, pool);
   }
-  // Of both, with the trainer's changes.
+  // Captures both, the view with the trainer's changes.
   CapturedVersion CaptureBoth(uint64_t version) {
     const CapturedVersion captured = CaptureAll(*trainer, pool, version, weights);
     return view->CaptureVersion(WeightVersion(version), &captured, pool);

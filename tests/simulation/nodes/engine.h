@@ -46,7 +46,8 @@ class Engine final : public Process {
   const VersionAt& claimed() const { return claimed_; }
   // Flips a bit without a write.
   void Drift();
-  // Whether its memory holds the published version, except for drift that nothing can have found.
+  // Returns whether its memory holds the published version, except for drift that nothing can have
+  // found.
   bool Equals(const std::vector<std::optional<RankWeights>>& version) const;
 
  protected:

@@ -48,7 +48,7 @@ class Receiver final : public Process, private Senders {
   void OnEngineGone();
 
   ReceiverDisk& disk() { return disk_; }
-  // Whether its engine has committed that version.
+  // Returns whether its engine has committed that version.
   bool HasCommitted(const VersionAt& at) const;
 
  protected:

@@ -116,7 +116,7 @@ class Comparison(unittest.TestCase):
         self.assertIn("compiler 99.1, committed with 12.", notes[0])
         found.by_kind["bytes"]["dense fast"] = gate.Figure(1, 1, 1)
         self.assertEqual(len(gate.judge(committed, found)[0]), 1)
-        # The same, if it is of the same compiler.
+        # With the same compiler, the differences count.
         found.made_with = committed.made_with
         self.assertEqual(len(gate.judge(committed, found)[0]), 2)
 

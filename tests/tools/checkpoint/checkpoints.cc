@@ -63,7 +63,7 @@ TestModel RandomModel(uint64_t seed) {
   }
   model["embed.weight"] = RandomTensor(FileDType::kBF16, {300, 700}, seed * 100 + 50);
   for (size_t i = 0; i < model["embed.weight"].bytes.size(); i += 2) {
-    // Of magnitudes 2^-15 to 2^-8: sign and mantissa stay random.
+    // Gives it a magnitude of 2^-15 to 2^-8: sign and mantissa stay random.
     std::byte* const at = model["embed.weight"].bytes.data() + i;
     const auto bits = LoadLe<uint16_t>(at);
     StoreLe<uint16_t>(at, static_cast<uint16_t>((bits & 0x807F) | ((112 + (bits >> 8) % 8) << 7)));

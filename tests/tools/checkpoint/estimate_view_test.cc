@@ -15,7 +15,7 @@ namespace {
 using quantise::Role;
 using safetensors::FileDType;
 
-// Of magnitudes 2^-13 to 2^-2: a NaN would make all codes of its tile NaN.
+// Weights with magnitudes 2^-13 to 2^-2: a NaN would make all codes of its tile NaN.
 TestTensor RandomWeights(std::vector<uint64_t> shape, uint64_t seed) {
   TestTensor tensor = RandomTensor(FileDType::kBF16, std::move(shape), seed);
   for (size_t i = 0; i < tensor.bytes.size(); i += 2) {

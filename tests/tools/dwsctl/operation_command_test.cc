@@ -150,13 +150,13 @@ TEST_CASE("forget-stream sends the stream or asks the daemon which one it has", 
 TEST_CASE("boundary says what the daemon did and which version the engine has", "[dwsctl]") {
   TempFolder folder;
   FakeDaemon daemon(folder.File("receiver.sock"));
-  daemon.answers.progress = {Progress("waits for the commit of what is held", 0, false),
-                             Progress("what was held is committed", 0, true)};
+  daemon.answers.progress = {Progress("waiting for the commit of the held version", 0, false),
+                             Progress("the held version is committed", 0, true)};
   daemon.answers.progress.back().set_version(13);
   const Ran ran = RunLine("boundary --address " + daemon.address());
   CHECK(ran.code == ExitCode::kOk);
-  CHECK(ran.out == "rollout-0: what was held is committed, the engine has version 13\n");
-  CHECK_THAT(ran.error, Catch::Contains("waits for the commit of what is held"));
+  CHECK(ran.out == "rollout-0: the held version is committed, the engine has version 13\n");
+  CHECK_THAT(ran.error, Catch::Contains("waiting for the commit of the held version"));
   daemon.answers.progress.clear();
   daemon.answers.error_code = 9;
   daemon.answers.error = "--commit-policy is immediate: nothing is held back";

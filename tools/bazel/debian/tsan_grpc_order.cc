@@ -147,8 +147,8 @@ int gpr_cv_wait(gpr_cv* condition, gpr_mu* mutex, gpr_timespec deadline) {
   return timed_out;
 }
 
-// grpc_core::ApplicationCallbackExecCtx::~ApplicationCallbackExecCtx, under both its names. The
-// real one then finds no callback left, and clears the thread's context.
+// Replaces grpc_core::ApplicationCallbackExecCtx::~ApplicationCallbackExecCtx, under both its
+// names. After this, the real one finds no callback left and clears the thread's context.
 void _ZN9grpc_core26ApplicationCallbackExecCtxD1Ev(CallbackContext* context) {
   using Destructor = void (*)(CallbackContext*);
   static const auto next = Next<Destructor>("_ZN9grpc_core26ApplicationCallbackExecCtxD1Ev");

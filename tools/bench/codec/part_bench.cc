@@ -41,7 +41,7 @@ std::vector<std::byte> SliceOf(const TensorSpec& spec, uint32_t slice, ByteSpan 
   return found;
 }
 
-// What an engine rank has: one half of each tensor that is cut, and all others.
+// Returns the tensors of an engine rank: one half of each tensor that is cut, and all others.
 std::vector<TensorPair> HalfOf(const std::vector<TensorPair>& tensors, uint32_t half) {
   std::vector<TensorPair> found;
   for (const TensorPair& tensor : tensors) {

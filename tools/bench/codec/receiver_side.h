@@ -34,10 +34,10 @@ class ReceiverSide {
   Status Receive(ByteSpan object, ThreadPool& pool);
   // Verifies and stages the object. Writes nothing. DATA_LOSS and others: a slice was rejected.
   Result<StagedDelta> Stage(ThreadPool& pool) const;
-  // Writes what was staged, divided among threads as the commit does.
+  // Writes the staged values, divided among threads as in a commit.
   void Commit(const StagedDelta& staged, ThreadPool& pool) const;
 
-  // Takes full tensors in, frame by frame after BeginFull, and writes them as a repair does.
+  // Takes full tensors, frame by frame after BeginFull, and writes them as a repair does.
   void BeginFull();
   Status ReceiveFull(const FullFrame& frame);
   Status WriteFull(ThreadPool& pool) const;
@@ -53,8 +53,8 @@ class ReceiverSide {
   std::vector<SliceState> live_;
 };
 
-// The whole path of an object: an engine at `before` receives it. DATA_LOSS: it is not at `after`
-// then.
+// The whole path of an object: an engine at `before` receives it. DATA_LOSS: afterwards it is not
+// at `after`.
 Status CheckObject(const Placement& placement, ByteSpan object, ByteSpan before, ByteSpan after,
                    ThreadPool& pool);
 

@@ -23,7 +23,7 @@ _SLOW_BYTES = 16 << 20
 
 
 class _Reference:
-    """A context manager; the process ends with it."""
+    """A context manager. The process ends with it."""
 
     def __init__(self, sender: Daemon) -> None:
         command = [_PROBE, sender.address, sender.folder]

@@ -40,7 +40,8 @@ class _Publisher:
         return float(self.trainer.publish(self.version).stall_seconds)
 
     def commit(self, receivers: int) -> float:
-        """The next version. Returns the seconds until so many receivers have committed it."""
+        """Publishes the next version. Returns the seconds until so many receivers have committed
+        it."""
         self.publish()
         begin = time.monotonic()
         self.trainer.wait(self.version, receivers, WAIT_SECONDS)
@@ -64,8 +65,9 @@ def _joined(receivers: list[Daemon]) -> bool:
 
 
 def bench_joiners(size_bytes: int, rounds: int, report: Report) -> None:
-    """Versions back to back: `rounds` with one engine, then all while three more take the weights in full. Of these
-    count the ones during which the sender served full tensors."""
+    """Publishes versions back to back: `rounds` of them with one engine, then all that fit while
+    three more engines take the weights in full. Only those of the latter count during which the
+    sender served full tensors."""
     with Cluster("bench") as cluster:
         sender = cluster.start_sender(0)
         receivers = [cluster.start_receiver("engine")]
@@ -76,7 +78,8 @@ def bench_joiners(size_bytes: int, rounds: int, report: Report) -> None:
             alone = [publisher.publish() for _ in range(rounds)]
             served = _full_bytes(sender)
             for i in range(JOINERS):
-                # As from another host: on this one they would take nothing from the sender.
+                # Fetches as from another host: on this host they would take nothing from the
+                # sender.
                 receivers.append(cluster.start_receiver(f"joiner-{i}", "--full-way=grpc"))
                 engines.append(EngineLoop(receivers[-1].socket, publisher.specs, idle=True))
             beside = []

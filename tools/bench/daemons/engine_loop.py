@@ -41,7 +41,7 @@ def _run(socket: str, shapes: dict[str, int], idle: bool, pipe: Any) -> None:
 
 
 class EngineLoop:
-    """Starts at once. `idle`: it makes no tokens, so no commit waits for one."""
+    """Starts at once. `idle`: it generates no tokens, so no commit has to wait."""
 
     def __init__(self, socket: str, specs: list[dws.TensorSpec], idle: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
@@ -61,7 +61,7 @@ class EngineLoop:
                 return float(seconds)
 
     def finish(self, views: dict[str, Any]) -> None:
-        """Ends it. Raises RuntimeError if its weights are not those of `views`."""
+        """Ends the engine. Raises RuntimeError if its weights differ from those of `views`."""
         self._pipe.send("stop")
         digests = self._pipe.recv()
         self._process.join()

@@ -1,4 +1,4 @@
-"""P13: what the daemons' memory grows to, as the kernel counts it."""
+"""P13: the size to which the daemons' memory grows, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _MIB = 1 << 20
 _SENDER_ALLOWANCE = 256 * _MIB
 _VERSIONS = 4
 _DENSITY = 0.03
-# As between hosts: on one host a receiver maps the sender's snapshot, which counts for both.
+# Transfers go as between hosts: on one host a receiver maps the sender's snapshot, which counts for
+# both.
 _OVER_CONNECTION = "--full-way=grpc"
 _VIEW = "fp8-block128/deepseek"
 _COLUMNS = 1024
@@ -139,7 +140,7 @@ def bench_view_memory(size_bytes: int, report: Report) -> None:
 
 
 def bench_ring_memory(size_bytes: int, report: Report) -> None:
-    """A sender that weights are handed to through a ring of the default size, which counts."""
+    """A sender to which weights are handed through a ring of the default size; the ring counts."""
     specs = weights.specs(size_bytes)
     with Cluster("bench") as cluster:
         sender = cluster.start_sender(0)

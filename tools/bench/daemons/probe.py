@@ -9,7 +9,7 @@ CODEC_BENCH = "tools/bench/codec_bench"
 
 
 class Probe:
-    """A context manager; the process ends with it."""
+    """A context manager. The process ends with it."""
 
     def __init__(self, size_bytes: int) -> None:
         command = [CODEC_BENCH, "--probe", f"--size={size_bytes}"]

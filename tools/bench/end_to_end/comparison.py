@@ -32,7 +32,7 @@ _ONCE_SECONDS = 10.0  # a full copy that takes longer is made once
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Of a comparison."""
+    """The settings of a comparison."""
 
     gib: float
     rounds: int

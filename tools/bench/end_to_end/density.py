@@ -56,7 +56,7 @@ class _Paths:
         return self._auto.views
 
     def round(self, turn: int) -> dict[str, Published]:
-        """Publishes what the views have."""
+        """Publishes the contents of the views."""
         for other in (self._full, self._delta):
             for name, view in self.views.items():
                 np.copyto(other.views[name], view)

@@ -22,7 +22,7 @@ class Directory(Protocol):
 
 
 class LocalDir:
-    """One folder in memory for both: nothing limits it."""
+    """One folder in memory for both sides, without a limit."""
 
     def __init__(self, root: str) -> None:
         self.near = self.far = root

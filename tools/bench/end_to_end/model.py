@@ -11,7 +11,7 @@ import dws
 
 LAYERS = 16
 _EMBEDDING_SHARE = 0.21
-# Of a layer, in parts of a key projection.
+# The tensors of a layer, with sizes in parts of a key projection.
 _PARTS = {
     "self_attn.q_proj": 4,
     "self_attn.k_proj": 1,

@@ -10,8 +10,8 @@ import zstandard
 
 
 def encode(old: Any, new: Any, piece_bytes: int) -> Optional[Any]:
-    """The payload that changes `old` into `new`, bytes both; None: they are equal. `piece_bytes`: compared at
-    a time."""
+    """Returns the payload that changes `old` into `new`, both bytes; None: they are equal.
+    `piece_bytes` are compared at a time."""
     found = []
     for first in range(0, new.size, piece_bytes):
         part = slice(first, first + piece_bytes)

@@ -7,8 +7,8 @@ import dataclasses
 
 @dataclasses.dataclass
 class Published:
-    """`seconds`: until the acknowledgement; of them `stall_seconds` until the weights may change again.
-    `size_bytes`: what was sent. `full`: no delta leads to it."""
+    """`seconds`: until the acknowledgement. `stall_seconds`: the part of these until the weights
+    may change again. `size_bytes`: bytes sent. `full`: no delta leads to it."""
 
     seconds: float
     stall_seconds: float

@@ -64,7 +64,7 @@ def write_index(path: str, metadata: dict[str, Any], weight_map: dict[str, str])
 
 
 def read_header(file: Any) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Of a file in memory: where each tensor's bytes begin and end, and the metadata."""
+    """Returns, for a file in memory, where each tensor's bytes begin and end, and the metadata."""
     (size,) = struct.unpack_from("<Q", file)
     header = json.loads(bytes(file[8 : 8 + size]))
     metadata = header.pop("__metadata__", {})

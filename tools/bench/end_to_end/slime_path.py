@@ -58,7 +58,7 @@ class SlimePath:
         return self
 
     def publish(self) -> Published:
-        """The next version. Returns when the reader's acknowledgement is there."""
+        """Publishes the next version. Returns when the reader has acknowledged it."""
         self._version += 1
         begin = time.monotonic()
         size_bytes = self._writer.publish(self._version)

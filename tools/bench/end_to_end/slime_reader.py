@@ -1,8 +1,8 @@
-"""The engine's side of slime's path, in a process of its own: looks for the next version folder, applies it
-to the engine's copy of the weights, a checkpoint in memory, and acknowledges. Of folders with entries a tensor it
-checks every digest and writes the state down.
+"""The engine's side of slime's path, in a process of its own: looks for the next version folder,
+applies it to the engine's copy of the weights, a checkpoint in memory, and acknowledges. For
+folders with one entry a tensor it checks every digest and writes the state down.
 
-What an engine does then, loading the checkpoint, is not part of it.
+Loading the checkpoint, which an engine does next, is not part of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _map_file(path: str, access: int) -> Any:
 
 
 def _await(path: str) -> str:
-    """Returns the path when something is there."""
+    """Returns the path when something exists there."""
     while not os.path.exists(path):
         time.sleep(POLL_SECONDS)
     return path
@@ -70,7 +70,7 @@ class Checkpoint:
 
 
 class _EntryReader:
-    """Of what SlimeWriter writes."""
+    """Reads what SlimeWriter writes."""
 
     def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
         self._folder = folder
@@ -122,7 +122,7 @@ class _EntryReader:
 
 
 class _FlushReader:
-    """Of what FlushWriter writes."""
+    """Reads what FlushWriter writes."""
 
     def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
         del piece_bytes  # changed elements alone are looked at
@@ -193,8 +193,8 @@ class SlimeReader:
         self._pipe.recv()
 
     def await_ack(self, acks: str, version: int) -> None:
-        """Returns when the acknowledgement of `version` is in `acks`, as the trainer sees it. Raises
-        RuntimeError if the reader has failed, or nothing comes."""
+        """Returns when the acknowledgement of `version` is in `acks`, which the trainer sees.
+        Raises RuntimeError if the reader has failed, or if nothing comes in time."""
         path = os.path.join(acks, f"{version:06d}")
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not os.path.exists(path):

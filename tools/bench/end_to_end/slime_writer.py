@@ -133,7 +133,7 @@ class SlimeWriter:
         return (b"".join(entry), digest.hexdigest()) if changed else None
 
     def _encode_overwrite(self, name: str) -> Optional[tuple[bytes, str]]:
-        """As _encode_xor."""
+        """See _encode_xor."""
         new, old = self._new[name], self._old[name]
         payload = overwrite.encode(old, new, self._piece_bytes or new.size)
         if payload is None:

@@ -31,7 +31,7 @@ class GatherAndSend:
         self._shapes = shapes
         self._hosts = hosts
         self._weights = np.ones((self._tensors, tensor_bytes), np.uint8)
-        self._arrived = [0] * self._tensors  # ranks whose rows of the tensor are there
+        self._arrived = [0] * self._tensors  # number of ranks whose rows of the tensor have arrived
         self._changed = threading.Condition()
 
     def __enter__(self) -> "GatherAndSend":

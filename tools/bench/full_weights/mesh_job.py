@@ -102,7 +102,8 @@ class MeshJob:
             time.sleep(0.05)
 
     def publish(self) -> tuple[float, float]:
-        """A full version: seconds of the publish, and until the engine has committed it."""
+        """Publishes a full version. Returns the seconds that the call took, and the seconds until
+        the engine has committed it."""
         self._version += 1
         self._fill()
         begin = time.monotonic()

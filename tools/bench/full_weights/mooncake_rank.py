@@ -24,7 +24,7 @@ _PIECE_BYTES = 1 << 18
 
 
 class Rank:
-    """Lifecycle: until the process ends."""
+    """Lifecycle: lives until the process ends."""
 
     def __init__(self, size_bytes: int) -> None:
         from mooncake.engine import TransferEngine

@@ -96,7 +96,7 @@ class MooncakeWrite:
         return self
 
     def _part_bytes(self, source: int, engine: int) -> int:
-        """Of the tensors that are cut by rows an engine rank has the rows of one trainer rank."""
+        """An engine rank has the rows of one trainer rank of the tensors that are cut by rows."""
         tensors = len(self._shapes.specs())
         by_columns = sum(self._shapes.by_columns(i) for i in range(tensors))
         rows_bytes = self._shapes.size_bytes // tensors // self._shapes.ranks

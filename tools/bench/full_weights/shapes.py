@@ -21,7 +21,7 @@ class Shapes:
 
     @classmethod
     def of(cls, size_bytes: int, ranks: int = 2, tp: int = 2) -> "Shapes":
-        """Of about that size; all parts are equal."""
+        """Makes shapes of about that size; all parts are equal."""
         rows = size_bytes // (_TENSORS * _COLUMNS * 2)
         return cls(max(rows - rows % (ranks * tp), ranks * tp), ranks, tp)
 
@@ -45,7 +45,7 @@ class Shapes:
         return tensor % 2 == 1
 
     def owned(self, rank: int) -> dict[str, list[tuple[int, int]]]:
-        """The cells of each tensor that a trainer rank holds."""
+        """Returns the cells of each tensor that a trainer rank holds."""
         return {
             spec.name: [(rank, 1)] + ([(0, self.tp)] if self.by_columns(i) else [])
             for i, spec in enumerate(self.specs())

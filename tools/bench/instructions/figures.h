@@ -28,8 +28,8 @@ inline void PrintBytes(const std::string& name, Amount amount, uint64_t bytes) {
   fmt::print("bytes,{},{},{},{}\n", name, bytes, amount.elements, amount.changed);
 }
 
-// Runs `run` as the stage `name`. Under callgrind with --instr-atstart=no the instructions of stages are
-// counted, and no others. Otherwise it only calls `run`.
+// Runs `run` as the stage `name`. Under callgrind with --instr-atstart=no, only the instructions of
+// stages are counted. Otherwise it only calls `run`.
 template <typename Run>
 void CountStage(const std::string& name, Amount amount, Run&& run) {
   BeginSteps();

@@ -64,7 +64,8 @@ class Figures:
 
 
 def read_figures(lines: Iterable[str], counts: Optional[dict[str, int]] = None) -> Figures:
-    """Of counts.csv, or of what the program printed; `counts` are then the instructions of its stages."""
+    """Reads counts.csv, or the program's output; for the latter, `counts` are the instructions of
+    its stages."""
     figures = Figures()
     for row in csv.reader(line for line in lines if line.strip() and not line.startswith("#")):
         if len(row) != len(HEAD):
@@ -102,7 +103,7 @@ def write_figures(path: Path, figures: Figures) -> None:
 
 
 def _complaint(kind: str, case: str, committed: Optional[Figure], found: Optional[Figure]) -> Optional[str]:
-    """What is wrong with one figure; None: nothing."""
+    """Returns what is wrong with one figure; None: nothing."""
     where = f"{case}: "
     if committed is None or found is None:
         there, value = ("found", found) if committed is None else ("committed", committed)
@@ -172,7 +173,7 @@ def read_counts(folder: Path) -> dict[str, int]:
     for dump in folder.glob("callgrind.out.*"):
         text = dump.read_text(encoding="utf-8", errors="replace")
         trigger = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.M)
-        # Not its summary, which is a difference of two dumps.
+        # The summary is not used, because it is a difference of two dumps.
         total = re.search(r"^totals: (\d+)", text, re.M)
         if trigger and total:
             counts[trigger[1]] = int(total[1])

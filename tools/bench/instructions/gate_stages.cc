@@ -22,7 +22,8 @@ namespace dws::bench {
 namespace {
 
 constexpr uint64_t kSizeBytes = uint64_t{4} << 20;
-// Of a block, the unit of sizes; and the most that can be stepped in a few minutes.
+// The size of a block, which is the unit of sizes; also the most that can be single-stepped in a
+// few minutes.
 constexpr uint64_t kStepKib = 128;
 constexpr uint64_t kStepKibMax = 4096;
 

@@ -30,7 +30,7 @@ volatile uint64_t* shared_count = nullptr;
   _exit(result);
 }
 
-// Until the child ends.
+// Runs until the child ends.
 int Step(pid_t child) {
   bool is_counting = false;
   uint64_t count = 0;

@@ -12,7 +12,8 @@ namespace dws::bench {
 // killed.
 int CountSteps(const std::function<int()>& run);
 
-// In such a child: what is between the two is counted. Elsewhere nothing is.
+// In such a child, the instructions between the two calls are counted. In other processes the calls
+// do nothing.
 void BeginSteps();
 std::optional<uint64_t> EndSteps();
 

@@ -21,7 +21,7 @@ struct MagnitudeClass {
   std::map<uint64_t, uint64_t> steps;  // and how often
 };
 
-// Of a float of `width` bits: exponent bits first.
+// Returns the magnitude byte of a float of `width` bits: exponent bits first.
 size_t MagnitudeByte(uint64_t bits, uint32_t width) {
   return width == 8 ? bits & 0x7F : bits >> (width - 9) & 0xFF;
 }

@@ -18,7 +18,7 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kSharesPerWorker = 8;
 constexpr std::array<uint32_t, 6> kDistances = {8, 16, 24, 32, 48, 96};
 
-// Whether any byte is not zero. `size` is a multiple of 256.
+// Returns whether any byte is not zero. `size` is a multiple of 256.
 DWS_TARGET_AVX512 uint64_t ReadAvx512(const std::byte* from, size_t size) {
   __m512i a = _mm512_setzero_si512();
   __m512i b = a;
@@ -34,7 +34,7 @@ DWS_TARGET_AVX512 uint64_t ReadAvx512(const std::byte* from, size_t size) {
   return _mm512_test_epi64_mask(all, all);
 }
 
-// Whether any byte differs. `size` is a multiple of 256.
+// Returns whether any byte differs. `size` is a multiple of 256.
 DWS_TARGET_AVX512 uint64_t CompareAvx512(const std::byte* one, const std::byte* two, size_t size) {
   __m512i a = _mm512_setzero_si512();
   __m512i b = a;

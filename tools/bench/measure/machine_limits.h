@@ -1,5 +1,5 @@
-// The best this machine can do: the references of the speed figures, in the fewest instructions
-// that do the work. Each runs on the threads of a pool.
+// The best that this machine can do: the references for the speed figures, in the fewest
+// instructions that do the work. Each runs on the threads of a pool.
 #pragma once
 
 #include <cstdint>

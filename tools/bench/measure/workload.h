@@ -21,7 +21,7 @@ struct TensorPair {
   std::vector<std::byte> after;
 };
 
-// Where tensors lie in a region: in the order of their names, at multiples of 64 bytes.
+// The places of tensors in a region: in the order of their names, at multiples of 64 bytes.
 struct Placement {
   RankLayout layout;
   std::vector<ShardPlace> places;

@@ -11,7 +11,7 @@ namespace dws::bench {
 std::vector<std::byte> JoinBefore(std::span<const TensorPair> tensors);
 std::vector<std::byte> JoinAfter(std::span<const TensorPair> tensors);
 std::vector<std::byte> Join(const TensorStates& states);
-// DATA_LOSS: not as many bytes as the states have.
+// DATA_LOSS: the file has another number of bytes than the states.
 Status Split(ByteSpan file, TensorStates& states);
 
 }  // namespace dws::bench

@@ -1,4 +1,4 @@
-// One call a frame, as the formats that are compared with have it.
+// Each frame is made in one call, as in the formats that are compared.
 #include "tools/bench/peers/zstd_frame.h"
 
 #include <zstd.h>

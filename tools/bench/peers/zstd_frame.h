@@ -1,4 +1,4 @@
-// One zstd frame with its content size, as the peers' own tools write it.
+// One zstd frame with its content size, in the form that the peers' own tools write.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// As `zstd --patch-from` does it: the default level, the old file as prefix, a window that holds
-// both, long distance matching.
+// Does what `zstd --patch-from` does: the default level, the old file as prefix, a window that
+// holds both, long distance matching.
 #include <zstd.h>
 
 #include <bit>

@@ -28,7 +28,7 @@ _PIECE_BYTES = 2 << 20
 
 
 def encode(encoding: str, old: Any, new: Any) -> Optional[Any]:
-    """The payload that changes `old` into `new`; None: they are equal."""
+    """Returns the payload that changes `old` into `new`; None: they are equal."""
     if encoding == "xor":
         difference = new ^ old
         return difference if np.count_nonzero(difference) else None

@@ -38,7 +38,7 @@ _ALLOWANCE_BYTES = 512 << 20
 
 
 def _bytes_of(views: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the weights, as a gather makes it."""
+    """Returns a copy of the weights, as a gather would make it."""
     return {name: view.reshape(-1).view(np.uint8).copy() for name, view in views.items()}
 
 

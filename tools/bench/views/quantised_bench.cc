@@ -1,5 +1,6 @@
-// Measures views: what their deltas weigh beside the BF16 delta of the same step, and how long
-// their capture takes beside the plain one. CSV on stdout, a table with the bars on stderr.
+// Measures views: the size of their deltas compared with the BF16 delta of the same step, and the
+// time of their capture compared with the plain one. CSV on stdout, a table with the bars on
+// stderr.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>

@@ -1,5 +1,5 @@
-// Where the two states of a block come from. This interface separates reading the states from what
-// is done with their difference.
+// A source of the two states of a block. This interface separates reading the states from the use
+// of their difference.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class BlockSource {
   virtual ~BlockSource() = default;
   // These blocks, consecutive ones of a walk, are read next.
   virtual void Prepare(std::span<const WalkedBlock> /*window*/) {}
-  // Whether blocks of the slice can be read at any time, without Prepare.
+  // Returns whether blocks of the slice can be read at any time, without Prepare.
   virtual bool IsReady(RankSlice /*slice*/) const { return true; }
   // The result is valid until the worker's next Read. Errors: of the source.
   virtual Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t worker) = 0;
@@ -43,7 +43,7 @@ inline ByteSpan BlockOf(const RankLayout::SliceEntry& entry, uint32_t block, Byt
 }
 
 // Two checkpoints with the same tensors; `before[i]` and `after[i]` are rank slice i of `layout`.
-// Lifecycle: points into both checkpoints and the layout, which outlive it.
+// Lifecycle: points into both checkpoints and the layout, which must outlive it.
 class PairSource final : public BlockSource {
  public:
   PairSource(const RankLayout& layout, std::vector<const CheckpointTensor*> before,

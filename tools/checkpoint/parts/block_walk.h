@@ -24,7 +24,7 @@ struct WalkedBlock {
   RankSlice slice;
   uint32_t block = 0;   // of the slice
   size_t index = 0;     // in the window, below kWindowBlocksMax
-  uint64_t offset = 0;  // bytes of the window before it
+  uint64_t offset = 0;  // number of bytes of the window before it
   uint64_t size_bytes = 0;
 };
 

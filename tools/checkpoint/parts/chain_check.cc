@@ -65,8 +65,8 @@ std::vector<std::string> Differing(const RankLayout& layout, const DeltaManifest
   return names;
 }
 
-// Whether `found` are the weights after the chain: each changed slice has the digest stated by the
-// last delta that changes it, and all slices together have the last delta's state token.
+// Returns whether `found` are the weights after the chain: each changed slice has the digest that
+// the last delta that changes it states, and all slices together have the last delta's state token.
 bool IsResult(std::span<const DeltaFile> chain, const std::vector<Digest>& found) {
   if (StateToken(found) != chain.back().manifest().state_token) return false;
   std::vector<bool> seen(found.size());

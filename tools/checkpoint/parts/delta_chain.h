@@ -46,7 +46,8 @@ class DeltaFile {
 Result<std::vector<DeltaFile>> OpenChain(std::span<const std::string> paths,
                                          const RankLayout& layout);
 
-// The blocks of a checkpoint before and after a chain. Lifecycle: all that it is given outlives it.
+// The blocks of a checkpoint before and after a chain. Lifecycle: all arguments of the constructor
+// must outlive it.
 class ChainSource final : public BlockSource {
  public:
   // `base[i]` is rank slice i of `layout`, which the deltas were opened with. `worker_count` is
@@ -63,13 +64,14 @@ class ChainSource final : public BlockSource {
   // DATA_LOSS: a delta's frame is damaged, or its block does not fit the old bytes.
   Result<BlockStates> Read(RankSlice slice, uint32_t block, size_t worker) override;
 
-  // The same, and sets `differences[i]` to the difference that delta i makes to the block's digest.
+  // Like Read, but also sets `differences[i]` to the difference that delta i makes to
+  // the block's digest.
   Result<BlockStates> Follow(RankSlice slice, uint32_t block, size_t worker,
                              std::span<Digest> differences);
 
  private:
   struct Scratch;
-  // The encoded block in one delta; kEmpty if the delta does not change it.
+  // Returns the encoded block in one delta; kEmpty if the delta does not change it.
   Result<EncodedBlockView> Find(const DeltaFile& delta, size_t link, const SliceDelta& slice,
                                 uint32_t block, Scratch& scratch);
 

@@ -18,7 +18,7 @@ class ObjectFile {
  public:
   // Errors: of the file system.
   static Result<std::unique_ptr<ObjectFile>> Create(FileSystem& files, const std::string& path);
-  // `path` and its temporary names.
+  // Returns `path` and its temporary names.
   static std::vector<std::string> PathsOf(const std::string& path);
   ~ObjectFile();
   ObjectFile(const ObjectFile&) = delete;

@@ -17,9 +17,10 @@ std::vector<std::string> PathsOf(const Checkpoint& checkpoint);
 // INVALID_ARGUMENT: one of `written` is the same file as one of `read`, even under another name.
 Status CheckNotRead(std::span<const std::string> written, std::span<const std::string> read);
 
-// For a delta object that will be written to `out`, which may replace only another delta object.
+// Checks that a delta object may be written to `out`, which may replace only another delta object.
 // INVALID_ARGUMENT: as CheckNotRead, for `out` and its temporary names. ALREADY_EXISTS: `out`
-// exists, and is neither an empty file nor a delta object. Others: of reading that file.
+// exists, and is neither an empty file nor a delta object. Other errors come from reading that
+// file.
 Status CheckObjectOutput(const std::string& out, std::span<const std::string> read);
 
 }  // namespace dws::checkpoint

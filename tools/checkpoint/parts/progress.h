@@ -9,7 +9,7 @@
 
 namespace dws::checkpoint {
 
-// How far the current step is.
+// The progress of the current step.
 struct ProgressStep {
   std::string_view step;  // "comparing weights"
   uint64_t done_bytes = 0;

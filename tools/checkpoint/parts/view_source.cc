@@ -1,6 +1,6 @@
-// Rows of tiles are matrices of their own to the kernels: a run of a slice's codes and scales is made
-// without the rest of it. Scales come behind their codes in a layout, so they are there when the walk
-// arrives at them.
+// The kernels treat rows of tiles as separate matrices, so a run of a slice's codes and scales can
+// be made without the rest of the slice. In a layout, scales come behind their codes, so they exist
+// when the walk arrives at them.
 #include "tools/checkpoint/parts/view_source.h"
 
 #include <algorithm>

@@ -11,10 +11,10 @@
 
 namespace dws::checkpoint {
 
-// The blocks are those of the view's layout. Reads codes and scales only after Prepare, in the order
-// of a walk over all slices. Holds, of both checkpoints, the codes of one window and of the rows of
-// tiles that it begins and ends in, and the scales of the tensors in it. Lifecycle: all that it is
-// given outlives it.
+// The blocks are those of the view's layout. Reads codes and scales only after Prepare, in the
+// order of a walk over all slices. Holds, of both checkpoints, the codes of one window and of the
+// rows of tiles that it begins and ends in, and the scales of the tensors in it. Lifecycle: all
+// arguments of the constructor must outlive it.
 class ViewSource final : public BlockSource {
  public:
   // `before[i]` and `after[i]` are rank slice i of the layout that `view` is of, which has whole

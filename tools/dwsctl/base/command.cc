@@ -109,7 +109,7 @@ ExitCode FailAnswer(Console& console, const Status& error) {
 }
 
 void AddAllCommands(CLI::App& app, Context& context) {
-  app.formatter(ListFormatter());  // commands inherit it
+  app.formatter(ListFormatter());  // commands inherit the formatter
   AddStatusCommand(app, context);
   AddVersionsCommand(app, context);
   AddReceiversCommand(app, context);

@@ -32,8 +32,8 @@ struct TlsFlags {
   std::string server_name;  // name expected in the daemon's certificate; "": the dialled name
 };
 
-// Which daemon to call, and how long to wait for it. With neither address nor socket: the only
-// socket in `run_dir`.
+// The daemon to call, and how long to wait for it. With neither address nor socket: the only socket
+// in `run_dir`.
 struct TargetFlags {
   std::string address;  // host:port
   std::string socket;   // path of a unix socket
@@ -49,7 +49,7 @@ inline constexpr char kSocketValue[] = "SOCKET";
 
 // Adds --address, --socket, --run-dir, --timeout and the TLS flags; `flags` outlives the parsing.
 void AddTargetFlags(CLI::App& command, TargetFlags& flags);
-// Adds those of them that `watch` also has. `watch` takes several daemons.
+// Adds the flags that `watch` also has. `watch` takes several daemons.
 void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 
 // Adds a command; the first line of its description is its summary. `examples` are lines of shell,
@@ -60,7 +60,7 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
 // Prints "dwsctl: message" to the error output, and returns the exit code for an error on this
 // side: a wrong command line, or a daemon that cannot be reached.
 ExitCode Fail(Console& console, const Status& error);
-// The same for an error that a daemon returned. Its INVALID_ARGUMENT or NOT_FOUND does not mean
+// Like Fail, for an error that a daemon returned. Its INVALID_ARGUMENT or NOT_FOUND does not mean
 // that the command line is wrong.
 ExitCode FailAnswer(Console& console, const Status& error);
 

@@ -1,4 +1,4 @@
-// Where a command writes: two descriptors, and the properties of the terminal behind them.
+// The output of a command: two descriptors, and the properties of the terminal behind them.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ class Console {
 
   bool out_is_terminal() const;
   bool error_is_terminal() const;
-  // Whether to use colour: the output is a terminal that is not "dumb", and NO_COLOR is not set.
+  // Returns whether to use colour: the output is a terminal that is not "dumb", and NO_COLOR is not
+  // set.
   bool colour() const;
   // The current size of the terminal, else $COLUMNS and $LINES, else 80 and 24. At least 20 and 2.
   size_t columns() const;

@@ -10,8 +10,8 @@
 namespace dws::dwsctl {
 
 // Lifecycle: one object at a time; install it before other threads start, because they inherit the
-// mask. The destructor restores the effect of the signals. Threads: the one that installed it; fd()
-// and Next() from any, one at a time.
+// mask. The destructor restores the effect of the signals. Threads: the one that installed it; any
+// may call fd() and Next(), one at a time.
 class Interrupts {
  public:
   enum class Event { kNone, kEnd, kResized };

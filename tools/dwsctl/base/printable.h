@@ -20,7 +20,8 @@ size_t TextWidth(std::string_view clean);
 // shortened.
 std::string Printable(std::string_view text, size_t columns_max);
 
-// The same, shortened at the beginning: for names of tensors, whose end is more important.
+// Like Printable, but shortened at the beginning: for names of tensors, whose end is more
+// important.
 std::string PrintableEnd(std::string_view text, size_t columns_max);
 
 // Pads `clean` with spaces to `columns`; the text is on the left, or on the right with `left`

@@ -68,7 +68,7 @@ Status CheckpointRun::Show(const checkpoint::ProgressStep& step) {
   progress.set_step(std::string(step.step));
   progress.set_done_bytes(step.done_bytes);
   progress.set_total_bytes(step.total_bytes);
-  // Leave the last column empty, because some terminals wrap there.
+  // The last column stays empty, because some terminals wrap there.
   console_.Error("\r" + FormatProgress(progress, rate, console_.columns() - 1) + "\x1b[K");
   shown_at_ = now;
   drawn_ = true;
@@ -98,7 +98,7 @@ std::string FormatCount(uint64_t count) {
   if (count < 10'000) return fmt::format("{}", count);
   double value = static_cast<double>(count) / 1000;
   for (const char unit : {'k', 'M', 'G'}) {
-    // Not 1000, because 999.95 would print as 1000.0.
+    // The limit is not 1000, because 999.95 would print as 1000.0.
     if (value < 999.95) {
       return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : 1, unit);
     }

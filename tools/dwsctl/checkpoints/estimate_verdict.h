@@ -21,8 +21,8 @@ struct Verdict {
   double seconds = 0;  // of the transfer
 };
 
-// As the daemons decide by themselves: in full where a delta would be about as large, class-split on
-// slow links, else small and cheap to apply. Pure.
+// Decides like the daemons: in full if a delta would be about as large, class-split on slow links,
+// otherwise small and cheap to apply. Pure.
 Verdict VerdictAt(const checkpoint::Estimate& estimate, const Bandwidth& bandwidth);
 
 }  // namespace dws::dwsctl

@@ -55,14 +55,15 @@ class AdminClient {
   // UNAVAILABLE: no daemon answers there. DEADLINE_EXCEEDED: no answer within the timeout.
   // Otherwise the daemon's error. Every message names the target and says what to check.
   Result<v1::StatusReply> FetchStatus();
-  // The same, or CANCELLED by `hangup`.
+  // Like the other FetchStatus. CANCELLED also by `hangup`.
   Result<v1::StatusReply> FetchStatus(Hangup& hangup);
 
-  // As FetchStatus. FAILED_PRECONDITION: the daemon has no plan; the message says why.
+  // Errors as FetchStatus. FAILED_PRECONDITION: the daemon has no plan; the message says why.
   Result<v1::PlanReply> FetchPlan();
 
-  // Passes every status to `sink` until the call ends: CANCELLED by `hangup`, else as FetchStatus.
-  // There is no deadline for a silent daemon: the caller knows the interval and hangs up.
+  // Passes every status to `sink` until the call ends: with CANCELLED by `hangup`, otherwise with
+  // an error of FetchStatus. There is no deadline for a silent daemon: the caller knows the
+  // interval and hangs up.
   Status Watch(double interval_seconds, Hangup& hangup,
                const std::function<void(const v1::StatusReply&)>& sink);
 

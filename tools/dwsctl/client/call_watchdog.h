@@ -17,14 +17,14 @@ class CallWatchdog {
  public:
   enum class Cause { kNone, kInterrupt, kSilence };
 
-  // `interrupts` and `hangup` outlive it. RESOURCE_EXHAUSTED: no free descriptor.
+  // `interrupts` and `hangup` must outlive it. RESOURCE_EXHAUSTED: no free descriptor.
   static Result<std::unique_ptr<CallWatchdog>> Start(Interrupts& interrupts, Hangup& hangup,
                                                      std::chrono::milliseconds silence_max);
   ~CallWatchdog();
 
   // Call it when the daemon has sent something.
   void Heard();
-  // Why the watchdog ended the call, if it did.
+  // Returns why the watchdog ended the call, if it did.
   Cause cause() const { return cause_; }
 
  private:

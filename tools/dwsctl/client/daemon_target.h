@@ -21,7 +21,7 @@ struct DaemonTarget {
 // `run_dir`. PERMISSION_DENIED: this user may not use the socket or the folder.
 Result<DaemonTarget> FindDaemon(const TargetFlags& flags);
 
-// The same for several daemons; if none is given, all sockets in `run_dir`.
+// Like FindDaemon, for several daemons; if none is given, returns all sockets in `run_dir`.
 Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& addresses,
                                               const std::vector<std::string>& sockets,
                                               const std::string& run_dir);

@@ -24,7 +24,7 @@ class ProgressDisplay {
     const auto rate =
         rate_.Add(progress.step(), progress.done_bytes(), std::chrono::steady_clock::now());
     if (redraws_) {
-      // Leave the last column empty, because some terminals wrap there.
+      // The last column stays empty, because some terminals wrap there.
       console_.Error("\r" + FormatProgress(progress, rate, console_.columns() - 1) + "\x1b[K");
       drawn_ = true;
     } else if (progress.step() != step_ && !progress.step().empty()) {
@@ -94,7 +94,7 @@ OperationOutcome RunOperation(const OperationFlags& flags, const OperationReques
   outcome.daemon = *std::move(daemon);
 
   ProgressDisplay display(console, flags.json);
-  bool read = true;  // the reader of the output is still there
+  bool read = true;  // true while the reader of the output still exists
   const Status status =
       client->Operate(request, hangup, [&](const v1::OperationProgress& progress) {
         (*watchdog)->Heard();

@@ -48,7 +48,7 @@ class WatchLink {
   static constexpr std::chrono::milliseconds kRetryMin{250};
   static constexpr std::chrono::milliseconds kRetryMax{2000};
 
-  // `inbox` outlives it; `daemon` is the number of its events. If the daemon sends nothing for
+  // `inbox` must outlive it; `daemon` is the number of its events. If the daemon sends nothing for
   // `silence_max`, the call is ended and repeated.
   WatchLink(size_t daemon, AdminClient client, std::chrono::duration<double> interval,
             std::chrono::milliseconds silence_max, WatchInbox& inbox);
@@ -60,7 +60,7 @@ class WatchLink {
   std::chrono::milliseconds CheckSilence();
 
  private:
-  // One call, until it ends. Returns the time until the next one.
+  // Makes one call and reads until it ends. Returns the time until the next call.
   Duration Watch();
   void Heard();
 

@@ -1,4 +1,4 @@
-// The daemon says what it did; nothing of it is decided here.
+// The daemon reports what it did; this command decides nothing.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

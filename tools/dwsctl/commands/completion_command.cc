@@ -7,7 +7,7 @@
 
 namespace dws::dwsctl {
 
-// Not an AddCommand: its output is a script, so it has no --json.
+// This is not an AddCommand: its output is a script, so it has no --json.
 void AddCompletionCommand(CLI::App& app, Context& context) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command =

@@ -71,7 +71,7 @@ void AddEvictCommand(CLI::App& app, Context& context) {
       "receiver.\n"
       "\n"
       "--receiver asks a sender to forget an absent receiver: nothing waits for it, and no metric\n"
-      "shows it any more.\n"
+      "shows it afterwards.\n"
       "\n"
       "--member asks the receiver that leads a commit group to end the engine. Its ranks need "
       "each\n"

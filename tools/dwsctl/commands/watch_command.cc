@@ -107,7 +107,7 @@ class WatchRun {
     return OkStatus();
   }
 
-  // True: a signal ended it.
+  // Returns true if a signal ended it.
   bool Loop(Interrupts& interrupts, WatchInbox& inbox) {
     bool dirty = false;
     auto drawn = steady_clock::now();
@@ -179,7 +179,7 @@ class WatchRun {
   bool Redraw(bool resized) {
     std::vector<WatchRow> rows;
     for (const Watched& daemon : daemons_) rows.push_back(daemon.row);
-    // Leave the last column empty, because some terminals wrap there.
+    // The last column stays empty, because some terminals wrap there.
     return console_.Out(
         screen_.Draw(FormatWatchTable(rows, console_.columns() - 1, console_.colour()),
                      console_.rows(), resized));

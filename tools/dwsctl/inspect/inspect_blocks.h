@@ -22,7 +22,7 @@ class BlockCheck {
   BlockCheck(const RankLayout::SliceEntry* slice, bool has_class_table)
       : slice_(slice), has_class_table_(has_class_table) {}
 
-  // The reason why `block`, number `number` of the slice, cannot be decoded; nullopt when it can.
+  // Returns why `block`, number `number` of the slice, cannot be decoded; nullopt: it can be.
   // `last_known`: it is the last block of the slice in the object.
   std::optional<std::string> Check(const EncodedBlockView& block, uint32_t number, bool last_known);
 

@@ -17,7 +17,7 @@ constexpr size_t kNameColumns = 28;
 constexpr size_t kFactColumns = 22;
 constexpr size_t kProblemLinesMax = 6;
 
-// Bits of payload per change, the measure of how well the codec does.
+// Bits of payload per change, which measure how well the codec works.
 std::string BitsPerChange(uint64_t size_bytes, uint64_t nnz) {
   if (nnz == 0) return "-";
   return fmt::format("{:.1f}", 8.0 * static_cast<double>(size_bytes) / static_cast<double>(nnz));

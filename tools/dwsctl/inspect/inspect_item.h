@@ -1,4 +1,4 @@
-// What `inspect` finds in a file, item by item: text for people, one JSON object per line for
+// The findings of `inspect` in a file, item by item: text for people, one JSON object per line for
 // programs. Nothing of a file is kept longer than it takes to report it.
 #pragma once
 

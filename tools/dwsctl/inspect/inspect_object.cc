@@ -72,7 +72,7 @@ class ObjectInspection {
       return wanted_;
     });
   }
-  // nullopt: the header does not show where the rest is.
+  // Returns nullopt if the header does not show where the rest is.
   Result<std::optional<ObjectHeader>> Header();
   Result<std::optional<DeltaManifest>> Manifest(const ObjectHeader& header);
   std::optional<DeltaManifest> ReadManifest(const ObjectHeader& header, ByteSpan stored);

@@ -141,7 +141,7 @@ void AddPlanCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command = AddCommand(
       app, "plan",
-      "Shows who would send how much to whom.\n"
+      "Shows how much each sender would send to each receiver.\n"
       "\n"
       "With --model: plans a transfer of full weights between the shapes of a published model, as "
       "a\n"

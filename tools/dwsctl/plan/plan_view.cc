@@ -73,7 +73,7 @@ std::string Parameters(uint64_t count) {
   return fmt::format("{} parameters", count);
 }
 
-// Adds what a receiver counts. That is no more than the job has, so sums do not overflow.
+// Adds a receiver's count. It is at most what the job has, so sums do not overflow.
 Status Count(const v1::PlanReply& reply, const v1::PlanBytes& bytes, uint64_t& sum) {
   if (bytes.size_bytes() > reply.size_bytes() - sum) {
     return InvalidArgumentError(

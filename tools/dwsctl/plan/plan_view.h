@@ -40,8 +40,9 @@ struct PlanView {
   std::vector<PolicyPlan> plans;
 };
 
-// The plan of a job, of what its receivers answered. INVALID_ARGUMENT: none, or they do not belong to
-// one job with one layout, the message names two of them; or one takes more than the job has.
+// Makes the plan of a job from the answers of its receivers. INVALID_ARGUMENT: there are none, or
+// they do not belong to one job with one layout (the message names two of them), or one takes more
+// than the job has.
 Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies);
 
 std::string FormatPlan(const PlanView& view);

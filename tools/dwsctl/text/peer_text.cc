@@ -126,7 +126,7 @@ std::string FormatTarget(const v1::ReceiverStatus& receiver) {
 
 namespace {
 
-// Where the time of the last version went, as far as it took any.
+// The time that the last version took, by stage; stages that took no time are left out.
 std::string FormatTimes(const v1::VersionTimes& times, size_t columns) {
   if (times.total_seconds() <= 0) return "";
   const std::pair<const char*, double> stages[] = {

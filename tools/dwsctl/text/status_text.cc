@@ -65,7 +65,7 @@ std::string FormatInsecure(const v1::StatusReply& status) {
   return "TCP without TLS: " + parts;
 }
 
-// The part below the title that both daemons have.
+// The part below the title, which both daemons have.
 std::string FormatService(const v1::StatusReply& status, size_t columns) {
   std::string text = FormatKeyLine("state", FormatState(status), columns);
   const std::string drain = FormatDrain(status.drain());

@@ -37,7 +37,7 @@ std::string FormatBytes(uint64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  // Not 1024, because 1023.95 would print as 1024.0.
+  // The limit is not 1024, because 1023.95 would print as 1024.0.
   while (value >= 1023.95 && unit + 1 < kUnits.size()) {
     value /= 1024;
     ++unit;

@@ -30,7 +30,8 @@ struct WatchRow {
 
 // `previous` is the status before, needed for the rate; may be null.
 WatchRow MakeWatchRow(const v1::StatusReply& status, const v1::StatusReply* previous);
-// For a daemon that does not answer now: its last status, if any, and why there is no newer one.
+// Makes the row of a daemon that does not answer now: its last status, if any, and why there is no
+// newer one.
 WatchRow MakeLostRow(const std::string& target, const v1::StatusReply* last, const Status& why);
 
 // Bytes per second: of the version in flight, else of the last commit; for a sender, of the

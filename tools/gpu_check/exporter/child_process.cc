@@ -1,4 +1,4 @@
-// posix_spawn and not fork: a forked child inherits CUDA's state and cannot use it.
+// It uses posix_spawn, not fork: a forked child inherits CUDA's state and cannot use it.
 #include "tools/gpu_check/exporter/child_process.h"
 
 #include <fcntl.h>

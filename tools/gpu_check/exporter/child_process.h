@@ -14,15 +14,16 @@
 
 namespace dws::gpu_check {
 
-// Lifecycle: killed by the destructor if it still runs. Threads: one.
+// Lifecycle: the destructor kills it if it still runs. Threads: one.
 class ChildProcess {
  public:
   struct Setup {
-    std::string program;  // empty: this one
+    std::string program;  // empty: this program
     std::vector<std::string> arguments;
     std::vector<std::pair<std::string, std::string>> environment;  // added to or replacing ours
-    int fd = -1;                                                   // ours, given to it
-    int as = 3;                                                    // as this number
+    // Our descriptor, given to the child.
+    int fd = -1;
+    int as = 3;  // as this number
   };
   // UNAVAILABLE and others from errno.
   static Result<ChildProcess> Start(const Setup& setup);

@@ -38,7 +38,7 @@ Result<uint64_t> AllocateChunks(const CudaDevice& device, uint64_t size_bytes,
     DWS_RETURN_IF_ERROR(
         driver.Check(api.chunk_create(&handle, size, &properties, 0), "cuMemCreate"));
     DWS_RETURN_IF_ERROR(driver.Check(api.chunk_map(base + at, size, 0, handle, 0), "cuMemMap"));
-    // The mapping keeps it.
+    // The mapping keeps the chunk.
     DWS_RETURN_IF_ERROR(driver.Check(api.chunk_release(handle), "cuMemRelease"));
   }
   const cuda::MemAccess access = {.location = LocationOf(device),

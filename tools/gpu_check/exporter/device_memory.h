@@ -9,9 +9,10 @@
 
 namespace dws::gpu_check {
 
-// At least `size_bytes` of `device`, whose context is the thread's; the address. `kind` is one of
-// exporter.h; `chunk_bytes` is for kChunks. Never freed, because its owner is a process that ends.
-// INVALID_ARGUMENT: an unknown kind. RESOURCE_EXHAUSTED, INTERNAL: the driver's.
+// Allocates at least `size_bytes` of `device`, whose context is the thread's, and returns the
+// address. `kind` is one of exporter.h; `chunk_bytes` is for kChunks. The memory is never freed,
+// because its owner is a process that ends. INVALID_ARGUMENT: an unknown kind. RESOURCE_EXHAUSTED,
+// INTERNAL: an error of the driver.
 Result<uint64_t> AllocateAs(const cuda::CudaDevice& device, std::string_view kind,
                             uint64_t size_bytes, uint64_t chunk_bytes);
 

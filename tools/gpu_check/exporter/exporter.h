@@ -54,9 +54,9 @@ class Exporter {
   Status Allocate(const TensorsAsked& asked);
   // Handles of all tensors, and the place of each by its number.
   Result<cuda::ExportedMemory> Export();
-  // The digest of a tensor as its owner sees it.
+  // Returns the digest of a tensor that its owner computes.
   Result<Digest> Read(uint32_t tensor);
-  // Keeps the device busy reading its memory, as an engine does. Returns GB read each second.
+  // Keeps the device busy reading its memory, like an engine. Returns GB read each second.
   Status BeginLoad(double seconds);
   Result<double> EndLoad();
   void Kill() { process_.Kill(); }

@@ -28,7 +28,7 @@ Status SendJson(const UniqueFd& socket, const JsonMessage& message);
 // -1: waits for ever. DATA_LOSS: not JSON.
 Result<JsonMessage> ReceiveJson(const UniqueFd& socket, int timeout_ms);
 
-// Of everything except the descriptors.
+// Converts everything except the descriptors.
 Json ToJson(const cuda::ExportedMemory& exported);
 cuda::ExportedMemory ExportedFrom(JsonMessage message);
 

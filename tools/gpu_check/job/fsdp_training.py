@@ -19,7 +19,7 @@ from tools.gpu_check.job.plain_training import BETAS, LEARNING_RATE, fused
 
 
 class FsdpTraining:
-    """As PlainTraining. One in a process."""
+    """See PlainTraining. One in a process."""
 
     def __init__(self, shape: Shape, device: str) -> None:
         self._shape = shape
@@ -41,7 +41,7 @@ class FsdpTraining:
         self.parameters = sum(weight.numel() for weight in self._model.parameters())
 
     def register(self, socket: str, job_id: str) -> float:
-        """Returns the seconds that dws took for it."""
+        """Returns the seconds that dws needed for it."""
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=LEARNING_RATE,

@@ -16,7 +16,8 @@ END_SECONDS = 20.0
 
 
 class JobEngine:
-    """The process, as the trainer has it. Lifecycle: made; attached; asked; closed in any case."""
+    """The engine's process, from the trainer's side. Lifecycle: make it; wait until it has
+    attached; ask it; close it in any case."""
 
     def __init__(self, socket: str, billions: float, device: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -28,7 +29,7 @@ class JobEngine:
         theirs.close()
 
     def attached(self) -> float:
-        """Waits until it has attached. Returns the seconds that the call took there."""
+        """Waits until it has attached. Returns the seconds that the call took in it."""
         return float(self._answer(ATTACH_SECONDS + ANSWER_SECONDS))
 
     def digest(self) -> tuple[int, str]:

@@ -22,7 +22,8 @@ class Span(NamedTuple):
 
 
 def wait_for(passes: Sequence[Pass], version: int) -> Optional[float]:
-    """How long the first pass with `version` waited for its weights; None: there is none."""
+    """Returns how long the first pass with `version` waited for its weights; None: there is none.
+    """
     return next((one.began - one.asked for one in passes if one.version == version), None)
 
 

@@ -1,4 +1,5 @@
-"""Llama-shaped models of any size, of plain PyTorch modules. Imported where PyTorch is."""
+"""Llama-shaped models of any size, made of plain PyTorch modules. Only imported if PyTorch exists.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def synchronize(device: str) -> None:
 
 
 def language_loss(model: Any, shape: Shape, device: str) -> Any:
-    """Of predicting random tokens: gradients are all that it is for."""
+    """The loss of predicting random tokens: it is only for its gradients."""
     tokens = torch.randint(0, shape.vocabulary, (4, 128), device=device)
     logits = model(tokens)[:, :-1].float()
     return functional.cross_entropy(

@@ -16,7 +16,8 @@ BETAS = (0.9, 0.95)
 
 
 def fused(device: str) -> dict[str, bool]:
-    """Without temporary copies of all masters. Not every PyTorch has that on the CPU."""
+    """Avoids temporary copies of all masters. Some releases of PyTorch do not have this on the CPU.
+    """
     return {} if device == "cpu" else {"fused": True}
 
 
@@ -31,7 +32,7 @@ class PlainTraining:
         self.parameters = sum(weight.numel() for weight in self._model.parameters())
 
     def register(self, socket: str, job_id: str) -> float:
-        """Returns the seconds that dws took for it."""
+        """Returns the seconds that dws needed for it."""
         self.publisher = dws.Trainer(socket, job_id)
         started = time.monotonic()
         dws.bind(self._model, self.publisher.register(self._model))

@@ -13,7 +13,8 @@
 
 namespace dws::gpu_check {
 
-// The environment variable that tells the programs that gpu_check runs which section they are.
+// The environment variable that tells the programs that gpu_check runs which section they belong
+// to.
 inline constexpr const char* kSectionVariable = "DWS_GPU_CHECK_SECTION";
 
 // The required ratio.
@@ -48,7 +49,7 @@ struct CheckResult {
   std::vector<std::pair<std::string, std::string>> facts = {};  // of the machine, by name
 };
 
-// Lifecycle: one in a process. Threads: one.
+// Lifecycle: one in each process. Threads: one.
 class Results {
  public:
   // Lines name `section`. They are marked when the driver is a fake: figures of such a run mean
@@ -61,7 +62,8 @@ class Results {
   void Skipped(std::string_view name, std::string_view why);
   // Passed or failed by `status`.
   void Checked(std::string_view name, const Status& status);
-  // Failed if it has a bar and misses it; with a fake driver bars are reported as skipped.
+  // Records a failure if it has a bar and misses it; with a fake driver, bars are reported as
+  // skipped.
   void Measured(std::string_view name, const Figure& figure, std::string_view note = "");
 
   // Facts about the machine, which neither pass nor fail.

@@ -14,7 +14,7 @@
 
 namespace dws::gpu_check {
 
-// Lifecycle: one in a process. Threads: one.
+// Lifecycle: one in each process. Threads: one.
 struct BenchDevice {
   std::vector<std::byte> image;  // of --kernels
   cuda::CudaDriverPtr driver;

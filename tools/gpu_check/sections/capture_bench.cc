@@ -1,5 +1,5 @@
-// The comparison of live weights with their snapshot, by the kernels alone: what a capture costs on
-// the device. Copies of lists and the host's work are not in it.
+// Compares live weights with their snapshot, by the kernels alone: the cost of a capture on the
+// device. It does not include copies of lists and the host's work.
 #include <algorithm>
 #include <memory>
 

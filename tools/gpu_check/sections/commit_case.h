@@ -14,8 +14,8 @@
 
 namespace dws::gpu_check {
 
-// Lifecycle: Create, Load, then the others. Threads: one. Errors: RESOURCE_EXHAUSTED, INTERNAL: the
-// device's; DATA_LOSS: the kernels' result is not the codec's.
+// Lifecycle: Create, Load, then the others. Threads: one. Errors: RESOURCE_EXHAUSTED, INTERNAL: an
+// error of the device; DATA_LOSS: the kernels' result is not the codec's.
 class CommitCase {
  public:
   // Room for `copies` of `unit_elements`.
@@ -26,13 +26,13 @@ class CommitCase {
   uint64_t size_bytes() const { return weights_bytes_.size_bytes(); }
   uint32_t copies() const { return copies_; }
 
-  // All copies become the unit's first version. `unit` outlives what follows.
+  // All copies become the unit's first version. `unit` must outlive the following calls.
   Status Load(const EncodedUnit& unit);
-  // Stages every copy, and keeps what is staged instead of what was.
+  // Stages every copy, and drops what was staged before.
   Status Stage();
   // What is staged, ready to be committed: once after a Stage.
   Status Seal();
-  // Writes it; can be repeated.
+  // Writes the staged values; can be repeated.
   Status Commit();
   // Reads all weights.
   Result<std::vector<cuda::KernelDigest>> Digests();

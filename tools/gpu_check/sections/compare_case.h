@@ -27,7 +27,7 @@ struct ComparedUnit {
 ComparedUnit MakeComparedUnit(uint64_t elements, double density, ThreadPool& pool);
 
 // Lifecycle: Create, Load, SetWindow, then Reset and Compare in turn. Threads: one. Errors:
-// RESOURCE_EXHAUSTED, INTERNAL: the device's; DATA_LOSS: the result is not the codec's.
+// RESOURCE_EXHAUSTED, INTERNAL: an error of the device; DATA_LOSS: the result is not the codec's.
 class CompareCase {
  public:
   // Room for `copies` of `unit_elements`, and for windows of up to `window_bytes_max`.
@@ -39,7 +39,7 @@ class CompareCase {
 
   uint64_t size_bytes() const { return size_bytes_; }
 
-  // All copies become the unit's second version. `unit` outlives what follows.
+  // All copies become the unit's second version. `unit` must outlive the following calls.
   Status Load(const ComparedUnit& unit);
   // What Compare gives the kernels at once: a multiple of a block's bytes.
   Status SetWindow(uint64_t window_bytes);

@@ -35,8 +35,8 @@ uint64_t SectorsOf(std::span<const uint16_t> positions) {
   return sectors;
 }
 
-// The class table for such changes. Changes at uniform positions suggest none, so any table of two
-// classes will do.
+// The class table for such changes. Changes at uniform positions suggest no table, so any table of
+// two classes is good enough.
 ClassTable TableOf(const EncodedUnit& unit, std::span<const BlockChanges> changes) {
   ClassStatistics statistics;
   DecodedBlock steps{.kind = DecodedBlock::Kind::kSteps};

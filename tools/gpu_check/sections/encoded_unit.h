@@ -1,5 +1,5 @@
 // The unit of the benchmarks: one tensor in two versions, encoded. Weights of any size are
-// repetitions of it. Every copy crosses PCIe and is decoded by itself.
+// repetitions of it. Every copy crosses PCIe and is decoded separately.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ class ImportedTensors {
   static Result<ImportedTensors> Import(BenchDevice& device, Exporter& exporter);
 
   size_t count() const { return places_.size(); }
-  // The tensor as this process sees it.
+  // Returns the tensor's address in this process.
   uint64_t Address(uint32_t tensor) const {
     const auto& place = places_[tensor];
     return std::get<cuda::CudaRegion>(regions_[place.region]).address() + place.offset_bytes;

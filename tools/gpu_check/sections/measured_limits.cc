@@ -24,9 +24,9 @@ constexpr unsigned kReadBlocksPerProcessor = 8;
 constexpr uint64_t kReadUnit = 16;   // bytes of one load
 constexpr uint64_t kReadUnroll = 4;  // loads in flight of a thread
 
-// Reads [data, data + 16 * count) and uses nothing of it: four loads of 16 bytes in flight a
-// thread, all threads of the grid side by side. The driver compiles it, so no toolkit is needed.
-// The write for one value of the sum keeps the compiler from removing the loads.
+// Reads [data, data + 16 * count) without using it: four loads of 16 bytes in flight a thread, all
+// threads of the grid side by side. The driver compiles it, so no toolkit is needed. The write for
+// one value of the sum keeps the compiler from removing the loads.
 constexpr const char kReadKernel[] = R"ptx(
 .version 7.0
 .target sm_80

@@ -14,7 +14,8 @@ struct MeasuredLimits {
   double to_device = 0;         // from page-locked memory of the host
 };
 
-// Of `bytes` of memory and as many again, at most. RESOURCE_EXHAUSTED, INTERNAL: the device's.
+// Measures `bytes` of memory and as many again, at most. RESOURCE_EXHAUSTED, INTERNAL: an error of
+// the device.
 Result<MeasuredLimits> MeasureLimits(const BenchDevice& device, uint64_t bytes, int rounds);
 
 }  // namespace dws::gpu_check

@@ -22,8 +22,8 @@ struct NcclRank {
   std::string id;  // of the communicator, in hexadecimal
   uint32_t rank = 0;
   uint32_t size = 0;
-  // What a rank other than 0 does: "receive"; "die": it joins, and is killed when the object
-  // begins; "miss": another one dies, so it must give up in time.
+  // The part of a rank other than 0: "receive"; "die": it joins, and is killed when the object
+  // begins; "miss": another one dies, so this one must give up in time.
   std::string role = "receive";
 };
 

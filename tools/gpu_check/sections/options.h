@@ -13,8 +13,9 @@ struct Options {
   int time_factor = 1;            // on what sections may take
   std::string gpu;                // UUID; empty: the first that this process sees
   std::vector<std::string> only;  // sections; empty: all
-  std::string kernel_tests;       // the program of the kernel suite; empty: beside this one
-  std::string kernels;            // file of the kernels to measure; empty: this program's
+  // The program of the kernel suite; empty: the one beside this program.
+  std::string kernel_tests;
+  std::string kernels;  // file of the kernels to measure; empty: this program's
 };
 
 }  // namespace dws::gpu_check

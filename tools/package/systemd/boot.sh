@@ -10,15 +10,15 @@ shift
 BOOT_SECONDS=120 COMMAND_SECONDS=1800
 name="dws-package-test-$$"
 flags=(--register=no --quiet --boot --directory="$tree" --hostname=dws-test --private-network --console=pipe)
-# A container may not do some of what a host may: DevicePolicy needs BPF, KeyringMode the key calls, and the probe
-# reads the clock's state.
+# A container may not do everything that a host may: DevicePolicy needs BPF, KeyringMode the key
+# calls, and the probe reads the clock's state.
 flags+=('--capability=CAP_BPF,CAP_NET_ADMIN' --system-call-filter='bpf clock_adjtime @keyring')
 # Debian's default, whatever hierarchy this machine has.
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 
 cgroups=()
 if [[ ! -d /run/systemd/system ]]; then
-  # Nobody here gives the container a scope, so it gets a cgroup where it is.
+  # Nobody here gives the container a scope, so it gets a cgroup in its present place.
   flags+=(--keep-unit)
   for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
     if [[ -e "$hierarchy/cgroup.procs" ]] && mkdir "$hierarchy/$name"; then cgroups+=("$hierarchy/$name"); fi

@@ -25,7 +25,8 @@ from step_upgrade import check_upgrade
 from step_watchdog import check_watchdog
 from unit import Unit, run, systemctl
 
-# Names that nobody's daemon has; one receiver beside the sender's socket, the other one gets TLS.
+# Names that no other daemon has. One receiver runs beside the sender's socket, the other one gets
+# TLS.
 SENDER = Unit("dws-sender@0", "127.0.0.1:7750")
 NEAR = Unit("dws-receiver@rollout-0", "127.0.0.1:7760")
 FAR = Unit("dws-receiver@rollout-1", "127.0.0.1:7761")

@@ -115,7 +115,7 @@ class Job:
         return int(self.engines[receiver.name].ask("state")["passes"])
 
     def generates(self, receiver: Unit, seconds: float = 10.0) -> bool:
-        """Whether the engine makes forward passes now."""
+        """Returns whether the engine makes forward passes now."""
         before = self.passes(receiver)
         return until(lambda: self.passes(receiver) > before + 3, seconds)
 

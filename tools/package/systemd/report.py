@@ -34,7 +34,7 @@ class Report:
 
 
 def until(truth: Callable[[], object], seconds: float, pause: float = 0.05) -> bool:
-    """Whether it becomes true in time."""
+    """Returns whether it becomes true in time."""
     end = time.monotonic() + seconds
     while not truth():
         if time.monotonic() >= end:

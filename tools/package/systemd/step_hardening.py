@@ -89,7 +89,8 @@ def check_process(report: Report, unit: Unit) -> None:
 
 
 def _check_limit(report: Report, name: str, found: list[str], wanted: str) -> None:
-    """Where process 1 may not raise limits, in some containers, its own hard limit is what can be had."""
+    """In some containers process 1 may not raise limits. Then its own hard limit is the highest
+    available one."""
     status = Path("/proc/1/status").read_text()
     effective = re.search(r"^CapEff:\t(\w+)", status, re.M)
     assert effective is not None
@@ -129,7 +130,7 @@ def check_probe(report: Report, unit: Unit) -> None:
     report.check(all(may[name] == "done" for name in needed), f"what the daemons need is allowed: {len(needed)} things",
                  {name: may[name] for name in needed})
     for name in sorted(set(may) - needed):
-        # Where the user may not do it anyway, the answers must differ: otherwise nothing was shown.
+        # If the user may not do it anyway, the answers must differ: otherwise nothing was shown.
         report.check(may[name] != "done" and may[name] != plain[name],
                      f"forbidden: {name} ({may[name]}; without the settings: {plain[name]})", f"{may[name]}, {plain[name]}")
 

@@ -25,7 +25,8 @@ def _certificates(*arguments: str) -> None:
 
 
 def _install(unit: Unit, folder: str, *names: str) -> None:
-    """Replaces the unit's files as SECURITY.md says: written beside, then renamed."""
+    """Replaces the unit's files as SECURITY.md says: writes them beside the old ones, then renames
+    them."""
     target = _FOLDER / unit.name
     for name in names:
         beside = target / (name + ".new")

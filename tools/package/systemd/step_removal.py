@@ -9,7 +9,7 @@ from report import Report
 from unit import Unit, run, systemctl
 
 _BEFORE = Path("/packages/before")
-# As in_systemd.sh lists them.
+# The same list as in in_systemd.sh.
 _LIST = r"find / -xdev \( -path /proc -o -path /var/cache -o -path /packages -o -path /tmp \) -prune -o -print | LC_ALL=C sort"
 # The user stays, and systemd's journal is not the package's.
 _KEPT = ("/var/log/",)

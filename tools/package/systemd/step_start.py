@@ -30,7 +30,7 @@ def check_start(report: Report, sender: Unit, receivers: list[Unit]) -> None:
 
 
 def check_readiness(report: Report, sender: Unit) -> None:
-    """Active means that the daemon has reported itself, not that its process is there."""
+    """Active means that the daemon has reported itself, not that its process exists."""
     sender.order("stop")
     sender.drop_in("ExecStart=", "ExecStart=/bin/sh -c 'sleep 4; exec /usr/bin/dws-sender --config=/etc/dws/sender.toml'")
     systemctl("start", "--no-block", sender.name)

@@ -1,4 +1,5 @@
-"""`systemctl stop` while something is under way: the daemon ends by itself, whole, before systemd ends it."""
+"""`systemctl stop` while an operation is in progress: the daemon completes it and ends by itself,
+before systemd kills it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from job import Job
 from report import Report, until
 from unit import Unit, run
 
-# Of the daemons (--stop-timeout) and of the units (TimeoutStopSec), with room for a loaded machine.
+# Grace periods of the daemons (--stop-timeout) and of the units (TimeoutStopSec), with room for a
+# loaded machine.
 _GRACE_SECONDS = 20.0
 _KILL_SECONDS = 45.0
 # For a stop that waits for nobody, and for one that waits for its grace.

@@ -53,11 +53,11 @@ class Unit:
         return systemctl(verb, self.name)
 
     def signal(self, name: str) -> None:
-        """To its main process, as the drills of the documentation do."""
+        """Sends it to its main process, as the drills of the documentation do."""
         systemctl("kill", "--kill-whom=main", f"--signal={name}", self.name)
 
     def restarted(self, old_pid: int, seconds: float) -> bool:
-        """Whether another process of it is active in time."""
+        """Returns whether another process of it is active in time."""
         return until(lambda: self.active and self.pid not in (0, old_pid), seconds)
 
     def drop_in(self, *lines: str) -> None:

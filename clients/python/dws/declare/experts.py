@@ -26,10 +26,10 @@ Shape = Sequence[int]
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A canonical tensor, and where it is in one of the module's.
+    """A canonical tensor, and its place in one of the module's tensors.
 
     Attributes:
-      index: what the module's tensor is indexed with; empty if the piece is all of it.
+      index: the index into the module's tensor; empty if the piece is all of it.
     """
 
     name: str
@@ -76,14 +76,15 @@ _NAMES_EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 
 
 def pieces_of(shapes: Mapping[str, Shape], model_type: Optional[str]) -> dict[str, list[Piece]]:
-    """The canonical tensors in each tensor of a module, in the order of their elements in it.
+    """Returns the canonical tensors in each tensor of a module, in the order of their elements in
+    it.
 
     Args:
       shapes: of the module's tensors.
       model_type: of its Hugging Face config; None if it has none.
 
     Raises:
-      LayoutError: a tensor of experts whose layout is unknown, by name.
+      LayoutError: the layout of a tensor of experts is unknown; the message names it.
     """
     family = FAMILIES.get(model_type or "")
     found = {}

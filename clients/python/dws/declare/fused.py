@@ -1,7 +1,9 @@
-"""Where the elements of canonical tensors are in a tensor that a trainer has fused from them, and then cut.
+"""Finds the elements of canonical tensors in a tensor that a trainer has fused from them and then
+cut.
 
-A fused tensor is a list of pieces. Each is a box of it, and the place of that box in one canonical tensor, where it may
-have steps and its dimensions may have another order. These functions are all the rules there are:
+A fused tensor is a list of pieces. Each is a box of it, and the place of that box in one canonical
+tensor, where it may have steps and its dimensions may have another order. These functions are all
+the rules:
 
     whole         a tensor under another name; an alias of a tied one
     row           one expert of a tensor that has all of them
@@ -37,10 +39,10 @@ class Piece:
     """A box of a fused tensor, and its place in a canonical one.
 
     Attributes:
-      own: for each dimension of the fused tensor, its indices; one follows the other.
+      own: for each dimension of the fused tensor, its indices, which are consecutive.
       place: for each dimension of the canonical tensor, its indices.
-      axes: for each dimension of the canonical tensor, that of the fused one which runs along it; None: the
-        piece has one index of it.
+      axes: for each dimension of the canonical tensor, the dimension of the fused tensor that runs
+        along it; None: the piece has one index of it.
     """
 
     tensor: Canonical
@@ -89,7 +91,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """Pieces are disjoint in it; what is in none is padding."""
+    """Pieces do not overlap in the tensor; elements that are in no piece are padding."""
 
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
@@ -118,7 +120,7 @@ def every(tensor: Fused, dim: int, parts: int, first: int) -> Fused:
 
 
 def transpose(tensor: Fused) -> Fused:
-    """Of a matrix."""
+    """Swaps the two dimensions of a matrix."""
 
     def swapped(piece: Piece) -> Piece:
         axes = tuple(None if axis is None else 1 - axis for axis in piece.axes)

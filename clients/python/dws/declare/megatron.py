@@ -19,7 +19,8 @@ Chunk = Union[Mapping[str, Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A piece, and the trainer's tensor that it is in: its chunk of the model, and its name there."""
+    """A piece, and the trainer's tensor that holds it: its chunk of the model, and its name there.
+    """
 
     chunk: int
     name: str
@@ -38,11 +39,11 @@ class Held:
 class MegatronTensors:
     """Pass it to Publisher.register. Nothing is copied here.
 
-    Lifecycle: as the chunks', whose names and shapes stay. One thread at a time.
+    Lifecycle: that of the chunks, whose names and shapes must not change. One thread at a time.
 
     Attributes:
       held: by canonical name.
-      model: what the config says.
+      model: the contents of the config.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class MegatronTensors:
             self._shapes.append(shapes)
             for name, shape in shapes.items():
                 for piece in rules.fused(_plain(name), shape).pieces:
-                    # Of a tensor and its alias, the first is read.
+                    # If a tensor has an alias, the first of the two is read.
                     sources.setdefault(piece.tensor, {}).setdefault(
                         piece.place, Source(number, name, piece)
                     )
@@ -95,7 +96,8 @@ def from_megatron(
     parallel: Parallel,
     first_layers: Optional[Sequence[int]] = None,
 ) -> MegatronTensors:
-    """What this process has of the tensors of a Hugging Face checkpoint, for dws.trainers.publisher.Publisher.
+    """Returns the parts of a Hugging Face checkpoint's tensors that this process has, for
+    dws.trainers.publisher.Publisher.
 
     Args:
       chunks: what Megatron's `model` is: a GPTModel, or with a virtual pipeline several, also in their wrappers; or of
@@ -106,7 +108,7 @@ def from_megatron(
         (layer_number), or for tensors by name an even pipeline.
 
     Raises:
-      LayoutError: a family, a parameter or a shape that is not known; by name.
+      LayoutError: a family, a parameter or a shape is not known; the message names it.
     """
     if is_module(chunks) or isinstance(chunks, Mapping):
         chunks = [chunks]

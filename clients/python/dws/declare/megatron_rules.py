@@ -75,7 +75,7 @@ def _qkv(what: str) -> _Rule:
     return _Rule(_How.QKV, tuple(f"self_attn.{each}_proj.{what}" for each in "qkv"))
 
 
-# By the parameter's name in decoder.layers.N. Which of them a model has is its own matter.
+# By the parameter's name in decoder.layers.N. A model need not have all of them.
 _LAYER = {
     "input_layernorm.weight": _Rule(_How.WHOLE, ("input_layernorm.weight",)),
     "pre_mlp_layernorm.weight": _Rule(_How.WHOLE, ("post_attention_layernorm.weight",)),
@@ -143,7 +143,7 @@ class Rules:
         self._rules = {**_LAYER, **attention, **(_STACKED_ROUTER if model.stacked else _ROUTER)}
 
     def fused(self, name: str, shape: Sequence[int]) -> Fused:
-        """What a parameter has of the checkpoint's tensors.
+        """Returns the parts of the checkpoint's tensors that a parameter has.
 
         Raises:
           LayoutError: a name or a shape that the rules do not have.
@@ -162,7 +162,7 @@ class Rules:
         return found
 
     def _outside(self, name: str, shape: Sequence[int]) -> Optional[Fused]:
-        """Of parameters outside of layers."""
+        """The rules for parameters outside of layers."""
         model = self._model
         if name == "decoder.final_layernorm.weight":
             return fused.whole(Canonical("model.norm.weight", (model.hidden,)))
@@ -180,7 +180,7 @@ class Rules:
         return self._shard(name, fused.pad(words, padded), 0)
 
     def _inside(self, name: str, shape: Sequence[int]) -> Optional[Fused]:
-        """Of parameters of layers."""
+        """The rules for parameters of layers."""
         match = _IN_LAYER.fullmatch(name)
         if match is None:
             return None
@@ -276,7 +276,7 @@ class Rules:
         return fused.shard(tensor, parts, int(getattr(self._parallel, f"{axis}_rank")), dim)
 
     def _divisor(self, name: str, tensor: Fused, axis: str, dim: int = 0) -> int:
-        """The size of an axis that cuts a dimension.
+        """Returns the size of an axis that cuts a dimension.
 
         Raises:
           LayoutError: it does not divide it.

@@ -49,8 +49,8 @@ class ModelShape:
 
     @property
     def stacked(self) -> bool:
-        """Whether the checkpoint has all experts of a layer in one tensor, each matrix transposed, and columns of gate
-        and up in turn."""
+        """Returns whether the checkpoint has all experts of a layer in one tensor, each matrix
+        transposed, with columns of gate and up in turn."""
         return self.family == "gpt_oss"
 
     @classmethod
@@ -97,7 +97,8 @@ class ModelShape:
         )
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of a layer's tensors, dense and with experts, by their names in model.layers.N; {} is an expert's number."""
+        """The shapes of a layer's tensors, dense and with experts, by their names in
+        model.layers.N; {} is an expert's number."""
         hidden = self.hidden
         found: dict[str, tuple[int, ...]] = {
             "input_layernorm.weight": (hidden,),
@@ -121,8 +122,9 @@ class ModelShape:
         return found
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Of the tensors that each such model has in every layer, and of experts in layers with any: those that are not
-        in `names`. Shows that the processes of a trainer say wrongly where they are."""
+        """Every such model has certain tensors in every layer, and others in layers with experts.
+        Returns those that are not in `names`: then the processes of a trainer state their places
+        wrongly."""
         have, wanted = set(names), {"model.embed_tokens.weight", "model.norm.weight"}
         for layer in range(self.layers):
             at = f"model.layers.{layer}"
@@ -182,7 +184,7 @@ class _Config:
         return getattr(self._config, name, None)
 
     def first(self, *names: str) -> int:
-        """The first of them that it has; 0 if it has none."""
+        """Returns the first of them that it has; 0 if it has none."""
         return next((int(found) for found in map(self.optional, names) if found is not None), 0)
 
     def number(self, name: str) -> int:

@@ -117,15 +117,16 @@ def from_module(module: Any, model_type: Optional[str] = None) -> ModuleTensors:
     """A module's parameters and persistent buffers under the names of its Hugging Face checkpoint.
 
     Layers whose experts are stacked in one tensor, as in transformers 5, give a tensor for each
-    expert where checkpoints have one, and stay stacked where checkpoints are (gpt_oss);
-    dws.declare.experts has the families. Every other name stays as the module has it.
+    expert if checkpoints have one, and stay stacked if checkpoints do (gpt_oss);
+    dws.declare.experts has the families. All other names are those of the module.
 
     Args:
-      module: a torch.nn.Module; of the whole model, not of a wrapper that adds to the names.
+      module: a torch.nn.Module: the whole model, not a wrapper that adds to the names.
       model_type: how its experts are laid out; by default that of module.config.
 
     Raises:
-      LayoutError: not a module; or a tensor of experts whose layout is unknown, by name.
+      LayoutError: not a module; or the layout of a tensor of experts is unknown (the message names
+        it).
     """
     if not is_module(module):
         raise LayoutError(f"from_module got a {type(module).__name__}, expected a torch module")

@@ -1,9 +1,10 @@
-"""Tensors in the memory of others that are about to move: they have to move with them.
+"""Tensors that share the memory of tensors that are about to move: they have to move too.
 
-Attaching moves weights of the host into shared memory. What shares memory with a weight (a buffer that is a view of
-a parameter, a view in a list, in a closure or in another object) is pointed at the same elements there, in place:
-whoever holds it goes on with the object that it has. Such tensors are found among all that Python's garbage collector
-knows, and among all that the module holds.
+Attaching moves weights of the host into shared memory. A tensor that shares memory with a weight (a
+buffer that is a view of a parameter, a view in a list, in a closure or in another object) is
+pointed at the same elements there, in place: code that holds the tensor keeps using the same
+object. Such tensors are found among all that Python's garbage collector knows, and among all that
+the module holds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 _SHOWN = 10  # names in one message
 
-# Where a tensor is: its device, and the addresses of its first byte and behind its last one.
+# The place of a tensor: its device, and the addresses of its first byte and behind its last one.
 Extent = tuple[str, int, int]
 
 
@@ -38,9 +39,9 @@ class Follower(NamedTuple):
     """A tensor in the memory of a weight.
 
     Attributes:
-      weight: the name of that.
+      weight: the name of the weight.
       offset_bytes: from the weight's first element.
-      is_outside: nothing of the module holds it.
+      is_outside: true if nothing in the module holds it.
     """
 
     tensor: Any
@@ -50,7 +51,8 @@ class Follower(NamedTuple):
 
 
 def extent_of(tensor: Any) -> Optional[Extent]:
-    """Where the elements of a torch tensor or numpy array are; None: it has no memory that can be seen."""
+    """Returns where the elements of a torch tensor or numpy array are; None: it has no memory that
+    can be seen."""
     if isinstance(tensor, np.ndarray):
         # numpy's own function for this has another place in each of its releases.
         steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.strides)]
@@ -70,7 +72,7 @@ def extent_of(tensor: Any) -> Optional[Extent]:
 
 
 class Extents:
-    """Memory of named tensors, to be asked what lies in it."""
+    """The memory of named tensors: finds the tensors to which an address belongs."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         placed = [(extent, name) for name, t in tensors.items() if (extent := extent_of(t)) is not None]
@@ -85,7 +87,7 @@ class Extents:
         return len(self._placed)
 
     def overlapping(self, extent: Extent) -> Iterator[tuple[str, int, int]]:
-        """Name, begin and end of each tensor that has bytes of it."""
+        """Yields name, begin and end of each tensor that shares bytes with the extent."""
         device, begin, end = extent
         for at in range(bisect.bisect_left(self._placed, ((device, end, 0), "")) - 1, -1, -1):
             (other, low, high), name = self._placed[at]
@@ -141,7 +143,7 @@ def _follower(
     tensor: Any, extent: Extent, over: list[tuple[str, int, int]], moved: Mapping[str, Any], is_outside: bool
 ) -> Follower:
     """Args:
-      over: whose memory it has, as Extents gives it.
+      over: the weights whose memory it has, in the form that Extents gives.
 
     Raises:
       ValueError, RuntimeError: it cannot follow one of them.
@@ -209,8 +211,9 @@ def _inference_view(view: Any) -> Any:
 
 
 class OldMemory:
-    """Memory that tensors are about to leave. An array of numpy or a DLPack capsule has only the address of it, and the
-    tensor that it was made of keeps it allocated: this goes on when that tensor has left it.
+    """Memory that tensors are about to leave. An array of numpy or a DLPack capsule only has the
+    address of the memory, and the tensor from which it was made keeps the memory allocated, even
+    after that tensor has left it.
     """
 
     def __init__(self, moved: Mapping[str, Any], follow: Sequence[Follower]) -> None:
@@ -220,7 +223,7 @@ class OldMemory:
         """
         reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
         self._held = {name: reductions.StorageWeakRef(storage_of(tensor)) for name, tensor in moved.items()}
-        # Where those begin that have more than one weight: what lies beside it may stay.
+        # Places in memory that more than one weight shares: tensors beside a weight may stay there.
         self._wider = {
             name: storage_of(tensor).data_ptr()
             for name, tensor in moved.items()
@@ -237,8 +240,8 @@ class OldMemory:
         }
 
     def warn_if_held(self) -> None:
-        """To be called when they have left it. Says that something has it still, which Python does not show: an array of
-        numpy, or a library's own tensor."""
+        """Call it after the tensors have left the memory. Says whether something that Python does
+        not show still holds it: an array of numpy, or a library's own tensor."""
         held = [name for name, storage in self._held.items() if not storage.expired()]
         unsure = (self._wider.keys() - self._may_be_read).intersection(held)
         known = _storages_known_to_python() if unsure else set()
@@ -254,7 +257,8 @@ class OldMemory:
 
 
 def _is_exported(tensor: Any) -> bool:
-    """Whether `tensor` may be the base of an array of numpy: torch then refuses to resize its storage."""
+    """Returns whether `tensor` may be the base of an array of numpy: torch then refuses to resize
+    its storage."""
     if hasattr(tensor, MARK):
         return False
     storage = storage_of(tensor)
@@ -268,8 +272,8 @@ def _is_exported(tensor: Any) -> bool:
 
 
 def _is_shared(tensor: Any, views: Mapping[int, int]) -> bool:
-    """Whether something beside Python, such as a DLPack capsule, holds the very tensor. Releases of torch that cannot
-    count that give a capsule a tensor of its own.
+    """Returns whether something outside Python, such as a DLPack capsule, holds the tensor itself.
+    Releases of torch that cannot count that give a capsule a tensor of its own.
 
     Args:
       views: how many views each tensor has, by its identity: each holds it.
@@ -295,7 +299,7 @@ def _keep(tensor: Any) -> bool:
 
 
 def _storages_known_to_python() -> set[int]:
-    """The addresses of all that tensors have."""
+    """Returns the addresses of all memory that tensors have."""
     found = set()
     for tensor in _known_to_python():
         with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):  # wrappers, fake tensors

@@ -1,21 +1,23 @@
-"""Which tensors have elements of a weight, in memory of their own.
+"""Finds tensors that have elements of a weight, in memory of their own.
 
-A tensor counts as a copy if rows of it, along any of its dimensions, begin with elements that follow each other in a row
-of a weight that is cast to the tensor's type, or if it has rows that a weight's rows begin with. So does a cast, a reshape,
-a slice, a permutation of dimensions or rows, a concatenation of several weights, and each of these with padding. Values
-decide, not names:
+A tensor counts as a copy if rows of it, along any of its dimensions, begin with elements that
+follow each other in a row of a weight that is cast to the tensor's type, or if it has rows with
+which a weight's rows begin. So casts, reshapes, slices, permutations of dimensions or rows, and
+concatenations of several weights count as copies, and each of these with padding. Values decide,
+not names:
 
   * a row of which fewer than four elements differ says nothing: zeros, ones, one scale;
   * neither does a run of integers with equal steps: positions, tables of experts;
   * runs of up to 64 elements are compared bit by bit, 16 in all, or all that a smaller tensor has.
 
-A weight whose elements are all the same, such as a norm's ones before the training, has no such run. Its copies cannot be
-told from other tensors of ones by what they hold; `constant_copies` goes by where they are. So does `equal_copies` of what
-has few elements, or few that differ.
+A weight whose elements are all the same, such as a norm's ones before the training, has no such
+run. Its copies cannot be told from other tensors of ones by their values; `constant_copies` finds
+them by their place. `equal_copies` does the same for weights with few elements, or few different
+ones.
 
-The cost does not grow with the size of the weights: of a large weight only rows' first elements are read, and the first
-elements of rows' parts as wide as a tensor that is compared. Everything is computed where the weights are, in pieces
-of some megabytes, but for short runs.
+The cost does not grow with the size of the weights: of a large weight only the first elements of
+rows are read, and the first elements of parts of rows that are as wide as a compared tensor.
+Everything is computed where the weights are, in pieces of some megabytes, but for short runs.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any, Collection, Iterable, Iterator, Mapping, NamedTuple, Opt
 
 _LOG = logging.getLogger(__name__)
 
-# Elements that are looked for together, by the size of one; what follows them is compared.
+# Number of elements that are searched for together, by element size; those after it are compared.
 _WINDOW = {1: 8, 2: 4, 4: 4, 8: 4}
 _WINDOW_MIN = 4
 _RUN_ELEMENTS = 64
@@ -45,7 +47,8 @@ _PLACE_ELEMENTS_MIN = 64
 # Windows that are computed together; and those at each place of small weights, after which these count as large.
 _BATCH_WINDOWS = 1 << 18
 _SMALL_WINDOWS = 1 << 23
-# Tensors that rows of weights are looked for in, and weights whose rows are: with fewer elements, so many of them.
+# Limits of the tensors in which rows of weights are searched, and of the weights whose rows are: so
+# many tensors with fewer elements.
 _WIDE_ELEMENTS = 1 << 26
 _NARROW = 1024
 # A tensor of more elements is not compared as a whole.
@@ -100,11 +103,12 @@ def _with_narrow_rows(tensors: Mapping[str, Any], dtype: Any, weights: Mapping[s
 
 
 def _enough(hits: Iterable[tuple[str, _Run, int]], runs: Mapping[str, Sequence[_Run]]) -> dict[str, str]:
-    """The names of runs of which so much was found that it is no chance, each with where the first one was.
+    """Returns the names of the runs of which too much was found for a coincidence, each with the
+    place of its first hit.
 
     Args:
       hits: where, a run, and how many elements of it.
-      runs: all that were looked for, by name.
+      runs: all runs that were searched for, by name.
     """
     elements: dict[str, dict[int, int]] = {}
     first: dict[str, str] = {}
@@ -128,12 +132,13 @@ def _runs_in(name: str, tensor: Any, dtype: Any) -> list[_Run]:
 
 
 def _may_be_of(weight: Any, dtype: Any) -> bool:
-    """Whether a tensor of this type may be a cast of the weight, or a view of its bits."""
+    """Returns whether a tensor of this type may be a cast of the weight, or a view of its bits."""
     return _comparable(weight) and (_castable(weight, dtype) or _is_view(weight.dtype, dtype))
 
 
 def _is_view(source: Any, dtype: Any) -> bool:
-    """Whether elements go from one type to the other by their bits: integers and other types of one size."""
+    """Returns whether elements go from one type to the other by their bits: integers and other
+    types of one size."""
     torch: Any = importlib.import_module("torch")
     return not (source.is_floating_point and dtype.is_floating_point) and bool(
         torch.empty(0, dtype=source).element_size() == torch.empty(0, dtype=dtype).element_size()
@@ -161,7 +166,7 @@ def _has_bits(tensor: Any) -> bool:
 
 
 def _as_rows(tensor: Any) -> Optional[Any]:
-    """The same elements, with rows of at least _WINDOW_MIN of them; None: it has none."""
+    """Returns the same elements, with rows of at least _WINDOW_MIN of them; None: it has none."""
     rows = tensor.detach().squeeze()
     if rows.dim() == 0 or rows.numel() < _WINDOW_MIN:
         return None
@@ -174,7 +179,7 @@ def _as_rows(tensor: Any) -> Optional[Any]:
 
 def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_Run]:
     """Args:
-    dtype: that the runs are cast to; None: the tensor's.
+    dtype: the type to which the runs are cast; None: the tensor's.
     """
     rows = _as_rows(tensor) if _comparable(tensor) else None
     if rows is None:
@@ -185,7 +190,7 @@ def _runs_of(name: str, tensor: Any, dtype: Optional[Any] = None) -> Iterator[_R
     for form in (rows, *(whole.movedim(dim, -1) for dim in along)):
         heads = _cast(_heads(form, _HEAD_ELEMENTS), tensor.dtype, dtype or tensor.dtype)
         begins = heads[:, :_RUN_ELEMENTS]
-        # The usual case, of all rows together: a run at the row's begin, without padding in it.
+        # The usual case, for all rows together: a run at the row's beginning, without padding.
         plain = _are_telling(begins) & (_bits(heads)[:, begins.shape[1] - 1 :] != 0).any(-1)
         for head, begin, is_plain in zip(heads, begins, plain.tolist()):
             content = begin if is_plain else _telling(head, whole=form.shape[-1] <= _HEAD_ELEMENTS)
@@ -201,7 +206,7 @@ def _heads(rows: Any, elements: int) -> Any:
 
 
 def sample_of(tensor: Any) -> Optional[int]:
-    """A number that is another one if the first elements of some rows are; None: they cannot be read."""
+    """Returns a number that changes with the first elements of some rows; None: not readable."""
     rows = _as_rows(tensor) if _has_bits(tensor) else None
     return None if rows is None else hash(_heads(rows, _RUN_ELEMENTS).numpy().tobytes())
 
@@ -218,7 +223,7 @@ def _rows_at(rows: Any, numbers: list[int]) -> Any:
 
 
 def _telling(row: Any, whole: bool) -> Optional[Any]:
-    """The first run of a row that says something; None: it has none.
+    """Returns the first run of a row that can identify a weight; None: it has none.
 
     Args:
       whole: the row ends where it ends here: zeros at its end may be padding.
@@ -235,7 +240,7 @@ def _telling(row: Any, whole: bool) -> Optional[Any]:
 
 
 def is_telling(run: Any) -> bool:
-    """Whether elements that follow each other are not found elsewhere by chance."""
+    """Returns whether elements that follow each other are not found elsewhere by chance."""
     return bool(_are_telling(run.unsqueeze(0))[0])
 
 
@@ -284,7 +289,8 @@ def _found(
     widths: set[int],
     every_place: int = _SMALL_WINDOWS,
 ) -> Iterator[tuple[str, _Run, int]]:
-    """The runs that weights have, cast to `dtype`: the weight's name, and how many elements of the run it has.
+    """Yields the runs that weights have, cast to `dtype`: the weight's name, and how many elements
+    of the run it has.
 
     Args:
       wanted: runs of this type.
@@ -401,7 +407,8 @@ class _Batch:
 
 
 def _places(last: int, widths: set[int]) -> list[int]:
-    """Where parts of a row of a large weight may begin: at 0, and at multiples of what is compared with it."""
+    """Returns where parts of a row of a large weight may begin: at 0, and at multiples of the
+    widths of compared tensors."""
     found = {0}
     for width in sorted(widths, reverse=True):
         if width >= _PLACE_ELEMENTS_MIN:
@@ -412,7 +419,8 @@ def _places(last: int, widths: set[int]) -> list[int]:
 
 
 def constant_of(tensor: Any) -> Optional[float]:
-    """The one number that all elements are; None: they differ, are zeros, or are few or too many to look at."""
+    """Returns the one number that all elements are; None: they differ, are zeros, or are too few or
+    too many to check."""
     if not _comparable(tensor) or not tensor.dtype.is_floating_point or tensor.numel() > _SMALL_ELEMENTS:
         return None
     bits = _bits(tensor.detach().contiguous()).reshape(-1)
@@ -423,8 +431,9 @@ def constant_of(tensor: Any) -> Optional[float]:
 def constant_copies(
     weights: Mapping[str, Any], tensors: Mapping[str, Any], owners: Mapping[str, str]
 ) -> dict[str, str]:
-    """Tensors of one number, not zero, that may be copies of a weight of the same number and shape: those that are held
-    by the module that has the weight, or by the module around it.
+    """Finds tensors whose elements are all one number, not zero, and that may be copies of a weight
+    with the same number and shape: those held by the module that has the weight, or by the module
+    around it.
 
     Args:
       owners: of each of `tensors`, the name of the module that holds it.
@@ -453,8 +462,8 @@ def constant_copies(
 def equal_copies(
     weights: Mapping[str, Any], tensors: Mapping[str, Any], owners: Mapping[str, str], new: Collection[str]
 ) -> dict[str, str]:
-    """Tensors that are held by the module that has a weight, with the weight's shape but for dimensions of 1, and its
-    elements after a cast, whatever these are.
+    """Finds tensors that the module with a weight holds, and that have the weight's shape (except
+    for dimensions of 1) and its elements after a cast, whatever these are.
 
     Args:
       owners: of each of `tensors`, the name of the module that holds it.
@@ -486,6 +495,6 @@ def _is_cast_of(weight: Any, tensor: Any, is_new: bool) -> bool:
     bits = _bits(tensor.contiguous())
     try:
         same = _bits(_cast(_bits(weight.contiguous()), weight.dtype, tensor.dtype)).to(bits.device).equal(bits)
-    except RuntimeError:  # a cast that torch does not have
+    except RuntimeError:  # torch does not have this cast
         return False
     return bool(same) and (is_new or not bool((bits == bits.reshape(-1)[0]).all()))

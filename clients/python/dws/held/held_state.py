@@ -1,8 +1,9 @@
-"""What an object holds, through all objects that it holds: its tensors by where they are, and a way to put everything
-back.
+"""Collects what an object holds, through all objects that it holds: its tensors by their places,
+and a way to put everything back.
 
-Attributes, slots, dicts, lists, tuples, sets, queues, closures, default arguments, partial functions and bound methods
-are followed; modules of Python, classes, and the submodules of the torch module that it begins with are not.
+Attributes, slots, dicts, lists, tuples, sets, queues, closures, default arguments, partial
+functions and bound methods are followed. Modules of Python, classes, and the submodules of the
+torch module that it begins with are not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 _OBJECTS_MAX = 20_000
 # Objects that a whole model may hold.
 _MODEL_OBJECTS_MAX = 2_000_000
-# Tables of every torch module that hold no state of it.
+# Tables that every torch module has and that hold no state of it.
 _HOOKS = frozenset({"_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks"})
 _SHOWN_AS_MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 _VALUES = (int, float, complex, str, bytes, bool, type(None), enum.Enum)
@@ -44,7 +45,7 @@ Path = tuple[str, ...]
 
 
 class HeldState:
-    """As it was when this was made.
+    """The state of an object at the time when this was made.
 
     Attributes:
       tensors: by path.
@@ -61,7 +62,7 @@ class HeldState:
         """
         self.tensors: dict[Path, Any] = {}
         self.values: dict[Path, Any] = {}
-        self._tables: list[tuple[Any, Any]] = []  # what can be changed, and a copy of it
+        self._tables: list[tuple[Any, Any]] = []  # a container that can change, and a copy of it
         self._seen: dict[int, Any] = {}  # kept, so that no other object gets the number
         todo: list[tuple[Path, Any]] = [((), root)]
         while todo:
@@ -97,7 +98,7 @@ class HeldState:
         self._tables = [(table, table.copy()) for table, _ in self._tables]
 
     def restore(self) -> None:
-        """Puts back what was there. Elements of tensors stay as they are."""
+        """Puts the old contents back. Elements of tensors do not change."""
         for table, before in self._tables:
             if isinstance(table, list):
                 table[:] = before
@@ -107,7 +108,7 @@ class HeldState:
 
 
 def value_at(root: Any, path: Path) -> Any:
-    """What a HeldState of `root` would have there now; None: nothing."""
+    """Returns what a HeldState of `root` would have there now; None: nothing."""
     value = root
     for key in path:
         parts = dict(_parts_if_any(value))
@@ -118,7 +119,7 @@ def value_at(root: Any, path: Path) -> Any:
 
 
 def tensor_at(root: Any, path: Path) -> Any:
-    """As value_at; None: no tensor."""
+    """Like value_at, for tensors; None: there is no tensor."""
     value = value_at(root, path)
     return value if is_torch(value) else None
 
@@ -164,7 +165,8 @@ def held_by_model(model: Any) -> Iterator[Held]:
             if is_torch(value) or isinstance(value, np.ndarray):
                 name = ".".join((*filter(None, (owner,)), *(key for key in path if key not in _SHOWN_AS_MEMBERS)))
                 yield Held(name, value, module, path, owner)
-                value = getattr(value, "__dict__", None) or {}  # a loader, and what that holds
+                # A loader, and what the loader holds.
+                value = getattr(value, "__dict__", None) or {}
             todo += [((*path, key), part) for key, part in reversed(_parts_if_any(value))]
 
 
@@ -212,7 +214,8 @@ def _hidden_parts(value: Any, parts: list[tuple[str, Any]]) -> list[tuple[str, A
 
 
 def put_at(root: Any, path: Path, tensor: Any) -> bool:
-    """Puts a tensor where tensor_at finds another one; False: it cannot be replaced there."""
+    """Puts a tensor where tensor_at finds another one. Returns False if it cannot be replaced
+    there."""
     holder = value_at(root, path[:-1])
     table = holder if isinstance(holder, (dict, list)) else getattr(holder, "__dict__", None)
     if isinstance(table, list):
@@ -252,7 +255,7 @@ def _parts(value: Any, is_root: bool) -> Optional[list[tuple[str, Any]]]:
 
 @functools.lru_cache(maxsize=None)
 def _slots(kind: Any) -> tuple[str, ...]:
-    """The names of the slots that a class and its bases in Python have."""
+    """Returns the names of the slots that a class and its base classes in Python have."""
     found: list[str] = []
     for base in kind.__mro__:
         names = vars(base).get("__slots__", ())

@@ -44,7 +44,8 @@ class Places:
         ]
 
     def left(self) -> Optional[str]:
-        """Why passes do not compute with what commits write, in words, with the names of the weights; None: they do."""
+        """Returns in words why passes do not compute with the weights that commits write, with the
+        names of the weights; None: they do."""
         found = []
         is_same = all(table.get(key) is child for table, key, child in self._children)
         for place in self._places if is_same else self._found_again():
@@ -74,8 +75,8 @@ class Places:
 
 
 def _tables(module: Any) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Each name of each parameter and buffer, also further names of one that is tied, with the dict that holds it and
-    its key there."""
+    """Yields each name of each parameter and buffer, including further names of a tied one, with
+    the dict that holds it and its key there."""
     for prefix, child in module.named_modules(remove_duplicate=False):
         for holder in (child._parameters, child._buffers):
             for key in [key for key, tensor in holder.items() if tensor is not None]:

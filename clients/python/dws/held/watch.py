@@ -30,12 +30,14 @@ _SHOWN = 100
 
 
 class CopyWatch:
-    """Threads: `after_pass`, `counts_pass` and `look` from any; everything else from one.
+    """Threads: any may call `after_pass`, `counts_pass` and `look`; one calls everything else.
 
     Attributes:
       model: the module that is looked at.
-      beside: the tensors that are no weights and no copies of these, as before_attach has found them.
-      adopt: gets copies, and returns the names of those that are brought up to date from now on; None: nobody does that.
+      beside: the tensors that are neither weights nor copies of weights, as before_attach has found
+        them.
+      adopt: gets copies, and returns the names of those that are kept up to date from now on; None:
+        nobody does that.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class CopyWatch:
         self._failures = 0
         self._everything = True  # at the next look after a pass
         self._stream: Any = None  # of the last pass: what it has started there comes before a look
-        # By name, what shows that a tensor is unchanged; none is kept alive. None: nothing was looked at yet.
+        # By name, a state that shows that a tensor is unchanged; it keeps no tensor alive. None:
+        # nothing was checked yet.
         self._known: Optional[dict[str, tuple[Any, ...]]] = None
         self._first_weights = _FirstTensors()
         self._first_registered = _FirstTensors()
@@ -103,7 +106,7 @@ class CopyWatch:
         return {name: each for name, each in copies.items() if name not in taken}
 
     def after_pass(self) -> Optional[str]:
-        """To be called when a pass has ended, while no weights are written.
+        """Call it after a pass, while no weights are written.
 
         Returns:
           why the engine may not go on, in words; None: it may.
@@ -126,7 +129,8 @@ class CopyWatch:
             if not self._is_due:  # another thread has looked since the pass was counted
                 return None
             try:
-                # A kernel may have written into a tensor that was there before, and torch does not know it.
+                # A kernel may have written into a tensor that existed before, without torch knowing
+                # it.
                 found, _ = self._look(self._everything)
             except Exception as error:  # another thread changes what is looked at, for example
                 self._failures += 1
@@ -197,7 +201,8 @@ class _FirstTensors:
         self._held: Optional[dict[str, Any]] = None  # weak references by name
 
     def among(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of `tensors` that are one of the first, or have the name of one; the first call says which these are."""
+        """Returns those of `tensors` that are among the first tensors, or have the name of one; the
+        first call determines these."""
         if self._held is None:
             self._held = {name: weakref.ref(tensor) for name, tensor in tensors.items()}
         alive = {id(tensor) for held in self._held.values() if (tensor := held()) is not None}
@@ -205,7 +210,7 @@ class _FirstTensors:
 
 
 def explained(copies: Mapping[str, tuple[Held, str]]) -> str:
-    """What is wrong with them, and what to do."""
+    """Returns in words what is wrong with them, and what to do."""
     shown = "; ".join(
         f"'{name}' ({type(held.module).__name__}, {held.tensor.dtype} {list(held.tensor.shape)}) is a copy of weight '{weight}'"
         for name, (held, weight) in list(copies.items())[:3]
@@ -218,7 +223,7 @@ def explained(copies: Mapping[str, tuple[Held, str]]) -> str:
 
 
 def _as_torch(tensor: Any) -> Optional[Any]:
-    """The tensor, or a view of an array of numpy; None: torch has none."""
+    """Returns the tensor, or a view of an array of numpy; None: torch cannot have one."""
     if is_torch(tensor):
         return tensor
     torch: Any = importlib.import_module("torch")
@@ -229,6 +234,6 @@ def _as_torch(tensor: Any) -> Optional[Any]:
 
 
 def _is_capturing() -> bool:
-    """Whether this thread records a CUDA graph, in which nothing may be read."""
+    """Returns whether this thread records a CUDA graph, in which nothing may be read."""
     torch: Any = importlib.import_module("torch")
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

@@ -67,11 +67,12 @@ def agreed_mapping(
     Args:
       model: a torch module, as the engine runs it; not changed.
       config: the Hugging Face text config, for the table.
-      given: of parameters about which neither table nor load_weights is asked.
+      given: the sources of parameters about which neither table nor load_weights is asked.
       weights: None if the engine does not say.
 
     Raises:
-      LayoutError: a parameter that is refused, by name, with what the table and load_weights say.
+      LayoutError: a parameter is refused; the message has its name, and what the table and
+        load_weights say.
     """
     tensors = named_tensors(model)
     given = {**dict.fromkeys(filter(is_constant, tensors)), **given}
@@ -160,7 +161,8 @@ class _Loaded:
         self._canonical = canonical
 
     def differs_from(self, name: str, shape: tuple[int, ...], said: Source) -> Optional[str]:
-        """None if it does what the table says; why the table is for another checkpoint, if it is.
+        """Returns None if load_weights does what the table says. If the table is for another
+        checkpoint, returns why.
 
         Raises:
           LayoutError: the table is for this checkpoint, and load_weights does something else.
@@ -182,7 +184,7 @@ class _Loaded:
         )
 
     def source(self, name: str, shape: tuple[int, ...], unknown: str) -> Source:
-        """What load_weights alone says.
+        """Returns the source that load_weights alone gives.
 
         Args:
           unknown: why the table does not know it.

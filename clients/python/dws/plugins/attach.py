@@ -84,9 +84,9 @@ class EngineRank:
     """One rank of an engine.
 
     Attributes:
-      number: among all ranks that a commit changes together, replicas too.
+      number: its number among all ranks that a commit changes together, including replicas.
       together: how many ranks' passes wait for each other.
-      part: of the model that it has, as tables see it.
+      part: the part of the model that it has, as tables describe it.
     """
 
     number: int
@@ -95,12 +95,13 @@ class EngineRank:
 
 
 class AttachedRank:
-    """Lifecycle: made attached; close. Threads: `gate` as the engine's `running`; else one.
+    """Lifecycle: it is attached when it is made; close ends it. Threads: `gate` like the engine's
+    `running`; otherwise one.
 
     Attributes:
       gate: run forward passes inside its steps.
       engine: the dws.Engine.
-      mapping_by: who says what the parameters are made of, in words.
+      mapping_by: in words, the source of the mapping.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class AttachedRank:
           minimum: None for an engine of one rank.
           weights: what the engine has loaded; None if it does not say.
           commits_on_request: as for Engine.attach.
-          processing: what the engine does with layers after loading; None: it cannot do that again.
+          processing: the engine's processing of layers after loading; None: it cannot be repeated.
 
         Raises:
           As Engine.attach, require_plain, agreed_mapping and ProcessedLayers; the model is not changed then.
@@ -203,7 +204,7 @@ class AttachedRank:
 
 
 def _given(model: Any, options: AttachOptions) -> dict[str, Any]:
-    """What the options say of parameters.
+    """Returns the sources of parameters that the options give.
 
     Raises:
       As require_plain, of a parameter that does not belong to the engine.
@@ -227,14 +228,14 @@ def _weights(processed: ProcessedLayers, mapping: Mapped) -> dict[str, Any]:
 def _refreshed(
     watch: CopyWatch, processing: Optional[EngineProcessing], derives: bool
 ) -> Optional[Refreshed]:
-    """What the engine brings up to date of what the model has made of its weights, or comes to make; None: it has no
-    call for that.
+    """Returns the call by which the engine updates the tensors that the model makes from its
+    weights; None: it has no such call.
 
     Args:
-      derives: the call is known as the processing of layers, which has tried it.
+      derives: true if the call is the processing of layers, which was tried already.
 
     Raises:
-      LayoutError: nothing brings one of them up to date, by name.
+      LayoutError: no call updates one of them; the message names it.
     """
     copies = watch.before_attach()
     beside, watch.beside = watch.beside, []
@@ -256,14 +257,15 @@ def _refreshed(
 def attach_together(
     make: Callable[[], AttachedRank], minimum: Optional[Minimum], log: logging.Logger = _LOG
 ) -> AttachedRank:
-    """make(), on all ranks or on none: attached ranks would wait for the others for ever.
+    """Calls make() so that it succeeds on all ranks or on none: otherwise attached ranks would wait
+    for the others for ever.
 
     Args:
       log: told who says what the parameters are made of.
 
     Raises:
       StateError: another rank failed; see that rank's error.
-      As `make`.
+      The errors of `make`.
     """
     try:
         attached = make()
@@ -281,18 +283,19 @@ def attach_together(
 def reply_together(
     call: Callable[[], _Result], is_last: bool, minimum: Callable[[], Optional[Minimum]]
 ) -> Optional[_Result]:
-    """call(), which answers an RPC of the engine's executor to all ranks. vLLM's executor reads the
-    ranks' replies in order, stops at the first error, and takes the replies that it left for those of
-    its next RPC. So only the last rank raises an error; the other ranks log theirs and return None.
+    """Runs call(), which answers an RPC of the engine's executor to all ranks. vLLM's executor
+    reads the ranks' replies in order, stops at the first error, and takes the replies that it left
+    for those of its next RPC. So only the last rank raises an error; the other ranks log theirs and
+    return None.
 
     Args:
-      is_last: whether this is the rank whose reply is read last.
-      minimum: gives that of the ranks; asked after the call. None: the ranks cannot tell each other,
-        which is for one rank, and for errors that all ranks find alike.
+      is_last: true on the rank whose reply is read last.
+      minimum: returns the minimum over the ranks; called after `call`. None: the ranks cannot tell
+        each other, which is for one rank, and for errors that all ranks find alike.
 
     Raises:
       StateError: another rank failed: its log has the error.
-      As `call`.
+      The errors of `call`.
     """
     error: Optional[Exception] = None
     result: Optional[_Result] = None

@@ -21,7 +21,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 class Canonical(NamedTuple):
-    """A canonical tensor, as the checkpoint has it."""
+    """A canonical tensor, in the form that the checkpoint has."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -86,7 +86,7 @@ class Parallel:
       tp_rank, tp_size: in the tensor-parallel group.
       ep_size: the number of groups of whole experts that tp_size is split into. 1: every rank has a
         part of every expert; tp_size: each rank has some whole experts.
-      experts_in_row: whether which experts a rank has follows from these numbers; else only the
+      experts_in_row: true if these numbers determine which experts a rank has; otherwise only the
         engine's load_weights knows it.
 
     Raises:
@@ -158,7 +158,8 @@ _KINDS = (
 
 
 def kind_of(name: str) -> Optional[Kind]:
-    """How the canonical tensor `name` is cut; None for a name unknown to this module."""
+    """Returns how the canonical tensor `name` is cut; None for a name that this module does not
+    know."""
     for pattern, kind in _KINDS:
         if re.search(f"{pattern}$", name):
             return kind
@@ -166,10 +167,11 @@ def kind_of(name: str) -> Optional[Kind]:
 
 
 def part_range(kind: Kind, extent: int, model: ModelShape, rank: Parallel) -> tuple[int, int]:
-    """[begin, end) of the rank's part on kind.dim of a canonical tensor; empty if it has none.
+    """Returns [begin, end) of the rank's part on kind.dim of a canonical tensor; empty if it has
+    none.
 
     Args:
-      extent: of that dimension, as the checkpoint has it.
+      extent: the size of that dimension in the checkpoint.
 
     Raises:
       LayoutError: the engine cannot cut it evenly.

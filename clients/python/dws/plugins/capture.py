@@ -48,9 +48,10 @@ class Captured:
     """What load_weights does to each parameter and persistent buffer.
 
     Attributes:
-      pieces: every element that is copied, once. What is in no piece of these is set to a constant.
-      refused: why it has no pieces, although load_weights writes into it.
-      untouched: load_weights writes nothing into these.
+      pieces: every element that is copied, once. Elements in none of the pieces are set to a
+        constant.
+      refused: why a tensor has no pieces, although load_weights writes into it.
+      untouched: tensors into which load_weights writes nothing.
     """
 
     pieces: Mapping[str, tuple[Piece, ...]]
@@ -70,8 +71,8 @@ def capture(
       load: model.load_weights by default.
 
     Raises:
-      LayoutError: the model has no load_weights; or that failed, replaced a parameter, or wrote
-        into something else than the model's parameters and buffers.
+      LayoutError: the model has no load_weights; or load_weights failed, replaced a parameter, or
+        wrote into something other than the model's parameters and buffers.
     """
     load = load or getattr(model, "load_weights", None)
     if load is None:

@@ -1,8 +1,9 @@
 """Checks that live parameters match their mapping, by the checkpoint the engine was started with.
 
 This is the only proof that an engine has not rearranged weights after loading. Compared once,
-before the first version is written. Elements are compared to the bit. Where the engine keeps another type than the
-file has, such as the router of GLM-4-MoE in FP32, they are compared with torch's cast, which is what loaders do.
+before the first version is written. Elements are compared to the bit. If the engine keeps another
+type than the file has, such as the router of GLM-4-MoE in FP32, they are compared with torch's
+cast, as loaders make it.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 The rules are those of common/formats/safetensors/checkpoint.h, so that an engine is compared with what it has loaded:
 
 1. consolidated* files, which have the same weights by other names, count only where the folder has no other *.safetensors.
-2. With an index: the tensors of the files that it names are exactly those of its weight_map, each in the file it names;
-   other files are ignored. The index is model.safetensors.index.json, or where neither that nor model.safetensors is
-   there, the only other *.safetensors.index.json.
-3. Without an index: all *.safetensors count, and no tensor may occur twice. Of files that are numbered like
-   model-00002-of-00007 all must be there, from 1 to 7.
+2. With an index: the tensors of the files that it names are exactly those of its weight_map, each
+   in the file it names; other files are ignored. The index is model.safetensors.index.json, or, if
+   neither that file nor model.safetensors exists, the only other *.safetensors.index.json.
+3. Without an index: all *.safetensors count, and no tensor may occur twice. If files are numbered
+   like model-00002-of-00007, all of them must exist, from 1 to 7.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _ENDING = ".safetensors"
 _CONSOLIDATED = "consolidated"
 _NUMBERED = re.compile(r".*-(\d{5,})-of-(\d{5,})\.safetensors")
 
-# The files are the user's own; this detects a file that is not safetensors. As in common/model/limits.h.
+# The same limit as in common/model/limits.h. The files are the user's own; it detects a file that
+# is not safetensors.
 _HEADER_BYTES_MAX = 100 << 20
 
 
@@ -100,7 +101,7 @@ class CheckpointFiles:
         return self._entry(name).dtype
 
     def bits(self, name: str) -> np.ndarray[Any, Any]:
-        """The tensor's elements as unsigned integers.
+        """Returns the tensor's elements as unsigned integers.
 
         Raises:
           LayoutError: the checkpoint does not have it.

@@ -29,8 +29,8 @@ def fingerprint(model: Any) -> int:
 
 
 def fingerprint_of(tensors: Iterable[Any]) -> int:
-    """Of the bits of all tensors and their places, computed where they are. Against chance, not
-    against an attacker.
+    """Returns a fingerprint of the bits of all tensors and their places, computed where they are.
+    It detects accidental changes, not an attacker's.
 
     Args:
       tensors: of torch.

@@ -40,13 +40,13 @@ _PLAIN_BACKENDS = frozenset({"NONE", "TRITON", "BATCHED_TRITON"})
 # Tensors that engines derive from weights after loading them.
 DERIVED = ("w_kc", "w_vc", "w_scale", "W_UK", "W_UV", "W_UK_T", "W_QR")
 
-# INT4 layers have the extents of their weight beside it, in one parameter for all that is fused: loaders write it
-# several times, and no version changes it.
+# INT4 layers have the extents of their weight beside it, in one parameter for all fused tensors:
+# loaders write it several times, and no version changes it.
 _CONSTANT = re.compile(r"(^|[._])weight_shape$")
 
 
 def is_constant(name: str) -> bool:
-    """Whether no version changes the tensor of this name, of a checkpoint or of a layer."""
+    """Returns whether no version changes the tensor of this name, of a checkpoint or of a layer."""
     return bool(_CONSTANT.search(name))
 
 
@@ -64,7 +64,7 @@ class Need(NamedTuple):
 
 
 def what_needs_a_hook(model: Any) -> list[Need]:
-    """Of each layer that is not plain.
+    """Returns the need of each layer that is not plain.
 
     Args:
       model: a torch module, as the engine has it.
@@ -78,8 +78,8 @@ def _reasons(layer: Any) -> Iterator[str]:
         for owner in (layer, getattr(layer, "impl", None)):
             if getattr(owner, attribute, None) is not None:
                 yield f"keeps {attribute}, derived from weights"
-    # A function that has captured something keeps a copy of the weight in another form; so even
-    # where the weight itself is still there.
+    # A function that has captured a tensor keeps a copy of the weight in another form. It counts
+    # even if the weight itself still exists.
     if getattr(getattr(layer, "cpu_linear", None), "__closure__", None):
         yield "keeps its weight packed for the CPU (cpu_linear)"
     # SGLang puts the packed form in the place of the parameter, also of models without quant_method.
@@ -116,7 +116,7 @@ def refuse(model: Any, needs: Sequence[Need]) -> None:
 
 
 def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitHook]:
-    """The post_commit= for attach(); None for a model whose class has none in `hooks`.
+    """Returns the post_commit= for attach(); None for a model whose class has no entry in `hooks`.
 
     Raises:
       InvalidArgumentError: the path of a hook names no function.
@@ -133,7 +133,7 @@ def post_commit_hook(model: Any, hooks: Optional[Hooks]) -> Optional[PostCommitH
 
 
 def resolve(path: str) -> Callable[..., Any]:
-    """The function that "package.module:function" names.
+    """Returns the function that "package.module:function" names.
 
     Raises:
       InvalidArgumentError: there is none.

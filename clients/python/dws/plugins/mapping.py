@@ -66,7 +66,7 @@ def rank_mapping(
 
 
 def is_engines_own(name: str) -> bool:
-    """Whether engines register it in addition to weights."""
+    """Returns whether engines register it in addition to weights."""
     return bool(_ENGINES_OWN.search(name))
 
 

@@ -25,7 +25,7 @@ class Piece:
     Attributes:
       tensor: the canonical name.
       own: [begin, end) on each dimension of the parameter.
-      box: the same of the canonical tensor.
+      box: [begin, end) on each dimension of the canonical tensor.
       axes: for each dimension of the parameter the one of the canonical tensor that runs along it;
         None where the box has an extent of 1.
     """
@@ -114,7 +114,8 @@ def joined(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def _join(a: Piece, b: Piece, dim: int) -> Optional[Piece]:
-    """`a` and, after it on dimension `dim`, `b` as one box; None if they are none."""
+    """Returns `a` and, after it on dimension `dim`, `b` as one box; None if they do not form a box.
+    """
     if a.tensor != b.tensor or a.own[dim][1] != b.own[dim][0]:
         return None
     if any(a.own[d] != b.own[d] for d in range(len(a.own)) if d != dim):
@@ -139,7 +140,7 @@ def _join(a: Piece, b: Piece, dim: int) -> Optional[Piece]:
 
 
 def pieces_of_source(shape: tuple[int, ...], source: Source, canonical: Shapes) -> tuple[Piece, ...]:
-    """What a mapping of dws.Engine.attach says of a parameter.
+    """Returns the pieces that a mapping of dws.Engine.attach gives for a parameter.
 
     Raises:
       LayoutError: the source is a tensor that the checkpoint does not have.
@@ -190,7 +191,8 @@ def _piece(
 def source_of_pieces(
     shape: tuple[int, ...], pieces: Sequence[Piece], canonical: Shapes
 ) -> Source:
-    """The pieces as dws.Engine.attach takes them; None for a parameter that is all constant.
+    """Returns the pieces in the form that dws.Engine.attach takes; None for a parameter that is all
+    constant.
 
     Raises:
       LayoutError: a piece that it cannot express: transposed, or with fewer dimensions than its
@@ -227,7 +229,8 @@ def _part(piece: Piece, canonical: tuple[int, ...]) -> Part:
 
 
 def _runs_along(piece: Piece, kept: Sequence[int]) -> bool:
-    """Whether the dimensions `kept` of the parameter are those of the canonical tensor, in order."""
+    """Returns whether the dimensions `kept` of the parameter are those of the canonical tensor, in
+    order."""
     return len(kept) == len(piece.box) and all(
         _extent(piece.own[dim]) == _extent(bounds) and piece.axes[dim] in (None, axis)
         for axis, (dim, bounds) in enumerate(zip(kept, piece.box))
@@ -235,7 +238,8 @@ def _runs_along(piece: Piece, kept: Sequence[int]) -> bool:
 
 
 def difference(table: Sequence[Piece], loaded: Sequence[Piece]) -> Optional[str]:
-    """The first box on which a table and load_weights disagree, in words; None if there is none."""
+    """Returns in words the first box on which a table and load_weights disagree; None if there is
+    none."""
     if set(table) == set(loaded):
         return None
     for one in table:

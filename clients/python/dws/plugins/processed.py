@@ -1,10 +1,11 @@
 """Layers whose weights the engine processes after it has loaded them: packed or padded for a kernel, or a source of
 other tensors (MLA's absorbed projections).
 
-A commit writes the form that checkpoints have, so that form is kept: beside the engine's, or in place of it where
-processing passes a tensor through as it is. After a commit the engine's own processing runs over what is
-kept, for the layers that have changed, and what it makes is copied into the tensors that the engine has had all the
-time, which CUDA graphs and kernels know.
+A commit writes the form that checkpoints have, so tensors in that form are kept: beside the
+engine's, or in place of them if processing passes a tensor through unchanged. After a commit the
+engine's own processing runs over the kept tensors of the layers that have changed, and its results
+are copied into the tensors that the engine has had all the time, which CUDA graphs and kernels
+know.
 
     processed = ProcessedLayers(model, engine)
     with processed.as_loaded():       # as the engine's load_weights needs it
@@ -12,9 +13,10 @@ time, which CUDA graphs and kernels know.
     processed.keep(mapping)           # one trial of each layer's processing
     engine.attach(processed.target, mapping, rebuild=processed.rebuild)
 
-What processing does is found out by a trial with values of no meaning, not by a list of layers: what it passes
-through, what it makes and where that is held. It is refused, by name, if what it makes does not fit what the
-engine has, or if it makes something that is no tensor: a handle of a library, with the weights of another version.
+A trial with meaningless values, not a list of layers, finds out what processing does: which tensors
+it passes through, which it makes and where those are held. A layer is refused, by name, if the
+tensors it makes do not fit those that the engine has, or if it makes something that is not a
+tensor: a handle of a library, with the weights of another version.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _TABLES = ("_parameters", "_buffers")
 
 @dataclasses.dataclass(frozen=True)
 class Processing:
-    """What an engine does with a layer after loading.
+    """The processing that an engine does with a layer after loading.
 
     Attributes:
       run: does it, on the layer as it is.
@@ -79,7 +81,8 @@ class EngineProcessing(Protocol):
         """In which `run` may be called."""
 
     def refresh(self) -> Optional[Callable[[], Any]]:
-        """The model's own call that brings up to date what it has copied of its weights; None: it has none."""
+        """The model's own call that updates the copies it has made of its weights; None: it has
+        none."""
 
 
 class ProcessedLayers:
@@ -142,7 +145,7 @@ class ProcessedLayers:
 
     @property
     def derives(self) -> bool:
-        """Whether a layer makes tensors from those of its submodules."""
+        """Returns whether a layer makes tensors from those of its submodules."""
         return any(layer.derives for layer in self._layers)
 
     def updated(self) -> list[Any]:
@@ -150,7 +153,7 @@ class ProcessedLayers:
         return [tensor for layer in self._layers for tensor in layer.updated]
 
     def status(self) -> dict[str, Any]:
-        """Of the last commit, for JSON."""
+        """The figures of the last commit, for JSON."""
         return {"processed_layers": self.rebuilt_layers, "process_seconds": self.rebuild_seconds}
 
     @contextlib.contextmanager
@@ -179,7 +182,7 @@ class ProcessedLayers:
         with self._working():
             for layer in self._layers:
                 layer.try_out(attached)
-        # Where all is passed through a commit writes what the engine has.
+        # If everything is passed through, a commit writes the engine's own tensors.
         self._layers = [layer for layer in self._layers if layer.makes]
         if not self._layers:
             return
@@ -195,7 +198,7 @@ class ProcessedLayers:
             )
 
     def require_as_loaded(self, mapping: Mapped, files: CheckpointFiles) -> None:
-        """Compares what processing makes of a checkpoint with what the engine has.
+        """Compares the results of processing a checkpoint with the engine's tensors.
 
         Raises:
           LayoutError: a layer differs, by name: the engine has loaded another checkpoint, or has not processed
@@ -214,7 +217,7 @@ class ProcessedLayers:
             )
 
     def rebuild(self, changed: Optional[frozenset[str]]) -> None:
-        """Brings the engine's tensors up to date with what is kept.
+        """Updates the engine's tensors from the kept tensors.
 
         Args:
           changed: canonical tensors that may have changed since it last returned; None: all.
@@ -235,7 +238,7 @@ class ProcessedLayers:
 
 
 class _Layer:
-    """One layer. Of what its state holds, paths are the names.
+    """One layer. Paths are the names of what its state holds.
 
     Attributes:
       kept_bytes: of memory beside the engine's.
@@ -263,11 +266,11 @@ class _Layer:
 
     @property
     def makes(self) -> bool:
-        """Whether processing does more than to pass all through."""
+        """Returns whether processing does more than to pass all through."""
         return self.derives or bool(self._made)
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Of the skeleton."""
+        """The tables of the kept tensors, for the skeleton."""
         return self._tables(self._kept)
 
     def _tables(self, tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -346,7 +349,8 @@ class _Layer:
                     continue
                 if may_be_addresses(tensor):
                     continue  # these do not depend on weights
-                # Attaching moves the memory of what is on the host, and not what else is made of it.
+                # Attaching moves the memory of tensors on the host, but not of other tensors made
+                # from it.
                 follows = old.device.type != "cpu" or id(old) in attached
                 if not (same_place(old, tensor) and (follows or storage_of(old) not in moving)):
                     self._made.append(path)
@@ -360,7 +364,7 @@ class _Layer:
 
     @contextlib.contextmanager
     def _neutral(self, before: HeldState) -> Iterator[None]:
-        """A block after which the engine's tensors have the elements that they had."""
+        """A block after which the engine's tensors have the same elements as before."""
         # On the host: a device may have no room for them.
         real = [tensor for tensor in before.tensors.values() if tensor.device.type != "meta"]
         elements = [(tensor, bytes_of(tensor).to("cpu", copy=True)) for tensor in real]
@@ -373,7 +377,7 @@ class _Layer:
                     written.append(tensor)
                     tensor.data.copy_(was.view(tensor.dtype).reshape(tensor.shape))
         self.updated += written
-        # What is derived is made of what the engine has.
+        # Derived tensors are made from the engine's tensors.
         if self.derives and written:
             raise LayoutError(
                 f"layer '{self.name}' ({type(self.module).__name__}): processing it again makes other elements of "
@@ -382,7 +386,8 @@ class _Layer:
             )
 
     def _is_passed(self, name: str, live: Any, before: Mapping[Path, Any], after: Mapping[Path, Any]) -> bool:
-        """Whether processing leaves it as it is, and all that the engine has in its place is one tensor."""
+        """Returns whether processing leaves it as it is, and all that the engine has in its place
+        is one tensor."""
         kept = self._kept[name]
         own = [path for path in ((table, name) for table in _TABLES) if path in after]
         if live is None or not own or not (same_place(after[own[0]], kept) and alike(live, kept)):
@@ -399,7 +404,7 @@ class _Layer:
         return True
 
     def _is_passed_on(self, old: Any, new: Any, live: Mapping[str, Any], passed: set[str]) -> bool:
-        """Whether it is what was loaded, and a commit writes it."""
+        """Returns whether it is the loaded tensor, which a commit writes."""
         if not new.numel():
             return True
         return any(same_place(new, self._kept[n]) and same_place(old, live[n]) for n in passed)
@@ -435,7 +440,7 @@ class _Layer:
             )
 
     def _copies(self) -> Iterator[tuple[Any, Any]]:
-        """What processing makes, and the engine's tensor for it."""
+        """Yields what processing makes, with the engine's tensor for it."""
         held = [tensor_at(self.module, path) for path in self._made]
         # Processing may work in place, and what is kept has to stay the version.
         with self._processed(copy_of):

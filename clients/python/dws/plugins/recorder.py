@@ -273,7 +273,7 @@ def _on_meta(values: Any, twin: Callable[[Any], Any]) -> Any:
 
 
 def _shares(tensor: Any, other: Any) -> bool:
-    """Whether two tensors have one storage."""
+    """Returns whether two tensors have one storage."""
     a, b = (
         (t.untyped_storage() if hasattr(t, "untyped_storage") else t.storage()) for t in (tensor, other)
     )

@@ -17,7 +17,7 @@ class Refused(Exception):
 
 
 class Kind(enum.Enum):
-    """Whose a memory is."""
+    """The owner of a piece of memory."""
 
     CANONICAL = "a tensor of the checkpoint"
     LIVE = "the model's"
@@ -32,7 +32,7 @@ class Write(NamedTuple):
 
 
 class Memory:
-    """One tensor's memory, as load_weights leaves it. Threads: one."""
+    """The memory of one tensor in the state in which load_weights leaves it. Threads: one."""
 
     def __init__(self, kind: Kind, label: str, dtype: Any, numel: int) -> None:
         """Args:
@@ -52,7 +52,8 @@ class Memory:
 
     @property
     def is_followed(self) -> bool:
-        """Whether its values are what is recorded here, and not in its storage, if it has any."""
+        """Returns whether its values are what is recorded here, and not in its storage, if it has
+        any."""
         return self.kind is Kind.CANONICAL or not self.is_untouched or not self.has_storage
 
     @property
@@ -62,7 +63,7 @@ class Memory:
 
     @property
     def names(self) -> list[str]:
-        """The canonical tensors in it."""
+        """Returns the canonical tensors in it."""
         return list(self._names)
 
     def spoil(self, why: str, names: Iterable[str] = ()) -> None:
@@ -181,7 +182,7 @@ class _Span(NamedTuple):
 
 
 class Memories:
-    """All memories that are known, by address. Threads: one."""
+    """All known memories, by address. Threads: one."""
 
     def __init__(self) -> None:
         self._spans: dict[Any, list[_Span]] = {}
@@ -207,7 +208,7 @@ class Memories:
         return memory
 
     def find(self, tensor: Any) -> Optional[tuple[Memory, Strided]]:
-        """The memory that a tensor's elements are in, and where in it."""
+        """Returns the memory in which a tensor's elements are, and the place in it."""
         space, at = address(tensor)
         spans = self._spans.get(space, [])
         index = bisect.bisect_right(spans, at, key=lambda span: span.begin) - 1

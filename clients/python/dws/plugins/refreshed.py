@@ -85,7 +85,8 @@ class Refreshed:
             with working_on(next((tensor.device for tensor in tensors.values()), None)):
                 for tensor in tensors.values():
                     bits = bits_of(tensor.data)
-                    bits ^= (bits != 0).to(bits.dtype)  # not of padding, which the call may leave as it is
+                    # Except padding, which the call may leave unchanged.
+                    bits ^= (bits != 0).to(bits.dtype)
             self.run()
             updated = [name for name, tensor in tensors.items() if bytes_of(tensor).equal(bytes_of(made[name]))]
         except LayoutError as error:
@@ -137,10 +138,12 @@ def _restore(tensors: Mapping[str, Held], elements: Mapping[str, Any]) -> None:
 
 
 def _is_made(held: Held, writes: int) -> bool:
-    """Whether another tensor is in the place of this one, or torch has seen a write since `writes`."""
+    """Returns whether another tensor is in the place of this one, or torch has seen a write since
+    `writes`."""
     return tensor_at(held.module, held.path) is not held.tensor or _writes_of(held.tensor) != writes
 
 
 def _writes_of(tensor: Any) -> int:
-    """How often torch has seen writes into it; of inference tensors it does not count them."""
+    """Returns how often torch has seen writes into it; torch does not count them for inference
+    tensors."""
     return 0 if tensor.is_inference() else int(tensor._version)

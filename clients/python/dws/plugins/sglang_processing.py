@@ -1,6 +1,7 @@
-"""What SGLang does with a layer after loading, as dws.plugins.processed needs it.
+"""SGLang's processing of a layer after loading, in the form that dws.plugins.processed needs.
 
-SGLang keeps no record of the form that loaders take, so that this module makes one, by a hook, when a model is built.
+SGLang keeps no record of the form that loaders take, so this module makes one, with a hook, when a
+model is built.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Callable, ContextManager, Mapping, Optional
 from dws.plugins.layers import DERIVED, is_constant
 from dws.plugins.processed import Processing
 
-# What the hook follows.
+# The function that the hook follows.
 BUILT = "sglang.srt.model_loader.loader._initialize_model"
 _RECORD = "_dws_loaded"  # attribute of a model: by layer, its tensors as loaders take them
 
@@ -50,7 +51,7 @@ class SglangProcessing:
         self._model = model
 
     def of(self, name: str, layer: Any) -> Optional[Processing]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         method: Any = getattr(layer, "quant_method", None)
         recorded: Mapping[str, Mapping[str, Any]] = getattr(self._model, _RECORD, {})
         if recorded.get(name):
@@ -67,16 +68,16 @@ class SglangProcessing:
         return None
 
     def loading(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         return _nothing_derived(self._model)
 
     def refresh(self) -> Optional[Callable[[], Any]]:
-        """As EngineProcessing: what SGLang calls when it has loaded weights."""
+        """See EngineProcessing: what SGLang calls when it has loaded weights."""
         found: Optional[Callable[[], Any]] = getattr(self._model, "post_load_weights", None)
         return found
 
     def context(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         return contextlib.nullcontext()
 
 

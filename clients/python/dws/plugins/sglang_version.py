@@ -1,4 +1,4 @@
-"""Tells SGLang which version its weights have: its scheduler, and through it the answers of requests
+"""Tells SGLang the version of its weights: its scheduler, and through it the answers of requests
 (meta_info.weight_versions); its server, for GET /model_info and meta_info.weight_version."""
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class VersionTeller:
             threading.Thread(target=self._run, args=arguments, name="dws-version", daemon=True).start()
 
     def weights_are(self, version: int) -> None:
-        """A pass with `version` begins. SGLang compares it with what it has, which may be older than
-        what the pass before told it: what the server is told comes to the scheduler too, later."""
+        """A pass with `version` begins. SGLang compares it with its own value, which may be older
+        than the one that the last pass told it: what the server is told also reaches the scheduler,
+        later."""
         self._scheduler.record_weight_version_change(new_version=str(version))
         if version != self._version:
             self._version = version
@@ -101,7 +102,7 @@ class VersionTeller:
 
 
 def _server_listens(port: int) -> bool:
-    """Whether a process of this server listens at `port`: it could be another program's."""
+    """Returns whether a process of this server listens at `port`: it could be another program's."""
     import psutil
 
     parent = psutil.Process(os.getppid())

@@ -72,7 +72,7 @@ class StepGate:
 
     @property
     def held(self) -> Optional[Grant]:
-        """The grant of this thread's step, None without one."""
+        """The grant of this thread's step; None outside a step."""
         return self._thread.grant
 
     @contextlib.contextmanager
@@ -90,7 +90,8 @@ class StepGate:
           StateError: as Engine.running, by `with`; the other ranks raise EnginePaused.
         """
         if self._thread.inside is caller():
-            # Entered too, as the outer step may end before this one: both may be generators.
+            # This enters the lease too, because the outer step may end before this one: both may be
+            # generators.
             with self._engine.inside(0) as held:
                 yield held
             return

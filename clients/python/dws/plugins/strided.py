@@ -27,7 +27,7 @@ class IrregularError(ValueError):
 
 
 class Strided(NamedTuple):
-    """Where elements are: the first one, and the steps on each dimension."""
+    """The place of elements: the first one, and the steps on each dimension."""
 
     offset: int
     strides: tuple[int, ...]
@@ -161,7 +161,7 @@ def _digits(address: int, radix: Sequence[int]) -> tuple[int, ...]:
 
 
 def _crossing(dims: Sequence[_Dim], digits: Sequence[int], radix: Sequence[int]) -> Optional[int]:
-    """The lowest place whose digits do not hold its dimension; None if there is none."""
+    """Returns the lowest place whose digits do not hold its dimension; None if there is none."""
     steps = {dim.here: dim for dim in dims}
     for index, place in enumerate(radix[:-1]):
         if place in steps and digits[index] + steps[place].size > radix[index + 1] // place:
@@ -241,7 +241,7 @@ def _meet(left: _Box, right: _Box) -> Optional[Placement]:
 
 
 def _simple(placement: Placement) -> Placement:
-    """The same with as few dimensions as possible, the longest own step first."""
+    """Returns the same placement with as few dimensions as possible, the longest own step first."""
     dims = [
         _Dim(*d) for d in zip(placement.sizes, placement.own.strides, placement.source.strides)
     ]

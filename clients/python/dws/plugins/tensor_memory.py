@@ -74,7 +74,8 @@ def bits_of(tensor: Any) -> Any:
 
 
 def may_be_addresses(tensor: Any) -> bool:
-    """Of memory that lasts as long as what is made: a library's handle, a table for a kernel."""
+    """Returns whether the tensor may hold addresses of memory that lasts as long as what is made: a
+    library's handle, a table for a kernel."""
     return bool(not tensor.dtype.is_floating_point and tensor.element_size() == 8)
 
 

@@ -13,14 +13,14 @@ from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.versions import require_tried
 
 TRIED_VERSIONS = ("0.32.0",)
-# Of others than its own loggers vLLM shows warnings only.
+# vLLM shows only warnings of loggers that are not its own.
 LOG = logging.getLogger("vllm.dws")
 # Speculation without a model.
 _WITHOUT_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix")
 
 
 class Groups(NamedTuple):
-    """Of this process. `world`: all ranks that vLLM's collectives connect."""
+    """The groups of this process. `world`: all ranks that vLLM's collectives connect."""
 
     tensor: Any
     world: Any
@@ -89,7 +89,8 @@ def rank_of(config: Any, groups: Groups) -> EngineRank:
         size if whole_experts else 1,
         experts_in_row=replicas == 1 and (linear or not whole_experts),
     )
-    # Replicas of a model without experts have no collectives in common, and do not know how many they are.
+    # Replicas of a model without experts have no collectives in common, and do not know their
+    # number.
     replica = int(getattr(parallel, "data_parallel_index", 0)) if replicas == 1 else 0
     together = int(groups.world.world_size)
     return EngineRank(replica * together + int(groups.world.rank_in_group), together, part)
@@ -100,7 +101,8 @@ def is_pipelined(config: Any) -> bool:
 
 
 def replies_last(config: Any) -> bool:
-    """Whether the executor reads this worker's reply to an RPC after those of all others."""
+    """Returns whether the executor reads this worker's reply to an RPC after those of all
+    others."""
     parallel = config.parallel_config
     return bool(getattr(parallel, "rank", 0) == getattr(parallel, "world_size", 1) - 1)
 

@@ -1,5 +1,6 @@
-"""What vLLM does with a layer after loading, as dws.plugins.processed needs it: by what vLLM itself records for reloading
-(vllm.model_executor.model_loader.reload) when it has built a model."""
+"""vLLM's processing of a layer after loading, in the form that dws.plugins.processed needs. It uses
+what vLLM itself records for reloading (vllm.model_executor.model_loader.reload) when it has built a
+model."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from dws.plugins.processed import Processing
 _RELOAD = "vllm.model_executor.model_loader.reload"
 
 
-# What some methods set on a layer, and then do nothing any more.
+# Some methods set this on a layer, and do nothing the next time.
 _PROCESSED = "_already_called_process_weights_after_loading"
 
 
@@ -33,7 +34,7 @@ class VllmProcessing:
         self._config = config
 
     def of(self, name: str, layer: Any) -> Optional[Processing]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         try:
             layerwise: Any = importlib.import_module(f"{_RELOAD}.layerwise")
             meta: Any = importlib.import_module(f"{_RELOAD}.meta")
@@ -62,20 +63,20 @@ class VllmProcessing:
             name: meta.restore_layer_refs(meta.to_meta_tensor(tensor), layer)
             for name, tensor in tensors.items()
         }
-        # The first are not recorded: processing leaves them as they are.
+        # The first are not recorded: processing does not change them.
         same = [*meta.SKIP_TENSORS, *filter(is_constant, loaded)]
         loaded.update((n, held[n]) for n in same if held.get(n) is not None)
         return Processing(functools.partial(_process, method, layer), loaded)
 
     def loading(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         return contextlib.nullcontext()
 
     def refresh(self) -> None:
-        """As EngineProcessing: vLLM's models have no such call."""
+        """See EngineProcessing: vLLM's models have no such call."""
 
     def context(self) -> ContextManager[Any]:
-        """As EngineProcessing."""
+        """See EngineProcessing."""
         found: ContextManager[Any] = importlib.import_module("vllm.config").set_current_vllm_config(
             self._config
         )

@@ -10,14 +10,15 @@ and from the trainer, in Python or by the HTTP requests of the same names:
     llm.update_weights({"update_info": {"version": 7, "stream": str(trainer.stream)}})
     llm.finish_weight_update(weight_version="7")
 
-Nothing of vLLM is patched. The lease is held all the time, but for update_weights: it lets the
-receiver commit the version, which was fetched and staged before, and returns when it is in memory on
-this rank. Workers run calls one after the other, so no step is in between; vLLM asks its callers to
-pause generation for an update (pause_generation, POST /pause), and a step that is between its two
-calls makes update_weights fail. The first update_weights attaches the weights; if it fails before
-anything was written, it detaches them again.
+Nothing of vLLM is patched. The lease is held all the time except in update_weights: that lets the
+receiver commit the version, which was fetched and staged before, and returns when it is in memory
+on this rank. Workers run calls one after the other, so no step is in between; vLLM asks its callers
+to pause generation for an update (pause_generation, POST /pause), and a step that is between its
+two calls makes update_weights fail. The first update_weights attaches the weights; if it fails
+before anything was written, it detaches them again.
 
-It relies on what vLLM 0.32 gives such backends: the module's `vllm.distributed.weight_transfer`.
+It relies on the interface that vLLM 0.32 gives such backends: the module's
+`vllm.distributed.weight_transfer`.
 """
 
 from __future__ import annotations
@@ -92,10 +93,11 @@ class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     Attributes:
       version: to be committed.
-      stream: str(Stream) of the trainer: the version is of this one. By default of any, also of the
-        trainer before a restart, whose numbers may be the same: name it.
+      stream: str(Stream) of the trainer that published the version. By default a version of any
+        stream is accepted, also of the trainer before a restart, whose numbers may be the same: so
+        name it.
       timeout: seconds until the version is in memory.
-      newer: whether a newer version that the trainer has published meanwhile will do.
+      newer: true if a newer version that the trainer has published meanwhile is also accepted.
 
     Raises:
       InvalidArgumentError: on construction, a field of the wrong type, by name.
@@ -146,7 +148,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         self._inside = contextlib.ExitStack()  # the lease
 
     def parse_init_info(self, init_dict: dict[str, Any]) -> Any:
-        """As it is: init_transfer_engine parses it, whose errors leave the replies of all ranks read."""
+        """Returns `init_dict` unchanged. init_transfer_engine parses it, so that an error leaves
+        the replies of all ranks read."""
         return init_dict
 
     def init_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -184,11 +187,11 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         pass
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Returns with the version in memory, and the lease held. Where one rank fails the last one
-        raises, its own error or that another rank failed, and the others log.
+        """Returns with the version in memory, and the lease held. If one rank fails, the last rank
+        raises (its own error, or that another rank failed), and the others log.
 
         Raises:
-          DeadlineError: it did not come in time; the engine goes on with the version it had, or
+          DeadlineError: it did not arrive in time; the engine goes on with its old version, or
             detached with its own weights.
           StateError: init_weight_transfer_engine was not called, a step is under way, or a newer
             version came instead.
@@ -196,11 +199,11 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         """
         grant = self._replied(lambda: self._update(self.parse_update_info(update_info)))
         if grant is None:
-            # As vLLM does on the rank that raises.
+            # vLLM does this on the rank that raises.
             self._worker()._weight_update_active = False
 
     def receive_weights(self, update_info: Update) -> None:
-        """As update_weights."""
+        """See update_weights."""
         self._replied(lambda: self._update(update_info))
 
     def _update(self, update: Update) -> Grant:
@@ -251,7 +254,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return reply_together(call, replies_last(self.vllm_config), lambda: self._minimum)
 
     def shutdown(self) -> None:
-        """Detaches: the engine goes on with the version it has, and nobody updates it. Threads: any."""
+        """Detaches: the engine goes on with its present version, and nobody updates it. Threads:
+        any."""
         if self._attached is not None:
             self._attached.close()
             self._inside.close()
@@ -279,12 +283,13 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return self._attached
 
     def _all(self, here: bool) -> bool:
-        """Whether `here` is true on all ranks."""
+        """Returns whether `here` is true on all ranks."""
         return here if self._minimum is None else bool(self._minimum([int(here)])[0])
 
     def _leave_untouched(self, attached: AttachedRank, before: Optional[int]) -> None:
-        """Detaches weights that no commit has written: no version was granted, and they are as they
-        were. On return none can be written any more; a commit that has just begun ends the worker."""
+        """Detaches weights that no commit has written: no version was granted, and the weights are
+        unchanged. After it returns, none can be written; a commit that has just begun ends the
+        worker."""
         try:
             attached.engine.suspend()
             released = True
@@ -309,7 +314,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return grant
 
     def _end(self, why: str) -> NoReturn:
-        """Of a worker whose memory has no whole version.
+        """Ends a worker whose memory has no whole version.
 
         Raises:
           StateError: the process is the user's own, not one of vLLM's: steps fail from now on.
@@ -342,10 +347,10 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
 
 
 def _untouched(attached: AttachedRank, model: Any, before: Optional[int]) -> bool:
-    """Whether the weights, which are granted no version, are known to be what they were.
+    """Returns whether the weights, for which no version is granted, are known to be unchanged.
 
     Args:
-      before: the fingerprint of what they were; None: not taken.
+      before: the fingerprint of the old weights; None: not taken.
     """
     return (
         before is not None and attached.engine.grant is None and _fingerprint(model) == before
@@ -353,7 +358,7 @@ def _untouched(attached: AttachedRank, model: Any, before: Optional[int]) -> boo
 
 
 def _fingerprint(model: Any) -> Optional[int]:
-    """None: it cannot be taken. Does not raise, because ranks take it separately."""
+    """Returns None if it cannot be taken. Does not raise, because ranks take it separately."""
     try:
         return fingerprint(model)
     except Exception as error:
@@ -386,12 +391,12 @@ class DwsTrainerInit(TrainerInitInfo):  # type: ignore[misc]
 
 
 class _Shared:
-    """What all engines of one dws.Trainer know: several servers get the same versions.
+    """The common state of all engines of one dws.Trainer: several servers get the same versions.
 
     Attributes:
-      engines: those of the trainer.
-      version, content: what one of them has published last, and the fingerprint of the weights then;
-        None: not taken, because the number was given.
+      engines: the engines of the trainer.
+      version, content: the version that one of them published last, and the fingerprint of the
+        weights then; None: not taken, because the number was given.
     """
 
     def __init__(self) -> None:
@@ -437,17 +442,17 @@ class DwsTrainerWeightTransferEngine(
         them.
 
         Args:
-          version: their number, such as the trainer's step: the same for each server that gets them,
-            and on each rank. It is published if it is above the trainer's last version; the last
-            version is sent as it was published. By default the next number; where several engines
-            share the trainer, the number of the call before if no weight has changed since. All
-            weights are read to know that.
+          version: their number, such as the trainer's step: the same for each server that gets
+            them, and on each rank. It is published if it is above the trainer's last version; the
+            last version is sent as it was published. By default it is the next number; if several
+            engines share the trainer and no weight has changed since the last call, it is the
+            number of that call. All weights are read to find that out.
 
         Raises:
           VersionError: an older version.
-          StateError: no version, where several engines share a trainer of several ranks: a rank
-            cannot tell whether the weights of the others have changed.
-          As dws.Trainer.publish, and what `client` raises.
+          StateError: no version was given although several engines share a trainer of several
+            ranks: a rank cannot tell whether the weights of the others have changed.
+          The errors of dws.Trainer.publish and of `client`.
         """
         trainer, shared = self._info.trainer, self._shared
         compares = version is None and len(shared.engines) > 1
@@ -466,7 +471,7 @@ class DwsTrainerWeightTransferEngine(
         self.client.finish_weight_update(weight_version=str(version))
 
     def _is_published(self) -> bool:
-        """Whether the weights are known to be those of the trainer's last version."""
+        """Returns whether the weights are known to be those of the trainer's last version."""
         trainer, shared = self._info.trainer, self._shared
         if trainer.world_size > 1:
             raise StateError(

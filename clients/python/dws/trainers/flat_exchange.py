@@ -32,7 +32,8 @@ class Move(NamedTuple):
 
 
 def rows_begun(shape: Sequence[int], held: Range) -> Ranges:
-    """What a process that has these elements publishes: the rows that begin there; none: (0, 0) of the first dimension."""
+    """Returns what a process with these elements publishes: the rows that begin there; none: (0, 0)
+    of the first dimension."""
     if not shape:
         return ()
     row = max(math.prod(shape[1:]), 1)
@@ -41,10 +42,11 @@ def rows_begun(shape: Sequence[int], held: Range) -> Ranges:
 
 
 def moves_of(declared: Declarations) -> list[Move]:
-    """All that is exchanged, in the order of names and elements. Pure.
+    """Returns all moves between processes, in the order of names and elements. Pure.
 
     Args:
-      declared: by process, then by name. Of replicas of a part the process sends that comes next after the target.
+      declared: by process, then by name. If several processes have the same part, the next one
+        after the target sends it.
 
     Raises:
       LayoutError: the ranges of a tensor do not follow each other.
@@ -74,7 +76,7 @@ def moves_of(declared: Declarations) -> list[Move]:
 
 
 def _end_of_rows(shape: Sequence[int], held: Range) -> int:
-    """Behind the last element of the rows that begin there; where the range ends, if none does."""
+    """Returns the end of the last row that begins there; if none does, the end of the range."""
     rows = rows_begun(shape, held)
     return max(rows[0][1] * math.prod(shape[1:]), held[1]) if rows else held[1]
 
@@ -104,7 +106,7 @@ class FlatExchange:
           own: what this process has, by name.
 
         Returns:
-          The same, with what came from other processes, in the element types that are published.
+          The same, with the parts from other processes, in the element types that are published.
         """
         found = {name: [piece] for name, piece in own.items()}
         if not self._needed:

@@ -1,9 +1,10 @@
 """Weights that a framework cuts as if each, or all of a module, were one flat array: those of torch's FullyShardedDataParallel
 (FSDP1) and of DeepSpeed's ZeRO-3.
 
-A process has one range of a tensor's elements, in row-major order, which may begin and end inside of rows. Which one is
-read from what the frameworks keep beside their parameters, and checked against what is there. They document none of that:
-the attributes are those of torch 2.12 and DeepSpeed 0.19.
+A process has one range of a tensor's elements, in row-major order, which may begin and end inside
+of rows. The range is read from the frameworks' own records beside their parameters, and checked
+against the memory. The frameworks do not document these: the attributes are those of torch 2.12 and
+DeepSpeed 0.19.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ FSDP1_WRAPPER = "_fsdp_wrapped_module"
 
 @dataclasses.dataclass(frozen=True)
 class FlatTensor:
-    """What this process has of a tensor now; it stands in the place of the module's own.
+    """The part of a tensor that this process has now; it stands in the place of the module's own
+    tensor.
 
     Attributes:
       shape: of the whole tensor.
-      dtype: torch's; what the forward pass computes with.
+      dtype: torch's; the forward pass computes with it.
       held: [begin, end) of the tensor's elements; (0, 0) for none.
       elements: those, one-dimensional, in the type that the optimizer has; not a copy.
     """
@@ -82,11 +84,11 @@ def _module_tensors(module: Any) -> dict[str, Any]:
 
 
 def _of_fsdp1(prefix: str, unit: Any) -> Iterator[tuple[str, FlatTensor]]:
-    """By their own names.
+    """Yields them by their own names.
 
     Args:
-      prefix: of the wrapped module.
-      unit: with a handle.
+      prefix: the prefix of the wrapped module.
+      unit: a unit with a handle.
     """
     handle, flat = unit._handle, unit._handle.flat_param
     replicas = getattr(unit, "_inter_node_pg", None)

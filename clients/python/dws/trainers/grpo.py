@@ -1,4 +1,4 @@
-"""For TRL's GRPO: completions are generated with weights that went through DWS.
+"""For TRL's GRPO: the server generates completions with weights that came through DWS.
 
 GRPOTrainer with a vLLM server sends every weight to it by NCCL before it generates. Made in
 `generation_by_dws`, it publishes a version instead, and waits until receivers have committed it:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Mapping, Optional, Sequence, Union
 
-# Who makes a callback has loaded it already.
+# The code that makes a callback has loaded it already.
 from transformers import TrainerCallback
 
 from dws.errors import InvalidArgumentError, StateError
@@ -44,8 +44,8 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
             the model are published in any case.
           wait: "all", "any" or a number of receivers that must have committed each version before
             the training goes on (Trainer.wait); None: it does not wait.
-          wait_timeout: seconds; then the training ends with NotCommittedError. So it does at once if
-            "all" has left out a receiver that is connected (WaitResult).
+          wait_timeout: seconds; then the training ends with NotCommittedError. It also ends at once
+            if "all" has left out a receiver that is connected (WaitResult).
 
         Raises:
           InvalidArgumentError: every_steps is below 1.
@@ -59,12 +59,12 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._wait = wait
         self._wait_timeout = wait_timeout
         self._publisher: Optional[Publisher] = None
-        self._now = 0  # the version that the model's weights are
+        self._now = 0  # the version of the model's present weights
         self._published = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Registers the model and publishes it as it is. Here it is where the training has it: on its
-        device, sharded, and known to the optimizer."""
+        """Registers the model and publishes its present weights. At this moment it is as the
+        training uses it: on its device, sharded, and known to the optimizer."""
         self.close()
         self._now, self._published = int(state.global_step) + 1, 0
         self._publisher = self._publisher_of()
@@ -84,16 +84,16 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self.close()
 
     def bring(self, policy: Union[str, int], timeout: float) -> Optional[WaitResult]:
-        """Publishes the weights as they are, unless that is done, and waits for receivers. Every process
-        calls it; on others than process 0 it returns None without waiting.
+        """Publishes the present weights, unless that is done already, and waits for receivers.
+        Every process must call it; on processes other than 0 it returns None without waiting.
 
         Args:
           policy, timeout: as for Trainer.wait.
 
         Raises:
-          StateError: no training is under way.
+          StateError: no training is in progress.
           NotCommittedError: also if "all" has left out a receiver that is connected.
-          As Publisher.publish and Publisher.wait.
+          The errors of Publisher.publish and Publisher.wait.
         """
         if self._publisher is None:
             raise StateError(

@@ -82,7 +82,7 @@ class MegatronWeights:
             )
 
     def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
-        """As ModuleWeights.register."""
+        """See ModuleWeights.register."""
         self._now()
         self._shares = shares
         specs = [share.spec for share in shares.values()]

@@ -1,4 +1,4 @@
-"""A module's weights as this process registers and publishes them.
+"""A module's weights in the form in which this process registers and publishes them.
 
 If this process publishes all of them whole, and they keep their element type and have memory of their own,
 the module and the sender share memory: those of the host become views of shared memory, by
@@ -24,17 +24,17 @@ from dws.trainers.placement import ranges_of
 from dws.trainers.published_types import PublishedTypes, kept_by_model
 from dws.trainers.shares import Declarations, Declared, Share
 
-# What wrappers add to names; checkpoints and engines do not have it.
+# Prefixes that wrappers add to names; checkpoints and engines do not have them.
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", FSDP1_WRAPPER)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Weight:
     """Attributes:
-    own_name: the module's, wrappers included.
-    sharded: whether it is a DTensor.
-    local_shape: of what this process has.
-    flat: FlatTensor.place, of one that is cut flat.
+    own_name: the module's name for it, wrappers included.
+    sharded: true if it is a DTensor.
+    local_shape: the shape of this process's part.
+    flat: FlatTensor.place of a tensor that is cut flat.
     """
 
     declared: Declared
@@ -147,13 +147,13 @@ class ModuleWeights:
             self._exchange = FlatExchange(declared)
 
     def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
-        """Registers what this process publishes.
+        """Registers the weights that this process publishes.
 
         Args:
-          shares: of this process, by name.
+          shares: the shares of this process, by name.
 
         Raises:
-          As Trainer.register.
+          The errors of Trainer.register.
         """
         self._shares = shares
         whole = set(shares) == set(self._weights) and all(s.whole for s in shares.values())
@@ -210,7 +210,7 @@ class ModuleWeights:
                     )
 
     def _pieces(self, tensors: Mapping[str, Any]) -> dict[str, list[Piece]]:
-        """Of the weights that are cut flat, what this process publishes, and where it is in them.
+        """Returns the parts of the flat-cut weights that this process publishes, and their places.
 
         Args:
           tensors: the module's, now.
@@ -230,7 +230,8 @@ class ModuleWeights:
 
 
 def _share_memory(tensors: Iterable[Any]) -> bool:
-    """Whether a tensor of the host is only a part of its memory, or two of them have the same."""
+    """Returns whether a tensor of the host is only a part of its memory, or two of them have the
+    same."""
     seen = set()
     for tensor in tensors:
         if hasattr(tensor, "placements") or tensor.device.type != "cpu" or not tensor.numel():
@@ -249,7 +250,7 @@ def _plain(module: Any) -> Any:
     """The module whose weights are published, without wrappers.
 
     Raises:
-      LayoutError: it is no torch module, or one whose weights are not those that engines need.
+      LayoutError: it is not a torch module, or its weights are not those that engines need.
     """
     if not is_module(module):
         raise LayoutError(f"expected a torch module, found a {type(module).__name__}")

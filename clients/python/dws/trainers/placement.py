@@ -1,9 +1,10 @@
-"""Which part of a tensor this process has, read from the tensor itself.
+"""Finds the part of a tensor that this process has, from the tensor itself.
 
-A tensor that is no DTensor is whole, the same on every process that has it. A DTensor may be cut on any dimensions, each by
-any axes of its device mesh, and replicated over the other axes. Axis after axis, Shard cuts what is there into parts of
-ceil(rows / ranks) rows; the last ones are smaller, or empty. _StridedShard, which fully_shard makes of a tensor that
-tensor parallelism has cut on the same dimension, stands left of that cut and comes after it.
+A tensor that is not a DTensor is whole, and the same on every process that has it. A DTensor may be
+cut on any dimensions, each by any axes of its device mesh, and replicated over the other axes. Axis
+after axis, Shard cuts what is there into parts of ceil(rows / ranks) rows; the last ones are
+smaller, or empty. _StridedShard, which fully_shard makes of a tensor that tensor parallelism has
+cut on the same dimension, stands left of that cut and comes after it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _chunk(runs: Sequence[Range], parts: int, index: int) -> list[Range]:
 
 
 def _joined(runs: Sequence[Range]) -> list[Range]:
-    """The runs, adjacent ones as one."""
+    """Returns the runs, with adjacent ones joined."""
     found: list[Range] = []
     for begin, end in runs:
         if found and found[-1][1] == begin:

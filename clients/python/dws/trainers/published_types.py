@@ -1,7 +1,8 @@
-"""Which element type each weight is published with. The one rule for whatever casts; pure.
+"""Decides the element type with which each weight is published. All code that casts uses it; pure.
 
-What keep_in_fp32= names is published in FP32, whatever the module has: for engines that keep it so. With dtype= the
-other floating-point weights are cast, but these keep a wider type that the module has, unless cast= names them:
+Weights that keep_in_fp32= names are published in FP32, whatever the module has: for engines that
+keep them so. With dtype= the other floating-point weights are cast, but these keep a wider type
+that the module has, unless cast= names them:
 
 * buffers: a trainer has them as checkpoints and engines do;
 * the router's e_score_correction_bias, also where it is a parameter: eight biases may be one number in BF16;
@@ -26,7 +27,7 @@ _ROUTER_BIAS = ("*e_score_correction_bias",)
 @dataclasses.dataclass(frozen=True)
 class PublishedTypes:
     """Attributes:
-    dtype: of floating-point weights where they are published; None: each as the trainer has it.
+    dtype: the type in which floating-point weights are published; None: each as the trainer has it.
     keep_in_fp32: patterns (fnmatch) of canonical names that are published in FP32.
     cast: patterns of canonical names that are cast although they are buffers, or the model keeps them.
 
@@ -52,7 +53,7 @@ class PublishedTypes:
         """Args:
           name: canonical.
           tensor: has the element type, as torch's do.
-          keeps: whether it is a buffer, or the model keeps it.
+          keeps: true if it is a buffer, or the model keeps it.
 
         Raises:
           DTypeError: DWS does not know the element type; with the name.

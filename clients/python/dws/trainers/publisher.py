@@ -63,13 +63,14 @@ class Publisher:
         socket: the sender's --socket; "{rank}" in it is replaced by the number of the process.
         job_id: the sender's --job-id.
         cuts: for engines that hold slices; see Trainer.register.
-        dtype: of floating-point weights where they are published, such as torch.bfloat16 for engines
-          of a trainer that has float32; None: as the module has them. Not cast are buffers, and what a model of
-          transformers keeps in FP32 (dws.trainers.published_types).
+        dtype: the type in which floating-point weights are published, such as torch.bfloat16 for
+          engines of a trainer that has float32; None: as the module has them. Buffers, and weights
+          that a model of transformers keeps in FP32, are not cast (dws.trainers.published_types).
         reconnect_timeout: seconds for a sender that has ended to come back, in `publish`.
         keep_in_fp32: patterns (fnmatch) of the names of more weights that are published in FP32, whatever the module
           has, because engines keep them so, such as "*.mlp.gate.weight".
-        cast: patterns of the names of weights that dtype= does cast, although they are buffers or the model keeps them.
+        cast: patterns of the names of weights that dtype= also casts, although they are buffers or
+          the model keeps them.
 
         Raises:
           InvalidArgumentError: cast= without dtype=, or a pattern in both lists.
@@ -85,18 +86,19 @@ class Publisher:
     def register(
         self, module: Union[Any, MegatronTensors], timeout: float = REGISTER_TIMEOUT_SECONDS
     ) -> None:
-        """Registers the module's weights. Whole ones of the host move into shared memory here, unless they are
-        of Megatron. A collective call: if it fails on one process, it raises on all, and none stays registered.
+        """Registers the module's weights. Whole weights on the host move into shared memory here,
+        except Megatron's. A collective call: if it fails on one process, it raises on all, and none
+        stays registered.
 
         Args:
           module: a torch module, an engine of DeepSpeed, or what dws.declare.from_megatron returned.
 
         Raises:
-          LayoutError, DTypeError: a weight that a layout cannot express, or that is not its memory
-            (dws.arrays.require_plain), by name; a pattern of keep_in_fp32= or cast= without effect; before anything is
-            registered.
+          LayoutError, DTypeError: a layout cannot express a weight, or a weight is not its memory
+            (dws.arrays.require_plain), or a pattern of keep_in_fp32= or cast= has no effect; the
+            message names it, and nothing is registered.
           StateError: registered already; or another process failed, by its number.
-          As Trainer.register.
+          The errors of Trainer.register.
         """
         if self._weights is not None:
             raise StateError("this Publisher is registered: make another one for another module")
@@ -143,7 +145,7 @@ class Publisher:
     def publish(
         self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False
     ) -> Optional[PublishStats]:
-        """Publishes the weights as they are now; on return they may be overwritten. If the sender has
+        """Publishes the present weights; when it returns they may be overwritten. If the sender has
         restarted, registers with it again first. With FSDP1 and ZeRO-3 it is a collective call.
 
         Args:
@@ -154,8 +156,9 @@ class Publisher:
           version already when it came back.
 
         Raises:
-          StateError: never registered, or a weight is not as it was registered, by name.
-          As Trainer.publish and Trainer.reconnect.
+          StateError: never registered, or a weight is not as it was registered; the message names
+            it.
+          The errors of Trainer.publish and Trainer.reconnect.
         """
         if self._weights is None:
             raise StateError("call register() first")
@@ -177,7 +180,7 @@ class Publisher:
         """As Trainer.wait, on process 0; the others return None at once.
 
         Raises:
-          As Trainer.wait.
+          The errors of Trainer.wait.
         """
         if self._trainer is None or self._trainer.rank != 0:
             return None

@@ -1,4 +1,5 @@
-"""Who publishes what: processes that have the same part of a tensor divide it, so that no byte is held or sent twice.
+"""Decides which process publishes what: processes that have the same part of a tensor divide it, so
+that no byte is held or sent twice.
 
 Every process declares what it has, all get all declarations, and each computes the same shares from them:
 
@@ -27,13 +28,14 @@ from dws.trainers.placement import Ranges
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a process says of a tensor.
+    """A process's declaration of a tensor.
 
     Attributes:
       spec: cut as engines need it.
-      ranges: what the process has of it.
-      divisible: whether processes with the same part may divide it.
-      flat: of a tensor that is cut flat, [begin, end) of the elements that the process has in its memory; (0, 0) for none.
+      ranges: the part that the process has.
+      divisible: true if processes with the same part may divide it.
+      flat: for a tensor that is cut flat, [begin, end) of the elements that the process has in its
+        memory; (0, 0) for none.
     """
 
     spec: TensorSpec
@@ -52,8 +54,8 @@ class Declared:
         divisible: bool = True,
     ) -> Declared:
         """Args:
-          dtype: where it is published (dws.trainers.published_types).
-          shape: of the whole canonical tensor.
+          dtype: the type in which it is published (dws.trainers.published_types).
+          shape: the shape of the whole canonical tensor.
           cuts: for the engines, by name.
 
         Raises:
@@ -68,7 +70,7 @@ class Declared:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What a process publishes of a tensor.
+    """The part of a tensor that a process publishes.
 
     Attributes:
       spec: cut between all shares, and as engines need it.
@@ -157,7 +159,7 @@ def _groups(name: str, declared: Declarations) -> list[_Group]:
     for i, each in held.items():
         if elements_in(each.ranges) or not one.spec.elements:
             by_ranges.setdefault(each.ranges, []).append(i)
-    if not one.spec.elements:  # nothing of nothing: the first process has it
+    if not one.spec.elements:  # an empty tensor: the first process has it
         by_ranges = {one.spec.ranges: [first]}
     _check_parts(one.spec, list(by_ranges))
     return [

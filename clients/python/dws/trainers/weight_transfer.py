@@ -25,8 +25,9 @@ WAIT_SECONDS = 600.0
 class WeightTransfer:
     """Versions count from 1, as `model_version` of AsyncGRPOTrainer and `weight_version` of slime do.
 
-    Weights pass through a ring, never all at once but for the first version: which tensors there are is
-    known after that one, so it is kept in host memory until it is published.
+    Weights pass through a ring, and are never all in memory at once, except for the first version:
+    the set of tensors is known only after that version, so it is kept in host memory until it is
+    published.
 
     Lifecycle: one training. Threads: one at a time.
     """
@@ -76,7 +77,7 @@ class WeightTransfer:
         Raises:
           StateError: it has other tensors than the first time, by name.
           LayoutError: a tensor is a wrapper, or without memory of its own, by name.
-          As Trainer.version and Trainer.wait.
+          The errors of Trainer.version and Trainer.wait.
         """
         tensors: Any = iterator
         if self._specs is None:

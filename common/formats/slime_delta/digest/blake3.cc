@@ -114,7 +114,7 @@ ChainingValue Parent(const ChainingValue& left, const ChainingValue& right, uint
 
 void Blake3::Update(ByteSpan bytes) {
   while (!bytes.empty()) {
-    if (chunk_.size() == kChunkBytes) {  // and more follows, so it is not the last one
+    if (chunk_.size() == kChunkBytes) {  // more bytes follow, so this chunk is not the last one
       ChainingValue value = HashChunk(chunk_, chunks_++, 0);
       chunk_.clear();
       // Each zero bit at the end of the number of chunks is a subtree that is whole now.

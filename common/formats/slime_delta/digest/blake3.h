@@ -1,5 +1,6 @@
-// BLAKE3, the plain hash with 32 bytes of output, for slime's checksum format of that name. Debian
-// 12 has no library for it. Portable and not optimized; fast paths use xxh3-128.
+// BLAKE3, the plain hash with 32 bytes of output, for slime's checksum format of that name. It is
+// written here because Debian 12 has no library for it. It is portable and not optimized; fast
+// paths use xxh3-128.
 #pragma once
 
 #include <array>
@@ -20,7 +21,8 @@ class Blake3 {
  private:
   using ChainingValue = std::array<uint32_t, 8>;
 
-  std::vector<std::byte> chunk_;      // not hashed yet: at least a byte, once there is one
+  // Bytes not hashed yet: at least one after the first Update with bytes.
+  std::vector<std::byte> chunk_;
   uint64_t chunks_ = 0;               // hashed
   std::vector<ChainingValue> stack_;  // of whole subtrees, the largest first
 };

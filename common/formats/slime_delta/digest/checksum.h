@@ -37,7 +37,7 @@ class Checksum {
   std::variant<Xxh3, Blake3, uint32_t> state_;
 };
 
-// Whether `text` has the form of such a checksum.
+// Returns whether `text` has the form of such a checksum.
 bool IsChecksumText(ChecksumFormat format, std::string_view text);
 
 }  // namespace dws::slime

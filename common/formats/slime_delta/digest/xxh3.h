@@ -1,6 +1,6 @@
-// XXH3 of 128 bits with seed 0, in pieces. The system's library hashes with SSE2. This uses AVX2 where
-// the machine has it, which is two to three times as fast, so that a pass over a tensor hashes what
-// it has in the cache at little cost.
+// XXH3 of 128 bits with seed 0, in pieces. The system's library hashes with SSE2. This code uses
+// AVX2 if the machine has it, which is two to three times as fast. So a pass over a tensor can hash
+// the bytes that it has in the cache at little cost.
 #pragma once
 
 #include <array>

@@ -47,8 +47,8 @@ Result<OpenedVersion> OpenVersion(const std::string& path, const HeldFolder::OnA
   return OpenedVersion{.versions = std::move(versions), .version = *std::move(version)};
 }
 
-// Whether another program has brought the checkpoint to a later version since our change to version
-// `ours` began.
+// Returns whether another program has brought the checkpoint to a later version since our change to
+// version `ours` began.
 Result<bool> Overtaken(FileSystem& files, const std::string& folder, uint64_t ours) {
   DWS_ASSIGN_OR_RETURN(const uint64_t version, ReadState(files, folder));
   return version > ours;
@@ -246,7 +246,7 @@ Status LocalCheckpoint::CheckBase(const VersionFolder& version, const HeldFolder
                          IndexLimits(checkpoint_));
     if (there.ok()) here = there->name;
   }
-  // Where the name is not known, as of a base, the tensors' digests decide.
+  // If the name is not known, for example that of a base, the tensors' digests decide.
   if (here.empty() || here == base) return OkStatus();
   return FailedPreconditionError(
       "version {} is a delta of '{}', and version {} is '{}': the numbers of the folders are not "
@@ -395,7 +395,8 @@ Status LocalCheckpoint::Complete(const VersionFolder& redo, ReplayCheck check) {
   DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
   DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_, check));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
-  // A delta continues the chain, so the comparisons of run_check_ stay valid. Otherwise drop them.
+  // A delta continues the chain, so the comparisons of run_check_ stay valid. Any other step drops
+  // them.
   if (step.full != false) run_check_.Forget();
   if (digests_.version != version) {  // equal when a recovery repeats this
     digests_.lineage = After(std::move(digests_.lineage), std::move(step));

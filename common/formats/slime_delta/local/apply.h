@@ -5,12 +5,13 @@
 //    (NextStep).
 // 2. The folder that contains it must be of the run whose versions were applied here (run_check.h):
 //    a restarted trainer counts from 1 again, and its deltas do not fit. Once another run was seen,
-//    only a full checkpoint is accepted, whatever the folder has later; digests.json records that.
-//    Something must show that a delta was made from the local version (base_proof.h).
-//    What was read in step 1 must still be unchanged.
+//    only a full checkpoint is accepted, whatever appears in the folder later; digests.json records
+//    that. Something must show that a delta was made from the local version (base_proof.h). What
+//    was read in step 1 must still be unchanged.
 // 3. The whole checkpoint must have the digests that it had after the last version. No other step
-//    finds a damaged byte in a tensor that no delta touches. A tensor that step 4 brings to the
-//    digest that the version states had the right bytes, so its old ones are not hashed.
+//    finds a damaged byte in a tensor that no delta touches. If step 4 brings a tensor to the
+//    digest that the version states, the tensor had the right bytes before, so its old bytes are
+//    not hashed.
 // 4. The new bytes of every changed tensor are computed in separate memory, window by window, and
 //    must have the digest that the version states. A tensor that already has it needs nothing. The
 //    version's folder must still be unchanged, and the checkpoint too.
@@ -70,11 +71,11 @@ struct ApplyReport {
 class LocalCheckpoint {
  public:
   // Completes a change that a dead process began. The first time, the checkpoint is assumed to be
-  // sound and its digests are written; the same when another program has changed its version.
-  // NOT_FOUND: no checkpoint there. FAILED_PRECONDITION: its files are links, or a change in place
-  // has not finished. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the message
-  // names the tensors. Copy the base there again, without .weight_sync, or open it without
-  // verify_all and apply a full checkpoint.
+  // sound and its digests are written; the same holds after another program has changed its
+  // version. NOT_FOUND: no checkpoint there. FAILED_PRECONDITION: its files are links, or a change
+  // in place has not finished. UNAVAILABLE: another process has the lock. DATA_LOSS: damaged; the
+  // message names the tensors. To repair it, copy the base there again, without .weight_sync, or
+  // open it without verify_all and apply a full checkpoint.
   static Result<std::unique_ptr<LocalCheckpoint>> Open(FileSystem& files, ThreadPool& pool,
                                                        const std::string& folder,
                                                        const ApplyOptions& options);
@@ -82,9 +83,9 @@ class LocalCheckpoint {
   // Lets other programs of the format change the checkpoint until Retake. Until then only version(),
   // contents(), halfway() and in_place() may be called.
   void Release();
-  // Takes the lock again, if it was released. UNAVAILABLE: another program has it; the message names
-  // it. ABORTED: the files, state.json or digests.json are no longer those of Release: open it
-  // again. Others: of files.
+  // Takes the lock again, if it was released. UNAVAILABLE: another program has it; the message
+  // names it. ABORTED: the files, state.json or digests.json have changed since Release: open the
+  // checkpoint again. Other errors come from the file system.
   Status Retake();
 
   uint64_t version() const { return digests_.version; }
@@ -98,7 +99,8 @@ class LocalCheckpoint {
   // False: the files, or .weight_sync, have been replaced, cut or removed since it was opened.
   bool in_place() const;
 
-  // Compares every tensor with its digest as of version(). DATA_LOSS names those that differ.
+  // Compares every tensor with its digest as of version(). DATA_LOSS: some differ; the message
+  // names them.
   Status Verify() const;
 
   // Applies one version folder. After any error except INTERNAL and disk errors in step 6 the
@@ -107,7 +109,8 @@ class LocalCheckpoint {
   // of the trainer, or needs tensors that are not here; the message names them. DATA_LOSS: the
   // folder or the checkpoint is damaged.
   Result<ApplyReport> Apply(const std::string& version_folder);
-  // The last Apply was refused because nothing proves what the delta was made from.
+  // Returns whether the last Apply was refused because nothing proves which version the delta was
+  // made from.
   bool unproved() const { return unproved_; }
   // Only step 2, for a folder with version folders. Errors as of Apply.
   Status CheckRun(const std::string& versions_folder);
@@ -120,7 +123,7 @@ class LocalCheckpoint {
   LocalCheckpoint(FileSystem& files, ThreadPool& pool, std::string folder, ApplyOptions options,
                   checkpoint::KeptLocks locks, safetensors::Checkpoint checkpoint);
 
-  // The stamps of all that a program of the format changes; nullopt: there is no such file.
+  // The stamps of all files that a program of the format changes; nullopt: there is no such file.
   using Stamps = std::map<std::string, std::optional<FileStamp>>;
   Stamps StampsNow() const;
   Status Recover();

@@ -9,7 +9,8 @@
 namespace dws::slime {
 namespace {
 
-// A tensor of the checkpoint whose checksum the delta does not state, if there is one.
+// Returns the name of a tensor of the checkpoint whose checksum the delta does not state, if there
+// is one.
 std::optional<std::string> FirstUnstated(const DeltaToProve& it) {
   const auto& stated = it.delta.index().weight_map;
   const auto& tensors = it.checkpoint.tensors();

@@ -1,6 +1,7 @@
-// What shows that a delta was made from the version that the local checkpoint has. A delta's
-// checksums cover only the tensors that it touches, and its index names its base by number only. So
-// another run's delta with the right number fits, if it touches only tensors that are equal in both.
+// Looks for a proof that a delta was made from the version that the local checkpoint has. A delta's
+// checksums cover only the tensors that it touches, and its index names its base only by number. So
+// a delta of another run with the right number fits if it touches only tensors that are equal in
+// both runs.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace dws::slime {
 enum class BaseProof : uint8_t {
   kNotNeeded,  // a full checkpoint, or a delta of the base that the operator has put there
   kStream,     // it names the dws-sender's stream of the version that was applied
-  kChecksums,  // it states the checksum of every tensor, so nothing of another run can be left
-  kFolder,  // the version that was applied is still beside it; it may be another run's all the same
+  kChecksums,  // it states the checksum of every tensor, so no bytes of another run can remain
+  kFolder,     // the applied version is still beside it, but may itself be another run's
   kNone,
 };
 std::string_view NameOf(BaseProof proof);  // "stream"
@@ -28,12 +29,12 @@ std::string_view NameOf(BaseProof proof);  // "stream"
 enum class ProofRule : uint8_t {
   kContent,  // kStream or kChecksums
   kFolder,   // or kFolder
-  kNone,     // nothing
+  kNone,     // no proof
 };
 // The rule of that name: "content", "folder", "none".
 std::optional<ProofRule> ProofRuleNamed(std::string_view name);
 
-// A delta of the version that `local` has, and what is known of it.
+// A delta of the version that `local` has, and the known facts about it.
 struct DeltaToProve {
   const VersionFolder& delta;
   const LocalDigests& local;  // its stream, if it has one, is the delta's
@@ -42,10 +43,10 @@ struct DeltaToProve {
   bool base_there = false;    // RunFinding::local_there
 };
 
-// The strongest proof there is.
+// Returns the strongest proof there is.
 BaseProof ProofOf(const DeltaToProve& it);
 
-// FAILED_PRECONDITION: `proof`, which ProofOf has found, does not suffice; the message says what is
+// FAILED_PRECONDITION: `proof`, which ProofOf returned, does not suffice; the message says what is
 // missing, and what to do.
 Status CheckProof(BaseProof proof, ProofRule rule, const DeltaToProve& it);
 

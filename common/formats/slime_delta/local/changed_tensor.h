@@ -21,8 +21,9 @@ struct ChangedWindow {
   std::span<const ByteRun> runs;
 };
 
-// Calls `fn` for each window of `before`, in order. `entry` has the bytes of the tensor's entry of `version`.
-// DATA_LOSS: the entry is malformed. UNAVAILABLE: it cannot be read any more. Others: of `fn`.
+// Calls `fn` for each window of `before`, in order. `entry` has the bytes of the tensor's entry of
+// `version`. DATA_LOSS: the entry is malformed. UNAVAILABLE: it can no longer be read. Other errors
+// come from `fn`.
 Status ForEachChangedWindow(const VersionIndex& version, const EntrySource& entry,
                             const safetensors::Checkpoint& checkpoint,
                             const safetensors::CheckpointTensor& before,

@@ -2,8 +2,8 @@
 // folder of another run of the trainer, whose versions also count from 1. Pure.
 //
 // The identity of a single version is not enough: two versions without changes are equal, whatever
-// the versions before them were. So identities are chained from the full checkpoint or the base
-// that the versions began with: chain(n) = xxh3-128(chain(n-1) "\n" identity(n)), chain(base) = "".
+// versions came before them. So identities are chained from the full checkpoint or the base that
+// the versions began with: chain(n) = xxh3-128(chain(n-1) "\n" identity(n)), chain(base) = "".
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,10 @@ struct Lineage {
   // known, because another program, or a release before chains, brought the checkpoint to its
   // version.
   std::optional<uint64_t> since;
-  std::string chain;   // of the local version; empty: nothing was applied
+  std::string chain;   // chain of the local version; empty: no version was applied
   std::string stream;  // if the writer is a dws-sender; empty: another writer, or not known
-  std::string name;    // of the local version, if its writer gave it one; empty: none, or not known
+  // Name of the local version, if its writer gave it one; empty: none, or not known.
+  std::string name;
   std::map<uint64_t, AppliedVersion> applied;  // the newest limits::kSlimeAppliedMax since then
   // Not empty: another run was seen, and only a full checkpoint may be applied. The text is the
   // reason.
@@ -41,8 +42,8 @@ struct Lineage {
   // reason.
   std::string doubted;
   // After a refusal or doubt: the time of the newest version in the folder that is not the one that
-  // was applied here. A full checkpoint written before that may be of the dead run. nullopt: not
-  // known.
+  // was applied here. A full checkpoint written before that time may belong to the dead run.
+  // nullopt: not known.
   std::optional<int64_t> other_ns;
 
   friend bool operator==(const Lineage&, const Lineage&) = default;
@@ -54,7 +55,7 @@ struct LineageStep {
   AppliedVersion applied;
   std::string stream;
   std::string name = {};  // VersionIndex::name
-  // Whether it is a full checkpoint. nullopt: not known, because the redo record is of a release
+  // True if it is a full checkpoint. nullopt: not known, because the redo record is of a release
   // before chains.
   std::optional<bool> full;
 };

@@ -54,7 +54,7 @@ Result<std::string> TextOf(const nlohmann::json& object, const char* key, const 
   if (found != object.end() && found->is_string()) return found->get<std::string>();
   return DataLossError("{}: expected a string at '{}'", path, key);
 }
-// The same; empty when there is no such member.
+// Like TextOf, but returns an empty text if there is no such member.
 Result<std::string> TextIfAny(const nlohmann::json& object, const char* key,
                               const std::string& path) {
   if (!object.contains(key)) return std::string();

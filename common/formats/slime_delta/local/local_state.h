@@ -39,8 +39,8 @@ namespace dws::slime {
 std::string StatePath(const std::string& checkpoint_folder);
 std::string DigestsPath(const std::string& checkpoint_folder);
 
-// The version of the local checkpoint; 0, the base, when there is no state. DATA_LOSS: not such
-// JSON, or not valid.
+// The version of the local checkpoint; 0, the base, when there is no state. DATA_LOSS: the file is
+// not the JSON described above, or its "valid" is false.
 Result<uint64_t> ReadState(FileSystem& files, const std::string& checkpoint_folder);
 Status WriteState(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
 
@@ -57,7 +57,7 @@ Result<std::optional<LocalDigests>> ReadDigests(FileSystem& files,
                                                 const std::string& checkpoint_folder);
 Status WriteDigests(FileSystem& files, const std::string& checkpoint_folder,
                     const LocalDigests& digests);
-// The same at any path.
+// Like ReadDigests, for a file at any path.
 Result<std::optional<LocalDigests>> ReadDigestsFrom(FileSystem& files, const std::string& path);
 Status WriteDigestsTo(FileSystem& files, const std::string& path, const LocalDigests& digests);
 

@@ -32,8 +32,9 @@ Status ClearFolder(FileSystem& files, const std::string& folder) {
   return OkStatus();
 }
 
-// Writes the tensor's windows through the mapping. A page's first access is mostly a write, because
-// nothing of it is mapped before (MappedFile::Release). The disk begins to write while the rest is computed.
+// Writes the tensor's windows through the mapping. The first access to a page is usually a write,
+// because the page is not mapped before (MappedFile::Release). The disk begins to write while the
+// rest is computed.
 Status ReplayTensor(const VersionFolder& redo, const VersionEntry& entry,
                     const safetensors::Checkpoint& checkpoint, ReplayCheck check) {
   const safetensors::CheckpointTensor* const tensor = checkpoint.Find(entry.name);

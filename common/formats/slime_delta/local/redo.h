@@ -29,13 +29,14 @@ Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
                                                  const LineageStep& step, Encoding encoding);
 
-// The record whose marker is set; nullopt when there is none. Clears records without a marker.
+// Returns the record whose marker is set, or nullopt if there is none. Clears records without a
+// marker.
 Result<std::optional<VersionFolder>> OpenRedo(FileSystem& files,
                                               const std::string& checkpoint_folder);
 // The `step` that the record was begun with. DATA_LOSS: the record has none.
 Result<LineageStep> RedoStep(const VersionFolder& redo);
 
-// Whether Replay compares each tensor that it has written with its digest.
+// Selects whether Replay compares each tensor that it has written with its digest.
 enum class ReplayCheck : uint8_t {
   kDigests,
   kNone,  // this process has just computed the digests from the checkpoint, which has not changed since

@@ -45,7 +45,7 @@ Status CopyFile(FileSystem& files, const MappedFile& from, const std::string& to
   return file->Sync();
 }
 
-// Whether the copy of a file has the bytes whose digests were read before.
+// Checks that the copy of a file has the bytes whose digests were read before.
 Status CheckCopy(const std::string& path, const VersionFolder& full) {
   DWS_ASSIGN_OR_RETURN(const safetensors::Checkpoint copy, safetensors::Checkpoint::Open(path));
   for (const safetensors::CheckpointTensor& tensor : copy.tensors()) {

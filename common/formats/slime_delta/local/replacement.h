@@ -40,9 +40,9 @@ struct TensorChange {
 Result<TensorChange> CompareTensors(const VersionFolder& full,
                                     const safetensors::Checkpoint& checkpoint);
 
-// Step 1. The copies get the mode and, where that is allowed, the owner of the files of `local`.
-// UNAVAILABLE: the version has changed since it was opened. Others: errors of the file system. Nothing has
-// changed then.
+// Step 1. The copies get the mode and, if that is allowed, the owner of the files of `local`.
+// UNAVAILABLE: the version has changed since it was opened. Other errors come from the file system.
+// After any error nothing has changed.
 Status StageReplacement(FileSystem& files, const std::string& checkpoint_folder,
                         const VersionFolder& full, const safetensors::Checkpoint& local);
 // Step 2. `after`: what digests.json says after the change. After an error of the file system the
@@ -50,14 +50,15 @@ Status StageReplacement(FileSystem& files, const std::string& checkpoint_folder,
 Status RecordReplacement(FileSystem& files, const std::string& checkpoint_folder,
                          const safetensors::Checkpoint& full, const LocalDigests& after);
 
-// `after` of the replacement whose marker is set; nullopt: there is none.
+// Returns the digests after the replacement whose marker is set; nullopt: there is none.
 Result<std::optional<LocalDigests>> FindReplacement(FileSystem& files,
                                                     const std::string& checkpoint_folder);
 
 // Step 3, for the replacement whose marker is set.
 Status MoveIn(FileSystem& files, const std::string& checkpoint_folder, uint64_t version);
 
-// Removes what a process that died in step 1 has left. Not while a marker is set.
+// Removes the files that a process left when it died in step 1. Must not be called while a marker
+// is set.
 Status RemoveStaged(FileSystem& files, const std::string& checkpoint_folder);
 
 }  // namespace dws::slime

@@ -111,7 +111,7 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> there, ListVersions(versions));
   if (stamp.has_value() && ((remembered && record->second.index == stamp) ||
                             proved_ == std::pair(local.version, *stamp))) {
-    // Another run may so far have written only versions before the local one.
+    // Perhaps another run has written only versions before the local one so far.
     DWS_ASSIGN_OR_RETURN(const bool written_again, SomeWrittenAgain(versions, lineage, there));
     if (!written_again) return RunFinding{.why = {}, .adopted = {}, .local_there = true};
   }

@@ -1,11 +1,12 @@
-// Whether a folder of versions is of the run whose versions were applied to a local checkpoint.
+// Decides whether a folder of versions belongs to the run whose versions were applied to a local
+// checkpoint.
 //
 // The local checkpoint remembers the versions that were applied. Each of them that the folder still
 // has must be the one that was applied. If its file is not the very file that was read, its
 // identity is compared. (If the local version in the folder is the one that was applied, earlier
 // files of the same time and size are not compared.) A difference shows another run, even one that
 // has so far written only versions before the local one. Versions that the folder no longer has
-// show nothing. One of these proves that it is the same run:
+// prove nothing. One of these proves that it is the same run:
 //   1. the newest remembered version in the folder is the file that was applied: the very file, or
 //      one of the same time and size, as in a copy that keeps times;
 //   2. it is of the same dws-sender's stream as the checkpoint;
@@ -14,10 +15,10 @@
 // doubted before or all its versions are before the local one. A delta then needs a proof of its own
 // (base_proof.h).
 //
-// A checkpoint that another program, or a release before chains, brought to its version remembers
-// no files. Then the local version and those before it, as far as the folder has them without a
-// gap, must state the digests that the local tensors have. From then on the local version is
-// remembered.
+// If another program, or a release before chains, brought the checkpoint to its version, it
+// remembers no files. Then the local version and those before it, as far as the folder has them
+// without a gap, must state the digests that the local tensors have. From then on the local version
+// is remembered.
 #pragma once
 
 #include <cstdint>
@@ -51,25 +52,27 @@ struct RunFinding {
   bool local_there = false;  // the folder has the local version, and it is the one applied here
 };
 
-// Compares folders with one local checkpoint, and keeps what it has compared. Threads: one.
+// Compares folders with one local checkpoint and keeps the results of its comparisons. Threads:
+// one.
 class RunCheck {
  public:
-  // `checkpoint` outlives it.
+  // `checkpoint` must outlive this object.
   explicit RunCheck(const safetensors::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // Reads as little as possible: if nothing has changed, only the times of the remembered versions'
-  // indices. UNAVAILABLE: the folder changed meanwhile, or a version is not complete; look again
-  // later. DATA_LOSS: a version that was applied is damaged in the folder. Others: of files.
+  // Reads as little as possible: if nothing has changed, it reads only the times of the remembered
+  // versions' indices. UNAVAILABLE: the folder changed meanwhile, or a version is not complete;
+  // look again later. DATA_LOSS: a version that was applied is damaged in the folder. Other errors
+  // come from the file system.
   Result<RunFinding> Look(const HeldFolder& versions, const LocalDigests& local);
-  // The time of the newest version up to the local one whose file is not the one that was applied;
-  // nullopt: there is none. Errors: of files.
+  // Returns the time of the newest version, up to the local one, whose file is not the file that
+  // was applied; nullopt: there is none. Errors come from the file system.
   static Result<std::optional<int64_t>> NewestOther(const HeldFolder& versions,
                                                     const LocalDigests& local);
   // Drops all comparisons. Call it when a full checkpoint has been applied.
   void Forget();
 
  private:
-  // Whether a remembered version of `there`, the versions in the folder, has a file of another time
+  // Returns whether a remembered version that the folder has (`there`) has a file of another time
   // or size than the file that was applied or compared.
   Result<bool> SomeWrittenAgain(const HeldFolder& versions, const Lineage& lineage,
                                 const std::vector<uint64_t>& there) const;
@@ -78,12 +81,13 @@ class RunCheck {
                              const std::vector<uint64_t>& there);
   // For a local version that is not remembered.
   Result<RunFinding> Adopt(const HeldFolder& versions, const LocalDigests& local) const;
-  // Opens one of the versions that were compared. nullopt: it is no longer there.
-  // FAILED_PRECONDITION: it is of another model, so of another run.
+  // Opens one of the compared versions. nullopt: it is no longer there. FAILED_PRECONDITION: it is
+  // a version of another model, so of another run.
   Result<std::optional<VersionFolder>> OpenIfThere(const HeldFolder& versions,
                                                    uint64_t version) const;
-  // The name of a tensor for which `version` states another digest than the local tensor has. Skips
-  // tensors in `seen`, which later versions may have changed, and adds its own tensors to it.
+  // Returns the name of a tensor for which `version` states another digest than the local tensor
+  // has. Skips tensors in `seen`, which later versions may have changed, and adds the tensors of
+  // `version` to it.
   std::optional<std::string> Differing(const VersionFolder& version,
                                        std::set<std::string>& seen) const;
   // Number 3 of the list above.
@@ -95,7 +99,7 @@ class RunCheck {
   RunFinding NotTheApplied(const HeldFolder& versions, uint64_t version) const;
 
   const safetensors::Checkpoint& checkpoint_;
-  // Files that are not those that were applied, but have the same identity.
+  // Files that differ from the applied files but have the same identity.
   std::map<uint64_t, FileStamp> compared_;
   std::optional<std::pair<uint64_t, FileStamp>> proved_;  // the local version's file that proved it
 };

@@ -17,8 +17,8 @@ namespace {
 using safetensors::Checkpoint;
 using safetensors::CheckpointTensor;
 
-// What is wrong with one tensor. Workers return it instead of stopping at the first problem, so that
-// one message can name all tensors.
+// The problem with one tensor, if any. Workers return it instead of stopping at the first problem,
+// so that one message can name all tensors.
 enum class Verdict : uint8_t { kGood, kMissing, kOtherBase, kDamaged };
 
 struct Outcome {
@@ -89,7 +89,7 @@ class Worker {
            known->second != ChecksumOf(from_.checkpoint, tensor, ChecksumFormat::kXxh3);
   }
 
-  // `runs` is null where the redo record takes the entry as it is.
+  // `runs` is null if the redo record takes the entry unchanged.
   Result<Digests> Read(const EntrySource& entry, const CheckpointTensor& tensor,
                        RunsWriter* runs) const {
     Checksum stated(format());
@@ -112,7 +112,7 @@ class Worker {
   Outcome Change(const VersionEntry& entry, const CheckpointTensor& tensor) const {
     const bool as_it_is = EncodingOfRedo(from_.version.index()) != Encoding::kRuns;
     EntrySource source = from_.version.SourceOf(entry);
-    // The record gets the very bytes whose digest is compared: they are read once.
+    // The record gets the same bytes whose digest is compared: they are read once.
     std::vector<std::byte> bytes(as_it_is ? source.size_bytes : 0);
     if (as_it_is) {
       if (const Status read = source.read(0, bytes); !read.ok()) return {.status = read};
@@ -169,8 +169,8 @@ Status Judge(const WriteDownFrom& from, const std::vector<Item>& items,
   }
   if (auto other_base = NamesOf(items, outcomes, Verdict::kOtherBase); !other_base.empty()) {
     return FailedPreconditionError(
-        "version {}: not a delta of what is here: these tensors would not get the digests it "
-        "states: {}",
+        "version {}: not a delta of the local checkpoint: these tensors would not get the digests "
+        "it states: {}",
         version, ShortList(std::move(other_base)));
   }
   return OkStatus();

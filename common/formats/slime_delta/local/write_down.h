@@ -22,7 +22,8 @@ using TensorDigests = std::map<std::string, std::string>;
 struct WriteDownFrom {
   const VersionFolder& version;
   const safetensors::Checkpoint& checkpoint;  // mapped
-  // Of the checkpoint before the version, to find damaged tensors; null: do not look for any.
+  // Digests of the checkpoint before the version, to find damaged tensors; null: do not look for
+  // damage.
   const TensorDigests* digests = nullptr;
 };
 
@@ -36,8 +37,8 @@ struct WriteDownFrom {
 // as well, unless the version has a weak checksum.
 Status WriteDown(const WriteDownFrom& from, ThreadPool& pool, VersionWriter& redo);
 
-// The encoding of the redo record of a version. An entry of encoding overwrite can be written any number of
-// times, so the record takes it as it is; others become runs.
+// Returns the encoding of the redo record of a version. An entry with the encoding overwrite can be
+// written any number of times, so the record takes it unchanged; other entries become runs.
 Encoding EncodingOfRedo(const VersionIndex& version);
 
 // The checksum of a mapped tensor, without keeping its pages.

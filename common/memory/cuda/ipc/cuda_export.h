@@ -32,10 +32,11 @@ struct ExportedMemory {
 };
 
 // Handles for the allocations that contain `ranges`. A region is one allocation, or a run of VMM
-// chunks as long as the ranges need; each is exported once. The driver says which kind of handle an
-// allocation can have: legacy, a POSIX descriptor, fabric, or that of a pool. INVALID_ARGUMENT: a
-// range is not memory of this device, or not all of it is mapped. UNIMPLEMENTED: the memory cannot
-// be shared; the message says why, and the remedy. INTERNAL: the driver's error.
+// chunks as long as the ranges need; each is exported once. The driver decides which kind of handle
+// an allocation can have: legacy, a POSIX descriptor, fabric, or the handle of a pool.
+// INVALID_ARGUMENT: a range is not memory of this device, or not all of it is mapped.
+// UNIMPLEMENTED: the memory cannot be shared; the message says why, and the remedy. INTERNAL: the
+// driver's error.
 Result<ExportedMemory> ExportMemory(const CudaDevice& device, std::span<const DeviceRange> ranges);
 
 }  // namespace dws::cuda

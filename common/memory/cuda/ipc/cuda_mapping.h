@@ -14,8 +14,8 @@
 
 namespace dws::cuda {
 
-// The driver's error as a status: `what` failed and `remedy` is what to do. The driver's
-// NOT_SUPPORTED and NOT_PERMITTED become UNIMPLEMENTED.
+// Returns the driver's error as a status: the message says that `what` failed and that `remedy`
+// helps. The driver's NOT_SUPPORTED and NOT_PERMITTED become UNIMPLEMENTED.
 Status ImportError(const CudaDevice& device, DriverResult result, const char* what,
                    std::string_view remedy);
 

@@ -1,4 +1,4 @@
-// Where the elements of one block lie in live memory: a Place, counted from the block's first
+// The place of one block's elements in live memory: a Place, counted from the block's first
 // element.
 #pragma once
 
@@ -29,7 +29,8 @@ class BlockPlace {
   // `elements` at most kBlockElementsMax.
   DWS_KERNEL BlockPlace(const Place& place, uint64_t first_element, uint32_t elements)
       : elements_(elements) {
-    // Most places are one run: a division of such numbers takes longer than many a small block.
+    // Most places are one run, which this test finds: a division of such numbers takes longer than
+    // many small blocks do.
     const bool in_first_run = first_element < place.run_elements;
     const uint64_t run = in_first_run ? 0 : first_element / place.run_elements;
     const uint64_t inside = first_element - run * place.run_elements;
@@ -56,8 +57,8 @@ class BlockPlace {
     return position < first_run_ ? at : at + RunsBefore(position) * step_;
   }
 
-  // Whether `count` elements from `position` on are contiguous and the first is at a multiple of
-  // `align` bytes. If so, *address is the first one's.
+  // Returns whether `count` elements from `position` on are contiguous and the first is at a
+  // multiple of `align` bytes. If so, *address is the first one's.
   DWS_KERNEL bool SideBySide(uint32_t position, uint32_t count, uint32_t align,
                              uint64_t* address) const {
     if (position + count > elements_) return false;
@@ -86,7 +87,7 @@ class BlockPlace {
     return word;
   }
 
-  // The same, in little code if the block is plain, and slower if it is not.
+  // Like LoadWord, with less code if the block is plain, and slower if it is not.
   DWS_KERNEL uint64_t LoadOneWord(uint32_t number) const {
     if (first_run_ == kPlain) return Load<uint64_t>(base_ + uint64_t{number} * 8);
     constexpr uint32_t kElements = kWordElements<Bits>;
@@ -100,7 +101,7 @@ class BlockPlace {
     return word;
   }
 
-  // Writes those elements of word `number` that the block has.
+  // Writes the elements of word `number` that the block has.
   DWS_KERNEL void StoreWord(uint32_t number, uint64_t word) const {
     constexpr uint32_t kElements = kWordElements<Bits>;
     const uint32_t first = number * kElements;

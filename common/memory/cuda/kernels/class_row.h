@@ -46,8 +46,8 @@ DWS_KERNEL void LoadRow(const StageTask<Bits>& task, uint32_t begin, Row<Bits>& 
   });
 }
 
-// Memory is prefetched some rows ahead: a warp has too few registers for as many loads at a time as
-// keep memory busy.
+// Memory is prefetched some rows ahead, because a warp has too few registers for the number of
+// loads that would keep memory busy.
 inline constexpr uint32_t kSectorBytes = 32;
 inline constexpr uint32_t kRowsAhead = 2;
 

@@ -1,13 +1,13 @@
-// The sweep of class-split over the old elements of a block: from ranks inside classes to positions
-// (common/delta/FORMAT.md, mode 3). Reads the whole block once, in order, and keeps the position
-// and the old value of each change.
+// The sweep of class-split over the old elements of a block, which converts ranks inside classes to
+// positions (common/delta/FORMAT.md, mode 3). Reads the whole block once, in order, and keeps the
+// position and the old value of each change.
 //
-// A row is what the warp classifies at once: up to 32 neighbouring elements for each lane, a bit of
-// a mask for each. For each class
+// The warp classifies one row at a time: up to 32 neighbouring elements for each lane, one bit of a
+// mask for each. For each class
 //   1. the lanes compare their elements with its threshold, and count its members;
 //   2. the ranks that lie in this row become bits of a map, one for each member in the row;
 //   3. each lane takes its members' bits out of the map and marks the elements whose bit is set.
-// So the work is little for each element, and the rest depends on the number of changes.
+// So there is little work for each element, and the rest depends on the number of changes.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ DWS_KERNEL bool NextRanks(const StageTask<Bits>& task, uint32_t c, ClassScratch&
   return true;
 }
 
-// Step 2: maps the ranks of class `c` from `seen` to before `end`. There is at least one. False:
-// damaged.
+// Step 2: maps the ranks of class `c` from `seen` to before `end`. There is at least one. Returns
+// false if the block is damaged.
 template <typename Bits>
 DWS_KERNEL bool MapRanks(const StageTask<Bits>& task, uint32_t c, uint32_t seen, uint32_t end,
                          ClassScratch& scratch, Sweep& sweep) {
@@ -73,8 +73,8 @@ DWS_KERNEL bool MapRanks(const StageTask<Bits>& task, uint32_t c, uint32_t seen,
   return true;
 }
 
-// Step 3: in `marks`, flips the bits of the members that the map names; `counts` is the number of
-// members of each lane. Empties the map.
+// Step 3: flips in `marks` the bits of the members that the map names, and empties the map.
+// `counts` is the number of members of each lane.
 DWS_KERNEL void TakeChanges(const Warp& warp, const Vec<uint32_t>& members,
                             const Vec<uint32_t>& counts, ClassScratch& scratch,
                             Vec<uint32_t>& marks) {
@@ -100,7 +100,7 @@ DWS_KERNEL bool MarkRow(const StageTask<Bits>& task, const BlockTable& table, ui
                         Vec<uint32_t>& marks) {
   constexpr uint32_t kElements = kLaneElements<Bits>;
   const Warp& warp = task.warp;
-  Vec<uint32_t> reached;  // elements of this class and those above it
+  Vec<uint32_t> reached;  // elements of this class and of classes above it
   warp.lanes([&](uint32_t lane) {
     const uint32_t position = begin + lane * kElements;
     const uint32_t left = position < task.elements ? task.elements - position : 0;

@@ -17,7 +17,7 @@ DWS_KERNEL uint32_t Before(uint32_t ballot, uint32_t lane) {
   return ballot & ((uint32_t{1} << lane) - 1);
 }
 
-// For each lane the sum of its value and those of all lanes before it.
+// Returns, for each lane, the sum of its value and those of all lanes before it.
 DWS_KERNEL Vec<uint32_t> RunningSum(const Warp& warp, const Vec<uint32_t>& values) {
   return warp.RunningTotal(values);
 }

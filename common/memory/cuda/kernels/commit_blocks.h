@@ -11,10 +11,10 @@
 
 namespace dws::cuda::kernels {
 
-// Entries, or words of dense blocks, that each lane loads at the same time: otherwise each read of
-// the arena would wait for the one before.
+// Number of entries, or words of dense blocks, that each lane loads at the same time: otherwise
+// each read of the arena would wait for the read before.
 inline constexpr uint32_t kCommitEntries = 4;
-// Whether the sectors of the next entries are fetched before they are written.
+// True if the sectors of the next entries are fetched before they are written.
 inline constexpr bool kCommitFetches = false;
 
 // Some entries of each lane: number i of a lane is `begin` + 32 * i + lane.
@@ -23,7 +23,7 @@ class EntryRound {
  public:
   static constexpr uint32_t kCount = Warp::kLanes * kCommitEntries;
 
-  // Loads those that are below `entries`.
+  // Loads the entries below `entries`.
   DWS_KERNEL void LoadEntries(const Warp& warp, [[maybe_unused]] const BlockPlace<Bits>& place,
                               uint64_t staged, uint32_t begin, uint32_t entries) {
     const uint64_t values = staged + StagedPositionsBytes(entries);

@@ -34,7 +34,7 @@ DWS_KERNEL bool NextNumbers(const Warp& warp, const PayloadBits& payload, uint32
     });
     remainders = RunningSum(warp, remainders);
   }
-  // The zeros before the i-th one are the sum of the quotients up to it: they need no scan.
+  // The zeros before the i-th one bit are the sum of the quotients up to it, so they need no scan.
   warp.lanes([&](uint32_t lane) {
     if (lane >= count) return;
     numbers[lane] = stream.next + lane + ((ones[lane] - lane) << stream.k) + remainders[lane];

@@ -15,7 +15,7 @@ inline constexpr uint32_t kBlockThreads = 128;
 inline constexpr uint32_t kWarpLanes = 32;
 inline constexpr uint32_t kWarpsPerBlock = kBlockThreads / kWarpLanes;
 
-// Where one slice lies (StridedRuns, common/model/tensor_spec.h): element e of the slice is at
+// The place of one slice (StridedRuns, common/model/tensor_spec.h): element e of the slice is at
 // base + (e / run_elements * stride_elements + e % run_elements) * element bytes.
 struct Place {
   uint64_t base = 0;
@@ -44,13 +44,15 @@ struct KernelDigest {
 };
 
 // dws_stage, and dws_stage_split for mode 3 (class-split): decode blocks against live memory, which
-// they do not change, into staged entries, and add up how these change the digest. A warp for each.
+// they do not change, into staged entries, and add up how these change the digest. One warp works
+// on each block.
 //
 // Staged entries of a block are at arena + staged. Sparse (modes 1, 2, 3): `nnz` positions inside
 // the block (u16, ascending), padded to a multiple of 8 bytes, then `nnz` new values packed in the
-// element's bytes. Dense (modes 4, 5): only the block's new values. StagedBytes() says how many
-// bytes there must be at `staged`, a multiple of 8, and no other block may have any of them: they
-// hold steps before values. A damaged block leaves them without meaning, and writes no others.
+// element's bytes. Dense (modes 4, 5): only the block's new values. StagedBytes() is the number of
+// bytes that must exist at `staged`, a multiple of 8. No other block may use any of them, because
+// they hold steps before they hold values. A damaged block leaves them without meaning, and writes
+// to no other bytes.
 struct StageBlock {
   uint64_t payload = 0;        // offset in payloads; any
   uint64_t staged = 0;         // offset in the arena; a multiple of 8

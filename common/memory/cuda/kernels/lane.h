@@ -9,9 +9,10 @@
 
 #if defined(__CUDACC__)
 #define DWS_KERNEL __device__ __forceinline__
-#define DWS_INLINE __attribute__((always_inline))  // for a lambda too large to be inlined otherwise
+// for a lambda that would otherwise be too large to be inlined
+#define DWS_INLINE __attribute__((always_inline))
 #define DWS_UNROLL _Pragma("unroll")
-#define DWS_NO_UNROLL _Pragma("unroll 1")  // for what is rarely done
+#define DWS_NO_UNROLL _Pragma("unroll 1")  // for rarely executed loops
 #else
 #include <bit>
 #include <cstring>

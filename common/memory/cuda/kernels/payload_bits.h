@@ -1,5 +1,5 @@
 // Reads planes of bits inside one payload (common/delta/FORMAT.md, "Bits"): numbers of fixed width
-// and unary ones. The bytes may be arbitrary: nothing is read more than 16 bytes after the payload.
+// and unary numbers. The bytes may be arbitrary: nothing beyond 16 bytes after the payload is read.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class PayloadBits {
     const uint32_t low = FunnelRight(Load<uint32_t>(address), middle, bit);
     return uint64_t{FunnelRight(middle, Load<uint32_t>(address + 8), bit)} << 32 | low;
   }
-  // 32 of them.
+  // Returns 32 bits.
   DWS_KERNEL uint32_t HalfWord(uint32_t at) const {
     const uint32_t bit = at + skew_;
     const uint64_t address = words_ + uint64_t{bit / 32} * 4;
@@ -46,13 +46,13 @@ class PayloadBits {
     return width == 0 ? 0 : Word(at) & LowBits(width);
   }
 
-  // The same for a `width` of at most 16.
+  // Like Number, for a `width` of at most 16.
   DWS_KERNEL uint32_t SmallNumber(uint32_t at, uint32_t width) const {
     return HalfWord(at) & ((1U << width) - 1);
   }
 
-  // Whether a payload whose last plane ends at bit `end` has exactly the bytes that it needs,
-  // padded with zeros.
+  // Returns whether a payload whose last plane ends at bit `end` has exactly the bytes that it
+  // needs, padded with zero bits.
   DWS_KERNEL bool EndsCleanly(uint32_t end) const {
     if (end > bits_ || bits_ - end >= 8) return false;
     return Number(end, bits_ - end) == 0;
@@ -64,7 +64,7 @@ class PayloadBits {
   uint32_t bits_;
 };
 
-// The number of the n-th (from 0) one bit in `word`, which has more than n of them.
+// Returns the number of the n-th (from 0) one bit in `word`, which has more than n one bits.
 DWS_KERNEL uint32_t SelectOne(uint32_t word, uint32_t n) {
   uint32_t at = 0;
   DWS_UNROLL
@@ -87,8 +87,8 @@ DWS_KERNEL uint32_t SelectOne(uint64_t word, uint32_t n) {
 }
 
 // Finds the first `count` (1 to 32) one bits from bit `begin` on: ones[i] is the number of bits
-// between `begin` and the i-th. Returns the bit after the last of them; kCutOff when the payload
-// has fewer, or more zeros between them than the gaps of a block can have.
+// between `begin` and the i-th. Returns the bit after the last of them, or kCutOff if the payload
+// has fewer, or if it has more zeros between them than the gaps of a block can have.
 DWS_KERNEL uint32_t NextOnes(const Warp& warp, const PayloadBits& payload, uint32_t begin,
                              uint32_t count, Vec<uint32_t>& ones) {
   constexpr uint32_t kBitsMax = 2 * 65'536;  // the gaps of a whole block have fewer

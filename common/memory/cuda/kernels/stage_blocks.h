@@ -16,8 +16,8 @@
 
 namespace dws::cuda::kernels {
 
-// Which blocks of a launch a kernel stages. Class-split needs more registers than the other modes,
-// so it has a kernel of its own: more warps of the other then run at a time.
+// Tells which blocks of a launch a kernel stages. Class-split needs more registers than the other
+// modes, so it has a kernel of its own: then more warps of the other kernel run at a time.
 DWS_KERNEL constexpr bool IsClassSplit(uint8_t mode) { return mode == 3; }
 
 // Stages one block of a mode other than class-split. False: it is damaged, or its mode is unknown.

@@ -11,7 +11,7 @@
 
 namespace dws::cuda::kernels {
 
-// What is known about the changes.
+// Selects the known part of the changes.
 enum class Known : uint8_t {
   kSigns,   // steps of +-1, in a plane of the payload
   kSteps,   // steps, staged in the places of the values
@@ -26,7 +26,7 @@ struct Changes {
   Vec<uint64_t> words;  // of live memory, around the changed element
 };
 
-// Loads what is staged of the round that begins with change `begin`.
+// Loads the staged part of the round that begins with change `begin`.
 template <typename Bits>
 DWS_KERNEL void LoadStaged(const StageTask<Bits>& task, Known known, uint32_t signs, uint32_t begin,
                            Changes<Bits>& changes) {
@@ -56,7 +56,7 @@ DWS_KERNEL void LoadLive(const StageTask<Bits>& task, uint32_t begin, Changes<Bi
 struct Finish {
   Vec<KernelDigest> sums;
   Vec<uint64_t> after;           // the words of the last round, with its changes,
-  uint32_t last = 0;             // the lane that has the last of them,
+  uint32_t last = 0;             // the lane that has the last of these words,
   uint32_t number = 0xFFFFFFFF;  // and its number
 };
 
@@ -127,8 +127,8 @@ DWS_KERNEL void FinishRound(const StageTask<Bits>& task, const Changes<Bits>& ch
 // Stages the new values of nnz changes, whose positions, and steps or values, are already staged.
 // `signs` is the first bit of the sign plane. Returns the digest's difference.
 //
-// Two rounds are on their way while one is finished: of the second what is staged, of the first the
-// live words.
+// While one round is finished, the two rounds after it are being loaded: the live words of the next
+// one, and the staged part of the one after that.
 template <typename Bits>
 DWS_KERNEL KernelDigest FinishSparse(const StageTask<Bits>& task, Known known, uint32_t signs) {
   task.warp.Sync();

@@ -115,7 +115,7 @@ DWS_KERNEL uint32_t StageExceptions(const StageTask<Bits>& task, uint32_t begin,
   return ValuesEnd(warp, streams.magnitudes);
 }
 
-// The planes of split-Rice that every change has.
+// The planes of split-Rice that contain every change.
 struct RicePlanes {
   GapStream gaps = {};
   uint32_t signs = 0;

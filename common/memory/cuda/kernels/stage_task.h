@@ -22,7 +22,7 @@ DWS_KERNEL Bits ToOrdinal(Bits bits, bool is_float) {
   return is_float && (bits >> kTop & 1) != 0 ? static_cast<Bits>(bits ^ kBelow) : bits;
 }
 
-// The element whose ordinal is that of `old` plus `step`, modulo 2^kElementBits.
+// Returns the element whose ordinal is that of `old` plus `step`, modulo 2^kElementBits.
 template <typename Bits>
 DWS_KERNEL Bits FromStep(Bits old, Bits step, bool is_float) {
   return ToOrdinal(static_cast<Bits>(ToOrdinal(old, is_float) + step), is_float);
@@ -44,7 +44,7 @@ DWS_KERNEL Bits SignedStep(uint64_t magnitude, bool negative) {
   return static_cast<Bits>(negative ? 0 - magnitude : magnitude);
 }
 
-// Whether a step of that magnitude exists: 2^(w-1) exists only as a negative step.
+// Returns whether a step of that magnitude exists: 2^(w-1) exists only as a negative step.
 template <typename Bits>
 DWS_KERNEL bool IsStep(uint64_t magnitude, bool negative) {
   constexpr uint64_t kLargest = uint64_t{1} << (kElementBits<Bits> - 1);
@@ -67,7 +67,7 @@ struct StageTask {
         parameters(its_block.parameters),
         is_float(its_block.element.is_float != 0) {}
 
-  // Of sparse blocks: the addresses for change number `change`, below nnz.
+  // For sparse blocks: the addresses for change number `change`, which is below nnz.
   DWS_KERNEL uint64_t PositionAt(uint32_t change) const {
     return positions + uint64_t{change} * sizeof(uint16_t);
   }

@@ -31,7 +31,7 @@ struct EscapeStream {
   uint32_t at = 0;
   uint32_t width = 0;
   uint32_t count = 0;  // read so far
-  Vec<uint64_t> seen;  // the bitwise or of those that each lane has read
+  Vec<uint64_t> seen;  // the bitwise or of the escapes that each lane has read
 };
 
 // Adds the escapes to quotients as read from their plane. Lanes without a quotient have 0. False:
@@ -58,7 +58,7 @@ DWS_KERNEL bool NextEscapes(const Warp& warp, const PayloadBits& payload, Escape
   return warp.Ballot(bad) == 0;
 }
 
-// Whether the plane, after its end was reached, has exactly the width that it needs.
+// Returns whether the plane, after its end was reached, has exactly the width that it needs.
 DWS_KERNEL bool EscapesEnd(const Warp& warp, const EscapeStream& stream) {
   const uint32_t width = BitWidth(Union(warp, stream.seen));
   const uint32_t needed = stream.count == 0 ? 0 : width == 0 ? 1 : width;
@@ -119,7 +119,8 @@ DWS_KERNEL bool NextValues(const Warp& warp, const PayloadBits& payload, uint32_
   return warp.Ballot(bad) == 0;
 }
 
-// The end of the planes, after all values were read; kCutOff: no encoder writes such planes.
+// Returns the end of the planes, after all values were read; kCutOff: no encoder writes such
+// planes.
 DWS_KERNEL uint32_t ValuesEnd(const Warp& warp, const ValueStream& stream) {
   if (!EscapesEnd(warp, stream.escapes)) return kCutOff;
   return stream.escapes.width == 0 ? stream.quotients : stream.escapes.at;

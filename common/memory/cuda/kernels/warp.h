@@ -82,12 +82,12 @@ class Warp {
 #endif
   }
 
-  // For each lane the sum of its value and those of all lanes before it.
+  // Returns, for each lane, the sum of its value and those of all lanes before it.
   DWS_KERNEL Vec<uint32_t> RunningTotal(Vec<uint32_t> values) const {
 #if defined(__CUDACC__)
     DWS_UNROLL
     for (uint32_t by = 1; by < kLanes; by *= 2) {
-      // Adds the value of the lane below only where there is one: the shuffle says so itself.
+      // Adds the value of the lane below only if there is one, which the shuffle itself reports.
       asm volatile(
           "{ .reg .pred valid; .reg .b32 below;\n\t"
           "shfl.sync.up.b32 below|valid, %0, %1, 0, 0xffffffff;\n\t"
@@ -115,8 +115,8 @@ class Warp {
     return out;
   }
 
-  // For each lane the value of the lane `by` (1 to 31) above or below it, or its own value if there
-  // is no such lane.
+  // Returns, for each lane, the value of the lane `by` (1 to 31) above or below it, or its own
+  // value if there is no such lane.
   template <typename T>
   DWS_KERNEL Vec<T> FromAbove(const Vec<T>& values, uint32_t by) const {
     Vec<T> out;

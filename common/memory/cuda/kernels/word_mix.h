@@ -49,7 +49,7 @@ DWS_KERNEL void AddWord(const IndexTerms& terms, uint64_t word, KernelDigest& su
   sum.lane1 += FinishMix(kWord1 * word + terms.lane1);
 }
 
-// Adds the difference that a change of that word makes.
+// Adds the difference that a change of that word makes to the digest.
 DWS_KERNEL void AddChange(const IndexTerms& terms, uint64_t before, uint64_t after,
                           KernelDigest& sum) {
   KernelDigest minus;

@@ -9,7 +9,7 @@
 namespace dws::cuda::kernels {
 
 // The words begin to begin + kCount - 1. Word `i` (below kWords) of a lane is number begin + 32 * i
-// + lane. Whether all are contiguous is determined once for the round; if so, single words need no
+// + lane. It is determined once for the round that all are contiguous; if so, single words need no
 // checks. Uniform. Keeps a reference to the place.
 template <typename Bits, uint32_t kWords>
 class WordRound {
@@ -21,12 +21,13 @@ class WordRound {
         begin_(begin),
         straight_(place.SideBySide(begin * kElements, kCount * kElements, 8, &address_)) {}
 
-  // Whether the round is contiguous. If so, the block has all its words, and they are whole.
+  // Returns whether the round is contiguous. If so, the block has all its words, and they are
+  // whole.
   DWS_KERNEL bool straight() const { return straight_; }
   DWS_KERNEL uint32_t Number(uint32_t lane, uint32_t i) const {
     return begin_ + i * Warp::kLanes + lane;
   }
-  // Whether the block has that word.
+  // Returns whether the block has that word.
   DWS_KERNEL bool Has(uint32_t lane, uint32_t i) const {
     return straight_ || Number(lane, i) < place_.words();
   }

@@ -25,7 +25,8 @@ DWS_KERNEL void PutItem(uint64_t address, uint64_t index, const T& item) {
   At<T>(address)[index] = item;
 }
 
-// Calls f with a zero of the unsigned type of `bytes` bytes. Does not call it if there is none.
+// Calls f with a zero of the unsigned type that has `bytes` bytes. Does not call it if there is no
+// such type.
 template <typename F>
 DWS_KERNEL void WithElementBits(uint32_t bytes, F f) {
   switch (bytes) {

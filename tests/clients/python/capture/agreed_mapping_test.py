@@ -31,7 +31,7 @@ NORM = "model.norm.weight"
 
 
 class FusedModel(PaddedModel):
-    """Of an architecture whose checkpoint has one tensor for query, key and value."""
+    """A model of an architecture whose checkpoint has one tensor for query, key and value."""
 
     def load_weights(self, weights: Any) -> None:
         split = {}

@@ -21,7 +21,7 @@ GLOBAL = torch.ones(9)
 
 
 class Handle:
-    """Of a library: nothing of it can be seen."""
+    """An object of a library: nothing of it can be seen."""
 
     __slots__ = ("number",)
 

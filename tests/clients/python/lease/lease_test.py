@@ -146,7 +146,7 @@ class ExecutionLeaseTest(unittest.TestCase):
 
 class TasksTest(unittest.TestCase):
     def commit(self, lease: ExecutionLease, version: int) -> None:
-        """As the lease thread does it."""
+        """Does it like the lease thread."""
         lease.shut("the receiver commits a version")
         if not lease.wait_empty(WAIT_SECONDS):
             raise AssertionError(f"the gate never became empty: {lease.reason}")

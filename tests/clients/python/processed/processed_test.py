@@ -151,7 +151,7 @@ class ProcessedTest(unittest.TestCase):
         with processed.as_loaded():
             self.names = list(named_tensors(self.model))
         processed.keep({name: name for name in self.names})
-        # As attaching does on the host: parameters move into other memory.
+        # Does what attaching does on the host: parameters move into other memory.
         views = {name: tensor.detach().clone() for name, tensor in named_tensors(processed.target).items()}
         bind(processed.target, views)
         return processed

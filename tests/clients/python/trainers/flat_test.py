@@ -29,7 +29,7 @@ SEED = int(os.environ.get("DWS_TEST_SEED", random.SystemRandom().randrange(1 << 
 
 
 class Unit(torch.nn.Module):
-    """Of FullyShardedDataParallel what dws.trainers reads."""
+    """The part of FullyShardedDataParallel that dws.trainers reads."""
 
     def __init__(self, wrapped: torch.nn.Module, rank: int, ranks: int, original: bool) -> None:
         super().__init__()

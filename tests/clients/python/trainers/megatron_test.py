@@ -40,7 +40,7 @@ PARAMETERS = {
     "gpt-oss-20b": 20.9,
     "gpt-oss-120b": 116.8,
 }
-# As their trainers might cut them.
+# The cuts that their trainers might use.
 PLACES = {
     "llama-3-8b": Place(tp=2, dp=2),
     "llama-3-70b": Place(tp=8, pp=4),

@@ -65,7 +65,7 @@ class OverMemory(Quantised):
 
 
 class Params4bit(torch.nn.Parameter):
-    """As that of bitsandbytes."""
+    """Like that of bitsandbytes."""
 
     quant_state = "nf4"
 
@@ -76,7 +76,7 @@ def int8_params() -> torch.Tensor:
 
 
 def freed() -> torch.Tensor:
-    """As FSDP2 leaves what it gathered."""
+    """The state in which FSDP2 leaves a gathered parameter."""
     tensor = weight()
     (tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()).resize_(0)
     return tensor

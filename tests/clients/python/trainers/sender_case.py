@@ -14,7 +14,7 @@ from tests.clients.python.fake_daemons import FakeSender, slice_elements
 
 
 class Shard:
-    """As torch.distributed.tensor.Shard."""
+    """See torch.distributed.tensor.Shard."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -24,7 +24,7 @@ class Shard:
 
 
 class Replicate:
-    """As torch.distributed.tensor.Replicate."""
+    """See torch.distributed.tensor.Replicate."""
 
 
 class Mesh:
@@ -38,8 +38,8 @@ class Mesh:
 
 
 class ShardedTensor:
-    """Of a DTensor what dws.trainers reads. One axis, unless a mesh is given: the rank's part of `full`, cut as
-    torch.chunk does."""
+    """The part of a DTensor that dws.trainers reads. One axis, unless a mesh is given: the rank's
+    part of `full`, cut as torch.chunk does."""
 
     def __init__(
         self,

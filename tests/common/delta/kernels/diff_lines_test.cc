@@ -61,7 +61,7 @@ Found Run(InstructionSet set, DType dtype, const LineRun& lines) {
   return found;
 }
 
-// The same, computed from the definition.
+// The expected result, computed from the definition.
 Found Expected(DType dtype, const LineRun& lines) {
   Found found;
   const size_t size = size_t{lines.count} * kLineBytes;

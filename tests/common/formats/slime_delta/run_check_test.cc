@@ -313,7 +313,7 @@ TEST_CASE("a change that a release before chains began is completed", "[slime]")
   const Scene scene;
   scene.ForgetChain();
   PosixFileSystem files;
-  // As that release wrote it down.
+  // The redo record in the form of that release.
   const std::string redo = checkpoint::SyncFolder(scene.local) + "/redo";
   const std::string identity = VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity();
   const auto writer =

@@ -45,7 +45,7 @@ class Setting {
   const char* name_;
 };
 
-// Whether the device is the fake driver's: some checks hold only there.
+// Returns whether the device is the fake driver's: some checks hold only there.
 inline bool IsFake(const CudaDevice& device) { return device.name().starts_with("Fake"); }
 
 inline std::vector<std::byte> ReadDevice(const CudaDevice& device, uint64_t address, size_t size) {

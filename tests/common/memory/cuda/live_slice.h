@@ -29,7 +29,7 @@ class LiveSlice {
   const Place& place() const { return place_; }
   // The slice as it is now, canonical.
   samples::Bytes Read() const;
-  // Whether all bytes outside the slice are unchanged.
+  // Returns whether all bytes outside the slice are unchanged.
   bool SurroundingsIntact() const;
 
  private:

@@ -167,7 +167,7 @@ TEST_CASE("every loan has another key, and a wrong one reads nothing", "[fabric]
 TEST_CASE("a loan that has ended is an error, and its memory is let go", "[fabric]") {
   const FabricApiPtr api = Api();
   if (api == nullptr) return;
-  // Of shm both ends in one process crash here; the next case has two.
+  // With shm, two ends in one process crash here; the next case has two processes.
   const FabricProvider provider = FabricProvider::kTcp;
   Memory memory = SharedBytes(256 * kPiece);
   const std::weak_ptr<const std::vector<std::byte>> kept = memory;
@@ -190,7 +190,7 @@ TEST_CASE("a loan that has ended is an error, and its memory is let go", "[fabri
       CHECK(kept.expired());
     });
     CHECK_FALSE(ended.ok());
-    // Nothing arrives any more: the memory may be used for something else.
+    // Nothing arrives after that, so the memory may be used for something else.
     std::fill(got.begin(), got.end(), std::byte{0});
     const Memory other = SharedBytes(64 * kPiece);
     std::vector<std::byte> more(other->size());

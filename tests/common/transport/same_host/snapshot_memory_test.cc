@@ -121,7 +121,7 @@ TEST_CASE("what is no snapshot of the layout is refused", "[same_host]") {
   REQUIRE(absl::IsInvalidArgument(other.status()));
   CHECK_THAT(std::string(Message(other.status())), Catch::Matchers::Contains("its layout needs"));
 
-  // Of the right size, but its other end could take pages away while they are read.
+  // The file has the right size, but its other end could take pages away while they are read.
   UniqueFd file(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REQUIRE(::ftruncate(file.get(), static_cast<off_t>((*memory)->places().size_bytes())) == 0);
   const auto loose = SnapshotMemory::Map(std::move(file), layout);

@@ -32,7 +32,7 @@ std::string Read(const std::string& file) {
 
 bool IsPid(const std::string& file) { return !Read(file).empty(); }
 
-// Whether the process is running; a zombie is not.
+// Returns whether the process is running; a zombie is not.
 bool Lives(const std::string& file) {
   std::ifstream stat("/proc/" + Read(file) + "/stat");
   std::string number;

@@ -12,7 +12,7 @@
 namespace dws {
 namespace {
 
-// As a receiver maps it.
+// Maps the snapshot like a receiver.
 std::unique_ptr<const SnapshotMemory> Mapped(const Published& sender) {
   auto descriptor = sender.memory->ReadOnlyDescriptor();
   REQUIRE(descriptor.ok());

@@ -66,7 +66,7 @@ struct Sender {
                                         WholeSlices(state->layout()));
   }
 
-  // Whether a full version of the sender's own has a sample now.
+  // Returns whether a full version that the sender chooses itself would have a sample now.
   bool SamplesNext() const {
     const auto blocks = std::views::iota(uint64_t{0}, state->layout().block_count());
     return std::ranges::any_of(
@@ -295,7 +295,7 @@ TEST_CASE("a reader ends exactly while full versions overwrite what it reads", "
   Perturb(weights, 0.01, random);
   sender.Publish(weights);
   const Weights second = weights;
-  // Of the newest version, and of one from which a delta leads there.
+  // Readers of the newest version, and of one from which a delta leads there.
   const auto of_first = sender.Reader(1);
   const auto of_second = sender.Reader(2);
   Weights read_first = RandomWeights(layout, random);

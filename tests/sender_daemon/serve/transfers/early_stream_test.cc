@@ -100,7 +100,7 @@ class Sender {
     hub.Announce();
     return sealed;
   }
-  // Of version 2, from version 1.
+  // Asks for version 2, from version 1.
   v1::FetchRequest Request(DeltaProfile profile = DeltaProfile::kFast) const {
     v1::FetchRequest request;
     *request.mutable_stream() = ToProto(state->stream);
@@ -190,7 +190,7 @@ struct Fetch {
   uint64_t start_bytes = 0;
 };
 
-// Whether what was fetched is `object`, or of it the slices that `only` selects.
+// Checks that the fetched bytes are `object`, or its slices that `only` selects.
 void CheckFetched(const Fetch& fetch, ByteSpan object, const RankLayout& layout,
                   const SliceSelection& only = std::nullopt) {
   REQUIRE(fetch.start.size() == fetch.start_bytes);
@@ -260,7 +260,7 @@ TEST_CASE("a delta is fetched while it is captured and while it is sealed", "[ea
     CheckFetched(*of, sealed->object_of(asked), sender.state->layout());
     CHECK(of->Slices() == std::set<uint32_t>{0, 1, 2, 3});
   }
-  // Of a version that is published, and after the next one has begun.
+  // Fetches a version that is published, and then again after the next one has begun.
   for (int i = 0; i < 2; ++i) {
     Fetch late(sender, request);
     REQUIRE(late.ReadAll().ok());
@@ -333,7 +333,7 @@ TEST_CASE("a fetch of a delta that is given up, or stands still, is aborted", "[
   SECTION("stands still") {
     const grpc::Status status = fetch.ReadAll();
     CHECK(status.error_code() == grpc::StatusCode::ABORTED);
-    CHECK(status.error_message() == "the capture of version 2 does not go on");
+    CHECK(status.error_message() == "the capture of version 2 has stalled");
     CHECK(sender.capture != nullptr);
   }
   CHECK(fetch.Slices() == std::set<uint32_t>{1});

@@ -23,7 +23,7 @@ namespace {
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
 constexpr uint32_t kPieceBlocks = 8;  // of BF16, in kFrameBytesMax
 
-// Of the first slice several pieces, the last one short.
+// The first slice has several pieces, of which the last one is short.
 RankLayout LargeLayout() {
   return MakeLayout({{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {60 * 65'536 + 99}}},
                      {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}}});

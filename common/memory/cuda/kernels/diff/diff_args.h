@@ -18,13 +18,13 @@ namespace dws::cuda {
 // part of the arena.
 //
 // dws_diff_list must follow in the same stream, with the same arguments and segments: it copies the
-// changes from the log to the arena, and to the snapshot. A block has there `changes` positions
-// (u16, ascending, padded to a multiple of 8 bytes), then as many old values, then new values (both
-// packed, each padded to a multiple of 8).
+// changes from the log to the arena, and to the snapshot. For each block the arena gets `changes`
+// positions (u16, ascending, padded to a multiple of 8 bytes), then as many old values, then new
+// values (both packed, each padded to a multiple of 8).
 //
-// A block for which the arena or the log has no room, or of which more than `dense_above` elements
-// change, has `listed` 0. Nothing of it is then updated or counted in the digest, `changes` is 0,
-// and the caller copies the block whole.
+// If the arena or the log has no room for a block, or more than `dense_above` of its elements
+// change, its `listed` is 0. Then nothing of it is updated or counted in the digest, `changes` is
+// 0, and the caller copies the whole block.
 inline constexpr uint32_t kDiffSegmentWords = 2048;
 inline constexpr uint32_t DiffSegments(uint64_t elements, uint64_t element_bytes) {
   constexpr uint64_t kSegmentBytes = uint64_t{kDiffSegmentWords} * 8;

@@ -13,8 +13,8 @@
 namespace dws::cuda::kernels {
 
 // Counts a finished segment. If it was the block's last one, takes room in the arena for the
-// block's changes. All additions to a tally have one order, so the last segment's has the changes
-// of all others in it.
+// block's changes. All additions to a tally have one order, so the addition of the last segment
+// sees the changes of all others.
 DWS_KERNEL void FinishSegment(const Warp& warp, const DiffArgs& args, uint32_t number) {
   warp.lanes([&](uint32_t lane) {
     if (lane != 0) return;

@@ -17,7 +17,7 @@
 
 namespace dws::cuda::kernels {
 
-// Words that are queued between two looks at whether there is room for as many more.
+// Number of words that are queued between two checks that there is room for as many more.
 inline constexpr uint32_t kDiffRoundWords = 128;
 inline constexpr uint32_t kDiffQueueWords = 2 * kDiffRoundWords;
 
@@ -27,7 +27,7 @@ struct DiffScratch {
   uint64_t before[kDiffQueueWords];
   uint64_t after[kDiffQueueWords];
   uint16_t numbers[kDiffQueueWords];  // in the block
-  // What is in the log.
+  // The changes that were written to the log.
   KernelDigest sums[Warp::kLanes];  // the sum over all lanes counts
   DiffPiece last;
   uint32_t changes;
@@ -49,7 +49,7 @@ class SegmentLog {
     });
   }
 
-  // Whether a Flush must precede the next kDiffRoundWords words.
+  // Returns whether a Flush must precede the next kDiffRoundWords words.
   DWS_KERNEL bool full() const { return queued_ > kDiffQueueWords - kDiffRoundWords; }
 
   // Queues those of 32 words that differ; lane i has word first + i.
@@ -67,8 +67,8 @@ class SegmentLog {
     queued_ += PopCount(changed);
   }
 
-  // Writes what is queued to a piece of the log. False: the block has more changes than may be
-  // listed, or the log is full; the tally then has more than ListedMax() changes.
+  // Writes the queued words to a piece of the log. Returns false if the block has more changes than
+  // may be listed, or if the log is full; the tally then has more than ListedMax() changes.
   DWS_KERNEL bool Flush() {
     if (queued_ == 0) return true;
     warp_.Sync();

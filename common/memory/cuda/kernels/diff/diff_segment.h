@@ -23,7 +23,7 @@ struct DiffRound {
   Vec<uint64_t> after[kDiffWords];
 };
 
-// Uniform. Keeps references to what it is made of.
+// Uniform. Keeps references to its constructor's arguments.
 template <typename Bits>
 class SegmentDiff {
  public:
@@ -31,8 +31,8 @@ class SegmentDiff {
                          const BlockPlace<Bits>& live, SegmentLog<Bits>& log)
       : warp_(warp), snapshot_(snapshot), live_(live), log_(log) {}
 
-  // Compares the words `begin` to `end` - 1 of the block. Loads a round while the one before is
-  // queued. Stops early when the log takes no more.
+  // Compares the words `begin` to `end` - 1 of the block. Loads one round while it queues the round
+  // before. Stops early if the log is full.
   DWS_KERNEL void Compare(uint32_t begin, uint32_t end) {
     DiffRound ahead;
     bool pending = false;  // `ahead` is the round before `at`
@@ -53,8 +53,8 @@ class SegmentDiff {
   }
 
  private:
-  // Starts to load a round. False, and nothing is loaded: not all of it is contiguous on both
-  // sides.
+  // Starts to load a round. Returns false, and loads nothing, if the round is not contiguous on
+  // both sides.
   DWS_KERNEL bool Load(uint32_t begin, DiffRound& round) const {
     const WordRound<Bits, kDiffWords> snapshot_round(snapshot_, begin);
     const WordRound<Bits, kDiffWords> live_round(live_, begin);
@@ -102,7 +102,7 @@ class SegmentDiff {
   SegmentLog<Bits>& log_;
 };
 
-// Compares segment `segment`, of block number `number`, and writes down what it found.
+// Compares segment `segment` of block number `number` and writes the result down.
 template <typename Bits>
 DWS_KERNEL void CompareSegment(const Warp& warp, const DiffArgs& args, uint32_t segment,
                                uint32_t number, DiffScratch& scratch) {

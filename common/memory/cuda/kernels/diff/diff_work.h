@@ -1,4 +1,4 @@
-// Where the comparison of live blocks with a snapshot keeps its intermediate results (diff_args.h).
+// The places of the intermediate results of comparing live blocks with a snapshot (diff_args.h).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ DWS_KERNEL uint64_t LogStart(const DiffArgs& args) {
   return args.work + DiffWorkBytes(args.block_count, args.segment_count);
 }
 
-// A tally has changes in the low half, finished segments in the high one.
+// The low half of a tally counts changes, the high half finished segments.
 inline constexpr uint64_t kOneFinished = uint64_t{1} << 32;
 
 // The most changes of a block that are listed.

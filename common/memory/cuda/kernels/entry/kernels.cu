@@ -18,7 +18,7 @@ __device__ __forceinline__ kernels::WarpShare ThisWarpsShare() {
           uint64_t{gridDim.x} * kWarpsPerBlock};
 }
 
-// Thread blocks for each multiprocessor: as many as the registers allow without spilling.
+// Thread blocks for each multiprocessor: the registers allow so many without spilling.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr uint32_t kStageBlocks = 7;
 constexpr uint32_t kStageSplitBlocks = 5;
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(kBlockThreads, 9) dws_digest(Digest
   kernels::DigestBlocks(kernels::Warp(), args, ThisWarpsShare());
 }
 
-// Seven thread blocks for each multiprocessor: as many as the registers of an H100 allow without
+// Seven thread blocks for each multiprocessor: the registers of an H100 allow so many without
 // spilling.
 extern "C" __global__ void __launch_bounds__(kBlockThreads, 7) dws_diff(DiffArgs args) {
   __shared__ kernels::DiffScratch scratch[kWarpsPerBlock];
