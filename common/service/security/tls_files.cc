@@ -1,6 +1,8 @@
 #include "common/service/security/tls_files.h"
 
+#include <openssl/bio.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
@@ -14,18 +16,40 @@
 #include "common/base/bytes.h"
 #include "common/base/file_system.h"
 #include "common/model/limits.h"
-#include "common/service/security/openssl_ptr.h"
 #include "common/service/security/x509_identities.h"
 
 namespace dws {
 namespace {
 
-using openssl::Certificate;
-using openssl::Key;
-using openssl::NoPassphrase;
-using openssl::Open;
-using openssl::Store;
-using openssl::Verification;
+template <auto free_function>
+struct Deleter {
+  template <typename T>
+  void operator()(T* object) const {
+    free_function(object);
+  }
+};
+using Bio = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+using Store = std::unique_ptr<X509_STORE, Deleter<X509_STORE_free>>;
+using Verification = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
+
+// Reads `pem`, which outlives it.
+Bio Open(const std::string& pem) {
+  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+// A passphrase callback for PEM functions that never asks on the terminal.
+int NoPassphrase(char*, int, int, void*) { return 0; }
+
+// OpenSSL's last error of this thread. Clears the thread's queue of errors: one that is left in it
+// is reported to the next caller.
+std::string Reason() {
+  const unsigned long code = ERR_peek_last_error();
+  ERR_clear_error();
+  const char* const reason = ERR_reason_error_string(code);
+  return reason == nullptr ? "OpenSSL gives no reason" : reason;
+}
 
 // The security level that OpenSSL requires of both ends of a connection on Debian: keys and
 // signatures of at least 112 bits. Without the check a weaker certificate would be accepted here
@@ -35,14 +59,14 @@ constexpr int kSecurityLevel = 2;
 Result<std::vector<Certificate>> ParseCertificates(const std::string& path,
                                                    const std::string& pem) {
   ERR_clear_error();
-  const openssl::Bio bio = Open(pem);
+  const Bio bio = Open(pem);
   std::vector<Certificate> certificates;
   while (X509* const parsed = PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr)) {
     certificates.emplace_back(parsed);
   }
   // OpenSSL reports the end of the file as a missing start line.
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-  const std::string reason = openssl::Reason();
+  const std::string reason = Reason();
   if (certificates.empty() || !at_end) {
     return FailedPreconditionError("{}: expected certificates in PEM, found {} and then: {}", path,
                                    certificates.size(), reason);
@@ -55,7 +79,7 @@ Result<Key> ParseKey(const std::string& path, const std::string& pem) {
   Key key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr) {
     return FailedPreconditionError("{}: expected a private key in PEM without a passphrase: {}",
-                                   path, openssl::Reason());
+                                   path, Reason());
   }
   return key;
 }
