@@ -5,12 +5,6 @@
 
 load("//tools/bazel:warnings.bzl", "WARNINGS")
 
-# The files of common/ that a daemon with failpoints compiles again.
-FAILPOINT_SRCS = [
-    "//common/base:file_system.cc",
-    "//common/ledger:file_ledger.cc",
-]
-
 def _precompiled(name, copts):
     """The flags and the dependency that make a target start from a precompiled header.
 
@@ -39,6 +33,39 @@ def _precompiled(name, copts):
 def dws_cc_library(name, copts = [], deps = [], **kwargs):
     flags, precompiled = _precompiled("product", copts)
     native.cc_library(name = name, copts = WARNINGS + copts + flags, deps = deps + precompiled, **kwargs)
+
+def dws_cc_folder(name, deps, visibility = [], exclude = [], srcs = [], failpoint_srcs = [], **kwargs):
+    """All C++ of a folder as one library: who may include it is who sees it, and tests may.
+
+    Args:
+      name: the folder's.
+      deps: every folder that its files include.
+      visibility: the folders above it.
+      exclude: files that are not part of it.
+      srcs: generated files beside the folder's own.
+      failpoint_srcs: its .cc that reach a failpoint (common/base/failpoint.h), which programs with failpoints
+        compile again: `failpoint_srcs` is a filegroup of them. tools/tidy holds the list.
+      **kwargs: of dws_cc_library.
+    """
+    if failpoint_srcs:
+        native.exports_files(failpoint_srcs, visibility = ["//tests:__subpackages__"])
+        native.filegroup(
+            name = "failpoint_srcs",
+            srcs = failpoint_srcs,
+            visibility = [
+                "//receiver_daemon:__pkg__",
+                "//sender_daemon:__pkg__",
+                "//tests:__subpackages__",
+            ],
+        )
+    dws_cc_library(
+        name = name,
+        srcs = native.glob(["*.cc"], exclude = exclude) + srcs,
+        hdrs = native.glob(["*.h", "*.inc"], exclude = exclude),
+        deps = deps,
+        visibility = visibility if "//visibility:public" in visibility else visibility + ["//tests:__subpackages__"],
+        **kwargs
+    )
 
 def dws_cc_binary(name, copts = [], deps = [], **kwargs):
     flags, precompiled = _precompiled("product", copts)

@@ -1,6 +1,6 @@
 """Figures of the source tree, as a table: /usr/bin/python3 -m tools.tidy.figures [REV]
 
-Sizes, prose, assertions and cycles of the product's C++ (no tests), of the working tree or of a revision.
+Sizes, prose and assertions of the product's C++ (no tests), of the working tree or of a revision.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tools.tidy import room_rules
 from tools.tidy.source_tree import SourceFile, SourceTree, read_tree
 
 _CHECK = re.compile(r"\bDWS_D?CHECK(?:_\w+)?\(")
@@ -82,7 +81,6 @@ def rows(tree: SourceTree) -> list[tuple[str, str]]:
         lines[file.path.partition("/")[0]] += len(file.lines)
     sizes = {name: [len(file.lines) for file in files] for name, files in (("h", headers), ("cc", sources))}
     silent = [file for file in sources if not any(line.strip().startswith("//") for line in file.lines)]
-    cycles = list(room_rules.check_cycles(tree))
     methods, longest = _methods_max(headers)
     return [
         ("lines of product", str(sum(lines[folder] for folder in PRODUCT))),
@@ -94,7 +92,6 @@ def rows(tree: SourceTree) -> list[tuple[str, str]]:
         (".cc without a comment", f"{len(silent)} of {len(sources)}"),
         ("classes documented", f"{100 * _documented(headers):.0f} %"),
         *((f"assertions a 100 lines, {folder}", f"{_checks(cpp, folder):.2f}") for folder in ASSERTED),
-        ("includes in cycles of folders", str(len(cycles))),
         ("most methods in a class", f"{methods}: {longest}"),
     ]
 

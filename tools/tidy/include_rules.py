@@ -1,5 +1,5 @@
-"""The files that may include others: layers point downward, and each vendor's headers have their
-homes."""
+"""The headers of vendors and of generated messages have homes. Which folder may include which of ours is for the compiler
+to say: a folder is a Bazel target, and sees what its BUILD file names."""
 
 from __future__ import annotations
 
@@ -8,33 +8,6 @@ from typing import Iterator
 
 from tools.tidy.source_tree import SourceFile, SourceTree, Violation
 
-# Lowest first; packages of one line do not include each other.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("common/base",),
-    ("common/model",),
-    ("common/delta", "common/mesh", "common/quantise"),
-    ("common/memory", "common/ledger", "common/sync_state", "common/formats"),
-    ("common/transport", "common/service", "common/proto_convert", "common/spool"),
-    ("common/sources",),
-    ("sender_daemon", "receiver_daemon"),
-    ("tools/checkpoint",),
-    ("tools/bench", "tools/bazel", "tools/demo", "tools/dwsctl"),
-    ("tools/gpu_check",),
-    ("tests",),
-)
-_LAYER = {component: number for number, names in enumerate(LAYERS) for component in names}
-
-# The files that may use generated messages; everything else works on model values.
-PROTO_USERS = (
-    "common/delta/objects/manifest",
-    "common/proto_convert/",
-    "common/service/",
-    "common/transport/shared_fs/manifest",
-    "receiver_daemon/",
-    "sender_daemon/",
-    "tests/",
-    "tools/",
-)
 _GRPC_USERS = (
     "common/service/",
     "receiver_daemon/",
@@ -44,8 +17,12 @@ _GRPC_USERS = (
     "tools/bench/control_plane/",
     "tools/dwsctl/",
 )
-# What a header's name matches, and where it may be included.
-VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
+# What a header's name matches, and where it may be included; all others may be everywhere.
+HOMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"proto/.*\.grpc\.pb\.h", _GRPC_USERS),
+    # Everything else works on model values.
+    (r"proto/", ("common/delta/objects/manifest", "common/proto_convert/", "common/service/",
+                 "common/transport/shared_fs/manifest", "receiver_daemon/", "sender_daemon/", "tests/", "tools/")),
     (r"absl/", ("common/base/",)),
     (r"catch2/", ("tests/",)),
     (r"CLI/", ("common/service/config/", "common/service/program/", "sender_daemon/", "receiver_daemon/",
@@ -68,58 +45,17 @@ VENDORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"systemd/", ()),  # sd_notify is our own few lines
     (r"toml\+\+/", ("common/service/config/",)),
     (r"zlib\.h", ("common/formats/",)),
-    (
-        r"xxhash|zstd",
-        (
-            "common/delta/",
-            "common/formats/",
-            "tools/bench/",
-            "tools/checkpoint/",
-            "tests/common/formats/",
-        ),
-    ),
+    (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/", "tools/checkpoint/", "tests/common/formats/")),
 )
-_INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
-
-
-def component_of(path: str) -> str | None:
-    """The component of LAYERS a path belongs to."""
-    parts = path.split("/")
-    for length in (2, 1):
-        if (name := "/".join(parts[:length])) in _LAYER:
-            return name
-    return None
-
-
-def _check_own(path: str, line: int, included: str) -> Iterator[Violation]:
-    if included.startswith("proto/"):
-        if not path.startswith(PROTO_USERS):
-            yield Violation("layers", path, line, f"{included}: messages stay behind proto_convert")
-        if included.endswith(".grpc.pb.h") and not path.startswith(_GRPC_USERS):
-            yield Violation("vendor-home", path, line, f"{included} includes gRPC")
-        return
-    own, other = component_of(path), component_of(included)
-    if other is None:
-        yield Violation("layers", path, line, f'"{included}" is in no known layer')
-    elif own is None:
-        yield Violation("layers", path, line, "this file is in no known layer (tools/tidy/include_rules.py)")
-    elif own != other and _LAYER[own] <= _LAYER[other]:
-        yield Violation("layers", path, line, f"{own} may not include {other}: includes point downward")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
 
 def check_file(file: SourceFile) -> Iterator[Violation]:
     for line, text in enumerate(file.lines, 1):
-        match = _INCLUDE.match(text)
-        if match is None:
-            continue
-        kind, included = match.groups()
-        if kind == '"':
-            yield from _check_own(file.path, line, included)
-            continue
-        for pattern, homes in VENDORS:
+        included = match[1] if (match := _INCLUDE.match(text)) else ""
+        for pattern, homes in HOMES:
             if re.match(pattern, included) and not file.path.startswith(homes):
-                yield Violation("vendor-home", file.path, line,
-                                f"<{included}> belongs in {', '.join(homes)}")
+                yield Violation("header-home", file.path, line, f"{included} belongs in {', '.join(homes)}")
 
 
 def check(tree: SourceTree) -> Iterator[Violation]:

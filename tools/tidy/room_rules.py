@@ -1,57 +1,28 @@
-"""The rooms of the tree: which way includes go between folders, how many files a folder has, one class one .cc, comments
-that name files, and which sources are compiled again with failpoints."""
+"""The rooms of the tree: a folder is a target, how many files it has, one class one .cc, comments that name files, and which
+sources are compiled again with failpoints."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
 from typing import Iterator
 
 from tools.tidy.source_tree import SourceTree, Violation
 
-FOLDER_FILES_MAX = 25
+FOLDER_FILES_MAX = 40
+# Each folder below that has C++ is a target of its own, so that what it includes is what it depends on.
+_LAYERED = ("common/", "receiver_daemon/", "sender_daemon/")
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 _DEFINITION = re.compile(r"^(?:\w[\w:<>,*&\[\]() ]*? )?[*&]?(\w+)::~?(\w+)\(", re.M)
 _FAILPOINT = re.compile(r"\bDWS_(?:FAIL|KILL)POINT\(")
-_FAILPOINT_LIST = re.compile(r"^\w+_FAILPOINT_SRCS = \[([^\]]*)\]", re.M)
+_FAILPOINT_LIST = re.compile(r"^    failpoint_srcs = \[([^\]]*)\]", re.M)
 _FILE_NAME = re.compile(r"(?<![\w.*<-])[\w/-]*\w\.(?:h|cc|cu|py|proto|sh|bzl)\b(?!\.)")
 
 
 def _folder(path: str) -> str:
     return str(PurePosixPath(path).parent)
-
-
-def includes_between_folders(tree: SourceTree) -> dict[str, dict[str, str]]:
-    """Returns for each product folder the folders that it includes, each with one file that does.
-    """
-    graph: dict[str, dict[str, str]] = defaultdict(dict)
-    for file in tree.cpp():
-        if file.is_test:
-            continue
-        for included in _INCLUDE.findall(file.text):
-            other = _folder(included)
-            if other != _folder(file.path) and not included.startswith(("proto/", "tests/")):
-                graph[_folder(file.path)].setdefault(other, file.path)
-    return graph
-
-
-def check_cycles(tree: SourceTree) -> Iterator[Violation]:
-    """Includes between folders form no cycle: one of two folders is below the other."""
-    graph = includes_between_folders(tree)
-    reached: dict[str, set[str]] = {}
-    for folder in graph:
-        found, ahead = set(), [folder]
-        while ahead:
-            for other in graph.get(ahead.pop(), {}):
-                if other not in found:
-                    found.add(other)
-                    ahead.append(other)
-        reached[folder] = found
-    for folder, others in sorted(graph.items()):
-        for other, file in sorted(others.items()):
-            if folder in reached.get(other, set()):
-                yield Violation("cycles", file, 1, f"{folder} includes {other}, which includes {folder} again")
 
 
 def check_folder_sizes(tree: SourceTree, listed: dict[str, int]) -> Iterator[Violation]:
@@ -100,22 +71,49 @@ def check_named_files(tree: SourceTree, foreign: frozenset[str]) -> Iterator[Vio
                     yield Violation("named-files", file.path, line, f"there is no {name}")
 
 
+def check_targets(tree: SourceTree) -> Iterator[Violation]:
+    """A folder of C++ is a target, and no target has the files of another folder."""
+    for folder in sorted({_folder(file.path) for file in tree.cpp() if file.path.startswith(_LAYERED)}):
+        build = tree.find(f"{folder}/BUILD.bazel")
+        if build is None:
+            yield Violation("folder-target", folder, 1, "has C++ and no BUILD.bazel: make it a dws_cc_folder")
+        elif match := re.search(r'"(?:[\w.*-]+/)+[\w.*-]+\.(?:h|cc)"', build.text):
+            yield Violation("folder-target", build.path, 1, f"{match[0]} is in another folder, which is a target of its own")
+
+
+def check_cycles(tree: SourceTree) -> Iterator[Violation]:
+    """Includes between folders of tools form no cycle. Elsewhere the compiler says so; a program of tools has several folders."""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for file in tree.cpp():
+        if file.path.startswith("tools/"):
+            graph[_folder(file.path)] |= {_folder(name) for name in _INCLUDE.findall(file.text)} - {_folder(file.path)}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as cycle:
+        yield Violation("cycles", cycle.args[1][0], 1, "is included by ".join(f"{folder} " for folder in cycle.args[1]))
+
+
 def check_failpoints(tree: SourceTree) -> Iterator[Violation]:
-    """Targets with failpoints must compile again exactly those .cc files of a daemon that reach
-    one."""
-    for daemon in ("receiver_daemon/", "sender_daemon/"):
-        build = tree.find(daemon + "BUILD.bazel")
-        lists = _FAILPOINT_LIST.findall(build.text) if build is not None else []
-        listed = {daemon + name for one in lists for name in re.findall(r'"([^"]+)"', one)}
+    """The failpoint_srcs of a folder are exactly its .cc that reach a failpoint, and each daemon compiles those of all its
+    folders again."""
+    for build in tree.ending(".bazel"):
+        folder = _folder(build.path)
+        if not build.path.startswith(_LAYERED):
+            continue
+        listed = {f"{folder}/{name}" for one in _FAILPOINT_LIST.findall(build.text) for name in re.findall(r'"([^"]+)"', one)}
         reached = {file.path for file in tree.ending(".cc")
-                   if file.path.startswith(daemon) and _FAILPOINT.search(file.code)}
+                   if _folder(file.path) == folder and _FAILPOINT.search(file.code)}
         for path in sorted(reached ^ listed):
-            what = "has a failpoint, and is in no list" if path in reached else "has no failpoint, and is in a list"
-            yield Violation("failpoint-sources", path, 1, f"{what} ..._FAILPOINT_SRCS of {daemon}BUILD.bazel")
+            what = "has a failpoint, and is not in" if path in reached else "has no failpoint, and is in"
+            yield Violation("failpoint-sources", path, 1, f"{what} the failpoint_srcs of {build.path}")
+        daemon = tree.find(folder.partition("/")[0] + "/BUILD.bazel")
+        if reached and daemon is not None and f'"//{folder}:failpoint_srcs"' not in daemon.text:
+            yield Violation("failpoint-sources", daemon.path, 1, f"no program compiles //{folder}:failpoint_srcs again")
 
 
 def check(tree: SourceTree, folder_sizes: dict[str, int], split_classes: frozenset[str],
           foreign_files: frozenset[str]) -> Iterator[Violation]:
+    yield from check_targets(tree)
     yield from check_cycles(tree)
     yield from check_folder_sizes(tree, folder_sizes)
     yield from check_classes(tree, split_classes)
