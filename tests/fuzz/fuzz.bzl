@@ -26,7 +26,7 @@ def dws_fuzz_target(name, deps):
     )
     dws_cc_test(
         name = name + "_replay",
-        srcs = ["corpus_replay.cc"],
+        main = "corpus_replay.cc",
         data = [corpus],
         local_defines = ['DWS_FUZZ_CORPUS=\\"tests/fuzz/{}\\"'.format(corpus)],
         deps = [name + "_target"],

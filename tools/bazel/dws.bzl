@@ -71,16 +71,32 @@ def dws_cc_binary(name, copts = [], deps = [], **kwargs):
     flags, precompiled = _precompiled("product", copts)
     native.cc_binary(name = name, copts = WARNINGS + copts + flags, deps = deps + precompiled, **kwargs)
 
-def dws_cc_test(name, copts = [], data = [], deps = [], **kwargs):
-    """A Catch2 test: `#include <catch2/catch.hpp>` and TEST_CASEs, no main."""
+def dws_cc_test(name, main = None, srcs = [], copts = [], data = [], deps = [], **kwargs):
+    """A Catch2 test: `#include <catch2/catch.hpp>` and TEST_CASEs, no main.
+
+    Args:
+      name: of the test.
+      main: the file with the cases; `<name>.cc`.
+      srcs: what it is compiled with.
+      copts: of cc_test.
+      data: of cc_test.
+      deps: the folders that it tests; what these depend on need not be named.
+      **kwargs: of cc_test.
+    """
     flags, precompiled = _precompiled("catch", copts)
     native.cc_test(
         name = name,
+        srcs = [main or name + ".cc"] + srcs,
         copts = WARNINGS + copts + flags,
         data = data + ["//tests:tsan.supp"],
         deps = deps + ["//tests:catch_main"] + precompiled,
         **kwargs
     )
+
+def dws_cc_tests(names, **kwargs):
+    """A dws_cc_test for each name."""
+    for name in names:
+        dws_cc_test(name = name, **kwargs)
 
 def dws_proto_library(name, srcs, deps = [], grpc = True, visibility = None):
     """A C++ library of the messages, and with `grpc` of the services, in `srcs`.
@@ -174,21 +190,21 @@ def dws_py_proto(name, protos, proto_package, out, srcs, visibility = None):
         visibility = visibility,
     )
 
-def dws_py_test(name, main, srcs = [], data = [], deps = [], args = [], **kwargs):
-    """A unittest script: `main` ends in unittest.main(), and runs under /usr/bin/python3.
+def dws_py_test(name, srcs = [], data = [], deps = [], args = [], **kwargs):
+    """A unittest script: `<name>.py` ends in unittest.main(), and runs under /usr/bin/python3.
 
     It finds the packages of //clients/python and, by path from the top, other Python files. Its
     working directory is the runfiles' top: data is opened by the path it has in the tree.
 
     Args:
       name: of the test.
-      main: the script, in this package.
       srcs: other Python files it imports.
       data: binaries and files it uses.
       deps: filegroups of Python files, as //clients/python:dws.
       args: passed to the script.
       **kwargs: of sh_test.
     """
+    main = name + ".py"
     native.sh_test(
         name = name,
         srcs = ["//tools/bazel:py_test.sh"],
@@ -196,3 +212,53 @@ def dws_py_test(name, main, srcs = [], data = [], deps = [], args = [], **kwargs
         data = [main] + srcs + data + deps + ["//tests:tsan.supp"],
         **kwargs
     )
+
+def dws_py_tests(names, **kwargs):
+    """A dws_py_test for each name."""
+    for name in names:
+        dws_py_test(name = name, **kwargs)
+
+_PROGRAMS = {
+    "dws-receiver": "//receiver_daemon:dws-receiver",
+    "dws-receiver-failpoints": "//receiver_daemon:dws-receiver-failpoints",
+    "dws-sender": "//sender_daemon:dws-sender",
+    "dws-sender-failpoints": "//sender_daemon:dws-sender-failpoints",
+    "dwsctl": "//tools/dwsctl",
+}
+
+def dws_job_test(
+        name,
+        size = "medium",
+        srcs = [],
+        programs = ["dws-receiver", "dws-sender"],
+        data = [],
+        tags = [],
+        deps = [],
+        **kwargs):
+    """A dws_py_test that runs whole daemons, with the Python package and tests/integration's cluster.py and integration_case.py.
+
+    Args:
+      name: of the test.
+      size: of the test.
+      srcs: other Python files it imports.
+      programs: those it runs.
+      data: files it uses.
+      tags: besides no-tsan: over a daemon's whole life ThreadSanitizer reports gRPC's own threads, which are not
+        instrumented. The unit tests run the daemons' parts, reactors included, under it.
+      deps: filegroups of Python files.
+      **kwargs: of dws_py_test.
+    """
+    dws_py_test(
+        name = name,
+        size = size,
+        srcs = srcs + ["//tests/integration:integration_case"],
+        data = data + [_PROGRAMS[program] for program in programs],
+        tags = tags + ["no-tsan"],
+        deps = deps + ["//clients/python:dws"],
+        **kwargs
+    )
+
+def dws_job_tests(names, **kwargs):
+    """A dws_job_test for each name."""
+    for name in names:
+        dws_job_test(name = name, **kwargs)
