@@ -7,6 +7,25 @@ from __future__ import annotations
 LONG_FILES: dict[str, int] = {
 }
 
+# Classes with more methods than usual, and how many each may have.
+LARGE_CLASSES: dict[str, int] = {
+    "AnnouncerState": 27,
+    "CommitGroup": 44,
+    "GroupDriver": 30,
+    "GroupLeaderState": 40,
+    "LiveEngine": 32,
+    "LocalCheckpoint": 26,
+    "Preparer": 26,
+    "ReceiverHub": 38,
+    "SharedPublisher": 27,
+    "SlimeFollower": 26,
+    "Snapshot": 36,
+    "Subscription": 40,
+    "SubscriptionState": 36,
+    "SyncLink": 28,
+    "TrainerSession": 27,
+}
+
 # Folders with more files than usual, and how many each may have.
 LARGE_FOLDERS: dict[str, int] = {
     # One file a scenario.

@@ -12,10 +12,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from tools.tidy import size_rules
 from tools.tidy.source_tree import SourceFile, SourceTree, read_tree
 
 _CHECK = re.compile(r"\bDWS_D?CHECK(?:_\w+)?\(")
-_CLASS = re.compile(r"^(?:class|struct) (\w+)(?: final)?(?: : [^{;]*)?\s*\{", re.M)
 # Where versions, counts or bytes move.
 ASSERTED = ("common/delta", "common/memory", "common/ledger", "common/sync_state", "sender_daemon", "receiver_daemon")
 PRODUCT = ("clients", "common", "proto", "receiver_daemon", "sender_daemon", "tools")
@@ -37,7 +37,7 @@ def _documented(headers: list[SourceFile]) -> float:
     found = documented = 0
     for file in headers:
         lines = file.lines
-        for match in _CLASS.finditer(file.text):
+        for match in size_rules.CLASS.finditer(file.text):
             at = file.text.count("\n", 0, match.start())
             while at > 0 and lines[at - 1].startswith("template"):
                 at -= 1
@@ -54,22 +54,8 @@ def _checks(files: list[SourceFile], folder: str) -> float:
 
 
 def _methods_max(headers: list[SourceFile]) -> tuple[int, str]:
-    """The class with the most methods, by the parentheses at the depth of its body."""
-    best = (0, "")
-    for file in headers:
-        for match in _CLASS.finditer(file.code):
-            depth, end = 1, match.end()
-            body = []
-            while depth and end < len(file.code):
-                char = file.code[end]
-                depth += (char == "{") - (char == "}")
-                if depth == 1:
-                    body.append(char)
-                end += 1
-            names = re.findall(r"(?<![\w:>.])(~?\w+)\([^()]*(?:\([^()]*\)[^()]*)*\)[^;{}()]*[;{}]", "".join(body))
-            count = sum(name not in ("GUARDED_BY", "REQUIRES", "decltype") for name in names)
-            best = max(best, (count, f"{match[1]} in {file.path}"))
-    return best
+    return max(((count, f"{name} in {file.path}") for file in headers
+                for _, name, count in size_rules.class_methods(file.code)), default=(0, ""))
 
 
 def rows(tree: SourceTree) -> list[tuple[str, str]]:

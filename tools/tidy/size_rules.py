@@ -1,4 +1,4 @@
-"""How long files and functions may be."""
+"""How long files and functions may be, and how many methods a class may have."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ FILE_LINES_MAX = 500
 HEADER_LINES = 200
 SOURCE_LINES = 500
 FUNCTION_LINES_MAX = 70
+CLASS_METHODS_MAX = 25
 
 _SIZED = (".h", ".cc", ".cu", ".py", ".sh", ".bzl", ".proto")
 _TYPE_HEAD = re.compile(
     r"^(?:template\s*<.*?>\s*)*(?:typedef\s+|static\s+|inline\s+|constexpr\s+)*"
     r"(?:class|struct|union|enum)\b", re.S)
 _ACCESS = re.compile(r"\b(?:public|private|protected)\Z")
+CLASS = re.compile(r"^(?:class|struct) (\w+)(?: final)?(?: : [^{;]*)?\s*\{", re.M)
+# With what _NO_METHOD names: members that are initialised, parts of types.
+_METHOD = re.compile(r"(?<![\w:>.])(~?\w+)\([^()]*(?:\([^()]*\)[^()]*)*\)[^;{}()]*(?:\([^()]*\)[^;{}()]*)*[;{}]")
+_NO_METHOD = re.compile(r"\w+_|void|bool|decltype|GUARDED_BY")
 _SCOPE_HEAD = re.compile(r'^(?:inline\s+)?namespace\b|^extern\s*"')
 
 
@@ -91,7 +96,41 @@ def check_functions(file: SourceFile) -> Iterator[Violation]:
                             f"{name[0]} has {count} lines, at most {FUNCTION_LINES_MAX}")
 
 
-def check(tree: SourceTree, listed: dict[str, int]) -> Iterator[Violation]:
+def class_methods(code: str) -> Iterator[tuple[int, str, int]]:
+    """(line, name, number of methods) of the classes of namespaces in blanked C++: what is declared at the depth of a
+    class's own body."""
+    for match in CLASS.finditer(code):
+        depth, end = 1, match.end()
+        body = []
+        while depth and end < len(code):
+            char = code[end]
+            depth += (char == "{") - (char == "}")
+            if depth == 1:
+                body.append(char)
+            end += 1
+        names = _METHOD.findall("".join(body))
+        yield (code.count("\n", 0, match.start()) + 1, match[1],
+               sum(_NO_METHOD.fullmatch(name) is None for name in names))
+
+
+def check_classes(tree: SourceTree, listed: dict[str, int]) -> Iterator[Violation]:
+    needed = set()
+    for file in tree.cpp():
+        if file.is_test:
+            continue
+        for line, name, count in class_methods(file.code):
+            if count > CLASS_METHODS_MAX:
+                needed.add(name)
+            if count > max(CLASS_METHODS_MAX, listed.get(name, 0)):
+                yield Violation("class-size", file.path, line,
+                                f"{name} has {count} methods, {listed.get(name, CLASS_METHODS_MAX)} are allowed: "
+                                "it is more than one class")
+    for name in sorted(set(listed) - needed):
+        yield Violation("stale-exception", name, 1, "has few methods: remove it from exceptions.py")
+
+
+def check(tree: SourceTree, listed: dict[str, int], large_classes: dict[str, int]) -> Iterator[Violation]:
+    yield from check_classes(tree, large_classes)
     for file in tree.ending(*_SIZED):
         yield from check_file_size(file, listed)
     for file in tree.ending(".h", ".cc", ".cu", ".py"):

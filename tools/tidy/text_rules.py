@@ -32,6 +32,10 @@ _LOGS = re.compile(r"\bLog(?:Debug|Info|Warning|Error)\(")
 _QUOTED_NAME = re.compile(r'"(\w+)"')
 _EVENT_COUNTED = re.compile(
     r'\.logged\(\s*"(\w+)"|(?:\bassertNotIn\(\s*"[ \w]+",|"[ \w]+" not in )[^\n]*\blog(?:_tail)?\b')
+# A name with an underscore, alone in its literal, on a line that looks through a log; no metric.
+_EVENT_SEEN = re.compile(r'(?<!metric\()"\s*([a-z]+(?:_[a-z]+)+)\s*"(?=[^\n]*\.log_tail\()|\.log_tail\([^\n]*"\s*([a-z]+(?:_[a-z]+)+)\s*"')
+
+COMMENT_COLUMNS_MAX = 100
 
 # Written in two halves so that the rule does not find this file.
 _FOREIGN_WORDS = tuple(re.compile(pattern, re.I) for pattern in (
@@ -80,9 +84,8 @@ def check_top(file: SourceFile) -> Iterator[Violation]:
 
 
 def check_events(tree: SourceTree) -> Iterator[Violation]:
-    """A test that counts an event, or holds that it is not logged, names one that exists."""
-    # All quoted names count, not only the argument of a call: some names are chosen, or set for
-    # another part.
+    """A test that counts an event, looks for it, or holds that it is not logged, names one that exists."""
+    # Not only the argument of a call: some names are chosen, or set for another part.
     logged = {name for file in tree.ending(".cc") if not file.is_test and _LOGS.search(file.code)
               for name in _QUOTED_NAME.findall(file.text)}
     for file in tree.ending(".py"):
@@ -94,6 +97,17 @@ def check_events(tree: SourceTree) -> Iterator[Violation]:
                 yield Violation("events", file.path, line, "count it, logged(EVENT): a name that nothing logs is never in a log")
             elif match[1] not in logged:
                 yield Violation("events", file.path, line, f"nothing logs the event {match[1]}")
+        for match in _EVENT_SEEN.finditer(file.text):
+            if (name := match[1] or match[2]) not in logged:
+                line = file.text.count("\n", 0, match.start()) + 1
+                yield Violation("events", file.path, line, f"nothing logs the event {name}")
+
+
+def check_comment_columns(file: SourceFile) -> Iterator[Violation]:
+    """clang-format leaves comments alone."""
+    for line, (text, code) in enumerate(zip(file.lines, file.code.splitlines()), 1):
+        if len(text) > COMMENT_COLUMNS_MAX and len(code.rstrip()) < len(text):
+            yield Violation("comment-columns", file.path, line, f"{len(text)} columns, at most {COMMENT_COLUMNS_MAX}")
 
 
 def check_words(file: SourceFile) -> Iterator[Violation]:
@@ -113,5 +127,7 @@ def check(tree: SourceTree) -> Iterator[Violation]:
             yield from check_top(file)
     for file in tree.cpp():
         yield from check_calls(file)
+    for file in tree.ending(".h", ".cc", ".cu", ".proto"):
+        yield from check_comment_columns(file)
     for file in tree.ending(".h", ".cc", ".cu", ".py"):
         yield from check_names(file)

@@ -19,7 +19,7 @@ def find_violations(tree: SourceTree) -> list[Violation]:
     """The violations of all rules but the format's."""
     return [
         *include_rules.check(tree),
-        *size_rules.check(tree, exceptions.LONG_FILES),
+        *size_rules.check(tree, exceptions.LONG_FILES, exceptions.LARGE_CLASSES),
         *prose_rules.check(tree),
         *text_rules.check(tree),
         *tree_rules.check(tree, exceptions.PUBLIC_PACKAGES),

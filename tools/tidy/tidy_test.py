@@ -76,7 +76,20 @@ class SizeTest(unittest.TestCase):
 
     def test_an_exception_that_is_not_needed_is_a_violation(self) -> None:
         tree = SourceTree(Path("."), [SourceFile("a.cc", "\n")], [])
-        self.assertEqual(rules(size_rules.check(tree, {"a.cc": 400})), ["stale-exception"])
+        self.assertEqual(rules(size_rules.check(tree, {"a.cc": 400}, {})), ["stale-exception"])
+
+    def test_methods_of_classes(self) -> None:
+        def check(count: int, listed: dict) -> list:
+            code = ("class A {\n public:\n  explicit A(int a) : a_(a) {}\n"
+                    + "".join(f"  Result<int> F{n}(std::function<void(int)> f) const REQUIRES(m_);\n" for n in range(count - 1))
+                    + " private:\n  struct Row {\n    int Size() const;\n  };\n  int a_ GUARDED_BY(m_) = 0;\n};\n")
+            return rules(size_rules.check_classes(SourceTree(Path("."), [SourceFile("a.h", code)], []), listed))
+
+        self.assertEqual(check(25, {}), [])
+        self.assertEqual(check(26, {}), ["class-size"])
+        self.assertEqual(check(26, {"A": 26}), [])
+        self.assertEqual(check(27, {"A": 26}), ["class-size"])
+        self.assertEqual(check(25, {"A": 26}), ["stale-exception"])
 
     def lengths(self, code: str) -> list:
         return [count for _, count, _ in size_rules.cpp_functions(SourceFile("a.cc", code).code)]
@@ -119,6 +132,11 @@ class TextTest(unittest.TestCase):
             self.assertEqual(rules(text_rules.check_calls(SourceFile("a.cc", code))), ["calls"], code)
         self.assertEqual(rules(text_rules.check_calls(SourceFile("a.cc", 'f("throw"); // throw'))), [])
         self.assertEqual(rules(text_rules.check_calls(SourceFile("common/base/threads/mutex.h", "std::mutex m;"))), [])
+
+    def test_columns_of_comments(self) -> None:
+        for text, wide in (("// " + "x" * 97, False), ("// " + "x" * 98, True), ("int x;  // " + "y " * 50, True),
+                           ("    R\"(" + "// " * 40 + ")\",", False)):
+            self.assertEqual(bool(list(text_rules.check_comment_columns(SourceFile("a.h", text + "\n")))), wide, text)
 
     def test_tops(self) -> None:
         good = "// What it is.\n#pragma once\n"
@@ -226,13 +244,14 @@ class RoomRulesTest(unittest.TestCase):
 
     def test_a_test_names_events_that_exist(self) -> None:
         files = {
-            "a/x.cc": 'LogInfo("here", {});\nLogWarning(\n    "there");\n{.failed_event = "elsewhere"}\n',
+            "a/x.cc": 'LogInfo("here", {});\nLogWarning(\n    "there");\n{.failed_event = "else_where"}\n',
             "a/y.cc": 'Call("gone");\n',
-            "tests/x_test.py": 'd.logged("here")\nd.logged(\n    "there")\nd.logged("elsewhere")\nd.logged("gone")\n'
+            "tests/x_test.py": 'd.logged("here")\nd.logged(\n    "there")\nd.logged("else_where")\nd.logged("gone")\n'
                                'self.assertNotIn("here", d.log_tail(9))\nself.assertNotIn(f"{x}", log)\n'
-                               '"here" not in log\n'}
+                               '"here" not in log\n"else_where" in d.log_tail(9)\n"else_there" in d.log_tail(9)\n'
+                               'd.log_tail(9).count(" else_there ")\nd.metric("a_metric") == 1, d.log_tail()\n'}
         found = list(text_rules.check_events(self.tree(files)))
-        self.assertEqual([violation.line for violation in found], [5, 6, 8])
+        self.assertEqual([violation.line for violation in found], [5, 6, 8, 10, 11])
 
     def test_a_comment_names_files_that_are_there(self) -> None:
         files = {"a/x.h": "// here.h, a/here.cc, gone.h, cuda.h, *.h\nint gone;\n", "a/here.h": "", "a/here.cc": ""}
