@@ -73,8 +73,8 @@ class MappedFile {
   ByteSpan bytes() const { return bytes_; }
   const FileStamp& stamp() const { return opened_; }  // as of Open
   uint64_t size_bytes() const { return opened_.size_bytes; }
-  // Only for a kUnmapped file: fills `to` with the bytes from `offset` on. UNAVAILABLE: the file has
-  // become shorter.
+  // Only for a kUnmapped file: fills `to` with the bytes from `offset` on. UNAVAILABLE: the file
+  // has become shorter.
   Status ReadAt(uint64_t offset, MutableByteSpan to) const;
   // Only for a file opened as kWritable.
   MutableByteSpan writable() const;

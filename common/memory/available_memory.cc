@@ -1,6 +1,7 @@
-// MemAvailable counts what the kernel would take back from its caches; of a control group the caches
-// are left out here. Groups lie in each other, and each has a limit. In a container the path of the
-// group may be the host's, of which only the last part is mounted: what does not exist has no limit.
+// MemAvailable counts what the kernel would take back from its caches; of a control group the
+// caches are left out here. Groups lie in each other, and each has a limit. In a container the path
+// of the group may be the host's, of which only the last part is mounted: what does not exist has
+// no limit.
 #include "common/memory/available_memory.h"
 
 #include <algorithm>

@@ -121,7 +121,8 @@ FusedTensor Stack(const std::vector<FusedTensor>& parts) {
       box.extent[0] = 1;
       if (piece.own.count > 1) ++piece.own.dim;
       for (uint8_t& axis : piece.axis) {
-        // The last dimension of a canonical tensor with fewer dimensions has extent 1: none is lost.
+        // The last dimension of a canonical tensor with fewer dimensions has extent 1: none is
+        // lost.
         if (axis != kNoAxis && ++axis == limits::kBoxDimsMax) axis = kNoAxis;
       }
       stacked.pieces.push_back(piece);

@@ -28,9 +28,9 @@ struct Placement {
   enum class Kind : uint8_t {
     kReplicate,
     kShard,  // cut along `dim` as torch.chunk cuts: the last chunks may be short or empty
-    // Cut into `split` chunks and each of these by the axis, which takes one of each. As DTensor says:
-    // where the chunks are uneven, fully_shard after tensor parallelism holds other rows than that,
-    // and dws.trainers.placement refuses them.
+    // Cut into `split` chunks and each of these by the axis, which takes one of each. As DTensor
+    // says: where the chunks are uneven, fully_shard after tensor parallelism holds other rows than
+    // that, and dws.trainers.placement refuses them.
     kStridedShard,
     kOwner,  // only the coordinates in `owners` hold the tensor: experts, pipeline stages
   };
@@ -73,8 +73,8 @@ struct FlatRange {
   friend auto operator<=>(const FlatRange&, const FlatRange&) = default;
 };
 
-// INVALID_ARGUMENT naming the axis: a mesh whose ranks do not fill its axes, or name a rank twice or
-// beyond `rank_count`.
+// INVALID_ARGUMENT naming the axis: a mesh whose ranks do not fill its axes, or name a rank twice
+// or beyond `rank_count`.
 Status Validate(const Mesh& mesh, uint32_t rank_count);
 
 // What the ranks of a valid mesh hold of a tensor of `shape`, without ranks that hold nothing. What

@@ -46,8 +46,8 @@ struct MeshLayout {
 };
 
 // INVALID_ARGUMENT naming the tensor, the rank where one is known, and the range: dtypes or shapes
-// that differ from the catalogue's, pieces that overlap or leave a hole, placements that do not fit.
-// RESOURCE_EXHAUSTED: a limit.
+// that differ from the catalogue's, pieces that overlap or leave a hole, placements that do not
+// fit. RESOURCE_EXHAUSTED: a limit.
 Status Validate(const Catalogue& catalogue);
 Status Validate(const Catalogue& catalogue, const MeshLayout& layout);
 
@@ -62,11 +62,12 @@ struct Part {
   uint32_t tensor = 0;  // of the layout
 };
 
-// Answers which ranks hold what of a canonical tensor. `layout` outlives it. Threads: one at a time.
+// Answers which ranks hold what of a canonical tensor. `layout` outlives it. Threads: one at a
+// time.
 class PartIndex {
  public:
-  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as HoldingsOf says, or over kLayoutHoldingsMax; naming the
-  // tensor.
+  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as HoldingsOf says, or over kLayoutHoldingsMax; naming
+  // the tensor.
   static Result<PartIndex> Create(const MeshLayout& layout, size_t canonical_count);
 
   // In the order of the layout's tensors. RESOURCE_EXHAUSTED naming the tensor: over kPartsMax.

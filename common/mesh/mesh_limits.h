@@ -12,7 +12,8 @@ inline constexpr size_t kHeldBoxesMax = 65'536;  // of one tensor, on all ranks
 inline constexpr size_t kPiecesMax = 65'536;     // of one tensor of a layout
 // Blocks of one piece: at least the rows of the largest tensor that is interleaved row by row.
 inline constexpr uint64_t kPieceBlocksMax = 262'144;
-// What planning holds of one canonical tensor: fragments on one side, shares, and senders of shares.
+// What planning holds of one canonical tensor: fragments on one side, shares, and senders of
+// shares.
 inline constexpr size_t kPartsMax = 262'144;
 inline constexpr size_t kHoldersMax = 1'048'576;
 inline constexpr size_t kLayoutHoldingsMax =

@@ -50,13 +50,15 @@ struct Plan {
   std::vector<Region> regions;  // ascending by hop, source, destination
   std::vector<Loop> loops;      // of all regions
   // The proof of coverage: bytes that the destination's ranks hold, padding left out. For each
-  // fragment, the parts that regions write are disjoint and have as many elements as it; fragments of
-  // a rank are of disjoint pieces in disjoint boxes. MakePlan checks all of it before it returns a plan.
+  // fragment, the parts that regions write are disjoint and have as many elements as it; fragments
+  // of a rank are of disjoint pieces in disjoint boxes. MakePlan checks all of it before it returns
+  // a plan.
   uint64_t covered_bytes = 0;
-  // Canonical tensors of which the destination does not want every element: no proof speaks of them.
+  // Canonical tensors of which the destination does not want every element: no proof speaks of
+  // them.
   std::vector<uint32_t> not_wanted;
-  // Of kBroadcast: what each source rank gives to rank 0, the destination ranks to which rank 0 sends
-  // everything, and the bytes of all tensors needed.
+  // Of kBroadcast: what each source rank gives to rank 0, the destination ranks to which rank 0
+  // sends everything, and the bytes of all tensors needed.
   std::vector<uint64_t> gathered_bytes;
   std::vector<uint32_t> whole_takers;
   uint64_t whole_bytes = 0;
@@ -73,8 +75,8 @@ struct Plan {
 
 // INVALID_ARGUMENT: a layout is not valid (as Validate says).
 // FAILED_PRECONDITION: no source rank holds what a destination rank needs; the message names the
-// tensor, the rank and the first range that is missing. RESOURCE_EXHAUSTED: over `regions_max`, or over
-// a limit of mesh_limits.h; naming the tensor.
+// tensor, the rank and the first range that is missing. RESOURCE_EXHAUSTED: over `regions_max`, or
+// over a limit of mesh_limits.h; naming the tensor.
 Result<Plan> MakePlan(const Catalogue& catalogue, const MeshLayout& source,
                       const MeshLayout& destination, const PlanOptions& options);
 

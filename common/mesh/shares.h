@@ -12,8 +12,9 @@ namespace dws::mesh {
 enum class SharePolicy : uint8_t {
   kShares,       // replicas divide a tensor among themselves, so that all send the same bytes
   kLeastLoaded,  // whole parts, each from the replica that has sent the fewest bytes so far
-  kRoundRobin,  // whole ranks: of the ranks that need a part, the n-th is served by the n-th replica
-  kBroadcast,   // everything is gathered at source rank 0, which sends it whole to each destination
+  kRoundRobin,   // whole ranks: of the ranks that need a part, the n-th is served by the n-th
+                 // replica
+  kBroadcast,  // everything is gathered at source rank 0, which sends it whole to each destination
 };
 
 // A source rank, and where it has what it sends.

@@ -27,8 +27,8 @@ Box Block(const Stripes& stripes, uint64_t block);
 // The smallest box that contains all blocks.
 Box Bounds(const Stripes& stripes);
 
-// What `parts` have that `taken` does not have. Blocks of `taken` cost nothing where `parts` are boxes
-// or have its step; else at most 3 stripes for each block of the one with fewer blocks.
+// What `parts` have that `taken` does not have. Blocks of `taken` cost nothing where `parts` are
+// boxes or have its step; else at most 3 stripes for each block of the one with fewer blocks.
 std::vector<Stripes> Without(const std::vector<Stripes>& parts, const Stripes& taken);
 
 // The functions below append disjoint stripes to `out`.
@@ -48,8 +48,8 @@ void CutRows(const Stripes& stripes, uint64_t begin, uint64_t end, std::vector<S
 // The first block, in order of `parts`, that is in two of them; nullopt: they are disjoint.
 std::optional<Box> FindOverlap(const std::vector<Stripes>& parts);
 
-// A box of `whole` that none of `parts` has anything of; nullopt: they cover it. Needs memory for a few
-// stripes of each part, however `whole` falls apart.
+// A box of `whole` that none of `parts` has anything of; nullopt: they cover it. Needs memory for a
+// few stripes of each part, however `whole` falls apart.
 std::optional<Box> FindHole(const Stripes& whole, const std::vector<Stripes>& parts);
 
 // Whether each element of `whole` is in exactly one of `parts`, none of which has any other.

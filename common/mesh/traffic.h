@@ -17,9 +17,9 @@ struct Traffic {
   uint64_t staging_bytes = 0;      // temporary memory that the worst destination rank needs
 };
 
-// Of a broadcast, rank 0 sends every tensor whole to every destination rank, or to one on each host,
-// which the others copy it from. Staging is the largest region with more than kRegionRunsMax runs, or
-// the largest tensor of a broadcast.
+// Of a broadcast, rank 0 sends every tensor whole to every destination rank, or to one on each
+// host, which the others copy it from. Staging is the largest region with more than kRegionRunsMax
+// runs, or the largest tensor of a broadcast.
 Traffic TrafficOf(const Plan& plan, size_t source_ranks, size_t destination_ranks);
 
 // The busiest of `bytes` over their mean; 1 if there are none.

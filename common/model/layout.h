@@ -53,8 +53,8 @@ class RankLayout {
 
   // `view`: of which view of the trainer's tensors these are (common/quantise/view.h); empty: they
   // are the trainer's own. INVALID_ARGUMENT: a spec is not valid, names are not strictly ascending,
-  // slices are out of range, or a limit is exceeded. The message names the tensor, except for limits
-  // of the layout.
+  // slices are out of range, or a limit is exceeded. The message names the tensor, except for
+  // limits of the layout.
   static Result<RankLayout> Create(std::vector<Shard> shards, std::string view = {});
 
   RankLayout() = default;

@@ -32,8 +32,8 @@ Result<MatrixShape> MatrixShapeOf(const Recipe& recipe, const std::vector<uint64
 
 // The tensors that the recipe makes of `canonical`, a valid spec, in the order of recipe.outputs().
 // Codes and scales are cut where the canonical tensor is, in their own numbers: slice i of each
-// depends on slice i of the canonical tensor alone, and on the amax of its matrices where the recipe
-// has a tensor scale. Tensor scales are cut along the stack only, like the shape of int4.
+// depends on slice i of the canonical tensor alone, and on the amax of its matrices where the
+// recipe has a tensor scale. Tensor scales are cut along the stack only, like the shape of int4.
 //
 // INVALID_ARGUMENT, naming the tensor: it is not BF16, its name does not end in "weight", its shape
 // does not fit, or a cut divides a tile; then the message names the boundaries to use.

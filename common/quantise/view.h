@@ -65,9 +65,9 @@ class ViewLayout {
     MatrixShape shape;
   };
 
-  // INVALID_ARGUMENT, naming the tensor: a cut divides a tile, and which boundaries to use; its shape
-  // does not fit; two tensors get one name; the rank has a part of a matrix that has one scale;
-  // FindShared.
+  // INVALID_ARGUMENT, naming the tensor: a cut divides a tile, and which boundaries to use; its
+  // shape does not fit; two tensors get one name; the rank has a part of a matrix that has one
+  // scale; FindShared.
   static Result<ViewLayout> Create(std::string_view name, const RankLayout& trainer);
 
   const RankLayout& layout() const { return layout_; }

@@ -1,6 +1,6 @@
 // A place that may have bytes of a version: the memory of a sender, its connection, a folder. The
-// chain (source_chain.h) asks one source after the other; what they return is proved by digests, so a
-// source may be wrong, slow or half right.
+// chain (source_chain.h) asks one source after the other; what they return is proved by digests, so
+// a source may be wrong, slow or half right.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,8 @@ struct DeltaWant {
 
 // What a source has of a delta.
 struct DeltaRead {
-  // The object base -> target.version, or the part of it with the frames of the wanted slices, as the
-  // source likes: ParseObject takes both. None: the source does not have it.
+  // The object base -> target.version, or the part of it with the frames of the wanted slices, as
+  // the source likes: ParseObject takes both. None: the source does not have it.
   std::optional<Spool> object;
   std::string why;  // it does not have it
   // If set, the chain calls it with the object that a later source brings, or destroys it.
@@ -63,15 +63,15 @@ struct DeltaRead {
 // Fetched frames of a version that is still captured wait in memory: at most so many bytes.
 inline constexpr uint64_t kEarlyWaitingBytesMax = uint64_t{17} << 20;
 
-// Takes frames of a delta that is still captured, some at a time: their spool ends with the call. An
-// error ends the transfer with it.
+// Takes frames of a delta that is still captured, some at a time: their spool ends with the call.
+// An error ends the transfer with it.
 using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, const Spool& spool)>;
 
 // Threads: safe from any. Reads block until they are done, failed or cancelled.
 //
 // Errors of all reads: UNAVAILABLE, DEADLINE_EXCEEDED: try again later. ABORTED: the version is not
-// available, or no longer. DATA_LOSS: what arrived is damaged. CANCELLED: the receiver stops, or the
-// bytes are no longer wanted. RESOURCE_EXHAUSTED: there is no room for them here.
+// available, or no longer. DATA_LOSS: what arrived is damaged. CANCELLED: the receiver stops, or
+// the bytes are no longer wanted. RESOURCE_EXHAUSTED: there is no room for them here.
 class Source {
  public:
   virtual ~Source() = default;

@@ -1,6 +1,6 @@
-// A source that is passed over may have brought a part of the full tensors. Slices that are complete
-// are compared with their digests after each source; a slice that several sources have filled is
-// compared when the last of them has.
+// A source that is passed over may have brought a part of the full tensors. Slices that are
+// complete are compared with their digests after each source; a slice that several sources have
+// filled is compared when the last of them has.
 #include "common/sources/source_chain.h"
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 namespace dws {
 namespace {
 
-// How often the chain looks whether the capture of a version has ended: each time after twice as long.
+// How often the chain looks whether the capture of a version has ended: each time after twice as
+// long.
 constexpr Duration kCapturePollMin = std::chrono::milliseconds(1);
 constexpr Duration kCapturePollMax = std::chrono::milliseconds(64);
 
@@ -172,8 +173,8 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
   return assembly->Finish();
 }
 
-// Blocks of this version that are here may be those of an attempt to capture it that was given up. The
-// digests show it.
+// Blocks of this version that are here may be those of an attempt to capture it that was given up.
+// The digests show it.
 Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
   const EarlyVersion& early = *assembly.early();
   const uint64_t before = MissingBytes(assembly);

@@ -1,5 +1,5 @@
-// The one way for bytes: asks the sources of a version in their order until everything that is wanted
-// has come, and tells who brought how much and why the others were passed over.
+// The one way for bytes: asks the sources of a version in their order until everything that is
+// wanted has come, and tells who brought how much and why the others were passed over.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ class SourceChain {
  public:
   struct Options {
     std::vector<std::string> senders = {};  // by SenderIndex, for messages
-    // The only source of full tensors that may be used, by name; none: all. Where it reads a sender's
-    // memory and does not bring everything, the transfer fails and the sender is told
+    // The only source of full tensors that may be used, by name; none: all. Where it reads a
+    // sender's memory and does not bring everything, the transfer fails and the sender is told
     // (FullWant::refuse): a newer version may come by it.
     std::optional<std::string> only_full = std::nullopt;
     Pulse* pulse = nullptr;                // waits while a source is read; may be null

@@ -16,8 +16,8 @@
 
 namespace dws {
 
-// Lifecycle: one per transfer. Threads: Room, Take and Drop from many at once, for different blocks;
-// the others from one at a time.
+// Lifecycle: one per transfer. Threads: Room, Take and Drop from many at once, for different
+// blocks; the others from one at a time.
 class FullAssembly {
  public:
   // `want` must outlive it. Errors as Spool::Allocate.

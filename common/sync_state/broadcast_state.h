@@ -1,6 +1,7 @@
 // The sender's side of broadcasts as a pure class: who may take part, when an epoch (one
 // communicator with a fixed membership) is formed, used and ended, and when everybody falls back to
-// fetching. No I/O, no clock, no threads: sender_daemon/serve/broadcaster.h drives it and guards it.
+// fetching. No I/O, no clock, no threads: sender_daemon/serve/broadcaster.h drives it and guards
+// it.
 //
 // Rules:
 //   1. An epoch is offered to every receiver that can take part and has left the epoch it was

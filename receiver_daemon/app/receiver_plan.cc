@@ -1,4 +1,5 @@
-// Slices are counted by what they have in the memory of a rank: replicas of a slice on one rank once.
+// Slices are counted by what they have in the memory of a rank: replicas of a slice on one rank
+// once.
 #include "receiver_daemon/app/receiver_plan.h"
 
 #include <set>

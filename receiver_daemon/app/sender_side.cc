@@ -14,7 +14,8 @@
 namespace dws {
 namespace {
 
-// Deltas of views, of commit groups, and those that receivers share are read when they are published.
+// Deltas of views, of commit groups, and those that receivers share are read when they are
+// published.
 bool TakesEarlyDeltas(const ReceiverOptions& options) {
   return options.view.empty() && options.group.group_id.empty() &&
          options.host_share.folder.empty() && options.shared_dir.root.empty();

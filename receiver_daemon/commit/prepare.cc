@@ -312,9 +312,9 @@ Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
   return prepared;
 }
 
-// Frames are staged as they come; the sender says when the capture does not go on. What is damaged, or
-// does not fit into memory, is taken when the version is published: then it is rejected, repaired or
-// applied in place.
+// Frames are staged as they come; the sender says when the capture does not go on. What is damaged,
+// or does not fit into memory, is taken when the version is published: then it is rejected,
+// repaired or applied in place.
 Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base) {
   const SliceSelection& slices = job.weights.Held(job.rank);
   // What waits, and what is being staged, lies in memory beside what is staged.

@@ -104,11 +104,11 @@ class Preparer {
                            DirectTarget* direct = nullptr);
 
   // What brings memory to a version that the senders are still capturing: of those that do, full
-  // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version is
-  // published; the others offer it already. `stage`: what becomes of it, as far as the senders say.
-  // UNAVAILABLE, ABORTED: it came to nothing, also if no bytes arrived for kEarlyWait, so that a
-  // trainer that stops in the middle does not hold up the caller. RESOURCE_EXHAUSTED: a delta is too
-  // large to be staged. `await` waits for its publication, no longer than it is told.
+  // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version
+  // is published; the others offer it already. `stage`: what becomes of it, as far as the senders
+  // say. UNAVAILABLE, ABORTED: it came to nothing, also if no bytes arrived for kEarlyWait, so that
+  // a trainer that stops in the middle does not hold up the caller. RESOURCE_EXHAUSTED: a delta is
+  // too large to be staged. `await` waits for its publication, no longer than it is told.
   using EarlyStage = std::function<EarlyVersion::Stage()>;
   static constexpr Duration kEarlyWait = std::chrono::seconds(2);
   Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
@@ -123,12 +123,12 @@ class Preparer {
   // Errors as Source's.
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank, size_t slice_count);
 
-  // Sets in `live` what all ranks publish at `target`, and returns how many slices of it are not that.
-  // Errors as Source's; then some ranks are set.
+  // Sets in `live` what all ranks publish at `target`, and returns how many slices of it are not
+  // that. Errors as Source's; then some ranks are set.
   Result<size_t> DescribeAll(const SyncTarget& target, LiveState& live);
 
-  // What memory a version no longer takes is kept for the next one. Returns it to the system if this
-  // finds it unused for kSpareTime. Called every few seconds, by the thread that prepares.
+  // What memory a version no longer takes is kept for the next one. Returns it to the system if
+  // this finds it unused for kSpareTime. Called every few seconds, by the thread that prepares.
   static constexpr Duration kSpareTime = std::chrono::minutes(1);
   void ReturnSpare();
   // At once.

@@ -34,11 +34,12 @@ class EngineControl {
   // ranks may or may not be paused.
   virtual Status Pause(Duration timeout) = 0;
 
-  // How long before the last Pause returned OK the last rank had stopped: until then the engine ran.
-  // Zero where engines do not say.
+  // How long before the last Pause returned OK the last rank had stopped: until then the engine
+  // ran. Zero where engines do not say.
   virtual Duration StoppedFor() const { return Duration::zero(); }
 
-  // Memory is about to be written, to be `contents` (empty: not known), and is no whole version until the next Resume.
+  // Memory is about to be written, to be `contents` (empty: not known), and is no whole version
+  // until the next Resume.
   virtual void OnWriteBegin(const TensorContents& /*contents*/) {}
 
   // All ranks with a hook rebuild their derived tensors. Call it only while they are paused.

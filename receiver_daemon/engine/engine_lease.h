@@ -106,7 +106,8 @@ class EngineLease {
   // met by one of the target's stream: in another stream the same number names other weights.
   bool MayCommit(const Commit& commit) const;
 
-  // Called by the worker when a commit begins to write: from then until Resume no request is needed.
+  // Called by the worker when a commit begins to write: from then until Resume no request is
+  // needed.
   void OnWriteBegin(const TensorContents& contents);
   // Called by the worker. Each Request is followed by its Await. UNAVAILABLE: the lease has ended.
   // DEADLINE_EXCEEDED: no answer in time. FAILED_PRECONDITION: the hook failed.

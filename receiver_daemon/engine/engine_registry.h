@@ -92,8 +92,8 @@ class EngineRegistry {
   // A lease was opened, or asks for a commit: wakes the threads that wait for that.
   void OnLeaseChanged() { changed_.Notify(); }
 
-  // The engine has stopped for good: Missing says why until the rank attaches again. Does nothing if
-  // the generation is unknown.
+  // The engine has stopped for good: Missing says why until the rank attaches again. Does nothing
+  // if the generation is unknown.
   void OnStopped(Generation generation, std::string reason);
 
   // Ends a registration, its lease and its connection; the memory is unmapped when its last user

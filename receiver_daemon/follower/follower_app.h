@@ -10,9 +10,9 @@
 
 namespace dws {
 
-// Stop completes a version that is being applied: it cannot be left halfway. Its load gets the grace;
-// a load that is given up leaves the engine paused.
-// INVALID_ARGUMENT: a bad option; names its flag. Other errors are those of the parts.
+// Stop completes a version that is being applied: it cannot be left halfway. Its load gets the
+// grace; a load that is given up leaves the engine paused. INVALID_ARGUMENT: a bad option; names
+// its flag. Other errors are those of the parts.
 Result<std::unique_ptr<Daemon>> StartFollower(const ReceiverOptions& options);
 
 }  // namespace dws

@@ -89,8 +89,8 @@ class Subscription {
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   std::optional<SyncTarget> EarlyTarget() const;
   bool Coming(const SyncTarget& early) const;
-  // When the last rank announced a version that was the newest then; nullopt: that was too long ago,
-  // or never.
+  // When the last rank announced a version that was the newest then; nullopt: that was too long
+  // ago, or never.
   std::optional<TimePoint> OfferedAt(const VersionAt& version) const;
   // Waits until all ranks offer `version`, no longer than `timeout`.
   void AwaitTarget(WeightVersion version, Duration timeout) const;

@@ -45,8 +45,8 @@ struct StagedDelta {
   bool in_place = false;
 };
 
-// Stages one trainer rank's delta group by group, so that it can begin before all of it has arrived.
-// Lifecycle: Add any number of times, then Finish, once. Threads: one.
+// Stages one trainer rank's delta group by group, so that it can begin before all of it has
+// arrived. Lifecycle: Add any number of times, then Finish, once. Threads: one.
 class DeltaStager {
  public:
   // `spare`: where staged writes take their pages from, perhaps none.
@@ -54,8 +54,8 @@ class DeltaStager {
               ThreadPool& pool, std::shared_ptr<SparePages> spare = nullptr)
       : weights_(weights), rank_(rank), pool_(pool), budget_(staging_bytes_max, std::move(spare)) {}
 
-  // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are those
-  // of a device (MemoryBackend::Stage).
+  // Stages frames of slices in any order; those of a slice ascend, over all groups. Errors are
+  // those of a device (MemoryBackend::Stage).
   Status Add(std::span<const SpooledFrame> frames, const Spool& spool);
   // Returns whether this frame was added.
   bool Added(RankSlice slice, const FrameEntry& entry) const {

@@ -21,8 +21,8 @@ Status SoloDriver::Round() {
   return FollowTarget();
 }
 
-// Drift that a round has not repaired pauses the engine, whatever the reason. The engine may run for
-// that one round, so that the repair is fetched before the pause.
+// Drift that a round has not repaired pauses the engine, whatever the reason. The engine may run
+// for that one round, so that the repair is fetched before the pause.
 void SoloDriver::AfterRound(const Status& round) {
   if (parts_.engine.live().drifted && !parts_.engine.paused_for_drift()) {
     parts_.engine.PauseForDrift(round);

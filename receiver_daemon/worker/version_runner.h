@@ -63,8 +63,8 @@ class VersionRunner {
   void Report(WrittenVersion written, Duration pause, bool first_release);
 
  private:
-  // Memory of no known version that is exactly the oldest offered one, as a checkpoint is that trainer
-  // and engine both began with: as that version. A delta leads from it. It is not released.
+  // Memory of no known version that is exactly the oldest offered one, as a checkpoint is that
+  // trainer and engine both began with: as that version. A delta leads from it. It is not released.
   std::optional<LiveState> AsOldest(const SyncTarget& target) const;
   void OnPrepared(Prepared& prepared, TimePoint begun) const;
   CommitReport ReportOf(const Prepared& prepared) const;

@@ -1,4 +1,5 @@
-// The metrics that are read from the sender's parts at scrape time. docs/metrics.md lists the names.
+// The metrics that are read from the sender's parts at scrape time. docs/metrics.md lists the
+// names.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,8 @@
 
 namespace dws {
 
-// What the thread that captures or seals waited for, in seconds; stages that overlap are not counted twice.
+// What the thread that captures or seals waited for, in seconds; stages that overlap are not
+// counted twice.
 struct CaptureSeconds {
   double compare = 0;  // for comparisons on a GPU
   double lists = 0;    // for the lists of changes to cross PCIe

@@ -111,8 +111,8 @@ class DeviceShards {
   uint64_t ListBytes(const Window& window) const;
   // Bytes of copied_ that the window's blocks need, after Await.
   uint64_t CopyBytes(const Window& window) const;
-  // Brings the lists and the blocks that have none, and starts to compare the next of `refs` while the
-  // host checks the lists.
+  // Brings the lists and the blocks that have none, and starts to compare the next of `refs` while
+  // the host checks the lists.
   Status Bring(const Window& window, std::span<const BlockRef> refs, ThreadPool& pool);
   // Returns the blocks whose lists do not fit the snapshot.
   std::vector<uint32_t> CheckFindings(const Window& window,

@@ -13,8 +13,8 @@ namespace {
 // No word of a block has this number.
 constexpr uint32_t kNoWord = ~uint32_t{0};
 
-// How many changes ahead their bytes of the snapshot are fetched: on a large model each is a cache miss, and
-// the positions are known.
+// How many changes ahead their bytes of the snapshot are fetched: on a large model each is a cache
+// miss, and the positions are known.
 constexpr uint32_t kAhead = 64;
 
 uint16_t PositionOf(const ListedChanges& changes, uint32_t index) {

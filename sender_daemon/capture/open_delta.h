@@ -1,6 +1,6 @@
 // The frames of a delta that is being captured, for receivers that fetch it meanwhile. A slice's
-// frames are final when its last block is captured, so they are made there and then, once: receivers
-// get them, and sealing puts them into the object.
+// frames are final when its last block is captured, so they are made there and then, once:
+// receivers get them, and sealing puts them into the object.
 #pragma once
 
 #include <atomic>

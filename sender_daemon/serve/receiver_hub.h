@@ -77,7 +77,8 @@ class ReceiverHub {
   void Forget();
   // A version was published in the current state.
   void Announce();
-  // The version that is being captured in the current state may be fetched already, or was given up.
+  // The version that is being captured in the current state may be fetched already, or was given
+  // up.
   void Replacing();
   RankStatePtr Current() const;  // null before the first registration, and after Forget
   // Returns the current state of a view; empty: Current(). Also null if the view has not begun.

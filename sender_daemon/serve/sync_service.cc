@@ -265,8 +265,8 @@ Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
   }
   reply.set_snapshot(state->snapshot->memory().id());
   if (request.mapped() == reply.snapshot()) return OkStatus();
-  // The connection has served its purpose with the descriptor, and ends then: it would take the place
-  // of a trainer's.
+  // The connection has served its purpose with the descriptor, and ends then: it would take the
+  // place of a trainer's.
   const auto id = std::make_shared<std::promise<HandleRegistrationId>>();
   std::shared_future<HandleRegistrationId> passed = id->get_future().share();
   const auto pass = [&handles, passed, snapshot = state->snapshot](

@@ -133,7 +133,8 @@ class SlimePublisher {
   // Rule 5: reports the `untold` version, and removes versions that are no longer needed. Returns
   // an error if the command failed and is required.
   Status Tell();
-  // An error is of the command, if that is required, or of one that a stop has ended; another is logged.
+  // An error is of the command, if that is required, or of one that a stop has ended; another is
+  // logged.
   Status RunAfterWrite(WeightVersion version) const;
   // Removes what the folder need not keep; a failure is logged.
   void Retire(SlimeFolder& folder) const;

@@ -1,8 +1,8 @@
 // Writes one version of a rank state into a folder of slime's versions, as a delta of the previous
 // version or as a full checkpoint. slime_publisher.h decides which.
 //
-// A delta's tensors are read at exactly that version, each by one of several threads. Their values before
-// it are computed from them by undoing the retained steps.
+// A delta's tensors are read at exactly that version, each by one of several threads. Their values
+// before it are computed from them by undoing the retained steps.
 #pragma once
 
 #include <cstdint>

@@ -33,9 +33,9 @@ class TensorReader {
   // our own memory is damaged.
   Result<ByteSpan> Next();
 
-  // Calls fn(before, after) for consecutive pieces of the next tensor, which must have a base version: a few
-  // MiB each, or all of a tensor whose slices are not whole rows. Errors as Next, perhaps after `fn` was
-  // called with damaged bytes.
+  // Calls fn(before, after) for consecutive pieces of the next tensor, which must have a base
+  // version: a few MiB each, or all of a tensor whose slices are not whole rows. Errors as Next,
+  // perhaps after `fn` was called with damaged bytes.
   using OnPiece = std::function<void(ByteSpan before, ByteSpan after)>;
   Status NextChange(const OnPiece& fn);
   // Like NextChange, with old bytes from another source: read(offset, to) gives the tensor's old
@@ -46,7 +46,8 @@ class TensorReader {
  private:
   const Shard& shard() const { return state_->layout().shards()[shards_[next_ - 1]]; }
 
-  // Calls fn(frame) for each frame of the next tensor, in order, then compares the digest of each slice.
+  // Calls fn(frame) for each frame of the next tensor, in order, then compares the digest of each
+  // slice.
   template <typename Fn>
   Status ReadFrames(Fn&& fn);
   // The frame's bytes before the version, in `before`.

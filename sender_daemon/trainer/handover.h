@@ -46,7 +46,8 @@ class ResidentSource final : public WeightSource {
   void Read(BlockRef ref, MutableByteSpan block) const override;
   ByteSpan View(BlockRef ref, size_t size_bytes) const override;
 
-  // All blocks, in the order in which they are best captured: host memory first, then GPU after GPU.
+  // All blocks, in the order in which they are best captured: host memory first, then GPU after
+  // GPU.
   std::vector<BlockRef> Order(const RankLayout& layout) const;
 
  private:

@@ -1,4 +1,5 @@
-// Cuts are recorded before they are made: a restart may make them without need, but takes none back.
+// Cuts are recorded before they are made: a restart may make them without need, but takes none
+// back.
 #include "sender_daemon/trainer/refined_state.h"
 
 #include <utility>

@@ -40,8 +40,8 @@ struct Registration {
   std::optional<Ring> ring;        // ring handover
 };
 
-// The first session number. A call is identified by its session only, so sessions of another process
-// or trainer must be hard to guess. 63 bits: they never wrap.
+// The first session number. A call is identified by its session only, so sessions of another
+// process or trainer must be hard to guess. 63 bits: they never wrap.
 uint64_t FirstSession();
 
 // INVALID_ARGUMENT says which field is wrong and what was expected.

@@ -102,8 +102,8 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   memory->connection = std::move(connection);
   DWS_ASSIGN_OR_RETURN(memory->regions, ImportRegions(registration.regions, std::move(descriptors),
                                                       Access::kReadOnly, parts_.devices));
-  // The trainer gets the outcome as the answer on the handle socket. Other clients of the socket wait
-  // meanwhile: those are processes that want to take this trainer's place.
+  // The trainer gets the outcome as the answer on the handle socket. Other clients of the socket
+  // wait meanwhile: those are processes that want to take this trainer's place.
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
   if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {

@@ -97,8 +97,9 @@ class TrainerSession {
   Result<v1::BeginReply> Begin(const v1::BeginRequest& request);
   Status Put(const v1::PutRequest& request, const StillWanted& still_wanted);
   Status Abort(const v1::AbortRequest& request);
-  // `answer`, if not null, gets the reply, the same that is returned, as soon as the weights have been
-  // read, if they are encoded later: on GPUs. After it neither `request` nor `still_wanted` is used.
+  // `answer`, if not null, gets the reply, the same that is returned, as soon as the weights have
+  // been read, if they are encoded later: on GPUs. After it neither `request` nor `still_wanted` is
+  // used.
   using Answer = std::function<void(const v1::PublishReply& reply)>;
   Result<v1::PublishReply> Publish(const v1::PublishRequest& request,
                                    const StillWanted& still_wanted, const Answer& answer = nullptr);

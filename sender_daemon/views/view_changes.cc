@@ -1,5 +1,5 @@
-// In three passes over blocks, tiles, and blocks again, each by all workers: the amax of a tile has to be
-// known before the first of its codes is made.
+// In three passes over blocks, tiles, and blocks again, each by all workers: the amax of a tile has
+// to be known before the first of its codes is made.
 #include "sender_daemon/views/view_changes.h"
 
 #include <algorithm>

@@ -68,7 +68,8 @@ class ViewChanges final : public WeightSource {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  // One block of the view that may have changed, and the blocks of the trainer's that it is made of.
+  // One block of the view that may have changed, and the blocks of the trainer's that it is made
+  // of.
   struct Output {
     enum class Kind : uint8_t { kCopy, kCodes, kScales };
     Kind kind = Kind::kCopy;

@@ -1,5 +1,5 @@
-// One view of what the trainer publishes: its layout, its snapshot and its retained versions, kept up
-// to date from the trainer's snapshot. A rank's state like the trainer's own, so that everything
+// One view of what the trainer publishes: its layout, its snapshot and its retained versions, kept
+// up to date from the trainer's snapshot. A rank's state like the trainer's own, so that everything
 // that serves a state serves a view.
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace dws {
 
-// Lifecycle: of one state of the trainer's rank. Threads: those of the trainer's calls, one at a time;
-// what state() has may be used by any.
+// Lifecycle: of one state of the trainer's rank. Threads: those of the trainer's calls, one at a
+// time; what state() has may be used by any.
 class ViewSnapshot {
  public:
   // `name`: as quantise::ParseView. INVALID_ARGUMENT: as quantise::ViewLayout.

@@ -1,5 +1,6 @@
-// Arbitrary bytes as payloads, compressed entries and version indexes of slime's folders. Payloads are refused and nothing is written, or they change the tensor's bytes
-// alone; nothing is larger than a payload of such a tensor can be; what we write we read.
+// Arbitrary bytes as payloads, compressed entries and version indexes of slime's folders. Payloads
+// are refused and nothing is written, or they change the tensor's bytes alone; nothing is larger
+// than a payload of such a tensor can be; what we write we read.
 #include <algorithm>
 #include <string>
 

@@ -1,6 +1,6 @@
-// A trainer with its senders behind the receiver's two seams, in memory: publishes versions of random
-// weights, is the source of deltas and full tensors, records the calls, and fails or damages data on
-// request.
+// A trainer with its senders behind the receiver's two seams, in memory: publishes versions of
+// random weights, is the source of deltas and full tensors, records the calls, and fails or damages
+// data on request.
 #pragma once
 
 #include <algorithm>
@@ -166,8 +166,8 @@ class FakeTrainer final : public Senders, public Source {
     return DeltaRead{.object = std::move(spool), .why = {}, .keep = {}};
   }
 
-  // While versions are captured: what happens between their last frame and the object's start, which
-  // the publication then has. Unset: nothing is fetched early.
+  // While versions are captured: what happens between their last frame and the object's start,
+  // which the publication then has. Unset: nothing is fetched early.
   std::function<Status()> while_early;
   size_t early_frames_max = SIZE_MAX;  // that are fetched early
   bool reads_captures(Content content, const Piece&) const override {

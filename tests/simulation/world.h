@@ -7,7 +7,8 @@
 //  c. once the faults have stopped every engine generates with the newest version within 20 round
 //     trips and the transfer time of a full copy
 //  d. what senders retain and receivers stage stays under its cap
-//  e. an engine with a commit policy takes a version at a boundary, and is never held too far behind
+//  e. an engine with a commit policy takes a version at a boundary, and is never held too far
+//  behind
 #pragma once
 
 #include <map>

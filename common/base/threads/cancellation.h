@@ -1,4 +1,5 @@
-// Ends the waits of several threads for good: one for all that a daemon has to give up when it stops.
+// Ends the waits of several threads for good: one for all that a daemon has to give up when it
+// stops.
 #pragma once
 
 #include "common/base/clock.h"

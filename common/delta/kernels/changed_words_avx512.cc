@@ -104,8 +104,8 @@ DWS_TARGET_AVX512 inline Group ChangeGroup(const Shape& shape, const ElementChan
           .difference = _mm512_sllv_epi64(bits, down)};
 }
 
-// Combines (XOR) each lane's difference with that of the lane `kBefore` lanes before it, if both are
-// in one word. Numbers ascend, so then all lanes between them are in it, too.
+// Combines (XOR) each lane's difference with that of the lane `kBefore` lanes before it, if both
+// are in one word. Numbers ascend, so then all lanes between them are in it, too.
 template <int kBefore>
 DWS_TARGET_AVX512 inline __m512i CombineLanes(__m512i number, __m512i difference) {
   constexpr int kRest = static_cast<int>(kGroup) - kBefore;

@@ -24,12 +24,12 @@ inline constexpr size_t kMaskWords = limits::kBlockElements / 64;
 // How much room after their results ListOnes and SortByClass overwrite.
 inline constexpr uint32_t kNumbersSlack = 64;
 
-// How far ahead IndexClasses fetches elements (with AVX-512), also those of the next block: while an
-// index is computed the processor's own prefetches fall behind.
+// How far ahead IndexClasses fetches elements (with AVX-512), also those of the next block: while
+// an index is computed the processor's own prefetches fall behind.
 inline constexpr size_t kIndexAheadBytes = 8192;
 
-// Lines that FlipRanks fetches at each rank. Measured where 1 % of the elements changed: one is less
-// than memory delivers meanwhile, with three the ranks wait for memory.
+// Lines that FlipRanks fetches at each rank. Measured where 1 % of the elements changed: one is
+// less than memory delivers meanwhile, with three the ranks wait for memory.
 inline constexpr uint32_t kLinesARank = 2;
 
 // Bit i % 64 of word i / 64 is element i.

@@ -167,8 +167,8 @@ DWS_TARGET_AVX512 inline void AppendWords(__m512i before, __m512i after, uint32_
   found.word_count += static_cast<uint32_t>(__builtin_popcount(mask));
 }
 
-// Fetches lines after a run, for extracted line number `extracted`: of about the next two runs, which
-// need not exist.
+// Fetches lines after a run, for extracted line number `extracted`: of about the next two runs,
+// which need not exist.
 DWS_TARGET_AVX512 inline void FetchNext(const std::byte* run, uint32_t extracted) {
   if (extracted * kFetchedLines >= 2 * kRunLines) return;
   const uint32_t line = kRunLines + extracted * kFetchedLines;

@@ -31,8 +31,8 @@ struct QuotientSum {
   }
   friend bool operator==(const QuotientSum&, const QuotientSum&) = default;
 };
-// Adds those of `count` values to `sums`, which have one for each width from `width` on, all below 64.
-// `limit` is from 1 to kQuotientLimitMax.
+// Adds those of `count` values to `sums`, which have one for each width from `width` on, all
+// below 64. `limit` is from 1 to kQuotientLimitMax.
 inline constexpr uint32_t kQuotientLimitMax = 1 << 16;
 void SumQuotients(InstructionSet set, const uint64_t* values, size_t count, uint32_t width,
                   uint32_t limit, std::span<QuotientSum> sums);

@@ -1,5 +1,5 @@
-// Delta objects: header, manifest, frames (FORMAT.md, "Object"). Built by a sender (object_writer.h),
-// parsed by a receiver.
+// Delta objects: header, manifest, frames (FORMAT.md, "Object"). Built by a sender
+// (object_writer.h), parsed by a receiver.
 #pragma once
 
 #include <cstdint>

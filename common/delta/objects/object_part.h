@@ -1,5 +1,6 @@
 // A part of a delta object: its head, and the frames of some slices, one after the other as the
-// manifest names them (FORMAT.md, "Part of an object"). The part with all slices is the object. Pure.
+// manifest names them (FORMAT.md, "Part of an object"). The part with all slices is the object.
+// Pure.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,9 @@
 // keeps one.
 //
 // Only the receiver that keeps a checkpoint changes it in place (slime_delta/apply.h). It first
-// stores what it will write in a redo record, which it removes when all is written. While the record
-// exists, a change has not finished: the checkpoint is of neither version and must not be read.
+// stores what it will write in a redo record, which it removes when all is written. While the
+// record exists, a change has not finished: the checkpoint is of neither version and must not be
+// read.
 //
 //   record  CHECKPOINT/.weight_sync/redo, when it has an index (slime_delta/redo.h)
 //   locks   CHECKPOINT/.weight_sync/dws_lock as long as the receiver runs: one receiver keeps a

@@ -3,7 +3,8 @@
 // as kWritable, a local checkpoint is patched in place.
 //
 // Rules for a folder, so that a partial checkpoint is never accepted:
-// 1. consolidated* files, which have the same weights by other names, count only where the folder has
+// 1. consolidated* files, which have the same weights by other names, count only where the folder
+// has
 //    no other *.safetensors.
 // 2. With an index: the tensors of the files it names are exactly those of its weight_map, each in
 //    the file it names. Other files of the folder are ignored. The index is
@@ -40,8 +41,8 @@ struct CheckpointFile {
   MappedFile mapping;
 };
 
-// One tensor of a checkpoint. `bytes` is valid as long as the Checkpoint; empty for one that is open
-// as kUnmapped.
+// One tensor of a checkpoint. `bytes` is valid as long as the Checkpoint; empty for one that is
+// open as kUnmapped.
 struct CheckpointTensor {
   std::string name;
   FileDType dtype = FileDType::kU8;

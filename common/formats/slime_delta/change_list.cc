@@ -1,5 +1,5 @@
-// A payload is checked as a whole before anything is changed. Writers list positions in ascending order;
-// others are sorted first, keeping the order of changes of the same byte.
+// A payload is checked as a whole before anything is changed. Writers list positions in ascending
+// order; others are sorted first, keeping the order of changes of the same byte.
 #include "common/formats/slime_delta/change_list.h"
 
 #include <algorithm>

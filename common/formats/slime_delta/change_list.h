@@ -1,5 +1,5 @@
-// The changes in a payload that names the bytes it changes (overwrite, xor_sparse, dws_runs; payload.h),
-// applied to a tensor window by window, from its first byte to its last.
+// The changes in a payload that names the bytes it changes (overwrite, xor_sparse, dws_runs;
+// payload.h), applied to a tensor window by window, from its first byte to its last.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@ class ChangeList {
   static Result<ChangeList> Make(Encoding encoding, std::vector<std::byte> payload,
                                  uint64_t tensor_bytes);
 
-  // Changes `window`, the tensor's bytes after the last window; appends the runs of changed bytes, with
-  // offsets in the window, in order. Null where the window is the tensor itself: they are not wanted.
+  // Changes `window`, the tensor's bytes after the last window; appends the runs of changed bytes,
+  // with offsets in the window, in order. Null where the window is the tensor itself: they are not
+  // wanted.
   void Apply(MutableByteSpan window, std::vector<ByteRun>* runs);
 
  private:

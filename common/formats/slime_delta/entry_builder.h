@@ -1,5 +1,5 @@
-// Makes the entry of one tensor in a version folder (payload.h) from its bytes before and after, piece by
-// piece, so that the tensor need not be in memory. Pure.
+// Makes the entry of one tensor in a version folder (payload.h) from its bytes before and after,
+// piece by piece, so that the tensor need not be in memory. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@
 
 namespace dws::slime {
 
-// Lifecycle: Create, Add for each piece from the tensor's first byte to its last, then Finish once. Threads:
-// one at a time. Memory: the entry, and of another encoding than xor the payload, twice for a moment at Finish.
+// Lifecycle: Create, Add for each piece from the tensor's first byte to its last, then Finish once.
+// Threads: one at a time. Memory: the entry, and of another encoding than xor the payload, twice
+// for a moment at Finish.
 class EntryBuilder {
  public:
   struct Entry {

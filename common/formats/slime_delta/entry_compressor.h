@@ -11,8 +11,8 @@
 
 namespace dws::slime {
 
-// Lifecycle: Add until the whole payload is added, then Finish once. Threads: one at a time. Memory: the
-// entry, and what zstd needs at its level.
+// Lifecycle: Add until the whole payload is added, then Finish once. Threads: one at a time.
+// Memory: the entry, and what zstd needs at its level.
 class EntryCompressor {
  public:
   EntryCompressor(uint64_t payload_bytes, int level);

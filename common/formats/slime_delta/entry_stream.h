@@ -1,5 +1,5 @@
-// Reads the payload in the entry of one changed tensor (payload.h) piece by piece, without having the
-// entry or the payload in memory.
+// Reads the payload in the entry of one changed tensor (payload.h) piece by piece, without having
+// the entry or the payload in memory.
 #pragma once
 
 #include <zstd.h>
@@ -25,8 +25,8 @@ struct EntrySource {
 // An entry in memory that outlives the source.
 EntrySource MemorySource(ByteSpan entry);
 
-// Lifecycle: Read until all of the payload is read, then Finish. Threads: one at a time. Memory: the
-// window of the zstd frame, at most the payload, and a buffer.
+// Lifecycle: Read until all of the payload is read, then Finish. Threads: one at a time. Memory:
+// the window of the zstd frame, at most the payload, and a buffer.
 class EntryStream {
  public:
   // Reads the beginning of the entry of a tensor of `tensor_bytes`. Errors as DecodeEntry, and of

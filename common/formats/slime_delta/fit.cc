@@ -1,4 +1,5 @@
-// Sizes are upper bounds: a writer may escape every character of a name, and name a file differently.
+// Sizes are upper bounds: a writer may escape every character of a name, and name a file
+// differently.
 #include "common/formats/slime_delta/fit.h"
 
 #include <algorithm>

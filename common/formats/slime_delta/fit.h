@@ -18,9 +18,9 @@ safetensors::ClaimLimits IndexLimits(const safetensors::Checkpoint& checkpoint);
 // FAILED_PRECONDITION: the index of a delta names a tensor that the checkpoint lacks.
 Status CheckNames(const safetensors::Checkpoint& checkpoint, const VersionIndex& index);
 
-// For its shards: headers no larger than those of entries of so many tensors, and for a delta no other
-// names, and entries no larger than the encoding can make them. FAILED_PRECONDITION: another name.
-// DATA_LOSS: an entry that is too large. `checkpoint` and `index` outlive the result.
+// For its shards: headers no larger than those of entries of so many tensors, and for a delta no
+// other names, and entries no larger than the encoding can make them. FAILED_PRECONDITION: another
+// name. DATA_LOSS: an entry that is too large. `checkpoint` and `index` outlive the result.
 safetensors::ClaimLimits ShardLimits(const safetensors::Checkpoint& checkpoint,
                                      const VersionIndex& index);
 

@@ -38,19 +38,20 @@ inline void AddChange(uint64_t at, std::vector<ByteRun>& runs) {
   runs.push_back({.offset = at, .size_bytes = 1});
 }
 
-// Sets `to`, which may be one of the others, to a ^ b, all of the same size; returns whether they differ.
+// Sets `to`, which may be one of the others, to a ^ b, all of the same size; returns whether they
+// differ.
 bool Xor(ByteSpan a, ByteSpan b, MutableByteSpan to);
 
-// Replaces `difference`, which is before ^ after, by `after`. Appends the runs that differ as AddChange
-// does.
+// Replaces `difference`, which is before ^ after, by `after`. Appends the runs that differ as
+// AddChange does.
 void XorWindow(ByteSpan before, MutableByteSpan difference, std::vector<ByteRun>& runs);
 
 // Returns the runs of bytes that differ. Two runs with at most `join_bytes` equal bytes between
 // them become one. `before` and `after` have the same size.
 std::vector<ByteRun> ChangedRuns(ByteSpan before, ByteSpan after, uint64_t join_bytes);
 
-// Makes a payload of encoding overwrite (payload.h) run by run. Lifecycle: Add any number of times, then Take
-// once.
+// Makes a payload of encoding overwrite (payload.h) run by run. Lifecycle: Add any number of times,
+// then Take once.
 class OverwriteWriter {
  public:
   void Add(uint64_t offset, ByteSpan bytes);

@@ -1,12 +1,12 @@
-// A published version folder: its index and headers, read and checked as a whole before anything else is
-// read. The tensors are read later, piece by piece.
+// A published version folder: its index and headers, read and checked as a whole before anything
+// else is read. The tensors are read later, piece by piece.
 //
 // A reader can see a folder that is only partly written. A folder without an index is not published
 // yet, whatever shards it has, except a full checkpoint whose only file of weights is
-// model.safetensors: no writer of the format gives that name to a shard, and the file's header shows
-// whether all its bytes are there. (A reader that looks by itself should also wait until the file no
-// longer changes.) If a shard that the index names is missing, this machine does not
-// see the whole folder yet. Both are UNAVAILABLE and can be tried again; neither is ever used as a
+// model.safetensors: no writer of the format gives that name to a shard, and the file's header
+// shows whether all its bytes are there. (A reader that looks by itself should also wait until the
+// file no longer changes.) If a shard that the index names is missing, this machine does not see
+// the whole folder yet. Both are UNAVAILABLE and can be tried again; neither is ever used as a
 // checkpoint. A folder may also be replaced, or removed and written again, while it is read. So it
 // is opened once, read relative to that descriptor, and checked again at the end (held_folder.h); a
 // folder that has changed is UNAVAILABLE as well.

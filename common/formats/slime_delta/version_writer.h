@@ -80,17 +80,18 @@ class VersionWriter {
 
   // For the entry of a tensor; then Add. INVALID_ARGUMENT: as EntryBuilder::Create.
   Result<EntryBuilder> NewEntry(const std::string& name, uint64_t tensor_bytes);
-  // Adds a tensor; an unchanged one is left out, unless `unchanged_too`. INVALID_ARGUMENT: as EntryBuilder::Finish, and a name
-  // that was added before.
+  // Adds a tensor; an unchanged one is left out, unless `unchanged_too`. INVALID_ARGUMENT: as
+  // EntryBuilder::Finish, and a name that was added before.
   Status Add(const std::string& name, EntryBuilder builder);
   // Like the other Add, for a tensor that is in memory. INVALID_ARGUMENT also if the sizes differ.
   Status Add(const std::string& name, ByteSpan before, ByteSpan after);
 
-  // For a version of encoding dws_runs: adds a tensor by the payload of its runs, and the digest of its
-  // new bytes. A payload without runs is left out.
+  // For a version of encoding dws_runs: adds a tensor by the payload of its runs, and the digest of
+  // its new bytes. A payload without runs is left out.
   Status AddRuns(const std::string& name, std::string digest, std::vector<std::byte> payload);
 
-  // Adds a tensor by its entry, compressed as it will be in the shard, and the digest of its new bytes.
+  // Adds a tensor by its entry, compressed as it will be in the shard, and the digest of its new
+  // bytes.
   Status AddCompressed(const std::string& name, std::string digest, std::vector<std::byte> entry);
 
   // Completes and publishes the version.

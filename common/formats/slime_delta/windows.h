@@ -1,5 +1,5 @@
-// Tensors are read and changed in windows that stay in a core's cache, so that memory does not grow with
-// the tensor, and several things are done with its bytes for one trip to memory.
+// Tensors are read and changed in windows that stay in a core's cache, so that memory does not grow
+// with the tensor, and several things are done with its bytes for one trip to memory.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Elements that lie side by side are copied to where they belong. Others go to a twin first, and are
-// spread from there by the kernel that commits staged blocks.
+// Elements that lie side by side are copied to where they belong. Others go to a twin first, and
+// are spread from there by the kernel that commits staged blocks.
 #include "common/memory/cuda/dense_writer.h"
 
 #include <algorithm>

@@ -31,8 +31,8 @@ class DenseWriter {
   DenseWriter(CudaDevicePtr device, uint64_t places)
       : device_(std::move(device)), places_(places) {}
 
-  // `bytes` are written when this returns. INTERNAL, RESOURCE_EXHAUSTED: the device's errors; the latter
-  // only if there is not even memory for one thread's copies.
+  // `bytes` are written when this returns. INTERNAL, RESOURCE_EXHAUSTED: the device's errors; the
+  // latter only if there is not even memory for one thread's copies.
   Status Write(const DenseRange& range, ByteSpan bytes);
 
  private:

@@ -61,8 +61,8 @@ class DeviceWeights {
   // Begins to write what is staged at absolute addresses (an arena of 0) to live memory:
   // `block_count` CommitBlocks at `blocks`, on the device. Call Synchronize to wait for the end.
   Status BeginCommit(uint64_t blocks, uint32_t block_count);
-  // For how long the host has copied input for this device to page-locked memory so far, and started
-  // its copies to the device. Threads: safe from any.
+  // For how long the host has copied input for this device to page-locked memory so far, and
+  // started its copies to the device. Threads: safe from any.
   std::chrono::nanoseconds upload_time() const {
     return std::chrono::nanoseconds(upload_nanoseconds_.load());
   }

@@ -27,8 +27,8 @@ Status CheckDivides(std::string_view what, uint64_t number, std::string_view axi
 }
 
 // Megatron pads its vocabulary to a multiple of 128 words for each rank of tp. vLLM's
-// VocabParallelEmbedding pads to a multiple of 64, whatever tp is, and refuses a tp that does not divide
-// that.
+// VocabParallelEmbedding pads to a multiple of 64, whatever tp is, and refuses a tp that does not
+// divide that.
 uint64_t PaddedVocabulary(const ModelShape& shape, const ParallelSizes& sizes, bool is_trainer) {
   const uint64_t unit = is_trainer ? kTrainerWords * sizes.tp : kEngineWords;
   return CeilDiv(shape.vocabulary, unit) * unit;
@@ -191,8 +191,8 @@ class LayoutBuilder {
     }
   }
 
-  // gpt-oss. The checkpoint interleaves gate and up; trainers take them apart, engines keep them and
-  // turn matrices so that rows are outputs.
+  // gpt-oss. The checkpoint interleaves gate and up; trainers take them apart, engines keep them
+  // and turn matrices so that rows are outputs.
   void AddStacked(const Module& module, const FusedTensor& tensor) {
     const uint32_t id = module.tensors[0];
     const size_t dims = tensor.shape.size();

@@ -1,5 +1,5 @@
-// From a job and its rule to the loops that are compiled for that rule. Included by one file for each
-// instruction set, after it has defined DWS_QUANTISE_CODE (arithmetic.h says why).
+// From a job and its rule to the loops that are compiled for that rule. Included by one file for
+// each instruction set, after it has defined DWS_QUANTISE_CODE (arithmetic.h says why).
 #pragma once
 
 #include "common/quantise/kernels/tile_loops.h"

@@ -1,5 +1,5 @@
-// The end of AbsMax, for the instruction sets of x86. Included by one file for each, after it has defined
-// DWS_QUANTISE_CODE (arithmetic.h says why) and included the intrinsics.
+// The end of AbsMax, for the instruction sets of x86. Included by one file for each, after it has
+// defined DWS_QUANTISE_CODE (arithmetic.h says why) and included the intrinsics.
 #pragma once
 
 #include <cstdint>

@@ -50,8 +50,8 @@ class Daemon {
   // Returns an error if this process can never work again but a new one may; OK: it can work.
   // Threads: safe from any.
   virtual Status broken() const { return OkStatus(); }
-  // Called about every second until Stop, for what changes with time alone, even while other threads
-  // hang. Threads: safe from any.
+  // Called about every second until Stop, for what changes with time alone, even while other
+  // threads hang. Threads: safe from any.
   virtual void Tick() {}
   // Work for which a restart is better than being stuck. Valid as long as the daemon.
   virtual std::vector<WatchedWork> VitalWork() const = 0;

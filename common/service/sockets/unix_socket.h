@@ -76,8 +76,8 @@ struct UnixConnection {
 };
 
 // Connects to the socket file `path`, of `type` SOCK_STREAM or SOCK_SEQPACKET; the peer is the
-// process that listens on it. UNAVAILABLE: no process listens there now. PERMISSION_DENIED: this user
-// may not connect. INVALID_ARGUMENT: the path is too long.
+// process that listens on it. UNAVAILABLE: no process listens there now. PERMISSION_DENIED: this
+// user may not connect. INVALID_ARGUMENT: the path is too long.
 Result<UnixConnection> ConnectUnix(const std::string& path, int type = SOCK_STREAM);
 
 // A listening socket file in the caller's epoll set, which must outlive it. Threads: one.

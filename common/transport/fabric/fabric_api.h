@@ -27,8 +27,8 @@ using EndpointList = std::unique_ptr<fi_info, EndpointListRelease>;
 // from any.
 class FabricApi : public std::enable_shared_from_this<FabricApi> {
  public:
-  // Loads the library of that name. UNAVAILABLE: there is none, or it lacks a symbol of the version that this
-  // was compiled for; the message says what to install.
+  // Loads the library of that name. UNAVAILABLE: there is none, or it lacks a symbol of the version
+  // that this was compiled for; the message says what to install.
   static Result<FabricApiPtr> Load(const char* name = "libfabric.so.1");
 
   // Returns a new, empty description. The caller fills it with its requirements.

@@ -30,8 +30,8 @@ constexpr bool HasAdapter(FabricProvider provider) {
   return provider == FabricProvider::kVerbs || provider == FabricProvider::kEfa;
 }
 
-// "off", "auto", or one provider, never shm: it checks no key, and 1.17 crashes when a process opens
-// and closes endpoints again and again. A plain value.
+// "off", "auto", or one provider, never shm: it checks no key, and 1.17 crashes when a process
+// opens and closes endpoints again and again. A plain value.
 struct FabricChoice {
   bool on = false;
   std::optional<FabricProvider> only = std::nullopt;

@@ -124,7 +124,8 @@ void SnapshotMemory::Populate(ThreadPool& pool) {
   pool.ParallelFor(CeilDiv(mapped_bytes_, kPopulatedAtOnce), [&](size_t chunk, size_t) {
     if (std::chrono::steady_clock::now() >= until) return;
     const size_t at = chunk * kPopulatedAtOnce;
-    // It fails on kernels before 5.14, and where memory is short: then pages come when they are written.
+    // It fails on kernels before 5.14, and where memory is short: then pages come when they are
+    // written.
     ::madvise(bytes_ + at, std::min(kPopulatedAtOnce, mapped_bytes_ - at), MADV_POPULATE_WRITE);
   });
 }

@@ -57,8 +57,8 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Takes the pages now, as far as that is done within 5 s, and not when they are first written, inside
-  // a version. By the sender, before anybody writes.
+  // Takes the pages now, as far as that is done within 5 s, and not when they are first written,
+  // inside a version. By the sender, before anybody writes.
   void Populate(ThreadPool& pool);
 
   const SnapshotPlaces& places() const { return places_; }

@@ -17,7 +17,8 @@ namespace dws::shared {
 // Splits a command into words as a shell does: blanks, quotes of both kinds, backslashes. Nothing
 // is expanded. INVALID_ARGUMENT: a quote is not closed, or the command has no words.
 Result<std::vector<std::string>> SplitCommand(std::string_view command);
-// For the check of a flag: why SplitCommand refuses its text; "": it does not, or the text is empty.
+// For the check of a flag: why SplitCommand refuses its text; "": it does not, or the text is
+// empty.
 std::string WhyNoCommand(const std::string& text);
 
 // Lifecycle: made once, run often. Threads: Run by one at a time.
@@ -35,8 +36,8 @@ class VisibilityHook {
   // Runs it until it ends, with DWS_SHARED_DIR and DWS_VERSION in its environment (empty: none).
   // UNAVAILABLE: it could not be started, or failed; the message has its status and its last line.
   // DEADLINE_EXCEEDED: it took longer and was killed with all its children. CANCELLED: it was
-  // killed because `wanted`, which is called often, returned false. One that a hung mount keeps from
-  // ending is waited for only briefly; until it has ended Run returns UNAVAILABLE.
+  // killed because `wanted`, which is called often, returned false. One that a hung mount keeps
+  // from ending is waited for only briefly; until it has ended Run returns UNAVAILABLE.
   Status Run(std::string_view version, std::chrono::milliseconds deadline,
              const std::function<bool()>& wanted = {}) const;
 

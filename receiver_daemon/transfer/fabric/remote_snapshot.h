@@ -36,9 +36,9 @@ class RemoteBuffers {
 
 // Reads what is missing in `assembly` and still is as of `version`, which was published; what the
 // trainer has changed since, or is changing, stays missing. `going_on` is asked now and then, and
-// ends it with its error. Errors: `remote`'s, FullAssembly::Take's; DATA_LOSS: the provider says that
-// it has read, and has not. Reads may be under way when it returns: end `remote` before the memory
-// is used.
+// ends it with its error. Errors: `remote`'s, FullAssembly::Take's; DATA_LOSS: the provider says
+// that it has read, and has not. Reads may be under way when it returns: end `remote` before the
+// memory is used.
 Status ReadRemoteSnapshot(RemoteMemory& remote, const SnapshotPlaces& places, WeightVersion version,
                           const std::function<Status()>& going_on, RemoteBuffers& buffers,
                           FullAssembly& assembly);

@@ -1,5 +1,5 @@
-// One call that fetches a delta while its sender captures it. What arrives is read by a thread of its
-// own, so that the link is used while the caller stages what came before.
+// One call that fetches a delta while its sender captures it. What arrives is read by a thread of
+// its own, so that the link is used while the caller stages what came before.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -27,7 +27,8 @@ namespace dws {
 // Lifecycle: Run, once. Threads: one.
 class EarlyCall {
  public:
-  // `check_peer` checks the peer before its first answer is used. `spool`: of what waits to be taken.
+  // `check_peer` checks the peer before its first answer is used. `spool`: of what waits to be
+  // taken.
   EarlyCall(const RankLayout& layout, const SliceSelection& slices, const Spool::Options& spool,
             LinkSpeed& speed, std::function<Status()> check_peer)
       : layout_(layout),

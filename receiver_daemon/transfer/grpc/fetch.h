@@ -52,14 +52,14 @@ class Fetcher {
   // Brings what is missing in the assembly. What came in a stream that broke is kept, if its slice
   // turns out right.
   Status Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
-  // The same of a version whose capture may be open, in one call: what comes. Errors: CANCELLED, and
-  // what is wrong with what came.
+  // The same of a version whose capture may be open, in one call: what comes. Errors: CANCELLED,
+  // and what is wrong with what came.
   Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
   // See HostSnapshot::Open.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
-  // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing; UNIMPLEMENTED: it
-  // is of an older release. Both stay so. Others: of the call.
+  // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing;
+  // UNIMPLEMENTED: it is of an older release. Both stay so. Others: of the call.
   Result<RemoteLoan> OpenFabric(const StreamId& stream);
 
  private:

@@ -108,7 +108,8 @@ class SyncLink {
     std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
     TimePoint retry_at;
   };
-  // An error: the stream has to end with it. The sender breaks the protocol, or was refused for long.
+  // An error: the stream has to end with it. The sender breaks the protocol, or was refused for
+  // long.
   Status RetryRefused();
 
   const Clock& clock_;

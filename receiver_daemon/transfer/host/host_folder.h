@@ -1,7 +1,8 @@
 // Objects that a receiver of this host has fetched, as files in a folder that all receivers of one
-// user share. A file is the object's bytes, then XXH3-128 of its name and these bytes; an empty file
-// says that the object cannot be shared. Names are NAME, NAME.lock and NAME.tmp:
-//   1. Who fetches holds the lock, writes NAME.tmp and renames it to NAME. The kernel frees the lock
+// user share. A file is the object's bytes, then XXH3-128 of its name and these bytes; an empty
+// file says that the object cannot be shared. Names are NAME, NAME.lock and NAME.tmp:
+//   1. Who fetches holds the lock, writes NAME.tmp and renames it to NAME. The kernel frees the
+//   lock
 //      of a process that dies.
 //   2. A NAME is whole, and never written again. Who has it open can read it to its end, also after
 //      it was removed.

@@ -53,7 +53,8 @@ void HostShare::Remember(TrainerRank rank, const HostKey& key) {
 Result<HostShare::Turn> HostShare::Await(const HostKey& key, const Spool::Options& spool) {
   const TimePoint until = RealClock().Now() + options_.wait_max;
   while (true) {
-    // The lock first: between looking for the file and taking the lock its holder may have finished.
+    // The lock first: between looking for the file and taking the lock its holder may have
+    // finished.
     DWS_ASSIGN_OR_RETURN(UniqueFd lock, folder_.TryLock(key));
     DWS_ASSIGN_OR_RETURN(const std::optional<UniqueFd> file, folder_.Find(key));
     if (file.has_value()) {

@@ -1,6 +1,6 @@
-// Receivers of one host share what they fetch: each delta is fetched by one of them, which leaves it
-// in a folder of the host (host_folder.h), and read there by the others. Whatever goes wrong with the
-// folder, the next source is read instead. Full tensors are not shared.
+// Receivers of one host share what they fetch: each delta is fetched by one of them, which leaves
+// it in a folder of the host (host_folder.h), and read there by the others. Whatever goes wrong
+// with the folder, the next source is read instead. Full tensors are not shared.
 //
 // Which profile a delta has does not matter: each can be applied by every engine. A version whose
 // state token its sender has not announced is not shared, because its number may have been used

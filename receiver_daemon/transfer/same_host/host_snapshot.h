@@ -28,8 +28,8 @@ class HostSnapshot {
   // `users`: whose handle sockets are trusted.
   explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
 
-  // What the sender publishes from now, for `layout` of `stream`. FAILED_PRECONDITION: the sender is
-  // on another host, or its handle socket cannot be reached from here, or is not trusted.
+  // What the sender publishes from now, for `layout` of `stream`. FAILED_PRECONDITION: the sender
+  // is on another host, or its handle socket cannot be reached from here, or is not trusted.
   // UNIMPLEMENTED: it is of an older release. Both stay so. UNAVAILABLE, and others: of the call.
   Result<MappedSnapshot> Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                               const PeerCheck& check_peer, const StreamId& stream,

@@ -8,8 +8,8 @@
 namespace dws {
 namespace {
 
-// If the directory lags, no fetch waits for the visibility command at each version. But a mount that
-// needs the command would never catch up without it.
+// If the directory lags, no fetch waits for the visibility command at each version. But a mount
+// that needs the command would never catch up without it.
 constexpr Duration kLateHookInterval = std::chrono::minutes(1);
 
 }  // namespace

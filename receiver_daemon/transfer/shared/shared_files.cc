@@ -150,8 +150,8 @@ Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
   return frames;
 }
 
-// Brings one frame of an anchor on by the deltas, in place: finds the changes of its blocks in order,
-// as the deltas' frames are read, then decodes them block by block.
+// Brings one frame of an anchor on by the deltas, in place: finds the changes of its blocks in
+// order, as the deltas' frames are read, then decodes them block by block.
 class FrameAdvance {
  public:
   FrameAdvance(const RankLayout& layout, const std::vector<DeltaLink>& links, ThreadPool& pool)

@@ -1,6 +1,6 @@
 // Senders known through a shared directory only: looks at each trainer rank's folder every now and
-// then, feeds what is there to the Subscription, is the source of its versions, and takes reports. A
-// rank's folder is its sender: SenderIndex and TrainerRank are the same numbers.
+// then, feeds what is there to the Subscription, is the source of its versions, and takes reports.
+// A rank's folder is its sender: SenderIndex and TrainerRank are the same numbers.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // A receiver's reports to senders that it knows through a shared directory only: one small file for
-// each trainer rank, written after every change, and every kSharedReportInterval so that senders see
-// that it lives. If it cannot be written, versions are followed all the same.
+// each trainer rank, written after every change, and every kSharedReportInterval so that senders
+// see that it lives. If it cannot be written, versions are followed all the same.
 #pragma once
 
 #include <memory>

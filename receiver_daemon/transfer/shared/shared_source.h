@@ -45,7 +45,8 @@ class SharedSource {
     Status trouble;                       // a version that is there and cannot be used
   };
 
-  // `cancellation` ends what is under way and all to come with CANCELLED. It and `files` outlive it.
+  // `cancellation` ends what is under way and all to come with CANCELLED. It and `files` outlive
+  // it.
   SharedSource(FileSystem& files, Options options, Cancellation& cancellation)
       : files_(files), options_(std::move(options)), cancellation_(cancellation) {
     DWS_CHECK(options_.pool != nullptr);
@@ -60,10 +61,10 @@ class SharedSource {
   // Whether `version` is in the directory, by the last Look.
   bool Has(const StreamId& stream, WeightVersion version) const;
 
-  // Errors as Source's; Full also FAILED_PRECONDITION: only digests lead to the version (VersionSet).
-  // They try again for a few seconds while a file is missing or not whole. After that a file that a
-  // manifest names is DATA_LOSS. For versions before the newest full tensors they return ABORTED at
-  // once: those versions are retired.
+  // Errors as Source's; Full also FAILED_PRECONDITION: only digests lead to the version
+  // (VersionSet). They try again for a few seconds while a file is missing or not whole. After that
+  // a file that a manifest names is DATA_LOSS. For versions before the newest full tensors they
+  // return ABORTED at once: those versions are retired.
 
   // Composed of several deltas, over `want.old` if they have class-split blocks, where a third of
   // the spool's memory holds them and what they compose; ABORTED where not.

@@ -1,5 +1,5 @@
-// Bytes over the connection to their sender: deltas in the encoding that suits the link's speed, and
-// full tensors; both while the sender captures them, too.
+// Bytes over the connection to their sender: deltas in the encoding that suits the link's speed,
+// and full tensors; both while the sender captures them, too.
 #pragma once
 
 #include "common/base/clock.h"

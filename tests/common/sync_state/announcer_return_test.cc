@@ -1,5 +1,5 @@
-// Which receivers are waited for when some return, are removed or lose their stream, and what is kept
-// of what they report.
+// Which receivers are waited for when some return, are removed or lose their stream, and what is
+// kept of what they report.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <limits>

@@ -1,4 +1,5 @@
-// A follower with its folder of versions, its checkpoint, and an engine that answers as a test says.
+// A follower with its folder of versions, its checkpoint, and an engine that answers as a test
+// says.
 #pragma once
 
 #include <catch2/catch.hpp>

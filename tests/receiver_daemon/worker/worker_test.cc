@@ -118,8 +118,8 @@ TEST_CASE(
   trainer.Publish();
   trainer.Publish();
   REQUIRE(ledger.Append(StreamAccepted{.stream = trainer.stream()}).ok());
-  // An engine that restarts with the checkpoint that version 1 is; its receiver was at version 2, or
-  // was writing it.
+  // An engine that restarts with the checkpoint that version 1 is; its receiver was at version 2,
+  // or was writing it.
   const int ended = GENERATE(0, 1, 2);
   if (ended > 0) {
     REQUIRE(ledger

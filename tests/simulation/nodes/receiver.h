@@ -3,8 +3,8 @@
 // product reaches over gRPC, with its reconnects: the streams to the senders, to the group's leader
 // and to the engine, and how an engine attaches. The decisions and commits, down to the writes to
 // the engine's memory, are the shipped code, compiled with its failpoints: at each of them the
-// process may die. Engines of some receivers name boundaries. Not simulated: scrub, verification, resync, forgotten streams, drain, engines
-// that say when to commit.
+// process may die. Engines of some receivers name boundaries. Not simulated: scrub, verification,
+// resync, forgotten streams, drain, engines that say when to commit.
 #pragma once
 
 #include <functional>

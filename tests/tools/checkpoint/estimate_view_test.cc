@@ -27,8 +27,8 @@ TestTensor RandomWeights(std::vector<uint64_t> shape, uint64_t seed) {
   return tensor;
 }
 
-// A tensor of many blocks that a window of blocks ends in, a stack of matrices whose tiles are smaller
-// at the edges, and what no recipe quantises.
+// A tensor of many blocks that a window of blocks ends in, a stack of matrices whose tiles are
+// smaller at the edges, and what no recipe quantises.
 TestModel Model() {
   TestModel model;
   for (uint64_t i = 0; i < 510; ++i) {

@@ -1,4 +1,5 @@
-// Sizes of parallelism are parsed strictly, and a plan is shown in three ways with the same figures.
+// Sizes of parallelism are parsed strictly, and a plan is shown in three ways with the same
+// figures.
 #include "tools/dwsctl/plan/plan_view.h"
 
 #include <catch2/catch.hpp>

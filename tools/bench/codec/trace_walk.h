@@ -23,10 +23,10 @@ struct TraceStep {
   SenderSide& sender;
 };
 
-// Captures every step of the trace in `directory` in order, as in production: what a sender has learnt
-// from earlier steps makes the later deltas smaller. Calls `first` after the first step and `each`
-// after each other. Returns the tensors of the last two steps. Errors: as TraceFiles, ReadNextStep
-// and the functions.
+// Captures every step of the trace in `directory` in order, as in production: what a sender has
+// learnt from earlier steps makes the later deltas smaller. Calls `first` after the first step and
+// `each` after each other. Returns the tensors of the last two steps. Errors: as TraceFiles,
+// ReadNextStep and the functions.
 Result<std::vector<TensorPair>> WalkTrace(const std::string& directory, DeltaProfile profile,
                                           ThreadPool& pool,
                                           const std::function<Status(SenderSide&)>& first,

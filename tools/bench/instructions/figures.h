@@ -1,4 +1,5 @@
-// What the gate's program prints: CSV on stdout, and under callgrind one dump of counts for each stage.
+// What the gate's program prints: CSV on stdout, and under callgrind one dump of counts for each
+// stage.
 #pragma once
 
 #include <fmt/format.h>

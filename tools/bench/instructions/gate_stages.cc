@@ -1,5 +1,5 @@
-// The program of the gate, which gate.py runs by itself and under callgrind. All that it prints but the
-// processor's instruction set is the same on every machine.
+// The program of the gate, which gate.py runs by itself and under callgrind. All that it prints but
+// the processor's instruction set is the same on every machine.
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
 #include <zstd.h>

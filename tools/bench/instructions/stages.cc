@@ -37,8 +37,8 @@ struct Scene {
   const Placement& placement() const { return workload.placement(); }
 };
 
-// About 1 % of the elements change, small ones eight times as often as large ones: as in training, and
-// without it class-split blocks would not be smaller.
+// About 1 % of the elements change, small ones eight times as often as large ones: as in training,
+// and without it class-split blocks would not be smaller.
 Versions MakeSparse(uint64_t elements) {
   Versions versions = MakeBf16(elements, 0.016);
   for (uint64_t i = 0; i < elements; ++i) {
@@ -94,8 +94,8 @@ Result<std::unique_ptr<SenderSide>> SenderWithSecond(const Scene& scene, ThreadP
   return sender;
 }
 
-// The block codec alone. `blocks`: what the change from `before` was encoded as; `tables` where that is
-// class-split.
+// The block codec alone. `blocks`: what the change from `before` was encoded as; `tables` where
+// that is class-split.
 void CountCodec(const std::string& name, const Scene& scene, const RankLayout& layout,
                 const CapturedVersion& captured, bool other) {
   const std::vector<EncodedBlock>& blocks = captured.blocks;

@@ -8,8 +8,8 @@
 
 namespace dws::bench {
 
-// Runs `run` in a child process, whose stages (figures.h) are counted. Returns its exit status; 1: it was
-// killed.
+// Runs `run` in a child process, whose stages (figures.h) are counted. Returns its exit status; 1:
+// it was killed.
 int CountSteps(const std::function<int()>& run);
 
 // In such a child, the instructions between the two calls are counted. In other processes the calls

@@ -1,5 +1,5 @@
-// Measures planning: the plan of a trillion parameters between 256 trainer ranks and 128 engine ranks,
-// against what it may take. CSV on stdout, a table with the bars on stderr.
+// Measures planning: the plan of a trillion parameters between 256 trainer ranks and 128 engine
+// ranks, against what it may take. CSV on stdout, a table with the bars on stderr.
 #include <fmt/format.h>
 #include <sys/resource.h>
 

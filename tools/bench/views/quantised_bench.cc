@@ -116,7 +116,8 @@ Result<Workload> MakeWorkload(const Options& options) {
   return Workload::Tile(std::move(tensors), options.size_bytes);
 }
 
-// A trainer that goes back and forth between two versions: the plain capture, then that of one view.
+// A trainer that goes back and forth between two versions: the plain capture, then that of one
+// view.
 Status BenchCapture(const Options& options, const Workload& workload, const char* name,
                     Report& report) {
   DWS_ASSIGN_OR_RETURN(const auto sender, SenderSide::Create(workload.placement()));

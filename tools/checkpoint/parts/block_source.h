@@ -22,8 +22,8 @@ struct BlockStates {
   ByteSpan after;  // of the same size; may be the same memory when nothing changes
 };
 
-// A source of block states. Threads: Read from any, but one call per worker at a time; Prepare while
-// nobody reads.
+// A source of block states. Threads: Read from any, but one call per worker at a time; Prepare
+// while nobody reads.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;

@@ -1,4 +1,5 @@
-// The sizes of the delta objects of a difference, which is really encoded: a formula would not match.
+// The sizes of the delta objects of a difference, which is really encoded: a formula would not
+// match.
 #pragma once
 
 #include <cstdint>

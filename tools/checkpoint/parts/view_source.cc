@@ -79,7 +79,8 @@ void ViewSource::AddBand(RankSlice slice, uint32_t first_block, uint32_t last_bl
   const uint64_t tile_rows = grid.tile_rows();
   const RankLayout::SliceEntry& entry = view_.layout().slice(slice);
   const uint64_t elements_each = grid.shape().elements() / entry.elements;
-  // The first row of the tiles that an element of the slice of codes is in, and the row behind them.
+  // The first row of the tiles that an element of the slice of codes is in, and the row behind
+  // them.
   const auto first_row = [&](uint64_t element) {
     const uint64_t row = element * elements_each / columns;
     return row - row % rows % tile_rows;

@@ -1,4 +1,5 @@
-// Two checkpoints as a view of them has them (common/quantise/view.h): quantised while they are read.
+// Two checkpoints as a view of them has them (common/quantise/view.h): quantised while they are
+// read.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The header of the library is compiled here as static functions, for AVX2: with gcc a pragma covers
-// all of it, and no other file sees these copies (instruction_set.h says why that matters). clang has
-// no such pragma; its builds, which are for fuzzing, use the library's function.
+// The header of the library is compiled here as static functions, for AVX2: with gcc a pragma
+// covers all of it, and no other file sees these copies (instruction_set.h says why that matters).
+// clang has no such pragma; its builds, which are for fuzzing, use the library's function.
 #include "common/formats/slime_delta/digest/xxh3_avx2.h"
 
 #include <immintrin.h>

@@ -17,8 +17,8 @@
 //    version's folder must still be unchanged, and the checkpoint too.
 // 5. The redo record with all new bytes is completed (redo.h). From here on, any process that opens
 //    the checkpoint completes the change.
-//    A full checkpoint that has other tensors than the local one replaces its files instead; steps 4
-//    to 6 are then those of replacement.h.
+//    A full checkpoint that has other tensors than the local one replaces its files instead; steps
+//    4 to 6 are then those of replacement.h.
 // 6. The bytes are written and synced; then digests.json and state.json are written, and the redo
 //    record is removed. A process that completes the change of another one also reads each tensor
 //    again and compares its digest, which this one has just computed.
@@ -65,9 +65,9 @@ struct ApplyReport {
   BaseProof proof = BaseProof::kNotNeeded;
 };
 
-// A checkpoint open for applying versions. Lifecycle: keeps other receivers out until destroyed, and
-// every program of the format from Open or Retake to Release (checkpoint/settled.h). Threads: one at
-// a time; it uses the threads of `pool`.
+// A checkpoint open for applying versions. Lifecycle: keeps other receivers out until destroyed,
+// and every program of the format from Open or Retake to Release (checkpoint/settled.h). Threads:
+// one at a time; it uses the threads of `pool`.
 class LocalCheckpoint {
  public:
   // Completes a change that a dead process began. The first time, the checkpoint is assumed to be
@@ -80,8 +80,8 @@ class LocalCheckpoint {
                                                        const std::string& folder,
                                                        const ApplyOptions& options);
 
-  // Lets other programs of the format change the checkpoint until Retake. Until then only version(),
-  // contents(), halfway() and in_place() may be called.
+  // Lets other programs of the format change the checkpoint until Retake. Until then only
+  // version(), contents(), halfway() and in_place() may be called.
   void Release();
   // Takes the lock again, if it was released. UNAVAILABLE: another program has it; the message
   // names it. ABORTED: the files, state.json or digests.json have changed since Release: open the

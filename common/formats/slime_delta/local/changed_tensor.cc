@@ -1,5 +1,5 @@
-// The old bytes are mapped, and released once a window is done. The new ones are made in a buffer that
-// stays in the cache: an xor is decompressed into it, other changes are applied to a copy.
+// The old bytes are mapped, and released once a window is done. The new ones are made in a buffer
+// that stays in the cache: an xor is decompressed into it, other changes are applied to a copy.
 #include "common/formats/slime_delta/local/changed_tensor.h"
 
 #include <algorithm>

@@ -13,8 +13,8 @@
 
 namespace dws::slime {
 
-// A window of the tensor after the version. `runs` are the bytes that differ from before, with offsets in
-// the window, in order; a few equal bytes between two changes may be in a run.
+// A window of the tensor after the version. `runs` are the bytes that differ from before, with
+// offsets in the window, in order; a few equal bytes between two changes may be in a run.
 struct ChangedWindow {
   uint64_t offset = 0;  // in the tensor
   ByteSpan after;

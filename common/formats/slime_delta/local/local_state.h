@@ -1,7 +1,8 @@
 // The contents of CHECKPOINT/.weight_sync: the lock and the state that every reader of the format
 // keeps there, and the digests that only DWS keeps.
 //
-//   lock           flock(2), held by the process that reads or changes the checkpoint, as long as it
+//   lock           flock(2), held by the process that reads or changes the checkpoint, as long as
+//   it
 //                  does
 //   dws_lock       only DWS's: flock(2), held by the receiver that keeps the checkpoint
 //   state.json     {"version": "000002"}; keys of other programs are kept. "valid": false: another
@@ -14,7 +15,8 @@
 //   {"version": "000002", "checksum_format": "xxh3-128",
 //    "tensors": {name: digest of all its bytes as of the version},
 //    "identity": of that version alone; empty: not known,
-//    "stream", "chain", "name", "since", "refused", "doubted", "other_ns": of Lineage; the last five
+//    "stream", "chain", "name", "since", "refused", "doubted", "other_ns": of Lineage; the last
+//    five
 //                only if they have a value,
 //    "applied": {"000001": AppliedText, ...}}
 // A file without "chain" is of a release before chains. It is read as a lineage whose beginning is

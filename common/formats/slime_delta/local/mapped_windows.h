@@ -10,12 +10,12 @@
 
 namespace dws::slime {
 
-// Pages are given back in pieces of this size: each piece interrupts every core that runs a thread of this
-// process, and pages that are mapped together are also unmapped together.
+// Pages are given back in pieces of this size: each piece interrupts every core that runs a thread
+// of this process, and pages that are mapped together are also unmapped together.
 inline constexpr uint64_t kReleaseBytes = uint64_t{8} << 20;
 
-// Calls fn(offset, size_bytes) for each window of the tensor, in order, and released(offset, size_bytes) for
-// each piece whose pages were given back. Returns fn's first error.
+// Calls fn(offset, size_bytes) for each window of the tensor, in order, and released(offset,
+// size_bytes) for each piece whose pages were given back. Returns fn's first error.
 template <typename Fn, typename Released>
 Status ForEachMappedWindow(const safetensors::Checkpoint& checkpoint,
                            const safetensors::CheckpointTensor& tensor, Fn&& fn,

@@ -27,7 +27,8 @@ std::string RecordFolder(const std::string& checkpoint_folder, uint64_t version)
 
 std::string RecordedDigests(const std::string& record) { return record + "/digests.json"; }
 
-// Gives a file the mode of `like`, and its owner where that is allowed: engines may run as another user.
+// Gives a file the mode of `like`, and its owner where that is allowed: engines may run as another
+// user.
 void TakeAccess(const std::string& like, const std::string& path) {
   struct stat found = {};
   if (::stat(like.c_str(), &found) != 0) return;

@@ -12,8 +12,8 @@
 //   2. it is of the same dws-sender's stream as the checkpoint;
 //   3. the folder has all versions since the chain began, and they give the same chain.
 // If the folder has no remembered version, it neither proves nor disproves anything, unless it was
-// doubted before or all its versions are before the local one. A delta then needs a proof of its own
-// (base_proof.h).
+// doubted before or all its versions are before the local one. A delta then needs a proof of its
+// own (base_proof.h).
 //
 // If another program, or a release before chains, brought the checkpoint to its version, it
 // remembers no files. Then the local version and those before it, as far as the folder has them

@@ -1,5 +1,6 @@
-// Version folders that claim more than the local checkpoint has room for, and checkpoints of any size: the
-// process needs a bounded amount of memory. Large files are sparse, so they need no disk either.
+// Version folders that claim more than the local checkpoint has room for, and checkpoints of any
+// size: the process needs a bounded amount of memory. Large files are sparse, so they need no disk
+// either.
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>

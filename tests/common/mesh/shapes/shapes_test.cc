@@ -71,8 +71,8 @@ uint64_t ExpertBytesReceived(const Job& job) {
 }
 
 // Bytes that the busiest source rank cannot send less than, whatever the plan: of any k ranks, what
-// only they hold divided by k. Tried for the k busiest ranks of `plan`, for each k. Of models where one
-// tensor of the source holds an element.
+// only they hold divided by k. Tried for the k busiest ranks of `plan`, for each k. Of models where
+// one tensor of the source holds an element.
 double FloorOf(const Plan& plan, const std::vector<uint64_t>& sent, const MeshLayout& source) {
   std::vector<uint32_t> order(source.rank_count);
   std::iota(order.begin(), order.end(), 0);
@@ -80,7 +80,8 @@ double FloorOf(const Plan& plan, const std::vector<uint64_t>& sent, const MeshLa
                    [&](uint32_t a, uint32_t b) { return sent[a] > sent[b]; });
   std::vector<size_t> place(source.rank_count);
   for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-  // Of each rank, the last place of those that hold the same; tensors that are placed alike share it.
+  // Of each rank, the last place of those that hold the same; tensors that are placed alike share
+  // it.
   using Key = std::tuple<uint32_t, std::vector<uint64_t>, std::vector<Placement>>;
   std::map<Key, std::vector<size_t>> last_places;
   std::vector<const std::vector<size_t>*> last_of;
