@@ -89,11 +89,11 @@ class Source {
   virtual Status ReadFull(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
     return FailedPreconditionError("has no full tensors");
   }
-  // Whether full tensors are read from a sender's memory, which its next capture changes: what one
-  // such source finds changed, another one will not find either.
+  // Returns true if full tensors are read from a sender's memory, which its next capture changes:
+  // what one such source finds changed, another one will not find either.
   virtual bool reads_memory() const { return false; }
 
-  // Whether it can read the version while its sender captures it, and whether that is worth it.
+  // Returns whether it can read the version while its sender captures it, and should.
   virtual bool reads_captures(Content /*content*/, const Piece& /*piece*/) const { return false; }
   // The delta of a version that is captured: `take` gets the frames of the wanted slices on the
   // caller's thread, those of a slice in ascending order; nothing proves them yet. Returns the

@@ -54,7 +54,7 @@ class SourceChain {
   // Full tensors. Complete slices that are not as published are read again.
   Result<FetchedFull> Full(const Piece& piece, const FullWant& want, Spool::Options spool);
 
-  // Whether a version can be read while it is captured, and that is worth it.
+  // Returns whether a version can be read while it is captured, and should be.
   bool reads_captures(Content content, const Piece& piece) const;
   // As Source::ReadDeltaCapture, of the first source that reads captures.
   Result<std::vector<std::byte>> DeltaCapture(const Piece& piece, const DeltaWant& want,
@@ -75,8 +75,8 @@ class SourceChain {
   // Reads a source of full tensors and drops the slices that turn out to be wrong; the last source
   // brings them again. OK: nothing is missing.
   Status ReadFull(Source& source, bool last, Transfer& transfer, FullAssembly& assembly);
-  // Of a version that is captured: what its capture brings until it ends. Then the version is
-  // published and described. UNAVAILABLE: it is gone.
+  // Reads what the capture of a version brings until it ends. Then the version is published and
+  // described. UNAVAILABLE: it is gone.
   Status ReadCapture(Transfer& transfer, FullAssembly& assembly);
   // The only source that may be used has failed because of `why`.
   Status Missed(const Source& source, const Transfer& transfer, const FullAssembly& assembly,
@@ -93,7 +93,7 @@ class SourceChain {
   mutable Mutex mutex_;
   std::map<std::pair<SenderIndex, Content>, Last> last_ GUARDED_BY(mutex_);
   std::map<std::pair<const Source*, Content>, uint64_t> bytes_ GUARDED_BY(mutex_);
-  // Whose failure is logged, until they bring something.
+  // The sources whose failure was logged, until they bring something.
   std::set<std::pair<const Source*, Content>> failing_ GUARDED_BY(mutex_);
 };
 

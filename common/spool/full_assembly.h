@@ -26,7 +26,7 @@ class FullAssembly {
   const RankLayout& layout() const { return want_.layout; }
   std::span<const RankSlice> slices() const { return want_.slices; }
   const EarlyVersion* early() const { return want_.early; }
-  // Whether the caller still wants it; reads ask before they begin something long.
+  // Returns whether the caller still wants it. Reads ask before they begin something long.
   bool wanted() const { return !wanted_ || wanted_(); }
   // Calls FullWant's `refuse`, if it has one.
   void Refuse(const Status& reason) const {

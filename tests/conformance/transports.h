@@ -124,7 +124,7 @@ class GrpcTransport final : public Transport {
     SyncLinks::Options options{.addresses = {address()}, .job_id = "job", .receiver_id = "r0"};
     links_ = std::make_unique<SyncLinks>(std::move(options), *subscription_, clock_);
     inline_.emplace(*links_);
-    same_host_.emplace(*links_, pool_);
+    same_host_.emplace(*links_, pool_, cancellation_);
     grpc_.emplace(*links_, ProfileChoice::kAuto, clock_);
     std::vector<Source*> sources = {&*inline_, &*same_host_};
     if (rules_.fabric.on) {
@@ -140,7 +140,10 @@ class GrpcTransport final : public Transport {
     sources_.reset();
     links_.reset();
   }
-  void CancelFetches() override { links_->CancelFetches(); }
+  void CancelFetches() override {
+    cancellation_.Cancel();
+    links_->CancelFetches();
+  }
   Senders& senders() override { return *links_; }
   // No receiver can take a descriptor from now on.
   void CloseHandleSocket() { ::unlink(handles_->path().c_str()); }
@@ -170,6 +173,7 @@ class GrpcTransport final : public Transport {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   ThreadPool pool_{0};
+  Cancellation cancellation_;
   std::unique_ptr<SyncLinks> links_;
   std::optional<InlineSource> inline_;
   std::optional<SameHostSource> same_host_;

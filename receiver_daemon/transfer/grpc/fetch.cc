@@ -210,7 +210,9 @@ Status Fetcher::FullEarly(const StreamId& stream, WeightVersion version, FullAss
 
 Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                             HostSnapshot& host) {
-  return host.Open(*stub_, calls_, check_peer_, stream, layout);
+  auto mapped = host.Open(*stub_, calls_, check_peer_, stream, layout);
+  if (absl::IsCancelled(mapped.status())) return UnavailableError("{}", Message(mapped.status()));
+  return mapped;
 }
 
 Result<RemoteLoan> Fetcher::OpenFabric(const StreamId& stream) {
@@ -219,7 +221,9 @@ Result<RemoteLoan> Fetcher::OpenFabric(const StreamId& stream) {
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout_);
   v1::OpenFabricReply reply;
-  DWS_RETURN_IF_ERROR(FromGrpc(stub_->OpenFabric(call.context(), request, &reply)));
+  const Status asked = FromGrpc(stub_->OpenFabric(call.context(), request, &reply));
+  if (absl::IsCancelled(asked)) return UnavailableError("{}", Message(asked));
+  DWS_RETURN_IF_ERROR(asked);
   DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
   const auto provider = FindFabricProvider(reply.provider());
   if (!provider.has_value()) {

@@ -55,7 +55,8 @@ class Fetcher {
   // The same of a version whose capture may be open, in one call: what comes. Errors: CANCELLED,
   // and what is wrong with what came.
   Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
-  // See HostSnapshot::Open.
+  // As HostSnapshot::Open. This and OpenFabric: a call that was cancelled, with its stream perhaps,
+  // is UNAVAILABLE: the transfer is not given up.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
   // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing;

@@ -72,19 +72,6 @@ Fetcher SyncLink::fetcher(const SyncTarget& target, TrainerRank rank) {
           }};
 }
 
-Result<MappedSnapshot> SyncLink::MapSnapshot(const SyncTarget& target, TrainerRank rank,
-                                             const RankLayout& layout) {
-  auto mapped = fetcher(target, rank).MapSnapshot(target.stream, layout, snapshot_);
-  if (absl::IsCancelled(mapped.status())) return UnavailableError("{}", Message(mapped.status()));
-  return mapped;
-}
-
-Result<RemoteLoan> SyncLink::OpenFabric(const SyncTarget& target, TrainerRank rank) {
-  auto loan = fetcher(target, rank).OpenFabric(target.stream);
-  if (absl::IsCancelled(loan.status())) return UnavailableError("{}", Message(loan.status()));
-  return loan;
-}
-
 void SyncLink::JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max) {
   broadcasts_ = std::make_unique<BroadcastMember>(
       std::move(parts), BroadcastMember::Options{.sender = address_, .bytes_max = object_bytes_max},

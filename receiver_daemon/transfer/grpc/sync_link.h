@@ -56,13 +56,8 @@ class SyncLink {
   // Of what this sender's rank publishes, in the layout of `target`.
   Fetcher fetcher(const SyncTarget& target, TrainerRank rank);
   LinkSpeed& speed() { return speed_; }
-  // See HostSnapshot::Open and Fetcher::OpenFabric. A call that was cancelled with its stream is
-  // UNAVAILABLE: the transfer is not given up.
-  Result<MappedSnapshot> MapSnapshot(const SyncTarget& target, TrainerRank rank,
-                                     const RankLayout& layout);
-  Result<RemoteLoan> OpenFabric(const SyncTarget& target, TrainerRank rank);
-  // Sleeps between calls. Returns false if the receiver stops.
-  bool Wait(Duration time) { return calls_.Wait(time); }
+  // The snapshot of this sender, if it is on this host.
+  HostSnapshot& snapshot() { return snapshot_; }
   // Null: takes part in no broadcasts.
   BroadcastMember* broadcasts() { return broadcasts_.get(); }
   // The delta base -> version, if the last announcement brought it; else null.

@@ -39,8 +39,8 @@ std::string FabricSource::detail(SenderIndex sender) const {
 Status FabricSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   if (!choice_.on) return FailedPreconditionError("this receiver's --fabric is off");
   DWS_ASSIGN_OR_RETURN(const Connect connect, Connector());
-  SyncLink& link = links_.link(piece);
-  DWS_ASSIGN_OR_RETURN(const RemoteLoan loan, link.OpenFabric(piece.target, piece.rank));
+  Fetcher fetcher = links_.link(piece).fetcher(piece.target, piece.rank);
+  DWS_ASSIGN_OR_RETURN(const RemoteLoan loan, fetcher.OpenFabric(piece.target.stream));
   const std::string provider(ToString(loan.region.provider));
   {
     MutexLock lock(mutex_);
@@ -58,7 +58,7 @@ Status FabricSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   TimePoint renew_at = clock_.Now() + loan.lease / 2;
   const auto going_on = [&]() -> Status {
     if (clock_.Now() < renew_at) return OkStatus();
-    DWS_ASSIGN_OR_RETURN(const RemoteLoan again, link.OpenFabric(piece.target, piece.rank));
+    DWS_ASSIGN_OR_RETURN(const RemoteLoan again, fetcher.OpenFabric(piece.target.stream));
     if (again.region != loan.region) {
       return UnavailableError("the sender lends another snapshot now");
     }

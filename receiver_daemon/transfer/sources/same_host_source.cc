@@ -16,23 +16,26 @@ constexpr Duration kPollMax = std::chrono::milliseconds(64);
 
 }  // namespace
 
+Result<MappedSnapshot> SameHostSource::Map(const Piece& piece, const RankLayout& layout) {
+  SyncLink& link = links_.link(piece);
+  return link.fetcher(piece.target, piece.rank)
+      .MapSnapshot(piece.target.stream, layout, link.snapshot());
+}
+
 Status SameHostSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
-  DWS_ASSIGN_OR_RETURN(const MappedSnapshot snapshot,
-                       links_.link(piece).MapSnapshot(piece.target, piece.rank, assembly.layout()));
+  DWS_ASSIGN_OR_RETURN(const MappedSnapshot snapshot, Map(piece, assembly.layout()));
   return ReadSnapshot(*snapshot, piece.target.version, assembly, pool_);
 }
 
 Status SameHostSource::ReadFullCapture(const Piece& piece, FullAssembly& assembly) {
-  SyncLink& link = links_.link(piece);
-  DWS_ASSIGN_OR_RETURN(const MappedSnapshot snapshot,
-                       link.MapSnapshot(piece.target, piece.rank, assembly.layout()));
+  DWS_ASSIGN_OR_RETURN(const MappedSnapshot snapshot, Map(piece, assembly.layout()));
   Duration wait = kPollMin;
   while (assembly.early()->stage() == EarlyVersion::Stage::kCapturing) {
     const uint64_t missing = assembly.missing_blocks();
     if (missing == 0) break;
     DWS_RETURN_IF_ERROR(ReadSnapshot(*snapshot, piece.target.version, assembly, pool_, true));
     wait = assembly.missing_blocks() < missing ? kPollMin : std::min(2 * wait, kPollMax);
-    if (!link.Wait(wait)) return CancelledError("the receiver is shutting down");
+    if (!cancellation_.Sleep(wait)) return CancelledError("the receiver is shutting down");
   }
   return OkStatus();
 }

@@ -1,16 +1,19 @@
 // Full tensors from the memory of a sender on this host, which this process maps.
 #pragma once
 
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/sources/source.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
+#include "receiver_daemon/transfer/same_host/host_snapshot.h"
 
 namespace dws {
 
 class SameHostSource final : public Source {
  public:
-  // `pool` copies. Both outlive it.
-  SameHostSource(SyncLinks& links, ThreadPool& pool) : links_(links), pool_(pool) {}
+  // `pool` copies. All outlive it.
+  SameHostSource(SyncLinks& links, ThreadPool& pool, Cancellation& cancellation)
+      : links_(links), pool_(pool), cancellation_(cancellation) {}
 
   std::string_view name() const override { return "same-host"; }
   bool brings(Content content) const override { return content == Content::kFull; }
@@ -21,8 +24,11 @@ class SameHostSource final : public Source {
   Status ReadFullCapture(const Piece& piece, FullAssembly& assembly) override;
 
  private:
+  Result<MappedSnapshot> Map(const Piece& piece, const RankLayout& layout);
+
   SyncLinks& links_;
   ThreadPool& pool_;
+  Cancellation& cancellation_;
 };
 
 }  // namespace dws
