@@ -11,7 +11,7 @@ from tools.tidy.source_tree import SourceFile, SourceTree, Violation
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("common/base",),
     ("common/model",),
-    ("common/delta", "common/mesh", "common/quantise"),
+    ("common/delta", "common/quantise"),
     ("common/memory", "common/ledger", "common/sync_state", "common/formats"),
     ("common/transport", "common/service", "common/proto_convert"),
     ("sender_daemon", "receiver_daemon"),
