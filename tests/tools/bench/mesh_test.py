@@ -1,4 +1,4 @@
-"""The benchmark of planning and of full weights with one small round: its figures are printed (what they are is
+"""The benchmark of full weights with one small round: its figures are printed (what they are is
 no test), and the engine ends with the trainer's weights (the program fails otherwise)."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import csv
 import subprocess
 import unittest
 
-FIGURES = ["P19", "P19", "P14", "P16", "P15", "P16", "P18", "P18"]
+FIGURES = ["P14", "P16", "P15", "P16", "P18", "P18"]
 BETWEEN_HOSTS = ["P28", "P29"]  # where namespaces can be made
 
 

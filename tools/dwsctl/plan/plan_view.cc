@@ -1,11 +1,13 @@
+// Replies come from daemons of any build, so every sum of theirs is checked before it is shown.
 #include "tools/dwsctl/plan/plan_view.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
+#include <string_view>
 
 #include "common/base/bytes.h"
 #include "common/model/limits.h"
@@ -26,11 +28,18 @@ struct Spread {
   uint64_t min = 0;
   uint64_t median = 0;
   uint64_t max = 0;
+  double balance = 1;  // the most over the mean; 1 if there are none
 };
 
 Spread SpreadOf(std::vector<uint64_t> bytes) {
   std::sort(bytes.begin(), bytes.end());
-  return {.min = bytes.front(), .median = bytes[bytes.size() / 2], .max = bytes.back()};
+  const uint64_t sum = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+  Spread spread{.min = bytes.front(), .median = bytes[bytes.size() / 2], .max = bytes.back()};
+  if (sum > 0) {
+    spread.balance = static_cast<double>(spread.max) * static_cast<double>(bytes.size()) /
+                     static_cast<double>(sum);
+  }
+  return spread;
 }
 
 Json SpreadJson(const std::vector<uint64_t>& bytes) {
@@ -38,17 +47,7 @@ Json SpreadJson(const std::vector<uint64_t>& bytes) {
   return {{"min", spread.min},
           {"median", spread.median},
           {"max", spread.max},
-          {"balance", mesh::Balance(bytes)}};
-}
-
-uint32_t* SizeNamed(mesh::ParallelSizes& sizes, std::string_view name) {
-  if (name == "tp") return &sizes.tp;
-  if (name == "pp") return &sizes.pp;
-  if (name == "dp") return &sizes.dp;
-  if (name == "ep") return &sizes.ep;
-  if (name == "etp") return &sizes.etp.emplace();
-  if (name == "fsdp") return &sizes.fsdp;
-  return nullptr;
+          {"balance", spread.balance}};
 }
 
 // A job's id may have any characters.
@@ -85,6 +84,62 @@ Status Count(const v1::PlanReply& reply, const v1::PlanBytes& bytes, uint64_t& s
   return OkStatus();
 }
 
+Status CheckSizes(const v1::PlanReply& reply) {
+  if (reply.trainer_ranks() == 0 || reply.trainer_ranks() > limits::kWorldSizeMax) {
+    return InvalidArgumentError("receiver '{}' names {} trainer ranks, expected 1 to {}",
+                                Printable(reply.receiver_id(), 60), reply.trainer_ranks(),
+                                limits::kWorldSizeMax);
+  }
+  if (reply.size_bytes() > kJobBytesMax) {
+    return InvalidArgumentError("receiver '{}' names a job of {} bytes, at most {} are supported",
+                                Printable(reply.receiver_id(), 60), reply.size_bytes(),
+                                kJobBytesMax);
+  }
+  return OkStatus();
+}
+
+Status CheckSameJob(const v1::PlanReply& first, const v1::PlanReply& reply) {
+  if (reply.job_id() == first.job_id() && reply.trainer_ranks() == first.trainer_ranks() &&
+      reply.size_bytes() == first.size_bytes()) {
+    return OkStatus();
+  }
+  return InvalidArgumentError(
+      "receiver '{}' follows job '{}' with {} trainer ranks and {} bytes, receiver '{}' job '{}' "
+      "with {} and {}: name receivers of one job",
+      Printable(first.receiver_id(), 60), Printable(first.job_id(), 60), first.trainer_ranks(),
+      first.size_bytes(), Printable(reply.receiver_id(), 60), Printable(reply.job_id(), 60),
+      reply.trainer_ranks(), reply.size_bytes());
+}
+
+Status AddReceiver(const v1::PlanReply& reply, PlanView& view) {
+  PlanReceiver receiver{.receiver_id = reply.receiver_id(),
+                        .taken = std::vector<uint64_t>(view.sent.size(), 0)};
+  uint64_t received = 0;
+  for (const v1::PlanBytes& taken : reply.taken()) {
+    if (taken.trainer_rank() >= view.sent.size()) {
+      return InvalidArgumentError("receiver '{}' takes from trainer rank {} of {}",
+                                  Printable(reply.receiver_id(), 60), taken.trainer_rank(),
+                                  view.sent.size());
+    }
+    DWS_RETURN_IF_ERROR(Count(reply, taken, received));
+    receiver.taken[taken.trainer_rank()] += taken.size_bytes();
+    view.sent[taken.trainer_rank()] += taken.size_bytes();
+    view.slices += taken.slices();
+  }
+  uint64_t held = 0;
+  for (const v1::PlanEngineRank& rank : reply.engine_ranks()) {
+    uint64_t of_rank = 0;
+    for (const v1::PlanBytes& bytes : rank.held()) {
+      DWS_RETURN_IF_ERROR(Count(reply, bytes, of_rank));
+    }
+    held += of_rank;
+  }
+  view.host_bytes += held - std::min(held, received);
+  view.received.push_back(received);
+  view.receivers.push_back(std::move(receiver));
+  return OkStatus();
+}
+
 // Ranks of one side, several a cell when there are more than kCellsMax.
 struct Cells {
   explicit Cells(size_t ranks)
@@ -93,222 +148,97 @@ struct Cells {
   size_t count;
 };
 
+std::string SvgHead(const PlanView& view, const Cells& rows, const Cells& columns, uint64_t most) {
+  const size_t width = std::max<size_t>(columns.count * kCellPixels, 400);
+  const size_t height = std::max<size_t>(rows.count * kCellPixels, 200);
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+      "<text x=\"{}\" y=\"16\">{}: the darkest cell is {}</text>\n"
+      "<text x=\"{}\" y=\"34\">{} receivers, {} a cell</text>\n"
+      "<text transform=\"translate(30 {}) rotate(-90)\">{} trainer ranks, {} a cell</text>\n",
+      width + 2 * kMarginPixels, height + 2 * kMarginPixels, kMarginPixels, EscapedXml(view.job_id),
+      FormatBytes(most), kMarginPixels, view.receivers.size(), columns.ranks_of_cell,
+      kMarginPixels + height, view.sent.size(), rows.ranks_of_cell);
+}
+
 }  // namespace
-
-Result<mesh::ParallelSizes> ParseSizes(std::string_view flag, std::string_view text) {
-  mesh::ParallelSizes sizes;
-  std::set<std::string_view> seen;
-  while (!text.empty()) {
-    const std::string_view part = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), part.size() + 1));
-    const std::string_view name = part.substr(0, part.find('='));
-    uint32_t* size = SizeNamed(sizes, name);
-    uint32_t number = 0;
-    const char* end = part.data() + part.size();
-    const bool parsed = size != nullptr && name.size() < part.size() &&
-                        std::from_chars(part.data() + name.size() + 1, end, number).ptr == end &&
-                        number > 0 && number <= limits::kWorldSizeMax && seen.insert(name).second;
-    if (!parsed) {
-      return InvalidArgumentError(
-          "{}: '{}': expected NAME=N with tp, pp, dp, ep, etp or fsdp, each once, from 1 to {}",
-          flag, Printable(part, 60), limits::kWorldSizeMax);
-    }
-    *size = number;
-  }
-  return sizes;
-}
-
-std::string_view ToString(mesh::SharePolicy policy) {
-  switch (policy) {
-    case mesh::SharePolicy::kShares:
-      return "shares";
-    case mesh::SharePolicy::kLeastLoaded:
-      return "least-loaded";
-    case mesh::SharePolicy::kRoundRobin:
-      return "round-robin";
-    case mesh::SharePolicy::kBroadcast:
-      return "broadcast";
-  }
-  return "";
-}
 
 Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies) {
   if (replies.empty()) return InvalidArgumentError("no receiver has answered with a plan");
   const v1::PlanReply& first = replies.front();
-  if (first.trainer_ranks() == 0 || first.trainer_ranks() > limits::kWorldSizeMax) {
-    return InvalidArgumentError("receiver '{}' names {} trainer ranks, expected 1 to {}",
-                                Printable(first.receiver_id(), 60), first.trainer_ranks(),
-                                limits::kWorldSizeMax);
-  }
-  if (first.size_bytes() > kJobBytesMax) {
-    return InvalidArgumentError("receiver '{}' names a job of {} bytes, at most {} are supported",
-                                Printable(first.receiver_id(), 60), first.size_bytes(),
-                                kJobBytesMax);
-  }
-  std::set<std::string_view> names;
-  PlanView view{.model = first.job_id(),
-                .is_job = true,
+  DWS_RETURN_IF_ERROR(CheckSizes(first));
+  PlanView view{.job_id = first.job_id(),
                 .parameters = first.elements(),
                 .model_bytes = first.size_bytes(),
-                .engines = static_cast<uint32_t>(replies.size())};
-  mesh::Traffic traffic{.sent = std::vector<uint64_t>(first.trainer_ranks(), 0),
-                        .received = std::vector<uint64_t>(replies.size(), 0),
-                        .pairs = std::vector<uint64_t>(first.trainer_ranks() * replies.size(), 0)};
-  size_t slices = 0;
-  for (size_t i = 0; i < replies.size(); ++i) {
-    const v1::PlanReply& reply = replies[i];
-    if (reply.job_id() != first.job_id() || reply.trainer_ranks() != first.trainer_ranks() ||
-        reply.size_bytes() != first.size_bytes()) {
-      return InvalidArgumentError(
-          "receiver '{}' follows job '{}' with {} trainer ranks and {} bytes, receiver '{}' job "
-          "'{}' with {} and {}: name receivers of one job",
-          Printable(first.receiver_id(), 60), Printable(first.job_id(), 60), first.trainer_ranks(),
-          first.size_bytes(), Printable(reply.receiver_id(), 60), Printable(reply.job_id(), 60),
-          reply.trainer_ranks(), reply.size_bytes());
-    }
+                .receivers = {},
+                .sent = std::vector<uint64_t>(first.trainer_ranks(), 0),
+                .received = {}};
+  std::set<std::string_view> names;
+  for (const v1::PlanReply& reply : replies) {
+    DWS_RETURN_IF_ERROR(CheckSameJob(first, reply));
     if (!names.insert(reply.receiver_id()).second) {
       return InvalidArgumentError("receiver '{}' has answered twice: name each once",
                                   Printable(reply.receiver_id(), 60));
     }
-    view.receivers.push_back(reply.receiver_id());
-    for (const v1::PlanBytes& taken : reply.taken()) {
-      if (taken.trainer_rank() >= traffic.sent.size()) {
-        return InvalidArgumentError("receiver '{}' takes from trainer rank {} of {}",
-                                    Printable(reply.receiver_id(), 60), taken.trainer_rank(),
-                                    traffic.sent.size());
-      }
-      traffic.sent[taken.trainer_rank()] += taken.size_bytes();
-      DWS_RETURN_IF_ERROR(Count(reply, taken, traffic.received[i]));
-      traffic.pairs[taken.trainer_rank() * replies.size() + i] += taken.size_bytes();
-      slices += taken.slices();
-    }
-    uint64_t held_bytes = 0;
-    for (const v1::PlanEngineRank& rank : reply.engine_ranks()) {
-      uint64_t of_rank = 0;
-      for (const v1::PlanBytes& held : rank.held()) {
-        DWS_RETURN_IF_ERROR(Count(reply, held, of_rank));
-      }
-      held_bytes += of_rank;
-    }
-    traffic.host_bytes += held_bytes - std::min(held_bytes, traffic.received[i]);
+    DWS_RETURN_IF_ERROR(AddReceiver(reply, view));
   }
-  view.plans.push_back({.policy = "owners", .regions = slices, .traffic = std::move(traffic)});
   return view;
 }
 
 std::string FormatPlan(const PlanView& view) {
-  const mesh::Traffic& first = view.plans.front().traffic;
   std::string text =
-      fmt::format("{}{}: {}, {}\n", view.is_job ? "job " : "", Printable(view.model, 60),
-                  Parameters(view.parameters), FormatBytes(view.model_bytes));
-  if (view.is_job) {
-    text += fmt::format("trainer: {} ranks; {} receivers\n\n", first.sent.size(), view.engines);
-  } else {
-    text += fmt::format("trainer {}: {} ranks; {} engines {}: {} ranks; {} a rank\n\n",
-                        view.trainer, first.sent.size(), view.engines, view.engine,
-                        first.received.size(), view.nic.text);
-  }
+      fmt::format("job {}: {}, {}\ntrainer: {} ranks; {} receivers\n\n", Printable(view.job_id, 60),
+                  Parameters(view.parameters), FormatBytes(view.model_bytes), view.sent.size(),
+                  view.receivers.size());
   std::vector<std::vector<std::string>> rows;
-  std::vector<std::vector<std::string>> costs;
-  for (const PolicyPlan& plan : view.plans) {
-    const std::string& policy = plan.policy;
-    for (const auto& [side, bytes] :
-         {std::pair("sent", &plan.traffic.sent), std::pair("received", &plan.traffic.received)}) {
-      const Spread spread = SpreadOf(*bytes);
-      rows.push_back({policy, side, FormatBytes(spread.min), FormatBytes(spread.median),
-                      FormatBytes(spread.max), fmt::format("{:.3f}", mesh::Balance(*bytes))});
-    }
-    costs.push_back(
-        {policy, fmt::format("{}", plan.regions), FormatBytes(plan.traffic.host_bytes)});
-    if (view.is_job) continue;
-    costs.back().push_back(FormatBytes(plan.traffic.staging_bytes));
-    costs.back().push_back(FormatBytes(plan.traffic.gathered_bytes));
-    costs.back().push_back(FormatSeconds(mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second)));
+  for (const auto& [what, bytes] : {std::pair("sent by a trainer rank", &view.sent),
+                                    std::pair("received by a receiver", &view.received)}) {
+    const Spread spread = SpreadOf(*bytes);
+    rows.push_back({what, FormatBytes(spread.min), FormatBytes(spread.median),
+                    FormatBytes(spread.max), fmt::format("{:.3f}", spread.balance)});
   }
-  text += FormatTable({{.title = "policy", .left = true},
-                       {.title = "a rank", .left = true},
+  text += FormatTable({{.title = "full weights", .left = true},
                        {.title = "min"},
                        {.title = "median"},
                        {.title = "max"},
                        {.title = "max/mean"}},
                       rows, 2);
-  text += "\n";
-  std::vector<Column> columns = {{.title = "policy", .left = true},
-                                 {.title = view.is_job ? "slices" : "regions"},
-                                 {.title = "in hosts"}};
-  if (!view.is_job) {
-    for (const char* const title : {"staging", "gathered", "time"}) {
-      columns.push_back({.title = title});
-    }
-  }
-  return text + FormatTable(columns, costs, 2);
+  return text + fmt::format("\n  {} slices, {} more in hosts\n", view.slices,
+                            FormatBytes(view.host_bytes));
 }
 
 std::string FormatPlanJson(const PlanView& view) {
-  const mesh::Traffic& first = view.plans.front().traffic;
-  Json plans = Json::array();
-  for (const PolicyPlan& plan : view.plans) {
-    plans.push_back({{"policy", plan.policy},
-                     {"sent", SpreadJson(plan.traffic.sent)},
-                     {"received", SpreadJson(plan.traffic.received)},
-                     {view.is_job ? "slices" : "regions", plan.regions},
-                     {"host_bytes", plan.traffic.host_bytes}});
-    if (view.is_job) continue;
-    plans.back()["staging_bytes"] = plan.traffic.staging_bytes;
-    plans.back()["gathered_bytes"] = plan.traffic.gathered_bytes;
-    plans.back()["seconds"] = mesh::SecondsAt(plan.traffic, view.nic.bytes_per_second);
-    plans.back()["digest"] = dws::ToString(plan.digest);
+  Json receivers = Json::array();
+  for (const PlanReceiver& receiver : view.receivers) {
+    receivers.push_back(
+        {{"receiver_id", receiver.receiver_id}, {"bytes_by_trainer_rank", receiver.taken}});
   }
-  Json json = {{view.is_job ? "job" : "model", view.model},
-               {"parameters", view.parameters},
-               {"model_bytes", view.model_bytes},
-               {"trainer_ranks", first.sent.size()},
-               {"engines", view.engines}};
-  if (view.is_job) {
-    json["receivers"] = Json::array();
-    for (size_t i = 0; i < view.receivers.size(); ++i) {
-      Json from = Json::array();
-      for (size_t rank = 0; rank < first.sent.size(); ++rank) {
-        from.push_back(first.pairs[rank * view.receivers.size() + i]);
-      }
-      json["receivers"].push_back(
-          {{"receiver_id", view.receivers[i]}, {"bytes_by_trainer_rank", std::move(from)}});
-    }
-  } else {
-    json["trainer"] = view.trainer;
-    json["engine"] = view.engine;
-    json["engine_ranks"] = first.received.size();
-  }
-  if (!view.is_job) json["nic_bytes_per_second"] = view.nic.bytes_per_second;
-  json["plans"] = std::move(plans);
+  const Json json = {{"job", view.job_id},
+                     {"parameters", view.parameters},
+                     {"model_bytes", view.model_bytes},
+                     {"trainer_ranks", view.sent.size()},
+                     {"sent", SpreadJson(view.sent)},
+                     {"received", SpreadJson(view.received)},
+                     {"slices", view.slices},
+                     {"host_bytes", view.host_bytes},
+                     {"receivers", std::move(receivers)}};
   return json.dump(2) + "\n";
 }
 
-std::string FormatPlanSvg(const PlanView& view, const PolicyPlan& plan) {
-  const size_t columns_of_ranks = plan.traffic.received.size();
-  const Cells rows(plan.traffic.sent.size());
-  const Cells columns(columns_of_ranks);
+std::string FormatPlanSvg(const PlanView& view) {
+  const Cells rows(view.sent.size());
+  const Cells columns(view.receivers.size());
   std::vector<uint64_t> bytes(rows.count * columns.count, 0);
-  for (size_t i = 0; i < plan.traffic.pairs.size(); ++i) {
-    const size_t row = i / columns_of_ranks / rows.ranks_of_cell;
-    const size_t column = i % columns_of_ranks / columns.ranks_of_cell;
-    bytes[row * columns.count + column] += plan.traffic.pairs[i];
+  for (size_t i = 0; i < view.receivers.size(); ++i) {
+    for (size_t rank = 0; rank < view.sent.size(); ++rank) {
+      const size_t row = rank / rows.ranks_of_cell;
+      bytes[row * columns.count + i / columns.ranks_of_cell] += view.receivers[i].taken[rank];
+    }
   }
   const uint64_t most = std::max<uint64_t>(1, *std::max_element(bytes.begin(), bytes.end()));
-  const size_t width = columns.count * kCellPixels;
-  const size_t height = rows.count * kCellPixels;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-      "<text x=\"{}\" y=\"16\">{}, {}: the darkest cell is {}</text>\n"
-      "<text x=\"{}\" y=\"34\">{} {}, {} a cell</text>\n"
-      "<text transform=\"translate(30 {}) rotate(-90)\">{} trainer ranks, {} a cell</text>\n",
-      std::max<size_t>(width, 400) + 2 * kMarginPixels,
-      std::max<size_t>(height, 200) + 2 * kMarginPixels, kMarginPixels, EscapedXml(view.model),
-      plan.policy, FormatBytes(most), kMarginPixels, columns_of_ranks,
-      view.is_job ? "receivers" : "engine ranks", columns.ranks_of_cell,
-      kMarginPixels + std::max<size_t>(height, 200), plan.traffic.sent.size(), rows.ranks_of_cell);
+  std::string svg = SvgHead(view, rows, columns, most);
   for (size_t i = 0; i < bytes.size(); ++i) {
     if (bytes[i] == 0) continue;
     const double share = static_cast<double>(bytes[i]) / static_cast<double>(most);
