@@ -78,8 +78,7 @@ def settled_version(checkpoint: str) -> Optional[LocalVersion]:
     version = int(found["version"])
     if changing or version != state:
         return None
-    # Receivers of an older version, which knew no chains, leave only the version's identity.
-    return LocalVersion(version, found["tensors"], found.get("chain") or found.get("identity", ""))
+    return LocalVersion(version, found["tensors"], found["chain"])
 
 
 class CheckpointFiles:

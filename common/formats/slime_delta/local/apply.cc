@@ -395,9 +395,8 @@ Status LocalCheckpoint::Complete(const VersionFolder& redo, ReplayCheck check) {
   DWS_ASSIGN_OR_RETURN(LineageStep step, RedoStep(redo));
   DWS_RETURN_IF_ERROR(Replay(redo, checkpoint_, pool_, check));
   for (const VersionEntry& entry : redo.entries()) digests_.tensors[entry.name] = entry.digest;
-  // A delta continues the chain, so the comparisons of run_check_ stay valid. Any other step drops
-  // them.
-  if (step.full != false) run_check_.Forget();
+  // A delta continues the chain, so the comparisons of run_check_ stay valid.
+  if (step.full) run_check_.Forget();
   if (digests_.version != version) {  // equal when a recovery repeats this
     digests_.lineage = After(std::move(digests_.lineage), std::move(step));
     digests_.version = version;

@@ -40,25 +40,19 @@ void ExtendChain(std::string& chain, const std::string& identity) {
 
 Lineage After(Lineage before, LineageStep step) {
   // A delta continues the chain. It was accepted, so an earlier refusal or doubt no longer holds.
-  const bool goes_on = step.full == false;
   Lineage after;
-  if (goes_on) {
+  if (!step.full) {
     after = std::move(before);
     after.refused.clear();
     after.doubted.clear();
     after.other_ns.reset();
-    ExtendChain(after.chain, step.applied.identity);
-  } else if (step.full == true) {
-    after.since = step.version;
-    ExtendChain(after.chain, step.applied.identity);
   } else {
-    after.chain = step.applied.identity;
+    after.since = step.version;
   }
+  ExtendChain(after.chain, step.applied.identity);
   after.stream = std::move(step.stream);
   after.name = std::move(step.name);
-  if (!step.applied.identity.empty()) {
-    after.applied.insert_or_assign(step.version, std::move(step.applied));
-  }
+  after.applied.insert_or_assign(step.version, std::move(step.applied));
   while (after.applied.size() > limits::kSlimeAppliedMax) {
     after.applied.erase(after.applied.begin());
   }
@@ -66,25 +60,20 @@ Lineage After(Lineage before, LineageStep step) {
 }
 
 std::string AppliedText(const AppliedVersion& applied) {
-  if (!applied.index.has_value()) return applied.identity;
-  const FileStamp& index = *applied.index;
+  const FileStamp& index = applied.index;
   return fmt::format("{} {} {} {} {} {}", applied.identity, index.device, index.inode,
                      index.size_bytes, index.modified_ns, index.changed_ns);
 }
 
 std::optional<AppliedVersion> ParseApplied(std::string_view text) {
   const std::vector<std::string_view> words = Words(text);
-  AppliedVersion applied{.identity = std::string(words[0])};
-  if (applied.identity.empty()) return std::nullopt;
-  if (words.size() == 1) return applied;
-  FileStamp index;
-  const bool parsed = words.size() == 6 && TakeNumber(words[1], index.device) &&
-                      TakeNumber(words[2], index.inode) && TakeNumber(words[3], index.size_bytes) &&
-                      TakeNumber(words[4], index.modified_ns) &&
-                      TakeNumber(words[5], index.changed_ns);
-  if (!parsed) return std::nullopt;
-  applied.index = index;
-  return applied;
+  AppliedVersion applied{.identity = std::string(words[0]), .index = {}};
+  FileStamp& index = applied.index;
+  const bool parsed =
+      !applied.identity.empty() && words.size() == 6 && TakeNumber(words[1], index.device) &&
+      TakeNumber(words[2], index.inode) && TakeNumber(words[3], index.size_bytes) &&
+      TakeNumber(words[4], index.modified_ns) && TakeNumber(words[5], index.changed_ns);
+  return parsed ? std::optional(std::move(applied)) : std::nullopt;
 }
 
 }  // namespace dws::slime

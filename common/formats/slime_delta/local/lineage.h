@@ -18,8 +18,8 @@ namespace dws::slime {
 
 // A version that the local checkpoint was brought to.
 struct AppliedVersion {
-  std::string identity;            // VersionFolder::identity()
-  std::optional<FileStamp> index;  // of its index's file when it was read; nullopt: not known
+  std::string identity;  // VersionFolder::identity()
+  FileStamp index;       // of its index's file when it was read
 
   friend bool operator==(const AppliedVersion&, const AppliedVersion&) = default;
 };
@@ -27,8 +27,7 @@ struct AppliedVersion {
 // The versions from which the local checkpoint was made, oldest first.
 struct Lineage {
   // The version that the chain began with: a full checkpoint, or 0 for the base. nullopt: not
-  // known, because another program, or a release before chains, brought the checkpoint to its
-  // version.
+  // known, because another program brought the checkpoint to its version.
   std::optional<uint64_t> since;
   std::string chain;   // chain of the local version; empty: no version was applied
   std::string stream;  // if the writer is a dws-sender; empty: another writer, or not known
@@ -55,9 +54,7 @@ struct LineageStep {
   AppliedVersion applied;
   std::string stream;
   std::string name = {};  // VersionIndex::name
-  // True if it is a full checkpoint. nullopt: not known, because the redo record is of a release
-  // before chains.
-  std::optional<bool> full;
+  bool full = false;      // it is a full checkpoint
 };
 // The lineage after `step`.
 Lineage After(Lineage before, LineageStep step);
@@ -65,7 +62,7 @@ Lineage After(Lineage before, LineageStep step);
 // Adds one version to a chain.
 void ExtendChain(std::string& chain, const std::string& identity);
 
-// "IDENTITY DEVICE INODE SIZE MODIFIED_NS CHANGED_NS", or only the identity.
+// "IDENTITY DEVICE INODE SIZE MODIFIED_NS CHANGED_NS".
 std::string AppliedText(const AppliedVersion& applied);
 std::optional<AppliedVersion> ParseApplied(std::string_view text);
 

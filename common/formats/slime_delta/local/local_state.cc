@@ -13,7 +13,6 @@ namespace {
 
 constexpr const char* kVersion = "version";
 constexpr const char* kValid = "valid";
-constexpr const char* kIdentity = "identity";
 constexpr const char* kStream = "stream";
 constexpr const char* kChain = "chain";
 constexpr const char* kName = "name";
@@ -61,38 +60,21 @@ Result<std::string> TextIfAny(const nlohmann::json& object, const char* key,
   return TextOf(object, key, path);
 }
 
-// The lineage for state of a release before chains.
-Lineage WithoutChain(uint64_t version, const std::string& identity) {
+Result<Lineage> LineageOf(const nlohmann::json& object, const std::string& path) {
   Lineage lineage;
-  if (version == 0) {
-    lineage.since = 0;
-  } else if (!identity.empty()) {
-    lineage.chain = identity;
-    lineage.applied[version].identity = identity;
+  DWS_ASSIGN_OR_RETURN(lineage.chain, TextOf(object, kChain, path));
+  if (object.contains(kSince)) {
+    DWS_ASSIGN_OR_RETURN(lineage.since, VersionOf(object, path, kSince));
   }
-  return lineage;
-}
-
-Result<Lineage> LineageOf(const nlohmann::json& object, uint64_t version, const std::string& path) {
-  DWS_ASSIGN_OR_RETURN(const std::string identity, TextOf(object, kIdentity, path));
-  Lineage lineage;
-  if (object.contains(kChain)) {
-    DWS_ASSIGN_OR_RETURN(lineage.chain, TextOf(object, kChain, path));
-    if (object.contains(kSince)) {
-      DWS_ASSIGN_OR_RETURN(lineage.since, VersionOf(object, path, kSince));
+  if (!object.contains(kApplied)) return DataLossError("{}: expected '{}'", path, kApplied);
+  DWS_ASSIGN_OR_RETURN(const auto applied, StringMembers(object[kApplied], path));
+  for (const auto& [number, text] : applied) {
+    const std::optional<uint64_t> of = ParseVersionText(number);
+    std::optional<AppliedVersion> parsed = ParseApplied(text);
+    if (!of.has_value() || !parsed.has_value()) {
+      return DataLossError("{}: '{}' is '{}', expected an applied version", path, number, text);
     }
-    if (!object.contains(kApplied)) return DataLossError("{}: expected '{}'", path, kApplied);
-    DWS_ASSIGN_OR_RETURN(const auto applied, StringMembers(object[kApplied], path));
-    for (const auto& [number, text] : applied) {
-      const std::optional<uint64_t> of = ParseVersionText(number);
-      std::optional<AppliedVersion> parsed = ParseApplied(text);
-      if (!of.has_value() || !parsed.has_value()) {
-        return DataLossError("{}: '{}' is '{}', expected an applied version", path, number, text);
-      }
-      lineage.applied[*of] = *std::move(parsed);
-    }
-  } else {
-    lineage = WithoutChain(version, identity);
+    lineage.applied[*of] = *std::move(parsed);
   }
   DWS_ASSIGN_OR_RETURN(lineage.stream, TextIfAny(object, kStream, path));
   DWS_ASSIGN_OR_RETURN(lineage.name, TextIfAny(object, kName, path));
@@ -157,7 +139,7 @@ Result<std::optional<LocalDigests>> ReadDigestsFrom(FileSystem& files, const std
   if (!object.has_value()) return std::optional<LocalDigests>();
   LocalDigests digests;
   DWS_ASSIGN_OR_RETURN(digests.version, VersionOf(*object, path));
-  DWS_ASSIGN_OR_RETURN(digests.lineage, LineageOf(*object, digests.version, path));
+  DWS_ASSIGN_OR_RETURN(digests.lineage, LineageOf(*object, path));
   DWS_ASSIGN_OR_RETURN(const std::string format, TextOf(*object, kFormat, path));
   if (format != NameOf(ChecksumFormat::kXxh3) || !object->contains(kTensors)) {
     return DataLossError("{}: expected digests in {}", path, NameOf(ChecksumFormat::kXxh3));
@@ -172,10 +154,8 @@ Status WriteDigestsTo(FileSystem& files, const std::string& path, const LocalDig
   for (const auto& [version, one] : lineage.applied) {
     applied[VersionText(version)] = AppliedText(one);
   }
-  const auto local = lineage.applied.find(digests.version);
   nlohmann::ordered_json object = {
       {kVersion, VersionText(digests.version)},
-      {kIdentity, local == lineage.applied.end() ? "" : local->second.identity},
       {kStream, lineage.stream},
       {kChain, lineage.chain},
       {kApplied, nlohmann::json(applied)},

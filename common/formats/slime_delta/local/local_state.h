@@ -14,16 +14,9 @@
 // digests.json:
 //   {"version": "000002", "checksum_format": "xxh3-128",
 //    "tensors": {name: digest of all its bytes as of the version},
-//    "identity": of that version alone; empty: not known,
-//    "stream", "chain", "name", "since", "refused", "doubted", "other_ns": of Lineage; the last
-//    five
+//    "stream", "chain", "name", "since", "refused", "doubted", "other_ns": of Lineage; the last five
 //                only if they have a value,
 //    "applied": {"000001": AppliedText, ...}}
-// A file without "chain" is of a release before chains. It is read as a lineage whose beginning is
-// not known, with the identity as its chain and its only applied version. The next look at the
-// version folder adopts its versions if they state the digests that the tensors have (run_check.h).
-// That old release can read the new file: it uses version, identity, stream, checksum_format and
-// tensors.
 #pragma once
 
 #include <cstdint>

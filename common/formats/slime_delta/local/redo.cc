@@ -17,7 +17,6 @@ namespace dws::slime {
 namespace {
 
 constexpr uint64_t kRedoShardBytes = uint64_t{256} << 20;
-constexpr const char* kIdentity = "dws_identity";  // written by releases before chains
 constexpr const char* kApplied = "dws_applied";
 constexpr const char* kStep = "dws_step";
 constexpr const char* kName = "dws_name";
@@ -74,14 +73,13 @@ Status ReplayTensor(const VersionFolder& redo, const VersionEntry& entry,
 Result<std::unique_ptr<VersionWriter>> BeginRedo(FileSystem& files,
                                                  const std::string& checkpoint_folder,
                                                  const LineageStep& step, Encoding encoding) {
-  DWS_CHECK(step.full.has_value());
   return VersionWriter::Create(files, checkpoint::RedoFolder(checkpoint_folder),
                                {.version = step.version,
                                 .encoding = encoding,
                                 .checksum = ChecksumFormat::kXxh3,
                                 .shard_bytes_max = kRedoShardBytes,
                                 .extra = {{kApplied, AppliedText(step.applied)},
-                                          {kStep, *step.full ? kFull : kDelta},
+                                          {kStep, step.full ? kFull : kDelta},
                                           {kName, step.name},
                                           {kStreamKey, step.stream}},
                                 .in_place = true});
@@ -125,10 +123,6 @@ Result<LineageStep> RedoStep(const VersionFolder& redo) {
   step.version = index.version;
   step.stream = index.Extra(kStreamKey);
   const std::string kind = index.Extra(kStep);
-  if (kind.empty()) {
-    step.applied.identity = index.Extra(kIdentity);
-    return step;
-  }
   std::optional<AppliedVersion> applied = ParseApplied(index.Extra(kApplied));
   if (!applied.has_value() || (kind != kFull && kind != kDelta)) {
     return DataLossError(

@@ -95,7 +95,7 @@ Result<bool> RunCheck::SomeWrittenAgain(const HeldFolder& versions, const Lineag
     if (record == lineage.applied.end()) continue;
     DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp, StampOfVersion(versions, version));
     if (!stamp.has_value()) continue;  // another process is removing or writing it
-    if (record->second.index.has_value() && SameTime(*record->second.index, *stamp)) continue;
+    if (SameTime(record->second.index, *stamp)) continue;
     if (!IsCompared(version, *stamp)) return true;
   }
   return false;
@@ -105,7 +105,7 @@ Result<RunFinding> RunCheck::Look(const HeldFolder& versions, const LocalDigests
   if (local.version == 0) return RunFinding();  // a base fits any run
   const Lineage& lineage = local.lineage;
   const auto record = lineage.applied.find(local.version);
-  const bool remembered = record != lineage.applied.end() && record->second.index.has_value();
+  const bool remembered = record != lineage.applied.end();
   DWS_ASSIGN_OR_RETURN(const std::optional<FileStamp> stamp,
                        StampOfVersion(versions, local.version));
   DWS_ASSIGN_OR_RETURN(const std::vector<uint64_t> there, ListVersions(versions));
@@ -143,7 +143,7 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
     const AppliedVersion& was = record->second;
     DWS_ASSIGN_OR_RETURN(std::optional<FileStamp> stamp, StampOfVersion(versions, *at));
     if (!stamp.has_value()) continue;  // another process is removing or writing it
-    if (settled && was.index.has_value() && SameTime(*was.index, *stamp)) continue;
+    if (settled && SameTime(was.index, *stamp)) continue;
     const bool untouched = was.index == stamp;
     bool changes = false;
     if (!untouched && !IsCompared(*at, *stamp)) {
@@ -159,7 +159,7 @@ Result<RunFinding> RunCheck::Compare(const HeldFolder& versions, const LocalDige
     }
     if (newest.has_value()) continue;
     newest = std::pair(*at, *stamp);
-    kept = was.index.has_value() && SameTime(*was.index, *stamp);
+    kept = SameTime(was.index, *stamp);
     // A copy of a version without changes proves nothing, so copies before it are opened too.
     settled = kept && (untouched || changes) && *at == local.version;
   }
@@ -216,10 +216,6 @@ Result<RunFinding> RunCheck::Adopt(const HeldFolder& versions, const LocalDigest
     const std::optional<VersionFolder>& opened = *found;
     if (!opened.has_value()) break;
     if (version == local.version) {
-      const auto known = local.lineage.applied.find(version);
-      if (known != local.lineage.applied.end() && known->second.identity != opened->identity()) {
-        return NotTheApplied(versions, version);
-      }
       finding.adopted = {.identity = opened->identity(), .index = opened->index_stamp()};
     }
     if (const auto tensor = Differing(*opened, seen)) {

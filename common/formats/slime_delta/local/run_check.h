@@ -15,10 +15,9 @@
 // doubted before or all its versions are before the local one. A delta then needs a proof of its
 // own (base_proof.h).
 //
-// If another program, or a release before chains, brought the checkpoint to its version, it
-// remembers no files. Then the local version and those before it, as far as the folder has them
-// without a gap, must state the digests that the local tensors have. From then on the local version
-// is remembered.
+// A checkpoint that another program brought to its version remembers no files. Then the local
+// version and those before it, as far as the folder has them without a gap, must state the digests
+// that the local tensors have. From then on the local version is remembered.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Which run the versions in a folder belong to: for copies, for folders with only the newest
-// versions, and for records written by older releases.
+// versions, and for checkpoints that another program has changed.
 #include "common/formats/slime_delta/local/run_check.h"
 
 #include <algorithm>
@@ -64,12 +64,8 @@ struct Scene {
   }
   std::string DigestsPath() const { return local + "/.weight_sync/digests.json"; }
   json Digests() const { return json::parse(AsText(dws::testing::ReadFile(DigestsPath()))); }
-  // Leaves the record as a release before chains wrote it.
-  void ForgetChain() const {
-    json digests = Digests();
-    for (const char* const key : {"chain", "since", "applied"}) digests.erase(key);
-    dws::testing::WriteText(DigestsPath(), digests.dump());
-  }
+  // Leaves the checkpoint as a program that keeps no digests brings it to its version.
+  void ForgetDigests() const { fs::remove(DigestsPath()); }
 
   TempFolder folder;
   Weights base = RandomWeights(1);
@@ -248,9 +244,10 @@ TEST_CASE("an applied version that is damaged now blocks the next version", "[sl
   CHECK_FALSE(scene.Digests().contains("refused"));
 }
 
-TEST_CASE("digests written by a release before chains are adopted", "[slime]") {
+TEST_CASE("a checkpoint advanced by another program adopts its folder if the tensors match",
+          "[slime]") {
   const Scene scene;
-  scene.ForgetChain();
+  scene.ForgetDigests();
   const bool pruned = GENERATE(false, true);
   if (pruned) Scene::Remove(scene.ours, {1, 2});
   CHECK(scene.Apply(scene.ours, 4) == "applied");
@@ -258,13 +255,11 @@ TEST_CASE("digests written by a release before chains are adopted", "[slime]") {
   const json digests = scene.Digests();
   CHECK(digests["applied"].size() == 2);  // the version before and the new one
   CHECK_FALSE(digests.contains("since"));
-  CHECK(digests["identity"].get<std::string>() ==
-        VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity());
 }
 
-TEST_CASE("digests written by a release before chains still refuse another run", "[slime]") {
+TEST_CASE("a checkpoint advanced by another program refuses the folder of another run", "[slime]") {
   const Scene scene;
-  scene.ForgetChain();
+  scene.ForgetDigests();
   // Its last version is equal; the one before it has a tensor that differs here.
   CHECK_THAT(scene.Apply(scene.theirs, 4),
              Contains("another run") && Contains("after version 000001 tensor 'layer.1'"));
@@ -272,22 +267,9 @@ TEST_CASE("digests written by a release before chains still refuse another run",
   CHECK(Load(scene.local) == scene.states[3]);
 }
 
-TEST_CASE("a checkpoint advanced by another program adopts its folder if the tensors match",
-          "[slime]") {
-  const Scene scene;
-  fs::remove(scene.DigestsPath());
-  const bool same = GENERATE(true, false);
-  if (same) {
-    CHECK(scene.Apply(scene.ours, 4) == "applied");
-    CHECK(scene.Digests()["applied"].size() == 2);
-  } else {
-    CHECK_THAT(scene.Apply(scene.theirs, 4), Contains("tensor 'layer.1'"));
-  }
-}
-
 TEST_CASE("a checkpoint that is cut while it is compared is not taken for another run", "[slime]") {
   const Scene scene;
-  scene.ForgetChain();
+  scene.ForgetDigests();
   PosixFileSystem files;
   ThreadPool pool(2);
   std::map<std::string, dws::testing::Bytes> whole;
@@ -309,32 +291,6 @@ TEST_CASE("a checkpoint that is cut while it is compared is not taken for anothe
   CHECK(scene.Apply(scene.ours, 4) == "applied");
 }
 
-TEST_CASE("a change that a release before chains began is completed", "[slime]") {
-  const Scene scene;
-  scene.ForgetChain();
-  PosixFileSystem files;
-  // The redo record in the form of that release.
-  const std::string redo = checkpoint::SyncFolder(scene.local) + "/redo";
-  const std::string identity = VersionFolder::Open(Scene::PathOf(scene.ours, 4))->identity();
-  const auto writer =
-      VersionWriter::Create(files, redo,
-                            {.version = 4,
-                             .encoding = Encoding::kRuns,
-                             .checksum = ChecksumFormat::kXxh3,
-                             .extra = {{"dws_identity", identity}, {kStreamKey, ""}},
-                             .in_place = true});
-  REQUIRE(writer.ok());
-  for (const auto& [name, bytes] : scene.states[4]) {
-    REQUIRE((*writer)->Add(name, scene.states[3].at(name), bytes).ok());
-  }
-  REQUIRE((*writer)->Finish().ok());
-  CHECK(OpenOnce(scene.local) == "version 4");
-  CHECK(Load(scene.local) == scene.states[4]);
-  const Weights fifth = Touched(scene.states[4], "layer.5");
-  CHECK(ApplyOnce(scene.local, Publish(scene.ours, scene.states[4], fifth, {.version = 5})) ==
-        "applied");
-}
-
 TEST_CASE("damaged digests are refused", "[slime]") {
   const Scene scene;
   const json sound = scene.Digests();
@@ -346,6 +302,12 @@ TEST_CASE("damaged digests are refused", "[slime]") {
                                    {"refused", 3}}) {
     json damaged = sound;
     damaged[key] = value;
+    dws::testing::WriteText(scene.DigestsPath(), damaged.dump());
+    CHECK_THAT(OpenOnce(scene.local), Contains("DATA_LOSS") && Contains("digests.json"));
+  }
+  for (const char* const key : {"chain", "applied", "tensors"}) {
+    json damaged = sound;
+    damaged.erase(key);
     dws::testing::WriteText(scene.DigestsPath(), damaged.dump());
     CHECK_THAT(OpenOnce(scene.local), Contains("DATA_LOSS") && Contains("digests.json"));
   }
