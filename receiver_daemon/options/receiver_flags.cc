@@ -216,10 +216,13 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
       ->check(CLI::IsMember({"auto", "same-host", "fabric", "grpc"}).description(""))
       ->type_name("auto|same-host|fabric|grpc")
       ->default_str("auto");
+}
+
+void AddFabricFlag(CLI::App& app, FabricChoice& fabric) {
   app.add_option_function<std::string>(
          "--fabric",
-         [&options](const std::string& choice) {
-           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
+         [&fabric](const std::string& choice) {
+           DWS_CHECK(ParseFabricChoice(choice, fabric));  // the check below has passed
          },
          "Read full tensors over libfabric from senders that lend them: by this provider, or by "
          "any (auto); none encrypts")
@@ -280,10 +283,15 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--tls-server-name", options.tls_server_name,
                  "Name in the senders' certificates, where it is not the host that is dialled")
       ->type_name("NAME");
-  AddGroupFlags(app, options.group);
   AddFollowFlags(app, options.follow);
-  AddSharedFlags(app, options.shared_dir);
-  AddHostShareFlags(app, options.host_share);
+  {
+    const TierOfFlags supported(app, Tier::kSupported);
+    AddGroupFlags(app, options.group);
+    AddSharedFlags(app, options.shared_dir);
+    AddHostShareFlags(app, options.host_share);
+  }
+  const TierOfFlags experimental(app, Tier::kExperimental);
+  AddFabricFlag(app, options.fabric);
   app.add_option_function<std::string>(
          "--nccl",
          [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },

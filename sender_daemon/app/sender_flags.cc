@@ -23,14 +23,16 @@ void AddTransferFlags(CLI::App& app, SenderOptions& options) {
   app.add_flag(
       "--huge-pages", options.huge_pages,
       "Keep the snapshot in reserved huge pages of 2 MiB, if vm.nr_hugepages leaves enough");
+}
+
+void AddFabricFlag(CLI::App& app, FabricChoice& fabric) {
   app.add_option_function<std::string>(
          "--fabric",
-         [&options](const std::string& choice) {
-           DWS_CHECK(ParseFabricChoice(choice, options.fabric));  // the check below has passed
+         [&fabric](const std::string& choice) {
+           DWS_CHECK(ParseFabricChoice(choice, fabric));  // the check below has passed
          },
          "Lend the snapshot to receivers over libfabric: by this provider, or by verbs or efa "
-         "where "
-         "there is an adapter (auto); none encrypts")
+         "where there is an adapter (auto); none encrypts")
       ->check(CLI::IsMember({"off", "auto", "verbs", "efa", "tcp"}).description(""))
       ->type_name("off|auto|verbs|efa|tcp")
       ->default_str("off");
@@ -99,6 +101,12 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   app.add_flag("--insecure", options.insecure,
                "Allow TCP without TLS: --listen anywhere, --http beyond loopback");
   AddSecurityFlags(app, options.tls, options.allow_users);
+  {
+    const TierOfFlags supported(app, Tier::kSupported);
+    AddFolderFlags(app, options);
+  }
+  const TierOfFlags experimental(app, Tier::kExperimental);
+  AddFabricFlag(app, options.fabric);
   app.add_option_function<std::string>(
          "--nccl",
          [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
@@ -119,7 +127,6 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   app.add_option("--gpu", options.broadcasts.gpu,
                  "The device for broadcasts, by UUID or number (default: the only one)")
       ->type_name("GPU");
-  AddFolderFlags(app, options);
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {

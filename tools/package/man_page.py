@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-_HEADING = re.compile(r"^([A-Z][A-Za-z \[\]-]*):$")
+_HEADING = re.compile(r"^([A-Z][A-Za-z, \[\]-]*):$")
 _ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
 _DEEP = re.compile(r"^ {8,}(\S.*)$")
 
@@ -72,7 +72,7 @@ def body(sections: list[tuple[str, list[str]]], request: str) -> list[str]:
     out = []
     for name, lines in sections:
         out.append(f'{request} "{escape(name if request == ".SS" else name.upper())}"')
-        if name.lower().startswith(("option", "subcommand", "positional", "[option")):
+        if name.lower().startswith(("subcommand", "positional")) or any(line.startswith("  -") for line in lines):
             for left, text in entries(lines):
                 out += [".TP", rf"\fB{escape(left)}\fR", escape(text) or r"\&"]
         else:

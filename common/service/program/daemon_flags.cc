@@ -27,6 +27,14 @@ LogFormat DaemonFlags::format() const {
   return log_format == "json" ? LogFormat::kJson : LogFormat::kAuto;
 }
 
+TierOfFlags::TierOfFlags(CLI::App& app, Tier tier) : app_(app) {
+  app_.option_defaults()->group(tier == Tier::kSupported
+                                    ? "Supported options"
+                                    : "Experimental options, not yet run on their hardware");
+}
+
+TierOfFlags::~TierOfFlags() { app_.option_defaults()->group("Options"); }
+
 void AddDaemonFlags(CLI::App& app, DaemonFlags& flags) {
   app.add_option("--config", flags.config, "TOML file with any of these options as keys")
       ->type_name("FILE")

@@ -29,6 +29,21 @@ struct DaemonFlags {
   LogFormat format() const;
 };
 
+// How far an option has been proved, as docs/features.md explains it. --help groups options by it.
+enum class Tier : uint8_t { kSupported, kExperimental };
+
+// While it exists, options that are added to the app belong to a tier; else they are core options.
+class TierOfFlags {
+ public:
+  TierOfFlags(CLI::App& app, Tier tier);
+  ~TierOfFlags();
+  TierOfFlags(const TierOfFlags&) = delete;
+  TierOfFlags& operator=(const TierOfFlags&) = delete;
+
+ private:
+  CLI::App& app_;
+};
+
 // `flags` outlives the app.
 void AddDaemonFlags(CLI::App& app, DaemonFlags& flags);
 
