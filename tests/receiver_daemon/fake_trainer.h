@@ -121,8 +121,8 @@ class FakeTrainer final : public SenderGroup {
     return samples::SealObject(encoding, std::move(identity));
   }
 
-  // What the receiver did, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed 2",
-  // "rejected 2".
+  // The actions of the receiver, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed
+  // 2", "rejected 2".
   std::vector<std::string> Log() const {
     MutexLock lock(mutex_);
     return log_;
@@ -134,7 +134,7 @@ class FakeTrainer final : public SenderGroup {
   std::vector<Rejection> rejections;  // read with no call in flight; so is this:
   CommittedReport last_report;
 
-  // What the next fetches do.
+  // The results of the next fetches.
   std::optional<ClassTable> classes;  // if set, blocks of floats are class-split with it
   bool objects_are_here = false;      // in the receiver already: TakeObject has them
   Status fail_objects;

@@ -17,7 +17,7 @@ namespace dws::bench {
 
 using TensorStates = std::vector<std::vector<std::byte>>;  // by tensor
 
-// Another format, and what it makes of two versions.
+// Another format, and its encoding of two versions.
 struct Peer {
   std::string id;  // "P2a"
   std::string name;
