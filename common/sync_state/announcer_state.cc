@@ -216,7 +216,7 @@ bool AnnouncerState::LeftOut(const Receiver& receiver, TimePoint now) const {
          now - *receiver.behind_since >= laggard_after_;
 }
 
-bool AnnouncerState::RefusedLately(const Receiver& receiver, TimePoint now) {
+bool AnnouncerState::RefusedRecently(const Receiver& receiver, TimePoint now) {
   return !receiver.last_error.empty() && receiver.absent_since.has_value() &&
          now - *receiver.absent_since < limits::kRefusedReturnWait;
 }
@@ -227,7 +227,7 @@ WaitTally AnnouncerState::Tally(WeightVersion version, TimePoint now) const {
     const bool present = receiver.connection.has_value();
     if (present && receiver.committed >= version) {
       tally.committed.push_back(id);
-    } else if (present || (receiver.committed < version && RefusedLately(receiver, now))) {
+    } else if (present || (receiver.committed < version && RefusedRecently(receiver, now))) {
       (LeftOut(receiver, now) ? tally.left_out : tally.missing).push_back(id);
     } else if (receiver.awaited) {
       tally.awaited.push_back(id);

@@ -148,7 +148,7 @@ class AnnouncerState {
   void Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now);
   static void ClearVersions(Receiver& receiver);
   // Its last report was a refusal, and it is likely to connect again.
-  static bool RefusedLately(const Receiver& receiver, TimePoint now);
+  static bool RefusedRecently(const Receiver& receiver, TimePoint now);
   // Returns whether a receiver has committed a version above `version`.
   bool AnyAbove(std::optional<WeightVersion> version) const;
   void ClearVersions();

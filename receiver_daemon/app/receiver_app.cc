@@ -15,7 +15,7 @@
 #include "receiver_daemon/app/receiver_operations.h"
 #include "receiver_daemon/app/sender_side.h"
 #include "receiver_daemon/app/source_metrics.h"
-#include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/attach_queue.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/engine_service.h"
 #include "receiver_daemon/group/group_endpoint.h"
@@ -82,7 +82,7 @@ class ReceiverApp final : public Daemon {
   std::unique_ptr<CommitGroup> group_;  // null: the engine has no other receiver
   std::unique_ptr<GroupEndpoint> group_endpoint_;
   std::unique_ptr<HandleSocket> handles_;
-  std::unique_ptr<AttachDesk> desk_;
+  std::unique_ptr<AttachQueue> attaches_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<EngineServiceImpl> engine_service_;
   std::unique_ptr<ReceiverOperations> operations_;
@@ -139,7 +139,7 @@ Status ReceiverApp::StartEngineSide() {
   DWS_CHECK(grouped() == (group_ != nullptr));  // the worker commits alone without a group
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
-  desk_ = std::make_unique<AttachDesk>(*subscription_, registry_, *handles_, clock_, changed_);
+  attaches_ = std::make_unique<AttachQueue>(*subscription_, registry_, *handles_, clock_, changed_);
   worker_ = std::make_unique<Worker>(
       Worker::Parts{
           .subscription = *subscription_,
@@ -172,7 +172,7 @@ Status ReceiverApp::StartEngineSide() {
                       .stale = options_.stale(),
                       .commit_policy = options_.commit_policy});
   engine_service_ = std::make_unique<EngineServiceImpl>(
-      *desk_, registry_, worker_->boundary(), handles_->path(), clock_,
+      *attaches_, registry_, worker_->boundary(), handles_->path(), clock_,
       EngineServiceImpl::Questions{
           .why = [this] { return WhyEngineWaits(worker_->status(), *subscription_); },
           .version =
@@ -231,7 +231,7 @@ void ReceiverApp::Stop(std::chrono::milliseconds grace) {
   // 4. Senders, which receive acknowledgements until here, and the group, which receives what was
   //    written.
   // 5. Servers. The calls that are left only watch.
-  if (desk_ != nullptr) desk_->Stop();
+  if (attaches_ != nullptr) attaches_->Stop();
   if (senders_ != nullptr) senders_->CancelFetches();
   StopOperators();
   const bool ended = worker_ == nullptr || worker_->RequestStop(grace);

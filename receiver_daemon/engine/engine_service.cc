@@ -131,7 +131,7 @@ grpc::ServerUnaryReactor* EngineServiceImpl::Attach(grpc::CallbackServerContext*
     return reactor;
   }
   wish->peer = PeerOfCall(context->peer());
-  desk_.Submit(
+  attaches_.Submit(
       *std::move(wish), DeadlineOf(*context, clock_), [context] { return context->IsCancelled(); },
       [this, reactor, reply](Result<AttachGrant> grant) {
         if (grant.ok()) {

@@ -1,5 +1,5 @@
 // The gRPC service for engines: Attach, the lease stream, boundaries, and Why. It converts
-// messages; AttachDesk decides, EngineLease and CommitBoundary hold the state.
+// messages; AttachQueue decides, EngineLease and CommitBoundary hold the state.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "proto/engine.grpc.pb.h"
-#include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/attach_queue.h"
 #include "receiver_daemon/engine/commit_boundary.h"
 #include "receiver_daemon/engine/engine_registry.h"
 
@@ -22,9 +22,9 @@ class EngineServiceImpl final : public v1::EngineService::CallbackService {
     std::function<std::string()> why;   // what engines wait for, as text
     std::function<uint64_t()> version;  // the version that memory has; 0: none
   };
-  EngineServiceImpl(AttachDesk& desk, EngineRegistry& registry, CommitBoundary& boundary,
+  EngineServiceImpl(AttachQueue& attaches, EngineRegistry& registry, CommitBoundary& boundary,
                     std::string handle_socket, const Clock& clock, Questions questions)
-      : desk_(desk),
+      : attaches_(attaches),
         registry_(registry),
         boundary_(boundary),
         handle_socket_(std::move(handle_socket)),
@@ -46,7 +46,7 @@ class EngineServiceImpl final : public v1::EngineService::CallbackService {
                                         v1::BoundaryReply* reply) override;
 
  private:
-  AttachDesk& desk_;
+  AttachQueue& attaches_;
   EngineRegistry& registry_;
   CommitBoundary& boundary_;
   const std::string handle_socket_;

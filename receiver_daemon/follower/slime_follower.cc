@@ -193,7 +193,7 @@ Status SlimeFollower::Follow() {
   return MakeStatus(loaded.code(), fmt::format("{}; also: {}", Message(loaded), Message(status)));
 }
 
-void SlimeFollower::LetGo() {
+void SlimeFollower::CloseCheckpoint() {
   local_.reset();
   versions_.Forget();
   if (engine_ != nullptr) engine_->Forget();
@@ -202,13 +202,13 @@ void SlimeFollower::LetGo() {
 Status SlimeFollower::Open() {
   if (local_ != nullptr && !local_->in_place()) {
     LogWarning("checkpoint_replaced", {{"checkpoint", options_.checkpoint}});
-    LetGo();
+    CloseCheckpoint();
   }
   if (local_ != nullptr) {
     const Status retaken = local_->Retake();
     if (!absl::IsAborted(retaken)) return retaken;
     LogWarning("checkpoint_changed", {{"reason", Message(retaken)}});
-    LetGo();
+    CloseCheckpoint();
   }
   SetStage("opening");
   DWS_ASSIGN_OR_RETURN(

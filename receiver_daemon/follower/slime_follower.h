@@ -128,7 +128,7 @@ class SlimeFollower {
   // Opens the checkpoint, or takes its lock again. Errors as of LocalCheckpoint::Open.
   Status Open();
   // The checkpoint was replaced since it was opened: closes it.
-  void LetGo();
+  void CloseCheckpoint();
   // Runs the command before a look. An error only where it is required.
   Status RunBeforeRead();
   // Runs the command, applies all versions in the folder, then loads the last one.

@@ -33,7 +33,7 @@
 #include "sender_daemon/slime/slime_sink.h"
 #include "sender_daemon/trainer/cuts_file.h"
 #include "sender_daemon/trainer/drain_switch.h"
-#include "sender_daemon/trainer/refinement_desk.h"
+#include "sender_daemon/trainer/refinement_queue.h"
 #include "sender_daemon/trainer/trainer_service.h"
 #include "sender_daemon/trainer/trainer_session.h"
 
@@ -114,9 +114,9 @@ class SenderApp final : public Daemon {
   std::unique_ptr<Executor> delta_executor_;
   std::unique_ptr<Executor> full_executor_;
   std::unique_ptr<CutsFile> cuts_;
-  std::unique_ptr<ViewDesk> views_;
+  std::unique_ptr<FollowedViews> views_;
   std::unique_ptr<TrainerSession> session_;
-  std::unique_ptr<RefinementDesk> refinements_;
+  std::unique_ptr<RefinementQueue> refinements_;
   std::unique_ptr<TrainerServiceImpl> trainer_service_;
   std::atomic<size_t> full_transfers_{0};
   EgressLimit egress_{options_.egress_bytes_per_second, clock_};
@@ -204,7 +204,7 @@ void SenderApp::StartSession() {
   // The directory asks for profile wan, like a receiver, but for every version.
   const bool wan = options_.profile == ProfileChoice::kAuto && options_.shared_dir.WantsWan();
   cuts_ = std::make_unique<CutsFile>(files_, options_.state_folder);
-  views_ = std::make_unique<ViewDesk>(ViewDesk::Parts{
+  views_ = std::make_unique<FollowedViews>(FollowedViews::Parts{
       .executor = *trainer_executor_,
       .hub = *hub_,
       .pipeline = *pipeline_,
@@ -257,7 +257,7 @@ void SenderApp::StartSession() {
                                   fabric_->EndOthers(state->snapshot->memory().id());
                                 },
                             .views = views_.get()});
-  refinements_ = std::make_unique<RefinementDesk>(*trainer_executor_, *session_);
+  refinements_ = std::make_unique<RefinementQueue>(*trainer_executor_, *session_);
 }
 
 void SenderApp::StartOperations() {

@@ -115,14 +115,14 @@ Result<std::vector<std::byte>> Squash(const RankLayout& layout,
   return Squash(layout, links);
 }
 
-bool DeltaLog::Lately(const AskedAt& asked) const {
+bool DeltaLog::IsRecent(const AskedAt& asked) const {
   return asked.has_value() && appends_ - *asked <= limits::kWanAskedVersions;
 }
 
 DeltaProfile DeltaLog::Asked() const {
   MutexLock lock(mutex_);
-  if (Lately(AskedOf(DeltaProfile::kWan))) return DeltaProfile::kWan;
-  return Lately(AskedOf(DeltaProfile::kDirect)) ? DeltaProfile::kDirect : DeltaProfile::kFast;
+  if (IsRecent(AskedOf(DeltaProfile::kWan))) return DeltaProfile::kWan;
+  return IsRecent(AskedOf(DeltaProfile::kDirect)) ? DeltaProfile::kDirect : DeltaProfile::kFast;
 }
 
 bool DeltaLog::AllDirect() const {
@@ -131,7 +131,7 @@ bool DeltaLog::AllDirect() const {
   MutexLock lock(mutex_);
   const AskedAt& direct = AskedOf(DeltaProfile::kDirect);
   const AskedAt& fast = AskedOf(DeltaProfile::kFast);
-  if (!Lately(direct) || Lately(AskedOf(DeltaProfile::kWan))) return false;
+  if (!IsRecent(direct) || IsRecent(AskedOf(DeltaProfile::kWan))) return false;
   return !fast.has_value() || *fast + kVersionsApart <= *direct;
 }
 

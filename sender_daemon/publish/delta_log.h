@@ -80,7 +80,7 @@ class DeltaLog {
 
   const RankLayout layout_;
   // Returns whether that happened so recently that the request is still remembered.
-  bool Lately(const AskedAt& asked) const REQUIRES(mutex_);
+  bool IsRecent(const AskedAt& asked) const REQUIRES(mutex_);
   AskedAt& AskedOf(DeltaProfile profile) REQUIRES(mutex_) {
     return asked_[static_cast<size_t>(profile)];
   }

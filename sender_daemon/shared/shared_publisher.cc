@@ -76,8 +76,8 @@ Result<bool> SharedPublisher::Work(const RankStatePtr& offered) {
   const Result<bool> written = WriteNext();
   // This also runs after a failed write: removing old versions may make the room that the write
   // needs.
-  const bool told = progress_->untold.empty();
-  if (told && progress_->last.has_value() && !(written.ok() && !*written)) Retire();
+  const bool reported = progress_->unreported.empty();
+  if (reported && progress_->last.has_value() && !(written.ok() && !*written)) Retire();
   return written;
 }
 
@@ -98,7 +98,7 @@ bool SharedPublisher::Meanwhile() {
   if (hub_.clock().Now() >= reports_due_) ReadReports();
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   DWS_CHECK(newest != nullptr);  // a version is being written
-  while (progress_->untold.empty() && progress_->last.has_value() &&
+  while (progress_->unreported.empty() && progress_->last.has_value() &&
          *progress_->last < newest->version) {
     // A failure here occurs again in the next round, which reports it.
     const auto next = NextInChain(*newest);
@@ -173,7 +173,7 @@ void SharedPublisher::NoteAnchor() {
 Result<bool> SharedPublisher::WriteNext() {
   const RetainedVersionPtr newest = progress_->writer.state()->log->Newest();
   if (newest == nullptr) return false;
-  DWS_RETURN_IF_ERROR(Tell());
+  DWS_RETURN_IF_ERROR(Report());
   if (!progress_->last.has_value()) {
     const RetainedVersionPtr first = progress_->writer.state()->log->First();
     DWS_ASSIGN_OR_RETURN(const bool by_digests, BeginsWith(first));
@@ -201,8 +201,9 @@ Result<bool> SharedPublisher::WriteNext() {
     return true;
   }
   // Also while a little behind: a publisher that never catches up writes anchors too.
-  if (const std::optional<Owed> owed = progress_->owed; owed.has_value()) {
-    DWS_RETURN_IF_ERROR(WriteAnchor(owed->version, owed->delta));
+  if (const std::optional<PendingFull> pending_full = progress_->pending_full;
+      pending_full.has_value()) {
+    DWS_RETURN_IF_ERROR(WriteAnchor(pending_full->version, pending_full->delta));
     return true;
   }
   return behind;
@@ -236,22 +237,22 @@ Status SharedPublisher::WriteDelta(const RetainedVersionPtr& version) {
   DWS_ASSIGN_OR_RETURN(shared::ManifestPtr delta, progress_->writer.WriteDelta(*version));
   progress_->deltas += 1;
   progress_->delta_bytes += delta->Find(shared::kDeltaName)->size_bytes;
-  const Status told = NoteWritten(*version, delta->size_bytes(), &SharedView::deltas);
-  if (!progress_->owed.has_value() &&
+  const Status reported = NoteWritten(*version, delta->size_bytes(), &SharedView::deltas);
+  if (!progress_->pending_full.has_value() &&
       (RepairDue() || progress_->deltas >= options_.dir.anchor_every ||
        progress_->delta_bytes > progress_->writer.state()->layout().size_bytes())) {
-    progress_->owed = Owed{.version = version, .delta = std::move(delta)};
+    progress_->pending_full = PendingFull{.version = version, .delta = std::move(delta)};
     progress_->deltas = 0;
     progress_->delta_bytes = 0;
   }
-  return told;
+  return reported;
 }
 
 Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
                                     const shared::ManifestPtr& delta) {
   DWS_RETURN_IF_ERROR(progress_->writer.CheckFence());
   // The deltas counted so far follow the previous anchor and are subtracted below. The deltas
-  // counted after an owed version follow that version.
+  // counted after a pending version follow that version.
   const size_t deltas = delta == nullptr ? progress_->deltas : 0;
   const uint64_t delta_bytes = delta == nullptr ? progress_->delta_bytes : 0;
   const bool damage_known = std::exchange(repair_.due, false);
@@ -262,8 +263,9 @@ Status SharedPublisher::WriteAnchor(const RetainedVersionPtr& version,
   const bool damage_found = repair_.due;  // found during the write, perhaps in this version
   repair_.due = damage_known || damage_found;
   const auto settle_owed = [&] {
-    if (progress_->owed.has_value() && progress_->owed->version->version <= version->version) {
-      progress_->owed.reset();
+    if (progress_->pending_full.has_value() &&
+        progress_->pending_full->version->version <= version->version) {
+      progress_->pending_full.reset();
     }
   };
   if (absl::IsAborted(written.status()) && progress_->last.has_value() &&
@@ -300,25 +302,25 @@ Status SharedPublisher::NoteWritten(const RetainedVersion& version, uint64_t byt
   progress_->catalog->Forget(version.version);  // its manifest has changed
   progress_->last = std::max(progress_->last.value_or(version.version), version.version);
   if (kind == &SharedView::anchors) progress_->reachable = progress_->last;
-  progress_->untold.push_back({.version = version.version, .bytes = bytes, .kind = kind});
-  return Tell();
+  progress_->unreported.push_back({.version = version.version, .bytes = bytes, .kind = kind});
+  return Report();
 }
 
-Status SharedPublisher::Tell() {
-  std::vector<Untold>& untold = progress_->untold;
-  for (; !untold.empty(); untold.erase(untold.begin())) {
-    const Untold& one = untold.front();
-    const Status told =
+Status SharedPublisher::Report() {
+  std::vector<Unreported>& unreported = progress_->unreported;
+  for (; !unreported.empty(); unreported.erase(unreported.begin())) {
+    const Unreported& one = unreported.front();
+    const Status reported =
         options_.after_write.Run(fmt::to_string(one.version.value()), limits::kSharedHookDeadline,
                                  [this] { return loop_.wanted(); });
-    if (!told.ok() && options_.dir.after_write_required) {
-      return Annotate(told, fmt::format("after version {}, which counts as published when the "
-                                        "command succeeds",
-                                        one.version.value()));
+    if (!reported.ok() && options_.dir.after_write_required) {
+      return Annotate(reported, fmt::format("after version {}, which counts as published when the "
+                                            "command succeeds",
+                                            one.version.value()));
     }
-    if (!told.ok()) {
+    if (!reported.ok()) {
       LogWarning("shared_after_write_failed",
-                 {{"version", one.version.value()}, {"reason", Message(told)}});
+                 {{"version", one.version.value()}, {"reason", Message(reported)}});
     }
     LogInfo("shared_published", {{"version", one.version.value()},
                                  {"anchor", one.kind == &SharedView::anchors},

@@ -107,13 +107,13 @@ class SharedPublisher {
   };
   // A version whose full tensors still have to be added; `delta` is the manifest of its delta,
   // which is already written.
-  struct Owed {
+  struct PendingFull {
     RetainedVersionPtr version;
     shared::ManifestPtr delta;
   };
   // A version that is written, but the command has not run for it, or has failed although it is
   // required.
-  struct Untold {
+  struct Unreported {
     WeightVersion version;
     uint64_t bytes = 0;
     uint64_t SharedView::*kind = nullptr;  // the counter it adds to
@@ -125,9 +125,9 @@ class SharedPublisher {
     bool begun = false;
     std::optional<shared::VersionCatalog> catalog;  // the contents of the directory; set by Begin
     std::optional<WeightVersion> last;              // written
-    std::vector<Untold> untold;                     // in the order of writing
-    std::optional<Owed> owed;
-    size_t deltas = 0;  // since the last anchor or the owed one
+    std::vector<Unreported> unreported;             // in the order of writing
+    std::optional<PendingFull> pending_full;
+    size_t deltas = 0;  // since the last anchor or pending_full
     uint64_t delta_bytes = 0;
     std::optional<WeightVersion> full_gone;  // a repair could not read its full tensors in time
     // Newest version when an anchor was completed last: what leads to it leads to all up to this.
@@ -160,10 +160,10 @@ class SharedPublisher {
   Status WriteDelta(const RetainedVersionPtr& version);
   // `delta`: as in SharedWriter.
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
-  // Errors as Tell.
+  // Errors as Report.
   Status NoteWritten(const RetainedVersion& version, uint64_t bytes, uint64_t SharedView::*kind);
-  // Rule 4: reports the `untold` versions. Returns an error if the command failed and is required.
-  Status Tell();
+  // Rule 4: reports the `unreported` versions. Returns an error if the command failed and is required.
+  Status Report();
   void ReadReports();
   // Runs while full tensors are written. False: the sender shuts down.
   bool Meanwhile();

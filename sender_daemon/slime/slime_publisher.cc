@@ -32,19 +32,19 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
   if (progress_ == nullptr || progress_->writer.state() != offered) {
     DWS_RETURN_IF_ERROR(Adopt(offered));
   }
-  DWS_RETURN_IF_ERROR(Tell());
+  DWS_RETURN_IF_ERROR(Report());
   const Result<Next> chosen = ChooseNext();
-  if (absl::IsFailedPrecondition(chosen.status())) LetGo();
+  if (absl::IsFailedPrecondition(chosen.status())) ForgetFolder();
   DWS_RETURN_IF_ERROR(chosen.status());
   const Next& next = *chosen;
   if (next.version == nullptr) return false;
   const uint64_t number = next.version->version.value();
   const Result<bool> begun = progress_->folder.Begin(number);
-  if (absl::IsFailedPrecondition(begun.status())) LetGo();
+  if (absl::IsFailedPrecondition(begun.status())) ForgetFolder();
   DWS_RETURN_IF_ERROR(begun.status());
   if (!*begun) {
     NoteWritten(next.version->version, progress_->folder.IsFull(number), 0);
-    DWS_RETURN_IF_ERROR(Tell());
+    DWS_RETURN_IF_ERROR(Report());
     return true;
   }
   const Status written = WriteVersion(next);
@@ -69,12 +69,12 @@ Result<bool> SlimePublisher::Work(const RankStatePtr& offered) {
     }
     return written;
   }
-  DWS_RETURN_IF_ERROR(Tell());
+  DWS_RETURN_IF_ERROR(Report());
   return true;
 }
 
 // 6. Forgets everything about the folder; the next round reads it again.
-void SlimePublisher::LetGo() {
+void SlimePublisher::ForgetFolder() {
   if (const auto other = progress_->folder.OtherStream(); other.ok() && !other->empty()) {
     lost_ = {.state = progress_->writer.state(), .to = *other};
   }
@@ -201,19 +201,20 @@ Result<uint64_t> SlimePublisher::WriteFromBase(const RetainedVersionPtr& version
 
 void SlimePublisher::NoteWritten(WeightVersion version, bool full, uint64_t bytes) {
   DWS_CHECK(!progress_->last.has_value() || *progress_->last < version);
-  DWS_CHECK(!progress_->untold.has_value());
+  DWS_CHECK(!progress_->unreported.has_value());
   progress_->last = version;
-  progress_->untold = Untold{.version = version, .full = full, .bytes = bytes};
+  progress_->unreported = Unreported{.version = version, .full = full, .bytes = bytes};
 }
 
 Status SlimePublisher::RunAfterWrite(WeightVersion version) const {
-  const Status told = Annotate(
+  const Status reported = Annotate(
       options_.after_write.Run(fmt::to_string(version.value()), limits::kSharedHookDeadline,
                                [this] { return loop_.wanted(); }),
       fmt::format("after version {}", version.value()));
   // A command that was ended because the sender stops has not failed: it runs after the next start.
-  if (told.ok() || options_.dir.after_write_required || !loop_.wanted()) return told;
-  LogWarning("slime_after_write_failed", {{"version", version.value()}, {"reason", Message(told)}});
+  if (reported.ok() || options_.dir.after_write_required || !loop_.wanted()) return reported;
+  LogWarning("slime_after_write_failed",
+             {{"version", version.value()}, {"reason", Message(reported)}});
   return OkStatus();
 }
 
@@ -222,9 +223,9 @@ void SlimePublisher::Retire(SlimeFolder& folder) const {
   if (!retired.ok()) LogWarning("slime_not_retired", {{"reason", Message(retired)}});
 }
 
-Status SlimePublisher::Tell() {
-  if (!progress_->untold.has_value()) return OkStatus();
-  const Untold& one = *progress_->untold;
+Status SlimePublisher::Report() {
+  if (!progress_->unreported.has_value()) return OkStatus();
+  const Unreported& one = *progress_->unreported;
   DWS_RETURN_IF_ERROR(RunAfterWrite(one.version));
   LogInfo("slime_published",
           {{"version", one.version.value()}, {"full", one.full}, {"bytes", one.bytes}});
@@ -235,7 +236,7 @@ Status SlimePublisher::Tell() {
     view_.fulls += one.full ? 1 : 0;
     view_.bytes += one.bytes;
   }
-  progress_->untold.reset();
+  progress_->unreported.reset();
   Retire(progress_->folder);
   return OkStatus();
 }

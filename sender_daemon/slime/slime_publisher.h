@@ -96,7 +96,7 @@ class SlimePublisher {
  private:
   // A version that is written, but the command has not run for it, or has failed although it is
   // required.
-  struct Untold {
+  struct Unreported {
     WeightVersion version;
     bool full = false;
     uint64_t bytes = 0;
@@ -108,7 +108,7 @@ class SlimePublisher {
     SlimeWriter writer;
     SlimeFolder folder;
     std::optional<WeightVersion> last;  // written; a delta may follow it
-    std::optional<Untold> untold;
+    std::optional<Unreported> unreported;
     bool from_base = false;                // the first version may be a delta of the base
     std::optional<WeightVersion> damaged;  // a full checkpoint of it failed because of damage
   };
@@ -119,7 +119,7 @@ class SlimePublisher {
   };
 
   Result<bool> Work(const RankStatePtr& offered);
-  void LetGo();
+  void ForgetFolder();
   Status Adopt(const RankStatePtr& state);
   // FAILED_PRECONDITION: the base checkpoint has a tensor that is not published.
   Status CheckTensors(const RankLayout& layout) const;
@@ -130,11 +130,10 @@ class SlimePublisher {
   Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
                                  std::function<Status()> may_publish);
   void NoteWritten(WeightVersion version, bool full, uint64_t bytes);
-  // Rule 5: reports the `untold` version, and removes versions that are no longer needed. Returns
+  // Rule 5: reports the `unreported` version, and removes versions that are no longer needed. Returns
   // an error if the command failed and is required.
-  Status Tell();
-  // An error is of the command, if that is required, or of one that a stop has ended; another is
-  // logged.
+  Status Report();
+  // An error is of the command, if that is required, or of one that a stop has ended; another is logged.
   Status RunAfterWrite(WeightVersion version) const;
   // Removes what the folder need not keep; a failure is logged.
   void Retire(SlimeFolder& folder) const;

@@ -31,7 +31,7 @@
 #include "sender_daemon/trainer/drain_switch.h"
 #include "sender_daemon/trainer/registration.h"
 #include "sender_daemon/trainer/shared_ledger.h"
-#include "sender_daemon/views/view_desk.h"
+#include "sender_daemon/views/followed_views.h"
 
 namespace dws {
 
@@ -71,7 +71,7 @@ class TrainerSession {
     // Returns whether anyone would fetch a delta before it is published.
     std::function<bool()> fetches_early = [] { return true; };
     std::function<void(RankStatePtr)> on_refined;  // the same weights, in a finer layout
-    ViewDesk* views = nullptr;                     // null: there are none
+    FollowedViews* views = nullptr;                // null: there are none
   };
   TrainerSession(Options options, Parts parts);
 

@@ -165,7 +165,7 @@ TEST_CASE("by a required way a version comes whole or fails by name, and the nex
   OneWay it(EachMemoryWay());
   INFO(it.way);
   const SyncTarget first = Follower::Await(it.transport.subscription(), 1);
-  it.rank.Publish(2);  // the snapshot has moved on, and nobody was told
+  it.rank.Publish(2);  // the snapshot has moved on, unannounced
   const Status failed = it.follower.TakeFull(it.transport.group(), first);
   CHECK(absl::IsUnavailable(failed));
   CHECK_THAT(ToString(failed),

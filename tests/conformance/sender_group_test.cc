@@ -257,7 +257,7 @@ TEST_CASE("full tensors are of the wanted version while the trainer publishes ne
   transport->StartReceiver();
   const SyncTarget target = Follower::Await(transport->subscription(), 1);
   const Weights first = rank.At(1);
-  // Captures that nobody is told of: they only change the snapshot.
+  // Captures that are not announced: they only change the snapshot.
   std::atomic<bool> done{false};
   std::thread trainer([&] {
     for (uint64_t version = 2; !done && version < 400; ++version) rank.Publish(version, 0.001);

@@ -48,7 +48,7 @@ TEST_CASE("a stream begins with digests and full tensors come once when they are
   CHECK(directory.publisher.view().anchors == 1);
   CHECK(HasFull(directory, 2));
   CHECK(*directory.Read(2) == directory.rank.At(2));
-  // What was asked for is there; the receiver has not committed it yet.
+  // The requested tensors are there; the receiver has not committed the version yet.
   directory.Leave(Lacking(3, 1));
   REQUIRE(directory.Publish(3).ok());
   directory.Leave(Lacking(4, 2));

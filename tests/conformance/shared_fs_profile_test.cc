@@ -1,5 +1,5 @@
-// The encoding of the deltas in a shared directory: what is written, and how those read it who join
-// or are several versions behind.
+// The encoding of the deltas in a shared directory: the files that are written, and how receivers
+// read them that join or are several versions behind.
 #include <catch2/catch.hpp>
 
 #include "tests/common/delta/old_state.h"

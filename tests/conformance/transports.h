@@ -208,7 +208,7 @@ class SharedTransport final : public Transport {
     publisher_.Offer(state_);
     Work();
   }
-  // Does what a sender's thread would do.
+  // Does the work of a sender's thread.
   void Work() {
     while (true) {
       const Result<bool> more = publisher_.Step();

@@ -85,7 +85,7 @@ TEST_CASE("class-split blocks reach every copy, in one piece or gathered", "[sta
     CHECK_FALSE(staged.in_place);
     if (rank == 0) CHECK(split.engine.Equals(split.trainer, 1));
     Write(*split.engine.weights, staged);
-    Write(*split.engine.weights, staged);  // a commit may be repeated: what is staged is absolute
+    Write(*split.engine.weights, staged);  // a commit may be repeated: staged values are absolute
   }
   CHECK(split.engine.Equals(split.trainer, 2));
 }

@@ -108,7 +108,7 @@ TEST_CASE("a delta is staged, written in the pause between intent and record, an
   REQUIRE(job.ledger.records().size() == 3);
   CHECK(std::get<CommitIntent>(job.ledger.records()[1]).base == WeightVersion(1));
   CHECK(job.live.at->version == WeightVersion(2));
-  // The tracked live state equals what memory holds.
+  // The tracked live state equals the contents of memory.
   const LiveState read = ReadLive(*job.engine.weights, job.pool);
   for (uint32_t r = 0; r < 2; ++r) {
     for (size_t s = 0; s < read.ranks[r].slices.size(); ++s) {

@@ -126,8 +126,8 @@ class FakeTrainer final : public Senders, public Source {
     return samples::SealObject(encoding, std::move(identity));
   }
 
-  // What the receiver did, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed 2",
-  // "rejected 2".
+  // The actions of the receiver, in order: "object 1->2", "full 2 {0,1}", "staged 2", "committed
+  // 2", "rejected 2".
   std::vector<std::string> Log() const {
     MutexLock lock(mutex_);
     return log_;
@@ -139,7 +139,7 @@ class FakeTrainer final : public Senders, public Source {
   std::vector<Rejection> rejections;  // read with no call in flight; so is this:
   CommittedReport last_report;
 
-  // What the next fetches do.
+  // The results of the next fetches.
   std::optional<ClassTable> classes;  // if set, blocks of floats are class-split with it
   Status fail_objects;
   Status fail_full;

@@ -1,5 +1,5 @@
-// Receivers of one host that share a folder, each with a trainer of its own that has the same
-// weights: what it fetched there is what it fetched over the network.
+// Receivers of one host that share a folder, each with its own trainer, which has the same weights:
+// fetches from that trainer count as fetches over the network.
 #include "receiver_daemon/transfer/host/host_share.h"
 #include "common/model/host_limits.h"
 

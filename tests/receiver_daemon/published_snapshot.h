@@ -67,7 +67,7 @@ struct Published {
     REQUIRE(made.ok());
     return *std::move(made);
   }
-  // What is not missing is as it was published.
+  // All slices that are not missing are as published.
   void CheckRight(FullAssembly& assembly) const {
     for (const BlockRange& range : assembly.Missing()) {
       REQUIRE(assembly.Take(range, Then(range)).ok());

@@ -111,7 +111,8 @@ TEST_CASE("what one spool no longer needs is room for the next", "[spool]") {
     CHECK(second.memory_bytes() == kSize);
     CHECK(spare->size_bytes() == 0);
   }
-  // What is appended takes other memory: little, and then as much as is there. So does a file.
+  // Appended bytes take more memory: little at first, and then as much as there is already. So does
+  // a file.
   Spool little(options);
   REQUIRE(little.Append({}).ok());
   REQUIRE(little.Append(Bytes(10, 1)).ok());

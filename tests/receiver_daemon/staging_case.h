@@ -63,7 +63,7 @@ inline StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& d
   return *std::move(staged);
 }
 
-// Writes what is staged, as a commit does.
+// Writes the staged values, as a commit does.
 inline void Write(const EngineWeights& weights, const StagedDelta& staged) {
   ThreadPool pool(1);
   ScatterList list;

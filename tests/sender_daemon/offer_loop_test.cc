@@ -19,7 +19,7 @@ RankStatePtr MakeOffer(uint64_t epoch) {
   return std::make_shared<const RankState>(RankState{.rank_epoch = RankEpoch(epoch)});
 }
 
-// A publisher for the loop: returns what the test sets, and records what it was offered.
+// A publisher for the loop: returns the results that the test sets, and records its offers.
 class Publisher {
  public:
   explicit Publisher(Duration retry_delay = std::chrono::milliseconds(1))

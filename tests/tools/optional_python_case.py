@@ -14,7 +14,7 @@ class OptionalPythonCase(unittest.TestCase):
     """Attributes:
     SCRIPT: the check.
     VARIABLE: the environment variable that names the Python, too.
-    WHAT: what the Python has to have, as a pattern of the messages.
+    WHAT: a pattern, in the messages, of the packages that the Python must have.
     CAUSE: a pattern of what Debian's Python says that lacks it.
     OPTIONS: passed with it.
     """

@@ -1,4 +1,4 @@
-// A view is another model of the same checkpoints: what is counted of it comes from the same walk.
+// A view is another model of the same checkpoints: its figures come from the same walk.
 #include "tools/checkpoint/estimate.h"
 
 #include <algorithm>

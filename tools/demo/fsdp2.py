@@ -56,7 +56,7 @@ class ShardedLearner(Learner):
         """They are the masters'."""
 
     def _cast(self) -> None:
-        """FSDP2 casts what it gathers, and the publisher what it publishes."""
+        """FSDP2 casts the tensors that it gathers, and the publisher those that it publishes."""
 
 
 class Process:

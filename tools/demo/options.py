@@ -65,7 +65,7 @@ def run_with_fsdp2(python: str, arguments: Sequence[str]) -> None:
     """Returns if this Python has FSDP2. Otherwise the named one continues in its place.
 
     Raises:
-      SystemExit: none is named, or it does not have what is needed.
+      SystemExit: none is named, or it lacks needed packages.
     """
     with contextlib.suppress(Exception):  # torch 1.13 cannot even import it with Python 3.11
         if hasattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard"):

@@ -20,7 +20,8 @@ def is_torch(tensor: Any) -> bool:
 
 
 def require_plain(name: str, tensor: Any, values: bool = True) -> None:
-    """Returns for a tensor whose memory is its elements, and for what is no tensor of numpy or torch.
+    """Accepts a tensor whose memory is its elements, and everything that is not a tensor of numpy
+    or torch.
 
     Args:
       values: False: only type and shape are needed, which wrappers and tensors on the meta device have too.

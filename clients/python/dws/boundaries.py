@@ -1,5 +1,5 @@
-"""The boundaries between an engine's batches, named to its receiver: where a receiver with
---commit-policy=boundary, or max-behind:K, commits what it holds back."""
+"""Reports the boundaries between an engine's batches to its receiver. There a receiver with
+--commit-policy=boundary, or max-behind:K, commits the version that it holds back."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ class Engine:
             self.stop(wrong)
 
     def _before_commit(self, drain: Optional[Callable[[], None]]) -> Callable[[], None]:
-        """What is called when forward passes have ended, and before a commit."""
+        """Returns the call to make when forward passes have ended, before a commit."""
 
         def call() -> None:
             if drain is not None:

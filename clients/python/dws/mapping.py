@@ -115,8 +115,8 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Boxes of a parameter, which must not overlap. What is in no box (padding) belongs to the
-    engine and keeps its value."""
+    """Boxes of a parameter, which must not overlap. Elements in no box (padding) belong to the
+    engine and keep their values."""
 
     parts: Sequence[Part]
 

@@ -331,7 +331,7 @@ class ReceiverLink:
                     self._daemon.close()
                     self._daemon = self._connect()
                 assert self._attachment is not None
-                # The engine may have lost in between what it had made of the weights.
+                # Meanwhile the engine may have lost the tensors that it had made from the weights.
                 self._changes.forget()
                 self._register(self._attachment, ATTACH_TIMEOUT_SECONDS)
                 with self._guard:

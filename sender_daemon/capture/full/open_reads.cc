@@ -94,8 +94,8 @@ std::shared_ptr<const KeptBlocks> OpenReads::Read::kept() const {
 
 void OpenReads::Refused() {
   MutexLock lock(mutex_);
-  hungry_ = kHungryVersions;
-  hungry_until_ = std::chrono::steady_clock::now() + hungry_time_;
+  keep_all_ = kKeepAllVersions;
+  keep_all_until_ = std::chrono::steady_clock::now() + keep_all_time_;
 }
 
 void OpenReads::DropSpare() {
@@ -128,9 +128,9 @@ std::shared_ptr<KeptBlocks> OpenReads::BeginOverwrite(WeightVersion version) {
       std::min(bytes_max_ - std::min(bytes_max_, held), AvailableMemoryBytes() / kMemoryShare);
   std::vector<uint8_t> wanted(layout_.block_count());
   std::vector<Entry*> covered;
-  const bool hungry = hungry_ > 0 || std::chrono::steady_clock::now() < hungry_until_;
-  const bool whole = hungry && layout_.size_bytes() <= room;
-  if (hungry_ > 0) --hungry_;
+  const bool keep_all = keep_all_ > 0 || std::chrono::steady_clock::now() < keep_all_until_;
+  const bool whole = keep_all && layout_.size_bytes() <= room;
+  if (keep_all_ > 0) --keep_all_;
   if (whole) std::ranges::fill(wanted, uint8_t{1});
   for (Entry& entry : entries_) {
     // A newer version is that of the capture that begins now: its reader reads early.

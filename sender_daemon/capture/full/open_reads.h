@@ -76,12 +76,12 @@ class OpenReads {
  public:
   // After a reader was refused so many captures keep whole versions, and all in this time: the
   // reader tries again after limits::kReconnectDelayMax at most.
-  static constexpr uint32_t kHungryVersions = 4;
-  static constexpr Duration kHungryTime = 5 * limits::kReconnectDelayMax;
+  static constexpr uint32_t kKeepAllVersions = 4;
+  static constexpr Duration kKeepAllTime = 5 * limits::kReconnectDelayMax;
 
   // All that is kept at a time takes at most `bytes_max`.
-  OpenReads(const RankLayout& layout, uint64_t bytes_max, Duration hungry_time = kHungryTime)
-      : layout_(layout), bytes_max_(bytes_max), hungry_time_(hungry_time) {}
+  OpenReads(const RankLayout& layout, uint64_t bytes_max, Duration keep_all_time = kKeepAllTime)
+      : layout_(layout), bytes_max_(bytes_max), keep_all_time_(keep_all_time) {}
 
   // One open read. Must not outlive OpenReads.
   class Read {
@@ -121,12 +121,12 @@ class OpenReads {
 
   const RankLayout& layout_;
   const uint64_t bytes_max_;
-  const Duration hungry_time_;
+  const Duration keep_all_time_;
   const std::shared_ptr<std::atomic<uint64_t>> held_ = std::make_shared<std::atomic<uint64_t>>(0);
   mutable Mutex mutex_;
   std::list<Entry> entries_ GUARDED_BY(mutex_);  // oldest first
-  uint32_t hungry_ GUARDED_BY(mutex_) = 0;       // captures
-  std::chrono::steady_clock::time_point hungry_until_ GUARDED_BY(mutex_);
+  uint32_t keep_all_ GUARDED_BY(mutex_) = 0;     // captures
+  std::chrono::steady_clock::time_point keep_all_until_ GUARDED_BY(mutex_);
   std::shared_ptr<KeptBlocks> spare_ GUARDED_BY(mutex_);  // a whole version
 };
 

@@ -64,7 +64,7 @@ class RequestTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.DeadlineError, "version 2 was not committed within 0.05 s"):
             self.engine.let_commit(2, 0.05)
         self.assertEqual([self.asked(self.up), self.asked(self.up)], [2, 0])
-        with self.engine.running(20) as grant:  # it goes on with what it has
+        with self.engine.running(20) as grant:  # it goes on with its version
             self.assertEqual(grant.version, 1)
 
     def test_a_receiver_that_comes_back_is_asked_again(self) -> None:
@@ -186,7 +186,7 @@ class BoundariesTest(unittest.TestCase):
         self.receiver.stop()
         with self.assertRaisesRegex(dws.DaemonUnavailableError, "naming a boundary: no daemon"):
             self.boundaries.passed(5)
-        self.assertEqual(engine.boundary(20).version, 3)  # it generates with what it has
+        self.assertEqual(engine.boundary(20).version, 3)  # it generates with its version
         with engine.at_boundary(20):
             pass
 

@@ -1,4 +1,4 @@
-// Every byte range of every part of an object is what the same range of the part's bytes is.
+// Every byte range of every part of an object equals the same range of the part's bytes.
 #include "common/delta/objects/object_part.h"
 
 #include <catch2/catch.hpp>

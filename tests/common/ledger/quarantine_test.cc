@@ -1,5 +1,5 @@
-// Damaged ledgers, with and without --quarantine-damaged-ledger: which are refused, what is kept of
-// them, and that old trainers stay refused.
+// Damaged ledgers, with and without --quarantine-damaged-ledger: which are refused, which parts of
+// them are kept, and that old trainers stay refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>

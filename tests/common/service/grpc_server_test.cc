@@ -122,7 +122,7 @@ bool IsOpen(int fd) {
   return size < 0 && errno == EAGAIN;
 }
 
-// Makes the server write answers that nobody reads, until it can write no more.
+// Makes the server write answers that the client does not read, until it can write no more.
 void SendUntilStuck(int fd) {
   const std::string ping("\0\0\x08\x06\0\0\0\0\0 8 bytes", 17);
   const auto send_soon = [fd](const std::string& bytes) {

@@ -1,5 +1,5 @@
-// What glibc keeps of freed memory, and what it is made to give back. Sanitizers have allocators of
-// their own.
+// How much freed memory glibc keeps, and how much it gives back when told to. Sanitizers have
+// allocators of their own.
 #include "common/service/program/heap_trimmer.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Which receivers are waited for when some return, are removed or lose their stream, and what is
-// kept of what they report.
+// The receivers that waits include when some return, are removed or lose their stream, and which of
+// their reports are kept.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <limits>

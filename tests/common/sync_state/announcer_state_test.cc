@@ -22,7 +22,7 @@ WaitCondition Quorum(uint32_t quorum) { return {.policy = Policy::kQuorum, .quor
 WeightVersion Version(uint64_t version) { return WeightVersion(version); }
 TimePoint At(int seconds) { return TimePoint(std::chrono::seconds(seconds)); }
 
-// A sender with a stream, and short calls for what receivers do.
+// A sender with a stream, and short calls for the actions of receivers.
 struct Sender {
   explicit Sender(int laggard_after_seconds = 0)
       : state(std::chrono::seconds(laggard_after_seconds)) {

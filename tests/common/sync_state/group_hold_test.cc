@@ -93,7 +93,7 @@ TEST_CASE("a held round is committed before the engine falls too far behind", "[
   group.Up(1, group.Staged(6));
   CHECK(group.Phase() == 'H');
   group.Did();
-  group.Target(At(7));  // what is staged goes first
+  group.Target(At(7));  // the staged version goes first
   CHECK(group.Did() == "d");
   CHECK(group.leader.round()->target == At(6));
 }

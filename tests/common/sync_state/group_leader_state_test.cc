@@ -117,7 +117,7 @@ TEST_CASE("after a COMMIT an old report does not release the engine", "[group]")
 TEST_CASE("a member that lost its COMMIT commits in a new round before the release", "[group]") {
   Group group = InPhase('c');
   group.Did();
-  // Its engine rank was attached again, so what it had staged is gone.
+  // Its engine rank was attached again, so its staged version is gone.
   group.Up(1, GroupReport{.seen = group.last_nonce, .generation = Generation(8), .live = {}});
   CHECK(group.Did() == "PP");
   group.Up(0, group.Staged(5));

@@ -1,4 +1,4 @@
-// A leader of a commit group of two, and short calls for what its members do.
+// A leader of a commit group of two, and short calls for the actions of its members.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ inline VersionAt At(uint64_t version, const StreamId& stream = kStream) {
   return {.stream = stream, .version = WeightVersion(version)};
 }
 
-// A leader with two members, and short calls for what they do.
+// A leader with two members, and short calls for their actions.
 struct Group {
   explicit Group(std::optional<VersionAt> decided = std::nullopt, const CommitPolicy& policy = {})
       : leader(kMembers, decided, policy) {}

@@ -198,13 +198,14 @@ TEST_CASE("each sender is asked for the cuts that its layout lacks of what is wa
   CHECK(state.senders()[0].lacks_cuts);
   CHECK(state.Lacking(kSecond).empty());
   CHECK_FALSE(state.senders()[1].lacks_cuts);
-  // Only asked for once every rank that lacks them could make them; it disturbs nobody till then.
+  // The cuts are only requested once every rank that lacks them could make them; until then no
+  // sender is disturbed.
   CHECK_FALSE(state.AllCanCut());
   state.OnCanCut(kFirst);
   CHECK(state.AllCanCut());
   CHECK_FALSE(state.Cutting());
 
-  // What one rank has, the others have to have too; and a sender that starts again.
+  // The other ranks must have the cuts that one rank has; then a sender starts again.
   const CutWishes quarters = {{"shared", {{.dim = 0, .at = {2, 4, 6}}}}};
   REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2, 2, Cut(*shared, quarters)), kNow).ok());
   CHECK(state.Lacking(kFirst).empty());
@@ -214,7 +215,7 @@ TEST_CASE("each sender is asked for the cuts that its layout lacks of what is wa
   CHECK_FALSE(state.AllCanCut());
   CHECK(state.Cutting());
 
-  // What is needed goes with the engine, what layouts had with the stream.
+  // The needed cuts go away with the engine, those of layouts with the stream.
   CHECK(state.Want(Needed::kToAttach, {}));
   CHECK(state.Lacking(kFirst) == quarters);
   REQUIRE(state.OnWelcome(kFirst, Welcome(kNew, 0, 2, 1, shared), kNow).ok());

@@ -136,7 +136,7 @@ class HoldTest(IntegrationCase):
             self.publish()
             self.await_held(version)
         self.check(1)
-        self.publish()  # 3 behind: what is staged is committed, and the newest is held
+        self.publish()  # 3 behind: the staged version is committed, and the newest is held
         self.await_version(self.dws_engine, 3)
         self.check(3)
         self.await_held(4)

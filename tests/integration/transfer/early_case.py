@@ -1,4 +1,5 @@
-"""A trainer that hands a version over piece by piece, while a receiver takes what is there already."""
+"""A trainer that hands a version over piece by piece, while a receiver takes the pieces that are
+there."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class EarlyCase(IntegrationCase):
-    """`source` is what the trainer puts next, `live` what the engine has."""
+    """`source` has the weights that the trainer puts next, `live` those of the engine."""
 
     STAGES: tuple[str, ...] = ("fetching",)  # of a receiver to which the version comes
 

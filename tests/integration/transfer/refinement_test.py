@@ -1,5 +1,5 @@
-"""Engines of any tensor parallelism join a trainer that declared no cuts for them: its senders cut finer, and
-nobody else notices."""
+"""Engines of any tensor parallelism join a trainer that declared no cuts for them: its senders cut
+finer, and no other engine notices."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@
 namespace dws {
 namespace {
 
-// What the other program does: writes the weights of a version into the files, then its state.
+// Does what the other program would do: writes the weights of a version into the files, then its
+// state.
 void PullTo(Job& job, uint64_t version) {
   const auto lock = job.files.Lock(job.local + "/.weight_sync/lock");
   REQUIRE(lock.ok());

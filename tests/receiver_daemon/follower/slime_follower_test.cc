@@ -49,7 +49,7 @@ TEST_CASE("the checkpoint is not patched while the engine may still be loading i
   CHECK_FALSE(follower->Step().ok());
   CHECK(follower->view().version == 0);
   CHECK(follower->view().newest == 1);
-  CHECK_FALSE(follower->view().lag_known());  // nobody knows what the engine has loaded
+  CHECK_FALSE(follower->view().lag_known());  // the engine's version is not known
   job.engine.answers.clear();
   REQUIRE(follower->Step().ok());
   CHECK(follower->view().loaded == 1);

@@ -1,4 +1,4 @@
-// A follower whose next version does not show what it was made from.
+// A follower whose next version does not prove its base.
 #include "receiver_daemon/follower/slime_follower.h"
 
 #include <catch2/catch.hpp>

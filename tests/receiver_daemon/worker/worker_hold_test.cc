@@ -163,7 +163,7 @@ TEST_CASE("an engine is never more than K versions behind", "[hold]") {
   it.Publish();
   it.Publish();
   CHECK(it.client.running == 1);  // 2 behind
-  it.Publish();                   // 3 behind: what is staged goes at once
+  it.Publish();                   // 3 behind: the staged version is committed at once
   CHECK(it.client.running == 3);
   CHECK(it.client.Holds(it.trainer, 3));
   CHECK(it.client.pauses == 1);

@@ -240,7 +240,7 @@ TEST_CASE("what is staged for an engine that attaches again is prepared again", 
   it.client.running = 0;
   it.client.Attach(it.trainer.layouts());
   it.Step();
-  CHECK(it.client.running == 1);  // what its memory has
+  CHECK(it.client.running == 1);  // the version in its memory
   CHECK(it.daemon.worker.status().stage == "staged");
   it.Ask(2);
   it.Step();

@@ -41,7 +41,7 @@ struct Twins {
   std::atomic<int> told{0};
 };
 
-// What is framed, by the order in which it was.
+// The slices that have frames, in the order in which they got them.
 std::vector<FramedSlice> Held(const OpenDelta& delta) {
   std::vector<FramedSlice> held;
   while (auto slice = delta.At(held.size())) held.push_back(*std::move(slice));

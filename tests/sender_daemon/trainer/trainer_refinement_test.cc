@@ -107,7 +107,7 @@ TEST_CASE("a trainer that registers again as before goes on with the finer layou
   region.Set(2 * 45, 3);
   REQUIRE(fixture.Publish(again, 2).ok());
   CHECK(fixture.Snapshot()[1][2 * 5] == std::byte{3});
-  // What it declares may not change, to the finer one neither.
+  // Its declared layout may not change, not even to the finer one.
   CHECK(fixture.Register(Resident(1, Finer())).status().code() ==
         absl::StatusCode::kFailedPrecondition);
 }

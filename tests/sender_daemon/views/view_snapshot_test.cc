@@ -15,7 +15,8 @@ namespace {
 
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
 
-// Squares that meet edges, rows that blocks divide, a stack, cuts, and what is only copied.
+// Squares that meet edges, rows that blocks divide, a stack, cuts, and tensors that are only
+// copied.
 RankLayout TrainerLayout() {
   return MakeLayout(
       {{.tensor = {.name = "a.weight", .dtype = DType::kBF16, .shape = {260, 1024}}},

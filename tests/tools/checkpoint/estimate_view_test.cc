@@ -1,4 +1,4 @@
-// What an estimate says of a view is what it says of the two checkpoints quantised as a whole.
+// The estimate for a view equals the estimate for the two checkpoints quantised as a whole.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
@@ -171,7 +171,7 @@ TEST_CASE("several views are estimated in the order in which they are asked for"
   REQUIRE(estimate->views.size() == 3);
   for (size_t i = 0; i < names.size(); ++i) CHECK(estimate->views[i].name == names[i]);
   CHECK(estimate->views[1].quantised == 3);
-  // Where nothing is quantised, the view is what the trainer has.
+  // If nothing is quantised, the view equals the trainer's tensors.
   CHECK(estimate->views[2].quantised == 0);
   CHECK(estimate->views[2].codes == 0);
   CHECK(AsLarge(estimate->views[2].fast_bytes, estimate->fast_bytes));

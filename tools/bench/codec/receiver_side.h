@@ -1,5 +1,5 @@
 // An engine and its receiver in this process, made of the receiver's own parts: attached memory,
-// spool, staging, the commit's scatter. It does what the daemon does, without network and lease.
+// spool, staging, the commit's scatter. It does the work of the daemon, without network and lease.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placemen
   return side;
 }
 
-// No RPC, ledger or receivers: what is measured is the path from memory to a delta object.
+// It has no RPC, ledger or receivers: it measures the path from memory to a delta object.
 void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile) {
   dws::Capture capture(snapshot(), pool, WeightVersion(++version_), profile);
   DWS_CHECK(capture.Blocks(blocks_, *source_).ok());

@@ -1,5 +1,5 @@
 // A trainer and its sender in this process, made of the sender's own parts: resident weights in
-// shared memory, snapshot, capture, sealing. It does what the daemon does, without network.
+// shared memory, snapshot, capture, sealing. It does the work of the daemon, without network.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-"""What a user without deltas does, at its best: the trainer's weights as they are over one TCP stream into the
-memory of an engine that waits, in a process of its own. Nothing is looked at on the way."""
+"""The best that a user without deltas can do: the trainer's weights as they are over one TCP stream
+into the memory of an engine that waits, in a process of its own. Nothing is looked at on the
+way."""
 
 from __future__ import annotations
 

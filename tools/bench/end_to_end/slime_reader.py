@@ -125,7 +125,7 @@ class _FlushReader:
     """Reads what FlushWriter writes."""
 
     def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
-        del piece_bytes  # changed elements alone are looked at
+        del piece_bytes  # only changed elements are read
         self._folder = folder
         self._tensors = {
             name: tensor.view(np.uint16) for name, tensor in Checkpoint(local).tensors.items()

@@ -1,6 +1,6 @@
-"""What a trainer without peer-to-peer transfers does, at its best: one rank gathers the other ranks' rows and
-sends every engine rank its part of a tensor as soon as it has the tensor, while it gathers the next ones. Plain
-TCP; what arrives is not looked at, and nothing is cut to columns."""
+"""The best that a trainer without peer-to-peer transfers can do: one rank gathers the other ranks'
+rows and sends every engine rank its part of a tensor as soon as it has the tensor, while it gathers
+the next ones. Plain TCP; what arrives is not looked at, and nothing is cut to columns."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ import sys
 import zlib
 from typing import Any
 
-# What is fastest with its TCP transport: 64 KiB and 1 MiB take a third longer, whole parts twice as long.
+# The fastest size for its TCP transport: 64 KiB and 1 MiB take a third longer, whole parts twice as
+# long.
 _PIECE_BYTES = 1 << 18
 
 

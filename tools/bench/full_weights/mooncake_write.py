@@ -1,6 +1,6 @@
-"""What miles' transfers between peers do, on CPUs: each trainer rank writes each engine rank's parts into its
-registered memory, by Mooncake's TransferEngine over TCP. What arrives stays where it came: nothing is cut to columns
-or loaded, and each part is one run of bytes."""
+"""miles' transfers between peers, on CPUs: each trainer rank writes each engine rank's parts into
+its registered memory, by Mooncake's TransferEngine over TCP. What arrives stays where it came:
+nothing is cut to columns or loaded, and each part is one run of bytes."""
 
 from __future__ import annotations
 

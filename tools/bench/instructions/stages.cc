@@ -1,4 +1,5 @@
-// The results of each stage are checked outside it: what is counted is what the daemons call.
+// The results of each stage are checked outside it: only the functions that the daemons call are
+// counted.
 #include "tools/bench/instructions/stages.h"
 
 #include <algorithm>

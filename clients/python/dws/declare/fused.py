@@ -51,7 +51,8 @@ class Piece:
     axes: tuple[Optional[int], ...]
 
     def narrowed(self, dim: int, begin: int, end: int) -> Optional[Piece]:
-        """What is in the indices [begin, end) of a dimension of the fused tensor, which become its first ones."""
+        """Returns the pieces in the indices [begin, end) of a dimension of the fused tensor, which
+        become its first ones."""
         own = self.own[dim]
         low, high = max(begin, own.start), min(end, own.stop)
         if low >= high:
@@ -60,7 +61,7 @@ class Piece:
         return self._with(dim, range(low - begin, high - begin), inside)
 
     def within(self, dim: int, begin: int, end: int) -> Optional[Piece]:
-        """What is in the indices [begin, end) of a dimension of the canonical tensor."""
+        """Returns the pieces in the indices [begin, end) of a dimension of the canonical tensor."""
         place = self.place[dim]
         low = max(-(-(begin - place.start) // place.step), 0)
         high = min(-(-(end - place.start) // place.step), len(place))

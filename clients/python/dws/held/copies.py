@@ -37,7 +37,7 @@ _RUN_ELEMENTS = 64
 # Elements that have to be found of a tensor that has as many, and distinct ones in each run.
 _FOUND_ELEMENTS = 16
 _DISTINCT = 4
-# How many rows of a tensor are looked at, and within how many elements of a row a copied run has to begin.
+# Rows of a tensor that are checked, and elements of a row within which a copied run must begin.
 _ROWS = 16
 _HEAD_ELEMENTS = 256
 # A weight of at most so many elements is searched at each place; of others, so many places in a row.

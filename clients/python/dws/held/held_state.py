@@ -189,7 +189,7 @@ def _parts_if_any(value: Any) -> list[tuple[str, Any]]:
     try:
         if not isinstance(value, _CLOSED):
             parts = _parts(sorted(value, key=id) if isinstance(value, (set, frozenset)) else value, False) or []
-    except Exception as error:  # of an object that does not want to be looked at
+    except Exception as error:  # raised by an object that does not allow inspection
         _LOG.debug("dws: a %s cannot be looked into: %r", type(value).__name__, error)
     return parts if type(value) in _OPEN else parts + _hidden_parts(value, parts)
 
@@ -198,7 +198,7 @@ def _hidden_parts(value: Any, parts: list[tuple[str, Any]]) -> list[tuple[str, A
     """What an object holds beside its parts: submodules, keys, and what only the garbage collector sees, such as the
     results in a functools.lru_cache and the variables of a generator."""
     held = None
-    with contextlib.suppress(Exception):  # an object that does not want to be looked at
+    with contextlib.suppress(Exception):  # an object that does not allow inspection
         held = value.__dict__
     known = {id(held), *(id(part) for _, part in parts)}
     hidden: list[tuple[str, Any]] = []

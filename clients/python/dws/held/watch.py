@@ -22,7 +22,7 @@ from dws.torch_module import named_tensors
 
 _LOG = logging.getLogger(__name__)
 
-# The passes after which a model is looked at. What a later one makes is not found.
+# The passes after which a model is checked. What a later one makes is not found.
 _LOOKS = frozenset({1, 2, 4, 8, 16, 32, 64})
 # Looks that may fail; each is made again after the next pass.
 _FAILURES = 16
@@ -33,7 +33,7 @@ class CopyWatch:
     """Threads: any may call `after_pass`, `counts_pass` and `look`; one calls everything else.
 
     Attributes:
-      model: the module that is looked at.
+      model: the module that is checked.
       beside: the tensors that are neither weights nor copies of weights, as before_attach has found
         them.
       adopt: gets copies, and returns the names of those that are kept up to date from now on; None:
@@ -132,7 +132,7 @@ class CopyWatch:
                 # A kernel may have written into a tensor that existed before, without torch knowing
                 # it.
                 found, _ = self._look(self._everything)
-            except Exception as error:  # another thread changes what is looked at, for example
+            except Exception as error:  # for example, another thread changes the checked objects
                 self._failures += 1
                 if self._failures <= _FAILURES or not self._refuses:
                     self._is_due = self._failures <= _FAILURES

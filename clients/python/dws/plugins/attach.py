@@ -179,8 +179,8 @@ class AttachedRank:
             self._refreshed.run()
 
     def status(self) -> dict[str, Any]:
-        """What this rank has and does, for JSON. `version` is None while it is paused; `step_open`
-        is whether a step of the calling thread makes commits wait."""
+        """The state of this rank, for JSON. `version` is None while it is paused; `step_open` is
+        whether a step of the calling thread makes commits wait."""
         grant, stats = self.engine.grant, self.engine.stats()
         return {
             "rank": self.rank.number,

@@ -7,8 +7,8 @@ from typing import Any, Iterable
 
 from dws.torch_module import named_tensors
 
-# What is computed at a time, in 64-bit numbers. On the host it fits into a core's cache; a device has
-# to have the memory free.
+# Number of 64-bit numbers that are hashed at a time. On the host it fits into a core's cache; a
+# device has to have the memory free.
 _CHUNK_ELEMENTS = 1 << 15
 _CHUNK_ELEMENTS_DEVICE = 1 << 22
 # Odd, so that no bit of a weight or of its place is lost.

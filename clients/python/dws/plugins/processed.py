@@ -89,8 +89,8 @@ class ProcessedLayers:
     """Lifecycle: made; as_loaded, then keep; then `target` and `rebuild`. Threads: one at a time.
 
     Attributes:
-      target: a torch module with the names of the model, to be attached in its place. What is not processed is
-        the model's own.
+      target: a torch module with the names of the model, to be attached in its place. Tensors that
+        are not processed are the model's own.
       rebuilt_layers, rebuild_seconds: of the last rebuild.
     """
 
@@ -126,7 +126,7 @@ class ProcessedLayers:
         done = {layer.name for layer in self._layers}
         refuse(model, [need for need in needing if need.layer not in done])
         self._tried = len(self._layers)
-        # What is made of other layers' tensors comes after those.
+        # Layers that make tensors from other layers' tensors come after those.
         self._layers.sort(key=lambda layer: layer.derives)
 
     @property
@@ -303,7 +303,7 @@ class _Layer:
 
     @contextlib.contextmanager
     def _processed(self, as_input: Callable[[Any], Any]) -> Iterator[None]:
-        """A block in which the layer is what processing makes of what is kept.
+        """A block in which the layer has the results of processing the kept tensors.
 
         Args:
           as_input: of each tensor that is kept, what processing gets.
@@ -398,7 +398,7 @@ class _Layer:
             old = before.get(path)
             if old is None or not same_place(tensor, kept) or not same_place(old, live):
                 return False
-            # Attaching moves what is on the host, by the parameter.
+            # Attaching moves tensors on the host, by the parameter.
             if live.device.type == "cpu" and old is not live:
                 return False
         return True
@@ -442,7 +442,7 @@ class _Layer:
     def _copies(self) -> Iterator[tuple[Any, Any]]:
         """Yields what processing makes, with the engine's tensor for it."""
         held = [tensor_at(self.module, path) for path in self._made]
-        # Processing may work in place, and what is kept has to stay the version.
+        # Processing may work in place, and the kept tensors must stay those of the version.
         with self._processed(copy_of):
             for path, old in zip(self._made, held):
                 new = tensor_at(self.module, path)
@@ -461,8 +461,8 @@ class _Layer:
 
 
 def _skeleton(module: Any, layers: Mapping[int, _Layer], made: dict[int, Any]) -> Any:
-    """A module of the same names and tensors, but for those that are kept in another form. Tables are the module's
-    own, so that tensors that move are found."""
+    """A module with the same names and tensors, except those that are kept in another form. Tables
+    are the module's own, so that tensors that move are found."""
     if id(module) in made:
         return made[id(module)]
     torch: Any = importlib.import_module("torch")

@@ -11,8 +11,8 @@ before every step:
     4. otherwise leave at once and begin again; all give up together after the timeout
 
 A step may be one call (`step`, `wrap`), or several of one thread: `opening` enters the lease and
-keeps it if the call says that more follows; `closing` runs inside and leaves. What is computed
-between the first and the last call is of one version. The rules for a step that stays open:
+keeps it if the call says that more follows; `closing` runs inside and leaves. Everything computed
+between the first and the last call uses one version. The rules for a step that stays open:
 
     1. it is left when `closing` returns or raises, or when the opening call itself raises
     2. a step that is not closed is given up: by the next `opening` or `step` of its thread, or

@@ -10,7 +10,7 @@ from dws.errors import StateError
 def require_tried(engine: str, version: str, tried: Sequence[str], untried_version: bool) -> None:
     """Args:
       engine: its name in the message.
-      version: of the engine; what follows a "+" is not looked at.
+      version: the engine's version; everything after a "+" is ignored.
       tried: releases that were run with the plugin.
       untried_version: AttachOptions.untried_version.
 

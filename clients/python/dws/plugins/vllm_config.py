@@ -1,4 +1,4 @@
-"""What a worker of vLLM says about itself: its ranks, its model, and what is not supported."""
+"""The properties of a worker of vLLM: its ranks, its model, and unsupported settings."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class FlatExchange:
         """A collective call of the default group, unless all ranges end with their rows.
 
         Args:
-          own: what this process has, by name.
+          own: the parts that this process has, by name.
 
         Returns:
           The same, with the parts from other processes, in the element types that are published.

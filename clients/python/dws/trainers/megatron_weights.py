@@ -19,7 +19,7 @@ class MegatronWeights:
     """Lifecycle: as ModuleWeights.
 
     Attributes:
-      declared: what this process has, by name.
+      declared: the parts that this process has, by name.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class ModuleWeights:
     """Lifecycle: made from a module whose devices and sharding are final; register once.
 
     Attributes:
-      declared: what this process has, by name.
+      declared: the parts that this process has, by name.
     """
 
     def __init__(

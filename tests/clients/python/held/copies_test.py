@@ -1,4 +1,4 @@
-"""dws.held.copies: what is made of a weight is found by its elements, and nothing else is."""
+"""dws.held.copies: finds tensors made from a weight by their elements, and no others."""
 
 from __future__ import annotations
 

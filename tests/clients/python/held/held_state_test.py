@@ -1,4 +1,4 @@
-"""dws.held.held_state: what a layer holds is found wherever it is, and put back."""
+"""dws.held.held_state: finds everything that a layer holds, wherever it is, and puts it back."""
 
 from __future__ import annotations
 

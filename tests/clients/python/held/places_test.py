@@ -33,7 +33,7 @@ def move(module: Any, name: str) -> None:
     tensor.data = tensor.data.clone()
 
 
-# What a model does, and what the engine says of it.
+# The actions of a model, and the reports of the engine.
 LEAVES: dict[str, tuple[Callable[[Any], None], str]] = {
     "replaced parameter": (lambda model: replace(model.layer[0], "weight"), "'layer.0.weight' .torch.float32 .8, 6. on cpu"),
     "moved parameter": (lambda model: move(model.layer[0], "bias"), "'layer.0.bias' .torch.float32 .6. on cpu"),

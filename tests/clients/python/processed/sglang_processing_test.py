@@ -1,4 +1,5 @@
-"""dws.plugins.sglang_processing: what it records of a model when that is built, and what it has SGLang do."""
+"""dws.plugins.sglang_processing: its records of a model that is being built, and the calls that it
+makes SGLang do."""
 
 from __future__ import annotations
 

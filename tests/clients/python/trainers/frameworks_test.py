@@ -1,4 +1,5 @@
-"""dws.trainers.hf, grpo and weight_transfer in stand-ins for transformers and TRL: what is published when."""
+"""dws.trainers.hf, grpo and weight_transfer in stand-ins for transformers and TRL: which versions
+they publish, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""dws.declare.from_megatron against a plain cutter of checkpoints, and the publishing of what it declares."""
+"""dws.declare.from_megatron against a plain cutter of checkpoints, and the publishing of the
+tensors that it declares."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def whole(config: naive.Config, seed: Optional[int] = None) -> naive.Tensors:
 
 
 def declared(config: naive.Config, tensors: naive.Tensors, place: Place, **how: Any) -> Any:
-    """For each rank, what it has: (its parameters, MegatronTensors)."""
+    """For each rank: (its parameters, MegatronTensors)."""
     found = []
     for rank in place.ranks():
         own = naive.parameters(config, tensors, rank, **how)

@@ -237,7 +237,7 @@ def _feed_forward_shapes(
 
 
 def parameters(config: Config, whole: Tensors, place: Place, grouped: bool = True) -> Tensors:
-    """What a rank has. Layers are numbered from its first.
+    """The tensors of a rank. Layers are numbered from its first.
 
     Args:
       grouped: whether experts, norms and words are as with Transformer Engine.

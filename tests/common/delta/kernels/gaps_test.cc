@@ -1,5 +1,5 @@
-// Every variant of the plane decoders gives what the portable one gives, or refuses what it
-// refuses, for sound planes and for arbitrary bytes.
+// Every variant of the plane decoders gives the same results as the portable one, or refuses the
+// same input, for sound planes and for arbitrary bytes.
 #include "common/delta/kernels/gaps.h"
 
 #include <algorithm>

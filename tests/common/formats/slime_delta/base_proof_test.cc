@@ -1,4 +1,4 @@
-// What proves that a delta was made from the local version, and what happens where nothing does.
+// The proofs that a delta was made from the local version, and the consequences if there is none.
 // Two runs from one base: ours changed layer.0, theirs layer.1, then both change layer.2. The
 // checksums of theirs fit here, and what it left unchanged differs.
 #include "common/formats/slime_delta/local/base_proof.h"

@@ -17,7 +17,7 @@ TEST_CASE("of several adapters the one beside the memory is taken", "[fabric]") 
                            {.domain = "d", .numa_node = 1, .bits_per_second = 200 * kGbit}};
   CHECK(NearestNic(nics, 1) == 2);
   CHECK(NearestNic(nics, 0) == 0);
-  // Far from all, or nobody knows: the fastest.
+  // If all are far away, or their distance is unknown: the fastest.
   CHECK(NearestNic(nics, 7) == 0);
   CHECK(NearestNic(nics, std::nullopt) == 0);
   // A cable that is not plugged in carries nothing.

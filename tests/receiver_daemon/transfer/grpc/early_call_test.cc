@@ -1,4 +1,4 @@
-// Fetching a delta while its sender captures it, from a sender that says what the test wants.
+// Fetching a delta while its sender captures it, from a sender whose answers the test chooses.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -38,7 +38,7 @@ v1::FetchChunk Head(uint64_t offset, uint64_t total, size_t size) {
   return chunk;
 }
 
-// What a fetch took, and what it ended with.
+// The bytes that a fetch took, and the status with which it ended.
 struct Fetched {
   std::vector<SpooledFrame> frames;
   std::string bytes;

@@ -173,7 +173,7 @@ class FakeSender final : public v1::SyncService::Service {
   std::function<grpc::Status(grpc::ServerContext&, const v1::FetchRequest&,
                              grpc::ServerWriter<v1::FetchChunk>&)>
       early;
-  // What Fetch and FetchFull do, and the requests they got.
+  // The behaviour of Fetch and FetchFull, and the requests they got.
   Mutex script;
   int chunks_before_cut = -1;
   int frames_before_cut = -1;

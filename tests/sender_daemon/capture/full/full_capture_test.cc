@@ -1,4 +1,4 @@
-// Captures of full versions, readers of the versions that they overwrite, and what is left when one
+// Captures of full versions, readers of the versions that they overwrite, and the state after one
 // is given up.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -112,7 +112,7 @@ TEST_CASE("after a refusal whole versions are kept for a reader that comes late"
     CHECK(spare.expired());
   }
   SECTION("that ends after some versions without another refusal") {
-    for (uint32_t i = 1; i < OpenReads::kHungryVersions; ++i) {
+    for (uint32_t i = 1; i < OpenReads::kKeepAllVersions; ++i) {
       CHECK(reads.BeginOverwrite(WeightVersion(1 + i)) != nullptr);
     }
     CHECK(reads.BeginOverwrite(WeightVersion(20)) == nullptr);
@@ -123,7 +123,7 @@ TEST_CASE("whole versions are kept until the refused reader has tried again", "[
   const RankLayout layout = Layout();
   OpenReads reads(layout, layout.size_bytes(), std::chrono::hours(1));
   reads.Refused();
-  for (uint32_t i = 0; i < 3 * OpenReads::kHungryVersions; ++i) {
+  for (uint32_t i = 0; i < 3 * OpenReads::kKeepAllVersions; ++i) {
     CHECK(Wanted(reads.BeginOverwrite(WeightVersion(1 + i))).size() == 6);
   }
 }

@@ -40,7 +40,7 @@ class Sender final
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     REQUIRE(server_ != nullptr);
-    // So that what nobody reads stays with the sender.
+    // So that unread bytes stay with the sender.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     stub = v1::SyncService::NewStub(grpc::CreateCustomChannel(
@@ -233,7 +233,7 @@ TEST_CASE("a piece that changes while it is lent is sent again, as it was", "[fu
   }
   Call call(with.sender);
   REQUIRE(call.Read());
-  // The next one is lent, and cannot leave: nobody reads.
+  // The next piece is lent, and cannot be sent: nobody reads.
   REQUIRE(Eventually([&] { return with.sender.Served("full") > limits::kFrameBytesMax; }));
   // Everything changes. The captures end, although gRPC holds the memory.
   Perturb(with.now, 0.5, with.random);

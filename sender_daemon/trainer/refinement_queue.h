@@ -13,9 +13,9 @@ namespace dws {
 class TrainerSession;
 
 // Threads: safe from any. `executor` is the trainer's and ends before the session.
-class RefinementDesk {
+class RefinementQueue {
  public:
-  RefinementDesk(Executor& executor, TrainerSession& session)
+  RefinementQueue(Executor& executor, TrainerSession& session)
       : executor_(executor), session_(session) {}
 
   // Never blocks.

@@ -1,6 +1,6 @@
 // Each request is checked separately, so that a request that cannot be carried out does not spoil
 // the others.
-#include "sender_daemon/trainer/refinement_desk.h"
+#include "sender_daemon/trainer/refinement_queue.h"
 
 #include <optional>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace dws {
 
-void RefinementDesk::Ask(RefineRequest request) {
+void RefinementQueue::Ask(RefineRequest request) {
   bool taken = false;
   {
     MutexLock lock(mutex_);
@@ -24,7 +24,7 @@ void RefinementDesk::Ask(RefineRequest request) {
   if (!taken) request.answer(ResourceExhaustedError("the sender is busy with its trainer's calls"));
 }
 
-void RefinementDesk::Run() {
+void RefinementQueue::Run() {
   std::vector<RefineRequest> requests;
   {
     MutexLock lock(mutex_);

@@ -21,7 +21,7 @@ namespace dws {
 
 // Lifecycle: must live as long as the executor's tasks. Threads: Follow from any; the other methods
 // on the executor, like the trainer's calls.
-class ViewDesk {
+class FollowedViews {
  public:
   struct Parts {
     Executor& executor;
@@ -32,7 +32,7 @@ class ViewDesk {
     DeltaLogLimits log_limits;
     std::function<void(Duration)> on_captured;  // how long the views of a version took
   };
-  explicit ViewDesk(const Parts& parts) : parts_(parts) {}
+  explicit FollowedViews(const Parts& parts) : parts_(parts) {}
 
   using Refused = std::function<void(const Status&)>;
   // A receiver follows the view of this name, which ParseView accepts; it gets a welcome once the

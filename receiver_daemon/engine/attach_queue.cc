@@ -1,4 +1,4 @@
-#include "receiver_daemon/engine/attach_desk.h"
+#include "receiver_daemon/engine/attach_queue.h"
 
 #include <algorithm>
 #include <optional>
@@ -32,8 +32,8 @@ Result<EngineMapping> Map(const LayoutSet& layouts, const AttachWish& wish) {
 
 }  // namespace
 
-AttachDesk::AttachDesk(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
-                       const Clock& clock, ChangeSignal& changed)
+AttachQueue::AttachQueue(Subscription& subscription, EngineRegistry& registry,
+                         HandleSocket& handles, const Clock& clock, ChangeSignal& changed)
     : subscription_(subscription),
       registry_(registry),
       handles_(handles),
@@ -42,10 +42,10 @@ AttachDesk::AttachDesk(Subscription& subscription, EngineRegistry& registry, Han
   thread_ = std::thread([this] { Run(); });
 }
 
-AttachDesk::~AttachDesk() { Stop(); }
+AttachQueue::~AttachQueue() { Stop(); }
 
-void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled,
-                        Done done) {
+void AttachQueue::Submit(AttachWish wish, TimePoint deadline, std::function<bool()> cancelled,
+                         Done done) {
   Status refused = CheckSizes(wish);
   std::optional<Pending> gives_way;
   if (refused.ok()) {
@@ -72,7 +72,7 @@ void AttachDesk::Submit(AttachWish wish, TimePoint deadline, std::function<bool(
   changed_.Notify();
 }
 
-std::optional<AttachDesk::Pending> AttachDesk::TakeGreediest() {
+std::optional<AttachQueue::Pending> AttachQueue::TakeGreediest() {
   if (pending_.size() < limits::kPendingAttachesMax) return std::nullopt;
   std::sort(pending_.begin(), pending_.end(),
             [](const Pending& a, const Pending& b) { return a.since < b.since; });
@@ -86,7 +86,7 @@ std::optional<AttachDesk::Pending> AttachDesk::TakeGreediest() {
   return taken;
 }
 
-void AttachDesk::Stop() {
+void AttachQueue::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -102,7 +102,7 @@ void AttachDesk::Stop() {
     pending.done(UnavailableError("the receiver is shutting down"));
 }
 
-void AttachDesk::Run() {
+void AttachQueue::Run() {
   uint64_t seen = 0;
   while (true) {
     std::vector<Pending> taken;
@@ -132,7 +132,7 @@ void AttachDesk::Run() {
   }
 }
 
-std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
+std::optional<Result<AttachGrant>> AttachQueue::Try(Pending& pending) {
   if (pending.cancelled()) return Result<AttachGrant>(CancelledError("the engine gave up"));
   // After EndForGood every request gets the reason of that, whatever the layout is.
   if (const Status ended = registry_.ended(); !ended.ok()) return Result<AttachGrant>(ended);
@@ -182,7 +182,7 @@ std::optional<Result<AttachGrant>> AttachDesk::Try(Pending& pending) {
 
 // Tries the finer layout, made in this process: the senders' work would be useless if the engine
 // did not fit that layout either.
-Status AttachDesk::CheckFiner(const Pending& pending) const {
+Status AttachQueue::CheckFiner(const Pending& pending) const {
   DWS_ASSIGN_OR_RETURN(const LayoutSetPtr finer, pending.checked->Refined(pending.missing));
   DWS_ASSIGN_OR_RETURN(const EngineMapping mapping, Map(*finer, pending.wish));
   if (pending.wish.engine_world_size > 1) return OkStatus();  // other ranks may hold the rest
@@ -190,7 +190,7 @@ Status AttachDesk::CheckFiner(const Pending& pending) const {
   return CheckCoverage(*finer, all, registry_.coverage());
 }
 
-std::optional<Status> AttachDesk::AwaitCuts(Pending& pending, bool late) {
+std::optional<Status> AttachQueue::AwaitCuts(Pending& pending, bool late) {
   // Says which cuts the trainer could declare instead.
   const auto refused = [&](std::string_view why) {
     const Status unmapped = Map(*pending.checked, pending.wish).status();
@@ -210,7 +210,7 @@ std::optional<Status> AttachDesk::AwaitCuts(Pending& pending, bool late) {
   return DeadlineExceededError("{}", Message(refused(subscription_.MissingSenders())));
 }
 
-void AttachDesk::AskForCuts(const std::vector<Pending>& waiting) {
+void AttachQueue::AskForCuts(const std::vector<Pending>& waiting) {
   CutWishes needed;
   newest_asker_ = {};
   for (const Pending& pending : waiting) {
@@ -221,7 +221,7 @@ void AttachDesk::AskForCuts(const std::vector<Pending>& waiting) {
   unasked_ = subscription_.Want(Subscription::Needed::kToAttach, needed);
 }
 
-Result<AttachGrant> AttachDesk::Grant(AttachPlan plan, std::optional<UnixPeer> peer) {
+Result<AttachGrant> AttachQueue::Grant(AttachPlan plan, std::optional<UnixPeer> peer) {
   const size_t descriptors = DescriptorCount(plan.regions);
   DWS_ASSIGN_OR_RETURN(const Generation generation, registry_.Reserve(std::move(plan)));
   EngineRegistry& registry = registry_;

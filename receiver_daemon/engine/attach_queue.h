@@ -41,13 +41,13 @@ struct AttachGrant {
 
 // Lifecycle: one thread runs from construction to Stop; Stop answers all waiting requests. All
 // references must outlive it. Threads: safe from any.
-class AttachDesk {
+class AttachQueue {
  public:
   using Done = std::function<void(Result<AttachGrant>)>;
 
-  AttachDesk(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
-             const Clock& clock, ChangeSignal& changed);
-  ~AttachDesk();
+  AttachQueue(Subscription& subscription, EngineRegistry& registry, HandleSocket& handles,
+              const Clock& clock, ChangeSignal& changed);
+  ~AttachQueue();
 
   // `done` is called once, on any thread, with no lock held. INVALID_ARGUMENT: the wish does not
   // fit the layout, even with the cuts that it needs (MapEngine, CheckCoverage), or the senders

@@ -1,4 +1,4 @@
-#include "sender_daemon/views/view_desk.h"
+#include "sender_daemon/views/followed_views.h"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kSealWait{1};
 
 // If many receivers come at once, the task of the first one begins all their views, because the
 // queue is the trainer's too.
-void ViewDesk::Follow(const std::string& name, const Refused& refused) {
+void FollowedViews::Follow(const std::string& name, const Refused& refused) {
   if (parts_.hub.Current(name) != nullptr) return;
   {
     MutexLock lock(mutex_);
@@ -43,7 +43,7 @@ void ViewDesk::Follow(const std::string& name, const Refused& refused) {
   }
 }
 
-void ViewDesk::BeginAsked() {
+void FollowedViews::BeginAsked() {
   std::map<std::string, std::vector<Refused>> asked;
   {
     MutexLock lock(mutex_);
@@ -57,7 +57,7 @@ void ViewDesk::BeginAsked() {
   }
 }
 
-Status ViewDesk::Begin(const std::string& name, const RetainedVersionPtr& former) {
+Status FollowedViews::Begin(const std::string& name, const RetainedVersionPtr& former) {
   DropUnused();
   const auto found = followed_.find(name);
   if (found != followed_.end() && found->second.view != nullptr) return OkStatus();
@@ -77,7 +77,7 @@ Status ViewDesk::Begin(const std::string& name, const RetainedVersionPtr& former
   return OkStatus();
 }
 
-void ViewDesk::Fill(const std::string& name, Followed& followed) {
+void FollowedViews::Fill(const std::string& name, Followed& followed) {
   ViewSnapshot& view = *followed.view;
   const std::optional<WeightVersion> version = trainer_->snapshot->version();
   const bool lacks = version.has_value() && !open_ && !view.state()->snapshot->newest().has_value();
@@ -98,7 +98,7 @@ void ViewDesk::Fill(const std::string& name, Followed& followed) {
   parts_.hub.SetView(name, view.state());
 }
 
-void ViewDesk::OnState(RankStatePtr trainer) {
+void FollowedViews::OnState(RankStatePtr trainer) {
   open_ = false;
   if (trainer_ == trainer) {  // its trainer has registered again
     OnGivenUp();
@@ -121,7 +121,7 @@ void ViewDesk::OnState(RankStatePtr trainer) {
   }
 }
 
-Status ViewDesk::CheckLayout(const RankLayout& trainer) const {
+Status FollowedViews::CheckLayout(const RankLayout& trainer) const {
   for (const auto& [name, followed] : followed_) {
     if (followed.view == nullptr) continue;
     const Status fits = quantise::ViewLayout::Create(name, trainer).status();
@@ -130,20 +130,20 @@ Status ViewDesk::CheckLayout(const RankLayout& trainer) const {
   return OkStatus();
 }
 
-void ViewDesk::Forget() {
+void FollowedViews::Forget() {
   trainer_ = nullptr;
   followed_.clear();
   open_ = false;
 }
 
-void ViewDesk::OnGivenUp() {
+void FollowedViews::OnGivenUp() {
   open_ = false;
   for (auto& [name, followed] : followed_) {
     if (followed.view != nullptr) Fill(name, followed);
   }
 }
 
-void ViewDesk::DropUnused() {
+void FollowedViews::DropUnused() {
   const std::set<std::string> names = parts_.hub.FollowedViews();
   const TimePoint now = parts_.clock.Now();
   for (auto it = followed_.begin(); it != followed_.end();) {
@@ -158,7 +158,7 @@ void ViewDesk::DropUnused() {
   }
 }
 
-std::vector<ViewJob> ViewDesk::OnCaptured(const CapturedVersion& captured) {
+std::vector<ViewJob> FollowedViews::OnCaptured(const CapturedVersion& captured) {
   open_ = false;
   DropUnused();
   std::vector<ViewJob> jobs;
