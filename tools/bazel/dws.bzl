@@ -32,7 +32,13 @@ def _precompiled(name, copts):
 
 def dws_cc_library(name, copts = [], deps = [], **kwargs):
     flags, precompiled = _precompiled("product", copts)
-    native.cc_library(name = name, copts = WARNINGS + copts + flags, deps = deps + precompiled, **kwargs)
+    native.cc_library(
+        name = name,
+        copts = WARNINGS + copts + flags,
+        linkstatic = True,  # --dynamic_mode=off: nothing would load a shared library of it
+        deps = deps + precompiled,
+        **kwargs
+    )
 
 def dws_cc_folder(name, deps, visibility = [], exclude = [], srcs = [], failpoint_srcs = [], **kwargs):
     """All C++ of a folder as one library: who may include it is who sees it, and tests may.
