@@ -5,7 +5,8 @@
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path and a full copy, over loopback and
 # files, and as root over links of several speeds; full versions; what is chosen at each density. mesh: full
-# weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces.
+# weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces; layouts of
+# published models.
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
 # both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
 # build, which a test compares, too.

@@ -76,6 +76,13 @@ Status Spool::Append(ByteSpan bytes) {
   return OkStatus();
 }
 
+// Whole huge pages where they matter, and where the cap has room for them.
+uint64_t Spool::MemoryOf(uint64_t size, uint64_t memory_bytes_max) {
+  if (size > memory_bytes_max) return 0;
+  const uint64_t in_pages = CeilDiv(size, kHugePageBytes) * kHugePageBytes;
+  return size >= kPagesBytesMin && in_pages <= memory_bytes_max ? in_pages : size;
+}
+
 Status Spool::Allocate(uint64_t size) {
   DWS_CHECK(size_bytes_ == 0 && memory_.empty() && pages_ == nullptr && !on_disk());
   if (size > options_.size_bytes_max) {
@@ -83,14 +90,13 @@ Status Spool::Allocate(uint64_t size) {
                          options_.size_bytes_max);
   }
   size_bytes_ = size;
-  // Whole huge pages where they matter, and where the cap has room for them.
-  const uint64_t in_pages = CeilDiv(size, kHugePageBytes) * kHugePageBytes;
-  if (size > options_.memory_bytes_max) {
+  const uint64_t memory = MemoryOf(size, options_.memory_bytes_max);
+  if (memory < size) {
     DWS_RETURN_IF_ERROR(OpenFile());
     if (::ftruncate(file_.get(), static_cast<off_t>(size)) == 0) return OkStatus();
     return ErrnoError(errno, fmt::format("making room for {} bytes in {}", size, options_.folder));
   }
-  if (size >= kPagesBytesMin && in_pages <= options_.memory_bytes_max) {
+  if (size >= kPagesBytesMin && memory % kHugePageBytes == 0) {
     pages_ = options_.spare == nullptr ? AllocateOwnPages(size) : options_.spare->Allocate(size);
   } else {
     if (options_.spare != nullptr) options_.spare->MakeRoom(size);

@@ -42,6 +42,8 @@ class Spool {
   // Makes room for exactly `size` bytes, which Fill brings in any order, and no Append. Errors as
   // Append's.
   Status Allocate(uint64_t size);
+  // Returns the memory that Allocate takes for `size` bytes; 0: they go to the file.
+  static uint64_t MemoryOf(uint64_t size, uint64_t memory_bytes_max);
   // Returns the place for `size` of these bytes before Fill takes them: in the spool's memory, or
   // in `buffer` if they go to the file.
   MutableByteSpan Room(uint64_t offset, uint64_t size, std::vector<std::byte>& buffer);

@@ -89,7 +89,7 @@ Result<v1::PlanReply> ReceiverOperations::Plan() const {
   v1::PlanReply reply;
   reply.set_job_id(name_.job_id);
   reply.set_receiver_id(name_.receiver_id);
-  FillPlan(*engine, reply);
+  FillPlan(*engine, parts_.worker.status(), reply);
   return reply;
 }
 

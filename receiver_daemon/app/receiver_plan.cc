@@ -5,6 +5,8 @@
 #include <set>
 
 #include "proto/admin.pb.h"
+#include "receiver_daemon/commit/prepare.h"
+#include "receiver_daemon/spool/spool.h"
 
 namespace dws {
 namespace {
@@ -20,9 +22,22 @@ void FillBytes(const LayoutSet& layouts, const std::set<OwnedSlice>& slices,
   }
 }
 
+// What a trainer rank sends waits in memory, or all of it in a file.
+void FillStaging(uint64_t staging_bytes_max, v1::PlanReply& reply) {
+  const uint64_t rank_max = RankStagingMax(staging_bytes_max, reply.trainer_ranks());
+  for (const v1::PlanBytes& taken : reply.taken()) {
+    const uint64_t memory = Spool::MemoryOf(taken.size_bytes(), rank_max);
+    reply.set_staging_bytes(reply.staging_bytes() + memory);
+    if (memory == 0) {
+      reply.set_staging_file_bytes(reply.staging_file_bytes() + taken.size_bytes());
+    }
+  }
+  reply.set_staging_bytes_max(staging_bytes_max);
+}
+
 }  // namespace
 
-void FillPlan(const AttachedEngine& engine, v1::PlanReply& reply) {
+void FillPlan(const AttachedEngine& engine, const WorkerStatus& worker, v1::PlanReply& reply) {
   const LayoutSet& layouts = *engine.layouts;
   reply.set_trainer_ranks(layouts.world_size());
   for (uint32_t r = 0; r < layouts.world_size(); ++r) {
@@ -39,6 +54,14 @@ void FillPlan(const AttachedEngine& engine, v1::PlanReply& reply) {
     all.merge(held);
   }
   FillBytes(layouts, all, *reply.mutable_taken());
+  FillStaging(worker.staging_bytes_max, reply);
+  const auto& delta = worker.last_delta;
+  if (!delta.has_value() || delta->rank_delta_bytes.size() != layouts.world_size()) return;
+  reply.mutable_delta()->set_version(delta->version.value());
+  for (const uint64_t bytes : delta->rank_delta_bytes) {
+    reply.mutable_delta()->add_fetched_bytes(bytes);
+  }
+  reply.mutable_delta()->set_staging_bytes(delta->staging_bytes);
 }
 
 }  // namespace dws

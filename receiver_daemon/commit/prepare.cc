@@ -58,7 +58,7 @@ uint64_t Prepared::staging_bytes() const {
 }
 
 uint64_t Preparer::RankBytesMax(const Job& job) const {
-  return options_.staging_bytes_max / job.target.ranks.size();
+  return RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());
 }
 
 Spool::Options Preparer::SpoolOptions(const Job& job, uint64_t memory_bytes_max) {

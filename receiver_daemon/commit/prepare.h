@@ -73,6 +73,11 @@ struct RejectionCounts {
   uint64_t slices = 0;
 };
 
+// What a version may hold in memory of one of `ranks` trainer ranks, staged and spooled together.
+inline uint64_t RankStagingMax(uint64_t staging_bytes_max, size_t ranks) {
+  return staging_bytes_max / ranks;
+}
+
 // Lifecycle: as long as the worker. Threads: one at a time.
 class Preparer {
  public:
@@ -178,7 +183,6 @@ class Preparer {
   // `early`: null if `prepared` has the digests.
   Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared,
                  const EarlyVersion* early = nullptr);
-  // What a rank may hold in memory, staged and spooled together.
   uint64_t RankBytesMax(const Job& job) const;
   Spool::Options SpoolOptions(const Job& job, uint64_t memory_bytes_max);
   void RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected);

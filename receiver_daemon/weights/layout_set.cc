@@ -44,30 +44,35 @@ Result<std::shared_ptr<const LayoutSet>> LayoutSet::Create(
     std::vector<std::shared_ptr<const RankLayout>> ranks) {
   DWS_CHECK(!ranks.empty());
   DWS_RETURN_IF_ERROR(CheckOwned(ranks));
-  std::map<std::string, std::vector<std::optional<OwnedSlice>>, std::less<>> owners;
   auto set = std::shared_ptr<LayoutSet>(new LayoutSet);
+  std::map<std::string_view, std::vector<std::optional<OwnedSlice>>> owners;
   for (uint32_t r = 0; r < ranks.size(); ++r) {
     const RankLayout& layout = *ranks[r];
-    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-      const TensorSpec& spec = layout.tensor(RankSlice(s));
-      const auto [tensor, is_new] =
-          set->tensors_.try_emplace(spec.name, Tensor{.spec = spec, .owners = {}});
-      auto& slots = owners[spec.name];
-      if (is_new) slots.resize(spec.SliceCount());
+    uint32_t s = 0;
+    for (const Shard& shard : layout.shards()) {
+      const TensorSpec& spec = shard.tensor;
+      const auto [tensor, is_new] = set->tensors_.try_emplace(spec.name);
+      auto& slots = owners[tensor->first];
+      if (is_new) {
+        tensor->second.spec = spec;
+        slots.resize(spec.SliceCount());
+      }
       if (tensor->second.spec != spec) {
         return FailedPreconditionError(
             "trainer ranks declare tensor '{}' differently: {} and {} (rank {})", spec.name,
             ToString(tensor->second.spec), ToString(spec), r);
       }
-      DWS_CHECK(layout.slice(RankSlice(s)).slice < slots.size());
-      std::optional<OwnedSlice>& slot = slots[layout.slice(RankSlice(s)).slice];
-      // Each slice has exactly one owner: two would send different bytes for the same memory.
-      if (slot.has_value()) {
-        return FailedPreconditionError("tensor '{}': slice {} is owned by trainer ranks {} and {}",
-                                       spec.name, layout.slice(RankSlice(s)).slice,
-                                       slot->rank.value(), r);
+      for (const uint32_t end = s + CellCount(shard.cells); s < end; ++s) {
+        const uint32_t slice = layout.slice(RankSlice(s)).slice;
+        DWS_CHECK(slice < slots.size());
+        // Each slice has exactly one owner: two would send different bytes for the same memory.
+        if (slots[slice].has_value()) {
+          return FailedPreconditionError(
+              "tensor '{}': slice {} is owned by trainer ranks {} and {}", spec.name, slice,
+              slots[slice]->rank.value(), r);
+        }
+        slots[slice] = OwnedSlice{.rank = TrainerRank(r), .slice = RankSlice(s)};
       }
-      slot = OwnedSlice{.rank = TrainerRank(r), .slice = RankSlice(s)};
     }
   }
   for (auto& [name, tensor] : set->tensors_) {

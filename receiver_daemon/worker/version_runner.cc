@@ -220,13 +220,15 @@ VersionTimes VersionRunner::TimesBefore(const Prepared& prepared) const {
 
 CommitReport VersionRunner::ReportOf(const Prepared& prepared) const {
   CommitReport report{.version = prepared.target.version,
+                      .staging_bytes = prepared.staging_bytes(),
                       .times = TimesBefore(prepared),
                       .repaired = prepared.repairs()};
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     const PreparedRank& rank = prepared.ranks[r];
     const RankLayout& layout = parts_.engine.weights()->layouts().rank(TrainerRank(r));
     DWS_CHECK(rank.fetched_bytes >= rank.full_bytes());
-    report.delta_bytes += rank.fetched_bytes - rank.full_bytes();
+    report.rank_delta_bytes.push_back(rank.fetched_bytes - rank.full_bytes());
+    report.delta_bytes += report.rank_delta_bytes.back();
     report.full_bytes += rank.full_bytes();
     report.nnz += rank.nnz;
     report.elements += layout.element_count();

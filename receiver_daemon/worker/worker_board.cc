@@ -91,6 +91,7 @@ void WorkerBoard::ShowCommit(CommitReport report, uint64_t attach_mismatches) {
     status_.model_bytes += report.model_bytes;
     status_.mismatches.attach += attach_mismatches;
     status_.last_commit = report;
+    if (report.delta_bytes > 0 && report.full_bytes == 0) status_.last_delta = report;
   }
   if (parts_.on_commit) parts_.on_commit(report);
 }

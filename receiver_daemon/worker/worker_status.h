@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/model/digest/digest.h"
@@ -20,17 +21,19 @@ namespace dws {
 // The outcome of one commit.
 struct CommitReport {
   WeightVersion version;
-  uint64_t delta_bytes = 0;  // fetched as deltas
-  uint64_t full_bytes = 0;   // fetched as full tensors
-  uint64_t model_bytes = 0;  // what the version would be without deltas
-  uint64_t nnz = 0;          // of the deltas
-  uint64_t elements = 0;     // of the model
-  Duration fetch = {};       // of the slowest rank; so is stage
-  Duration stage = {};       // verify and stage
-  Duration pause = {};       // see CommitPipeline::Done
-  Duration commit = {};      // intent, pause, write, resume
-  VersionTimes times;        // kAcknowledge once the senders were told
-  bool repaired = false;     // some tensors came in full
+  uint64_t delta_bytes = 0;                     // fetched as deltas
+  std::vector<uint64_t> rank_delta_bytes = {};  // the same by trainer rank
+  uint64_t full_bytes = 0;                      // fetched as full tensors
+  uint64_t model_bytes = 0;                     // what the version would be without deltas
+  uint64_t nnz = 0;                             // of the deltas
+  uint64_t elements = 0;                        // of the model
+  uint64_t staging_bytes = 0;                   // in memory when all of it was there
+  Duration fetch = {};                          // of the slowest rank; so is stage
+  Duration stage = {};                          // verify and stage
+  Duration pause = {};                          // see CommitPipeline::Done
+  Duration commit = {};                         // intent, pause, write, resume
+  VersionTimes times;                           // kAcknowledge once the senders were told
+  bool repaired = false;                        // some tensors came in full
   double unix_seconds = 0;
 };
 
@@ -68,6 +71,7 @@ struct WorkerStatus {
   uint64_t full_bytes = 0;
   uint64_t model_bytes = 0;  // what they would have been without deltas
   std::optional<CommitReport> last_commit;
+  std::optional<CommitReport> last_delta;  // the last one without full tensors
   uint64_t staging_bytes = 0;
   uint64_t staging_bytes_max = 0;
   std::map<std::string, uint64_t> nacks;  // by status code, lower case

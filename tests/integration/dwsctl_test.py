@@ -101,10 +101,11 @@ class DwsctlTest(IntegrationCase):
         plan = json.loads(self.ask(self.receiver, "plan", "--json"))
         size = sum(int(np.prod(shape)) * 4 for shape in SHAPES.values())
         self.assertEqual((plan["job"], plan["trainer_ranks"]), (self.cluster.job_id, 1))
-        self.assertEqual(
-            plan["receivers"], [{"receiver_id": "receiver-0", "bytes_by_trainer_rank": [size]}]
-        )
-        self.assertIn("1 ranks; 1 receivers", self.ask(self.receiver, "plan"))
+        (receiver,) = plan["receivers"]
+        self.assertEqual(receiver["receiver_id"], "receiver-0")
+        self.assertEqual(receiver["bytes_by_trainer_rank"], [size])
+        self.assertEqual(receiver["delta"]["version"], 3)
+        self.assertIn("1 ranks; 1 receivers, 1 engine ranks", self.ask(self.receiver, "plan"))
         self.ask(self.sender, "plan", code=4)  # it has none
         self.rollout.close()
         eventually(

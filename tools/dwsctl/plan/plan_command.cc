@@ -74,7 +74,8 @@ void AddPlanCommand(CLI::App& app, Context& context) {
       "\n"
       "Asks the receivers of a running job, by default those of the run directory, what their "
       "engines\n"
-      "take from which trainer rank.",
+      "take from which trainer rank, in full and as the last delta, and where it waits for its "
+      "commit.",
       {"dwsctl plan --socket /run/dws/receiver.sock",
        "dwsctl plan --address 10.0.0.5:7710 --address 10.0.0.6:7710 --json",
        "dwsctl plan --svg plan.svg"},

@@ -32,6 +32,7 @@ struct Spread {
 };
 
 Spread SpreadOf(std::vector<uint64_t> bytes) {
+  if (bytes.empty()) return {};
   std::sort(bytes.begin(), bytes.end());
   const uint64_t sum = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
   Spread spread{.min = bytes.front(), .median = bytes[bytes.size() / 2], .max = bytes.back()};
@@ -72,15 +73,13 @@ std::string Parameters(uint64_t count) {
   return fmt::format("{} parameters", count);
 }
 
-// Adds a receiver's count. It is at most what the job has, so sums do not overflow.
-Status Count(const v1::PlanReply& reply, const v1::PlanBytes& bytes, uint64_t& sum) {
-  if (bytes.size_bytes() > reply.size_bytes() - sum) {
-    return InvalidArgumentError(
-        "receiver '{}' counts {} bytes of trainer rank {} after {}, the job has {} in all",
-        Printable(reply.receiver_id(), 60), bytes.size_bytes(), bytes.trainer_rank(), sum,
-        reply.size_bytes());
+// Adds what a receiver counts, of which `most` is possible. So sums do not overflow.
+Status Count(const v1::PlanReply& reply, uint64_t bytes, uint64_t most, uint64_t& sum) {
+  if (bytes > most - sum) {
+    return InvalidArgumentError("receiver '{}' counts {} bytes after {}, at most {} are possible",
+                                Printable(reply.receiver_id(), 60), bytes, sum, most);
   }
-  sum += bytes.size_bytes();
+  sum += bytes;
   return OkStatus();
 }
 
@@ -111,33 +110,125 @@ Status CheckSameJob(const v1::PlanReply& first, const v1::PlanReply& reply) {
       reply.trainer_ranks(), reply.size_bytes());
 }
 
-Status AddReceiver(const v1::PlanReply& reply, PlanView& view) {
-  PlanReceiver receiver{.receiver_id = reply.receiver_id(),
-                        .taken = std::vector<uint64_t>(view.sent.size(), 0)};
+Status AddFull(const v1::PlanReply& reply, PlanReceiver& receiver, PlanView& view) {
+  const uint64_t most = reply.size_bytes();
   uint64_t received = 0;
   for (const v1::PlanBytes& taken : reply.taken()) {
-    if (taken.trainer_rank() >= view.sent.size()) {
+    if (taken.trainer_rank() >= receiver.taken.size()) {
       return InvalidArgumentError("receiver '{}' takes from trainer rank {} of {}",
                                   Printable(reply.receiver_id(), 60), taken.trainer_rank(),
-                                  view.sent.size());
+                                  receiver.taken.size());
     }
-    DWS_RETURN_IF_ERROR(Count(reply, taken, received));
+    DWS_RETURN_IF_ERROR(Count(reply, taken.size_bytes(), most, received));
     receiver.taken[taken.trainer_rank()] += taken.size_bytes();
-    view.sent[taken.trainer_rank()] += taken.size_bytes();
+    view.full.sent[taken.trainer_rank()] += taken.size_bytes();
     view.slices += taken.slices();
   }
-  uint64_t held = 0;
+  view.full.received.push_back(received);
   for (const v1::PlanEngineRank& rank : reply.engine_ranks()) {
-    uint64_t of_rank = 0;
+    uint64_t held = 0;
     for (const v1::PlanBytes& bytes : rank.held()) {
-      DWS_RETURN_IF_ERROR(Count(reply, bytes, of_rank));
+      DWS_RETURN_IF_ERROR(Count(reply, bytes.size_bytes(), most, held));
     }
-    held += of_rank;
+    receiver.held.push_back(held);
+    view.held.push_back(held);
   }
-  view.host_bytes += held - std::min(held, received);
-  view.received.push_back(received);
+  if (view.held.size() > limits::kWorldSizeMax) {
+    return InvalidArgumentError("{} engine ranks, at most {} can be shown", view.held.size(),
+                                limits::kWorldSizeMax);
+  }
+  return OkStatus();
+}
+
+Status AddDelta(const v1::PlanReply& reply, PlanReceiver& receiver, PlanView& view) {
+  if (!reply.has_delta()) return OkStatus();
+  const v1::PlanDelta& delta = reply.delta();
+  if (static_cast<size_t>(delta.fetched_bytes_size()) != view.delta.sent.size()) {
+    return InvalidArgumentError("receiver '{}' has a delta of {} trainer ranks, expected {}",
+                                Printable(reply.receiver_id(), 60), delta.fetched_bytes_size(),
+                                view.delta.sent.size());
+  }
+  receiver.delta = PlanReceiver::Delta{
+      .version = delta.version(), .taken = {}, .staging_bytes = delta.staging_bytes()};
+  uint64_t received = 0;
+  for (int rank = 0; rank < delta.fetched_bytes_size(); ++rank) {
+    const uint64_t bytes = delta.fetched_bytes(rank);
+    DWS_RETURN_IF_ERROR(Count(reply, bytes, kJobBytesMax, received));
+    receiver.delta->taken.push_back(bytes);
+    view.delta.sent[static_cast<size_t>(rank)] += bytes;
+  }
+  view.delta.received.push_back(received);
+  return OkStatus();
+}
+
+Status AddReceiver(const v1::PlanReply& reply, PlanView& view) {
+  PlanReceiver receiver{.receiver_id = reply.receiver_id(),
+                        .taken = std::vector<uint64_t>(view.full.sent.size(), 0),
+                        .held = {},
+                        .staging_bytes = reply.staging_bytes(),
+                        .staging_file_bytes = reply.staging_file_bytes(),
+                        .staging_bytes_max = reply.staging_bytes_max(),
+                        .delta = {}};
+  DWS_RETURN_IF_ERROR(AddFull(reply, receiver, view));
+  DWS_RETURN_IF_ERROR(AddDelta(reply, receiver, view));
   view.receivers.push_back(std::move(receiver));
   return OkStatus();
+}
+
+std::vector<std::string> SpreadRow(std::string what, const std::vector<uint64_t>& bytes) {
+  const Spread spread = SpreadOf(bytes);
+  const uint64_t sum = std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+  return {std::move(what),
+          FormatBytes(spread.min),
+          FormatBytes(spread.median),
+          FormatBytes(spread.max),
+          fmt::format("{:.3f}", spread.balance),
+          FormatBytes(sum)};
+}
+
+std::string ReceiverTable(const PlanView& view) {
+  std::vector<std::vector<std::string>> rows;
+  for (const PlanReceiver& receiver : view.receivers) {
+    rows.push_back({Printable(receiver.receiver_id, 40), fmt::format("{}", receiver.held.size()),
+                    FormatBytes(receiver.staging_bytes), FormatBytes(receiver.staging_file_bytes),
+                    FormatBytes(receiver.staging_bytes_max),
+                    FormatBytes(receiver.staging_bytes_needed()), "-", "-"});
+    if (!receiver.delta.has_value()) continue;
+    rows.back()[6] = FormatVersion(receiver.delta->version);
+    rows.back()[7] = FormatBytes(receiver.delta->staging_bytes);
+  }
+  return FormatTable({{.title = "receiver", .left = true},
+                      {.title = "engine ranks"},
+                      {.title = "full: in memory"},
+                      {.title = "in a file"},
+                      {.title = "cap"},
+                      {.title = "needed"},
+                      {.title = "delta"},
+                      {.title = "in memory"}},
+                     rows, 2);
+}
+
+Json TrafficJson(const PlanTraffic& traffic) {
+  return {{"bytes", traffic.bytes()},
+          {"sent", SpreadJson(traffic.sent)},
+          {"received", SpreadJson(traffic.received)}};
+}
+
+Json ReceiverJson(const PlanReceiver& receiver) {
+  Json json = {{"receiver_id", receiver.receiver_id},
+               {"bytes_by_trainer_rank", receiver.taken},
+               {"bytes_by_engine_rank", receiver.held},
+               {"staging_bytes", receiver.staging_bytes},
+               {"staging_file_bytes", receiver.staging_file_bytes},
+               {"staging_bytes_max", receiver.staging_bytes_max},
+               {"staging_bytes_needed", receiver.staging_bytes_needed()},
+               {"delta", nullptr}};
+  if (receiver.delta.has_value()) {
+    json["delta"] = {{"version", receiver.delta->version},
+                     {"bytes_by_trainer_rank", receiver.delta->taken},
+                     {"staging_bytes", receiver.delta->staging_bytes}};
+  }
+  return json;
 }
 
 // Ranks of one side, several a cell when there are more than kCellsMax.
@@ -160,7 +251,7 @@ std::string SvgHead(const PlanView& view, const Cells& rows, const Cells& column
       "<text transform=\"translate(30 {}) rotate(-90)\">{} trainer ranks, {} a cell</text>\n",
       width + 2 * kMarginPixels, height + 2 * kMarginPixels, kMarginPixels, EscapedXml(view.job_id),
       FormatBytes(most), kMarginPixels, view.receivers.size(), columns.ranks_of_cell,
-      kMarginPixels + height, view.sent.size(), rows.ranks_of_cell);
+      kMarginPixels + height, view.full.sent.size(), rows.ranks_of_cell);
 }
 
 }  // namespace
@@ -173,8 +264,11 @@ Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies) {
                 .parameters = first.elements(),
                 .model_bytes = first.size_bytes(),
                 .receivers = {},
-                .sent = std::vector<uint64_t>(first.trainer_ranks(), 0),
-                .received = {}};
+                .full = {},
+                .delta = {},
+                .held = {}};
+  view.full.sent.resize(first.trainer_ranks());
+  view.delta.sent.resize(first.trainer_ranks());
   std::set<std::string_view> names;
   for (const v1::PlanReply& reply : replies) {
     DWS_RETURN_IF_ERROR(CheckSameJob(first, reply));
@@ -188,51 +282,56 @@ Result<PlanView> PlanOfJob(const std::vector<v1::PlanReply>& replies) {
 }
 
 std::string FormatPlan(const PlanView& view) {
-  std::string text =
-      fmt::format("job {}: {}, {}\ntrainer: {} ranks; {} receivers\n\n", Printable(view.job_id, 60),
-                  Parameters(view.parameters), FormatBytes(view.model_bytes), view.sent.size(),
-                  view.receivers.size());
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [what, bytes] : {std::pair("sent by a trainer rank", &view.sent),
-                                    std::pair("received by a receiver", &view.received)}) {
-    const Spread spread = SpreadOf(*bytes);
-    rows.push_back({what, FormatBytes(spread.min), FormatBytes(spread.median),
-                    FormatBytes(spread.max), fmt::format("{:.3f}", spread.balance)});
+  const uint64_t all = view.all_to_each_bytes();
+  std::vector<std::vector<std::string>> rows = {
+      SpreadRow("full: sent by a trainer rank", view.full.sent),
+      SpreadRow("received by a receiver", view.full.received),
+      SpreadRow("received by an engine rank", view.held)};
+  if (!view.delta.received.empty()) {
+    rows.push_back(SpreadRow("delta: sent by a trainer rank", view.delta.sent));
+    rows.push_back(SpreadRow("received by a receiver", view.delta.received));
   }
-  text += FormatTable({{.title = "full weights", .left = true},
-                       {.title = "min"},
-                       {.title = "median"},
-                       {.title = "max"},
-                       {.title = "max/mean"}},
-                      rows, 2);
-  return text + fmt::format("\n  {} slices, {} more in hosts\n", view.slices,
-                            FormatBytes(view.host_bytes));
+  return fmt::format("job {}: {}, P = {}\ntrainer: {} ranks; {} receivers, {} engine ranks\n\n",
+                     Printable(view.job_id, 60), Parameters(view.parameters),
+                     FormatBytes(view.model_bytes), view.full.sent.size(), view.receivers.size(),
+                     view.held.size()) +
+         FormatTable({{.title = "bytes", .left = true},
+                      {.title = "min"},
+                      {.title = "median"},
+                      {.title = "max"},
+                      {.title = "max/mean"},
+                      {.title = "sum"}},
+                     rows, 2) +
+         fmt::format(
+             "\n  {} slices; all weights to each engine rank (ep x P): {}, {} what is sent\n\n",
+             view.slices, FormatBytes(all), FormatRatio(all, view.full.bytes())) +
+         ReceiverTable(view);
 }
 
 std::string FormatPlanJson(const PlanView& view) {
   Json receivers = Json::array();
-  for (const PlanReceiver& receiver : view.receivers) {
-    receivers.push_back(
-        {{"receiver_id", receiver.receiver_id}, {"bytes_by_trainer_rank", receiver.taken}});
-  }
-  const Json json = {{"job", view.job_id},
-                     {"parameters", view.parameters},
-                     {"model_bytes", view.model_bytes},
-                     {"trainer_ranks", view.sent.size()},
-                     {"sent", SpreadJson(view.sent)},
-                     {"received", SpreadJson(view.received)},
-                     {"slices", view.slices},
-                     {"host_bytes", view.host_bytes},
-                     {"receivers", std::move(receivers)}};
+  for (const PlanReceiver& receiver : view.receivers) receivers.push_back(ReceiverJson(receiver));
+  Json json = {{"job", view.job_id},
+               {"parameters", view.parameters},
+               {"model_bytes", view.model_bytes},
+               {"trainer_ranks", view.full.sent.size()},
+               {"engine_ranks", view.held.size()},
+               {"all_to_each_bytes", view.all_to_each_bytes()},
+               {"slices", view.slices},
+               {"full", TrafficJson(view.full)},
+               {"delta", nullptr},
+               {"receivers", std::move(receivers)}};
+  json["full"]["held"] = SpreadJson(view.held);
+  if (!view.delta.received.empty()) json["delta"] = TrafficJson(view.delta);
   return json.dump(2) + "\n";
 }
 
 std::string FormatPlanSvg(const PlanView& view) {
-  const Cells rows(view.sent.size());
+  const Cells rows(view.full.sent.size());
   const Cells columns(view.receivers.size());
   std::vector<uint64_t> bytes(rows.count * columns.count, 0);
   for (size_t i = 0; i < view.receivers.size(); ++i) {
-    for (size_t rank = 0; rank < view.sent.size(); ++rank) {
+    for (size_t rank = 0; rank < view.full.sent.size(); ++rank) {
       const size_t row = rank / rows.ranks_of_cell;
       bytes[row * columns.count + i / columns.ranks_of_cell] += view.receivers[i].taken[rank];
     }

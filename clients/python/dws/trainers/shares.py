@@ -123,8 +123,12 @@ def shares_of(declared: Declarations) -> list[dict[str, Share]]:
       LayoutError: processes contradict each other, an element of a tensor is in no part or in parts that are not equal,
         or a process has nothing to publish.
     """
-    names = sorted({name for each in declared for name in each})
-    groups = [group for name in names for group in _groups(name, declared)]
+    held: dict[str, dict[int, Declared]] = {}
+    for process, each in enumerate(declared):
+        for name, tensor in each.items():
+            held.setdefault(name, {})[process] = tensor
+    names = sorted(held)
+    groups = [group for name in names for group in _groups(held[name])]
     groups.sort(key=lambda group: (len(group.processes) > 1, -group.size_bytes))
     loads = [0] * len(declared)
     found: dict[str, dict[int, Share]] = {name: {} for name in names}
@@ -137,7 +141,7 @@ def shares_of(declared: Declarations) -> list[dict[str, Share]]:
     for name, shares in found.items():
         spec = _cut(next(iter(shares.values())).spec, [share.ranges for share in shares.values()])
         for process, share in shares.items():
-            result[process][name] = dataclasses.replace(share, spec=spec)
+            result[process][name] = Share(spec, share.ranges)
     for process, mine in enumerate(result):
         if not mine:
             raise LayoutError(
@@ -147,8 +151,8 @@ def shares_of(declared: Declarations) -> list[dict[str, Share]]:
     return result
 
 
-def _groups(name: str, declared: Declarations) -> list[_Group]:
-    held = {i: process[name] for i, process in enumerate(declared) if name in process}
+def _groups(held: Mapping[int, Declared]) -> list[_Group]:
+    """Of one tensor, by process."""
     first, one = next(iter(held.items()))
     for i, other in held.items():
         if (other.spec, other.divisible) != (one.spec, one.divisible):
@@ -218,5 +222,7 @@ def _cut(spec: TensorSpec, parts: Sequence[Ranges]) -> TensorSpec:
     cuts = []
     for dim in range(len(spec.shape)):
         inner = {begin for part in parts for begin in part[dim]} - {0, spec.shape[dim]}
-        cuts.append(Cut(tuple(sorted(inner | wanted.get(dim, set()))), dim))
-    return dataclasses.replace(spec, cuts=tuple(cuts))
+        boundaries = inner | wanted.get(dim, set())
+        if boundaries:
+            cuts.append(Cut(tuple(sorted(boundaries)), dim))
+    return dataclasses.replace(spec, cuts=tuple(cuts)) if cuts else spec
