@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 import grpc
 
@@ -57,7 +57,7 @@ class Boundaries:
           timeout: seconds.
 
         Returns:
-          the version that memory has now; 0 if the receiver does not say.
+          the version that memory has now; 0 if it holds none.
 
         Raises:
           DeadlineError: the commit took longer. None begins after that.
@@ -79,8 +79,6 @@ class Boundaries:
             request = engine_pb2.BoundaryRequest(boundary_id=boundary_id)
             return int(self._stub.Boundary(request, timeout=timeout).version)
         except grpc.RpcError as error:
-            if _is_older(error):
-                return 0
             if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
             with contextlib.suppress(DeadlineError, DaemonUnavailableError):
@@ -139,12 +137,8 @@ class Boundaries:
                 except ValueError:  # closed
                     return
             try:
-                call.result()
-            except grpc.RpcError as error:
-                if _is_older(error):
-                    with stay.guard:
-                        stay.boundary_id = 0
-                    return
+                with contextlib.suppress(grpc.RpcError):  # it restarts, perhaps: it is told again
+                    call.result()
             except grpc.FutureCancelledError:  # closed
                 return
             stay.over.wait(_RETRY_SECONDS)
@@ -154,15 +148,8 @@ class Boundaries:
         try:
             self._stub.EndBoundary(request, timeout=timeout)
         except grpc.RpcError as error:
-            if not _is_older(error):
-                raise self._daemon.error(error, "ending a boundary") from error
+            raise self._daemon.error(error, "ending a boundary") from error
 
 
 def _new_id() -> int:
     return 1 + secrets.randbelow((1 << 63) - 1)
-
-
-def _is_older(error: Any) -> bool:
-    """Of a receiver without boundaries, which commits at once."""
-    code: Optional[grpc.StatusCode] = error.code()
-    return bool(code == grpc.StatusCode.UNIMPLEMENTED)
