@@ -17,8 +17,13 @@
 # a verdict; the exit status is 0 only when every claim holds.
 # LD_LIBRARY_PATH is for the Python that --python names.
 set -euo pipefail
-# shellcheck source=tools/optional_python.sh
-source "$(dirname "${BASH_SOURCE[0]}")/optional_python.sh"
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
+
+# Prints the path of a Python, which need not be there; a name without a folder is looked up in PATH.
+absolute_python() {
+  realpath -sm "$(command -v "$1" || echo "$1")"
+}
 
 options=()
 while [[ $# -gt 0 ]]; do
@@ -31,6 +36,9 @@ done
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools/install.sh
-build_beside //tools/demo //tools/dwsctl
+# LD_LIBRARY_PATH and PYTHONPATH are for the named Python: Bazel runs without them.
+bazel=(env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh)
+"${bazel[@]}" build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/demo //tools/dwsctl
+binaries="$("${bazel[@]}" info --noshow_progress bazel-bin 2>/dev/null)"
 export DWSCTL="$binaries/tools/dwsctl/dwsctl"  # named by --keep
 exec "$binaries/tools/demo/demo" ${options[@]+"${options[@]}"}

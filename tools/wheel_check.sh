@@ -53,7 +53,7 @@ try() {  # NAME VENV_OPTION REQUIREMENT...
   echo "$name: $("$environment/bin/pip" freeze --local --disable-pip-version-check | grep -v '^delta-weight-sync' | paste -sd' ')"
 }
 
-# Debian's torch goes with old packages only. tools/real_engines.sh runs the new ones with a new torch.
+# Debian's torch goes with old packages only. tools/real.sh engines runs the new ones with a new torch.
 try oldest --system-site-packages "protobuf==3.20.2" "grpcio==1.49.1" "numpy==1.23.5"
 try newest --clear protobuf grpcio numpy
 echo "$passed passed, $failed failed"

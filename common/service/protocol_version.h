@@ -1,15 +1,12 @@
 // The version of the wire protocol. A peer with another major is refused, and the message names
-// both versions. Minors interoperate: unknown fields and messages are ignored.
+// both versions. Minors interoperate: each side ignores fields and messages that it does not know.
 #pragma once
 
 #include <cstdint>
 
 namespace dws {
 
-inline constexpr uint32_t kProtocolMajor = 1;
-inline constexpr uint32_t kProtocolMinor = 1;
-// From this minor version on, receivers follow a layout that is cut finer inside a stream, and
-// senders cut it.
-inline constexpr uint32_t kRefinementMinor = 1;
+inline constexpr uint32_t kProtocolMajor = 2;
+inline constexpr uint32_t kProtocolMinor = 0;
 
 }  // namespace dws

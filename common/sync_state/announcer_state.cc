@@ -44,7 +44,7 @@ void AnnouncerState::ClearVersions() {
 void AnnouncerState::ClearVersions(Receiver& receiver) {
   receiver.staged.reset();
   receiver.committed.reset();
-  receiver.committed_token.reset();
+  receiver.committed_token = {};
   receiver.last_commit = {};
   receiver.last_error.clear();
   receiver.commit_times.clear();
@@ -171,8 +171,7 @@ std::vector<std::string> AnnouncerState::OnPublished(WeightVersion version,
   for (auto& [id, receiver] : receivers_) {
     if (receiver.committed < version) continue;
     const bool same_weights =
-        !receiver.committed_token.has_value() ||
-        std::find(tokens.begin(), tokens.end(), *receiver.committed_token) != tokens.end();
+        std::find(tokens.begin(), tokens.end(), receiver.committed_token) != tokens.end();
     if (receiver.committed == version && same_weights) continue;
     ClearVersions(receiver);
     wrong.push_back(id);

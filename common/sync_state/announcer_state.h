@@ -56,7 +56,7 @@ struct WaitTally {
 // A receiver's report that it has committed a version. Figures that no commit can have count as 0.
 struct AcknowledgedCommit {
   WeightVersion version;
-  std::optional<Digest> state_token;  // of the version; none: of an older release
+  Digest state_token;  // of the version
   double pause_seconds = 0;
   double stage_seconds = 0;
   uint64_t fetched_bytes = 0;
@@ -74,7 +74,7 @@ class AnnouncerState {
     Nonce last_announced;                   // nonce of the last announcement on this connection
     std::optional<WeightVersion> staged;
     std::optional<WeightVersion> committed;
-    std::optional<Digest> committed_token;  // as reported with `committed`
+    Digest committed_token;  // as reported with `committed`
     AcknowledgedCommit last_commit;
     // The latest of: another receiver committed what this one has not; this one became known, came
     // back after it was awaited, or committed last. Unset: no other receiver has more. Connecting

@@ -147,7 +147,6 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   rank =
       Rank{.sender = sender, .rank_epoch = welcome.rank_epoch, .layout = std::move(welcome.layout)};
   entry.can_cut = false;
-  entry.refines = welcome.refines;
   NoteLacking(entry);
   Learn(layout);
   return OkStatus();

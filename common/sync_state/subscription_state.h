@@ -39,7 +39,6 @@ struct SenderWelcome {
   uint32_t world_size = 1;
   RankEpoch rank_epoch;
   std::shared_ptr<const RankLayout> layout;
-  bool refines = true;  // its release can cut the layout finer
 };
 
 // The versions that a sender can serve, checked.
@@ -47,7 +46,7 @@ struct SenderAnnouncement {
   StreamId stream;
   RankEpoch rank_epoch;
   std::vector<WeightVersion> versions;  // possible targets, ascending
-  std::optional<Digest> newest_token;   // state token of the last; none: an older release's
+  std::optional<Digest> newest_token;   // state token of the last; none: there are no versions
 };
 
 // The version to bring the engine to, and the senders to ask and to answer.
@@ -83,7 +82,6 @@ class SubscriptionState {
     std::string refusal;      // why its last welcome was refused; empty: it was not
     bool lacks_cuts = false;  // its layout lacks boundaries that are wanted
     bool can_cut = false;     // it says that it could make them
-    bool refines = true;      // as in SenderWelcome
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.

@@ -115,12 +115,6 @@ Status Subscription::Want(Needed by, const CutWishes& cuts) {
     if (!cuts.empty() && look_limit_.has_value()) {
       return UnimplementedError("receivers that read a shared directory cannot ask for cuts");
     }
-    for (size_t i = 0; i < addresses_.size() && !cuts.empty(); ++i) {
-      const SubscriptionState::Sender& sender = state_.senders()[i];
-      if (!sender.trainer_rank.has_value() || sender.refines) continue;
-      return UnimplementedError("sender {} is of an older release, which cannot make cuts",
-                                addresses_[i]);
-    }
     changed = state_.Want(by, cuts);
     if (changed) {
       ++cuts_revision_;
@@ -134,7 +128,7 @@ Status Subscription::Want(Needed by, const CutWishes& cuts) {
 std::optional<CutOrder> Subscription::CutsToAsk(SenderIndex sender) const {
   MutexLock lock(mutex_);
   const SubscriptionState::Sender& entry = state_.senders()[sender.value()];
-  if (!entry.lacks_cuts || !entry.refines || look_limit_.has_value()) return std::nullopt;
+  if (!entry.lacks_cuts || look_limit_.has_value()) return std::nullopt;
   return CutOrder{.stream = *state_.stream(),
                   .cuts = state_.Lacking(sender),
                   .probe = !state_.AllCanCut(),

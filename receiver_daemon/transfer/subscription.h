@@ -63,7 +63,7 @@ class Subscription {
 
   using Needed = SubscriptionState::Needed;
   // Replaces the boundaries that such engines need: senders are asked for what their layouts lack.
-  // UNIMPLEMENTED: one of them cannot be asked, because it is polled or of an older release.
+  // UNIMPLEMENTED: senders that are polled cannot be asked.
   Status Want(Needed by, const CutWishes& cuts);
   // What an accepted sender is to be asked for; none: its layout has everything.
   std::optional<CutOrder> CutsToAsk(SenderIndex sender) const;

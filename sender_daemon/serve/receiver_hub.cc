@@ -132,8 +132,7 @@ bool ReceiverHub::Plausible(ConnectionId connection, const StreamId& stream,
   const RetainedVersionPtr retained = report.version == newest->version ? newest
                                       : rank == nullptr                 ? nullptr
                                                         : rank->log->Find(report.version);
-  const bool other_weights =
-      retained != nullptr && report.state_token.has_value() && !retained->Has(*report.state_token);
+  const bool other_weights = retained != nullptr && !retained->Has(report.state_token);
   if (report.version <= newest->version && !other_weights) return true;
   LogWarning("report_ignored",
              {{"version", report.version.value()},
@@ -326,18 +325,6 @@ std::vector<std::shared_ptr<SyncConnection>> ReceiverHub::Followers(const std::s
     if (link.view == view) connections.push_back(link.connection);
   }
   return connections;
-}
-
-std::optional<std::string> ReceiverHub::OlderThan(uint32_t protocol_minor) const {
-  MutexLock lock(mutex_);
-  for (const auto& [id, receiver] : state_.receivers()) {
-    if (!receiver.connection.has_value()) continue;
-    const auto found = links_.find(*receiver.connection);
-    if (found != links_.end() && found->second.connection->protocol_minor() < protocol_minor) {
-      return id;
-    }
-  }
-  return std::nullopt;
 }
 
 bool ReceiverHub::LeftOut(const AnnouncerState::Receiver& receiver) const {

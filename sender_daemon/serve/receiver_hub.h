@@ -18,7 +18,6 @@
 #include "common/base/status.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
-#include "common/service/protocol_version.h"
 #include "common/sync_state/announcer_state.h"
 #include "common/sync_state/live_state.h"
 #include "sender_daemon/publish/rank_state.h"
@@ -38,8 +37,6 @@ class SyncConnection {
   virtual void ReplacingDue() {}
   virtual void KeepaliveDue() = 0;
   virtual void Close(const Status& reason) = 0;
-  // The minor protocol version of the receiver's release.
-  virtual uint32_t protocol_minor() const { return kProtocolMinor; }
   // Returns whether it fetches deltas while they are captured.
   virtual bool early_deltas() const { return false; }
 };
@@ -117,8 +114,6 @@ class ReceiverHub {
   Status Forget(const std::string& receiver_id);
 
   std::map<std::string, AnnouncerState::Receiver> Receivers() const;
-  // A receiver that is connected and of a release with a lower minor; nullopt: there is none.
-  std::optional<std::string> OlderThan(uint32_t protocol_minor) const;
   // Returns whether any connected receiver fetches deltas while they are captured.
   bool AnyEarly() const {
     MutexLock lock(mutex_);

@@ -41,7 +41,7 @@ void FillReplacing(const RankState& state, bool deltas, v1::Replacing& replacing
   if (const auto full = state.snapshot->replacing(); full.has_value()) {
     return replacing.set_version(full->value());
   }
-  if (!deltas) return;  // a receiver of an older release would take it for a full version
+  if (!deltas) return;
   const std::shared_ptr<OpenDelta> delta = state.snapshot->open_delta();
   if (delta == nullptr || !delta->fetchable()) return;
   replacing.set_version(delta->version().value());

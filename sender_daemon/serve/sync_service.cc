@@ -30,20 +30,15 @@ namespace {
 template <typename Request>
 Result<RankStatePtr> StateOf(const ReceiverHub& hub, const Request& request) {
   DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(request.stream()));
-  RankStatePtr state = hub.Current();
-  if (request.has_layout_signature()) {  // perhaps of a view
-    if (RankStatePtr with = hub.WithLayout(FromProto(request.layout_signature()));
-        with != nullptr) {
-      state = std::move(with);
-    }
-  }
+  const Digest layout = FromProto(request.layout_signature());
+  RankStatePtr state = hub.WithLayout(layout);  // perhaps of a view
+  if (state == nullptr) state = hub.Current();
   if (state == nullptr) return AbortedError("no trainer has registered with this sender yet");
   if (state->stream != stream) {
     return AbortedError("stream {} has ended, this sender serves {}", ToString(stream),
                         ToString(state->stream));
   }
-  if (request.has_layout_signature() &&
-      FromProto(request.layout_signature()) != state->layout().signature()) {
+  if (layout != state->layout().signature()) {
     return AbortedError("the layout was refined meanwhile: the sender's next welcome has it");
   }
   return state;
@@ -222,24 +217,17 @@ Result<EarlyOrder> OpenEarly(const ReceiverHub& hub, const v1::FetchRequest& req
 
 Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& request) {
   DWS_ASSIGN_OR_RETURN(RankStatePtr state, StateOf(hub, request));
-  DWS_ASSIGN_OR_RETURN(const auto slices, ParseSlices(request.rank_slices(), state->layout()));
-  std::vector<BlockRange> ranges = WholeSlices(state->layout(), slices);
-  if (request.raw() && request.blocks_size() > 0) {
-    DWS_ASSIGN_OR_RETURN(ranges, ParseRanges(request.blocks(), state->layout()));
-  }
+  DWS_ASSIGN_OR_RETURN(auto ranges, ParseRanges(request.blocks(), state->layout()));
   const WeightVersion version(request.version());
   // One that is captured, but not sealed, is not retained yet.
   const bool early =
-      request.raw() && request.early() && version.value() > 0 &&
+      request.early() && version.value() > 0 &&
       (state->snapshot->replacing() == version || state->snapshot->captured_last(version));
   if (!early && state->log->Find(version) == nullptr) {
     return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }
-  return FullOrder{.state = std::move(state),
-                   .version = version,
-                   .ranges = std::move(ranges),
-                   .raw = request.raw(),
-                   .early = early};
+  return FullOrder{
+      .state = std::move(state), .version = version, .ranges = std::move(ranges), .early = early};
 }
 
 // Makes `stream` send, or end with, the result of `open`, which runs on the executor.

@@ -202,14 +202,12 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       const WeightVersion version(ack.version());
       if (ack.stage() == v1::Ack::COMMITTED) {
         OnCommitted(version);
-        hub_.OnCommitted(
-            connection, stream,
-            {.version = version,
-             .state_token =
-                 ack.has_state_token() ? std::optional(FromProto(ack.state_token())) : std::nullopt,
-             .pause_seconds = ack.pause_seconds(),
-             .stage_seconds = ack.stage_seconds(),
-             .fetched_bytes = ack.fetched_bytes()});
+        hub_.OnCommitted(connection, stream,
+                         {.version = version,
+                          .state_token = FromProto(ack.state_token()),
+                          .pause_seconds = ack.pause_seconds(),
+                          .stage_seconds = ack.stage_seconds(),
+                          .fetched_bytes = ack.fetched_bytes()});
         DWS_KILLPOINT("sender.ack.after_commit");
       } else if (ack.stage() == v1::Ack::STAGED) {
         hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
@@ -263,13 +261,6 @@ Status SyncStream::HandleRefine(const v1::Refine& refine) {
       return OkStatus();
     }
     wishes = *std::move(cuts);
-  }
-  if (const auto older = hub_.OlderThan(kRefinementMinor); older.has_value()) {
-    AnswerRefine(
-        refine.id(),
-        FailedPreconditionError(
-            "receiver '{}' is of an older release and could not follow: upgrade it", *older));
-    return OkStatus();
   }
   refine_({.stream = stream,
            .cuts = wishes,
@@ -339,7 +330,6 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
                                 fmt::format("receiver '{}'", hello.receiver_id())));
   if (!hello.view().empty()) DWS_RETURN_IF_ERROR(quantise::ParseView(hello.view()).status());
   DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
-  protocol_minor_.store(hello.protocol_minor());
   early_deltas_.store(hello.early_deltas());
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self_, hello.view()));

@@ -46,7 +46,6 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   void AnnounceDue() override;
   void ReplacingDue() override;
   void KeepaliveDue() override;
-  uint32_t protocol_minor() const override { return protocol_minor_.load(); }
   bool early_deltas() const override { return early_deltas_.load(); }
   void Close(const Status& reason) override;
   void Say(v1::SyncDown message) override;
@@ -100,7 +99,6 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);                // about broadcasts
   std::optional<v1::RefineReply> refine_reply_ GUARDED_BY(mutex_);  // a newer one replaces it
   // The receiver's. Without the lock: the hub asks with its own held, which Pump takes inside this.
-  std::atomic<uint32_t> protocol_minor_{0};
   std::atomic<bool> early_deltas_{false};
   bool writing_ GUARDED_BY(mutex_) = false;
   // The newest version announced on this stream, and when it was first announced.

@@ -225,9 +225,7 @@ bool SharedReceivers::Tell(Receiver& receiver, const v1::SharedReport& before) {
   if (report.committed_version() != 0 && other_commit) {
     hub_.OnCommitted(id, *stream,
                      {.version = WeightVersion(report.committed_version()),
-                      .state_token = report.has_committed_state_token()
-                                         ? std::optional(FromProto(report.committed_state_token()))
-                                         : std::nullopt,
+                      .state_token = FromProto(report.committed_state_token()),
                       .pause_seconds = report.pause_seconds(),
                       .stage_seconds = report.stage_seconds(),
                       .fetched_bytes = report.fetched_bytes()});

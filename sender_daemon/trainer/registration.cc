@@ -41,8 +41,7 @@ Status ParseRing(const v1::RingHandover& handover, Registration& registration) {
         handover.bucket_bytes(), sizeof(uint64_t));
   }
   registration.ring = Registration::Ring{.bucket_bytes = handover.bucket_bytes(),
-                                         .bucket_count = handover.bucket_count(),
-                                         .follows_refinement = handover.follows_refinement()};
+                                         .bucket_count = handover.bucket_count()};
   registration.regions.push_back({.size_bytes = handover.bucket_bytes() * handover.bucket_count()});
   return OkStatus();
 }

@@ -27,7 +27,6 @@ struct Registration {
   struct Ring {
     uint64_t bucket_bytes = 0;
     uint32_t bucket_count = 0;
-    bool follows_refinement = false;  // names pieces by the layout of BeginReply
   };
   std::string job_id;
   std::string client;

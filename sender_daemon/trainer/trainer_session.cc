@@ -210,13 +210,6 @@ Status TrainerSession::CheckRefine(const StreamId& stream, const CutWishes& wish
   DWS_ASSIGN_OR_RETURN(const RankLayout finer, Refined(state_->layout(), lacking));
   DWS_RETURN_IF_ERROR(CheckReadable(finer));
   if (parts_.views != nullptr) DWS_RETURN_IF_ERROR(parts_.views->CheckLayout(finer));
-  if (live_.has_value() && live_->registration.ring.has_value() &&
-      !live_->registration.ring->follows_refinement) {
-    return FailedPreconditionError(
-        "trainer rank {} hands tensors over by a client of an older release, which cannot follow: "
-        "restart it with the client of this one, or declare the cuts",
-        state_->trainer_rank.value());
-  }
   return CheckMemoryFor(*state_->snapshot);
 }
 

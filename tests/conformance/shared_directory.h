@@ -128,6 +128,10 @@ struct Directory {
     report.set_job_id("job");
     if (report.receiver_id().empty()) report.set_receiver_id("r0");
     *report.mutable_stream() = ToProto(rank.state()->stream);
+    const auto committed = rank.state()->log->Find(WeightVersion(report.committed_version()));
+    if (committed != nullptr) {
+      *report.mutable_committed_state_token() = ToProto(committed->manifest.state_token);
+    }
     files.SetContent("/root/job/rank-00000/receivers/" + *shared::EscapeId(report.receiver_id()),
                      shared::Seal(shared::SealedKind::kReport, report.SerializeAsString(), {}));
   }

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from dws._proto import admin_pb2, admin_pb2_grpc, sync_pb2, sync_pb2_grpc
+from dws._proto import sync_pb2, sync_pb2_grpc
 from tests.integration.cluster import Daemon
-from tests.integration.integration_case import IntegrationCase, change, eventually
+from tests.integration.integration_case import IntegrationCase, change, eventually, welcome_of
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 SHAPES = {"a.weight": (300, 700), "b.weight": (64, 64)}
@@ -168,11 +168,14 @@ class DwsctlTest(IntegrationCase):
         self.assertIn("3 over 2", ran.stdout)
 
     def fetch(self, base: int, version: int) -> bytes:
+        welcome = welcome_of(f"unix:{self.sender.socket}")
+        request = sync_pb2.FetchRequest(
+            stream=welcome.stream,
+            layout_signature=welcome.layout_signature,
+            base_version=base,
+            version=version,
+        )
         with grpc.insecure_channel(f"unix:{self.sender.socket}") as channel:
-            status = admin_pb2_grpc.AdminServiceStub(channel).Status(admin_pb2.StatusRequest())
-            request = sync_pb2.FetchRequest(
-                stream=status.sender.stream, base_version=base, version=version
-            )
             chunks = sync_pb2_grpc.SyncServiceStub(channel).Fetch(request, timeout=30)
             return b"".join(chunk.data for chunk in chunks)
 

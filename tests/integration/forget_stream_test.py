@@ -17,7 +17,7 @@ import numpy as np
 import dws
 from dws._proto import delta_pb2, sync_pb2, sync_pb2_grpc
 from tests.integration.cluster import Daemon
-from tests.integration.integration_case import IntegrationCase, change, eventually
+from tests.integration.integration_case import IntegrationCase, change, eventually, welcome_of
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 SHAPE = (300, 500)
@@ -27,23 +27,6 @@ HOUR_MS = 3_600_000
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def welcome_of(port: int) -> Any:
-    """Returns a real sender's welcome."""
-    hello = sync_pb2.Hello(job_id="test", receiver_id="spy", protocol_major=1)
-    over = threading.Event()
-
-    def up() -> Iterator[Any]:
-        yield sync_pb2.SyncUp(hello=hello)
-        over.wait(20)
-
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        for down in sync_pb2_grpc.SyncServiceStub(channel).Sync(up()):
-            if down.HasField("welcome"):
-                over.set()
-                return down.welcome
-    raise AssertionError("no welcome came")
 
 
 class LyingSender(sync_pb2_grpc.SyncServiceServicer):
@@ -137,7 +120,7 @@ class ForgetStreamTest(IntegrationCase):
             "its rank epoch": {"rank_epoch": HIGHEST},
         }
         address = f"127.0.0.1:{self.sender.ports['sync']}"
-        truth = welcome_of(self.sender.ports["sync"])
+        truth = welcome_of(f"127.0.0.1:{self.sender.ports['sync']}")
         for number, (reason, fields) in enumerate(poisons.items()):
             welcome = sync_pb2.Welcome()
             welcome.CopyFrom(truth)

@@ -13,6 +13,7 @@ import grpc
 
 from dws._proto import group_pb2, group_pb2_grpc
 from tests.integration.certificates import Authority, Files, read
+from tests.integration.cluster import PROTOCOL_MAJOR
 from tests.integration.group_case import GroupCase
 from tests.integration.hostile_case import channel
 from tests.integration.integration_case import eventually
@@ -25,7 +26,7 @@ class Impostor(group_pb2_grpc.GroupServiceServicer):
 
     def Join(self, request_iterator: Any, context: Any) -> Iterator[Any]:
         next(request_iterator)
-        welcome = group_pb2.GroupWelcome(receiver_id="leader", protocol_major=1)
+        welcome = group_pb2.GroupWelcome(receiver_id="leader", protocol_major=PROTOCOL_MAJOR)
         yield group_pb2.GroupDown(welcome=welcome)
         for _ in request_iterator:
             pass
@@ -51,7 +52,7 @@ class GroupSecureTest(GroupCase):
         fields = {
             "job_id": "test",
             "receiver_id": "member-1",
-            "protocol_major": 1,
+            "protocol_major": PROTOCOL_MAJOR,
             "group_id": "engine",
             "member_index": 1,
             "member_count": 2,

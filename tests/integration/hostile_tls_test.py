@@ -11,7 +11,7 @@ import grpc
 
 from dws._proto import admin_pb2, sync_pb2, sync_pb2_grpc
 from tests.integration.certificates import Authority, Files, read
-from tests.integration.cluster import DaemonFailed
+from tests.integration.cluster import PROTOCOL_MAJOR, DaemonFailed
 from tests.integration.hostile_case import CALL_SECONDS, HostileCase, ask_status, channel, code_of
 from tests.integration.integration_case import eventually
 
@@ -148,7 +148,7 @@ class RoleTest(HostileCase):
 
     def hello(self, files: Files, receiver_id: str, job_id: str = "test") -> bytes:
         hello = sync_pb2.SyncUp(
-            hello=sync_pb2.Hello(job_id=job_id, receiver_id=receiver_id, protocol_major=1)
+            hello=sync_pb2.Hello(job_id=job_id, receiver_id=receiver_id, protocol_major=PROTOCOL_MAJOR)
         )
         with channel(self.sender.ports["sync"], files) as connection:
             return raw_call(connection, "/dws.v1.SyncService/Sync", hello.SerializeToString())
@@ -189,7 +189,7 @@ class FakeSender(sync_pb2_grpc.SyncServiceServicer):
         yield sync_pb2.SyncDown(
             nonce=1,
             welcome=sync_pb2.Welcome(
-                job_id="test", trainer_rank=self.rank, world_size=1, protocol_major=1
+                job_id="test", trainer_rank=self.rank, world_size=1, protocol_major=PROTOCOL_MAJOR
             ),
         )
         for _ in requests:

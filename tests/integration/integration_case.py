@@ -4,19 +4,39 @@ weights."""
 from __future__ import annotations
 
 import os
+import threading
 import time
 import unittest
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
+import grpc
 import numpy as np
 
 import dws
+from dws._proto import sync_pb2, sync_pb2_grpc
 from dws.arrays import raw_bits
 from dws.digest import combine, digest_hex, rank_state_token
 from tests.integration import cluster
-from tests.integration.cluster import Cluster, Daemon
+from tests.integration.cluster import PROTOCOL_MAJOR, Cluster, Daemon
 
 WAIT_SECONDS = 60.0
+
+
+def welcome_of(address: str) -> Any:
+    """Returns a real sender's welcome."""
+    hello = sync_pb2.Hello(job_id="test", receiver_id="spy", protocol_major=PROTOCOL_MAJOR)
+    over = threading.Event()
+
+    def up() -> Iterator[Any]:
+        yield sync_pb2.SyncUp(hello=hello)
+        over.wait(20)
+
+    with grpc.insecure_channel(address) as channel:
+        for down in sync_pb2_grpc.SyncServiceStub(channel).Sync(up()):
+            if down.HasField("welcome"):
+                over.set()
+                return down.welcome
+    raise AssertionError("no welcome came")
 
 
 class IntegrationCase(unittest.TestCase):

@@ -12,6 +12,7 @@ import numpy as np
 import dws
 from dws._proto import engine_pb2, engine_pb2_grpc, sync_pb2, sync_pb2_grpc, trainer_pb2
 from dws._proto import trainer_pb2_grpc
+from tests.integration.cluster import PROTOCOL_MAJOR
 from tests.integration.integration_case import IntegrationCase, eventually
 
 DWSCTL = "tools/dwsctl/dwsctl"
@@ -77,7 +78,7 @@ class NamesTest(IntegrationCase):
         address = f"unix:{self.sender.socket}"
         stub = sync_pb2_grpc.SyncServiceStub(self.channel(address))
         done = self.enterContext(_Requests(stub))
-        done.send(hello=sync_pb2.Hello(job_id="test", receiver_id=HOSTILE, protocol_major=1))
+        done.send(hello=sync_pb2.Hello(job_id="test", receiver_id=HOSTILE, protocol_major=PROTOCOL_MAJOR))
         nonce = done.announcement()
         done.send(
             nack=sync_pb2.Nack(

@@ -20,6 +20,7 @@ from typing import Any, Iterator
 import grpc
 
 from dws._proto import admin_pb2, admin_pb2_grpc, sync_pb2, sync_pb2_grpc
+from tests.integration.cluster import PROTOCOL_MAJOR
 
 NOBODY = 65534
 CALL_SECONDS = 20.0
@@ -72,7 +73,7 @@ class Impostor(sync_pb2_grpc.SyncServiceServicer):
     def Sync(self, request_iterator: Any, context: Any) -> Iterator[Any]:
         self.hellos += 1
         next(request_iterator)
-        welcome = sync_pb2.Welcome(job_id="test", protocol_major=1)
+        welcome = sync_pb2.Welcome(job_id="test", protocol_major=PROTOCOL_MAJOR)
         welcome.stream.incarnation = 2**64 - 1
         yield sync_pb2.SyncDown(welcome=welcome)
         for _ in request_iterator:

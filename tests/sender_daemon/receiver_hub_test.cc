@@ -57,8 +57,7 @@ struct Host {
     REQUIRE(connected.ok());
     return *connected;
   }
-  void Commit(ConnectionId connection, uint64_t version,
-              std::optional<Digest> token = std::nullopt) {
+  void Commit(ConnectionId connection, uint64_t version, const Digest& token) {
     hub->OnCommitted(connection, state->stream,
                      {.version = WeightVersion(version), .state_token = token});
   }
@@ -97,12 +96,13 @@ struct Restarted : Host {
     Connect("b");
     hub->Stop();
     Start();
-    Publish(5);
-    Commit(Connect("a"), 5);
+    token = Publish(5);
+    Commit(Connect("a"), 5, token);
     clock.Jump(6 * kLaggardAfter);
     waiting = Wait(5);
     CHECK_FALSE(waiting->status().has_value());
   }
+  Digest token;  // of version 5
   std::shared_ptr<Waiting> waiting;
 };
 
@@ -112,7 +112,7 @@ TEST_CASE("an awaited receiver counts once it reports the version", "[receivers]
   Restarted host;
   const ConnectionId back = host.Connect("b");
   CHECK_FALSE(host.waiting->status().has_value());
-  host.Commit(back, 5);
+  host.Commit(back, 5, host.token);
   REQUIRE(host.waiting->status().has_value());
   CHECK(host.waiting->status()->ok());
   CHECK(host.waiting->outcome().committed == Names{"a", "b"});
@@ -140,15 +140,15 @@ TEST_CASE("a report about a forgotten stream does not end a wait after the same 
           "[receivers]") {
   Host host;
   const ConnectionId receiver = host.Connect("a");
-  host.Commit(receiver, 7);
+  host.Commit(receiver, 7, Digest{.lane0 = 7, .lane1 = 7});
   const auto before = host.Wait(8);
   host.hub->Forget();
   CHECK(absl::IsAborted(*before->status()));
   host.hub->Welcome(host.state);  // the same stream, from version 1
   const auto waiting = host.Wait(1);
-  host.Publish(1);
+  const Digest token = host.Publish(1);
   CHECK_FALSE(waiting->status().has_value());
-  host.Commit(receiver, 1);
+  host.Commit(receiver, 1, token);
   REQUIRE(waiting->status().has_value());
   CHECK(waiting->status()->ok());
 }

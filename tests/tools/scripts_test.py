@@ -17,7 +17,7 @@ PROGRAMS = ("bash", "dirname", "sed")
 # Programs that their scripts pass options to.
 OPTIONS_OF = {
     "demo.sh": "tools/demo/options.py",
-    "demo_vllm.sh": "tools/demo_vllm/demo.py",
+    "real.sh": "tools/real/main.py",
     "simulate.sh": "tests/simulation/simulate.cc",
 }
 
@@ -42,7 +42,7 @@ class HelpTest(unittest.TestCase):
         return ended.stdout
 
     def test_each_script_prints_its_usage_without_any_other_program(self) -> None:
-        self.assertGreater(len(SCRIPTS), 20)
+        self.assertGreater(len(SCRIPTS), 10)
         for script in SCRIPTS:
             with self.subTest(script=str(script)):
                 for option in ("--help", "-h"):
@@ -53,7 +53,7 @@ class HelpTest(unittest.TestCase):
                     self.assertIn(str(script), usage)
 
     def test_help_among_other_arguments_is_help_too(self) -> None:
-        for script, arguments in (("demo.sh", ("--steps", "4")), ("demo.sh", ("--python",)),
+        for script, arguments in (("demo.sh", ("--steps", "4")), ("real.sh", ("engines",)),
                                   ("bench.sh", ("codec",)), ("test.sh", ("--config=asan",))):
             self.assertIn(script, self.help(Path("tools") / script, *arguments, "--help"))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 import grpc
 
@@ -58,7 +58,7 @@ class Boundaries:
           timeout: seconds.
 
         Returns:
-          the version that memory has now; 0 if the receiver does not say.
+          the version that memory has now; 0 if it holds none.
 
         Raises:
           DeadlineError: the commit took longer. None begins after that.
@@ -80,8 +80,6 @@ class Boundaries:
             request = engine_pb2.BoundaryRequest(boundary_id=boundary_id)
             return int(self._stub.Boundary(request, timeout=timeout).version)
         except grpc.RpcError as error:
-            if _is_older(error):
-                return 0
             if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
             with contextlib.suppress(DeadlineError, DaemonUnavailableError):
@@ -141,12 +139,8 @@ class Boundaries:
                 except ValueError:  # closed
                     return
             try:
-                call.result()
-            except grpc.RpcError as error:
-                if _is_older(error):
-                    with stay.guard:
-                        stay.boundary_id = 0
-                    return
+                with contextlib.suppress(grpc.RpcError):  # it restarts, perhaps: it is told again
+                    call.result()
             except grpc.FutureCancelledError:  # closed
                 return
             stay.over.wait(_RETRY_SECONDS)
@@ -156,15 +150,8 @@ class Boundaries:
         try:
             self._stub.EndBoundary(request, timeout=timeout)
         except grpc.RpcError as error:
-            if not _is_older(error):
-                raise self._daemon.error(error, "ending a boundary") from error
+            raise self._daemon.error(error, "ending a boundary") from error
 
 
 def _new_id() -> int:
     return 1 + secrets.randbelow((1 << 63) - 1)
-
-
-def _is_older(error: Any) -> bool:
-    """Returns whether the receiver has no boundaries, and so commits at once."""
-    code: Optional[grpc.StatusCode] = error.code()
-    return bool(code == grpc.StatusCode.UNIMPLEMENTED)

@@ -66,7 +66,6 @@ class Handover:
         if self.ring is not None:
             request.ring.bucket_bytes = self.ring.bucket_bytes
             request.ring.bucket_count = self.ring.bucket_count
-            request.ring.follows_refinement = True
             return
         if self.region is not None:
             request.resident.regions.add(size_bytes=self.region.size_bytes)

@@ -28,22 +28,16 @@ constexpr uint32_t kEntryTag =
     TagOf(v1::FullFrame::kEntryFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 constexpr uint32_t kDataTag =
     TagOf(v1::FullFrame::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-constexpr uint32_t kRawTag = TagOf(v1::FullFrame::kRawFieldNumber, WireFormatLite::WIRETYPE_VARINT);
 // The limit of a frame's entry, which is always much smaller.
 constexpr uint32_t kEntryBytesMax = 1024;
 
 // Reads one field other than the data.
 bool ReadField(uint32_t tag, CodedInputStream& in, v1::FullFrame& head) {
   uint32_t value = 0;
-  uint64_t flag = 0;
   switch (tag) {
     case kSliceTag:
       if (!in.ReadVarint32(&value)) return false;
       head.set_rank_slice(value);
-      return true;
-    case kRawTag:
-      if (!in.ReadVarint64(&flag)) return false;
-      head.set_raw(flag != 0);
       return true;
     case kEntryTag: {
       std::string entry;

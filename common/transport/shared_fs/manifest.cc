@@ -82,10 +82,8 @@ Result<Manifest> FromMessage(const v1::SharedManifest& message) {
                     .name = {.version = WeightVersion(message.version()),
                              .epoch = RankEpoch(message.rank_epoch())}};
   if (message.base_version() != 0) manifest.base = WeightVersion(message.base_version());
-  if (message.has_state_token()) {
-    manifest.state_token = {.lane0 = message.state_token().lane0(),
-                            .lane1 = message.state_token().lane1()};
-  }
+  manifest.state_token = {.lane0 = message.state_token().lane0(),
+                          .lane1 = message.state_token().lane1()};
   DWS_ASSIGN_OR_RETURN(manifest.welcome, Load(message.welcome()));
   for (const v1::SharedFile& file : message.files()) {
     DWS_ASSIGN_OR_RETURN(FileEntry entry, Load(file));
@@ -119,10 +117,8 @@ std::vector<std::byte> SerializeManifest(const Manifest& manifest, const Key& ke
   message.set_rank_epoch(manifest.name.epoch.value());
   message.set_version(manifest.name.version.value());
   message.set_base_version(manifest.base.value_or(WeightVersion(0)).value());
-  if (manifest.state_token.has_value()) {
-    message.mutable_state_token()->set_lane0(manifest.state_token->lane0);
-    message.mutable_state_token()->set_lane1(manifest.state_token->lane1);
-  }
+  message.mutable_state_token()->set_lane0(manifest.state_token.lane0);
+  message.mutable_state_token()->set_lane1(manifest.state_token.lane1);
   *message.mutable_welcome() = Store(manifest.welcome);
   for (const FileEntry& file : manifest.files) *message.add_files() = Store(file);
   return Seal(SealedKind::kManifest, message.SerializeAsString(), key);

@@ -35,7 +35,7 @@ struct Manifest {
   TrainerRank trainer_rank;
   VersionName name;
   std::optional<WeightVersion> base;  // of its delta; absent: it has none
-  std::optional<Digest> state_token;  // absent: written by an older release
+  Digest state_token;
   FileEntry welcome;
   std::vector<FileEntry> files;
 

@@ -163,16 +163,11 @@ FullCallEnd Fetcher::CallFull(const StreamId& stream, WeightVersion version, boo
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout_);
   request.set_version(version.value());
-  request.set_raw(true);
   request.set_early(early);
   uint64_t bytes = 0;
   for (const BlockRange& range : assembly.Missing()) {
     if (request.blocks_size() == kRangesMax) break;  // the others next time
     bytes += SizeBytes(assembly.layout(), range);
-    const int slices = request.rank_slices_size();
-    if (slices == 0 || request.rank_slices(slices - 1) != range.slice.value()) {
-      request.add_rank_slices(range.slice.value());
-    }
     v1::BlockRange& blocks = *request.add_blocks();
     blocks.set_rank_slice(range.slice.value());
     blocks.set_first_block(range.first_block);

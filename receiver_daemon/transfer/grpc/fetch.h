@@ -59,8 +59,8 @@ class Fetcher {
   // is UNAVAILABLE: the transfer is not given up.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
-  // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing;
-  // UNIMPLEMENTED: it is of an older release. Both stay so. Others: of the call.
+  // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing, which stays
+  // so. Others: of the call.
   Result<RemoteLoan> OpenFabric(const StreamId& stream);
 
  private:

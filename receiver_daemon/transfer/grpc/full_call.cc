@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/delta/decoder.h"
-#include "common/delta/objects/frame.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/full_frame_message.h"
@@ -19,25 +17,6 @@ namespace dws {
 namespace {
 
 using RawStub = grpc::TemplatedGenericStub<v1::FetchFullRequest, grpc::ByteBuffer>;
-
-// Of a sender that does not know raw pieces: a frame with an index and a checksum.
-Status TakeFrame(const BlockRange& range, const FrameEntry& entry, ByteSpan bytes,
-                 FullAssembly& assembly) {
-  const RankLayout::SliceEntry& slice = assembly.layout().slice(range.slice);
-  DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(bytes, entry));
-  DecodedBlock decoded;
-  for (uint32_t i = 0; i < blocks.size(); ++i) {
-    const BlockRange block{
-        .slice = range.slice, .first_block = range.first_block + i, .block_count = 1};
-    DWS_RETURN_IF_ERROR(DecodeBlock(slice.dtype, BlockElements(slice.elements, block.first_block),
-                                    blocks[i], decoded, {}));
-    if (decoded.kind != DecodedBlock::Kind::kDense) {
-      return DataLossError("block {} of a full tensor is not a full block", block.first_block);
-    }
-    DWS_RETURN_IF_ERROR(assembly.Take(block, decoded.dense));
-  }
-  return OkStatus();
-}
 
 Status TakeMessage(grpc::ByteBuffer& message, FullAssembly& assembly,
                    std::vector<std::byte>& buffer) {
@@ -51,16 +30,10 @@ Status TakeMessage(grpc::ByteBuffer& message, FullAssembly& assembly,
     return DataLossError("a full frame of slice {}, blocks {} + {}, was not expected here",
                          head.rank_slice(), entry.first_block, entry.block_count);
   }
-  const uint64_t size =
-      head.raw() ? SizeBytes(assembly.layout(), range) : uint64_t{entry.size_bytes};
+  const uint64_t size = SizeBytes(assembly.layout(), range);
   if (reader.data_bytes() != size || size != entry.size_bytes || size > limits::kFrameBytesMax) {
     return DataLossError("a full frame of {} bytes says it has {}, at most {} are supported",
                          reader.data_bytes(), entry.size_bytes, limits::kFrameBytesMax);
-  }
-  if (!head.raw()) {
-    buffer.resize(size);
-    DWS_RETURN_IF_ERROR(reader.ReadData(buffer));
-    return TakeFrame(range, entry, buffer, assembly);
   }
   // A block at a time: it is digested while the copy has left it in the cache.
   const uint32_t together = assembly.memory().empty() ? range.block_count : 1;

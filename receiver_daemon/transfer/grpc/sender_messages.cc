@@ -29,8 +29,7 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
   DWS_ASSIGN_OR_RETURN(RankLayout layout, FromProto(message.layout()));
   if (layout.view() != view) {
     return FailedPreconditionError(
-        "the sender publishes {}, this receiver follows {}: a sender of an older release has no "
-        "views",
+        "the sender publishes {}, this receiver follows {}",
         layout.view().empty() ? "the trainer's own tensors" : "view '" + layout.view() + "'",
         view.empty() ? "the trainer's own tensors" : "view '" + view + "'");
   }
@@ -44,8 +43,7 @@ Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string
                        .trainer_rank = TrainerRank(message.trainer_rank()),
                        .world_size = message.world_size(),
                        .rank_epoch = RankEpoch(message.rank_epoch()),
-                       .layout = std::make_shared<const RankLayout>(std::move(layout)),
-                       .refines = message.protocol_minor() >= kRefinementMinor};
+                       .layout = std::make_shared<const RankLayout>(std::move(layout))};
 }
 
 v1::SyncUp NackMessage(const VersionAt& version, uint64_t nonce, const Rejection& rejection) {

@@ -21,7 +21,7 @@ Result<SenderAnnouncement> ParseAnnounce(const v1::Announce& message) {
                                   .versions = {},
                                   .newest_token = {}};
   for (const uint64_t version : message.versions()) announcement.versions.emplace_back(version);
-  if (message.has_state_token()) announcement.newest_token = FromProto(message.state_token());
+  if (message.versions_size() > 0) announcement.newest_token = FromProto(message.state_token());
   return announcement;
 }
 

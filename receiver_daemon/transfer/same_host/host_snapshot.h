@@ -29,8 +29,8 @@ class HostSnapshot {
   explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
 
   // What the sender publishes from now, for `layout` of `stream`. FAILED_PRECONDITION: the sender
-  // is on another host, or its handle socket cannot be reached from here, or is not trusted.
-  // UNIMPLEMENTED: it is of an older release. Both stay so. UNAVAILABLE, and others: of the call.
+  // is on another host, or its handle socket cannot be reached from here, or is not trusted, which
+  // stays so. UNAVAILABLE, and others: of the call.
   Result<MappedSnapshot> Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                               const PeerCheck& check_peer, const StreamId& stream,
                               const RankLayout& layout);

@@ -122,10 +122,6 @@ void FullStream::Send(FullOrder order) {
   began_ = std::chrono::steady_clock::now();
   reader_ = std::make_unique<FullReader>(order_.state->snapshot, order_.state->log, order_.version,
                                          order_.ranges);
-  if (!order_.raw) {  // the reader reads all of it
-    order_.ranges.clear();
-    copying_ = true;
-  }
   if (order_.early) {
     while (const std::optional<Piece> piece = TakePiece()) early_.push_back(*piece);
   }
@@ -261,8 +257,7 @@ bool FullStream::Lend(const Piece& piece) {
     back->lent->Back(*back);
   };
   metrics_.OnServed(ServedKind::kFull, content.size());
-  Write(range.slice, {.first_block = range.first_block, .block_count = range.block_count},
-        grpc::Slice(content.data(), content.size(), give_back, lent.release()));
+  Write(range, grpc::Slice(content.data(), content.size(), give_back, lent.release()));
   return true;
 }
 
@@ -283,22 +278,22 @@ void FullStream::WriteCopied() {
   const FullFrame frame = copied_.front();
   copied_.pop_front();
   // The reader reuses its memory as soon as this is written, gRPC perhaps not.
-  const ByteSpan bytes = order_.raw ? frame.content : frame.bytes;
-  FrameEntry entry = frame.entry;
-  if (order_.raw) entry.checksum = 0;
-  metrics_.OnServed(order_.raw ? ServedKind::kFullCopied : ServedKind::kFull, bytes.size());
-  Write(frame.slice, entry, grpc::Slice(bytes.data(), bytes.size()));
+  metrics_.OnServed(ServedKind::kFullCopied, frame.content.size());
+  Write({.slice = frame.slice,
+         .first_block = frame.entry.first_block,
+         .block_count = frame.entry.block_count},
+        grpc::Slice(frame.content.data(), frame.content.size()));
 }
 
-void FullStream::Write(RankSlice slice, FrameEntry entry, grpc::Slice content) {
-  entry.size_bytes = content.size();
-  sent_bytes_ += content.size();
+void FullStream::Write(const BlockRange& range, grpc::Slice content) {
+  const uint64_t bytes = content.size();
+  sent_bytes_ += bytes;
   v1::FullFrame head;
-  head.set_rank_slice(slice.value());
-  *head.mutable_entry() = ToProto(entry);
-  head.set_raw(order_.raw);
+  head.set_rank_slice(range.slice.value());
+  *head.mutable_entry() = ToProto(FrameEntry{
+      .first_block = range.first_block, .block_count = range.block_count, .size_bytes = bytes});
   message_ = FullFrameMessage(head, std::move(content));
-  paced_.At(entry.size_bytes, [this] { StartWrite(&message_); });
+  paced_.At(bytes, [this] { StartWrite(&message_); });
 }
 
 }  // namespace dws

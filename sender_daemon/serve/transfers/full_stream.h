@@ -30,7 +30,6 @@ struct FullOrder {
   RankStatePtr state;
   WeightVersion version;
   std::vector<BlockRange> ranges;
-  bool raw = false;    // as FetchFullRequest
   bool early = false;  // its capture may be open
 };
 
@@ -85,8 +84,7 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   bool AwaitCapture();
   void CopyNext();
   void WriteCopied();
-  // `entry`: without its size.
-  void Write(RankSlice slice, FrameEntry entry, grpc::Slice content);
+  void Write(const BlockRange& range, grpc::Slice content);
   void OnExecutor(void (FullStream::*step)());
   // All is sent.
   void FinishWhole();

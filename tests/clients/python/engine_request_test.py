@@ -7,7 +7,6 @@ import unittest
 from typing import Any
 from unittest import mock
 
-import grpc
 import numpy as np
 
 import dws
@@ -198,21 +197,6 @@ class BoundariesTest(unittest.TestCase):
                 self.boundaries.passed(5)
             self.receiver = FakeReceiver(folder)
             self.assertEqual(self.boundaries.passed(20), 7)
-
-    def test_an_older_receiver_commits_at_once(self) -> None:
-        def unknown(_: Any, __: Any, context: Any) -> None:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
-
-        with mock.patch.multiple(FakeReceiver, Boundary=unknown, EndBoundary=unknown):
-            older = tempfile.TemporaryDirectory()
-            self.addCleanup(older.cleanup)
-            receiver = FakeReceiver(older.name)
-            self.addCleanup(receiver.stop)
-            boundaries = dws.Boundaries(receiver.socket)
-            self.addCleanup(boundaries.close)
-            self.assertEqual(boundaries.passed(20), 0)
-            with boundaries.stay(20):
-                pass
 
     def test_an_engine_names_them_when_it_is_attached_and_outside_of_passes(self) -> None:
         unattached = dws.Engine(self.receiver.socket)

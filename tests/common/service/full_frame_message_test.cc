@@ -14,7 +14,6 @@ v1::FullFrame Head() {
   head.set_rank_slice(7);
   head.mutable_entry()->set_first_block(3);
   head.mutable_entry()->set_block_count(2);
-  head.set_raw(true);
   return head;
 }
 
@@ -41,7 +40,6 @@ TEST_CASE("a full frame is an ordinary message whose data was not copied", "[ful
   v1::FullFrame parsed;
   REQUIRE(parsed.ParseFromString(TextOf(sent)));
   CHECK(parsed.data() == data);
-  CHECK(parsed.raw());
   CHECK(parsed.entry().first_block() == 3);
 
   for (const size_t piece : {1, 7, 4096, 1 << 20}) {
@@ -50,7 +48,6 @@ TEST_CASE("a full frame is an ordinary message whose data was not copied", "[ful
     const auto head = reader.Head();
     REQUIRE(head.ok());
     CHECK(head->rank_slice() == 7);
-    CHECK(head->raw());
     CHECK(head->entry().block_count() == 2);
     REQUIRE(reader.data_bytes() == data.size());
     std::vector<std::byte> to(data.size());
@@ -84,7 +81,7 @@ void CheckAsProtobuf(const std::string& text) {
   }
 }
 
-// The fields of a frame, each by itself, and one of a later release.
+// The fields of a frame, each by itself, and two that it does not have.
 std::vector<std::string> Fields() {
   v1::FullFrame slice;
   slice.set_rank_slice(7);
@@ -92,10 +89,8 @@ std::vector<std::string> Fields() {
   *entry.mutable_entry() = Head().entry();
   v1::FullFrame data;
   data.set_data("what the tensors are");
-  v1::FullFrame raw;
-  raw.set_raw(true);
   return {slice.SerializeAsString(), entry.SerializeAsString(), data.SerializeAsString(),
-          raw.SerializeAsString(), std::string("\x9A\x06\x03new", 6)};
+          std::string("\x20\x01", 2), std::string("\x9A\x06\x03new", 6)};
 }
 
 TEST_CASE("the fields of a full frame may come in any order", "[full_frame]") {
@@ -120,8 +115,7 @@ TEST_CASE("of a field of a full frame that is repeated the last counts", "[full_
   fields.push_back(other.SerializeAsString());
   fields.emplace_back("\x1A\x00", 2);                          // data, empty
   fields.emplace_back("\x1A\x03new", 5);                       // data
-  fields.emplace_back("\x20\x00", 2);                          // raw, false
-  fields.emplace_back("\x20\x80\x80\x80\x80\x80\x80\x01", 8);  // raw, by a high bit
+  fields.emplace_back("\x20\x80\x80\x80\x80\x80\x80\x01", 8);  // a number that it does not have
   for (int turn = 0; turn < 500; ++turn) {
     std::string text;
     for (size_t i = random() % 12; i > 0; --i) text += fields[random() % fields.size()];

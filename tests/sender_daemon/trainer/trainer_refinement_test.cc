@@ -112,18 +112,6 @@ TEST_CASE("a trainer that registers again as before goes on with the finer layou
         absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("a ring of a client that does not know refinements is not refined", "[trainer_session]") {
-  Fixture fixture;
-  Region ring(1 << 20);
-  HandleClient client;
-  v1::RegisterRequest request = Resident(1, Layout());
-  request.mutable_ring()->set_bucket_bytes(1 << 20);
-  request.mutable_ring()->set_bucket_count(1);
-  static_cast<void>(fixture.Attach(request, ring.fd, client));
-  CHECK(Refine(fixture, Columns()).code() == absl::StatusCode::kFailedPrecondition);
-  CHECK(fixture.state_->layout() == Layout());
-}
-
 TEST_CASE("cuts that a trainer's memory cannot be read by are refused while it is away, too",
           "[trainer_session]") {
   const RankLayout cube =
@@ -149,7 +137,6 @@ TEST_CASE("an open version is finished in the layout it began with", "[trainer_s
   v1::RegisterRequest request = Resident(1, Layout());
   request.mutable_ring()->set_bucket_bytes(1 << 20);
   request.mutable_ring()->set_bucket_count(1);
-  request.mutable_ring()->set_follows_refinement(true);
   const uint64_t session = fixture.Attach(request, ring.fd, client);
   v1::BeginRequest begin;
   begin.set_session(session);

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-SLIME = ["slime xor", "slime overwrite", "slime indices", "slime deltas", "slime deltas_zstd"]
+SLIME = ["slime xor", "slime overwrite"]
 FULL_FIGURES = [
     f"{kind}: {what}"
     for kind in ("delta", "full")
@@ -67,9 +67,9 @@ class EndToEnd(unittest.TestCase):
         self.check_way(rows[:half], "link of 1 MB/s", [*SLIME, "full copy (once)"])
         self.check_way(rows[half:], "link of 50 MB/s", [*SLIME, "full copy"])
         # The bytes take their time: 10.7 MB at 1 MB/s, each other encoding less.
-        seconds = {row["case"].split("; ")[1]: float(row["reference"]) for row in rows[:6]}
+        seconds = {row["case"].split("; ")[1]: float(row["reference"]) for row in rows[:3]}
         self.assertGreater(seconds["full copy (once)"], 10)
-        self.assertLess(seconds["slime indices"], 5)
+        self.assertLess(seconds["slime xor"], 5)
 
     def test_a_link_without_a_speed_is_refused(self) -> None:
         for rates in ("0", "10,x", "", ",".join(["10"] * 17)):

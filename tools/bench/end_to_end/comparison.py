@@ -20,7 +20,8 @@ from tools.bench.end_to_end.full_copy import FullCopy
 from tools.bench.end_to_end.limited_dir import LimitedDir
 from tools.bench.end_to_end.link_dir import LinkDir
 from tools.bench.end_to_end.published import Published
-from tools.bench.end_to_end.slime_path import ENCODINGS, SlimePath
+from tools.bench.end_to_end.slime_path import SlimePath
+from tools.bench.end_to_end.slime_writer import ENCODINGS
 
 DENSITY = 0.01
 LINK_RATES_MB = (10, 100, 300, 1000)

@@ -6,18 +6,14 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
-from typing import Any, Type, Union
+from typing import Any
 
 import numpy as np
 
-from tools.bench.end_to_end import flush_writer, slime_writer
 from tools.bench.end_to_end.directory import Directory
-from tools.bench.end_to_end.flush_writer import FlushWriter
 from tools.bench.end_to_end.published import Published
 from tools.bench.end_to_end.slime_reader import Checkpoint, SlimeReader
 from tools.bench.end_to_end.slime_writer import SlimeWriter, write_checkpoint
-
-ENCODINGS = (*slime_writer.ENCODINGS, *flush_writer.ENCODINGS)
 
 
 class SlimePath:
@@ -45,10 +41,8 @@ class SlimePath:
                 os.makedirs(folder, exist_ok=True)
             os.makedirs(self._local)
             stack.callback(shutil.rmtree, self._local)
-            entries = self._encoding in slime_writer.ENCODINGS
-            kind: Type[Union[SlimeWriter, FlushWriter]] = SlimeWriter if entries else FlushWriter
-            how = (self._threads, self._piece_bytes, self._encoding)
-            self._writer = kind(near, self._views, *how)
+            how = (self._threads, self._piece_bytes)
+            self._writer = SlimeWriter(near, self._views, *how, self._encoding)
             stack.callback(self._writer.close)
             write_checkpoint(self._local, self._views)
             self._reader = stack.enter_context(

@@ -1,6 +1,6 @@
 """The engine's side of slime's path, in a process of its own: looks for the next version folder,
-applies it to the engine's copy of the weights, a checkpoint in memory, and acknowledges. For
-folders with one entry a tensor it checks every digest and writes the state down.
+applies it to the engine's copy of the weights, a checkpoint in memory, and acknowledges. It checks
+every digest and writes the state down.
 
 Loading the checkpoint, which an engine does next, is not part of it.
 """
@@ -8,21 +8,20 @@ Loading the checkpoint, which an engine does next, is not part of it.
 from __future__ import annotations
 
 import fcntl
-import glob
 import json
 import mmap
 import multiprocessing
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Type, Union
+from typing import Any
 
 import numpy as np
 import xxhash
 import zstandard
 
 from tools.bench.daemons.streams import TIMEOUT_SECONDS
-from tools.bench.end_to_end import flush_writer, overwrite, slime_writer
+from tools.bench.end_to_end import overwrite
 from tools.bench.end_to_end import safetensors_file as files
 from tools.bench.end_to_end.slime_writer import INDEX
 
@@ -69,8 +68,8 @@ class Checkpoint:
         files.write_parts(path, [text])
 
 
-class _EntryReader:
-    """Reads what SlimeWriter writes."""
+class EntryReader:
+    """Applies the versions in `folder` to the checkpoint in `local`."""
 
     def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
         self._folder = folder
@@ -121,50 +120,8 @@ class _EntryReader:
         return digest.hexdigest()
 
 
-class _FlushReader:
-    """Reads what FlushWriter writes."""
-
-    def __init__(self, folder: str, local: str, threads: int, piece_bytes: int) -> None:
-        del piece_bytes  # only changed elements are read
-        self._folder = folder
-        self._tensors = {
-            name: tensor.view(np.uint16) for name, tensor in Checkpoint(local).tensors.items()
-        }
-        self._pool = ThreadPoolExecutor(threads)
-
-    def apply(self, version: int) -> None:
-        """Waits for the version's marker, which is written last, and applies it."""
-        folder = os.path.join(self._folder, f"weight_v{version:06d}")
-        with open(_await(os.path.join(folder, flush_writer.MARKER))) as file:
-            count = int(file.read())
-        while len(paths := glob.glob(os.path.join(folder, "*.safetensors"))) < count:
-            time.sleep(POLL_SECONDS)
-        for future in [self._pool.submit(self._apply_flush, path) for path in paths]:
-            future.result()
-
-    def _apply_flush(self, path: str) -> None:
-        content = _map_file(path, mmap.ACCESS_READ)
-        if content[:4].tobytes() == zstandard.FRAME_HEADER:
-            content = np.frombuffer(zstandard.ZstdDecompressor().decompress(content), np.uint8)
-        places, metadata = files.read_header(content)
-        positions, values = (
-            content[slice(*places[column])]
-            for column in (flush_writer.POSITIONS, flush_writer.VALUES)
-        )
-        for param in json.loads(metadata["params"]):
-            numbers = positions[param["pos_start"] : param["pos_end"]].view(f"<u{param['pos_width']}")
-            if metadata["encoding"] != "indices":
-                numbers = np.cumsum(numbers, dtype=np.int64) + np.arange(numbers.size)
-            new = values[2 * param["val_start"] : 2 * param["val_end"]].view("<u2")
-            self._tensors[param["name"]][numbers] = new
-
-
-def _run(
-    folder: str, local: str, acks: str, threads: int, piece_bytes: int, encoding: str, pipe: Any
-) -> None:
-    entries = encoding in slime_writer.ENCODINGS
-    kind: Type[Union[_EntryReader, _FlushReader]] = _EntryReader if entries else _FlushReader
-    reader = kind(folder, local, threads, piece_bytes)
+def _run(folder: str, local: str, acks: str, threads: int, piece_bytes: int, pipe: Any) -> None:
+    reader = EntryReader(folder, local, threads, piece_bytes)
     pipe.send("ready")
     version = 0
     while True:
@@ -181,12 +138,10 @@ def _run(
 class SlimeReader:
     """A context manager around the process. `acks`: the folder for a file a version that is applied."""
 
-    def __init__(
-        self, folder: str, local: str, acks: str, threads: int, piece_bytes: int, encoding: str
-    ) -> None:
+    def __init__(self, folder: str, local: str, acks: str, threads: int, piece_bytes: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (folder, local, acks, threads, piece_bytes, encoding, theirs)
+        arguments = (folder, local, acks, threads, piece_bytes, theirs)
         self._process = context.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
         theirs.close()

@@ -1,5 +1,5 @@
-"""The trainer's side of slime's path with entries a tensor, as fast as numpy, zstandard and xxhash make it: version
-folders of xor'ed bytes, or of positions and new bytes ("overwrite"), zstd of level 1, xxh3-128 of the new bytes.
+"""The trainer's side of slime's path, as fast as numpy, zstandard and xxhash make it, written from the published format:
+version folders of xor'ed bytes, or of positions and new bytes ("overwrite"), zstd of level 1, xxh3-128 of the new bytes.
 
 A tensor is handled in pieces that stay in the cache, on one of `threads` threads; a shard is written while
 the next ones are compressed, and the index last.
@@ -74,9 +74,17 @@ class SlimeWriter:
         self._encoding = encoding
         self._pool = ThreadPoolExecutor(threads)
         self._shards = _shards(views)
+        self._given = False
 
-    def publish(self, version: int) -> int:
-        """Writes the folder of `version`. Returns the bytes of its shards' tensors."""
+    def publish(self, version: int, gathered: Optional[dict[str, Any]] = None) -> int:
+        """Writes the folder of `version`. Returns the bytes of its shards' tensors.
+
+        Args:
+          gathered: the weights' bytes by name, which the writer keeps; None: those of the views, which it copies.
+        """
+        self._given = gathered is not None
+        if gathered is not None:
+            self._new = gathered
         folder = os.path.join(self._folder, f"weight_v{version:06d}")
         os.makedirs(folder)
         encode = self._encode_xor if self._encoding == "xor" else self._encode_overwrite
@@ -106,6 +114,8 @@ class SlimeWriter:
             "checksum_format": "xxh3-128",
         }
         files.write_index(os.path.join(folder, INDEX), metadata, weight_map)
+        if gathered is not None:
+            self._old = gathered
         return written
 
     def close(self) -> None:
@@ -128,7 +138,8 @@ class SlimeWriter:
             changed = changed or bool(_words(difference).any())
             entry.append(frame.compress(difference.data))
             digest.update(after)
-            np.copyto(before, after)
+            if not self._given:
+                np.copyto(before, after)
         entry.append(frame.flush())
         return (b"".join(entry), digest.hexdigest()) if changed else None
 
@@ -138,7 +149,8 @@ class SlimeWriter:
         payload = overwrite.encode(old, new, self._piece_bytes or new.size)
         if payload is None:
             return None
-        np.copyto(old, new)
+        if not self._given:
+            np.copyto(old, new)
         entry = zstandard.ZstdCompressor(level=LEVEL).compress(payload)
         return entry, xxhash.xxh3_128_hexdigest(new)
 

@@ -97,9 +97,9 @@ def _module(checkout: str, name: str) -> str:
 
 
 class CheckoutReader:
-    """slime's reader on the local checkpoint in `local`."""
+    """slime's reader of the versions in `folder`, on the local checkpoint in `local`."""
 
-    def __init__(self, checkout: str, local: str) -> None:
+    def __init__(self, checkout: str, folder: str, local: str) -> None:
         patches = sorted(glob.glob(os.path.join(checkout, _PATCHES)))
         text = _added_file(patches[0], _READER) if patches else ""
         if "def _apply_delta(" not in text:
@@ -109,10 +109,11 @@ class CheckoutReader:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             self._module = _load("slime_local_checkpoint", path)
+        self._folder = folder
         self._local = local
 
-    def apply(self, version_folder: str) -> None:
-        self._module._apply_delta(self._local, version_folder)
+    def apply(self, version: int) -> None:
+        self._module._apply_delta(self._local, os.path.join(self._folder, f"weight_v{version:06d}"))
 
 
 class CheckoutWriter:

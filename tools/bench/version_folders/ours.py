@@ -13,9 +13,9 @@ from typing import Any
 import dws
 from tests.integration.cluster import RECEIVER, Cluster, Daemon
 from tools.bench.daemons import weights
+from tools.bench.end_to_end.slime_writer import INDEX
 from tools.bench.version_folders import cpu_time
 from tools.bench.version_folders.cpu_time import Took
-from tools.bench.version_folders.restated import INDEX
 
 _POLL_SECONDS = 0.001
 _WAIT_SECONDS = 600.0

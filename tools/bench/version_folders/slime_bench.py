@@ -2,8 +2,9 @@
 weights, changes and number of threads. Both publish each version, one after the other, in turns first; both apply
 the folder that slime's way published.
 
-The reference is restated from the published format (restated.py), or with --slime-source slime's own code. Neither
-its writer nor its reader syncs; the bars are against them with an fsync of each file they have written, because
+The reference is the writer and the reader of P5, whole tensors at a time as slime's own handle them, or with
+--slime-source slime's own code. Like slime's, the reader keeps no redo record, checks a tensor only after it was changed,
+and does not sync what it has written; the bars are against both with an fsync of each file they have written, because
 ours is durable when it is done. CPU seconds are those of all threads.
 """
 
@@ -25,15 +26,15 @@ import numpy as np
 from tools.bench.daemons.report import Report
 from tools.bench.end_to_end import model
 from tools.bench.end_to_end import safetensors_file as files
+from tools.bench.end_to_end.slime_reader import EntryReader
+from tools.bench.end_to_end.slime_writer import ENCODINGS, SlimeWriter, write_checkpoint
 from tools.bench.version_folders import cpu_time
 from tools.bench.version_folders.checkout import CheckoutReader, CheckoutUnusable, CheckoutWriter
 from tools.bench.version_folders.cpu_time import Took
 from tools.bench.version_folders.ours import OurReader, OurWriter
-from tools.bench.version_folders.restated import INDEX, RestatedReader, RestatedWriter
 
-ENCODINGS = ("xor", "overwrite")
 _BAR = 1.0
-_SHARDS = 2  # of the local checkpoints
+_PIECE_BYTES = 2 << 20  # of an xor, in slime's reader
 _ALLOWANCE_BYTES = 512 << 20
 
 
@@ -44,18 +45,7 @@ def _bytes_of(views: dict[str, Any]) -> dict[str, Any]:
 
 def _write_checkpoint(folder: str, tensors: dict[str, Any]) -> None:
     os.makedirs(folder)
-    names = list(tensors)
-    weight_map = {}
-    for number in range(_SHARDS):
-        shard = f"model-{number + 1:05d}-of-{_SHARDS:05d}.safetensors"
-        part = []
-        for name in names[number::_SHARDS]:
-            content = tensors[name]
-            part.append(files.Tensor(name, "BF16", [content.size // 2], content.size, content))
-        files.write_file(os.path.join(folder, shard), part, {"format": "pt"})
-        weight_map.update({tensor.name: shard for tensor in part})
-    total = sum(content.size for content in tensors.values())
-    files.write_index(os.path.join(folder, INDEX), {"total_size": total}, weight_map)
+    write_checkpoint(folder, tensors)
 
 
 def _sync_files(folder: str, pattern: str = "*.safetensors") -> None:
@@ -110,13 +100,13 @@ class _Run:
         folder, source = self._path("theirs"), self._options.slime_source
         if source:
             return CheckoutWriter(source, folder, base, self._encoding)
-        return RestatedWriter(folder, base, self._encoding, self._options.threads)
+        return SlimeWriter(folder, base, self._options.threads, 0, self._encoding)
 
     def _reader(self) -> Any:
         local, source = self._path("their_local"), self._options.slime_source
         if source:
-            return CheckoutReader(source, local)
-        return RestatedReader(local, self._options.threads)
+            return CheckoutReader(source, self._path("theirs"), local)
+        return EntryReader(self._path("theirs"), local, self._options.threads, _PIECE_BYTES)
 
     def _publish(self, turn: int, ours: OurWriter, theirs: Any) -> None:
         gathered = _bytes_of(ours.views)
@@ -141,7 +131,7 @@ class _Run:
             if our_turn:
                 took["ours"] = ours.apply(for_ours)
             else:
-                took["theirs"] = cpu_time.timed(lambda: theirs.apply(version))
+                took["theirs"] = cpu_time.timed(lambda: theirs.apply(turn + 1))
                 took["sync"] = cpu_time.timed(lambda: _sync_files(self._path("their_local")))
         shutil.rmtree(version)
         self.applied.append((took["ours"], took["theirs"], took["sync"]))
@@ -159,7 +149,7 @@ class _Run:
 def bench(options: argparse.Namespace, encoding: str, folder: str, report: Report) -> None:
     run = _Run(options, encoding, folder)
     run.run()
-    peer = "slime" if options.slime_source else "restated"
+    peer = "slime" if options.slime_source else "P5's"
     what = f"{encoding}; {options.gib:g} GiB; {options.density:.1%}; {options.threads} threads"
 
     def add(

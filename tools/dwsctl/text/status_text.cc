@@ -196,9 +196,7 @@ std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seco
                      FormatSeconds(age));
 }
 
-// An older daemon does not send these fields. Its 0 must not be shown as "now".
 std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
-  if (receiver.seconds_since_version() <= 0) return "";
   std::string text = FormatSeconds(receiver.seconds_since_version()) + " with this version";
   if (receiver.seconds_without_sender() > 0) {
     text += fmt::format(", {} without an accepted sender{}",
@@ -208,7 +206,7 @@ std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
   return FormatKeyLine("age", text, columns);
 }
 
-// Nothing for older daemons, for members of a group, and for followers.
+// Nothing for members of a group, and for followers.
 std::string FormatPolicy(const v1::ReceiverStatus& receiver, size_t columns) {
   if (receiver.commit_policy().empty()) return "";
   std::string text = Printable(receiver.commit_policy(), kNameColumns);

@@ -10,7 +10,7 @@ where the gate's rows come before those of up, and mlp.experts.down_proj [E, H, 
     gpt_oss                        stacked, as in the module
 
 Experts in another form are refused by name: nothing is guessed. Pure: names and shapes only.
-tools/declare_check.sh compares all of these with what transformers itself saves.
+tools/real.sh declare compares all of these with what transformers itself saves.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "common/delta/encoder.h"
-#include "common/delta/objects/frame.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/protocol_version.h"
 #include "proto/sync.grpc.pb.h"
@@ -135,26 +133,24 @@ class FakeSender final : public v1::SyncService::Service {
   grpc::Status FetchFull(grpc::ServerContext*, const v1::FetchFullRequest* request,
                          grpc::ServerWriter<v1::FullFrame>* writer) override {
     MutexLock lock(script);
-    full_requests.emplace_back(request->rank_slices().begin(), request->rank_slices().end());
+    full_requests.emplace_back();
+    for (const v1::BlockRange& range : request->blocks()) {
+      full_requests.back().push_back(range.rank_slice());
+    }
     int sent = 0;
-    for (const uint32_t number : request->rank_slices()) {
-      const RankLayout::SliceEntry& slice = layout->slice(RankSlice(number));
-      for (uint32_t block = 0; block < slice.blocks; ++block) {
+    for (const v1::BlockRange& range : request->blocks()) {
+      const RankLayout::SliceEntry& slice = layout->slice(RankSlice(range.rank_slice()));
+      for (uint32_t i = 0; i < range.block_count(); ++i) {
         if (sent++ == frames_before_cut) {
           frames_before_cut = -1;
           return {grpc::StatusCode::UNAVAILABLE, "cut"};
         }
-        const std::vector<std::byte> zeros(BlockElements(slice.elements, block) * 2);
-        const std::vector<EncodedBlock> blocks = {EncodeFullBlock(slice.dtype, zeros, false)};
-        const std::vector<std::byte> frame = BuildFrame(blocks);
+        const uint32_t block = range.first_block() + i;
         v1::FullFrame message;
-        message.set_rank_slice(number);
-        *message.mutable_entry() = ToProto(FrameEntry{.first_block = block,
-                                                      .block_count = 1,
-                                                      .offset = 0,
-                                                      .size_bytes = frame.size(),
-                                                      .checksum = FrameChecksum(frame)});
-        message.set_data(std::string(AsText(frame)));
+        message.set_rank_slice(range.rank_slice());
+        message.set_data(std::string(BlockElements(slice.elements, block) * 2, '\0'));
+        *message.mutable_entry() = ToProto(FrameEntry{
+            .first_block = block, .block_count = 1, .size_bytes = message.data().size()});
         writer->Write(message);
       }
     }

@@ -11,10 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "common/proto_convert/convert.h"
 #include "proto/sync.grpc.pb.h"
 #include "tests/fakes/eventually.h"
-#include "tests/sender_daemon/object_apply.h"
 #include "tests/sender_daemon/weights.h"
 
 namespace dws {
@@ -67,8 +65,8 @@ class Sender final
     DWS_CHECK(captured.ok());
     state->log->Append(Seal({.state = state, .captured = *std::move(captured)}));
   }
-  void Order(uint64_t of, bool raw, std::vector<BlockRange> ranges) {
-    order = {.state = state, .version = WeightVersion(of), .ranges = std::move(ranges), .raw = raw};
+  void Order(uint64_t of, std::vector<BlockRange> ranges) {
+    order = {.state = state, .version = WeightVersion(of), .ranges = std::move(ranges)};
   }
   // Bytes that were handed to gRPC, as /metrics shows them.
   uint64_t Served(const std::string& kind) const {
@@ -118,13 +116,9 @@ struct Call {
       ++times[layout.slice(range.slice).first_block + range.first_block + i];
     }
     ranges.push_back(range);
-    if (frame.raw()) {
-      REQUIRE(frame.data().size() == SizeBytes(layout, range));
-      std::memcpy(weights[range.slice.value()].data() + FirstByte(layout, range),
-                  frame.data().data(), frame.data().size());
-    } else {
-      ApplyFrame(layout, range.slice, AsBytes(frame.data()), FromProto(frame.entry()), weights);
-    }
+    REQUIRE(frame.data().size() == SizeBytes(layout, range));
+    std::memcpy(weights[range.slice.value()].data() + FirstByte(layout, range), frame.data().data(),
+                frame.data().size());
     return true;
   }
   grpc::Status ReadAll() {
@@ -152,9 +146,8 @@ struct Case {
 
   explicit Case(DeltaLogLimits limits = kNoLimits) : sender(limits) {
     sender.Publish(first);
-    Ask(true);
+    sender.Order(1, WholeSlices(sender.state->layout()));
   }
-  void Ask(bool raw) { sender.Order(1, raw, WholeSlices(sender.state->layout())); }
   // Another byte in one block of the first slice, which is published.
   void Change(uint32_t block) {
     now[0][size_t{block} * limits::kBlockElements * 2 + 5] ^= std::byte{1};
@@ -175,14 +168,14 @@ TEST_CASE("what has not changed is sent from the snapshot itself, in order", "[f
   }
   SECTION("some blocks") {
     const std::vector<BlockRange> wanted = {{RankSlice(0), 3, 2}, {RankSlice(0), 60, 1}};
-    with.sender.Order(1, true, wanted);
+    with.sender.Order(1, wanted);
     Call call(with.sender);
     REQUIRE(call.ReadAll().ok());
     CHECK(call.ranges == wanted);
     CHECK(with.sender.Served("full") == 2 * limits::kBlockElements * 2 + 99 * 2);
   }
   SECTION("nothing") {
-    with.sender.Order(1, true, {});
+    with.sender.Order(1, {});
     Call call(with.sender);
     REQUIRE(call.ReadAll().ok());
     CHECK(call.ranges.empty());
@@ -210,17 +203,6 @@ TEST_CASE("what had changed before comes last, from a copy of the version", "[fu
     return range.slice != RankSlice(0) || (piece != 2 && piece != 7);
   }));
   CHECK(call.ranges.back().slice == RankSlice(0));
-}
-
-TEST_CASE("receivers that know no raw pieces get frames with checksums", "[full_stream]") {
-  Case with;
-  with.Ask(false);
-  with.Change(20);
-  with.sender.Publish(with.now);
-  Call call(with.sender);
-  REQUIRE(call.ReadAll().ok());
-  CHECK(call.Has(with.first));
-  CHECK(call.times == std::vector<uint32_t>(call.times.size(), 1));
 }
 
 TEST_CASE("a piece that changes while it is lent is sent again, as it was", "[full_stream]") {

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Runs what needs packages that Debian does not have, beside real daemons and on the CPU:
+#
+#   tools/real.sh install FOLDER [ENGINE]    makes the environments of vLLM and SGLang there, or of one: with pip, 3.5 GB each
+#   tools/real.sh engines [OPTION...]        real vLLM and SGLang beside engines that were started with each version's checkpoint
+#   tools/real.sh trainers [OPTION...]       real trainers (transformers.Trainer, FSDP, DeepSpeed, Megatron, TRL): an engine gets their bits
+#   tools/real.sh capture [OPTION...]        the mappings that attaching makes, beside what engines load
+#   tools/real.sh declare [OPTION...]        the tensors that dws.declare gives for a module, beside those that transformers saves
+#   tools/real.sh quantise [OPTION...]       the quantisation recipes, beside the libraries that define them
+#   tools/real.sh demo [OPTION...]           a trainer and a real vLLM learn together; ends with a verdict
+#
+#   --engines=FOLDER     of `install`; $DWS_ENGINES by default. All but engines and capture use vLLM's environment there,
+#   --python=PYTHON      or this Python: with what the check compares, numpy, grpcio and protobuf
+#   --only=PATTERN,...   engines, trainers, capture: some cells or cases; none of the trainers' cases may be skipped then
+#   --logs=FOLDER        engines, trainers: keeps the logs
+#   --all, --list        engines: all cells (hours); prints the cells that would run. By default 60 starts of engines
+#   --seconds=60         engines: of requests in each search for torn passes (20)
+#   --minutes=30         engines: after which no cell begins (60)
+#   --results=FILE       engines: adds what it finds to the file; the table is of all that is there
+#   --verbose            quantise: also how codes of NaN and infinity differ
+#   --steps=N, --warm-up=N, --seed=N, --limit=N, --stale-checkpoint
+#                        demo: steps of policy gradient (50); supervised ones before (100); of everything random (1);
+#                        seconds for all of it (900); compare with the version before the last, so it must fail
+#
+# A line for each cell or case: ok, FAILED or skipped, and why. The exit status is 0 when nothing failed: what is not there is
+# skipped with a message, but a Python that --python names has to do. LD_LIBRARY_PATH and PYTHONPATH are for that Python alone.
+set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
+
+export DWS_REAL_LIBRARIES="${LD_LIBRARY_PATH:-}" DWS_REAL_MODULES="${PYTHONPATH:-}" DWS_REAL_FOLDER="$PWD"
+unset LD_LIBRARY_PATH PYTHONPATH
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec /usr/bin/python3 -B -m tools.real.main "$@"

@@ -1,0 +1,168 @@
+"""tools/real.sh: says what is missing, builds what runs beside it, and runs one check.
+
+It runs twice: first from the source tree, where it looks for the environments and builds, then, with DWS_REAL_INSIDE, from
+the runfiles of //tools/real, with the daemons and the wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from typing import Callable, NoReturn
+
+from tools.real.environment import ENGINES, Environment, Interpreter
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a check needs of its Python: in words, and a program that fails without it."""
+
+    what: str
+    test: str
+
+
+# Of those that run with one Python. The others use all engines that are there.
+NEEDS = {
+    "trainers": Needs(
+        "torch with fully_shard (2.6 or newer)", "from torch.distributed.fsdp import fully_shard"
+    ),
+    "declare": Needs(
+        "transformers 5 or newer",
+        "from importlib.metadata import version as v; assert int(v('transformers').split('.')[0]) >= 5",
+    ),
+    "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
+    "demo": Needs(
+        "vLLM and transformers",
+        "import importlib.util as u; lacks = [n for n in ('vllm', 'transformers') if not u.find_spec(n)]; "
+        "assert not lacks, lacks",
+    ),
+}
+CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "demo")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tools/real.sh", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="check", required=True, metavar="COMMAND")
+    install = commands.add_parser("install", allow_abbrev=False)
+    install.add_argument("folder")
+    install.add_argument("engine", nargs="?", choices=ENGINES)
+    of = {name: commands.add_parser(name, allow_abbrev=False) for name in CHECKS}
+    for name, check in of.items():
+        check.add_argument("--engines", default=os.environ.get("DWS_ENGINES", ""))
+        if name in NEEDS:
+            check.add_argument("--python", default="")
+        if name in ("engines", "trainers", "capture"):
+            check.add_argument("--only", type=lambda text: text.split(","))
+        if name in ("engines", "trainers"):
+            check.add_argument("--logs", type=_path)
+    of["engines"].add_argument("--all", action="store_true")
+    of["engines"].add_argument("--list", action="store_true")
+    of["engines"].add_argument("--seconds", type=float, default=20.0)
+    of["engines"].add_argument("--minutes", type=float, default=60.0)
+    of["engines"].add_argument("--results", type=_path)
+    of["quantise"].add_argument("--verbose", action="store_true")
+    of["demo"].add_argument("--steps", type=_at_least(4), default=50)
+    of["demo"].add_argument("--warm-up", type=_at_least(1), default=100)
+    of["demo"].add_argument("--seed", type=int, default=1)
+    of["demo"].add_argument("--limit", type=_at_least(1), default=900)
+    of["demo"].add_argument("--stale-checkpoint", action="store_true")
+    return parser.parse_args()
+
+
+def _path(text: str) -> str:
+    """As the caller means it, whose folder this process has left."""
+    return os.path.abspath(os.path.join(os.environ.get("DWS_REAL_FOLDER", ""), text))
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: expected at least {least}")
+        return int(text)
+
+    return number
+
+
+def skip(check: str, why: str) -> NoReturn:
+    print(f"skipped {check}: {why}")
+    sys.exit(0)
+
+
+def find_interpreter(options: argparse.Namespace) -> Interpreter:
+    """The Python of a check that runs with one.
+
+    Raises:
+      SystemExit: there is none.
+    """
+    what = NEEDS[options.check].what
+    if not options.python:
+        environment = Environment(_path(options.engines), "vllm") if options.engines else None
+        if environment is None or environment.version() is None:
+            why = f"no Python with {what} is named (--python), and --engines (or DWS_ENGINES) has no vLLM"
+            skip(options.check, f"{why}; tools/real.sh install makes one")
+        return environment.interpreter()
+    # A link stays one: its folder tells the Python which environment it is.
+    named = shutil.which(_path(options.python) if os.sep in options.python else options.python)
+    if named is None:
+        sys.exit(f"{options.python} (--python): there is no such Python; expected one with {what}")
+    libraries, modules = (os.environ.get(f"DWS_REAL_{name}", "") for name in ("LIBRARIES", "MODULES"))
+    return Interpreter(os.path.abspath(named), libraries, modules)
+
+
+def require(python: Interpreter, needs: Needs) -> None:
+    """Raises SystemExit: it does not do."""
+    tried = subprocess.run([python.path, "-c", needs.test], env=python.variables([]), check=False)
+    if tried.returncode != 0:
+        sys.exit(f"{python.path} has no {needs.what} that works: see the error above")
+
+
+def find_engines(options: argparse.Namespace) -> dict[str, Environment]:
+    """By name, those that are there.
+
+    Raises:
+      SystemExit: there is none.
+    """
+    if not options.engines:
+        skip(options.check, "no folder with engines is named (--engines or DWS_ENGINES); tools/real.sh install makes one")
+    found = {name: Environment(_path(options.engines), name) for name in ENGINES}
+    there = {name: one for name, one in found.items() if one.version() is not None}
+    if not there:
+        skip(options.check, f"{_path(options.engines)} has neither vLLM nor SGLang; tools/real.sh install makes them")
+    return there
+
+
+def run_inside() -> NoReturn:
+    """Continues in the runfiles of what it builds."""
+    quietly = ["--ui_event_filters=-info,-stdout,-stderr", "--noshow_progress"]
+    subprocess.run(["tools/bazel.sh", "build", *quietly, "//tools/real"], check=True)
+    asked = ["tools/bazel.sh", "info", "--noshow_progress", "bazel-bin"]
+    binaries = subprocess.run(asked, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    program = f"{binaries.stdout.strip()}/tools/real/real"
+    os.execv(program, [program, *sys.argv[1:]])
+
+
+def main() -> int:
+    options = parse()
+    if options.check == "install":
+        from tools.real.install.install import install_all
+
+        return install_all(_path(options.folder), [options.engine] if options.engine else list(ENGINES))
+    found = find_interpreter(options) if options.check in NEEDS else find_engines(options)
+    if "DWS_REAL_INSIDE" not in os.environ:
+        if isinstance(found, Interpreter):
+            require(found, NEEDS[options.check])
+        run_inside()
+    # Of the wheel and the runfiles.
+    options.modules = os.environ["PYTHONPATH"].split(os.pathsep)
+    check = importlib.import_module(f"tools.real.{options.check}.check")
+    status: int = check.run(options, found)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

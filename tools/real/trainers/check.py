@@ -1,0 +1,226 @@
+"""Runs real trainers beside real daemons and compares the bits of what an engine got: tools/real.sh
+trainers.
+
+In each case a trainer publishes through a sender for each of its ranks, and an engine of plain torch, a process
+of its own, reports the digest of all of its weights at each version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import IO, Collection, Optional
+
+from tests.integration.cluster import Cluster
+from tools.real.environment import Interpreter
+from tools.real.report import Report, matching
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SECONDS_MAX = 600.0  # of one case
+# One thread, because results of sums may depend on their number.
+_ENVIRONMENT = {
+    "PYTHONFAULTHANDLER": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`run`: the trainer's program; `kind`: of models.py; `dtype`: of the engine; `ranks`: by torchrun if
+    there are several; `senders`: one for each rank that publishes; `options`: of the program; `engine`: whether there is one of plain torch;
+    `engine_parts`: in how many tensors it holds a weight; `needs`: packages.
+    """
+
+    run: str
+    kind: str = "qwen3"
+    dtype: str = "float32"
+    ranks: int = 1
+    senders: int = 1
+    options: tuple[str, ...] = ()
+    engine: bool = True
+    engine_parts: int = 1
+    needs: tuple[str, ...] = ("torch", "transformers", "accelerate")
+
+    def command(self, python: str) -> list[str]:
+        program = os.path.join(HERE, self.run)
+        if self.ranks == 1:
+            return [python, program]
+        launcher = [python, "-m", "torch.distributed.run", "--standalone"]
+        return [*launcher, f"--nproc-per-node={self.ranks}", program]
+
+
+_FSDP = ("torch",)
+
+
+def _mesh(layout: str, ranks: int, engine_parts: int = 1) -> Case:
+    return Case(
+        "mesh_run.py",
+        kind="wide",
+        ranks=ranks,
+        senders=ranks,
+        options=(f"--layout={layout}",),
+        engine_parts=engine_parts,
+        needs=_FSDP,
+    )
+
+
+def _flat(layout: str, ranks: int, kind: str = "uneven", dtype: str = "float32") -> Case:
+    return Case(
+        "flat_run.py",
+        kind=kind,
+        dtype=dtype,
+        ranks=ranks,
+        senders=ranks,
+        options=(f"--layout={layout}", f"--kind={kind}"),
+        engine_parts=3,
+        needs=("torch", "deepspeed") if layout.startswith("zero") else _FSDP,
+    )
+
+
+def _megatron(layout: str, kind: str) -> Case:
+    return Case(
+        "megatron_run.py",
+        kind=kind,
+        ranks=4,
+        senders=4,
+        options=(f"--layout={layout}",),
+        needs=("torch", "transformers", "megatron"),
+    )
+
+
+_TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
+CASES = {
+    "hf": Case("hf_run.py"),
+    "hf-bfloat16": Case("hf_run.py", dtype="bfloat16"),
+    "hf-ddp": Case("hf_run.py", ranks=2, senders=2),
+    "hf-zero3": Case(
+        "hf_run.py",
+        dtype="bfloat16",
+        ranks=2,
+        senders=2,
+        options=("--zero3",),
+        needs=("torch", "transformers", "accelerate", "deepspeed"),
+    ),
+    "fsdp2": Case("fsdp_run.py", kind="uneven", ranks=2, senders=2, needs=_FSDP),
+    "fsdp2-bfloat16": Case(
+        "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP
+    ),
+    "ddp": _mesh("ddp", 2),
+    "hsdp": _mesh("hsdp", 4),
+    "tp": _mesh("tp", 2),
+    "fsdp2-tp": _mesh("fsdp2-tp", 4),
+    "fsdp2-tp-by-rows": _mesh("fsdp2-tp-by-rows", 4),
+    "fsdp2-to-tp": _mesh("fsdp2", 4, engine_parts=3),
+    "experts": _mesh("experts", 4),
+    "fsdp1": _flat("fsdp1", 3, kind="wide", dtype="bfloat16"),
+    "fsdp1-flat": _flat("fsdp1-flat", 3),
+    "fsdp1-hybrid": _flat("fsdp1-hybrid", 4, kind="wide"),
+    "zero3": _flat("zero3", 3, dtype="bfloat16"),
+    "zero3-offload": _flat("zero3-offload", 3, kind="wide", dtype="bfloat16"),
+    "zero2": _flat("zero2", 2, dtype="bfloat16"),
+    "megatron": _megatron("qwen3", "qwen3"),
+    "megatron-tp4": _megatron("qwen3-tp4", "qwen3"),
+    "megatron-moe": _megatron("qwen3-moe", "qwen3-moe"),
+    "megatron-moe-etp": _megatron("qwen3-moe-etp", "qwen3-moe"),
+    "grpo": Case("grpo_run.py", needs=_TRL),
+    "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
+    "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),
+}
+
+
+def missing_packages(python: Interpreter, packages: Collection[str]) -> set[str]:
+    """Those of `packages` that the Python does not have."""
+    program = "import importlib.util, json, sys; print(json.dumps([n for n in sys.argv[1:] if not importlib.util.find_spec(n)]))"
+    command = [python.path, "-c", program, *packages]
+    answer = subprocess.run(command, env=python.variables([]), check=True, stdout=subprocess.PIPE, text=True)
+    return set(json.loads(answer.stdout))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Of a process group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_case(
+    case: Case, python: Interpreter, modules: list[str], log_folder: Optional[str]
+) -> tuple[Optional[str], str]:
+    """The trainer's last line if it succeeded, and the ends of all logs.
+
+    Args:
+      modules: for PYTHONPATH.
+      log_folder: where logs of trainer and engine stay.
+    """
+    environment = {**python.variables(modules), **_ENVIRONMENT}
+
+    def start(command: list[str], log: IO[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    with Cluster("trainers-check") as cluster, contextlib.ExitStack() as stack:
+        folder = cluster.folder
+        for rank in range(case.senders):
+            cluster.start_sender(rank)
+        receiver = cluster.start_receiver("engine")
+        seen = os.path.join(folder, "seen")
+        logs = {
+            name: os.path.join(log_folder or folder, f"{name}.log")
+            for name in ("engine", "trainer")
+        }
+        files = {name: stack.enter_context(open(path, "w")) for name, path in logs.items()}
+        engine = [python.path, os.path.join(HERE, "engine.py"), f"--receiver={receiver.socket}"]
+        engine += [f"--kind={case.kind}", f"--dtype={case.dtype}", f"--seen={seen}"]
+        engine += [f"--parts={case.engine_parts}"]
+        if case.engine:
+            stack.callback(_end, start(engine, files["engine"]))
+        command = [
+            *case.command(python.path),
+            *case.options,
+            f"--sender={folder}/sender-{{rank}}/d.sock",
+            f"--seen={seen}",
+        ]
+        command += [f"--receiver={receiver.socket}", f"--job-id={cluster.job_id}"]
+        command += [f"--dtype={case.dtype}"]
+        trainer = start(command, files["trainer"])
+        stack.callback(_end, trainer)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            trainer.wait(SECONDS_MAX)
+        texts = {}
+        for name, path in logs.items():
+            with open(path, errors="replace") as log:
+                texts[name] = log.read()
+        lines = [line for line in texts["trainer"].splitlines() if line.startswith("ok: ")]
+        good = trainer.returncode == 0 and bool(lines)
+        texts["trainer"] += f"\nstatus {trainer.returncode}\n"
+        everything = "".join(f"--- {k}\n{v[-6000:]}" for k, v in texts.items()) + cluster.logs()
+        return (lines[-1] if good else None), everything
+
+
+def run(options: argparse.Namespace, python: Interpreter) -> int:
+    """The exit status."""
+    report = Report("real trainers")
+    names = list(CASES) if options.only is None else matching(list(CASES), options.only)
+    lacking = missing_packages(python, {package for name in names for package in CASES[name].needs})
+    for name in names:
+        if lacks := [package for package in CASES[name].needs if package in lacking]:
+            say = report.skipped if options.only is None else report.failed
+            say(name, f"{', '.join(lacks)} missing")
+            continue
+        log_folder = os.path.join(options.logs, name) if options.logs else None
+        if log_folder:
+            os.makedirs(log_folder, exist_ok=True)
+        line, logs = run_case(CASES[name], python, options.modules, log_folder)
+        if line is None:
+            report.failed(name)
+            print(logs, file=sys.stderr)
+        else:
+            report.ok(name, line.removeprefix("ok: "))
+    return report.end()
