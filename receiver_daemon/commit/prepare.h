@@ -44,10 +44,8 @@ struct PreparedRank {
   uint64_t fetched_bytes = 0;
   uint64_t nnz = 0;  // of the delta
   Duration fetch = {};
-  Duration stage = {};  // verify and stage
-
-  // What lies in memory for it.
-  uint64_t staging_bytes() const;
+  Duration stage = {};             // verify and stage
+  uint64_t staging_bytes() const;  // what lies in memory for it
   uint64_t full_bytes() const {
     return direct_bytes + (full.has_value() ? full->spool.size_bytes() : 0);
   }
@@ -62,9 +60,8 @@ struct Prepared {
   Duration upload = {};   // of the stage times of all ranks
 
   bool repairs() const { return full_slices() > 0; }
-  size_t full_slices() const;  // how many of all ranks come in full
-  // What lies in memory for it.
-  uint64_t staging_bytes() const;
+  size_t full_slices() const;      // how many of all ranks come in full
+  uint64_t staging_bytes() const;  // what lies in memory for it
 };
 
 // What was rejected so far, and what for.
@@ -136,9 +133,7 @@ class Preparer {
   // this finds it unused for kSpareTime. Called every few seconds, by the thread that prepares.
   static constexpr Duration kSpareTime = std::chrono::minutes(1);
   void ReturnSpare();
-  // At once.
   void DropSpare() { spare_->Clear(); }
-  // What is kept at present.
   uint64_t spare_bytes() const { return spare_->size_bytes(); }
 
   // These two from any thread. Of the last Prepare:
@@ -164,7 +159,7 @@ class Preparer {
   // Sets what the rank publishes. Errors: as Describe.
   Status DescribeInto(PreparedRank& prepared, const SyncTarget& target, TrainerRank rank,
                       size_t slice_count);
-  // Of `all` the rank does not count.
+  // The rank of `all` is ignored.
   Result<Prepared> PrepareRanks(const Job& all);
   void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);

@@ -231,6 +231,20 @@ void AddFabricFlag(CLI::App& app, FabricChoice& fabric) {
       ->default_str("off");
 }
 
+void AddBroadcastFlags(CLI::App& app, BroadcastOptions& broadcasts) {
+  app.add_option_function<std::string>(
+         "--nccl",
+         [&broadcasts](const std::string& choice) { broadcasts.wanted = choice == "auto"; },
+         "Take versions from senders' NCCL broadcasts where libnccl and a GPU are (auto), or not "
+         "(off)")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->type_name("off|auto")
+      ->default_str("off");
+  app.add_option("--gpu", broadcasts.gpu,
+                 "The device for broadcasts, by UUID or number (default: the only one)")
+      ->type_name("GPU");
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -292,17 +306,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   }
   const TierOfFlags experimental(app, Tier::kExperimental);
   AddFabricFlag(app, options.fabric);
-  app.add_option_function<std::string>(
-         "--nccl",
-         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
-         "Take versions from senders' NCCL broadcasts where libnccl and a GPU are (auto), or not "
-         "(off)")
-      ->check(CLI::IsMember({"off", "auto"}).description(""))
-      ->type_name("off|auto")
-      ->default_str("off");
-  app.add_option("--gpu", options.broadcasts.gpu,
-                 "The device for broadcasts, by UUID or number (default: the only one)")
-      ->type_name("GPU");
+  AddBroadcastFlags(app, options.broadcasts);
 }
 
 void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {

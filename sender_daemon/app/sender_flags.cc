@@ -54,6 +54,29 @@ void AddFolderFlags(CLI::App& app, SenderOptions& options) {
   AddSlimeFlags(app, options.slime_dir);
 }
 
+void AddBroadcastFlags(CLI::App& app, SenderOptions& options) {
+  app.add_option_function<std::string>(
+         "--nccl",
+         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
+         "Broadcast versions to receivers by NCCL where libnccl and a GPU are (auto), or not (off)")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->type_name("off|auto")
+      ->default_str("off");
+  app.add_option_function<double>(
+         "--nccl-timeout",
+         [&options](double seconds) {
+           options.broadcast_timeout =
+               std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+         },
+         "Seconds for receivers to join broadcasts, or to take a small version")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, ToSeconds(limits::kBroadcastTimeoutMax)))
+      ->default_str(fmt::to_string(limits::kBroadcastTimeoutDefault.count()));
+  app.add_option("--gpu", options.broadcasts.gpu,
+                 "The device for broadcasts, by UUID or number (default: the only one)")
+      ->type_name("GPU");
+}
+
 }  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
@@ -107,26 +130,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   }
   const TierOfFlags experimental(app, Tier::kExperimental);
   AddFabricFlag(app, options.fabric);
-  app.add_option_function<std::string>(
-         "--nccl",
-         [&options](const std::string& choice) { options.broadcasts.wanted = choice == "auto"; },
-         "Broadcast versions to receivers by NCCL where libnccl and a GPU are (auto), or not (off)")
-      ->check(CLI::IsMember({"off", "auto"}).description(""))
-      ->type_name("off|auto")
-      ->default_str("off");
-  app.add_option_function<double>(
-         "--nccl-timeout",
-         [&options](double seconds) {
-           options.broadcast_timeout =
-               std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-         },
-         "Seconds for receivers to join broadcasts, or to take a small version")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.1, ToSeconds(limits::kBroadcastTimeoutMax)))
-      ->default_str(fmt::to_string(limits::kBroadcastTimeoutDefault.count()));
-  app.add_option("--gpu", options.broadcasts.gpu,
-                 "The device for broadcasts, by UUID or number (default: the only one)")
-      ->type_name("GPU");
+  AddBroadcastFlags(app, options);
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {

@@ -20,7 +20,7 @@ from typing import Any, Optional
 SENDER = "sender_daemon/dws-sender"
 RECEIVER = "receiver_daemon/dws-receiver"
 
-# Of the protocol between daemons: common/service/protocol_version.h.
+# The protocol between daemons, as in common/service/protocol_version.h.
 PROTOCOL_MAJOR = 2
 
 START_SECONDS = 30.0

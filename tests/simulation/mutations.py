@@ -115,8 +115,9 @@ def _of_decisions() -> list[Edit]:
         # A receiver stages past its cap.
         Edit(
             "receiver_daemon/commit/prepare.cc",
-            "return options_.staging_bytes_max / job.target.ranks.size();",
-            f"return {mutated('kStageTooMuch')} ? UINT64_MAX : options_.staging_bytes_max / job.target.ranks.size();",
+            "return RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());",
+            f"return {mutated('kStageTooMuch')} ? UINT64_MAX\n"
+            "             : RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());",
         ),
     ]
 

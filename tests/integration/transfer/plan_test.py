@@ -17,7 +17,7 @@ ROWS, COLUMNS = 9000, 400
 FIRST_ROWS = 3000  # of trainer rank 0, which also has the norm
 NORM_BYTES = COLUMNS * 4
 MODEL_BYTES = ROWS * COLUMNS * 4 + NORM_BYTES
-# Of the second receiver: the part of trainer rank 0 fits into its half, that of rank 1 does not.
+# In the second receiver the part of trainer rank 0 fits into its half, that of rank 1 does not.
 STAGING_BYTES = 16 << 20
 
 

@@ -67,7 +67,7 @@ class SlimeEncodings(unittest.TestCase):
             with self.path(encoding) as path:
                 self.change(7)
                 size[encoding] = path.publish().size_bytes
-        # Of each changed byte a position of 4, compressed, and the byte.
+        # Each changed byte has a position of 4 bytes, compressed, and the byte.
         self.assertLess(size["overwrite"], (4 + 1) * CHANGED)
         self.assertGreater(size["overwrite"], (1 + 1) * CHANGED)
         self.assertLess(size["xor"], size["overwrite"])

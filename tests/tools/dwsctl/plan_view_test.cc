@@ -8,7 +8,7 @@ namespace dws::dwsctl {
 
 namespace {
 
-// Of receivers "a" and "b" of a job with 3 trainer ranks.
+// The answers of receivers "a" and "b" in a job with 3 trainer ranks.
 std::vector<v1::PlanReply> TwoReplies() {
   std::vector<v1::PlanReply> replies(2);
   for (size_t i = 0; i < 2; ++i) {

@@ -51,7 +51,7 @@ class EngineMesh:
         return self.tp * self.engines
 
     def parts(self, model: Model, weight: Weight) -> Iterator[tuple[int, Ranges]]:
-        """The same of one engine."""
+        """Yields the parts of one engine's ranks."""
         if weight.expert is not None:
             yield _owner(model, weight.expert, self.tp), _whole(weight)
             return

@@ -1,6 +1,6 @@
 """Writes what layout_bench reads: for each model, what trainer ranks declare and what views engine ranks attach.
 
-Who declares what is decided by dws.trainers.shares, as in a Publisher: ranks with the same part of a tensor divide it.
+dws.trainers.shares decides what each rank declares, as in a Publisher: ranks with the same part of a tensor divide it.
 
 A file has lines of words. First `job MODEL SHARES_SECONDS ENGINES RANKS HOST_RANKS`: of RANKS ranks an engine, HOST_RANKS
 a receiver. Then, where LIST is its length and its items:

@@ -152,7 +152,7 @@ def shares_of(declared: Declarations) -> list[dict[str, Share]]:
 
 
 def _groups(held: Mapping[int, Declared]) -> list[_Group]:
-    """Of one tensor, by process."""
+    """Groups the processes that hold the same part of one tensor."""
     first, one = next(iter(held.items()))
     for i, other in held.items():
         if (other.spec, other.divisible) != (one.spec, one.divisible):
