@@ -28,7 +28,7 @@ set -euo pipefail
 # shellcheck source=tools/shell/usage.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 
-export DWS_REAL_LIBRARIES="${LD_LIBRARY_PATH:-}" DWS_REAL_MODULES="${PYTHONPATH:-}" DWS_REAL_FOLDER="$PWD"
+export REAL_CHECK_LIBRARIES="${LD_LIBRARY_PATH:-}" REAL_CHECK_MODULES="${PYTHONPATH:-}" REAL_CHECK_FOLDER="$PWD"
 unset LD_LIBRARY_PATH PYTHONPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec /usr/bin/python3 -B -m tools.real.main "$@"

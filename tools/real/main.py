@@ -1,6 +1,6 @@
 """tools/real.sh: says what is missing, builds what runs beside it, and runs one check.
 
-It runs twice: first from the source tree, where it looks for the environments and builds, then, with DWS_REAL_INSIDE, from
+It runs twice: first from the source tree, where it looks for the environments and builds, then, with REAL_CHECK_INSIDE, from
 the runfiles of //tools/real, with the daemons and the wheel.
 """
 
@@ -76,7 +76,7 @@ def parse() -> argparse.Namespace:
 
 def _path(text: str) -> str:
     """As the caller means it, whose folder this process has left."""
-    return os.path.abspath(os.path.join(os.environ.get("DWS_REAL_FOLDER", ""), text))
+    return os.path.abspath(os.path.join(os.environ.get("REAL_CHECK_FOLDER", ""), text))
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -110,7 +110,7 @@ def find_interpreter(options: argparse.Namespace) -> Interpreter:
     named = shutil.which(_path(options.python) if os.sep in options.python else options.python)
     if named is None:
         sys.exit(f"{options.python} (--python): there is no such Python; expected one with {what}")
-    libraries, modules = (os.environ.get(f"DWS_REAL_{name}", "") for name in ("LIBRARIES", "MODULES"))
+    libraries, modules = (os.environ.get(f"REAL_CHECK_{name}", "") for name in ("LIBRARIES", "MODULES"))
     return Interpreter(os.path.abspath(named), libraries, modules)
 
 
@@ -153,7 +153,7 @@ def main() -> int:
 
         return install_all(_path(options.folder), [options.engine] if options.engine else list(ENGINES))
     found = find_interpreter(options) if options.check in NEEDS else find_engines(options)
-    if "DWS_REAL_INSIDE" not in os.environ:
+    if "REAL_CHECK_INSIDE" not in os.environ:
         if isinstance(found, Interpreter):
             require(found, NEEDS[options.check])
         run_inside()

@@ -6,4 +6,4 @@ installed="$(mktemp -d)"
 trap 'rm -rf "$installed"' EXIT
 /usr/bin/python3 -m zipfile -e clients/python/dws.whl "$installed"
 export PYTHONPATH="$installed:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
-DWS_REAL_INSIDE=1 /usr/bin/python3 -m tools.real.main "$@"
+REAL_CHECK_INSIDE=1 /usr/bin/python3 -m tools.real.main "$@"
