@@ -196,7 +196,9 @@ std::string FormatScrub(const v1::ReceiverStatus& receiver, double now_unix_seco
                      FormatSeconds(age));
 }
 
+// Empty if the status has no age: 0 must not be shown as "now".
 std::string FormatAge(const v1::ReceiverStatus& receiver, size_t columns) {
+  if (receiver.seconds_since_version() <= 0) return "";
   std::string text = FormatSeconds(receiver.seconds_since_version()) + " with this version";
   if (receiver.seconds_without_sender() > 0) {
     text += fmt::format(", {} without an accepted sender{}",
