@@ -24,7 +24,7 @@ std::string CodeName(const Status& status) {
   return name;
 }
 
-// What a rank publishes at a target, and which slices of live memory are not that.
+// What a rank publishes at a target, and which slices of live memory differ from it.
 struct Comparison {
   PreparedRank prepared;  // nothing to write yet
   std::vector<RankSlice> differ;
@@ -172,7 +172,7 @@ Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const Live
                                                         .wanted = wanted,
                                                         .early = &watched}));
   await(kEarlyWait);  // a sender may have sent everything before its announcement arrives
-  // Of ranks of which the engine holds nothing only the digests are wanted.
+  // If the engine holds no slice of a rank, only the digests of that rank are needed.
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     PreparedRank& rank = prepared.ranks[r];
     const SyncTarget::Rank& of = target.ranks[r];
@@ -222,7 +222,7 @@ void Preparer::ReturnSpare() {
   }
 }
 
-// Transfers wait more than they compute, so they do not go by the pool's threads.
+// Transfers wait more than they compute, so they may use more threads than the pool has.
 void Preparer::ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare) {
   if (options_.transfers_at_once <= 1) {
     return pool_.ParallelFor(ranks, [&](size_t index, size_t) { prepare(index); });
@@ -268,7 +268,7 @@ Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   prepared.fetched_bytes = spool.size_bytes();
   prepared.fetch = fetch;
 
-  // What is spooled in memory stays there while the writes are staged: one cap for both.
+  // Spooled bytes stay in memory while the writes are staged: one cap for both.
   const uint64_t bytes_max = RankBytesMax(job);
   const uint64_t spooled = std::min(spool.memory_bytes(), bytes_max);
   DWS_ASSIGN_OR_RETURN(StagedDelta staged,
@@ -312,12 +312,13 @@ Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
   return prepared;
 }
 
-// Frames are staged as they come; the sender says when the capture does not go on. What is damaged,
-// or does not fit into memory, is taken when the version is published: then it is rejected,
-// repaired or applied in place.
+// Stages frames as they arrive; the sender says when the capture does not go on. If a frame is
+// damaged or does not fit into memory, the version is taken after its publication: then slices are
+// rejected, repaired or applied in place.
 Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base) {
   const SliceSelection& slices = job.weights.Held(job.rank);
-  // What waits, and what is being staged, lies in memory beside what is staged.
+  // Frames that wait, and frames that are being staged, use memory in addition to the staged
+  // writes.
   const uint64_t waiting_max = std::min(RankBytesMax(job) / 4, kEarlyWaitingBytesMax);
   const uint64_t staging_max = RankBytesMax(job) - 2 * waiting_max;
   const Spool::Options options = SpoolOptions(job, waiting_max);
@@ -372,7 +373,7 @@ Result<DeltaManifest> Preparer::FetchRest(const Job& job, WeightVersion base, ui
   DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(start, job.layout(), none));
   const SliceSelection lacking = stager.Lacking(object.manifest);
   if (lacking->empty()) return std::move(object.manifest);
-  // The part has the start again, and frames that are here perhaps.
+  // The part repeats the start, and perhaps frames that have already arrived.
   uint64_t end = start.size_bytes();
   uint64_t skip_bytes = end;
   std::vector<SpooledFrame> frames;
@@ -397,7 +398,7 @@ Result<DeltaManifest> Preparer::FetchRest(const Job& job, WeightVersion base, ui
   return std::move(object.manifest);
 }
 
-// What had drifted was known before: the delta is not to blame, and its sender is not told.
+// Leaves out slices that had drifted before: the delta is not to blame, so its sender is not told.
 void Preparer::RejectDelta(const Job& job, const std::vector<RejectedSlice>& rejected) {
   std::vector<RankSlice> slices;
   const Status* reason = nullptr;
@@ -452,7 +453,8 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   const std::function<void(const Status&)> refuse = [&](const Status& reason) {
     Reject(job, reason, absl::IsDataLoss(reason) ? slices : std::vector<RankSlice>());
   };
-  // A delta may lead from memory that is no version yet, and it is not to be damaged.
+  // If memory is at a version, even one that is not committed yet, a delta may apply to it, so it
+  // must not be overwritten here.
   DirectTarget* const direct = job.live.at.has_value() ? nullptr : job.direct;
   DWS_ASSIGN_OR_RETURN(FetchedFull full, sources_.Full(job.piece(),
                                                        {.layout = job.layout(),

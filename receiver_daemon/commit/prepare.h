@@ -70,7 +70,7 @@ struct RejectionCounts {
   uint64_t slices = 0;
 };
 
-// What a version may hold in memory of one of `ranks` trainer ranks, staged and spooled together.
+// How many bytes a version may stage and spool in memory for one of `ranks` trainer ranks.
 inline uint64_t RankStagingMax(uint64_t staging_bytes_max, size_t ranks) {
   return staging_bytes_max / ranks;
 }
@@ -80,9 +80,9 @@ class Preparer {
  public:
   struct Options {
     std::string spool_folder;
-    uint64_t staging_bytes_max =
-        0;  // of staged writes, and of spooled bytes in memory; of all ranks together
-    // Ranks that are fetched from at a time; 1: as many as the pool has threads.
+    // Limits staged writes and spooled bytes in memory, of all ranks together.
+    uint64_t staging_bytes_max = 0;
+    // How many ranks are fetched from at a time; 1: as many as the pool has threads.
     size_t transfers_at_once = 1;
   };
 
@@ -94,23 +94,24 @@ class Preparer {
         clock_(clock),
         options_(std::move(options)) {}
 
-  // What brings memory in state `live` (known) to `target`, by `way`: a delta if it is available
-  // and its base matches, full tensors for the rest. Rejects to the senders what does not fit.
-  // Errors as Source's; then nothing is left. `wanted` is called while bytes arrive, by any
-  // thread; without it everything is wanted. `direct`: where full tensors may be written that come
-  // for memory of no known version; what it has touched is to be counted as unknown, whatever this
-  // returns.
+  // Prepares what brings memory in state `live`, which must be known, to `target`, by `way`: a
+  // delta if one is available and its base matches, full tensors for the rest. Tells the senders
+  // about data that does not fit. Errors as Source's; after an error nothing is kept. Any thread
+  // may call `wanted` while bytes arrive; without it everything is wanted. If memory has no known
+  // version, full tensors may be written to `direct` as they arrive; the caller must count the
+  // slices that `direct` has touched as unknown, whatever this returns.
   Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
                            const SyncTarget& target, Way way = Way::kDelta,
                            const std::function<bool()>& wanted = {},
                            DirectTarget* direct = nullptr);
 
-  // What brings memory to a version that the senders are still capturing: of those that do, full
-  // tensors are read, or the delta is fetched and staged, meanwhile, and is proved when the version
-  // is published; the others offer it already. `stage`: what becomes of it, as far as the senders
-  // say. UNAVAILABLE, ABORTED: it came to nothing, also if no bytes arrived for kEarlyWait, so that
-  // a trainer that stops in the middle does not hold up the caller. RESOURCE_EXHAUSTED: a delta is
-  // too large to be staged. `await` waits for its publication, no longer than it is told.
+  // Like Prepare, but for a version that some senders are still capturing. From those it reads full
+  // tensors, or fetches and stages the delta, during the capture, and proves them when the version
+  // is published; the other senders offer the version already. `stage` returns the version's stage,
+  // as far as the senders have told it. UNAVAILABLE, ABORTED: the early version came to nothing.
+  // That includes no bytes for kEarlyWait, so that a trainer that stops in the middle does not hold
+  // up the caller. RESOURCE_EXHAUSTED: a delta is too large to be staged. `await` waits for the
+  // publication, at most for the time that it is given.
   using EarlyStage = std::function<EarlyVersion::Stage()>;
   static constexpr Duration kEarlyWait = std::chrono::seconds(2);
   Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
@@ -118,25 +119,25 @@ class Preparer {
                                 const std::function<void(Duration)>& await,
                                 const std::function<bool()>& wanted);
 
-  // As Prepare, when memory is already exactly `target`; else nullopt. Transfers digests only.
+  // Returns nullopt unless memory is already exactly `target`. Transfers digests only.
   Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
 
   // The digests of all `slice_count` slices of a rank at `target`, as its sender describes them.
   // Errors as Source's.
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank, size_t slice_count);
 
-  // Sets in `live` what all ranks publish at `target`, and returns how many slices of it are not
-  // that. Errors as Source's; then some ranks are set.
+  // Sets in `live` the digests that all ranks publish at `target`, and returns how many slices of
+  // `live` differ from them. Errors as Source's; after an error some ranks are set.
   Result<size_t> DescribeAll(const SyncTarget& target, LiveState& live);
 
-  // What memory a version no longer takes is kept for the next one. Returns it to the system if
-  // this finds it unused for kSpareTime. Called every few seconds, by the thread that prepares.
+  // Memory that one version no longer uses is kept for the next one. Returns it to the system if it
+  // has been unused for kSpareTime. The thread that prepares calls this every few seconds.
   static constexpr Duration kSpareTime = std::chrono::minutes(1);
   void ReturnSpare();
   void DropSpare() { spare_->Clear(); }
   uint64_t spare_bytes() const { return spare_->size_bytes(); }
 
-  // These two from any thread. Of the last Prepare:
+  // Any thread may call these two. The progress is that of the last Prepare.
   const TransferProgress& progress() const { return progress_; }
   RejectionCounts rejections() const;
 
@@ -159,17 +160,17 @@ class Preparer {
   // Sets what the rank publishes. Errors: as Describe.
   Status DescribeInto(PreparedRank& prepared, const SyncTarget& target, TrainerRank rank,
                       size_t slice_count);
-  // The rank of `all` is ignored.
+  // `all.rank` is ignored.
   Result<Prepared> PrepareRanks(const Job& all);
   void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
   Result<PreparedRank> FromEarlyDelta(const Job& job, WeightVersion base);
-  // After a call that broke: the manifest of the version, if it is published, and the frames of it
-  // that `stager` lacks. At most `bytes_max` are spooled in memory.
+  // Called after a call that broke: fetches the version's manifest, if the version is published,
+  // and the frames that `stager` lacks. Spools at most `bytes_max` in memory.
   Result<DeltaManifest> FetchRest(const Job& job, WeightVersion base, uint64_t bytes_max,
                                   DeltaStager& stager, uint64_t& fetched);
-  // What the manifest states, of a delta from `base` to the target.
+  // What the manifest of a delta from `base` to the target states.
   static Result<PreparedRank> FromManifest(const Job& job, WeightVersion base,
                                            const DeltaManifest& manifest);
   Result<PreparedRank> FromDescription(const Job& job);
@@ -188,7 +189,7 @@ class Preparer {
   ThreadPool& pool_;
   const Clock& clock_;
   const Options options_;
-  // What one version no longer takes and the next one takes again.
+  // Memory that one version no longer uses, kept for the next one.
   const std::shared_ptr<SparePages> spare_ = std::make_shared<SparePages>();
   TimePoint spare_since_ = {};
   TransferProgress progress_;

@@ -12,7 +12,7 @@ namespace dws {
 // The path of unix:/PATH; nullopt: another kind of address.
 std::optional<std::string> UnixPathOf(std::string_view address);
 
-// Whether it is a unix socket's, or of loopback: the peer runs on this host.
+// Returns whether `address` is a unix socket or a loopback address: the peer runs on this host.
 bool IsOnThisHost(std::string_view address);
 
 // INVALID_ARGUMENT, quoting `address`, unless it is a name or number with a port that is not 0, or

@@ -31,7 +31,7 @@ class PeerChannel {
   PeerChannel(std::string address, PeerTls tls);
 
   const std::string& address() const { return address_; }
-  // Whether certificates secure the channel.
+  // True if certificates secure the channel.
   bool secure() const { return !socket_.has_value() && tls_.credentials != nullptr; }
 
   // The newest channel. Calls on an older one run to their end. Over a unix socket, calls made

@@ -138,7 +138,7 @@ std::optional<CutOrder> Subscription::CutsToAsk(SenderIndex sender) const {
 void Subscription::OnRefineReply(SenderIndex sender, uint64_t id, const Status& reply) {
   {
     MutexLock lock(mutex_);
-    if (id != state_.wants()) return;  // something else is wanted since
+    if (id != state_.wants()) return;  // the wishes have changed since
     if (reply.ok()) {
       state_.OnCanCut(sender);
       if (state_.AllCanCut()) ++cuts_revision_;

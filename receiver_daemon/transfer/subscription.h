@@ -23,12 +23,12 @@
 
 namespace dws {
 
-// What a sender is to be asked for.
+// The cuts to ask a sender for.
 struct CutOrder {
   StreamId stream;
   CutWishes cuts;      // that its layout lacks
-  bool probe = false;  // only whether it could make them
-  uint64_t id = 0;     // its reply has it
+  bool probe = false;  // only ask whether it could make them
+  uint64_t id = 0;     // its reply repeats it
 };
 
 // Threads: safe from any.
@@ -57,27 +57,28 @@ class Subscription {
   // Otherwise a poll hangs, and the senders count as lost since the last one.
   void ExpectLooks(Duration limit);
   void OnLooked();
-  // The stream was forgotten, and the ledger has `accepted` now. Senders have to be connected to
-  // again.
+  // The stream was forgotten, and the ledger has `accepted` now. The caller must connect to the
+  // senders again.
   void Forget(std::optional<StreamId> accepted);
 
   using Needed = SubscriptionState::Needed;
-  // Replaces the boundaries that such engines need: senders are asked for what their layouts lack.
+  // Replaces the boundaries that `by` needs; senders are asked for those that their layouts lack.
   // UNIMPLEMENTED: senders that are polled cannot be asked.
   Status Want(Needed by, const CutWishes& cuts);
-  // What an accepted sender is to be asked for; none: its layout has everything.
+  // The cuts to ask an accepted sender for; nullopt: its layout has all of them, or it is polled.
   std::optional<CutOrder> CutsToAsk(SenderIndex sender) const;
   // Grows when there may be something else to ask for.
   uint64_t cuts_revision() const { return cuts_revision_.load(); }
-  // Its answer. INVALID_ARGUMENT: it never could; what engines need that attach is dropped, and a
-  // refusal counted.
+  // Takes a sender's reply. INVALID_ARGUMENT: the sender can never make these cuts; if an attach
+  // needs them, that need is dropped and a refusal is counted.
   void OnRefineReply(SenderIndex sender, uint64_t id, const Status& reply);
   struct Refusals {
     uint64_t count = 0;
     std::string reason;  // of the last
   };
   Refusals refusals() const;
-  // As SubscriptionState::Cutting, and while a sender has cut a moment ago (limits::kRecutSettle).
+  // Like SubscriptionState::Cutting, but also true for limits::kRecutSettle after a sender has cut,
+  // and false if senders are polled.
   bool Cutting() const;
 
   std::optional<StreamId> stream() const;
@@ -89,8 +90,8 @@ class Subscription {
   std::optional<SyncTarget> TargetAt(WeightVersion version) const;
   std::optional<SyncTarget> EarlyTarget() const;
   bool Coming(const SyncTarget& early) const;
-  // When the last rank announced a version that was the newest then; nullopt: that was too long
-  // ago, or never.
+  // When the last rank announced `version`, which was the target then; nullopt: never, or too long
+  // ago.
   std::optional<TimePoint> OfferedAt(const VersionAt& version) const;
   // Waits until all ranks offer `version`, no longer than `timeout`.
   void AwaitTarget(WeightVersion version, Duration timeout) const;
@@ -110,10 +111,11 @@ class Subscription {
   // rank.
   void SetLive(std::optional<VersionAt> live, std::vector<Digest> tokens = {});
   std::optional<VersionAt> live() const;
-  // What is reported to a sender: nothing before it is accepted, because its welcome has its rank.
+  // The live version to report to a sender; nullopt before the sender is accepted, because its
+  // welcome has its rank.
   std::optional<RankVersion> LiveFor(SenderIndex sender) const;
   std::optional<RankVersion> LiveOf(TrainerRank rank) const;
-  // Why no version of an accepted sender can be followed; empty: versions can.
+  // Why the versions of an accepted sender cannot be followed; empty: they can.
   std::string Behind() const;
 
  private:
@@ -122,7 +124,7 @@ class Subscription {
   void Watch() REQUIRES(mutex_);
   std::optional<RankVersion> LiveOfRank(TrainerRank rank) const REQUIRES(mutex_);
   std::optional<SenderIndex> SenderBehind() const REQUIRES(mutex_);
-  // For how long no look has returned; zero: not for longer than it may take.
+  // For how long no look has returned; zero: the last one returned within the limit.
   Duration Unseen() const REQUIRES(mutex_);
 
   const std::vector<std::string> addresses_;
@@ -150,7 +152,7 @@ class Subscription {
   std::deque<Offered> offered_ GUARDED_BY(mutex_);  // the last targets, kOfferedMax at most
   std::optional<VersionAt> live_ GUARDED_BY(mutex_);
   std::vector<Digest> live_tokens_ GUARDED_BY(mutex_);
-  // Made from these layouts.
+  // `set_` was made from these layouts.
   mutable std::vector<std::shared_ptr<const RankLayout>> set_from_ GUARDED_BY(mutex_);
   mutable Result<LayoutSetPtr> set_ GUARDED_BY(mutex_);
 };

@@ -1,5 +1,5 @@
-// The engine is paused between the two clock readings of CommitPipeline::Commit alone: what is slow
-// happens before, in Prepare, or after, in Report.
+// The engine is paused between the two clock readings of CommitPipeline::Commit only: slow work is
+// done before, in Prepare, or after, in Report.
 #include "receiver_daemon/worker/version_runner.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace dws {
 namespace {
 
-// What the senders hear of a version once the engine runs with it.
+// What is reported to the senders about a version once the engine runs with it.
 Prepared WithoutBytes(const Prepared& prepared) {
   Prepared summary{
       .target = prepared.target, .ranks = {}, .begun = prepared.begun, .staged = prepared.staged};
@@ -41,8 +41,8 @@ Result<std::optional<Prepared>> VersionRunner::PrepareAdoption(const SyncTarget&
   }
   Result<std::optional<Prepared>> prepared =
       parts_.preparer.PrepareAdoption(parts_.engine.live(), *last);
-  // Adoption is optional: the target is reached without it, too. A description by other cuts, of a
-  // version that was published before they were made, does not fit.
+  // Adoption is optional: the target is reached without it, too. The description of a version that
+  // was published before the present cuts were made does not fit.
   if (absl::IsAborted(prepared.status()) || absl::IsDataLoss(prepared.status())) {
     return std::optional<Prepared>();
   }
@@ -63,7 +63,7 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
       wanted, may_write_now ? &direct : nullptr);
   // Staged tensors are written through memory that was taken when the engine attached.
   if (may_write_now && absl::IsResourceExhausted(prepared.status())) stages_all_ = true;
-  // Only a commit of this version, which reads it back, says what memory has of it.
+  // Only a commit of this version, which reads memory back, shows what these slices hold.
   for (const OwnedSlice& slice : direct.touched()) {
     parts_.engine.mutable_live().ranks[slice.rank.value()].slices[slice.slice.value()] = {
         .kind = SliceState::Kind::kDiffers, .digest = {}};
@@ -164,7 +164,7 @@ Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared,
 }
 
 void VersionRunner::Report(WrittenVersion written, Duration pause, bool first_release) {
-  // An engine may let a staged version wait for long: that time counts for nothing here.
+  // An engine may let a staged version wait for long: that time is not counted here.
   const Duration staging = written.prepared.staged - written.prepared.begun;
   const TimePoint now = parts_.clock.Now();
   CommitReport& report = written.report;
@@ -175,7 +175,7 @@ void VersionRunner::Report(WrittenVersion written, Duration pause, bool first_re
   report.times[VersionStage::kOther] = std::max<Duration>(
       now - written.prepared.begun + report.times[VersionStage::kQueue] - report.times.sum(),
       Duration::zero());
-  // Shown first: whoever hears of the commit from the sender finds it counted here.
+  // Shown first, so that a reader who hears of the commit from the sender finds it counted here.
   parts_.board.ShowCommit(report, written.attach_mismatches);
   pipeline_.Acknowledge(written.prepared, pause, staging);
   parts_.board.ShowAcknowledged(parts_.clock.Now() - now);
@@ -205,8 +205,8 @@ VersionTimes VersionRunner::TimesBefore(const Prepared& prepared) const {
   Duration stage =
       VersionTimes::Split(slowest.stage, prepared.upload, times[VersionStage::kUpload]);
   Duration fetch = slowest.fetch;
-  // Work on a version that was not announced yet is none of its latency: its transfer waits for the
-  // trainers first of all.
+  // Work on a version that was not announced yet is not part of its latency: its transfer mostly
+  // waits for the trainers.
   Duration& early = times[VersionStage::kEarly];
   const Duration before = std::clamp<Duration>(offered - prepared.begun, Duration::zero(),
                                                prepared.staged - prepared.begun);

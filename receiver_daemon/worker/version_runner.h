@@ -1,5 +1,5 @@
-// Takes the engine's memory from one version to another, with the same steps whoever picks the
-// version and releases the engine: prepare while it runs, commit in a pause, report.
+// Takes the engine's memory from one version to another. The steps do not depend on who picks the
+// version and releases the engine: prepare while the engine runs, commit in a pause, report.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct WrittenVersion {
   Prepared prepared;  // without the bytes that were written
   CommitReport report;
   uint64_t attach_mismatches = 0;
-  TimePoint committing;  // since then
+  TimePoint committing;  // when the commit began
   TimePoint committed;   // when memory had it, and the ledger
   bool first = false;    // memory was of no known version
   Duration pause = {};   // by the commit alone; zero: the engine was paused before
@@ -46,31 +46,36 @@ class VersionRunner {
       : parts_(parts),
         pipeline_(parts.senders, parts.ledger, parts.pool, parts.clock, pause_timeout) {}
 
-  // When memory of no known version may be one that the ledger names, and is exactly that: a commit
-  // of it, which writes nothing. Errors of Preparer::PrepareAdoption.
+  // If memory has no known version but is exactly one that the ledger names, prepares a commit of
+  // it, which writes nothing; else nullopt. Errors as Preparer::PrepareAdoption's, but ABORTED and
+  // DATA_LOSS give nullopt.
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
-  // As Preparer::Prepare; then the senders know that it is staged.
+  // Like Preparer::Prepare; then tells the senders that the version is staged.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
-  // Whether all that is early of the target can be taken: deltas only from what memory has.
+  // Returns whether everything that is early in the target can be taken; a delta only if memory is
+  // at its base.
   bool MayPrepareEarly(const SyncTarget& target) const;
-  // As Preparer::PrepareEarly; then as Prepare. UNAVAILABLE, ABORTED: it was given up, is published
-  // otherwise than it was captured for, or takes too long: it is taken when it is published.
-  // RESOURCE_EXHAUSTED: likewise, and the next ones of its size too.
+  // Like Preparer::PrepareEarly; then tells the senders that the version is staged. UNAVAILABLE,
+  // ABORTED: the version was given up, is published differently than it was captured, or takes too
+  // long: it is to be taken when it is published. RESOURCE_EXHAUSTED: so are the version and later
+  // ones of its size.
   Result<Prepared> PrepareEarly(const SyncTarget& target, const std::function<bool()>& wanted);
-  // As CommitPipeline::Commit; then Report is due, once the engine runs.
+  // Like CommitPipeline::Commit. The caller must call Report once the engine runs.
   Result<WrittenVersion> Commit(const Prepared& prepared, CommitPipeline::Release release);
-  // To the senders, operators and the log. `pause`: of the engine, for this version.
+  // Reports the version to the senders, operators and the log. `pause`: how long the engine was
+  // paused for this version.
   void Report(WrittenVersion written, Duration pause, bool first_release);
 
  private:
-  // Memory of no known version that is exactly the oldest offered one, as a checkpoint is that
-  // trainer and engine both began with: as that version. A delta leads from it. It is not released.
+  // If memory has no known version but is exactly the oldest offered one, such as a checkpoint that
+  // trainer and engine both began with, returns memory's state at that version, from which a delta
+  // may lead. That version is not released.
   std::optional<LiveState> AsOldest(const SyncTarget& target) const;
   void OnPrepared(Prepared& prepared, TimePoint begun) const;
   CommitReport ReportOf(const Prepared& prepared) const;
-  // From the announcement until the commit.
+  // The times from the announcement until the commit.
   VersionTimes TimesBefore(const Prepared& prepared) const;
-  // When all ranks had announced it and it could be looked at.
+  // When all ranks had announced the version and it could be looked at.
   TimePoint Offered(const Prepared& prepared) const;
 
   const Parts parts_;

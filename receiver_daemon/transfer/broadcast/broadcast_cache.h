@@ -30,13 +30,13 @@ class BroadcastCache {
  public:
   explicit BroadcastCache(const Clock& clock) : clock_(clock) {}
 
-  // It is on its way, and worth waiting for until then.
+  // The object is on its way; Take waits for it until `until`.
   void Expect(const BroadcastKey& key, TimePoint until);
-  // It has come: kept if it is still expected.
+  // The object has arrived; it is kept if it is still expected.
   void Put(const BroadcastKey& key, std::vector<std::byte> object);
-  // It will not come.
+  // The object will not arrive.
   void Fail(const BroadcastKey& key);
-  // Nothing that is expected will come; what has come is kept unless `all`.
+  // No expected object will arrive. Objects that have arrived are kept unless `all` is set.
   void FailAll(bool all);
   // From now on Take does not wait.
   void Close();

@@ -13,7 +13,7 @@
 namespace dws {
 namespace {
 
-// A sender that asks for more is not waited for longer.
+// Caps the time that a sender asks for.
 Duration Timeout(uint32_t timeout_ms) {
   return std::min<Duration>(std::chrono::milliseconds(timeout_ms),
                             2 * limits::kBroadcastTimeoutMax);
@@ -91,7 +91,7 @@ Status BroadcastMember::OnBegin(const v1::BroadcastBegin& begin) {
                         .checksum = begin.checksum(),
                         .deadline = clock_.Now() + Timeout(begin.timeout_ms())};
   MutexLock lock(mutex_);
-  // Left already: the sender is about to hear it.
+  // This receiver has left the epoch, and the sender is about to hear that.
   if (wanted_ == 0 || wanted_ != begin.epoch()) return OkStatus();
   if (begin.sequence() != ++sequence_) {
     return InvalidArgumentError("broadcast {} of epoch {} is begun, expected {}", begin.sequence(),
@@ -165,7 +165,7 @@ void BroadcastMember::Do(uint64_t connection, const Join& join) {
 
 Result<std::vector<std::byte>> BroadcastMember::TakePart(const Receive& receive) {
   DWS_FAILPOINT("receiver.broadcast.after_begin");
-  // The others need us, whether we can keep it or not.
+  // The other members need this one, even if it cannot keep the object.
   std::vector<std::byte> object(receive.object_bytes <= options_.bytes_max ? receive.object_bytes
                                                                            : 0);
   DWS_RETURN_IF_ERROR(
@@ -230,7 +230,7 @@ void BroadcastMember::Report(uint64_t connection, uint64_t epoch, v1::BroadcastR
                              const Status& status) {
   {
     MutexLock lock(mutex_);
-    if (connection_ != connection) return;  // that sender's process may be another
+    if (connection_ != connection) return;  // the sender may be another process now
   }
   v1::SyncUp message;
   v1::BroadcastReport& report = *message.mutable_broadcast();

@@ -1,6 +1,6 @@
 // A receiver's part in the broadcasts of one sender: joins the epochs that are offered, takes part
-// in every broadcast, and keeps the objects for whoever fetches. What goes wrong is reported, and
-// fetched over gRPC instead.
+// in every broadcast, and keeps the objects until a fetch takes them. An object that does not
+// arrive intact is fetched over gRPC instead.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class BroadcastMember {
     std::string sender;      // its address, for the log
     uint64_t bytes_max = 0;  // larger objects are not kept
   };
-  // As others see it.
+  // Its state and counters.
   struct View {
     uint64_t epoch = 0;  // joined; 0: none
     uint64_t received = 0;
@@ -42,12 +42,12 @@ class BroadcastMember {
   BroadcastMember(nccl::BroadcastChannel::Parts parts, Options options,
                   std::function<void(v1::SyncUp)> report);
   ~BroadcastMember();
-  // Takes part no more, and nothing is waited for.
+  // Stops taking part; Take no longer waits. Does not block.
   void Close();
-  // And waits for the end of what it does.
+  // Calls Close, then waits until the thread has ended.
   void Stop();
 
-  // What the Hello says.
+  // The NCCL version that the Hello states.
   uint32_t nccl_version() const { return parts_.api->version(); }
 
   // Messages of the Sync stream; never block. INVALID_ARGUMENT: nonsense. RESOURCE_EXHAUSTED: too
@@ -55,7 +55,7 @@ class BroadcastMember {
   Status OnOffer(const v1::BroadcastOffer& offer);
   Status OnBegin(const v1::BroadcastBegin& begin);
   Status OnEnd(const v1::BroadcastEnd& end);
-  // The stream is over, and all its epochs with it.
+  // The stream has ended, and all its epochs with it.
   void OnDisconnect();
 
   // See BroadcastCache::Take.
@@ -93,9 +93,9 @@ class BroadcastMember {
   void Do(uint64_t connection, const Receive& receive);
   void Do(uint64_t connection, const Leave& leave);
   Result<std::vector<std::byte>> TakePart(const Receive& receive);
-  // Until then, or until `epoch` is left.
+  // Until `deadline`, or until `epoch` is left.
   nccl::BroadcastChannel::Until Until(TimePoint deadline, uint64_t epoch);
-  // Whether this is the epoch to be in.
+  // Returns whether `epoch` is the one to be in.
   bool Wanted(uint64_t epoch) const;
   // The epoch failed here, with this status.
   void Abandon(uint64_t connection, uint64_t epoch, const Status& status);
@@ -107,7 +107,7 @@ class BroadcastMember {
   const Clock& clock_;
   const std::function<void(v1::SyncUp)> report_;
   BroadcastCache cache_;
-  std::unique_ptr<nccl::BroadcastChannel> channel_;  // of the thread
+  std::unique_ptr<nccl::BroadcastChannel> channel_;  // used by the thread only
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -5,8 +5,8 @@
 //   3. the stamps again: what has changed meanwhile is left out. Read after the bytes had arrived,
 //      they prove that the bytes did not change before that.
 //
-// Stamps are read over a value that no stamp has, so a read that moved nothing is seen. That the
-// bytes were moved, too, is proved by the digests of whole slices, later.
+// Stamps are read over a value that no stamp has, so a read that moved nothing is seen. The digests
+// of whole slices prove later that the bytes were moved, too.
 #include "receiver_daemon/transfer/fabric/remote_snapshot.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 constexpr uint64_t kUnread = ~uint64_t{0};
-// A block has at least so many bytes, but for the last of a slice, so a piece no more blocks than:
+// Except for the last block of a slice, a block has at least limits::kBlockElements bytes, so a
+// piece has at most so many blocks.
 constexpr size_t kPieceBlocksMax = kPieceBytes / limits::kBlockElements;
 
 std::vector<BlockRange> Pieces(const FullAssembly& assembly) {
@@ -114,7 +115,7 @@ class RemoteRead {
     return any;
   }
 
-  // The next step of a piece; true: it is done.
+  // Begins the next step of a piece; true: the piece is done.
   Result<bool> Arrived(size_t slot) {
     switch (slots_[slot].step) {
       case Step::kStampsBefore: {

@@ -14,18 +14,19 @@
 
 namespace dws {
 
-// Where reads go beside the assembly's own memory. Made before the connection, which registers it;
-// one for one transfer.
+// Buffers for what is not read straight into the assembly's memory. Made before the connection,
+// which registers them; each serves one transfer.
 class RemoteBuffers {
  public:
-  // For at most so many pieces at a time.
+  // For at most `pieces_max` pieces at a time.
   RemoteBuffers(FullAssembly& assembly, size_t pieces_max);
 
-  // What a FabricReader has to register, the large one first.
+  // The memory that a FabricReader has to register, the large span first.
   std::vector<MutableByteSpan> Local();
-  // Of one piece: its blocks' stamps.
+  // The stamps of a piece's blocks.
   std::span<uint64_t> stamps(size_t piece);
-  // Its blocks: in the assembly, or here if that is on disk.
+  // Room for the blocks of a piece: in the assembly, or in these buffers if the assembly is on
+  // disk.
   MutableByteSpan Room(FullAssembly& assembly, const BlockRange& range, size_t piece);
 
  private:
@@ -34,11 +35,11 @@ class RemoteBuffers {
   std::vector<std::byte> bytes_;  // empty if the assembly is in memory
 };
 
-// Reads what is missing in `assembly` and still is as of `version`, which was published; what the
-// trainer has changed since, or is changing, stays missing. `going_on` is asked now and then, and
-// ends it with its error. Errors: `remote`'s, FullAssembly::Take's; DATA_LOSS: the provider says
-// that it has read, and has not. Reads may be under way when it returns: end `remote` before the
-// memory is used.
+// Reads the blocks that `assembly` lacks and that are still as of `version`, which was published;
+// blocks that the trainer has changed since, or is changing, stay missing. Calls `going_on` now and
+// then; an error that it returns ends the read. Errors: those of `remote` and of
+// FullAssembly::Take; DATA_LOSS: the provider reports a read that moved nothing. Reads may be under
+// way when this returns: end `remote` before using the memory.
 Status ReadRemoteSnapshot(RemoteMemory& remote, const SnapshotPlaces& places, WeightVersion version,
                           const std::function<Status()>& going_on, RemoteBuffers& buffers,
                           FullAssembly& assembly);

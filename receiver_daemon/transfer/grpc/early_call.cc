@@ -13,13 +13,14 @@
 namespace dws {
 namespace {
 
-// Fewer bytes are not worth staging by themselves; nor is less than a part of all before, so that
-// there are few groups.
+// A group of frames that is staged together has at least so many bytes, and at least one part in
+// kGroupPart of all bytes before it, so that there are few groups.
 constexpr uint64_t kGroupBytesMin = uint64_t{256} << 10;
 constexpr uint64_t kGroupPart = 8;
-// So much waits at most, with the frame that exceeds it; then the sender waits.
+// Once so many bytes wait, reading stops and the sender waits. With the chunk that exceeds this
+// limit they are at most kEarlyWaitingBytesMax.
 constexpr uint64_t kWaitingBytesMax = kEarlyWaitingBytesMax - limits::kFetchChunkBytesMax;
-// How often it is asked whether the version is still wanted.
+// How often Next asks whether the version is still wanted.
 constexpr Duration kWantedPoll = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -49,7 +50,7 @@ Result<std::vector<std::byte>> EarlyCall::Run(v1::SyncService::Stub& stub,
   }
   if (!read.ok()) context.TryCancel();  // Finish would wait for what is not read
   Status status = FromGrpc(reader->Finish());
-  // A call that was cancelled, with its stream perhaps, does not mean that the version is given up.
+  // A cancelled call does not mean that the version is given up: perhaps its stream was cancelled.
   if (absl::IsCancelled(status)) status = UnavailableError("{}", Message(status));
   for (const Status& ended : {taken, read, status}) DWS_RETURN_IF_ERROR(ended);
   if (head_bytes_ == 0 || head_.size() != head_bytes_) {
@@ -91,7 +92,7 @@ bool EarlyCall::IsGroup() const {
 bool EarlyCall::AwaitRoom() {
   MutexLock lock(mutex_);
   while (!stopped_ && waiting_.has_value() && waiting_->spool.size_bytes() >= kWaitingBytesMax) {
-    last_ = {};  // not the link is slow
+    last_ = {};  // the link is not what is slow
     changed_.Wait(mutex_);
   }
   return !stopped_;
@@ -113,7 +114,7 @@ void EarlyCall::Read(grpc::ClientReader<v1::FetchChunk>& reader) {
 
 void EarlyCall::Measure(const v1::FetchChunk& chunk) {
   const TimePoint now = std::chrono::steady_clock::now();
-  // Of small ones that come alone the time is that of a message.
+  // The time of a small chunk that comes alone is the latency of a message.
   if (!chunk.waited() && last_ != TimePoint() &&
       chunk.data().size() >= limits::kLinkSampleBytesMin) {
     measured_bytes_ += chunk.data().size();
@@ -162,7 +163,7 @@ Status EarlyCall::AddHead(const v1::FetchChunk& chunk) {
   return OkStatus();
 }
 
-// That a slice's frames ascend bounds how many there can be.
+// A slice's frames must ascend, which bounds their number.
 Status EarlyCall::AddFrame(const v1::EarlyFrame& message, ByteSpan bytes) {
   const RankSlice slice(message.rank_slice());
   SpooledFrame frame{.slice = slice, .entry = FromProto(message.entry())};

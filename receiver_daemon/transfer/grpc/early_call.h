@@ -1,5 +1,5 @@
-// One call that fetches a delta while its sender captures it. What arrives is read by a thread of
-// its own, so that the link is used while the caller stages what came before.
+// One call that fetches a delta while its sender captures it. A separate thread reads the stream,
+// so that the link is used while the caller stages earlier frames.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -27,8 +27,8 @@ namespace dws {
 // Lifecycle: Run, once. Threads: one.
 class EarlyCall {
  public:
-  // `check_peer` checks the peer before its first answer is used. `spool`: of what waits to be
-  // taken.
+  // `check_peer` checks the peer before its first answer is used. `spool`: the options for frames
+  // that wait to be taken.
   EarlyCall(const RankLayout& layout, const SliceSelection& slices, const Spool::Options& spool,
             LinkSpeed& speed, std::function<Status()> check_peer)
       : layout_(layout),
@@ -53,12 +53,14 @@ class EarlyCall {
   Status OnChunk(const v1::FetchChunk& chunk);
   Status AddFrame(const v1::EarlyFrame& message, ByteSpan bytes);
   Status AddHead(const v1::FetchChunk& chunk);
-  // Waits while more is not taken than may wait. False: nobody takes any more.
+  // Blocks until there is room for more frames. Returns false if the caller has stopped taking
+  // them.
   bool AwaitRoom();
-  // Whether what waits is worth a group.
+  // Returns whether the waiting frames are enough for a group.
   bool IsGroup() const REQUIRES(mutex_);
-  // That, or the last; nullopt: nothing, and the stream has ended. CANCELLED: nothing is wanted any
-  // more. UNAVAILABLE: nothing arrives for limits::kRpcDeadline.
+  // Waits for the next group, or for the last frames; nullopt: the stream has ended and no frames
+  // are left. CANCELLED: the version is no longer wanted. UNAVAILABLE: nothing has arrived for
+  // limits::kRpcDeadline.
   Result<std::optional<Batch>> Next();
   Status TakeAll(const FrameTaker& take);
   void Measure(const v1::FetchChunk& chunk);
@@ -69,22 +71,22 @@ class EarlyCall {
   LinkSpeed& speed_;
   const std::function<Status()> check_peer_;
 
-  // Of the reading thread.
-  std::map<RankSlice, uint32_t> next_block_;  // of slices whose frames have come
+  // Used by the reading thread, and after its end by Run.
+  std::map<RankSlice, uint32_t> next_block_;  // by slice, if frames of it have arrived
   std::vector<std::byte> head_;
-  uint64_t head_bytes_ = 0;      // of all of it; 0: none has come
+  uint64_t head_bytes_ = 0;      // of the whole head; 0: none has arrived
   uint64_t measured_bytes_ = 0;  // that the link brought without a break
   Duration measured_ = {};       // in which they came
-  TimePoint last_ = {};          // chunk; zero: there was a break since
+  TimePoint last_ = {};          // when the last chunk arrived; zero: there was a break since
 
   Mutex mutex_;
   CondVar changed_;
   std::optional<Batch> waiting_ GUARDED_BY(mutex_);
   uint64_t taken_bytes_ GUARDED_BY(mutex_) = 0;
   TimePoint arrived_at_ GUARDED_BY(mutex_);  // the last byte
-  bool ended_ GUARDED_BY(mutex_) = false;    // the stream
-  bool stopped_ GUARDED_BY(mutex_) = false;  // taking
-  Status read_ GUARDED_BY(mutex_);           // what was wrong with what came
+  bool ended_ GUARDED_BY(mutex_) = false;    // the stream has ended
+  bool stopped_ GUARDED_BY(mutex_) = false;  // the caller takes no more frames
+  Status read_ GUARDED_BY(mutex_);           // what was wrong with the stream
 };
 
 }  // namespace dws

@@ -16,7 +16,7 @@
 namespace dws {
 namespace {
 
-// Ranges that one request names, far below the largest message.
+// How many ranges one request names at most: far below the largest message.
 constexpr int kRangesMax = 1 << 16;
 
 bool IsBroken(const Status& status) {
@@ -29,7 +29,7 @@ class Attempts {
  public:
   explicit Attempts(ActiveCalls& calls) : calls_(calls) {}
 
-  // OK: try again. Else the reason not to.
+  // Returns OK to try again, else the reason not to.
   Status Next(const Status& broken, bool progressed) {
     if (!IsBroken(broken)) return broken;
     if (progressed) {
@@ -52,7 +52,7 @@ Duration TransferTimeout(uint64_t bytes) {
   return limits::kRpcDeadline + std::chrono::seconds(bytes / limits::kFetchBytesPerSecondMin);
 }
 
-// Takes chunks until the stream ends; the reason to drop the stream, if there is one.
+// Takes one chunk. Returns the reason to drop the stream, or OK.
 Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options, uint64_t skip_bytes,
                  std::optional<Spool>& spool, uint64_t& object_bytes) {
   if (!spool.has_value()) {
@@ -185,7 +185,7 @@ Status Fetcher::Full(const StreamId& stream, WeightVersion version, FullAssembly
     const FullCallEnd end = CallFull(stream, version, false, assembly);
     DWS_RETURN_IF_ERROR(end.local);
     if (end.remote.ok() && assembly.missing_blocks() == 0) return OkStatus();
-    // The stream may have ended before a piece that had changed on its way came again.
+    // The stream may have ended before the sender repeated a piece that had changed on its way.
     for (const RankSlice slice : assembly.DropWrong()) {
       LogInfo("full_slice_again", {{"slice", slice.value()}, {"reason", Message(end.remote)}});
     }

@@ -30,7 +30,7 @@ class Fetcher {
  public:
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
 
-  // `layout`: the signature of that by which slices are numbered.
+  // `layout`: the signature of the layout that numbers the slices.
   Fetcher(std::shared_ptr<grpc::Channel> channel, ActiveCalls& calls, const Digest& layout,
           PeerCheck check_peer)
       : channel_(std::move(channel)),
@@ -42,32 +42,32 @@ class Fetcher {
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        DeltaProfile profile, const SliceSelection& slices, uint64_t skip_bytes,
                        Spool::Options options);
-  // The same of a version whose capture may be open, in one call. Errors and result as
+  // Like Object, but in one call, and for a version whose capture may be open. Errors and result as
   // Source::ReadDeltaCapture's.
   Result<std::vector<std::byte>> ObjectEarly(const SyncTarget& target, TrainerRank rank,
                                              const DeltaWant& want, DeltaProfile profile,
                                              const Spool::Options& options, LinkSpeed& speed,
                                              const FrameTaker& take);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
-  // Brings what is missing in the assembly. What came in a stream that broke is kept, if its slice
-  // turns out right.
+  // Fetches the blocks that the assembly lacks. Blocks from a stream that broke are kept if their
+  // slice turns out right.
   Status Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
-  // The same of a version whose capture may be open, in one call: what comes. Errors: CANCELLED,
-  // and what is wrong with what came.
+  // Like Full, but in one call, and for a version whose capture may be open: takes the blocks that
+  // arrive. Errors: CANCELLED, and what is wrong with these blocks.
   Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
-  // As HostSnapshot::Open. This and OpenFabric: a call that was cancelled, with its stream perhaps,
-  // is UNAVAILABLE: the transfer is not given up.
+  // Like HostSnapshot::Open. If the call was cancelled, perhaps with its stream, this and
+  // OpenFabric return UNAVAILABLE: the transfer is not given up.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
-  // The sender's snapshot, lent over a fabric. FAILED_PRECONDITION: it lends nothing, which stays
-  // so. Others: of the call.
+  // Asks the sender to lend its snapshot over a fabric. FAILED_PRECONDITION: it lends nothing,
+  // which stays so. Other errors are the call's.
   Result<RemoteLoan> OpenFabric(const StreamId& stream);
 
  private:
-  // Of a whole object, or the part of it.
+  // The request for a whole object, or for its part with `slices`.
   v1::FetchRequest ObjectRequest(const StreamId& stream, WeightVersion base, WeightVersion version,
                                  DeltaProfile profile, const SliceSelection& slices) const;
-  // Asks for what is missing, once.
+  // Asks once for the blocks that `assembly` lacks.
   FullCallEnd CallFull(const StreamId& stream, WeightVersion version, bool early,
                        FullAssembly& assembly);
 

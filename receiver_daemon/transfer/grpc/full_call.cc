@@ -35,14 +35,14 @@ Status TakeMessage(grpc::ByteBuffer& message, FullAssembly& assembly,
     return DataLossError("a full frame of {} bytes says it has {}, at most {} are supported",
                          reader.data_bytes(), entry.size_bytes, limits::kFrameBytesMax);
   }
-  // A block at a time: it is digested while the copy has left it in the cache.
+  // Reads a block at a time, so that the block is digested while it is in the cache.
   const uint32_t together = assembly.memory().empty() ? range.block_count : 1;
   for (uint32_t i = 0; i < range.block_count; i += together) {
     const BlockRange some{
         .slice = range.slice, .first_block = range.first_block + i, .block_count = together};
     const MutableByteSpan room = assembly.Room(some, buffer);
     if (const Status read = reader.ReadData(room); !read.ok()) {
-      assembly.Drop(some);  // it may have been here, and is half overwritten
+      assembly.Drop(some);  // its earlier bytes, if any, are half overwritten
       return read;
     }
     DWS_RETURN_IF_ERROR(assembly.Take(some, room));
@@ -55,7 +55,7 @@ Status TakeMessage(grpc::ByteBuffer& message, FullAssembly& assembly,
 FullCallEnd CallFetchFull(const std::shared_ptr<grpc::Channel>& channel,
                           grpc::ClientContext& context, const v1::FetchFullRequest& request,
                           const std::function<Status()>& check_peer, FullAssembly& assembly) {
-  // Of this call alone; one operation at a time, so any event is of that.
+  // Used by this call only. One operation runs at a time, so every event is that operation's.
   grpc::CompletionQueue events;
   const auto wait = [&events] {
     void* tag = nullptr;

@@ -1,4 +1,4 @@
-// One FetchFull call: reads what comes straight to where it belongs.
+// One FetchFull call: reads each frame straight to its place.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -13,14 +13,15 @@
 
 namespace dws {
 
-// How a call ended: `local` is what was wrong with what came, or with taking it; `remote` what the
-// sender, or the connection, said.
+// How a call ended: `local` says what was wrong with the data, or with taking it; `remote` is the
+// status of the sender or the connection.
 struct FullCallEnd {
   Status local;
   Status remote;
 };
 
-// Blocks until the call ends. `check_peer` is asked once something has arrived, before it is used.
+// Blocks until the call ends. Calls `check_peer` once the first message has arrived, before using
+// it.
 FullCallEnd CallFetchFull(const std::shared_ptr<grpc::Channel>& channel,
                           grpc::ClientContext& context, const v1::FetchFullRequest& request,
                           const std::function<Status()>& check_peer, FullAssembly& assembly);

@@ -23,7 +23,7 @@ class LinkSpeed {
         bytes_per_second_ == 0 ? sample : bytes_per_second_ * kKeep + sample * (1 - kKeep);
   }
 
-  // Auto: what fits the speed of a link that was measured.
+  // Auto: the profile that fits the measured speed of the link.
   DeltaProfile Choose(ProfileChoice choice) const {
     if (const auto decided = Decided(choice)) return *decided;
     MutexLock lock(mutex_);

@@ -13,7 +13,8 @@ std::shared_ptr<v1::SyncService::Stub> SenderChannel::stub() const {
 
 Status SenderChannel::CheckPublisher(const Peer& peer, uint32_t rank) const {
   if (!channel_.secure()) return OkStatus();
-  // First: CheckPeer lets it pass, it is made for plain listeners too.
+  // This check comes first: CheckPeer lets an unverified peer pass, because it serves plain
+  // listeners, too.
   DWS_RETURN_IF_ERROR(channel_.CheckVerified(peer, "the sender"));
   return CheckPeer(peer, SenderIdentity(job_id_, rank),
                    fmt::format("the sender of trainer rank {} at {}", rank, channel_.address()));

@@ -1,4 +1,4 @@
-// The gRPC channel to one sender: checked for who is at its other end.
+// The gRPC channel to one sender, which checks who is at its other end.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ class SenderChannel {
  public:
   SenderChannel(std::string address, std::string job_id, PeerTls tls);
 
-  // The newest one. Calls on an older one end by themselves.
+  // The newest channel. Calls on an older one end by themselves.
   std::shared_ptr<grpc::Channel> channel() const { return channel_.channel(); }
   std::shared_ptr<v1::SyncService::Stub> stub() const;
 
   // See PeerChannel.
   Status Refresh() { return channel_.Refresh(); }
 
-  // That the peer of a call, once something has arrived on it, publishes for `rank` of the job.
-  // PERMISSION_DENIED; UNAUTHENTICATED: with credentials, a peer that is not verified.
+  // Checks that the peer of a call publishes for `rank` of the job. Called once something has
+  // arrived on the call. PERMISSION_DENIED: it does not. UNAUTHENTICATED: there are credentials,
+  // and the peer is not verified.
   Status CheckPublisher(const Peer& peer, uint32_t rank) const;
 
  private:

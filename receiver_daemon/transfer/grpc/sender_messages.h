@@ -11,12 +11,12 @@
 
 namespace dws {
 
-// UNIMPLEMENTED: of another protocol. FAILED_PRECONDITION: of another job than `job_id`, or with
-// other tensors than those of `view` (as in Hello). INVALID_ARGUMENT, DATA_LOSS: it makes no sense.
+// UNIMPLEMENTED: another protocol. FAILED_PRECONDITION: another job than `job_id`, or other tensors
+// than those of `view` (as in Hello). INVALID_ARGUMENT, DATA_LOSS: the message makes no sense.
 Result<SenderWelcome> ParseWelcome(const v1::Welcome& message, const std::string& job_id,
                                    const std::string& view = {});
 
-// That a version is refused; `nonce`: of the announcement that offered it.
+// Says that a version is refused. `nonce` is that of the announcement that offered it.
 v1::SyncUp NackMessage(const VersionAt& version, uint64_t nonce, const Rejection& rejection);
 
 v1::Refine RefineMessage(const CutOrder& order);

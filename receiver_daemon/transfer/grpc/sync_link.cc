@@ -25,7 +25,7 @@ Result<SenderAnnouncement> ParseAnnounce(const v1::Announce& message) {
   return announcement;
 }
 
-// Null: the announcement has none. An object above the limit is fetched like any other.
+// Null: the announcement contains no object. An object above the limit is fetched like any other.
 std::shared_ptr<const InlineObject> TakeInline(const SenderAnnouncement& announcement,
                                                const v1::Announce& message) {
   if (message.object().empty() || message.object().size() > limits::kInlineObjectBytesMax ||
@@ -214,7 +214,7 @@ Status SyncLink::OnAnnounce(const v1::Announce& message, uint64_t nonce) {
   return OkStatus();
 }
 
-// So that the trainer learns why nothing of its stream is committed here.
+// Tells the trainer why nothing of its stream is committed here.
 void SyncLink::TellRefusal(const SenderAnnouncement& announcement, uint64_t nonce) {
   Send(NackMessage({.stream = announcement.stream, .version = announcement.versions.back()}, nonce,
                    {.last_good = std::nullopt,
@@ -241,8 +241,7 @@ void SyncLink::OnRefineReply(const v1::RefineReply& message) {
   subscription_.OnRefineReply(index_, message.id(), reply);
 }
 
-// The same words again: another sender that held the rank may have gone, or another stream be
-// followed.
+// Another sender that held the rank may have gone, or the receiver may follow another stream now.
 Status SyncLink::RetryRefused() {
   MutexLock lock(order_mutex_);
   if (!refused_.has_value() || clock_.Now() < refused_->retry_at) return OkStatus();

@@ -36,15 +36,15 @@ class SyncLink {
   SyncLink(SenderIndex index, const std::string& address, ReceiverName name, std::string view,
            const PeerTls& tls, Subscription& subscription, const Clock& clock);
 
-  // Takes part in this sender's broadcasts. Before the first Tick.
+  // Takes part in this sender's broadcasts. Called before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
 
-  // Deltas of this sender are fetched while it captures them. Before the first Tick.
+  // Fetches this sender's deltas while it captures them. Called before the first Tick.
   void FetchDeltasEarly() { early_deltas_ = true; }
   bool early_deltas() const { return early_deltas_; }
 
-  // See StreamLink; drops transfers with a stream that is silent, and looks again at a welcome that
-  // was refused.
+  // See StreamLink. Also cancels the transfers of a stream that is silent, and tries a refused
+  // welcome again.
   void Tick();
   void Send(v1::SyncUp message) { stream_.Send(std::move(message)); }
   // Ends the stream: the next one begins with a Welcome.
@@ -53,7 +53,7 @@ class SyncLink {
   void CancelFetches();
   void Stop();
 
-  // Of what this sender's rank publishes, in the layout of `target`.
+  // Fetches what this sender's rank publishes, in the layout of `target`.
   Fetcher fetcher(const SyncTarget& target, TrainerRank rank);
   LinkSpeed& speed() { return speed_; }
   // The snapshot of this sender, if it is on this host.
@@ -77,8 +77,8 @@ class SyncLink {
   void OnDone(const Status& reason, bool lost);
   void KeepInline(std::shared_ptr<const InlineObject> object);
   v1::SyncUp Hello() const;
-  // Says again what is live: an acknowledgement may have been lost, or a restarted sender forgot
-  // it.
+  // Acknowledges the live version again: an acknowledgement may have been lost, or a restarted
+  // sender forgot it.
   void CatchUp();
   // Asks for cuts that the sender's layout lacks, and again while it lacks them.
   void AskForCuts();
@@ -103,21 +103,21 @@ class SyncLink {
     std::optional<std::pair<uint64_t, SenderAnnouncement>> announcement;  // with its nonce
     TimePoint retry_at;
   };
-  // An error: the stream has to end with it. The sender breaks the protocol, or was refused for
-  // long.
+  // Tries a refused welcome again. An error must end the stream: the sender breaks the protocol, or
+  // has been refused for too long.
   Status RetryRefused();
 
   const Clock& clock_;
-  // Of asking for cuts; used by Tick alone.
-  uint64_t cuts_seen_ = 0;         // what the subscription said, by its revision
-  TimePoint ask_at_;               // for the same again, at the earliest
+  // State of AskForCuts; used by Tick only.
+  uint64_t cuts_seen_ = 0;         // the subscription's revision when it was last asked
+  TimePoint ask_at_;               // the earliest time to ask for the same again
   std::optional<CutOrder> asked_;  // last
   Status refusal_;                 // last, as logged; of the stream's thread
   Mutex mutex_;
   std::shared_ptr<const InlineObject> inline_ GUARDED_BY(mutex_);  // of this stream
   Mutex order_mutex_;  // held while the subscription is updated: keeps the order of the messages
   std::optional<Refused> refused_ GUARDED_BY(order_mutex_);          // of this stream
-  std::optional<TimePoint> refused_since_ GUARDED_BY(order_mutex_);  // the same
+  std::optional<TimePoint> refused_since_ GUARDED_BY(order_mutex_);  // of this stream
   std::string refused_why_
       GUARDED_BY(order_mutex_);  // as logged last; empty: it was accepted since
   SyncStream stream_;

@@ -37,8 +37,8 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
     if (options.broadcasts == nullptr && options.early_deltas.value_or(elsewhere)) {
       links_.back()->FetchDeltasEarly();
     }
-    // An epoch holds device memory and blocks of the device: of very many senders, some are fetched
-    // from.
+    // An epoch takes memory and thread blocks of the device, so only the first kBroadcastLinksMax
+    // senders are joined; the deltas of the others are fetched.
     if (options.broadcasts != nullptr && i < limits::kBroadcastLinksMax) {
       links_.back()->JoinBroadcasts(*options.broadcasts, object_bytes_max);
     }

@@ -28,14 +28,15 @@ class SyncLinks final : public Senders {
     std::vector<std::string> addresses;  // of senders, as the subscription's
     std::string job_id;
     std::string receiver_id;
-    std::string view = {};  // that is followed; empty: the trainer's own tensors
+    std::string view = {};  // the view that is followed; empty: the trainer's own tensors
     PeerTls tls = {};
-    // Whether deltas are fetched while they are captured; none: from senders of other hosts. On one
-    // host it would take cores from the capture, which the trainer waits for.
+    // True: deltas are fetched while they are captured. Not set: only from senders on other hosts,
+    // because on one host this would take cores from the capture, for which the trainer waits.
     std::optional<bool> early_deltas = {};
     Pulse* pulse = nullptr;  // waits while a description is waited for
-    // Null: versions are fetched. Else what broadcasts bring may take so many bytes, of all senders
-    // together; a larger object than its share of that is fetched.
+    // Null: takes part in no broadcasts. Otherwise the objects that broadcasts bring may take
+    // `broadcast_bytes_max` for all senders together; an object that is larger than its share is
+    // fetched.
     const nccl::BroadcastChannel::Parts* broadcasts = nullptr;
     uint64_t broadcast_bytes_max = 0;
   };
@@ -51,7 +52,7 @@ class SyncLinks final : public Senders {
   void CancelFetches();
   void Stop();
 
-  // Of all senders together.
+  // Totals over all senders.
   struct Broadcasts {
     uint64_t joined = 0;  // senders whose epoch is joined
     uint64_t received = 0;
@@ -73,7 +74,7 @@ class SyncLinks final : public Senders {
   LoopThread ticks_;
 };
 
-// What is in this process already, as a source returns it.
+// A spool of bytes that are in this process already, as a source returns it.
 Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options);
 
 }  // namespace dws

@@ -36,14 +36,14 @@ constexpr std::string_view kTemporary = ".tmp";
 
 using Sum = std::array<uint8_t, 16>;
 
-// Of a file of this name.
+// Begins the checksum of the file for `key`.
 slime::Xxh3 BeginSum(const HostKey& key) {
   slime::Xxh3 sum;
   sum.Update(AsBytes(key.Name()));
   return sum;
 }
 
-// Without the suffix; nullopt: no name of ours.
+// Parses a file's name and ignores its suffix; nullopt: it is not a name of this folder's files.
 std::optional<HostKey> ParseName(std::string_view name) {
   if (name.size() < kNameBytes || name[kDigestDigits] != '-' ||
       name[kNameBytes - kDigestDigits - 1] != '-') {
@@ -60,7 +60,7 @@ std::optional<HostKey> ParseName(std::string_view name) {
                  .object = std::string(name.substr(kNameBytes - kDigestDigits, kDigestDigits))};
 }
 
-// Whether all of `bytes` could be read; not: errno, or 0 where the file ends early.
+// Returns whether all of `bytes` could be read. If not, errno says why; 0: the file ends early.
 bool ReadAll(int fd, MutableByteSpan bytes, uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t got = ::pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -114,7 +114,7 @@ Result<HostFolder> HostFolder::Open(std::string path, uint64_t bytes_max) {
         path, found.st_uid, found.st_mode & 07777, ::geteuid());
   }
   HostFolder folder(std::move(path), std::move(fd), bytes_max);
-  // More than that is no reason not to start: the next Put tries again.
+  // A folder that is too full does not prevent the start: the next Put tries again.
   if (const Status status = folder.MakeRoom(""); !absl::IsResourceExhausted(status)) {
     DWS_RETURN_IF_ERROR(status);
   }
@@ -187,7 +187,7 @@ void HostFolder::Remove(const HostKey& key) const {
 
 Status HostFolder::Put(const HostKey& key, const Spool& object) const {
   const Status put = Write(key, &object);
-  // Those who wait for the file then fetch at once, instead of one after the other.
+  // Receivers that wait for the file then fetch at once, instead of one after the other.
   if (!put.ok()) static_cast<void>(Write(key, nullptr));
   return put;
 }
@@ -195,7 +195,7 @@ Status HostFolder::Put(const HostKey& key, const Spool& object) const {
 Status HostFolder::Write(const HostKey& key, const Spool* object) const {
   const std::string name = key.Name();
   const std::string temporary = std::string(name).append(kTemporary);
-  ::unlinkat(folder_.get(), temporary.c_str(), 0);  // of a receiver that died
+  ::unlinkat(folder_.get(), temporary.c_str(), 0);  // left by a receiver that died
   const UniqueFd file(::openat(folder_.get(), temporary.c_str(),
                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                                S_IRUSR | S_IWUSR));
@@ -216,7 +216,8 @@ Status HostFolder::Fill(const UniqueFd& file, const HostKey& key, const Spool& o
     return ResourceExhaustedError("an object of {} bytes: {} may have {} in all", size_bytes, path_,
                                   bytes_max_);
   }
-  // It has its size before room is made for it: of two that are written at a time each counts both.
+  // The file gets its size before room is made for it: if two are written at a time, each MakeRoom
+  // counts both.
   if (::ftruncate(file.get(), static_cast<off_t>(size_bytes + sizeof(Sum))) != 0) {
     return Error(errno, "enlarge", name);
   }

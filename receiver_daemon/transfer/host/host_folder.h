@@ -1,12 +1,12 @@
 // Objects that a receiver of this host has fetched, as files in a folder that all receivers of one
 // user share. A file is the object's bytes, then XXH3-128 of its name and these bytes; an empty
 // file says that the object cannot be shared. Names are NAME, NAME.lock and NAME.tmp:
-//   1. Who fetches holds the lock, writes NAME.tmp and renames it to NAME. The kernel frees the
-//   lock
-//      of a process that dies.
-//   2. A NAME is whole, and never written again. Who has it open can read it to its end, also after
-//      it was removed.
-//   3. Any receiver removes what is old, what is too much, and what a dead one left.
+//   1. The receiver that fetches holds the lock, writes NAME.tmp and renames it to NAME. The kernel
+//      frees the lock of a process that dies.
+//   2. A NAME is complete and is never written again. A process that has it open can read it to its
+//      end, even after it was removed.
+//   3. Any receiver removes files that are old, that exceed the size limit, or that a dead receiver
+//      left.
 // Nothing is synced: the folder is meant for a tmpfs, and a damaged file is fetched again.
 #pragma once
 
@@ -49,8 +49,9 @@ class HostFolder {
   Result<std::optional<Spool>> Read(const UniqueFd& file, const HostKey& key,
                                     Spool::Options options) const;
 
-  // By the holder of the lock. After an error the file says that the object cannot be shared, if
-  // that could be written. RESOURCE_EXHAUSTED: larger than the folder may be, or the disk is full.
+  // Called by the holder of the lock. After an error the file says that the object cannot be
+  // shared, if that could be written. RESOURCE_EXHAUSTED: larger than the folder may be, or the
+  // disk is full.
   Status Put(const HostKey& key, const Spool& object) const;
   void Remove(const HostKey& key) const;
 
@@ -64,14 +65,14 @@ class HostFolder {
     uint64_t size_bytes = 0;
     int64_t modified_ns = 0;  // since 1970
   };
-  // All that have such names, the oldest first.
+  // All files with names of this kind, the oldest first.
   Result<std::vector<File>> List() const;
   // Removes files until those that are left have `bytes_max_` together; never `own` (a name).
   Status MakeRoom(const std::string& own) const;
-  // Whether the process that wrote this temporary file is gone.
+  // Returns whether `file` is temporary and the process that wrote it is gone.
   bool IsLeftover(const File& file) const;
 
-  // Null: an empty file.
+  // A null `object` writes an empty file.
   Status Write(const HostKey& key, const Spool* object) const;
   Status Fill(const UniqueFd& file, const HostKey& key, const Spool& object) const;
   Status Error(int errno_value, const char* what, const std::string& name) const;

@@ -1,6 +1,6 @@
-// 1. A file in the folder is read. Else whoever gets the lock fetches, and the others wait for the
-//    file, or for the lock of a receiver that failed or died.
-// 2. Whoever fetched leaves the file, then frees the lock.
+// 1. If the folder has the file, it is read. Else the receiver that gets the lock fetches the
+//    object, and the others wait for the file, or for the lock of a receiver that failed or died.
+// 2. The receiver that fetched the object writes the file, then frees the lock.
 #include "receiver_daemon/transfer/host/host_share.h"
 #include "common/model/host_limits.h"
 
@@ -53,12 +53,11 @@ void HostShare::Remember(TrainerRank rank, const HostKey& key) {
 Result<HostShare::Turn> HostShare::Await(const HostKey& key, const Spool::Options& spool) {
   const TimePoint until = RealClock().Now() + options_.wait_max;
   while (true) {
-    // The lock first: between looking for the file and taking the lock its holder may have
-    // finished.
+    // Takes the lock first: between a look for the file and taking the lock, its holder may finish.
     DWS_ASSIGN_OR_RETURN(UniqueFd lock, folder_.TryLock(key));
     DWS_ASSIGN_OR_RETURN(const std::optional<UniqueFd> file, folder_.Find(key));
     if (file.has_value()) {
-      lock.reset();  // all read at once
+      lock.reset();  // so that all read at once
       Result<std::optional<Spool>> object = folder_.Read(*file, key, spool);
       if (absl::IsDataLoss(object.status())) folder_.Remove(key);
       DWS_RETURN_IF_ERROR(object.status());
@@ -85,7 +84,7 @@ Result<DeltaRead> HostShare::ReadDelta(const Piece& piece, const DeltaWant& want
   if (!turn.ok()) {
     if (absl::IsCancelled(turn.status())) return turn.status();
     ++failures_;
-    // Also if the folder has no room for a lock: other sources need none.
+    // This includes a folder without room for a lock: other sources need none.
     return UnavailableError("{}", Message(turn.status()));
   }
   if (turn->object.has_value()) {

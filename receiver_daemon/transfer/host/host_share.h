@@ -2,7 +2,7 @@
 // it in a folder of the host (host_folder.h), and read there by the others. Whatever goes wrong
 // with the folder, the next source is read instead. Full tensors are not shared.
 //
-// Which profile a delta has does not matter: each can be applied by every engine. A version whose
+// The profile of a delta does not matter: every engine can apply each profile. A version whose
 // state token its sender has not announced is not shared, because its number may have been used
 // before.
 #pragma once
@@ -50,7 +50,7 @@ class HostShare final : public Source {
   // What the folder has; else this receiver may fetch it, and `keep` leaves it in the folder.
   Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
                               const Spool::Options& spool) override;
-  // Removes it from the folder.
+  // Removes the refused object from the folder.
   void Refused(const Piece& piece) override;
 
  private:
@@ -63,7 +63,7 @@ class HostShare final : public Source {
     UniqueFd lock;
   };
   Result<Turn> Await(const HostKey& key, const Spool::Options& spool);
-  // By whoever fetched it with the lock.
+  // Called after this receiver has fetched the object with the lock.
   void Leave(TrainerRank rank, const HostKey& key, const Spool& object);
   void Remember(TrainerRank rank, const HostKey& key);
 
@@ -73,7 +73,7 @@ class HostShare final : public Source {
   std::atomic<uint64_t> read_bytes_{0};
   std::atomic<uint64_t> written_bytes_{0};
   std::atomic<uint64_t> failures_{0};
-  std::atomic<bool> failing_{false};  // to write
+  std::atomic<bool> failing_{false};  // the last write failed
 
   Mutex mutex_;
   // By trainer rank: what was last read or written.

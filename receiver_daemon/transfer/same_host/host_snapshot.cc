@@ -21,10 +21,11 @@
 namespace dws {
 namespace {
 
-// For the descriptor, which the sender passes at once. Short, because nothing else ends the wait.
+// How long to wait for the descriptor, which the sender passes at once. Short, because nothing else
+// ends the wait.
 constexpr std::chrono::milliseconds kPassTimeout{2000};
 
-// One message of the sender, which has been told the token.
+// Waits for one message of the sender, which has been sent the token.
 Result<DescriptorMessage> Await(const UniqueFd& socket) {
   pollfd waiting{.fd = socket.get(), .events = POLLIN, .revents = 0};
   while (::poll(&waiting, 1, static_cast<int>(kPassTimeout.count())) > 0) {
@@ -37,8 +38,8 @@ Result<DescriptorMessage> Await(const UniqueFd& socket) {
   return UnavailableError("the sender's handle socket does not answer");
 }
 
-// Takes the descriptor over the handle socket, if a user listens there whose senders are trusted:
-// digests find faults, not a forger.
+// Takes the descriptor over the handle socket, if a trusted user listens there: digests detect
+// faults, but not a forger.
 Result<UniqueFd> Take(const std::string& path, const std::string& token,
                       const AllowedUsers& users) {
   if (token.size() != std::tuple_size_v<HandleToken>) {

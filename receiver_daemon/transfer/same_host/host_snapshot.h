@@ -25,21 +25,22 @@ class HostSnapshot {
  public:
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
 
-  // `users`: whose handle sockets are trusted.
+  // `users`: the users whose handle sockets are trusted.
   explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
 
-  // What the sender publishes from now, for `layout` of `stream`. FAILED_PRECONDITION: the sender
-  // is on another host, or its handle socket cannot be reached from here, or is not trusted, which
-  // stays so. UNAVAILABLE, and others: of the call.
+  // The snapshot of what the sender publishes from now on, for `layout` of `stream`.
+  // FAILED_PRECONDITION: the sender is on another host, or its handle socket cannot be reached from
+  // here, or is not trusted, which stays so. UNAVAILABLE and other errors are the call's.
   Result<MappedSnapshot> Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                               const PeerCheck& check_peer, const StreamId& stream,
                               const RankLayout& layout);
 
-  // The sender may have another one: what is mapped is let go of, so that its memory is freed.
+  // Called when the sender may have another snapshot. Releases the mapped one, so that its memory
+  // is freed.
   void Forget();
 
  private:
-  // Null: none of that layout is mapped. And how often it was told to forget.
+  // The mapped snapshot (null: none of that layout), and how often Forget was called.
   std::pair<MappedSnapshot, uint64_t> Mapped(const RankLayout& layout);
 
   const AllowedUsers users_;

@@ -1,4 +1,4 @@
-// A block at a time: it is digested while the copy has left it in the cache.
+// Copies a block at a time, so that the block is digested while it is in the cache.
 #include "receiver_daemon/transfer/same_host/snapshot_reader.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace dws {
 namespace {
 
-// What live memory is given at a time: smaller pieces cost a device calls, larger ones leave the
-// cache.
+// How many bytes are written to live memory at a time: smaller pieces cost a device more calls,
+// larger ones do not stay in the cache.
 constexpr uint64_t kDirectBytes = uint64_t{1} << 20;
 
 Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& block,
@@ -30,7 +30,8 @@ Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const Bl
   return OkStatus();
 }
 
-// The blocks of a piece for live memory: what is written there must not change meanwhile.
+// Reads the blocks of a piece for live memory, through a buffer: bytes must not change while they
+// are written there.
 Status ReadPiece(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& piece,
                  FullAssembly& assembly, bool early, std::vector<std::byte>& buffer) {
   const RankLayout& layout = assembly.layout();

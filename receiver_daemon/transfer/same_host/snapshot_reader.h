@@ -9,10 +9,10 @@
 
 namespace dws {
 
-// Copies what is missing in `assembly` and still is as of `version`, which was published; what the
-// trainer has changed since, or is changing, stays missing. Nobody waits for it. Errors:
-// FullAssembly::Take's.
-// `early`: instead what the capture of `version`, which may be open, has brought already.
+// Copies the blocks that `assembly` lacks and that are still as of `version`, which was published;
+// blocks that the trainer has changed since, or is changing, stay missing. Neither side waits for
+// the other. Errors: those of FullAssembly::Take. `early`: copies instead the blocks that the
+// capture of `version`, which may be open, has already brought.
 Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullAssembly& assembly,
                     ThreadPool& pool, bool early = false);
 

@@ -45,15 +45,15 @@ class SharedDirSource final : public Source {
  private:
   struct Rank {
     std::unique_ptr<SharedSource> source;
-    bool late = false;  // the last version was not there in time: not waited for
+    bool late = false;  // the last version was not there in time: the next is not waited for
   };
 
-  // Whether somebody still waits for the bytes.
+  // Returns whether a caller still waits for the bytes.
   using Wanted = std::function<bool()>;
-  // The directory, once it has the target's version. UNAVAILABLE: it has not got it in time.
+  // Waits until the directory has the target's version. UNAVAILABLE: it did not get it in time.
   Result<SharedSource*> Await(const Piece& piece, const Wanted& wanted);
-  // `late`: at most once a minute. False: nothing may be read, because the command is required and
-  // its last run failed.
+  // Runs the command; if `late`, at most once a minute. Returns false if nothing may be read,
+  // because the command is required and its last run failed.
   bool RunHook(WeightVersion version, bool late, const Wanted& wanted);
 
   const Options options_;

@@ -38,7 +38,7 @@ struct FiledDelta {
   DeltaManifest manifest;
   uint64_t frames_begin = 0;
 
-  // `wanted`: as of a spool.
+  // `wanted`: see Spool::Options.
   DeltaLink link(const std::function<bool()>& wanted) {
     return {.manifest = &manifest,
             .frame = [this, &wanted](const FrameEntry& entry,
@@ -96,7 +96,7 @@ std::vector<DeltaLink> LinksOf(const std::vector<std::unique_ptr<FiledDelta>>& d
   return links;
 }
 
-// The object of several deltas. `old`: null if there are no weights to compose over.
+// Composes several deltas into one object. `old`: null if there are no weights to compose over.
 Result<std::vector<std::byte>> Compose(const SharedPlace& place, const RankLayout& layout,
                                        const std::vector<DeltaLink>& links, const OldWeights* old,
                                        uint64_t bytes_max) {
@@ -110,7 +110,7 @@ Result<std::vector<std::byte>> Compose(const SharedPlace& place, const RankLayou
   return AbortedError("{}, a third of the memory for them", Message(object.status()));
 }
 
-// Where the frames of the wanted slices are. Each of their blocks is in exactly one.
+// Finds the frames of the wanted slices. Each block of these slices is in exactly one frame.
 Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
     const SharedPlace& place, const shared::Manifest& anchor, const RankLayout& layout,
     std::span<const RankSlice> slices) {
@@ -150,8 +150,8 @@ Result<std::vector<std::pair<RankSlice, FrameEntry>>> FindFrames(
   return frames;
 }
 
-// Brings one frame of an anchor on by the deltas, in place: finds the changes of its blocks in
-// order, as the deltas' frames are read, then decodes them block by block.
+// Applies the deltas to frames of an anchor, in place: finds the changes of its blocks in order, as
+// the deltas' frames are read, then decodes them block by block.
 class FrameAdvance {
  public:
   FrameAdvance(const RankLayout& layout, const std::vector<DeltaLink>& links, ThreadPool& pool)
@@ -160,7 +160,7 @@ class FrameAdvance {
         pool_(pool),
         decoded_(pool.worker_count()) {}
 
-  // `blocks`: of `frame`, from block `first` of the slice.
+  // `blocks` are those of `frame`; the first of them is block `first` of the slice.
   Status Apply(RankSlice slice, uint32_t first, MutableByteSpan frame,
                std::span<const EncodedBlockView> blocks) {
     std::vector<std::vector<Change>> changes(blocks.size());
@@ -239,7 +239,8 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
   if (chain.size() > 1) {
     uint64_t bytes = 0;
     for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
-    // The blocks as they are composed, the object that they become, and the spool's copy of it.
+    // Three copies: the blocks as they are composed, the object that they become, and the spool's
+    // copy of it.
     if (bytes > options.memory_bytes_max / 3) {
       return AbortedError("{} deltas of {} bytes take three times that to compose, there are {}",
                           chain.size(), bytes, options.memory_bytes_max);

@@ -89,7 +89,7 @@ void SharedLinks::Look() {
   }
 }
 
-// The same trouble is logged once. True: it is another than before.
+// Logs the same trouble once. Returns true if it is another than before.
 bool SharedLinks::Note(Link& link, const Status& status) {
   std::string trouble(Message(status));
   if (trouble == link.trouble) return false;
@@ -115,7 +115,7 @@ void SharedLinks::Poll(SenderIndex index, Link& link, const Status& may_read) {
     link.welcomed.reset();
   }
   const std::pair of(offer->welcome.stream, offer->welcome.rank_epoch);
-  // One that was refused is looked at again: what the receiver follows may be another by now.
+  // A welcome that was refused is tried again: the receiver may follow another stream by now.
   if (link.welcomed != of || link.refused) {
     const Status welcomed = subscription_.OnWelcome(index, offer->welcome);
     if (!welcomed.ok() && (link.welcomed != of || !link.refused)) {

@@ -43,7 +43,7 @@ class SharedLinks final : public Senders, public Source {
   ~SharedLinks() override;
 
   void Start();
-  // Every folder is looked at as if for the first time.
+  // Looks at every folder as if for the first time.
   void Reconnect();
   // Ends blocking calls, present and future, with CANCELLED. Reports still go.
   void CancelFetches();
@@ -77,12 +77,14 @@ class SharedLinks final : public Senders, public Source {
   SharedLinks(Options options, Subscription& subscription);
   // Looks at all ranks once.
   void Look();
-  // `may_read`: not OK fails the look.
+  // If `may_read` is an error, the look fails with it.
   void Poll(SenderIndex index, Link& link, const Status& may_read);
   bool Note(Link& link, const Status& status);
-  // A file that is lost or damaged. It is reported to the sender even if nothing was rejected.
+  // If `status` is DATA_LOSS, reports the lost or damaged file to the sender, even if nothing was
+  // rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
-  // Full tensors are `lacking` there: asks their sender. UNAVAILABLE: says that, and what differs.
+  // The directory lacks full tensors, as `lacking` says: asks their sender for them. Always returns
+  // UNAVAILABLE, which says so and names what differs.
   Status Ask(const Piece& piece, const FullAssembly& assembly, const Status& lacking);
   SharedSource& source(TrainerRank rank) { return *links_[rank.value()].source; }
 

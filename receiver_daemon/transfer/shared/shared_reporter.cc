@@ -72,7 +72,7 @@ void SharedReporter::Write(size_t rank) {
   {
     MutexLock lock(mutex_);
     v1::SharedReport& report = reports_[rank];
-    // What was adopted or committed before this process, and commits whose report was lost.
+    // Reports what was adopted or committed before this process, and commits whose report was lost.
     if (live.has_value() && (!report.has_stream() || SameStream(report, live->at.stream)) &&
         report.committed_version() <= live->at.version.value()) {
       *report.mutable_stream() = ToProto(live->at.stream);

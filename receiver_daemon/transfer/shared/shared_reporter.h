@@ -42,7 +42,7 @@ class SharedReporter {
   void Staged(TrainerRank rank, const VersionAt& at);
   void Committed(TrainerRank rank, const VersionAt& at, const CommittedReport& report);
   void Rejected(TrainerRank rank, const VersionAt& at, const Rejection& rejection);
-  // It is out of reach until the sender writes full tensors: asks for them until a commit.
+  // The version is out of reach until the sender writes full tensors: asks for them until a commit.
   void Lacks(TrainerRank rank, const VersionAt& at);
 
  private:
@@ -50,7 +50,7 @@ class SharedReporter {
                  std::string file_name);
   void WriteAll();
   void Write(size_t rank);
-  // The report of a rank, which is of `stream` from now on.
+  // The report of a rank, which is about `stream` from now on.
   v1::SharedReport& Of(TrainerRank rank, const StreamId& stream) REQUIRES(mutex_);
 
   FileSystem& files_;

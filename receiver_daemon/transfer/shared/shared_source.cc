@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t kMessageBytesMax = static_cast<uint64_t>(limits::kGrpcMessageBytesMax);
 
-// It may be that the other side has not finished, or that this one does not see it yet.
+// Returns whether another attempt may succeed: the sender may not have finished, or this host may
+// not see its files yet.
 bool MayPass(const Status& status) {
   return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
 }
@@ -31,7 +32,7 @@ Status WhyNone(const shared::VersionCatalog& catalog) {
       catalog.place().folder, catalog.versions().all().size(), newest->name.version.value());
 }
 
-// Keeps the first.
+// Keeps the first error.
 void Note(const Status& status, Status& first) {
   if (first.ok()) first = status;
 }
@@ -89,7 +90,7 @@ Result<SharedSource::Offer> SharedSource::Look(const std::optional<StreamId>& fo
   const Status ahead = TakeOutAhead(streams, followed, folder);
   DWS_RETURN_IF_ERROR(CheckClaims(streams, followed, folder));
   if (followed.has_value()) {
-    // Of two with the incarnation that is followed, only the one that is.
+    // If two streams have the followed stream's incarnation, keeps only the followed one.
     std::erase_if(streams, [&](const StreamId& stream) {
       return stream.incarnation == followed->incarnation && stream != *followed;
     });

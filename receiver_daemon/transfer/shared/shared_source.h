@@ -23,7 +23,7 @@
 
 namespace dws {
 
-// As a source of the chain.
+// Its name as a source of the chain.
 inline constexpr std::string_view kSharedDirName = "shared-dir";
 
 // Threads: safe from any; Look by one at a time.
@@ -45,20 +45,19 @@ class SharedSource {
     Status trouble;                       // a version that is there and cannot be used
   };
 
-  // `cancellation` ends what is under way and all to come with CANCELLED. It and `files` outlive
-  // it.
+  // `cancellation` ends calls, present and future, with CANCELLED. It and `files` outlive it.
   SharedSource(FileSystem& files, Options options, Cancellation& cancellation)
       : files_(files), options_(std::move(options)), cancellation_(cancellation) {
     DWS_CHECK(options_.pool != nullptr);
   }
 
-  // Looks at the folder and takes the stream of the highest incarnation that has a version. Of two
-  // streams with one incarnation it takes `followed`. It ignores other streams than `followed` that
-  // are ahead of the clock (clock_bound.h), and names them as trouble. UNAVAILABLE: there is no
-  // version (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim one
-  // incarnation. DATA_LOSS and what ParseWelcome returns: the files there cannot be used.
+  // Looks at the folder and takes the stream of the highest incarnation that has a version. If two
+  // streams have the same incarnation, it takes `followed`. It ignores other streams than
+  // `followed` that are ahead of the clock (clock_bound.h), and names them as trouble. UNAVAILABLE:
+  // there is no version (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim
+  // one incarnation. DATA_LOSS and what ParseWelcome returns: the files there cannot be used.
   Result<Offer> Look(const std::optional<StreamId>& followed);
-  // Whether `version` is in the directory, by the last Look.
+  // Returns whether `version` was in the directory when it was last read.
   bool Has(const StreamId& stream, WeightVersion version) const;
 
   // Errors as Source's; Full also FAILED_PRECONDITION: only digests lead to the version
@@ -66,12 +65,12 @@ class SharedSource {
   // a file that a manifest names is DATA_LOSS. For versions before the newest full tensors they
   // return ABORTED at once: those versions are retired.
 
-  // Composed of several deltas, over `want.old` if they have class-split blocks, where a third of
-  // the spool's memory holds them and what they compose; ABORTED where not.
+  // If several deltas lead to the version, composes them, over `want.old` if they have class-split
+  // blocks. ABORTED: a third of the spool's memory does not hold them and what they compose.
   Result<Spool> Object(const StreamId& stream, WeightVersion version, const RankLayout& layout,
                        const DeltaWant& want, const Spool::Options& spool);
   Result<Description> Describe(const StreamId& stream, WeightVersion version);
-  // Slices of which something is missing in `assembly`.
+  // Reads the slices that are incomplete in `assembly`.
   Status Full(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
 
   Result<std::string> Folder() const;  // of the rank
@@ -80,14 +79,16 @@ class SharedSource {
   // Looks at one stream; nullopt: it has no version (yet).
   Result<std::optional<Offer>> LookAt(const std::string& rank_folder, const StreamId& stream);
   Result<SenderWelcome> ReadWelcome(const shared::Manifest& manifest, const std::string& folder);
-  // Takes those out that are ahead of the clock; OK, or what is wrong with the first of them.
+  // Removes the streams that are ahead of the clock. Returns OK, or what is wrong with the first of
+  // them.
   Status TakeOutAhead(std::vector<StreamId>& streams, const std::optional<StreamId>& followed,
                       const std::string& folder) const;
-  // The stream to look at first, of those in the folder.
+  // FAILED_PRECONDITION: two streams claim one incarnation, `followed` is neither of them, and its
+  // incarnation is not higher.
   Status CheckClaims(const std::vector<StreamId>& streams, const std::optional<StreamId>& followed,
                      const std::string& folder) const;
 
-  // What the directory has of `stream` now. ABORTED: it is another's by now.
+  // What the directory has of `stream` now. ABORTED: the directory is another stream's by now.
   struct Known {
     shared::VersionSet versions;
     std::string folder;

@@ -1,5 +1,5 @@
-// An object is taken out of the member's cache: a version that is given up is fetched the next
-// time.
+// Take removes the object from the member's cache, so a version that is given up is fetched the
+// next time.
 #include "receiver_daemon/transfer/sources/broadcast_source.h"
 
 #include "receiver_daemon/transfer/grpc/sync_link.h"

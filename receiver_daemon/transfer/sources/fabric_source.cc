@@ -11,7 +11,7 @@ namespace dws {
 namespace {
 
 constexpr size_t kPiecesMax = 16;
-// With nothing arriving, not even a connection: then the rest comes another way.
+// How long nothing may arrive, not even a connection; then the rest comes another way.
 constexpr std::chrono::seconds kTimeout{5};
 
 }  // namespace

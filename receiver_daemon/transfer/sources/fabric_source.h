@@ -21,7 +21,7 @@ class FabricSource final : public Source {
   using Connect = std::function<Result<std::unique_ptr<RemoteMemory>>(
       const RemoteRegion&, const FabricReader::Options&)>;
 
-  // `links` and `clock` outlive it. `connect`: none: by libfabric.
+  // `links` and `clock` outlive it. Without `connect` it uses libfabric.
   FabricSource(SyncLinks& links, FabricChoice choice, Connect connect, const Clock& clock)
       : links_(links), choice_(choice), clock_(clock), connect_(std::move(connect)) {}
 
@@ -29,15 +29,15 @@ class FabricSource final : public Source {
   std::string_view name() const override { return kName; }
   bool brings(Content content) const override { return content == Content::kFull; }
   bool reads_memory() const override { return true; }
-  // Errors, too: FAILED_PRECONDITION: this host has no libfabric, or one of the two sides does not
-  // want this; stays so. Those of the call that asks the sender to lend, FabricReader's and
-  // ReadRemoteSnapshot's.
+  // Additional errors: FAILED_PRECONDITION, which stays so: this host has no libfabric, or one of
+  // the two sides does not want this. Those of the call that asks the sender to lend, of
+  // FabricReader and of ReadRemoteSnapshot.
   Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
   // The provider, once it is known.
   std::string detail(SenderIndex sender) const override;
 
  private:
-  // Loads libfabric when it is needed first.
+  // Loads libfabric when it is first needed.
   Result<Connect> Connector();
 
   SyncLinks& links_;

@@ -11,14 +11,14 @@ namespace dws {
 
 class SameHostSource final : public Source {
  public:
-  // `pool` copies. All outlive it.
+  // `pool` does the copying. All outlive it.
   SameHostSource(SyncLinks& links, ThreadPool& pool, Cancellation& cancellation)
       : links_(links), pool_(pool), cancellation_(cancellation) {}
 
   std::string_view name() const override { return "same-host"; }
   bool brings(Content content) const override { return content == Content::kFull; }
   bool reads_memory() const override { return true; }
-  // Errors, too: HostSnapshot::Open's.
+  // Also returns the errors of HostSnapshot::Open.
   Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
   bool reads_captures(Content content, const Piece&) const override { return brings(content); }
   Status ReadFullCapture(const Piece& piece, FullAssembly& assembly) override;
