@@ -4,9 +4,9 @@
 
 #include <set>
 
+#include "common/spool/spool.h"
 #include "proto/admin.pb.h"
 #include "receiver_daemon/commit/prepare.h"
-#include "receiver_daemon/spool/spool.h"
 
 namespace dws {
 namespace {

@@ -117,7 +117,7 @@ void DaemonLoop::FeedWatchdog() {
                          {"seconds", ToSeconds(options_.stall_timeout)},
                          {"watchdog", feed_interval_.has_value()}});
     } else {
-      LogWarning("not_stuck_any_more");
+      LogWarning("recovered");
     }
   }
   if (!feed_interval_ || now < next_feed_ || stuck) return;

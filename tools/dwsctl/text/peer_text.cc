@@ -95,7 +95,7 @@ std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns
   std::vector<std::vector<std::string>> rows;
   std::string errors;
   for (const v1::SenderPeer& sender : receiver.senders()) {
-    rows.push_back({Printable(sender.address(), kNameColumns + 12),
+    rows.push_back({Printable(sender.address(), kNameColumns + 6),
                     sender.connected() ? "connected" : "not connected",
                     Count(sender.trainer_rank()), FormatVersion(sender.newest_version())});
     errors += FormatErrorLine(sender.address(), sender.last_error(), columns);
