@@ -48,8 +48,10 @@ struct SourceChain::Transfer {
     if (missing < missing_before) bytes[&source] += missing_before - missing;
   }
   void Passed(const Source& source, std::string_view why) {
+    const std::string passed = fmt::format("{}: {}", source.name(), why);
+    if (reason.find(passed) != std::string::npos) return;  // it was tried while the capture ran
     if (!reason.empty()) reason += "; ";
-    reason += fmt::format("{}: {}", source.name(), why);
+    reason += passed;
   }
 };
 
@@ -82,38 +84,60 @@ void SourceChain::PassedOver(const Source& source, Transfer& transfer, const Sta
   transfer.Passed(source, Message(why));
   {
     MutexLock lock(mutex_);
-    if (!failing_.emplace(&source, transfer.content).second) return;
+    const auto [found, first] =
+        failing_.try_emplace({&source, transfer.content, transfer.sender()}, why.code());
+    if (!first && std::exchange(found->second, why.code()) == why.code()) return;
   }
-  LogWarning("source_passed_over", {{"version", transfer.piece.target.version.value()},
-                                    {"rank", transfer.piece.rank.value()},
-                                    {"content", ToString(transfer.content)},
-                                    {"source", source.name()},
-                                    {"reason", Message(why)}});
+  // That a sender is on another host, or that its trainer goes on, is no fault.
+  const bool expected = absl::IsFailedPrecondition(why) || source.reads_memory();
+  LogEvent(expected ? LogLevel::kInfo : LogLevel::kWarning, "source_passed_over",
+           {{"version", transfer.piece.target.version.value()},
+            {"rank", transfer.piece.rank.value()},
+            {"content", ToString(transfer.content)},
+            {"source", source.name()},
+            {"reason", Message(why)}});
+}
+
+void SourceChain::Succeeded(const Source& source, const Transfer& transfer) {
+  MutexLock lock(mutex_);
+  failing_.erase({&source, transfer.content, transfer.sender()});
 }
 
 Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
                                  const Spool::Options& spool) {
-  const PulseWait wait(options_.pulse);
+  std::optional<PulseWait> wait(options_.pulse);
   Transfer transfer{.piece = piece, .content = Content::kDelta};
   std::vector<std::function<void(const Spool&)>> keepers;
   Status last = AbortedError("no source has deltas");
-  for (Source* const source : Candidates(Content::kDelta)) {
+  const std::vector<Source*> candidates = Candidates(Content::kDelta);
+  for (Source* const source : candidates) {
     if (cancelled()) return CancelledError("the receiver is shutting down");
-    Result<DeltaRead> read = source->ReadDelta(piece, want, spool);
+    // What is kept for others is not made of this engine's weights.
+    const DeltaWant asked{.base = want.base,
+                          .slices = want.slices,
+                          .old = keepers.empty() ? want.old : nullptr,
+                          .skip_bytes = want.skip_bytes};
+    Result<DeltaRead> read = source->ReadDelta(piece, asked, spool);
+    if (read.ok() && read->object.has_value() && read->object->size_bytes() < want.skip_bytes) {
+      read = DataLossError("an object of {} bytes, expected more than {}",
+                           read->object->size_bytes(), want.skip_bytes);
+    }
     if (!read.ok()) {
       last = read.status();
       if (absl::IsCancelled(last) || absl::IsResourceExhausted(last)) return last;
-      PassedOver(*source, transfer, last);
+      if (source != candidates.back()) PassedOver(*source, transfer, last);
       continue;
     }
-    if (read->keep) keepers.push_back(std::move(read->keep));
+    Succeeded(*source, transfer);
+    // Without its first bytes it is of no use to others.
+    if (read->keep && want.skip_bytes == 0) keepers.push_back(std::move(read->keep));
     if (!read->object.has_value()) {
       last = AbortedError("{}: {}", source->name(), read->why);
       transfer.Passed(*source, read->why);
       continue;
     }
-    DWS_CHECK(read->object->size_bytes() >= want.skip_bytes);
     transfer.bytes[source] = read->object->size_bytes() - want.skip_bytes;
+    wait.reset();  // that is work
     for (const auto& keep : keepers) keep(*read->object);
     Note(transfer);
     return *std::move(read->object);
@@ -137,6 +161,7 @@ Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
     read = right;
   }
   transfer.Came(source, before, MissingBytes(assembly));
+  if (read.ok()) Succeeded(source, transfer);
   transfer.memory_read = transfer.memory_read || (read.ok() && source.reads_memory());
   if (read.ok() && assembly.missing_blocks() > 0) {
     return UnavailableError(
@@ -161,6 +186,8 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
     if (source->reads_memory() && transfer.memory_read) continue;
     last = ReadFull(*source, source == candidates.back(), transfer, *assembly);
     if (last.ok()) break;
+    // What cannot be kept here can be kept from no source.
+    if (const Status own = assembly->failed(); !own.ok()) return own;
     if (absl::IsCancelled(last)) return last;
     if (source->reads_memory() && options_.only_full.has_value()) {
       return Missed(*source, transfer, *assembly, last);
@@ -177,16 +204,17 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
 // The digests show it.
 Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
   const EarlyVersion& early = *assembly.early();
-  const uint64_t before = MissingBytes(assembly);
-  const Source* by = nullptr;
+  const uint64_t wanted = MissingBytes(assembly);
   for (Source* const source : Candidates(Content::kFull)) {
     // A better source that reads what is published is worth waiting for.
     if (!source->reads_captures(Content::kFull, transfer.piece)) break;
+    const uint64_t before = MissingBytes(assembly);
     const Status read = source->ReadFullCapture(transfer.piece, assembly);
+    transfer.Came(*source, before, MissingBytes(assembly));
+    if (const Status own = assembly.failed(); !own.ok()) return own;
     if (absl::IsCancelled(read)) return read;
-    if (!read.ok()) continue;  // its reason is told when the rest is read
-    by = source;
-    break;
+    if (read.ok()) break;
+    transfer.Passed(*source, Message(read));
   }
   Duration poll = kCapturePollMin;
   while (early.stage() == EarlyVersion::Stage::kCapturing) {
@@ -198,10 +226,12 @@ Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
                             transfer.piece.target.version.value());
   }
   DWS_RETURN_IF_ERROR(early.describe());
-  const Status right = DropWrong(assembly);
-  if (by == nullptr) return OkStatus();
-  if (!right.ok()) transfer.Passed(*by, Message(right));
-  transfer.Came(*by, before, MissingBytes(assembly));
+  if (const Status right = DropWrong(assembly); !right.ok()) {
+    LogInfo("capture_read_again",
+            {{"version", transfer.piece.target.version.value()}, {"reason", Message(right)}});
+  }
+  uint64_t kept = wanted - MissingBytes(assembly);
+  for (auto& [source, bytes] : transfer.bytes) kept -= bytes = std::min(bytes, kept);
   return OkStatus();
 }
 
@@ -279,7 +309,6 @@ void SourceChain::Note(const Transfer& transfer) {
   MutexLock lock(mutex_);
   for (const auto& [source, bytes] : transfer.bytes) {
     bytes_[{source, transfer.content}] += bytes;
-    if (bytes > 0) failing_.erase({source, transfer.content});
   }
   Last& last = last_[{sender, transfer.content}];
   // Deltas come with each version: who brings them may change each time.

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,7 +81,9 @@ class SourceChain {
   // The only source that may be used has failed because of `why`.
   Status Missed(const Source& source, const Transfer& transfer, const FullAssembly& assembly,
                 const Status& why);
+  // Logs it if it has not failed so before.
   void PassedOver(const Source& source, Transfer& transfer, const Status& why);
+  void Succeeded(const Source& source, const Transfer& transfer);
   void Note(const Transfer& transfer);
   bool cancelled() const {
     return options_.cancellation != nullptr && options_.cancellation->cancelled();
@@ -93,8 +95,9 @@ class SourceChain {
   mutable Mutex mutex_;
   std::map<std::pair<SenderIndex, Content>, Last> last_ GUARDED_BY(mutex_);
   std::map<std::pair<const Source*, Content>, uint64_t> bytes_ GUARDED_BY(mutex_);
-  // The sources whose failure was logged, until they bring something.
-  std::set<std::pair<const Source*, Content>> failing_ GUARDED_BY(mutex_);
+  // With which code a source failed last for a sender; none: it did not fail. It is logged.
+  std::map<std::tuple<const Source*, Content, SenderIndex>, absl::StatusCode> failing_
+      GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

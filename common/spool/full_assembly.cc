@@ -88,12 +88,23 @@ Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan byt
   return want_.direct->Write(want_.rank, range, bytes);
 }
 
+Status FullAssembly::Failed(Status status) {
+  MutexLock lock(mutex_);
+  failed_.Update(status);
+  return status;
+}
+
+Status FullAssembly::failed() const {
+  MutexLock lock(mutex_);
+  return failed_;
+}
+
 Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   DWS_CHECK(Wants(range) && bytes.size() == SizeBytes(want_.layout, range));
   const size_t index = IndexOf(range.slice);
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
-  DWS_RETURN_IF_ERROR(Keep(range, offset, bytes));
+  if (Status kept = Keep(range, offset, bytes); !kept.ok()) return Failed(std::move(kept));
   // Takes the digest of the bytes that are in the assembly's memory, not of those that were to
   // arrive; for a file or live memory, of the bytes that were given to it.
   if (!direct() && !spool_.on_disk()) bytes = spool_.memory().subspan(offset, bytes.size());

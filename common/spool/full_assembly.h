@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/model/block_range.h"
 #include "common/spool/fetched_full.h"
 
@@ -26,6 +27,8 @@ class FullAssembly {
   const RankLayout& layout() const { return want_.layout; }
   std::span<const RankSlice> slices() const { return want_.slices; }
   const EarlyVersion* early() const { return want_.early; }
+  // Why bytes could not be kept here, whoever brought them; OK: they could.
+  Status failed() const;
   // Returns whether the caller still wants it. Reads ask before they begin something long.
   bool wanted() const { return !wanted_ || wanted_(); }
   // Calls FullWant's `refuse`, if it has one.
@@ -61,6 +64,7 @@ class FullAssembly {
   FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
                std::function<bool()> wanted);
   Status Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes);
+  Status Failed(Status status);
   size_t IndexOf(RankSlice slice) const;
 
   const FullWant want_;
@@ -73,6 +77,8 @@ class FullAssembly {
   std::vector<Digest> digests_;  // by block, counted so
   std::vector<uint8_t> here_;    // the same
   std::atomic<uint64_t> missing_blocks_{0};
+  mutable Mutex mutex_;
+  Status failed_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

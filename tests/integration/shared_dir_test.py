@@ -272,12 +272,31 @@ class SharedDirTest(IntegrationCase):
         sender = self.cluster.start_sender(0, *self.shared())
         receiver = self.cluster.start_receiver("receiver-0", *self.shared("--shared-poll-ms=20"))
         given = weights(self.random)
+        given["large"] = self.random.integers(0, 1 << 16, 8 << 20, dtype=np.uint16)
         trainer = self.trainer()
         source = trainer.register(given)
         engine = self.engine(receiver)
         live = engine.attach({name: np.zeros_like(array) for name, array in given.items()})
         for version in (1, 2, 3):
             self.follow(trainer, source, engine, live, version)
+        # The deltas are too large for an announcement.
+        came = {
+            (content, way): receiver.metric(
+                "dws_receiver_source_bytes_total", f'content="{content}",source="{way}"'
+            )
+            for content, way in (
+                ("delta", "inline"),
+                ("delta", "shared-dir"),
+                ("delta", "grpc"),
+                ("full", "shared-dir"),
+                ("full", "grpc"),
+            )
+        }
+        self.assertGreater(came.pop(("delta", "shared-dir")), 2 * (64 << 10))
+        self.assertEqual(
+            came.pop(("full", "shared-dir")), sum(array.nbytes for array in source.values())
+        )
+        self.assertEqual(set(came.values()), {0})
         served = [
             sender.metric("dws_sender_served_bytes_total", f'kind="{kind}"')
             for kind in ("squash", "full")

@@ -219,6 +219,17 @@ class FrameAdvance {
   std::vector<DecodedBlock> decoded_;  // by worker
 };
 
+// The contents of raw blocks that lie one after the other; empty: they do not.
+ByteSpan RawBytes(std::span<const EncodedBlockView> blocks) {
+  const std::byte* end = blocks.empty() ? nullptr : blocks.front().payload.data();
+  const std::byte* const begin = end;
+  for (const EncodedBlockView& block : blocks) {
+    if (block.mode != BlockMode::kDenseRaw || block.payload.data() != end) return {};
+    end += block.payload.size();
+  }
+  return {begin, end};
+}
+
 }  // namespace
 
 std::string SharedPlace::FolderOf(const shared::Manifest& manifest) const {
@@ -298,6 +309,12 @@ Status ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
     DWS_ASSIGN_OR_RETURN(const auto blocks, ParseFrame(buffer, entry));
     DWS_RETURN_IF_ERROR(advance.Apply(number, entry.first_block, buffer, blocks));
     const RankLayout::SliceEntry& slice = layout.slice(number);
+    if (const ByteSpan raw = RawBytes(blocks); !raw.empty()) {
+      DWS_RETURN_IF_ERROR(assembly.Take(
+          {.slice = number, .first_block = entry.first_block, .block_count = entry.block_count},
+          raw));
+      continue;
+    }
     for (uint32_t i = 0; i < blocks.size(); ++i) {
       const BlockRange block{
           .slice = number, .first_block = entry.first_block + i, .block_count = 1};

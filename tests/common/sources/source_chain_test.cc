@@ -1,6 +1,7 @@
 // The order of sources, what one leaves to the next, and what is told about it.
 #include "common/sources/source_chain.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
@@ -62,6 +63,16 @@ class Scripted final : public Source {
   Status ReadFullCapture(const Piece&, FullAssembly& assembly) override {
     ++captured;
     return Fill(assembly);
+  }
+  Result<std::vector<std::byte>> ReadDeltaCapture(const Piece&, const DeltaWant&,
+                                                  const Spool::Options& options,
+                                                  const FrameTaker& take) override {
+    ++captured;
+    Spool spool(options);
+    DWS_RETURN_IF_ERROR(spool.Append(std::vector<std::byte>(100)));
+    DWS_RETURN_IF_ERROR(take({}, spool));
+    DWS_RETURN_IF_ERROR(fails);
+    return std::vector<std::byte>(5);
   }
   void Refused(const Piece&) override { ++refused; }
   std::string detail(SenderIndex) const override { return "detail of " + name_; }
@@ -321,6 +332,15 @@ TEST_CASE("while a version is captured the best source that reads captures is re
     it.first.fails = UnavailableError("not on this host");
     REQUIRE(it.Full(chain, &early).ok());
     CHECK(it.second.captured == 1);
+    CHECK(it.Came(chain, "first", Content::kFull) == 3 * kBlockBytes);
+    CHECK(it.Came(chain, "second", Content::kFull) == kBlockBytes);
+    CHECK(chain.last(SenderIndex(0), Content::kFull).reason == "first: not on this host");
+  }
+  SECTION("what a capture that was given up has left comes again") {
+    it.first.lies = [](const BlockRange& block) { return block.slice == RankSlice(0); };
+    REQUIRE(it.Full(chain, &early).ok());
+    CHECK(it.Came(chain, "first", Content::kFull) + it.Came(chain, "second", Content::kFull) ==
+          4 * kBlockBytes);
   }
   SECTION("a better source that does not read captures is waited for") {
     it.first.captures = false;
@@ -336,6 +356,93 @@ TEST_CASE("while a version is captured the best source that reads captures is re
   SECTION("its description may fail") {
     early.describe = [] { return UnavailableError("no answer"); };
     CHECK_THAT(ToString(it.Full(chain, &early)), Contains("no answer"));
+  }
+}
+
+TEST_CASE("a delta of a version that is captured comes from the first source that reads captures",
+          "[sources]") {
+  Case it;
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  const auto take = [](std::span<const SpooledFrame>, const Spool&) { return OkStatus(); };
+  const DeltaWant want{.base = WeightVersion(6), .slices = it.all};
+  CHECK_FALSE(chain.reads_captures(Content::kDelta, it.piece));
+  CHECK(absl::IsAborted(chain.DeltaCapture(it.piece, want, it.options, take).status()));
+  it.second.captures = true;
+  CHECK(chain.reads_captures(Content::kDelta, it.piece));
+  const auto head = chain.DeltaCapture(it.piece, want, it.options, take);
+  REQUIRE(head.ok());
+  CHECK(head->size() == 5);
+  CHECK(it.first.captured == 0);
+  CHECK(it.Came(chain, "second", Content::kDelta) == 100 + 5);
+  it.second.fails = UnavailableError("broke");
+  CHECK(chain.DeltaCapture(it.piece, want, it.options, take).status() == it.second.fails);
+  CHECK(it.Came(chain, "second", Content::kDelta) == 2 * 100 + 5);  // they came all the same
+  CHECK(chain.last(SenderIndex(0), Content::kDelta).source == "second");
+}
+
+TEST_CASE("bytes that the caller has are not counted, and what lacks them is not kept",
+          "[sources]") {
+  Case it;
+  it.first.keeps = true;
+  it.second.delta_bytes = 20;
+  SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
+  DeltaWant want{.base = WeightVersion(6), .slices = it.all, .old = nullptr, .skip_bytes = 15};
+  REQUIRE(chain.Delta(it.piece, want, it.options).ok());
+  CHECK(it.Came(chain, "second", Content::kDelta) == 5);
+  CHECK(it.first.kept == 0);
+  CHECK(it.first.released == 1);
+  want.skip_bytes = 25;  // the second is another object
+  it.third.delta_bytes = 30;
+  REQUIRE(chain.Delta(it.piece, want, it.options).ok());
+  CHECK(it.Came(chain, "third", Content::kDelta) == 5);
+  it.third.delta_bytes = 20;
+  CHECK(absl::IsDataLoss(chain.Delta(it.piece, want, it.options).status()));
+}
+
+TEST_CASE("full tensors that cannot be kept here come from no other source", "[sources]") {
+  class Full final : public DirectTarget {
+   public:
+    Status Write(TrainerRank, const BlockRange&, ByteSpan) override {
+      return ++writes > 2 ? ResourceExhaustedError("the device has no memory") : OkStatus();
+    }
+    int writes = 0;
+  };
+  Case it;
+  Full device;
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  const FullWant want{
+      .layout = it.layout, .slices = it.slices, .expected = it.expected, .direct = &device};
+  CHECK(absl::IsResourceExhausted(chain.Full(it.piece, want, it.options).status()));
+  CHECK(it.second.asked == 0);
+}
+
+TEST_CASE("what one source has begun to write to live memory another one completes", "[sources]") {
+  class Memory final : public DirectTarget {
+   public:
+    explicit Memory(size_t slices) : bytes(slices, std::vector<std::byte>(2 * kBlockBytes)) {}
+    Status Write(TrainerRank, const BlockRange& blocks, ByteSpan from) override {
+      std::copy(from.begin(), from.end(),
+                bytes[blocks.slice.value()].begin() +
+                    static_cast<ptrdiff_t>(blocks.first_block * kBlockBytes));
+      return OkStatus();
+    }
+    std::vector<std::vector<std::byte>> bytes;
+  };
+  Case it;
+  it.first.blocks_max = 3;
+  it.first.lies = [](const BlockRange& block) { return block.slice == RankSlice(0); };
+  it.first.fails = UnavailableError("broke in the middle");
+  Memory memory(it.layout.slice_count());
+  SourceChain chain = it.Chain({&it.first, &it.second});
+  const FullWant want{
+      .layout = it.layout, .slices = it.slices, .expected = it.expected, .direct = &memory};
+  const auto full = chain.Full(it.piece, want, it.options);
+  REQUIRE(full.ok());
+  CHECK(full->direct_bytes == 4 * kBlockBytes);
+  for (uint32_t i = 0; i < 4; ++i) {
+    const BlockRange block{.slice = RankSlice(i / 2), .first_block = i % 2, .block_count = 1};
+    const auto at = memory.bytes[i / 2].begin() + static_cast<ptrdiff_t>(i % 2 * kBlockBytes);
+    CHECK(std::equal(at, at + kBlockBytes, Bytes(block).begin()));
   }
 }
 
