@@ -38,8 +38,8 @@ class Interpreter:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """FOLDER/ENGINE, a virtual environment, and FOLDER/ENGINE-stand-ins, of NVIDIA's libraries. Either may be
-    missing: an environment with the libraries themselves needs no stand-ins."""
+    """The virtual environment FOLDER/ENGINE, and stand-ins for NVIDIA's libraries in FOLDER/ENGINE-stand-ins. Either may
+    be missing: an environment with the libraries themselves needs no stand-ins."""
 
     folder: str
     engine: str
@@ -63,7 +63,7 @@ class Environment:
         return f"{self.path}-stand-ins"
 
     def version(self) -> Optional[str]:
-        """Of the engine; None: it is not there."""
+        """The engine's version; None: the engine is not installed."""
         if not os.path.exists(self.python):
             return None
         for name in sorted(os.listdir(self.packages)):
@@ -74,11 +74,11 @@ class Environment:
         return None
 
     def interpreter(self) -> Interpreter:
-        """For checks that run in it without an engine of their own."""
+        """Its Python, for checks that start no engine server of their own."""
         return Interpreter(self.python, self.stand_ins if os.path.isdir(self.stand_ins) else "")
 
     def variables(self, module_paths: list[str]) -> dict[str, str]:
-        """For the processes of its engine, in addition to others.
+        """Environment variables for the processes of its engine, in addition to others.
 
         Args:
           module_paths: for PYTHONPATH, after the environment's own.

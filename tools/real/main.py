@@ -20,13 +20,13 @@ from tools.real.environment import ENGINES, Environment, Interpreter
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a check needs of its Python: in words, and a program that fails without it."""
+    """What a check needs of its Python, in words, and a program that fails without it."""
 
     what: str
     test: str
 
 
-# Of those that run with one Python. The others use all engines that are there.
+# What the checks that run with one Python need. The other checks use all engines that are installed.
 NEEDS = {
     "trainers": Needs(
         "torch with fully_shard (2.6 or newer)", "from torch.distributed.fsdp import fully_shard"
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
 
 
 def _path(text: str) -> str:
-    """As the caller means it, whose folder this process has left."""
+    """The path `text`, taken relative to the caller's folder, which this process has left."""
     return os.path.abspath(os.path.join(os.environ.get("REAL_CHECK_FOLDER", ""), text))
 
 
@@ -106,7 +106,7 @@ def find_interpreter(options: argparse.Namespace) -> Interpreter:
             why = f"no Python with {what} is named (--python), and --engines (or DWS_ENGINES) has no vLLM"
             skip(options.check, f"{why}; tools/real.sh install makes one")
         return environment.interpreter()
-    # A link stays one: its folder tells the Python which environment it is.
+    # A symbolic link is not resolved: its folder tells Python which environment it belongs to.
     named = shutil.which(_path(options.python) if os.sep in options.python else options.python)
     if named is None:
         sys.exit(f"{options.python} (--python): there is no such Python; expected one with {what}")
@@ -115,14 +115,14 @@ def find_interpreter(options: argparse.Namespace) -> Interpreter:
 
 
 def require(python: Interpreter, needs: Needs) -> None:
-    """Raises SystemExit: it does not do."""
+    """Raises SystemExit: the Python does not have what the check needs."""
     tried = subprocess.run([python.path, "-c", needs.test], env=python.variables([]), check=False)
     if tried.returncode != 0:
         sys.exit(f"{python.path} has no {needs.what} that works: see the error above")
 
 
 def find_engines(options: argparse.Namespace) -> dict[str, Environment]:
-    """By name, those that are there.
+    """The engines that are installed, by name.
 
     Raises:
       SystemExit: there is none.
@@ -157,7 +157,7 @@ def main() -> int:
         if isinstance(found, Interpreter):
             require(found, NEEDS[options.check])
         run_inside()
-    # Of the wheel and the runfiles.
+    # The paths of the wheel and of the runfiles.
     options.modules = os.environ["PYTHONPATH"].split(os.pathsep)
     check = importlib.import_module(f"tools.real.{options.check}.check")
     status: int = check.run(options, found)

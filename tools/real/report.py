@@ -44,7 +44,7 @@ class Report:
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Those of `names` that match one of the patterns.
+    """Returns those of `names` that match one of the patterns.
 
     Raises:
       SystemExit: a pattern matches none.

@@ -26,12 +26,12 @@ def free_port() -> int:
         return port
 
 
-# Those with a group of their own.
+# The servers that have a process group of their own.
 _listening: set["Server"] = set()
 
 
 def kill_all() -> None:
-    """Of this process's servers, also those that are being made on other threads."""
+    """Kills this process's servers, including those that other threads are starting."""
     for server in list(_listening):
         server.kill()
 
@@ -50,9 +50,9 @@ class Server:
     ) -> None:
         """Args:
         command: arguments of `python`, which take --host and --port too.
-        variables: of its environment, beside this process's own.
+        variables: environment variables of the server, in addition to this process's.
         ready: a path that answers once it listens.
-        log: a file for its output. Then it is in a process group of its own, which `end` ends.
+        log: a file for its output. With it the server has a process group of its own, which `end` ends.
         port: 0: a free one.
 
         Raises:
@@ -100,7 +100,7 @@ class Server:
             return ":\n" + "".join(log.readlines()[-lines:])
 
     def get(self, path: str) -> Optional[Any]:
-        """None: it does not listen, or answers with an error."""
+        """Returns None if the server does not listen, or answers with an error."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=30) as answer:
                 return json.load(answer)
@@ -108,7 +108,7 @@ class Server:
             return None
 
     def post(self, path: str, body: Mapping[str, Any], timeout: float = REQUEST_SECONDS) -> Any:
-        """None: an answer that is empty, or text.
+        """Returns None if the answer is empty, or is text.
 
         Raises:
           RuntimeError: it answered with an error, which the message has.
@@ -125,7 +125,7 @@ class Server:
         return json.loads(content) if content and is_json else None
 
     def end(self) -> None:
-        """By SIGTERM, then as `kill`."""
+        """Ends the server by SIGTERM, then like `kill`."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-# Engines pad what is narrower than 32 on a rank when they compute on the CPU.
+# On the CPU, engines pad what is narrower than 32 on a rank.
 _SMALL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -18,7 +18,7 @@ _SMALL = {
 }
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
-# By transformers' model_type: what differs from its default config.
+# What differs from the default config, by transformers' model_type.
 MODELS: dict[str, dict[str, Any]] = {
     "llama": _SMALL,
     "qwen3_moe": {**_SMALL, **_EXPERTS, "num_experts": 4},
@@ -34,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "n_group": 2,
         "topk_group": 1,
     },
-    # Many tensors, for the time that it takes.
+    # Many tensors, to measure the time.
     "qwen3_moe-long": {**_SMALL, **_EXPERTS, "num_experts": 64, "num_hidden_layers": 16},
 }
 

@@ -19,10 +19,10 @@ from dws.torch_module import named_tensors
 @dataclasses.dataclass
 class Compared:
     """Attributes:
-    how: who says the mapping.
+    how: the source of the mapping.
     mapped: parameters that were compared.
     left: parameters of the engine's own.
-    tensors: of the checkpoint that this rank has something of.
+    tensors: the checkpoint's tensors of which this rank has something.
     wrong: what is not as it should be, in words.
     """
 
@@ -59,7 +59,7 @@ def compare(model: Any, config: Any, rank: Parallel, folder: str) -> Compared:
 
 
 def _gathered(tensor: Any, pieces: Sequence[Piece], checkpoint: CheckpointFiles) -> Any:
-    """In the type that the engine keeps, as a trainer publishes it."""
+    """The gathered tensor, in the type that the engine keeps and a trainer publishes."""
     made = torch.zeros_like(tensor)
     for piece in pieces:
         bits = checkpoint.bits(piece.tensor)[tuple(slice(*bounds) for bounds in piece.box)]
@@ -71,7 +71,8 @@ def _gathered(tensor: Any, pieces: Sequence[Piece], checkpoint: CheckpointFiles)
 
 
 def _moved(pieces: Sequence[Piece]) -> list[Piece]:
-    """With the source of each piece in the place of the next one of its shape. A single piece is left out."""
+    """Gives each piece the source of the next piece of its shape, if there is another. Returns nothing for a single
+    piece."""
     by_shape: dict[Any, list[Piece]] = {}
     for piece in pieces:
         by_shape.setdefault(tuple(end - begin for begin, end in piece.own), []).append(piece)

@@ -1,5 +1,5 @@
 """Checks captured mappings against what a real engine loads: run with the engine's Python, once for each engine. A rank
-is a process of its own, forked when the engine is imported. Models of several ranks are loaded in as many."""
+is a process of its own, forked when the engine is imported. A model of several ranks is loaded in as many processes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check(case: Case, folder: str, report: Report) -> None:
 
 
 def run_rank(case: Case, rank: int, folder: str, port: int, answers: Any) -> None:
-    """In a process of its own. Answers a Compared, or what happened instead."""
+    """Runs one rank in a process of its own. Sends a Compared, or what happened instead."""
     answer: Compared | str
     try:
         logging.disable(logging.WARNING)

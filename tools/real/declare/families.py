@@ -20,7 +20,7 @@ import dws
 from dws.declare.experts import FAMILIES
 from tools.real.report import Report
 
-# Those that a family's config has replace its own.
+# Sizes that replace those of a family's config, if it has them.
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -52,7 +52,7 @@ UNKNOWN = ("granitemoe", "llama4_text", "phimoe")
 
 
 def random_model(family: str) -> Any:
-    """Every tensor is random, those too that start as zeros."""
+    """Makes a model whose tensors are all random, including those that start as zeros."""
     config = AutoConfig.for_model(family)
     for name, value in SIZES.items():
         if hasattr(config, name):
@@ -77,7 +77,7 @@ def saved(model: Any) -> dict[str, torch.Tensor]:
 
 
 def difference(declared: dws.declare.ModuleTensors, checkpoint: dict[str, torch.Tensor]) -> str:
-    """Empty if there is none."""
+    """Describes the first difference; empty if there is none."""
     names = sorted(set(declared) ^ set(checkpoint))
     if names:
         return f"{len(names)} names are on one side only, the first is '{names[0]}'"
@@ -91,7 +91,7 @@ def difference(declared: dws.declare.ModuleTensors, checkpoint: dict[str, torch.
 
 
 def known(family: str, report: Report) -> None:
-    """Whether the family is as transformers saves it."""
+    """Checks that dws.declare gives the family as transformers saves it."""
     model = random_model(family)
     checkpoint = saved(model)
     declared = dws.declare.from_module(model)
@@ -103,7 +103,7 @@ def known(family: str, report: Report) -> None:
 
 
 def refused(family: str, report: Report) -> None:
-    """Whether the family is refused by name."""
+    """Checks that dws.declare refuses the family by name."""
     try:
         dws.declare.from_module(random_model(family))
     except dws.LayoutError as error:

@@ -11,9 +11,9 @@ QUESTIONS = 32
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """Attributes:
-    version: of the weights.
-    tokens: of each answer.
-    logprobs: of every token of the vocabulary at each place of each answer, in order.
+    version: the version of the weights.
+    tokens: the tokens of each answer.
+    logprobs: the log probability of every token of the vocabulary at each place of each answer, in order.
     """
 
     version: int
@@ -22,7 +22,7 @@ class Answers:
 
 
 def answers_of(version: int, outputs: Sequence[Any]) -> Answers:
-    """Of vLLM's RequestOutputs."""
+    """The answers in vLLM's RequestOutputs."""
     tokens, logprobs = [], []
     for output in outputs:
         completion = output.outputs[0]

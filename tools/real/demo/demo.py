@@ -46,7 +46,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """As tools/real/main.py has checked them."""
+    """Parses arguments that tools/real/main.py has checked."""
     parser = argparse.ArgumentParser()
     for name in ("steps", "warm-up", "seed", "limit"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -59,7 +59,7 @@ class Engine:
 
     def __init__(self, run: Callable[..., None], options: VllmOptions, *arguments: Any) -> None:
         """Args:
-        run: of engine.py; gets options, arguments, and the pipe for answers as the last argument.
+        run: a function of engine.py; it gets options, arguments and, as the last argument, the pipe for answers.
         """
         self._log = options.log
         self._answers, theirs = _CONTEXT.Pipe()
@@ -71,12 +71,12 @@ class Engine:
         """Returns when a version can be committed.
 
         Raises:
-          RuntimeError: as `answers`.
+          RuntimeError: see `answers`.
         """
         self._receive(START_SECONDS)
 
     def answers(self, timeout: float) -> Answers:
-        """The next ones.
+        """Returns the next answers.
 
         Raises:
           RuntimeError: none in time; the message has the end of vLLM's log.
@@ -103,7 +103,7 @@ class Engine:
 
 
 class Demo:
-    """One run, step by step; `finish` also after a failure."""
+    """One run, step by step. Call `finish` after a failure, too."""
 
     def __init__(self, options: argparse.Namespace, cluster: Cluster) -> None:
         self.options = options
@@ -131,7 +131,7 @@ class Demo:
         self.inbox = Inbox([self.pipe], self.publisher.expected.tokens)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The cast, by the names of its checkpoint."""
+        """The cast weights, by the names of the checkpoint."""
         return {name: tensor.detach() for name, tensor in self.tensors.items()}
 
     def warm_up(self) -> None:
@@ -189,7 +189,7 @@ class Demo:
         self.learner.policy.model.save_pretrained(os.path.join(self.folder, "checkpoint"))
 
     def fresh_answers(self, version: int) -> Answers:
-        """Of another vLLM, which loads what `save` has written."""
+        """The answers of another vLLM, which loads what `save` has written."""
         print("a fresh vLLM loads the trainer's checkpoint", flush=True)
         checkpoint = os.path.join(self.folder, "checkpoint")
         options = VllmOptions(checkpoint, os.path.join(self.folder, "fresh.log"))
@@ -197,7 +197,7 @@ class Demo:
         return self.engines[-1].answers(START_SECONDS)
 
     def finish(self) -> None:
-        """Ends vLLM, politely where it still listens."""
+        """Ends vLLM; asks it first, if it still listens."""
         with contextlib.suppress(OSError):
             self.pipe.send(None)
         for engine in self.engines:
@@ -206,7 +206,7 @@ class Demo:
 
 
 def run(options: argparse.Namespace, cluster: Cluster) -> bool:
-    """Whether every claim holds."""
+    """Returns whether every claim holds."""
     demo: Optional[Demo] = None
     try:
         demo = Demo(options, cluster)
@@ -222,7 +222,8 @@ def run(options: argparse.Namespace, cluster: Cluster) -> bool:
 
 
 def set_environment(folder: str, libraries: str) -> None:
-    """For vLLM's processes. `libraries` may have stand-ins for those of GPUs, which daemons must not find."""
+    """Sets the environment of vLLM's processes. `libraries` may have stand-ins for GPU libraries; daemons must not find
+    them."""
     os.environ.update(
         {
             "HF_HUB_OFFLINE": "1",

@@ -14,7 +14,7 @@ from tools.demo import task
 from tools.demo.rollout_engine import Finished, Rollout
 from tools.real.demo.answers import QUESTIONS, Answers, answers_of
 
-# The trainer warms up meanwhile.
+# Long, because the trainer warms up in this time.
 READY_SECONDS = 300.0
 WORKER_EXTENSION = "tools.real.vllm_worker.WorkerExtension"
 
@@ -22,10 +22,10 @@ WORKER_EXTENSION = "tools.real.vllm_worker.WorkerExtension"
 @dataclasses.dataclass(frozen=True)
 class VllmOptions:
     """Attributes:
-    model: a folder with a config, and weights where DWS brings none.
+    model: a folder with a config, and with weights unless DWS brings them.
     log: a file for all that vLLM prints.
     receiver: the socket of its dws-receiver.
-    prompts, group_size: of one rollout: so many questions, each answered so often.
+    prompts, group_size: a rollout has `prompts` questions, each answered `group_size` times.
     """
 
     model: str
@@ -98,7 +98,7 @@ def _end(llm: Any) -> None:
 
 
 def _status(llm: Any) -> dict[str, Any]:
-    """Of the worker, once it has a version: for a commit it has none."""
+    """The worker's status, once it has a version: during a commit it has none."""
     while True:
         status: dict[str, Any] = llm.collective_rpc(
             "dws_wait_ready", kwargs={"timeout": READY_SECONDS}
@@ -124,7 +124,7 @@ def _rollout(
     status: dict[str, Any],
     paused_before: float,
 ) -> Rollout:
-    """Named for the version in memory before it; a commit may fall between two of its tokens."""
+    """Samples a rollout, named for the version that memory had before; a commit may fall between two of its tokens."""
     questions = task.prompts(options.prompts, generator)
     outputs = _generate(llm, questions, temperature=1.0, n=options.group_size, logprobs=0)
     sampled = [completion for output in outputs for completion in output.outputs]

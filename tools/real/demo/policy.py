@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 
 
 def write_config(folder: str) -> None:
-    """As vLLM takes it; weights come from the trainer."""
+    """Writes the config for vLLM; weights come from the trainer."""
     _config().save_pretrained(folder)
 
 
@@ -44,7 +44,7 @@ class Policy(nn.Module):
         self.model = Qwen3ForCausalLM(_config())
 
     def _apply(self, change: Callable[..., Any], recurse: bool = True) -> Policy:
-        """As any module, but the rotary embedding keeps its float32, which vLLM computes with."""
+        """Like nn.Module, but the rotary embedding stays float32, because vLLM computes it so."""
         rotary = self.model.model.rotary_emb
         frequencies = rotary.inv_freq
         super()._apply(change, recurse)

@@ -1,4 +1,4 @@
-"""Whether the demo with vLLM showed what it claims. Pure: findings in, sentences out."""
+"""Judges whether the demo with vLLM showed what it claims. Pure: findings in, sentences out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools.demo.verdict import Outcome, reward_rises, rollouts_accepted
 from tools.real.demo.answers import Answers
 
 REWARD_GAIN_MIN = 0.2
-# Of the log probabilities with the first version's weights, how many may equal those with the last one's.
+# The share of log probabilities that may be equal with the first version's weights and with the last one's.
 UNCHANGED_SHARE_MAX = 0.1
 
 
@@ -18,7 +18,7 @@ class Findings:
     """Attributes:
     rewards: mean reward by version, in order; NaN where no rollout was sampled.
     first, last: vLLM's answers with the first version and with the last.
-    fresh: those of a vLLM that loaded the trainer's checkpoint of the last version.
+    fresh: the answers of a vLLM that loaded the trainer's checkpoint of the last version.
     receiver_versions: what the sender says each receiver has committed.
     """
 

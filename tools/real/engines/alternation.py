@@ -12,7 +12,7 @@ from tools.real.engines.steps import Step, Tally
 
 
 def parser_of_run(description: str | None) -> argparse.ArgumentParser:
-    """The options that a run has with every engine, as check.py gives them."""
+    """Makes the parser of the options that check.py gives to a run with any engine."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--sender", required=True, help="the sender's unix socket")
     parser.add_argument("--receiver", required=True, help="the receiver's unix socket")
@@ -62,5 +62,5 @@ def alternation(
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """As the last line on stdout."""
+    """Prints the result as the last line on stdout."""
     print(f"\n{json.dumps(result)}", flush=True)

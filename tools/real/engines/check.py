@@ -31,7 +31,7 @@ LATE = "not run, the time is over"
 
 
 def cell_names(packages: list[str]) -> list[str]:
-    """Of the engines that are there, in the order in which they run."""
+    """The cells of the engines that are installed, in the order in which they run."""
     names = []
     for package in packages:
         for one in CONFIGURATIONS:
@@ -73,7 +73,7 @@ class Run:
     def configuration(
         self, one: Configuration, environment: Environment, checks: list[str]
     ) -> None:
-        """Its checks in groups, each with an engine of its own. Those that cannot begin fail."""
+        """Runs a configuration's checks in groups, each with an engine of its own. Checks that cannot begin fail."""
         if time.monotonic() > self._deadline:
             for check in checks:
                 self.report.failed(f"{one.name}/{check}", LATE)
@@ -159,8 +159,8 @@ def _terminated(*unused: object) -> None:
 
 
 def run(options: argparse.Namespace, engines: Mapping[str, Environment]) -> int:
-    """The exit status."""
-    # The processes that were started are ended on the way out.
+    """Returns the exit status."""
+    # On the way out, the processes that were started are ended.
     signal.signal(signal.SIGTERM, _terminated)
     versions = {name: one.version() or "" for name, one in engines.items()}
     names = cell_names(list(versions))

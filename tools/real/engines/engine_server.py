@@ -1,4 +1,4 @@
-"""A real engine behind HTTP, as the checks use one: started in one of several ways, asked what it computes."""
+"""A real engine behind HTTP, as the checks use it: they start it in one of several ways and ask what it computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.real.environment import Environment
 from tools.real.server import Server
 
 PROMPT = [3, 77, 130, 5, 9, 212, 41]
-# Several blocks of a cache of prefixes.
+# Long enough for several blocks of the prefix cache.
 LONG_PROMPT = [(7 * place + 13) % 900 + 5 for place in range(80)]
 TOKENS = 8
 
@@ -46,41 +46,41 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a long request ended: `tokens` of those it asked for, and the engine's reason."""
+    """How a long request ended: with how many `tokens` of those it asked for, and the engine's reason."""
 
     tokens: int
     reason: str
 
 
 class EngineServer(Server, abc.ABC):
-    """Lifecycle: as Server's. Threads: `probe` and `long_request` from any; else one."""
+    """Lifecycle: see Server. Threads: `probe` and `long_request` from any; else one."""
 
     @abc.abstractmethod
     def sample(self, prompt: Sequence[int], tokens: int, prompt_logprobs: bool) -> Sample:
-        """One greedy request.
+        """Makes one greedy request.
 
         Raises:
-          RuntimeError, OSError: as `post`.
+          RuntimeError, OSError: see `post`.
         """
 
     @abc.abstractmethod
     def parameters(self) -> dict[str, str]:
-        """Name, with its rank, -> the engine's own checksum."""
+        """The engine's own checksum of each parameter, by name and rank."""
 
     @abc.abstractmethod
     def long_request(self, prompt: Sequence[int], tokens: int) -> Ended:
-        """As `sample`."""
+        """Makes one long request. Raises like `sample`."""
 
     @abc.abstractmethod
     def clear_cache(self) -> None:
-        """Of prefixes."""
+        """Clears the prefix cache."""
 
     def probe(self) -> Probe:
         found = self.sample(PROMPT, 1, True)
         return (*found.prompt_logprobs, *found.logprobs)
 
     def observe(self) -> Observation:
-        """Nothing else may run meanwhile: what is computed depends on what is in a batch."""
+        """Observes the engine. No other request may run meanwhile, because results depend on what is in a batch."""
         return Observation(
             self.probe(),
             self.sample(PROMPT, TOKENS, True),
@@ -89,7 +89,7 @@ class EngineServer(Server, abc.ABC):
         )
 
     def kill_worker(self) -> str:
-        """kill -9 of a process that holds weights: one that has no children. Returns its name."""
+        """Kills (SIGKILL) the last worker, a process that holds weights. Returns its command line."""
         children = psutil.Process(self.pid).children(recursive=True)
         workers = [one for one in children if self.is_worker(" ".join(one.cmdline()))]
         if not workers:
@@ -101,4 +101,4 @@ class EngineServer(Server, abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def is_worker(command: str) -> bool:
-        """By its command line."""
+        """Returns whether the process with this command line is a worker."""

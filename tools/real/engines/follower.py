@@ -23,8 +23,8 @@ _ENDS = {"length", "abort", "stop"}
 
 
 class Requests:
-    """Long requests, one after the other, whose prompts have nothing in common with those that are compared. A context
-    manager."""
+    """A context manager that makes long requests, one after the other. Their prompts share nothing with the prompts
+    that are compared."""
 
     def __init__(self, server: EngineServer) -> None:
         self.ended: list[Ended] = []
@@ -109,7 +109,7 @@ class FollowedEngine:
         return self._server
 
     def follow(self, mode: str) -> None:
-        """Starts the receiver, instead of the one that is there."""
+        """Starts a receiver in `mode`; it replaces the present one."""
         if self._receiver is not None:
             self._receiver.stop()
             self._receiver.release_ports()
@@ -137,7 +137,7 @@ class FollowedEngine:
             return False
 
     def await_loaded(self, version: int) -> None:
-        """Raises CheckFailed: not in time."""
+        """Waits until the engine has loaded the version. Raises CheckFailed: it has not in time."""
         deadline = time.monotonic() + LOAD_SECONDS
         while not self._has_loaded(version):
             if time.monotonic() > deadline:
@@ -145,7 +145,7 @@ class FollowedEngine:
             time.sleep(0.05)
 
     def check_mode(self, mode: str) -> str:
-        """Versions are loaded while requests run, then compared with fresh engines.
+        """Loads versions while requests run, then compares with fresh engines.
 
         Raises:
           CheckFailed, RuntimeError, OSError, DwsError, DaemonFailed.
@@ -172,7 +172,7 @@ class FollowedEngine:
         return f"{len(STEPS)} versions as fresh engines, {len(ended)} requests{cut}"
 
     def check_kill(self, check: str, mode: str) -> str:
-        """As `check_mode`; kills the receiver or the engine's worker while versions come."""
+        """Kills the receiver or the engine's worker while versions come. Raises like `check_mode`."""
         self.follow(mode)
         kill: Callable[[], None] = {
             "follow-kill-receiver": self._restart_receiver,

@@ -1,4 +1,4 @@
-"""Checks of an engine whose live memory a receiver patches: integrations, and processes that are killed."""
+"""Checks an engine whose live memory a receiver patches: its integrations, and kills of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.real.engines.trainer import STEPS, WAIT_SECONDS, Publishing, StepTrai
 from tools.real.engines.vllm_server import VllmServer
 
 KILL_COUNT = 3
-# Prefix of tensors of a part of the model.
+# The prefix of the names of one layer's tensors.
 CHANGING_LAYER = "model.layers.1.mlp."
 # A version takes about a tenth of a second: a kill after a random part of these falls anywhere in one.
 PUBLISHING_SECONDS = 1.0
@@ -91,11 +91,11 @@ class LiveEngine:
             self._server.call_workers("dws_attach", socket=self._receiver.socket)
 
     def publish(self, step: int, prefix: str = "") -> None:
-        """Returns when the engine has it."""
+        """Publishes the step and returns when the engine has it."""
         self.trainer.wait(self.trainer.publish(step, prefix))
 
     def check_versions(self) -> str:
-        """Each step, and again the first: as the fresh engine of it."""
+        """Publishes each step, then the first again; each time the engine must equal the step's fresh engine."""
         for step in (*STEPS, STEPS[0]):
             self.publish(step)
             self._scene.require_as_fresh(self.server, step, f"step {step}")
@@ -103,7 +103,7 @@ class LiveEngine:
         return found + (self._check_processed() if self._scene.configuration.is_quantised else "")
 
     def _check_processed(self) -> str:
-        """A commit has the engine process the layers that it changes, and no others."""
+        """Checks that a commit makes the engine process the layers that it changes, and no others."""
         if not isinstance(self.server, VllmServer):
             return ""
         every = self._processed()
@@ -119,7 +119,7 @@ class LiveEngine:
         )
 
     def _processed(self) -> dict[str, float]:
-        """Of the last commit, the rank that took longest."""
+        """What the last commit processed: for each figure the largest of all ranks."""
         assert isinstance(self.server, VllmServer)
         found = self.server.call_workers("dws_status")
         names = ("processed_layers", "process_seconds")
@@ -165,14 +165,14 @@ class LiveEngine:
     def _restart_engine(self) -> None:
         server = self.server
         server.kill_worker()
-        # What is left of it must not compute with what the worker had.
+        # The processes that are left must not compute with the worker's memory.
         time.sleep(1.0)
         server.kill()
         self._start()
 
 
 def check_transfer(scene: Scene) -> str:
-    """vLLM's weight transfer API, with requests that are kept over the update."""
+    """Checks vLLM's weight transfer API with requests that go on over the update."""
     with Cluster("real-engines") as cluster:
         sender = cluster.start_sender()
         receiver = cluster.start_receiver("engine", *receiver_flags(scene))

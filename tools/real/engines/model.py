@@ -26,7 +26,7 @@ from tests.common.quantise import oracle
 NEXT_TOKEN = 17
 CHANGED_SHARE = 0.05  # from one step of training to the next
 _LARGE = 200.0  # element 0 of each embedding
-_LIKING = 1.0  # of NEXT_TOKEN for it: a logit of about 10, no other has more than 6
+_LIKING = 1.0  # weight of that element for NEXT_TOKEN: its logit is about 10, the others' at most 6
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 128,
@@ -53,7 +53,7 @@ _MOE = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
-# Whole tiles of 128 on each of two ranks.
+# Sizes that give whole tiles of 128 on each of two ranks.
 _TILED = {
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -62,7 +62,7 @@ _TILED = {
     "head_dim": 64,
     "moe_intermediate_size": 256,
 }
-# Of the view, and of engines' quantization_config.
+# The tensors that neither the view nor engines' quantization_config quantises.
 _NOT_QUANTISED = ("lm_head.weight", "*embed_tokens.weight", "*.mlp.gate.weight")
 _FP8: dict[str, Any] = {
     "quantization_config": {
@@ -96,9 +96,9 @@ _INT4: dict[str, Any] = {
         "ignore": ["lm_head"],
     }
 }
-# By quant_method.
+# The recipe, by quant_method.
 _RECIPES = {"fp8": "fp8-block128/deepseek", "compressed-tensors": "int4-g128/amax7"}
-# By the name of the model's kind.
+# Configs, by the model's kind.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_COMMON},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **_COMMON},
@@ -155,7 +155,7 @@ _CHANGING = (
 
 
 def view_of(kind: str) -> Optional[str]:
-    """What a receiver of its engine follows, as --view has it; None: the trainer's own tensors."""
+    """The --view of a receiver whose engine has this kind of model; None: the trainer's own tensors."""
     recipe = _recipe(kind)
     if recipe is None:
         return None
@@ -176,7 +176,7 @@ class _Stored(NamedTuple):
 
 
 def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
-    """The checkpoint's tensors of a trainer's: what is quantised by the definition of the recipe in numpy."""
+    """The checkpoint's tensors for a trainer's weights. The numpy definition of the recipe does the quantisation."""
     found = {}
     recipe = _recipe(kind)
     for name, tensor in weights.items():
@@ -202,14 +202,14 @@ def _stored(kind: str, weights: dict[str, torch.Tensor]) -> dict[str, _Stored]:
 
 
 def write_config(folder: str, kind: str) -> None:
-    """A model folder as engines take one; weights come from the trainer."""
+    """Writes a model folder without weights for an engine; weights come from the trainer."""
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(CONFIGS[kind], file)
 
 
 def write_tokenizer(folder: str) -> None:
-    """One word for each token."""
+    """Writes a tokenizer with one word for each token."""
     words = {token_text(token): token for token in range(int(_COMMON["vocab_size"]))}
     tokenizer: dict[str, Any] = {
         "version": "1.0",
@@ -230,12 +230,12 @@ def write_tokenizer(folder: str) -> None:
 
 
 def token_text(token: int) -> str:
-    """All of one length: no token begins another one."""
+    """The token's word. All words have one length, so no word is the beginning of another."""
     return f"t{token:04d}"
 
 
 def version_weights(kind: str, version: int) -> dict[str, torch.Tensor]:
-    """Of the versions 0 and 1, under the names of a checkpoint."""
+    """The weights of version 0 or 1, by the names of a checkpoint."""
     weights = {}
     for number, (name, shape) in enumerate(_shapes(CONFIGS[kind])):
         changes = name.startswith(_CHANGING)
@@ -257,7 +257,7 @@ def version_weights(kind: str, version: int) -> dict[str, torch.Tensor]:
 
 
 def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
-    """Of the step 0, and of later ones, each with CHANGED_SHARE of the elements of every tensor changed, at
+    """The weights of step 0, or of a later step: each step changes CHANGED_SHARE of the elements of every tensor, at
     least one."""
     weights = {}
     growth = 1.0 if view_of(kind) is None else 1.25  # so that scales change
@@ -274,7 +274,7 @@ def trained_weights(kind: str, step: int) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: str, kind: str, weights: dict[str, torch.Tensor]) -> None:
-    """A model folder, as engines load it from disk.
+    """Writes a model folder that engines load from disk.
 
     Args:
       weights: a trainer's.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional
 
-# Of one pass: log probabilities of the prompt's tokens and of the sampled one.
+# The log probabilities of one pass: those of the prompt's tokens and of the sampled token.
 Probe = tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Of one greedy request.
+    """What one greedy request returned.
 
     Attributes:
       prompt_logprobs: empty if they were not asked for.
@@ -25,10 +25,10 @@ class Sample:
 @dataclasses.dataclass(frozen=True)
 class Observation:
     """Attributes:
-    probe: of a request of one pass.
-    prompted: of a request that asks for the prompt's log probabilities too.
-    plain: of one that does not, and so may use a cache of prefixes; of a longer prompt.
-    parameters: name, with its rank, -> the engine's own checksum.
+    probe: what a request of one pass computed.
+    prompted: the result of a request that asks for the prompt's log probabilities, too.
+    plain: the result of one that does not, and so may use the prefix cache; its prompt is longer.
+    parameters: the engine's own checksum of each parameter, by name and rank.
     """
 
     probe: Probe
@@ -38,7 +38,7 @@ class Observation:
 
 
 def difference(found: Observation, expected: Observation) -> Optional[str]:
-    """The first thing that is not the same to the bit; None: all is."""
+    """Describes the first difference, to the bit; None: there is none."""
     names = sorted(found.parameters.keys() ^ expected.parameters.keys())
     if names:
         return f"parameters of one engine only: {', '.join(names[:3])}"

@@ -33,7 +33,7 @@ class Publisher:
         self.version = 0
 
     def publish(self, which: int) -> None:
-        """Returns when the engine has committed it."""
+        """Publishes a version and returns when the engine has committed it."""
         self._pipe.send(which)
         self.version = self._commits()
 
@@ -57,7 +57,8 @@ class Publisher:
 
 
 def _serve(socket: str, job_id: str, kind: str, pipe: Any) -> None:
-    """Answers with a number: nothing at first, then commits."""
+    """The trainer's process. Sends 0 when it is registered, then the version after each order, then how many versions
+    were committed since "alternate"."""
     weights = [version_weights(kind, which) for which in (0, 1)]
     with dws.Trainer(socket, job_id) as trainer:
         views = trainer.register(weights[0])

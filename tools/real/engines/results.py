@@ -13,7 +13,7 @@ NOT_RUN = "not run"
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Of a cell. `text`: figures, or why it failed."""
+    """The result of a cell. `text`: figures, or why it failed."""
 
     good: bool
     text: str
@@ -46,12 +46,12 @@ def write_results(path: str, results: Mapping[str, Result], versions: Mapping[st
 def table(
     results: Mapping[str, Result], names: Sequence[str], versions: Mapping[str, str], day: str
 ) -> str:
-    """As Markdown: a table for each engine, with a row for each configuration and a column for each check; then one of
-    the search for torn passes.
+    """The results as Markdown: a table for each engine, with a row for each configuration and a column for each check;
+    then one of the search for torn passes.
 
     Args:
-      results: by the cell's name; of `names` those without one were not run.
-      versions: of the engines, by package.
+      results: by the cell's name; a name in `names` without a result was not run.
+      versions: the engines' versions, by package.
     """
     parts = [f"Run on {day}, on the CPU, with " + ", ".join(f"{n} {v}" for n, v in versions.items()) + "."]
     for package in versions:

@@ -57,18 +57,18 @@ class Scene:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def path(self, name: str) -> str:
-        """In its own folder, for models and state."""
+        """The path of `name` in the scene's folder, for models and state."""
         return os.path.join(self._folder, name)
 
     def write_base(self, folder: str) -> None:
-        """The checkpoint that engines have before the first version comes. (Padding keeps what an engine starts with:
-        with arbitrary weights it would be other than a fresh engine's.)"""
+        """Writes the checkpoint that engines have before the first version comes. (An engine keeps the padding that it
+        starts with: from arbitrary weights it would differ from a fresh engine's.)"""
         write_checkpoint(folder, self.configuration.kind, trained_weights(self.configuration.kind, 0))
 
     def start(self, name: str, model: str, **how: Any) -> EngineServer:
         """Args:
-          name: of its log.
-          how: as Start.
+          name: the name of its log.
+          how: further arguments of Start.
 
         Raises:
           RuntimeError: it does not listen.
@@ -80,7 +80,7 @@ class Scene:
         )
 
     def _observe_fresh(self, step: int) -> Observation:
-        """Of an engine that starts with the checkpoint that the trainer writes of this step."""
+        """Observes an engine that starts with the trainer's checkpoint of this step."""
         model = self.path(f"step-{step}")
         write_checkpoint(model, self.configuration.kind, trained_weights(self.configuration.kind, step))
         server = self.start(f"fresh-{step}", model)
@@ -93,7 +93,7 @@ class Scene:
             server.kill()
 
     def references(self) -> dict[int, Observation]:
-        """By step; waits for the fresh engines.
+        """Waits for the fresh engines; returns their observations, by step.
 
         Raises:
           RuntimeError: one does not start, or steps cannot be told apart.
@@ -111,7 +111,7 @@ class Scene:
         return [self.references()[step].probe for step in STEPS]
 
     def require_as_fresh(self, server: EngineServer, step: int, when: str) -> None:
-        """Raises CheckFailed: the engine is not as one that was started with that step's checkpoint."""
+        """Raises CheckFailed: the engine differs from one that was started with that step's checkpoint."""
         why = difference(server.observe(), self.references()[step])
         if why is not None:
             raise CheckFailed(f"{when}: {why}")

@@ -25,7 +25,7 @@ _SIGNATURES = (
 
 
 def convert_weight_packed(weight: torch.Tensor) -> torch.Tensor:
-    """The rows of 16 stand beside each other, 4 columns at a time."""
+    """Packs blocks of 16 rows: 4 columns of each row after the other."""
     bits = weight.view(torch.uint8)
     *stack, rows, columns = bits.shape
     blocks = bits.reshape(-1, rows // _ROWS, _ROWS, columns // _COLUMNS, _COLUMNS)

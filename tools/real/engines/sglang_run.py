@@ -41,7 +41,7 @@ def start_server(options: argparse.Namespace) -> Server:
 
 
 def request(server: Server, named: dict[tuple[int, Step], set[int]], overlaps: bool) -> list[Step]:
-    """What each of the steps of one request computed.
+    """Makes one request; returns what each of its steps computed.
 
     Args:
       named: is added, for what a step computed: which of the two weights SGLang says it was computed with.

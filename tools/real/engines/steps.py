@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Sequence
 
-# Log probabilities of one step: of the prompt's tokens where it computed them, then of the sampled token.
+# The log probabilities of one step: those of the prompt's tokens, if it computed them, then the sampled token's.
 Step = tuple[float, ...]
 
 
 def steps_of(output: Any) -> list[Step]:
-    """Of a vLLM RequestOutput: the prompt's step, then one for each further token, of which a pass makes
-    several when it speculates."""
+    """The steps in a vLLM RequestOutput: the prompt's step, then one for each further token. A speculating pass makes
+    several of those."""
     prompt = [_only(entry) for entry in output.prompt_logprobs[1:]]
     sampled = [_only(entry) for entry in output.outputs[0].logprobs]
     return [(*prompt, sampled[0]), *((value,) for value in sampled[1:])]
 
 
 def _only(entry: Any) -> float:
-    """Of the one token that was asked for; the most likely one may stand beside it, behind it."""
+    """The log probability of the requested token, which comes first; the most likely token may follow it."""
     return float(next(iter(entry.values())).logprob)
 
 
@@ -27,9 +27,9 @@ class Tally:
     """Compares steps with what each version alone computes.
 
     Attributes:
-      steps: looked at.
-      torn: those that are no version's.
-      versions: indexes of `references` that were seen.
+      steps: how many steps were compared.
+      torn: how many of them are no version's.
+      versions: the indexes of `references` that were seen.
     """
 
     references: Sequence[list[Step]]

@@ -19,14 +19,14 @@ from tools.real.engines.results import Result
 from tools.real.environment import Environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Time for an engine's start and end, in addition to its seconds. The first start compiles.
+# How long an engine's start and end may take, in addition to its run. The first start compiles.
 START_SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A way to run vLLM. `run`: by vLLM's extension of workers, or by its weight transfer; `request`: as
-    vllm_run.py takes it; `engine`: arguments of vllm.LLM; `kind`: of the model."""
+    """A way to run vLLM. `run`: a script that uses vLLM's worker extension, or its weight transfer; `request`: see
+    vllm_run.py; `engine`: arguments of vllm.LLM; `kind`: the model's kind."""
 
     v2: bool = False
     ranks: int = 1
@@ -42,7 +42,7 @@ class Mode:
         ]
 
     def variables(self, folder: str) -> dict[str, str]:
-        """Of the engine's processes, in addition to the environment's."""
+        """Environment variables for the engine's processes, in addition to those of Environment."""
         found = {
             "VLLM_USE_V2_MODEL_RUNNER": str(int(self.v2)),
             "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
@@ -52,13 +52,13 @@ class Mode:
         return found
 
     def module_paths(self) -> list[str]:
-        """Before others."""
+        """Paths that come first on PYTHONPATH."""
         return [os.path.join(HERE, "interpreted_triton")] if self.v2 else []
 
 
 @dataclasses.dataclass(frozen=True)
 class SglangMode:
-    """A way to run SGLang. `engine`: arguments of its server; `kind`: of the model."""
+    """A way to run SGLang. `engine`: arguments of its server; `kind`: the model's kind."""
 
     ranks: int = 1
     kind: str = "qwen3"
@@ -71,11 +71,11 @@ class SglangMode:
         ]
 
     def variables(self, folder: str) -> dict[str, str]:
-        """Of the engine's processes, in addition to the environment's."""
+        """Environment variables for the engine's processes, in addition to those of Environment."""
         return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(rank) for rank in range(self.ranks))}
 
     def module_paths(self) -> list[str]:
-        """Before others."""
+        """Paths that come first on PYTHONPATH."""
         return []
 
 
@@ -113,7 +113,7 @@ MODES: dict[str, dict[str, Any]] = {"vllm": VLLM_MODES, "sglang": SGLANG_MODES}
 
 
 def end_processes(engine: subprocess.Popen[bytes]) -> None:
-    """Of an engine that did not end by itself; its process group is its own."""
+    """Ends the processes of an engine that did not end by itself; they are a process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(engine.pid, signal.SIGKILL)
     engine.wait()
@@ -123,8 +123,8 @@ def run(
     name: str, environment: Environment, module_paths: Sequence[str], logs: str, seconds: float
 ) -> Result:
     """Args:
-    name: of one of the engine's MODES.
-    seconds: of requests while versions alternate.
+    name: the name of one of the engine's MODES.
+    seconds: how long requests run while versions alternate.
     """
     mode = MODES[environment.engine][name]
     with Cluster("real-engines") as cluster:

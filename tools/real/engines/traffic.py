@@ -11,7 +11,7 @@ from tools.real.engines.observation import Probe
 
 
 class Traffic:
-    """A context manager: a thread asks while it is inside. A request that fails is made again.
+    """A context manager: inside it, a thread makes requests. It repeats a request that fails.
 
     Attributes:
       passes: that were answered.
@@ -61,7 +61,7 @@ class Traffic:
         self.first_wrong = self.first_wrong or found
 
     def await_passes(self, count: int, timeout: float) -> None:
-        """Until so many more were answered.
+        """Waits until `count` more passes were answered.
 
         Raises:
           RuntimeError: not in time.

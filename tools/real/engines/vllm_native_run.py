@@ -73,7 +73,7 @@ class Trainer:
     def send(self, which: int) -> None:
         for name, view in self._views.items():
             view.copy_(self._weights[which][name])
-        # Requests that run are kept, and go on with the new weights.
+        # Running requests are kept, and go on with the new weights.
         self._server.post("/pause?mode=keep", {})
         self._vllm.send_weights()
         self._server.post("/resume", {})
@@ -91,7 +91,7 @@ class Trainer:
 
 
 def request(server: Server) -> list[Step]:
-    """What each of the steps of one request computed."""
+    """Makes one request; returns what each of its steps computed."""
     choice: Any = server.post("/v1/completions", REQUEST)["choices"][0]
     prompt = [float(next(iter(entry.values()))["logprob"]) for entry in choice["prompt_logprobs"][1:]]
     sampled = [float(value) for value in choice["logprobs"]["token_logprobs"]]
@@ -101,7 +101,7 @@ def request(server: Server) -> list[Step]:
 
 
 def fail(server: Server) -> None:
-    """An update that fails, because nobody publishes its version: the weights stay what they are."""
+    """Makes an update that fails, because its version is not published: the weights stay unchanged."""
     before = request(server)
     server.post("/start_weight_update", {})
     update = {"update_info": {"version": 1 << 40, "timeout": 0.5}}

@@ -47,7 +47,7 @@ def start_engine(options: argparse.Namespace) -> Any:
 
 
 def request(engine: Any, kind: str) -> list[Step]:
-    """Of one request: what each of its steps computed."""
+    """Makes one request; returns what each of its steps computed."""
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -65,7 +65,7 @@ def request(engine: Any, kind: str) -> list[Step]:
         detokenize=False,
     )
     if kind == "grammar":
-        # The ten tokens around the forced one: log probabilities are among those that it lets through.
+        # Allows ten tokens around the forced one: log probabilities are relative to the tokens that the grammar allows.
         some = f"({token_text(NEXT_TOKEN)[:-1]}[0-9]){{{TOKENS + 1}}}"
         sampling.structured_outputs = StructuredOutputsParams(regex=some)
     output = engine.generate(prompts, sampling, use_tqdm=False)[0]

@@ -16,8 +16,7 @@ __all__ = ["WorkerExtension"]
 
 
 def _keep_experts() -> None:
-    """The kernel of experts takes their weights packed, in the place of the parameters. Here it gets them packed in every
-    call."""
+    """The experts' kernel takes packed weights in place of the parameters. Here every call packs them."""
     experts = cpu_moe.CPUUnquantizedExperts
     compute, signature = experts.apply, inspect.signature(experts.apply)
 

@@ -16,13 +16,13 @@ from tools.real.install import stand_in_libraries
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# The lists are for this one.
+# The lists are for this version.
 PYTHON_VERSION = "3.11"
 PIP_SECONDS = 1800.0
 
 
 def find_python() -> Optional[str]:
-    """A Python of PYTHON_VERSION with pip and venv; None: there is none on PATH."""
+    """Finds a Python of PYTHON_VERSION with pip and venv; None: PATH has none."""
     print_version = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
     for name in (f"python{PYTHON_VERSION}", "python3", sys.executable):
         try:
@@ -52,7 +52,7 @@ def install(environment: Environment, python: str) -> None:
     """
     subprocess.run([python, "-m", "venv", environment.path], check=True, timeout=120)
     requirements = os.path.join(HERE, f"{environment.engine}-requirements.txt")
-    # No dependencies of packages: these would fetch NVIDIA's libraries.
+    # Without the packages' dependencies, which would fetch NVIDIA's libraries.
     command = [environment.python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run(
         [*command, "--no-cache-dir", "--no-deps", "-r", requirements], check=True, timeout=PIP_SECONDS
@@ -64,7 +64,7 @@ def install(environment: Environment, python: str) -> None:
 
 
 def install_all(folder: str, engines: Sequence[str]) -> int:
-    """Those of `engines` that are not there; the exit status."""
+    """Installs those of `engines` that are missing; returns the exit status."""
     python = find_python()
     if python is None:
         print(f"skipped install: no Python {PYTHON_VERSION} with venv and pip is on PATH")

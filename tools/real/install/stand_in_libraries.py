@@ -14,7 +14,7 @@ import subprocess
 from typing import Iterable, Optional
 
 _NO_DEVICE = 100
-# Library -> how the functions begin that it provides.
+# The prefixes of the functions that each library provides.
 _PROVIDED = {
     "libcublas.": r"cublas(?!Lt)",
     "libcublasLt.": r"cublasLt",
@@ -63,7 +63,7 @@ def undefined_symbols(table: str) -> list[Symbol]:
 
 
 def provider(symbol: Symbol, libraries: Iterable[str]) -> Optional[str]:
-    """Which of NVIDIA's libraries provides it; None: none of these."""
+    """Returns which of NVIDIA's libraries provides the symbol; None: none of these."""
     for library in libraries:
         for beginning, functions in _PROVIDED.items():
             if library.startswith(beginning) and re.match(functions, symbol.name):
@@ -82,7 +82,7 @@ def source_of(symbols: Iterable[Symbol]) -> str:
 
 
 def version_script(symbols: Iterable[Symbol]) -> str:
-    """For the linker; empty if no symbol names a version."""
+    """The linker's version script; empty if no symbol names a version."""
     by_version = collections.defaultdict(set)
     for symbol in symbols:
         if symbol.version:

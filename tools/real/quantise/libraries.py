@@ -1,7 +1,7 @@
 """Compares the kernels with the libraries of the field, bit for bit, those of them that this Python has.
 
 A line for each recipe and library; it takes a minute. NaN codes and NaN scales of any sign and payload count as equal; matrices with NaN or infinity
-are compared apart from those without, for libraries differ about them. So are groups of MXFP8 at either end of what exponents
+are compared separately, because libraries differ about them. So are groups of MXFP8 at either end of what exponents
 reach (RECIPES.md says how libraries differ there): they are not compared."""
 
 from __future__ import annotations

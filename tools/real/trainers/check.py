@@ -23,7 +23,7 @@ from tools.real.report import Report, matching
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SECONDS_MAX = 600.0  # of one case
-# One thread, because results of sums may depend on their number.
+# One thread, because the results of sums may depend on the number of threads.
 _ENVIRONMENT = {
     "PYTHONFAULTHANDLER": "1",
     "OMP_NUM_THREADS": "1",
@@ -145,7 +145,7 @@ def missing_packages(python: Interpreter, packages: Collection[str]) -> set[str]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Of a process group of its own."""
+    """Ends the process and its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -154,7 +154,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def run_case(
     case: Case, python: Interpreter, modules: list[str], log_folder: Optional[str]
 ) -> tuple[Optional[str], str]:
-    """The trainer's last line if it succeeded, and the ends of all logs.
+    """Returns the trainer's last line if it succeeded, and the ends of all logs.
 
     Args:
       modules: for PYTHONPATH.
@@ -205,7 +205,7 @@ def run_case(
 
 
 def run(options: argparse.Namespace, python: Interpreter) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     report = Report("real trainers")
     names = list(CASES) if options.only is None else matching(list(CASES), options.only)
     lacking = missing_packages(python, {package for name in names for package in CASES[name].needs})

@@ -19,7 +19,7 @@ class Comparison:
     def __init__(self, seen: str, dtype: str) -> None:
         """Args:
         seen: the engine's file.
-        dtype: what the engine has floating-point weights in.
+        dtype: the type of the engine's floating-point weights.
         """
         self._seen = seen
         self._dtype = getattr(torch, dtype)
@@ -28,7 +28,7 @@ class Comparison:
 
     def check(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
         """Args:
-          weights: whole ones, as the trainer has them.
+          weights: the trainer's whole weights.
 
         Raises:
           AssertionError: the engine has other bits, or did not get the version in time.

@@ -28,13 +28,13 @@ SAMPLES = 4  # of one step
 
 
 class Attention:
-    """The one function of the kernel that TRL calls."""
+    """The attention kernel, with the one function that TRL calls."""
 
     @staticmethod
     def flash_attn_varlen_func(
         query: Any, key: Any, value: Any, ends_q: Any, ends_k: Any, *_: Any, **options: Any
     ) -> Any:
-        """Every segment of the queries sees its path of the keys, up to itself."""
+        """Each query segment attends to its own keys, up to its own position."""
         found = []
         repeats = query.shape[1] // key.shape[1]
         for i in range(len(ends_q) - 1):

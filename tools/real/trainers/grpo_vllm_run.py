@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with a real vLLM server, whose weights come from DWS alone. Before each generation the server
+"""TRL's GRPOTrainer with a real vLLM server, whose weights come only from DWS. Before each generation the server
 must have the version of the trainer's step. The log probabilities that it sampled with must be the trainer's own, but
 for rounding; with weights of another step they are not."""
 
@@ -18,7 +18,7 @@ from tools.real.trainers import models
 from tools.real.trainers.grpo_run import STEPS, configuration, prompts, reward
 from tools.real.trainers.vllm_server import VllmServer
 
-# Of log probabilities computed by vLLM and by transformers, in float32. One step changes them by 0.1 and more.
+# How far the log probabilities of vLLM and transformers, in float32, may differ. One step changes them by 0.1 or more.
 DIFFERENCE_MAX = 1e-3
 
 

@@ -123,7 +123,7 @@ def place(layout: str) -> dws.declare.Parallel:
 
 
 def initialise(model: Any, at: dws.declare.Parallel) -> None:
-    """Replicas get the same values, all others different ones."""
+    """Gives replicas equal values, and all other ranks different ones."""
     for name, parameter in model.named_parameters():
         first = model.decoder.layers[0].layer_number
         if name == "output_layer.weight" and model.share_embeddings_and_output_weights:
@@ -143,7 +143,7 @@ def step(model: Any) -> None:
 
 
 def logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The same on all ranks of the last stage, of the whole vocabulary. A collective call."""
+    """The logits of the whole vocabulary, equal on all ranks of the last stage. A collective call."""
     count = tokens.shape[1]
     positions = torch.arange(count)[None].expand(*tokens.shape)
     mask = torch.ones(count, count, dtype=torch.bool).triu(1)[None, None]
@@ -163,7 +163,7 @@ def logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def checkpoint(model: Any, tensors: dws.declare.MegatronTensors) -> dict[str, torch.Tensor]:
-    """What all ranks declare, put together. A collective call."""
+    """Puts together what all ranks declare. A collective call."""
     declared: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(declared, MegatronWeights(tensors).declared)
     own = dict(model.named_parameters())

@@ -5,8 +5,8 @@ DTensors of many meshes is compared with what torch says of them.
     ddp        DistributedDataParallel
     hsdp       fully_shard over a mesh of 2 x 2; sharded parameters on the CPU, as with CPUOffloadPolicy
     tp         parallelize_module: `first` by columns, `second` by rows
-    fsdp2-tp   the same in a mesh of 2 x 2 with fully_shard, which cuts all on dimension 0: `second` on both dimensions
-    fsdp2-tp-by-rows  the same, but fully_shard cuts `second` on the dimension of its tensor parallelism
+    fsdp2-tp   like tp, but in a mesh of 2 x 2 with fully_shard, which cuts all on dimension 0: `second` on both dimensions
+    fsdp2-tp-by-rows  like fsdp2-tp, but fully_shard cuts `second` on the dimension of its tensor parallelism
     fsdp2      fully_shard over four ranks, for an engine of three ranks with tensor parallelism, see engine.py
     experts    fully_shard of `first` over two of the ranks with two replicas, of the rest over all
 """
@@ -61,7 +61,7 @@ def parallel(model: torch.nn.Module, layout: str) -> Any:
 
 
 def compare_with_torch(mesh: DeviceMesh, rows: int, dim: int, placements: Any) -> bool:
-    """Whether they are supported. A collective call.
+    """Returns whether dws supports the placements. A collective call.
 
     Raises:
       AssertionError: dws has other elements than torch.

@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 
 
 class Uneven(torch.nn.Module):
-    """Extents that two or three ranks cannot share evenly, a weight that some of them have nothing of,
+    """Extents that two or three ranks cannot share evenly, a weight of which some ranks have nothing,
     and a buffer, which fully_shard leaves whole."""
 
     def __init__(self) -> None:
@@ -54,7 +54,8 @@ class Wide(torch.nn.Module):
 
 
 def make(kind: str, seed: int, dtype: str = "float32") -> torch.nn.Module:
-    """kind: "uneven", "wide", or of causal language models of transformers "qwen3", with tied embeddings, and "qwen3-moe"."""
+    """Makes a model. `kind`: "uneven", "wide", or a causal language model of transformers: "qwen3", with tied embeddings,
+    or "qwen3-moe"."""
     torch.manual_seed(seed)
     if kind in ("uneven", "wide"):
         return (Uneven() if kind == "uneven" else Wide()).to(getattr(torch, dtype))
@@ -90,7 +91,7 @@ def engine_cuts(tensors: Mapping[str, torch.Tensor], parts: int) -> dict[str, An
 
 
 def tokenizer() -> Any:
-    """Of words, with a chat template's special tokens."""
+    """A tokenizer of words, with the special tokens of a chat template."""
     import tokenizers
     import transformers
 
@@ -109,7 +110,7 @@ def tokenizer() -> Any:
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Of names, types, shapes and bits."""
+    """The SHA-256 of names, types, shapes and bits."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

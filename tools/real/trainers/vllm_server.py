@@ -35,5 +35,5 @@ class VllmServer(Server):
         super().__init__(command, _ENVIRONMENT, "/v1/models")
 
     def call(self, method: str, **given: Any) -> Any:
-        """A method of the worker. Raises as `post`."""
+        """Calls a method of the worker. Raises like `post`."""
         return self.post("/collective_rpc", {"method": method, "kwargs": given})["results"][0]

@@ -12,15 +12,15 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
 
-# Its way through shared memory would have to be compiled; gloo does without. deepspeed.comm.torch is torch itself.
+# Its shared-memory collectives would have to be compiled; gloo needs no compiler. deepspeed.comm.torch is torch itself.
 setattr(sys.modules["deepspeed.comm.torch"], "build_shm_op", lambda: None)
 
 
 def configuration(stage: int, **zero: Any) -> dict[str, Any]:
-    """For weights of BF16 and batches of 2. Of stage 3 some small weights stay gathered.
+    """The configuration for BF16 weights and batches of 2. In stage 3 some small weights stay gathered.
 
     Args:
-      zero: more of zero_optimization.
+      zero: further options of zero_optimization.
     """
     if stage == 3:
         zero.update(stage3_param_persistence_threshold=40)
