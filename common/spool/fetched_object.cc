@@ -16,7 +16,7 @@ Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
   const uint64_t frames_begin = header.total_bytes() - header.frames_bytes;
   DWS_ASSIGN_OR_RETURN(const ByteSpan head, spool.Read(0, frames_begin, buffer));
   DWS_CHECK(head.size() == frames_begin && frames_begin <= spool.size_bytes());
-  FetchedObject object;
+  FetchedObject object{.manifest = {}, .frames = {}, .frames_begin = frames_begin};
   DWS_ASSIGN_OR_RETURN(object.manifest, ParseObjectManifest(head, layout));
   // A part is as large as the object only if they are the same.
   const bool whole = spool.size_bytes() == header.total_bytes();

@@ -16,6 +16,7 @@ namespace dws {
 struct FetchedObject {
   DeltaManifest manifest;
   std::vector<SpooledFrame> frames;  // of the selected slices, in the manifest's order
+  uint64_t frames_begin = 0;         // where they begin: after header and manifest
 };
 
 // The spool has the object, or its part with the frames of `slices`; the size tells which. Does not

@@ -1,6 +1,5 @@
-// The place where full tensors are put together: every way by which they arrive fills blocks here,
-// in any order, until none is missing. It takes the digest of arrived bytes while they are in the
-// cache.
+// The place where full tensors are put together: every source fills blocks here, in any order, until
+// none is missing. It takes the digest of arrived bytes while they are in the cache.
 #pragma once
 
 #include <atomic>
@@ -27,7 +26,7 @@ class FullAssembly {
   const RankLayout& layout() const { return want_.layout; }
   std::span<const RankSlice> slices() const { return want_.slices; }
   const EarlyVersion* early() const { return want_.early; }
-  // Why bytes could not be kept here, whoever brought them; OK: they could.
+  // Why bytes could not be kept here, from any source; OK: they could.
   Status failed() const;
   // Returns whether the caller still wants it. Reads ask before they begin something long.
   bool wanted() const { return !wanted_ || wanted_(); }

@@ -371,13 +371,10 @@ Result<DeltaManifest> Preparer::FetchRest(const Job& job, WeightVersion base, ui
   const SliceSelection none = std::vector<RankSlice>();
   DWS_ASSIGN_OR_RETURN(const Spool start, part(none, 0));
   DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(start, job.layout(), none));
-  std::vector<std::byte> buffer;
-  DWS_ASSIGN_OR_RETURN(const ByteSpan head, start.Read(0, kObjectHeaderBytes, buffer));
-  DWS_ASSIGN_OR_RETURN(const ObjectHeader header, ParseObjectHeader(head));
   const SliceSelection lacking = stager.Lacking(object.manifest);
   if (lacking->empty()) return std::move(object.manifest);
   // The part repeats the start, and perhaps frames that have already arrived.
-  uint64_t end = header.total_bytes() - header.frames_bytes;
+  uint64_t end = object.frames_begin;
   uint64_t skip_bytes = end;
   std::vector<SpooledFrame> frames;
   for (const SliceDelta& slice : object.manifest.slices) {

@@ -162,7 +162,8 @@ class SharedPublisher {
   Status WriteAnchor(const RetainedVersionPtr& version, const shared::ManifestPtr& delta);
   // Errors as Report.
   Status NoteWritten(const RetainedVersion& version, uint64_t bytes, uint64_t SharedView::*kind);
-  // Rule 4: reports the `unreported` versions. Returns an error if the command failed and is required.
+  // Rule 4: reports the `unreported` versions. Returns an error if the command failed and is
+  // required.
   Status Report();
   void ReadReports();
   // Runs while full tensors are written. False: the sender shuts down.

@@ -130,10 +130,11 @@ class SlimePublisher {
   Result<uint64_t> WriteFromBase(const RetainedVersionPtr& version,
                                  std::function<Status()> may_publish);
   void NoteWritten(WeightVersion version, bool full, uint64_t bytes);
-  // Rule 5: reports the `unreported` version, and removes versions that are no longer needed. Returns
-  // an error if the command failed and is required.
+  // Rule 5: reports the `unreported` version, and removes versions that are no longer needed.
+  // Returns an error if the command failed and is required.
   Status Report();
-  // An error is of the command, if that is required, or of one that a stop has ended; another is logged.
+  // An error is of the command, if that is required, or of one that a stop has ended; another is
+  // logged.
   Status RunAfterWrite(WeightVersion version) const;
   // Removes what the folder need not keep; a failure is logged.
   void Retire(SlimeFolder& folder) const;

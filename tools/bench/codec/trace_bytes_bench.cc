@@ -15,11 +15,11 @@ namespace {
 constexpr Bar kEntropyBar = AtMost(1.10);
 
 // Bytes that other formats took for the last step of the recorded trace of GRPO, whole and as the
-// excerpt in tests/data, on 2026-11-28. Encoders and decoders of them were in this tree until then, at
-// 58f3dfdb, with zstd 1.5.4: what they wrote was decoded again and led to the same weights.
-//   slime's formats: THUDM/slime 624b824a (2026-08-21). B: an entry a tensor. A: positions and values of
-//   all tensors in two tensors, gaps of 16 or 32 bits.
-//   gaps and masks: buckets of gaps and xor masks, as NeMo-DCR lays them out.
+// excerpt in tests/data, on 2026-11-28. Encoders and decoders of them were in this tree until then,
+// at 58f3dfdb, with zstd 1.5.4: what they wrote was decoded again and led to the same weights.
+//   slime's formats: THUDM/slime 624b824a (2026-08-21). B: an entry a tensor. A: positions and
+//   values of all tensors in two tensors, gaps of 16 or 32 bits. gaps and masks: buckets of gaps
+//   and xor masks, as NeMo-DCR lays them out.
 struct Peer {
   const char* id;
   const char* name;

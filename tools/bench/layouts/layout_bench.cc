@@ -1,10 +1,10 @@
-// Measures what daemons do with layouts, by their own code, for the shapes of published models between
-// 256 trainer ranks and 128 engine ranks; and how evenly trainer ranks send full weights then.
+// Measures what daemons do with layouts, by their own code, for the shapes of published models
+// between 256 trainer ranks and 128 engine ranks; and how evenly trainer ranks send full weights
+// then.
 //
-//   each sender    makes the layout of what its rank declares, and another with the cuts that engines
-//                  need
-//   each receiver  makes one layout of all ranks, finds the cuts that its views lack, makes the finer
-//                  layout, maps its views, and finds which slices of which rank its engine holds
+//   each sender    makes the layout that its rank declares, and another with the engines' cuts
+//   each receiver  makes one layout of all ranks, finds the cuts that its views lack, makes the
+//                  finer layout, maps its views, finds which slices of each rank its engine holds
 //
 // CSV on stdout, a table with the bars on stderr.
 #include <fmt/format.h>
@@ -177,8 +177,8 @@ class Daemons {
   Sent sent_;
 };
 
-// Bytes that the busiest trainer rank cannot send less than, however ranks that have the same divide it:
-// of any k ranks, what only they have divided by k. Tried for the k busiest, for each k.
+// Bytes that the busiest trainer rank cannot send less than, however ranks that have the same
+// divide it: of any k ranks, what only they have divided by k. Tried for the k busiest, for each k.
 double LeastOfBusiest(const LayoutJob& job, const Sent& sent) {
   std::vector<uint32_t> order(sent.by_rank.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,4 +1,5 @@
-// Words are read in their order; whatever does not fit fails the stream, which is checked once a line.
+// Words are read in their order; whatever does not fit fails the stream, which is checked once a
+// line.
 #include "tools/bench/layouts/layout_job.h"
 
 #include <fstream>

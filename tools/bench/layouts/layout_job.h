@@ -1,5 +1,5 @@
-// A job's layouts as write_jobs.py describes them: what trainer ranks declare, and what the ranks of an
-// engine attach.
+// A job's layouts as write_jobs.py describes them: what trainer ranks declare, and what the ranks
+// of an engine attach.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 // digests.json:
 //   {"version": "000002", "checksum_format": "xxh3-128",
 //    "tensors": {name: digest of all its bytes as of the version},
-//    "stream", "chain", "name", "since", "refused", "doubted", "other_ns": of Lineage; the last five
-//                only if they have a value,
+//    "stream", "chain", "name", "since", "refused", "doubted", "other_ns": fields of Lineage, the
+//                last five only if they have a value,
 //    "applied": {"000001": AppliedText, ...}}
 #pragma once
 

@@ -1,12 +1,12 @@
 // The redo record of a local checkpoint: all bytes that applying a version will write, stored
 // first, in a form that can be written any number of times.
 //
-// CHECKPOINT/.weight_sync/redo/weight_vNNNNNN is a version folder of encoding dws_runs, or overwrite
-// if the version has that. Its digests are xxh3-128 of the tensors' new bytes. The metadata of its
-// index has dws_applied (AppliedText), dws_stream, dws_name and dws_step ("full" or "delta") of the
-// version that is applied. The index is the marker: while it exists, the checkpoint may be half
-// changed, and a process that opens the checkpoint must first complete the change. Without the index
-// the checkpoint is unchanged, and the rest of the record is cleared.
+// CHECKPOINT/.weight_sync/redo/weight_vNNNNNN is a version folder of encoding dws_runs, or
+// overwrite if the version has that. Its digests are xxh3-128 of the tensors' new bytes. The
+// metadata of its index has dws_applied (AppliedText), dws_stream, dws_name and dws_step ("full" or
+// "delta") of the version that is applied. The index is the marker: while it exists, the checkpoint
+// may be half changed, and a process that opens the checkpoint must first complete the change.
+// Without the index the checkpoint is unchanged, and the rest of the record is cleared.
 #pragma once
 
 #include <memory>
