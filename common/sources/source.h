@@ -69,11 +69,11 @@ using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, co
 
 // Threads: safe from any. Reads block until they are done, failed or cancelled.
 //
-// Errors of all reads after which the chain asks the next source: UNAVAILABLE, DEADLINE_EXCEEDED: try
-// again later. ABORTED: the version is not available, or no longer. DATA_LOSS: what arrived is
+// Errors of all reads after which the chain asks the next source: UNAVAILABLE, DEADLINE_EXCEEDED:
+// try again later. ABORTED: the version is not available, or no longer. DATA_LOSS: what arrived is
 // damaged. FAILED_PRECONDITION: not from here, which stays so. It ends with CANCELLED: the receiver
-// stops, or the bytes are no longer wanted; and of a delta with RESOURCE_EXHAUSTED: there is no room
-// for it here. The error of the last source is that of the transfer.
+// stops, or the bytes are no longer wanted; and of a delta with RESOURCE_EXHAUSTED: there is no
+// room for it here. The error of the last source is that of the transfer.
 class Source {
  public:
   virtual ~Source() = default;

@@ -1,5 +1,5 @@
-// The place where full tensors are put together: every source fills blocks here, in any order, until
-// none is missing. It takes the digest of arrived bytes while they are in the cache.
+// The place where full tensors are put together: every source fills blocks here, in any order,
+// until none is missing. It takes the digest of arrived bytes while they are in the cache.
 #pragma once
 
 #include <atomic>
