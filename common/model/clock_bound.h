@@ -1,9 +1,8 @@
 // Limits how far numbers that begin at the wall clock may be ahead of it. Incarnations
-// (milliseconds since
-// 1970) and rank epochs (microseconds) only grow: a number far ahead of every clock would shut out
-// all later ones for ever. So neither a sender nor a receiver raises a fence to more than
-// limits::kAheadOfClockMax ahead of its own clock. Small numbers, such as a job's restart counter,
-// are always accepted. Pure.
+// (milliseconds since 1970) and rank epochs (microseconds) only grow: a number far ahead of every
+// clock would shut out all later ones for ever. So neither a sender nor a receiver raises a fence
+// to more than limits::kAheadOfClockMax ahead of its own clock. Small numbers, such as a job's
+// restart counter, are always accepted. Pure.
 #pragma once
 
 #include <string>

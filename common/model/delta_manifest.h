@@ -1,4 +1,5 @@
-// The manifest of a delta object as values; common/delta/manifest converts it to and from bytes.
+// The manifest of a delta object as values; common/delta/objects/manifest converts it to and from
+// bytes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Converts wire messages to model values and back. Everything that arrives is validated here: code
-// above this header sees checked values only. (common/delta/manifest is the one exception.)
+// above this header sees checked values only. (common/delta/objects/manifest is the one exception.)
 #pragma once
 
 #include "common/base/status.h"

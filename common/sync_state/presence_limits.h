@@ -29,7 +29,7 @@ inline constexpr std::chrono::seconds kStepStillMax{60};
 
 // For a sender's receivers, and for what it remembers about them.
 inline constexpr std::chrono::seconds kKnownReceiversSaveInterval{1};
-// How long policy all waits for one.
+// How long policy all waits for a receiver that was present before the sender restarted.
 inline constexpr std::chrono::seconds kReceiverReturnWait{600};
 inline constexpr std::chrono::hours kReceiverForgottenAfter{24};
 // How long policy all waits for a receiver that is not connected and whose last report was a

@@ -93,8 +93,8 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& part
   owned_.push_back(std::make_unique<SameHostSource>(*links_, parts.pool, cancellation_));
   // With `auto` a fabric that is off is no source; where it is required, it says so.
   if (options.fabric.on || options.full_way == FabricSource::kName) {
-    owned_.push_back(std::make_unique<FabricSource>(*links_, options.fabric,
-                                                    FabricSource::Connect(), parts.clock));
+    owned_.push_back(std::make_unique<FabricSource>(*links_, options.fabric, LentMemory::Connect(),
+                                                    parts.clock));
   }
   owned_.push_back(std::make_unique<GrpcSource>(*links_, options.profile, parts.clock));
   return OkStatus();

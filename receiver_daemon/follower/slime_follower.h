@@ -2,8 +2,8 @@
 // writes version folders. If there is an engine to control, it makes the engine load that
 // checkpoint.
 //
-//   1. apply    every next version in the folder, each as a whole (slime_delta/apply.h), while the
-//               engine generates: it does not read the files then
+//   1. apply    every next version in the folder, each as a whole (slime_delta/local/apply.h),
+//               while the engine generates: it does not read the files then
 //   2. load     pause the engine, make it load the checkpoint, resume it (engine_loader.h)
 //
 // While the engine may be reading the files, the load comes first: until it has succeeded, no

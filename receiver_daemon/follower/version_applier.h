@@ -1,5 +1,5 @@
 // Applies the next version in a folder to a local checkpoint, as long as the folder is of the run
-// whose versions the checkpoint has (slime_delta/run_check.h).
+// whose versions the checkpoint has (slime_delta/local/run_check.h).
 #pragma once
 
 #include <cstdint>

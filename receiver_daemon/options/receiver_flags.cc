@@ -187,12 +187,15 @@ void AddScrubFlags(CLI::App& app, ReceiverOptions& options) {
       ->capture_default_str();
 }
 
-void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
+void AddViewFlag(CLI::App& app, ReceiverOptions& options) {
   app.add_option("--view", options.view,
                  "Tensors that the engine holds in place of the trainer's BF16 tensors: a recipe, "
                  "and the tensors that it leaves unchanged, as in "
                  "fp8-block128/deepseek,except=lm_head.weight,except=*.gate.weight")
       ->type_name("RECIPE[,except=PATTERN...]");
+}
+
+void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option_function<std::string>(
          "--early-deltas",
          [&options](const std::string& choice) {
@@ -300,6 +303,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   AddFollowFlags(app, options.follow);
   {
     const TierOfFlags supported(app, Tier::kSupported);
+    AddViewFlag(app, options);
     AddGroupFlags(app, options.group);
     AddSharedFlags(app, options.shared_dir);
     AddHostShareFlags(app, options.host_share);

@@ -352,7 +352,6 @@ Status ReceiverHub::Forget(const std::string& receiver_id) {
 
 // Receivers of the process before this one are awaited for a while: otherwise a trainer that waits
 // for all receivers would go on without one that did not come back.
-
 void ReceiverHub::Recall() {
   const TimePoint now = clock_.Now();
   await_until_ = now + limits::kReceiverReturnWait;

@@ -86,7 +86,7 @@ class Transport {
 struct FullRules {
   std::optional<std::string> only = {};
   FabricChoice fabric = {};
-  FabricSource::Connect connect = {};
+  LentMemory::Connect connect = {};
 };
 
 class GrpcTransport final : public Transport {

@@ -8,9 +8,11 @@
 namespace dws::sim {
 
 // A rule that is broken on purpose, to show that the simulation detects it. mutations.py plants the
-// first nine in copies of product code, the others are in the models around it.
+// first eleven in copies of product code, the others are in the models around it.
 enum class Mutation : uint8_t {
   kNone,
+  kOneDeltaSource,    // a delta is given up when its first source fails
+  kOneFullSource,     // full tensors are given up when their first source fails
   kSkipBaseCheck,     // a delta is staged whatever memory it meets
   kSkipFullCheck,     // full tensors are read from a moving snapshot and not compared
   kTrustLedger,       // an engine that attaches is assumed to hold the last committed version
@@ -23,8 +25,6 @@ enum class Mutation : uint8_t {
   kDropFsync,         // a receiver's records are acknowledged before they are durable
   kRetainEverything,  // a sender's log has no limit
   kNeverReconnect,    // a receiver does not connect again
-  kOneDeltaSource,    // a delta is given up when its first source fails
-  kOneFullSource,     // full tensors are given up when their first source fails
 };
 
 inline constexpr std::pair<Mutation, std::string_view> kMutations[] = {

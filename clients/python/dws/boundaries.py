@@ -1,5 +1,6 @@
-"""Reports the boundaries between an engine's batches to its receiver. There a receiver with
---commit-policy=boundary, or max-behind:K, commits the version that it holds back."""
+"""Reports the boundaries between an engine's batches to its receiver. At a
+boundary a receiver with --commit-policy=boundary, or max-behind:K, commits the version that it
+holds back."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ struct GapPlanes {
 };
 
 // Reads as many positions as `positions` has entries; `scratch` has as many. The remainder plane
-// must lie inside `payload`. Returns the end of the quotient plane; Returns nullopt if that plane
-// is cut off or a position is not below `limit`.
+// must lie inside `payload`. Returns the end of the quotient plane, or nullopt if that plane is
+// cut off or a position is not below `limit`.
 std::optional<uint64_t> ReadGaps(ByteSpan payload, GapPlanes planes, uint32_t k, uint32_t limit,
                                  std::span<uint64_t> scratch, std::span<uint16_t> positions);
 

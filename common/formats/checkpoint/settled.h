@@ -2,12 +2,12 @@
 // files. Commands for checkpoints call these before they read one, and so does the receiver that
 // keeps one.
 //
-// Only the receiver that keeps a checkpoint changes it in place (slime_delta/apply.h). It first
-// stores what it will write in a redo record, which it removes when all is written. While the
+// Only the receiver that keeps a checkpoint changes it in place (slime_delta/local/apply.h). It
+// first stores what it will write in a redo record, which it removes when all is written. While the
 // record exists, a change has not finished: the checkpoint is of neither version and must not be
 // read.
 //
-//   record  CHECKPOINT/.weight_sync/redo, when it has an index (slime_delta/redo.h)
+//   record  CHECKPOINT/.weight_sync/redo, when it has an index (slime_delta/local/redo.h)
 //   locks   CHECKPOINT/.weight_sync/dws_lock as long as the receiver runs: one receiver keeps a
 //           checkpoint; and CHECKPOINT/.weight_sync/lock, which every program of slime's format
 //           takes, while the receiver or its engine reads or writes the files. Where .weight_sync

@@ -3,8 +3,7 @@
 // as kWritable, a local checkpoint is patched in place.
 //
 // Rules for a folder, so that a partial checkpoint is never accepted:
-// 1. consolidated* files, which have the same weights by other names, count only where the folder
-// has
+// 1. consolidated* files, which have the same weights by other names, count only if the folder has
 //    no other *.safetensors.
 // 2. With an index: the tensors of the files it names are exactly those of its weight_map, each in
 //    the file it names. Other files of the folder are ignored. The index is

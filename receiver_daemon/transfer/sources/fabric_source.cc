@@ -1,34 +1,9 @@
-// What comes is proved by stamps and digests, so it does not matter who answers at the address: the
-// sender named it over its authenticated connection.
+// The sender lends its memory over its authenticated connection.
 #include "receiver_daemon/transfer/sources/fabric_source.h"
 
-#include "common/transport/fabric/fabric_api.h"
-#include "common/transport/same_host/snapshot_memory.h"
-#include "receiver_daemon/transfer/fabric/remote_snapshot.h"
 #include "receiver_daemon/transfer/grpc/sync_link.h"
 
 namespace dws {
-namespace {
-
-constexpr size_t kPiecesMax = 16;
-// How long nothing may arrive, not even a connection; then the rest comes another way.
-constexpr std::chrono::seconds kTimeout{5};
-
-}  // namespace
-
-Result<FabricSource::Connect> FabricSource::Connector() {
-  MutexLock lock(mutex_);
-  if (!connect_) {
-    auto api = FabricApi::Load();
-    if (!api.ok()) return FailedPreconditionError("{}", Message(api.status()));
-    connect_ = [api = *std::move(api)](
-                   const RemoteRegion& region,
-                   const FabricReader::Options& options) -> Result<std::unique_ptr<RemoteMemory>> {
-      return FabricReader::Connect(api, region, options);
-    };
-  }
-  return connect_;
-}
 
 std::string FabricSource::detail(SenderIndex sender) const {
   MutexLock lock(mutex_);
@@ -37,41 +12,13 @@ std::string FabricSource::detail(SenderIndex sender) const {
 }
 
 Status FabricSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
-  if (!choice_.on) return FailedPreconditionError("this receiver's --fabric is off");
-  DWS_ASSIGN_OR_RETURN(const Connect connect, Connector());
   Fetcher fetcher = links_.link(piece).fetcher(piece.target, piece.rank);
-  DWS_ASSIGN_OR_RETURN(const RemoteLoan loan, fetcher.OpenFabric(piece.target.stream));
-  const std::string provider(ToString(loan.region.provider));
-  {
-    MutexLock lock(mutex_);
-    providers_[piece.of().sender] = provider;
-  }
-  if (!choice_.Allows(loan.region.provider)) {
-    return FailedPreconditionError("the sender's provider is {}, this receiver's --fabric is {}",
-                                   provider, choice_.only ? ToString(*choice_.only) : "auto");
-  }
-  const SnapshotPlaces places(assembly.layout());
-  if (loan.region.size != places.size_bytes()) {
-    return DataLossError("the sender lends {} bytes, its layout needs {}", loan.region.size,
-                         places.size_bytes());
-  }
-  TimePoint renew_at = clock_.Now() + loan.lease / 2;
-  const auto going_on = [&]() -> Status {
-    if (clock_.Now() < renew_at) return OkStatus();
-    DWS_ASSIGN_OR_RETURN(const RemoteLoan again, fetcher.OpenFabric(piece.target.stream));
-    if (again.region != loan.region) {
-      return UnavailableError("the sender lends another snapshot now");
-    }
-    renew_at = clock_.Now() + again.lease / 2;
-    return OkStatus();
-  };
-  RemoteBuffers buffers(assembly, kPiecesMax);
-  // Ends before the buffers: nothing arrives in them, or in the assembly, after this.
-  DWS_ASSIGN_OR_RETURN(
-      const std::unique_ptr<RemoteMemory> remote,
-      connect(loan.region,
-              {.local = buffers.Local(), .timeout = kTimeout, .pieces_max = kPiecesMax}));
-  return ReadRemoteSnapshot(*remote, places, piece.target.version, going_on, buffers, assembly);
+  std::string provider;
+  const Status read = memory_.Read([&] { return fetcher.OpenFabric(piece.target.stream); },
+                                   piece.target.version, assembly, provider);
+  MutexLock lock(mutex_);
+  providers_[piece.of().sender] = std::move(provider);
+  return read;
 }
 
 }  // namespace dws

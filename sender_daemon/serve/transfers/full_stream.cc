@@ -264,7 +264,7 @@ bool FullStream::Lend(const Piece& piece) {
 void FullStream::CopyNext() {
   if (!std::exchange(copying_, true)) reader_->Only(std::exchange(to_copy_, {}));
   auto frames = reader_->Next(limits::kTick);
-  // A capture may stay open for long; it waits for the blocks that were kept for this reader.
+  // A capture may stay open for long; the blocks that are kept for this reader are read after it.
   if (absl::IsDeadlineExceeded(frames.status()) && !cancelled_) {
     return OnExecutor(&FullStream::CopyNext);
   }

@@ -37,7 +37,7 @@ class DigestTest(unittest.TestCase):
             self.assertEqual(digest_bytes(data, 77), plain(data, 77))
 
     def test_the_digest_equals_that_of_the_daemons(self) -> None:
-        # Computed with common/model/digest.cc over these bytes, with word numbers from 77.
+        # Computed with common/model/digest/digest.cc over these bytes, with word numbers from 77.
         i = np.arange(1_000_003, dtype=np.uint64)
         data = ((i * np.uint64(2654435761)) >> np.uint64(13)).astype(np.uint8)
         self.assertEqual(digest_hex(digest_bytes(data, 77)), "b6409b67fd970b2f8c7be73cb5bf37f1")

@@ -214,7 +214,7 @@ class HoldTest(IntegrationCase):
         self.addCleanup(boundaries.close)
         threading.Timer(1.5, leave.set).start()
         began = time.monotonic()
-        with self.assertRaisesRegex(dws.DeadlineError, "not committed within 0.3 s"):
+        with self.assertRaisesRegex(dws.DeadlineError, "did not commit the version that it holds back within 0.3 s"):
             boundaries.passed(0.3)
         # It has begun, so the end of the boundary waits for it.
         self.assertGreater(time.monotonic() - began, 1)

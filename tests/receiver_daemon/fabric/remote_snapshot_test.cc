@@ -13,7 +13,7 @@
 
 #include "common/transport/fabric/fabric_api.h"
 #include "common/transport/fabric/fabric_host.h"
-#include "receiver_daemon/transfer/fabric/fabric_way.h"
+#include "receiver_daemon/transfer/fabric/lent_memory.h"
 #include "tests/receiver_daemon/published_snapshot.h"
 
 namespace dws {
@@ -143,7 +143,7 @@ TEST_CASE("an error of the provider, or of what goes on, ends the transfer", "[f
   sender.CheckRight(*assembly);
 }
 
-// FabricWay with a sender that answers as a case says.
+// LentMemory with a sender that answers as a case says.
 struct Way {
   Published sender;
   RealClock clock;
@@ -158,7 +158,7 @@ struct Way {
   std::string name;
 
   Status Read(FabricChoice choice) {
-    FabricWay way(
+    LentMemory way(
         choice,
         [this](const RemoteRegion&,
                const FabricReader::Options& options) -> Result<std::unique_ptr<RemoteMemory>> {
@@ -232,7 +232,7 @@ TEST_CASE("a trainer changes weights while they are read over tcp", "[fabric]") 
   RealClock clock;
   FabricHost host({.choice = {.on = true, .only = FabricProvider::kTcp}, .source = "127.0.0.1"},
                   clock);
-  FabricWay way({.on = true}, {}, clock);
+  LentMemory way({.on = true}, {}, clock);
   const bool in_memory = GENERATE(true, false);
   size_t read = 0;
   for (int round = 0; round < 10; ++round) {

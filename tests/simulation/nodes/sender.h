@@ -57,7 +57,7 @@ class Sender final : public Process {
     RankWeights weights;
     std::vector<Digest> after;  // their digests
   };
-  // sender_daemon/rank_state
+  // sender_daemon/publish/rank_state
   struct State {
     StreamId stream;
     RankEpoch epoch;

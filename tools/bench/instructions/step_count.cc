@@ -1,8 +1,7 @@
 // 1. The child asks to be traced and stops.
 // 2. It runs freely up to a mark, a signal that it sends to itself.
-// 3. From there to the next mark the parent steps it, one instruction at a time, and then leaves
-// the count
-//    in memory that both share.
+// 3. From there to the next mark the parent steps it, one instruction at a time, and then
+//    leaves the count in memory that both share.
 #include "tools/bench/instructions/step_count.h"
 
 #include <sys/mman.h>

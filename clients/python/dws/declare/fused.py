@@ -51,8 +51,8 @@ class Piece:
     axes: tuple[Optional[int], ...]
 
     def narrowed(self, dim: int, begin: int, end: int) -> Optional[Piece]:
-        """Returns the pieces in the indices [begin, end) of a dimension of the fused tensor, which
-        become its first ones."""
+        """Returns the part of this piece in the indices [begin, end) of a dimension of the fused
+        tensor, which become its first ones; None: it has none there."""
         own = self.own[dim]
         low, high = max(begin, own.start), min(end, own.stop)
         if low >= high:
@@ -61,7 +61,8 @@ class Piece:
         return self._with(dim, range(low - begin, high - begin), inside)
 
     def within(self, dim: int, begin: int, end: int) -> Optional[Piece]:
-        """Returns the pieces in the indices [begin, end) of a dimension of the canonical tensor."""
+        """Returns the part of this piece in the indices [begin, end) of a dimension of the canonical
+        tensor; None: it has none there."""
         place = self.place[dim]
         low = max(-(-(begin - place.start) // place.step), 0)
         high = min(-(-(end - place.start) // place.step), len(place))

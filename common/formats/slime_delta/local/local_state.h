@@ -1,9 +1,7 @@
 // The contents of CHECKPOINT/.weight_sync: the lock and the state that every reader of the format
 // keeps there, and the digests that only DWS keeps.
 //
-//   lock           flock(2), held by the process that reads or changes the checkpoint, as long as
-//   it
-//                  does
+//   lock           flock(2), held by a process while it reads or changes the checkpoint
 //   dws_lock       only DWS's: flock(2), held by the receiver that keeps the checkpoint
 //   state.json     {"version": "000002"}; keys of other programs are kept. "valid": false: another
 //                  program is, or was, in the middle of a change

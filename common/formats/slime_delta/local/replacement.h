@@ -1,18 +1,15 @@
 // Replaces the files of a local checkpoint by those of a full version that has other tensors than
 // the checkpoint. (A full version with the same tensors is written into the files: write_down.h.)
 //
-// 1. Each file of the version is copied to CHECKPOINT/NAME.dws-new and synced. Until step 2 ends
-// the
-//    checkpoint is unchanged.
+// 1. Each file of the version is copied to CHECKPOINT/NAME.dws-new and synced. Until step 2
+//    ends the checkpoint is unchanged.
 // 2. CHECKPOINT/.weight_sync/redo/weight_vNNNNNN gets digests.json, which is that of after the
 //    change, and then its marker: an index without delta_encoding. From here on any process that
 //    opens the checkpoint completes the change.
-// 3. NAME.dws-new is renamed to NAME, the index is written or removed, and files of weights that
-// the
-//    version lacks are removed. Each can be repeated.
+// 3. NAME.dws-new is renamed to NAME, the index is written or removed, and files of weights
+//    that the version lacks are removed. Each can be repeated.
 // 4. The caller (apply.h) compares all tensors with the digests, writes digests.json and
-// state.json,
-//    and removes the record.
+//    state.json, and removes the record.
 //
 // Files that are not weights stay as they are.
 #pragma once

@@ -30,8 +30,7 @@ class CudaRegion {
   // FAILED_PRECONDITION: this process itself exported a legacy handle (the driver does not report
   //   this for other kinds).
   // INTERNAL: the driver's error, by name, with its usual cause (for example an IPC or PID
-  // namespace
-  //   that is not shared).
+  //   namespace that is not shared).
   //
   // `pool` passes the pool of one region on to the next, because only the first region of a pool
   // has the pool's descriptor. Pass the same one for all regions of a registration, in order.
