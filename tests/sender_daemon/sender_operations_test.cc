@@ -51,6 +51,13 @@ class Fixture {
     REQUIRE(connection.ok());
     return *connection;
   }
+  void Commit(ConnectionId receiver, uint64_t version) {
+    const RetainedVersionPtr published = state->log->Find(WeightVersion(version));
+    REQUIRE(published != nullptr);
+    hub.OnCommitted(receiver, state->stream,
+                    {.version = WeightVersion(version),
+                     .state_token = published->manifest.state_token});
+  }
   v1::SenderStatus Status() const {
     v1::StatusReply reply;
     operations.FillStatus(reply);
@@ -214,7 +221,7 @@ TEST_CASE("a drain refuses new versions and ends once every connected receiver h
   CHECK(refused.code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(Message(refused)), Catch::Contains("drain --undo"));
 
-  sender.hub.OnCommitted(near, sender.state->stream, {.version = WeightVersion(1)});
+  sender.Commit(near, 1);
   REQUIRE(draining.get().ok());
   CHECK(told.back().finished());
   CHECK(sender.DrainState() == v1::DRAIN_STATE_DRAINED);

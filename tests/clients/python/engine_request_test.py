@@ -127,7 +127,7 @@ class BoundariesTest(unittest.TestCase):
 
     def test_one_that_takes_too_long_is_taken_back(self) -> None:
         self.receiver.holds = True
-        with self.assertRaisesRegex(dws.DeadlineError, "was not committed within 0.2 s of this"):
+        with self.assertRaisesRegex(dws.DeadlineError, "did not commit the version that it holds back within 0.2 s of this"):
             self.boundaries.passed(0.2)
         begun, ended = self.said(), self.said()
         self.assertEqual(begun.boundary_id, ended.boundary_id)

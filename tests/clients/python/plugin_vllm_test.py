@@ -88,7 +88,7 @@ class VllmTest(VllmCase):
         self.assertEqual((status["version"], status["step_open"]), (1, False))
         self.assertFalse(self.receiver.boundaries.get(timeout=20).stays)
         self.receiver.holds = True
-        with self.assertRaisesRegex(dws.DeadlineError, "not committed within 0.2 s"):
+        with self.assertRaisesRegex(dws.DeadlineError, "did not commit the version that it holds back within 0.2 s"):
             worker.execute_method("dws_boundary", timeout=0.2)
 
     def test_of_several_ranks_the_first_names_the_boundary(self) -> None:

@@ -104,6 +104,7 @@ class Sender {
   v1::FetchRequest Request(DeltaProfile profile = DeltaProfile::kFast) const {
     v1::FetchRequest request;
     *request.mutable_stream() = ToProto(state->stream);
+    *request.mutable_layout_signature() = ToProto(state->layout().signature());
     request.set_base_version(1);
     request.set_version(2);
     request.set_class_split(profile == DeltaProfile::kWan);
