@@ -51,12 +51,13 @@ class Fixture {
     REQUIRE(connection.ok());
     return *connection;
   }
-  void Commit(ConnectionId receiver, uint64_t version) {
+  void Commit(ConnectionId receiver, uint64_t version, double stage_seconds = 0) {
     const RetainedVersionPtr published = state->log->Find(WeightVersion(version));
     REQUIRE(published != nullptr);
     hub.OnCommitted(receiver, state->stream,
                     {.version = WeightVersion(version),
-                     .state_token = published->manifest.state_token});
+                     .state_token = published->manifest.state_token,
+                     .stage_seconds = stage_seconds});
   }
   v1::SenderStatus Status() const {
     v1::StatusReply reply;
@@ -258,8 +259,7 @@ TEST_CASE("the status and the metrics show the published versions and the laggin
   sender.hub.Welcome(sender.state);
   const ConnectionId receiver = sender.Connect("r");
   for (uint64_t version = 1; version <= 3; ++version) sender.Publish(version);
-  sender.hub.OnCommitted(receiver, sender.state->stream,
-                         {.version = WeightVersion(1), .stage_seconds = 0.5});
+  sender.Commit(receiver, 1, 0.5);
   sender.hub.OnNack(receiver, Nonce(77), sender.state->stream, "digest");
   sender.metrics.OnNack(15);
   sender.metrics.OnNack(4'000'000'000);

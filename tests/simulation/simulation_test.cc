@@ -1,9 +1,11 @@
 // A few hundred seeds of the simulation, and proof that it detects each broken rule.
 // tools/simulate.sh runs more.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tests/simulation/world.h"
 
@@ -28,11 +30,14 @@ Found FirstViolation(Mutation mutation, uint64_t seeds) {
   return {};
 }
 
-void ExpectNoticed(Mutation mutation, const std::string& violation) {
+// `violations`: what it breaks; which of them a seed meets first is left to chance.
+void ExpectNoticed(Mutation mutation, const std::vector<std::string>& violations) {
   const Found found = FirstViolation(mutation, kMutantSeeds);
   INFO("seed " << found.seed << ": " << found.violation);
   CHECK(found.seed > 0);
-  CHECK(found.violation.find(violation) != std::string::npos);
+  CHECK(std::ranges::any_of(violations, [&found](const std::string& violation) {
+    return found.violation.find(violation) != std::string::npos;
+  }));
 }
 
 constexpr const char* kWrongBytes = "generates with bytes that are not";
@@ -95,58 +100,58 @@ TEST_CASE("one seed always gives the same course of events", "[simulation]") {
 }
 
 TEST_CASE("the simulation detects a delta that is staged on another base", "[simulation]") {
-  ExpectNoticed(Mutation::kSkipBaseCheck, kWrongBytes);
+  ExpectNoticed(Mutation::kSkipBaseCheck, {kWrongBytes});
 }
 
 TEST_CASE("the simulation detects full tensors of a moving snapshot that are not compared",
           "[simulation]") {
-  ExpectNoticed(Mutation::kSkipFullCheck, kWrongBytes);
+  ExpectNoticed(Mutation::kSkipFullCheck, {kWrongBytes});
 }
 
 TEST_CASE("the simulation detects an attach that trusts the ledger's last commit", "[simulation]") {
-  ExpectNoticed(Mutation::kTrustLedger, kWrongBytes);
+  ExpectNoticed(Mutation::kTrustLedger, {kWrongBytes});
 }
 
 TEST_CASE("the simulation detects an engine that resumes after a torn commit", "[simulation]") {
-  ExpectNoticed(Mutation::kResumeTorn, kWrongBytes);
+  ExpectNoticed(Mutation::kResumeTorn, {kWrongBytes});
 }
 
 TEST_CASE("the simulation detects an attach that trusts the state of the previous engine",
           "[simulation]") {
-  ExpectNoticed(Mutation::kIgnoreGeneration, kWrongBytes);
+  ExpectNoticed(Mutation::kIgnoreGeneration, {kWrongBytes, "and its engine does not hold that"});
 }
 
 TEST_CASE("the simulation detects receiver records that are not synced", "[simulation]") {
-  ExpectNoticed(Mutation::kDropFsync, "went back");
+  ExpectNoticed(Mutation::kDropFsync, {"went back"});
 }
 
 TEST_CASE("the simulation detects a late answer that counts for the last COMMIT", "[simulation]") {
-  ExpectNoticed(Mutation::kAcceptStaleNonce, kWrongBytes);
+  ExpectNoticed(Mutation::kAcceptStaleNonce, {kWrongBytes});
 }
 
 TEST_CASE("the simulation detects a group that runs on after losing a member in a COMMIT",
           "[simulation]") {
-  ExpectNoticed(Mutation::kReleaseAfterLoss, kWrongBytes);
+  ExpectNoticed(Mutation::kReleaseAfterLoss, {kWrongBytes});
 }
 
 TEST_CASE("the simulation detects a receiver that stages past its cap", "[simulation]") {
-  ExpectNoticed(Mutation::kStageTooMuch, "its cap is");
+  ExpectNoticed(Mutation::kStageTooMuch, {"its cap is"});
 }
 
 TEST_CASE("the simulation detects a commit between two boundaries", "[simulation]") {
-  ExpectNoticed(Mutation::kIgnorePolicy, "commits between two boundaries");
+  ExpectNoticed(Mutation::kIgnorePolicy, {"commits between two boundaries"});
 }
 
 TEST_CASE("the simulation detects a sender that retains without a limit", "[simulation]") {
-  ExpectNoticed(Mutation::kRetainEverything, "its cap is");
+  ExpectNoticed(Mutation::kRetainEverything, {"its cap is"});
 }
 
 TEST_CASE("the simulation detects a receiver that asks one source only", "[simulation]") {
-  ExpectNoticed(GENERATE(Mutation::kOneDeltaSource, Mutation::kOneFullSource), kNotInTime);
+  ExpectNoticed(GENERATE(Mutation::kOneDeltaSource, Mutation::kOneFullSource), {kNotInTime});
 }
 
 TEST_CASE("the simulation detects a receiver that does not connect again", "[simulation]") {
-  ExpectNoticed(Mutation::kNeverReconnect, kNotInTime);
+  ExpectNoticed(Mutation::kNeverReconnect, {kNotInTime});
 }
 
 }  // namespace dws::sim
