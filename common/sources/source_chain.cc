@@ -32,6 +32,11 @@ Status DropWrong(FullAssembly& assembly) {
                        assembly.layout().tensor(wrong[0]).name);
 }
 
+// A sender's name for messages; empty: the chain was not told.
+std::string_view NameOf(const std::vector<std::string>& senders, SenderIndex sender) {
+  return sender.value() < senders.size() ? std::string_view(senders[sender.value()]) : "";
+}
+
 }  // namespace
 
 struct SourceChain::Transfer {
@@ -243,9 +248,9 @@ Status SourceChain::Missed(const Source& source, const Transfer& transfer,
       absl::IsDataLoss(why) ? why.code() : absl::StatusCode::kUnavailable,
       fmt::format("full tensors of {} may come by {} only, which brought {} of {} bytes of version "
                   "{}: {}",
-                  sender.value() < options_.senders.size() ? options_.senders[sender.value()] : "",
-                  source.name(), brought != transfer.bytes.end() ? brought->second : 0,
-                  transfer.wanted_bytes, transfer.piece.target.version.value(), Message(why)));
+                  NameOf(options_.senders, sender), source.name(),
+                  brought != transfer.bytes.end() ? brought->second : 0, transfer.wanted_bytes,
+                  transfer.piece.target.version.value(), Message(why)));
   assembly.Refuse(missed);
   std::string detail = source.detail(sender);
   MutexLock lock(mutex_);
@@ -256,8 +261,7 @@ Status SourceChain::Missed(const Source& source, const Transfer& transfer,
 }
 
 bool SourceChain::reads_captures(Content content, const Piece& piece) const {
-  for (const Source* const source : sources_) {
-    if (!MayRead(content, *source)) continue;
+  for (const Source* const source : Candidates(content)) {
     if (source->reads_captures(content, piece)) return true;
     if (content == Content::kFull) return false;  // as ReadCapture
   }
@@ -316,12 +320,10 @@ void SourceChain::Note(const Transfer& transfer) {
                     (last.source != now.source || last.reason != now.reason);
   last = std::move(now);
   if (!news) return;
-  LogInfo("full_source",
-          {{"sender", sender.value() < options_.senders.size() ? options_.senders[sender.value()]
-                                                               : std::string()},
-           {"source", last.source},
-           {"detail", last.detail},
-           {"reason", last.reason}});
+  LogInfo("full_source", {{"sender", NameOf(options_.senders, sender)},
+                          {"source", last.source},
+                          {"detail", last.detail},
+                          {"reason", last.reason}});
 }
 
 SourceChain::Last SourceChain::last(SenderIndex sender, Content content) const {

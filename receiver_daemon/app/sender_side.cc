@@ -21,10 +21,19 @@ bool TakesEarlyDeltas(const ReceiverOptions& options) {
          options.host_share.folder.empty() && options.shared_dir.root.empty();
 }
 
-// The empty key without a file of it.
-Result<shared::Key> KeyOf(const SharedSideOptions& dir, FileSystem& files) {
-  if (dir.key_file.empty()) return shared::Key();
-  return shared::LoadKey(files, dir.key_file);
+// What reading a shared directory takes.
+struct DirectoryAccess {
+  shared::Key key;  // empty without a file of it
+  shared::VisibilityHook before_read;
+};
+
+Result<DirectoryAccess> AccessTo(const SharedSideOptions& dir, FileSystem& files) {
+  DirectoryAccess access;
+  if (!dir.key_file.empty()) {
+    DWS_ASSIGN_OR_RETURN(access.key, shared::LoadKey(files, dir.key_file));
+  }
+  DWS_ASSIGN_OR_RETURN(access.before_read, shared::VisibilityHook::Make(dir.before_read, dir.root));
+  return access;
 }
 
 }  // namespace
@@ -103,35 +112,31 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& part
 Result<std::unique_ptr<Source>> SenderSide::OpenSharedDir(const ReceiverOptions& options,
                                                           const Parts& parts) {
   const SharedSideOptions& dir = options.shared_dir;
-  DWS_ASSIGN_OR_RETURN(shared::Key key, KeyOf(dir, parts.files));
-  DWS_ASSIGN_OR_RETURN(shared::VisibilityHook before_read,
-                       shared::VisibilityHook::Make(dir.before_read, dir.root));
+  DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, parts.files));
   return std::unique_ptr<Source>(std::make_unique<SharedDirSource>(
       SharedDirSource::Options{.root = dir.root,
                                .job_id = options.job_id,
                                .ranks = static_cast<uint32_t>(options.senders.size()),
-                               .key = std::move(key),
+                               .key = std::move(access.key),
                                .pool = &parts.pool,
                                .poll = std::chrono::milliseconds(dir.poll_ms),
-                               .before_read = std::move(before_read),
+                               .before_read = std::move(access.before_read),
                                .before_read_required = dir.before_read_required},
       parts.files, cancellation_));
 }
 
 Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& parts) {
   const SharedSideOptions& dir = options.shared_dir;
-  DWS_ASSIGN_OR_RETURN(shared::Key key, KeyOf(dir, parts.files));
-  DWS_ASSIGN_OR_RETURN(shared::VisibilityHook before_read,
-                       shared::VisibilityHook::Make(dir.before_read, dir.root));
+  DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, parts.files));
   DWS_ASSIGN_OR_RETURN(
       shared_,
       SharedLinks::Create({.root = dir.root,
                            .name = {.job_id = options.job_id, .receiver_id = options.receiver_id},
                            .ranks = dir.ranks,
-                           .key = std::move(key),
+                           .key = std::move(access.key),
                            .pool = &parts.pool,
                            .poll = std::chrono::milliseconds(dir.poll_ms),
-                           .before_read = std::move(before_read),
+                           .before_read = std::move(access.before_read),
                            .before_read_required = dir.before_read_required,
                            .pulse = &parts.pulse},
                           parts.files, parts.subscription));
