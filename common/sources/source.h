@@ -48,6 +48,8 @@ struct DeltaWant {
   const OldWeights* old = nullptr;
   // The caller has this many bytes at the beginning: a source may return zeros in their place.
   uint64_t skip_bytes = 0;
+  // It is to be undone: steps are wanted, not new values.
+  bool undo = false;
 };
 
 // What a source has of a delta.
@@ -91,8 +93,9 @@ class Source {
   virtual Status ReadFull(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
     return FailedPreconditionError("has no full tensors");
   }
-  // Returns true if full tensors are read from a sender's memory, which its next capture changes:
-  // what one such source finds changed, another one will not find either.
+  // Returns true if full tensors are read from a sender's memory, which its next capture changes.
+  // ReadFull keeps blocks that have changed as they are now (FullAssembly::KeepNewer), and the
+  // chain turns them back. What one such source finds changed, another one will not find either.
   virtual bool reads_memory() const { return false; }
 
   // Returns whether it can read the version while its sender captures it, and should.

@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/sources/turn_back.h"
 
 namespace dws {
 namespace {
@@ -17,6 +18,13 @@ namespace {
 // long.
 constexpr Duration kCapturePollMin = std::chrono::milliseconds(1);
 constexpr Duration kCapturePollMax = std::chrono::milliseconds(64);
+
+// How often a sender's memory is read again without progress: blocks that are changing at the
+// moment have changed soon.
+constexpr int kIdleReadsMax = 3;
+constexpr Duration kIdleTime = std::chrono::milliseconds(2);
+// Blocks may be of a version that is captured and not published yet. How long to wait for it.
+constexpr Duration kPublishWait = std::chrono::seconds(1);
 
 uint64_t MissingBytes(const FullAssembly& assembly) {
   uint64_t bytes = 0;
@@ -42,10 +50,13 @@ std::string_view NameOf(const std::vector<std::string>& senders, SenderIndex sen
 struct SourceChain::Transfer {
   const Piece& piece;
   const Content content;
-  const uint64_t wanted_bytes = 0;               // of full tensors
+  uint64_t wanted_bytes = 0;                     // of full tensors
   std::map<const Source*, uint64_t> bytes = {};  // that came
   std::string reason = {};                       // why not from the sources before
   bool memory_read = false;                      // as it is: what is missing there has changed
+  Status turned = OkStatus();                    // why that cannot be turned back
+  Spool::Options spool = {};                     // of the deltas that turn it back
+  Duration publish_wait = kPublishWait;          // what is left of it
 
   SenderIndex sender() const { return piece.of().sender; }
   void Came(const Source& source, uint64_t missing_before, uint64_t missing) {
@@ -150,10 +161,78 @@ Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
   return last;
 }
 
+Status SourceChain::TurnBackFrom(Transfer& transfer, std::span<NewerBlock> blocks,
+                                 FullAssembly& assembly) {
+  // The last source composes whatever delta is asked for; the others have those that are published.
+  Source& source = *Candidates(Content::kDelta).back();
+  SyncTarget newer = transfer.piece.target;
+  newer.version = blocks.front().at;
+  const SliceSelection slices = SlicesOf(blocks);
+  const DeltaWant want{.base = transfer.piece.target.version, .slices = slices, .undo = true};
+  const Piece piece{.target = newer, .rank = transfer.piece.rank};
+  auto delta = source.ReadDelta(piece, want, transfer.spool);
+  for (Duration wait = kCapturePollMin;
+       absl::IsAborted(delta.status()) && transfer.publish_wait > Duration::zero();
+       wait = std::min(2 * wait, kCapturePollMax)) {
+    if (!assembly.wanted() || !Sleep(wait)) return CancelledError("given up");
+    transfer.publish_wait -= wait;
+    delta = source.ReadDelta(piece, want, transfer.spool);
+  }
+  DWS_RETURN_IF_ERROR(delta.status());
+  if (!delta->object.has_value()) return AbortedError("{}: {}", source.name(), delta->why);
+  {
+    MutexLock lock(mutex_);
+    bytes_[{&source, Content::kDelta}] += delta->object->size_bytes();
+  }
+  DWS_RETURN_IF_ERROR(TurnBack(assembly.layout(), *delta->object, blocks));
+  for (const NewerBlock& block : blocks) {
+    DWS_RETURN_IF_ERROR(assembly.Take(block.block, block.bytes));
+  }
+  return OkStatus();
+}
+
+Status SourceChain::TurnBackAll(Transfer& transfer, FullAssembly& assembly) {
+  std::vector<NewerBlock> newer = assembly.TakeNewer();
+  if (newer.empty() || Candidates(Content::kDelta).empty()) return OkStatus();
+  std::ranges::sort(newer, {}, [](const NewerBlock& block) {
+    return std::tuple(block.at, block.block.slice, block.block.first_block);
+  });
+  Status first = OkStatus();
+  for (auto begin = newer.begin(); begin != newer.end();) {
+    const auto end = std::find_if(begin, newer.end(), [&](const NewerBlock& block) {
+      return block.at != begin->at;
+    });
+    const Status turned = TurnBackFrom(transfer, {begin, end}, assembly);
+    if (absl::IsCancelled(turned) || !assembly.failed().ok()) return turned;
+    first.Update(turned);
+    begin = end;
+  }
+  return first;
+}
+
+Status SourceChain::ReadMemory(Source& source, Transfer& transfer, FullAssembly& assembly) {
+  for (int idle = 0; idle < kIdleReadsMax;) {
+    const uint64_t missing = assembly.missing_blocks();
+    DWS_RETURN_IF_ERROR(source.ReadFull(transfer.piece, assembly));
+    transfer.turned = TurnBackAll(transfer, assembly);
+    if (absl::IsCancelled(transfer.turned) || !assembly.failed().ok()) return transfer.turned;
+    if (assembly.missing_blocks() == 0) break;
+    if (assembly.missing_blocks() < missing) {
+      idle = 0;
+    } else if (!transfer.turned.ok()) {
+      break;
+    } else if (++idle < kIdleReadsMax && !Sleep(kIdleTime)) {
+      return CancelledError("the receiver is shutting down");
+    }
+  }
+  return OkStatus();
+}
+
 Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
                              FullAssembly& assembly) {
   const uint64_t before = MissingBytes(assembly);
-  Status read = source.ReadFull(transfer.piece, assembly);
+  Status read = source.reads_memory() ? ReadMemory(source, transfer, assembly)
+                                      : source.ReadFull(transfer.piece, assembly);
   if (absl::IsCancelled(read)) return read;
   const Status right = DropWrong(assembly);
   if (read.ok() && !right.ok() && last && !source.reads_memory()) {
@@ -168,20 +247,29 @@ Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
   transfer.Came(source, before, MissingBytes(assembly));
   if (read.ok()) Succeeded(source, transfer);
   transfer.memory_read = transfer.memory_read || (read.ok() && source.reads_memory());
-  if (read.ok() && assembly.missing_blocks() > 0) {
-    return UnavailableError(
-        "{} blocks are missing: {}", assembly.missing_blocks(),
-        source.reads_memory() ? "the trainer has changed them since" : "it did not bring them");
+  if (!read.ok() || assembly.missing_blocks() == 0) return read;
+  if (!source.reads_memory()) {
+    return UnavailableError("{} blocks are missing: it did not bring them",
+                            assembly.missing_blocks());
   }
-  return read;
+  return UnavailableError(
+      "{} blocks are missing: the trainer has changed them since{}", assembly.missing_blocks(),
+      transfer.turned.ok() ? ""
+                           : fmt::format(", and they cannot be turned back: {}",
+                                         Message(transfer.turned)));
 }
 
 Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
                                       Spool::Options spool) {
   const PulseWait wait(options_.pulse);
+  Transfer transfer{.piece = piece,
+                    .content = Content::kFull,
+                    .spool = {.folder = spool.folder,
+                              .memory_bytes_max = spool.memory_bytes_max / 8,
+                              .size_bytes_max = spool.size_bytes_max,
+                              .wanted = spool.wanted}};
   DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(spool)));
-  Transfer transfer{
-      .piece = piece, .content = Content::kFull, .wanted_bytes = MissingBytes(*assembly)};
+  transfer.wanted_bytes = MissingBytes(*assembly);
   if (want.early != nullptr) DWS_RETURN_IF_ERROR(ReadCapture(transfer, *assembly));
   const std::vector<Source*> candidates = Candidates(Content::kFull);
   Status last = AbortedError("no source has full tensors");

@@ -8,6 +8,12 @@
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+// Newer blocks take at most a quarter of the memory that the spool may use, and no more than this.
+constexpr uint64_t kNewerBytesMax = uint64_t{64} << 20;
+
+}  // namespace
 
 Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
                                                            Spool::Options options) {
@@ -16,16 +22,21 @@ Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
   for (const RankSlice slice : want.slices) bytes += want.layout.slice(slice).size_bytes();
   TransferProgress* const progress = std::exchange(options.progress, nullptr);
   std::function<bool()> wanted = options.wanted;
+  const uint64_t newer_bytes_max = std::min(options.memory_bytes_max / 4, kNewerBytesMax);
   Spool spool(std::move(options));
   if (want.direct == nullptr) DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
   if (progress != nullptr) progress->total_bytes += bytes;
   return std::unique_ptr<FullAssembly>(
-      new FullAssembly(want, std::move(spool), progress, std::move(wanted)));
+      new FullAssembly(want, std::move(spool), progress, std::move(wanted), newer_bytes_max));
 }
 
 FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
-                           std::function<bool()> wanted)
-    : want_(want), spool_(std::move(spool)), progress_(progress), wanted_(std::move(wanted)) {
+                           std::function<bool()> wanted, uint64_t newer_bytes_max)
+    : want_(want),
+      spool_(std::move(spool)),
+      progress_(progress),
+      wanted_(std::move(wanted)),
+      newer_bytes_max_(newer_bytes_max) {
   uint64_t bytes = 0;
   uint64_t blocks = 0;
   for (size_t i = 0; i < want_.slices.size(); ++i) {
@@ -131,6 +142,19 @@ void FullAssembly::Drop(const BlockRange& range) {
     ++missing_blocks_;
     if (progress_ != nullptr) progress_->done_bytes -= SizeBytes(want_.layout, block);
   }
+}
+
+void FullAssembly::KeepNewer(NewerBlock newer) {
+  DWS_CHECK(Wants(newer.block) && newer.bytes.size() == SizeBytes(want_.layout, newer.block));
+  newer_bytes_ += newer.bytes.size();
+  MutexLock lock(mutex_);
+  newer_.push_back(std::move(newer));
+}
+
+std::vector<NewerBlock> FullAssembly::TakeNewer() {
+  MutexLock lock(mutex_);
+  newer_bytes_ = 0;
+  return std::exchange(newer_, {});
 }
 
 std::vector<RankSlice> FullAssembly::DropWrong() {

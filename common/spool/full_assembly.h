@@ -12,12 +12,20 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/model/block_range.h"
+#include "common/model/weight_version.h"
 #include "common/spool/fetched_full.h"
 
 namespace dws {
 
-// Lifecycle: one per transfer. Threads: Room, Take and Drop from many at once, for different
-// blocks; the others from one at a time.
+// A block as a version after the wanted one has it. The delta between them turns it back.
+struct NewerBlock {
+  WeightVersion at;  // the version that changed the block last
+  BlockRange block;
+  std::vector<std::byte> bytes;
+};
+
+// Lifecycle: one per transfer. Threads: Room, Take, Drop and KeepNewer from many at once, for
+// different blocks; the others from one at a time.
 class FullAssembly {
  public:
   // `want` must outlive it. Errors as Spool::Allocate.
@@ -52,6 +60,12 @@ class FullAssembly {
   Status Take(const BlockRange& range, ByteSpan bytes);
   // They have to come again: what Room returned may be half filled.
   void Drop(const BlockRange& range);
+  // Returns whether there is room for a block that has changed since the wanted version.
+  bool has_room_for_newer() const { return newer_bytes_ < newer_bytes_max_; }
+  // Keeps such a block for the caller of TakeNewer.
+  void KeepNewer(NewerBlock newer);
+  // Returns what was kept, and makes room.
+  std::vector<NewerBlock> TakeNewer();
   // Drops the complete slices that are not as expected, and returns them. For an early version,
   // call it after it is described.
   std::vector<RankSlice> DropWrong();
@@ -61,7 +75,7 @@ class FullAssembly {
 
  private:
   FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
-               std::function<bool()> wanted);
+               std::function<bool()> wanted, uint64_t newer_bytes_max);
   Status Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes);
   Status Failed(Status status);
   size_t IndexOf(RankSlice slice) const;
@@ -76,7 +90,10 @@ class FullAssembly {
   std::vector<Digest> digests_;  // by block, counted so
   std::vector<uint8_t> here_;    // the same
   std::atomic<uint64_t> missing_blocks_{0};
+  const uint64_t newer_bytes_max_;
+  std::atomic<uint64_t> newer_bytes_{0};
   mutable Mutex mutex_;
+  std::vector<NewerBlock> newer_ GUARDED_BY(mutex_);
   Status failed_ GUARDED_BY(mutex_);
 };
 

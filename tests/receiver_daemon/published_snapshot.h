@@ -51,6 +51,9 @@ struct Published {
   ByteSpan Then(const BlockRange& range) const {
     return ByteSpan(content).subspan(Offset(range), SizeBytes(layout, range));
   }
+  ByteSpan Now(const BlockRange& range) const {
+    return memory->content().subspan(Offset(range), SizeBytes(layout, range));
+  }
   BlockStamp& Stamp(uint32_t block) { return memory->stamps()[block]; }  // of the first slice
   // The trainer changes a block of the first slice.
   void Change(uint32_t block, uint64_t version) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "common/model/weight_version.h"
@@ -38,6 +39,13 @@ class StampedChange {
   BlockStamp& stamp_;
   const uint64_t version_;
 };
+
+// Returns the version whose capture changed the block last; nullopt: one is changing it now. If the
+// stamp is the same after the bytes were taken, they are of that version, should it be published.
+inline std::optional<WeightVersion> ChangedBy(uint64_t stamp) {
+  if ((stamp & internal::kStampChanging) != 0) return std::nullopt;
+  return WeightVersion(stamp);
+}
 
 // Returns whether the block with this copy of its stamp has the bytes of `version`, whose capture
 // has ended.

@@ -1,6 +1,7 @@
 // Pieces are read side by side, each in three steps; a step begins when the one before has arrived:
 //
-//   1. the stamps of its blocks: what has changed already is left out;
+//   1. the stamps of its blocks: what is changing is left out, and what has changed since the
+//      wanted version if there is no room to keep it;
 //   2. the blocks, from the first to the last that is left;
 //   3. the stamps again: what has changed meanwhile is left out. Read after the bytes had arrived,
 //      they prove that the bytes did not change before that.
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -79,12 +81,13 @@ class RemoteRead {
     Step step = Step::kStampsBefore;
     BlockRange range;  // without what is left out at its ends
     MutableByteSpan bytes;
-    std::vector<bool> wanted;  // of `range`: not left out
+    // The stamps of `range` before the bytes were read; none: the block is left out.
+    std::vector<std::optional<uint64_t>> stamps;
   };
 
   Status Begin(size_t slot) {
     slots_[slot].range = pieces_[next_++];
-    slots_[slot].wanted.assign(slots_[slot].range.block_count, true);
+    slots_[slot].stamps.clear();
     return ReadStamps(slot, Step::kStampsBefore);
   }
 
@@ -102,6 +105,8 @@ class RemoteRead {
   // Takes the stamps; false if no block is left.
   Result<bool> TakeStamps(size_t slot) {
     Slot& piece = slots_[slot];
+    const bool before = piece.step == Step::kStampsBefore;
+    if (before) piece.stamps.resize(piece.range.block_count);
     bool any = false;
     for (uint32_t i = 0; i < piece.range.block_count; ++i) {
       const uint64_t stamp = buffers_.stamps(slot)[i];
@@ -109,8 +114,15 @@ class RemoteRead {
         return DataLossError("fabric {} says that it has read, and has moved nothing",
                              remote_.name());
       }
-      if (!IsAt(stamp, version_)) piece.wanted[i] = false;
-      any = any || piece.wanted[i];
+      std::optional<uint64_t>& kept = piece.stamps[i];
+      if (before) {
+        const bool there = IsAt(stamp, version_) ||
+                           (ChangedBy(stamp).has_value() && assembly_.has_room_for_newer());
+        if (there) kept = stamp;
+      } else if (kept != stamp && !IsAt(stamp, version_)) {
+        kept.reset();
+      }
+      any = any || kept.has_value();
     }
     return any;
   }
@@ -139,11 +151,13 @@ class RemoteRead {
   Status ReadBytes(size_t slot) {
     Slot& piece = slots_[slot];
     const auto first = static_cast<uint32_t>(
-        std::find(piece.wanted.begin(), piece.wanted.end(), true) - piece.wanted.begin());
+        std::find_if(piece.stamps.begin(), piece.stamps.end(),
+                     [](const auto& stamp) { return stamp.has_value(); }) -
+        piece.stamps.begin());
     piece.range.first_block += first;
-    piece.wanted.erase(piece.wanted.begin(), piece.wanted.begin() + first);
-    while (!piece.wanted.back()) piece.wanted.pop_back();
-    piece.range.block_count = static_cast<uint32_t>(piece.wanted.size());
+    piece.stamps.erase(piece.stamps.begin(), piece.stamps.begin() + first);
+    while (!piece.stamps.back().has_value()) piece.stamps.pop_back();
+    piece.range.block_count = static_cast<uint32_t>(piece.stamps.size());
     piece.bytes = buffers_.Room(assembly_, piece.range, slot);
     piece.step = Step::kBytes;
     return remote_.Start({.offset = places_.slice_offset(piece.range.slice) +
@@ -156,13 +170,20 @@ class RemoteRead {
     const Slot& piece = slots_[slot];
     const uint64_t block_bytes = BlockBytes(assembly_.layout().slice(piece.range.slice).dtype);
     for (uint32_t i = 0; i < piece.range.block_count; ++i) {
-      if (!piece.wanted[i]) continue;
+      if (!piece.stamps[i].has_value()) continue;
       const uint64_t offset = i * block_bytes;
-      DWS_RETURN_IF_ERROR(assembly_.Take(
-          {.slice = piece.range.slice,
-           .first_block = piece.range.first_block + i,
-           .block_count = 1},
-          piece.bytes.subspan(offset, std::min(block_bytes, piece.bytes.size() - offset))));
+      const BlockRange block{.slice = piece.range.slice,
+                             .first_block = piece.range.first_block + i,
+                             .block_count = 1};
+      const ByteSpan bytes =
+          piece.bytes.subspan(offset, std::min(block_bytes, piece.bytes.size() - offset));
+      if (IsAt(*piece.stamps[i], version_)) {
+        DWS_RETURN_IF_ERROR(assembly_.Take(block, bytes));
+      } else {
+        assembly_.KeepNewer({.at = *ChangedBy(*piece.stamps[i]),
+                             .block = block,
+                             .bytes = {bytes.begin(), bytes.end()}});
+      }
     }
     return OkStatus();
   }

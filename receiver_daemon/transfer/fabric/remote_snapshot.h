@@ -35,8 +35,9 @@ class RemoteBuffers {
   std::vector<std::byte> bytes_;  // empty if the assembly is in memory
 };
 
-// Reads the blocks that `assembly` lacks and that are still as of `version`, which was published;
-// blocks that the trainer has changed since, or is changing, stay missing. Calls `going_on` now and
+// Reads the blocks that `assembly` lacks and that are still as of `version`, which was published.
+// Blocks that the trainer has changed since stay missing, and are kept as they are now
+// (FullAssembly::KeepNewer). Calls `going_on` now and
 // then; an error that it returns ends the read. Errors: those of `remote` and of
 // FullAssembly::Take; DATA_LOSS: the provider reports a read that moved nothing. Reads may be under
 // way when this returns: end `remote` before using the memory.

@@ -16,13 +16,31 @@ namespace {
 // larger ones do not stay in the cache.
 constexpr uint64_t kDirectBytes = uint64_t{1} << 20;
 
+// Reads a block that has changed since the wanted version, as it is.
+void ReadNewer(const SnapshotMemory& snapshot, const BlockRange& block, FullAssembly& assembly) {
+  const RankLayout& layout = assembly.layout();
+  const BlockStamp& stamp =
+      snapshot.stamps()[layout.slice(block.slice).first_block + block.first_block];
+  const uint64_t before = stamp.load(std::memory_order_acquire);
+  const std::optional<WeightVersion> at = ChangedBy(before);
+  if (!at.has_value() || !assembly.has_room_for_newer()) return;
+  const size_t offset = snapshot.places().slice_offset(block.slice) + FirstByte(layout, block);
+  const ByteSpan bytes = snapshot.content().subspan(offset, SizeBytes(layout, block));
+  NewerBlock newer{.at = *at, .block = block, .bytes = {bytes.begin(), bytes.end()}};
+  std::atomic_thread_fence(std::memory_order_acquire);  // after the bytes
+  if (stamp.load(std::memory_order_relaxed) == before) assembly.KeepNewer(std::move(newer));
+}
+
 Status ReadBlock(const SnapshotMemory& snapshot, WeightVersion version, const BlockRange& block,
                  FullAssembly& assembly, bool early) {
   const RankLayout& layout = assembly.layout();
   const auto stamp =
       snapshot.stamps().subspan(layout.slice(block.slice).first_block + block.first_block, 1);
   const auto there = [&] { return early ? AllBy(stamp, version) : AllAt(stamp, version); };
-  if (!there()) return OkStatus();
+  if (!there()) {
+    if (!early) ReadNewer(snapshot, block, assembly);
+    return OkStatus();
+  }
   const size_t offset = snapshot.places().slice_offset(block.slice) + FirstByte(layout, block);
   DWS_RETURN_IF_ERROR(
       assembly.Take(block, snapshot.content().subspan(offset, SizeBytes(layout, block))));
@@ -43,6 +61,8 @@ Status ReadPiece(const SnapshotMemory& snapshot, WeightVersion version, const Bl
     const MutableByteSpan room = assembly.Room(piece, buffer);
     std::memcpy(room.data(), snapshot.content().data() + offset, room.size());
     if (there()) return assembly.Take(piece, room);
+  } else if (piece.block_count == 1 && !early) {
+    ReadNewer(snapshot, piece, assembly);
   }
   for (uint32_t i = 0; piece.block_count > 1 && i < piece.block_count; ++i) {
     const BlockRange block{

@@ -10,10 +10,11 @@ Result<DeltaRead> GrpcSource::ReadDelta(const Piece& piece, const DeltaWant& wan
   SyncLink& link = links_.link(piece);
   const SyncTarget& target = piece.target;
   const TimePoint began = clock_.Now();
+  // The fast profile has steps only.
+  const DeltaProfile profile = want.undo ? DeltaProfile::kFast : link.speed().Choose(profile_);
   DWS_ASSIGN_OR_RETURN(Spool object, link.fetcher(target, piece.rank)
-                                         .Object(target.stream, want.base, target.version,
-                                                 link.speed().Choose(profile_), want.slices,
-                                                 want.skip_bytes, spool));
+                                         .Object(target.stream, want.base, target.version, profile,
+                                                 want.slices, want.skip_bytes, spool));
   link.speed().Add(object.size_bytes() - want.skip_bytes, clock_.Now() - began);
   return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
 }

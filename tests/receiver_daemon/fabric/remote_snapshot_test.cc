@@ -68,7 +68,8 @@ Status ReadAll(Published& sender, StepByStep& remote, FullAssembly& assembly) {
 
 TEST_CASE("blocks that have not changed are read, in memory and on disk", "[fabric]") {
   Published sender;
-  const auto assembly = sender.Assembly(GENERATE(true, false));
+  const bool in_memory = GENERATE(true, false);
+  const auto assembly = sender.Assembly(in_memory);
   StepByStep remote(*sender.memory);
   SECTION("all") {
     REQUIRE(ReadAll(sender, remote, *assembly).ok());
@@ -83,13 +84,20 @@ TEST_CASE("blocks that have not changed are read, in memory and on disk", "[fabr
                                                          {RankSlice(0), 20, 1},
                                                          {RankSlice(0), 30, 1},
                                                          {RankSlice(0), 39, 1}});
+    // Those that had changed are kept as they are, where there is room.
+    const std::vector<NewerBlock> newer = assembly->TakeNewer();
+    CHECK(newer.size() == (in_memory ? 6 : 0));
+    for (const NewerBlock& block : newer) {
+      CHECK(block.at == WeightVersion(8));
+      CHECK(std::ranges::equal(block.bytes, sender.Now(block.block)));
+    }
   }
-  SECTION("none, when all have changed") {
+  SECTION("none, when all have changed and there is no room for them") {
     for (BlockStamp& stamp : sender.memory->stamps()) stamp = 8;
     size_t bytes = 0;
     remote.arrived = [&](bool are_bytes) { bytes += are_bytes ? 1 : 0; };
     REQUIRE(ReadAll(sender, remote, *assembly).ok());
-    CHECK(bytes == 0);
+    CHECK((bytes == 0) == !in_memory);
     CHECK(assembly->missing_blocks() == sender.layout.block_count());
   }
   sender.CheckRight(*assembly);
@@ -107,6 +115,10 @@ TEST_CASE("a block that changes between any two steps is left out", "[fabric]") 
   REQUIRE(ReadAll(sender, remote, *assembly).ok());
   CHECK(assembly->missing_blocks() > 0);
   CHECK(assembly->missing_blocks() < sender.layout.block_count());
+  for (const NewerBlock& block : assembly->TakeNewer()) {
+    CHECK(block.at == WeightVersion(8));
+    CHECK(std::ranges::equal(block.bytes, sender.Now(block.block)));
+  }
   sender.CheckRight(*assembly);
 }
 

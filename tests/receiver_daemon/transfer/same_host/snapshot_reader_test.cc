@@ -24,7 +24,8 @@ std::unique_ptr<const SnapshotMemory> Mapped(const Published& sender) {
 TEST_CASE("blocks that are as of the version are copied, in memory and on disk", "[same_host]") {
   Published sender;
   const auto mapped = Mapped(sender);
-  const auto assembly = sender.Assembly(GENERATE(true, false));
+  const bool in_memory = GENERATE(true, false);
+  const auto assembly = sender.Assembly(in_memory);
   ThreadPool pool(1);
   SECTION("all") {
     REQUIRE(ReadSnapshot(*mapped, kWanted, *assembly, pool).ok());
@@ -39,6 +40,13 @@ TEST_CASE("blocks that are as of the version are copied, in memory and on disk",
                                                          {RankSlice(0), 20, 1},
                                                          {RankSlice(0), 30, 1},
                                                          {RankSlice(0), 39, 1}});
+    // Those that had changed are kept as they are, where there is room.
+    const std::vector<NewerBlock> newer = assembly->TakeNewer();
+    CHECK(newer.size() == (in_memory ? 5 : 0));
+    for (const NewerBlock& block : newer) {
+      CHECK(block.at == WeightVersion(8));
+      CHECK(std::ranges::equal(block.bytes, sender.Now(block.block)));
+    }
   }
   SECTION("only those that are missing") {
     for (const BlockRange& range :
