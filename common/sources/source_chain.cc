@@ -199,9 +199,8 @@ Status SourceChain::TurnBackAll(Transfer& transfer, FullAssembly& assembly) {
   });
   Status first = OkStatus();
   for (auto begin = newer.begin(); begin != newer.end();) {
-    const auto end = std::find_if(begin, newer.end(), [&](const NewerBlock& block) {
-      return block.at != begin->at;
-    });
+    const auto end = std::find_if(begin, newer.end(),
+                                  [&](const NewerBlock& block) { return block.at != begin->at; });
     const Status turned = TurnBackFrom(transfer, {begin, end}, assembly);
     if (absl::IsCancelled(turned) || !assembly.failed().ok()) return turned;
     first.Update(turned);
@@ -254,9 +253,9 @@ Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
   }
   return UnavailableError(
       "{} blocks are missing: the trainer has changed them since{}", assembly.missing_blocks(),
-      transfer.turned.ok() ? ""
-                           : fmt::format(", and they cannot be turned back: {}",
-                                         Message(transfer.turned)));
+      transfer.turned.ok()
+          ? ""
+          : fmt::format(", and they cannot be turned back: {}", Message(transfer.turned)));
 }
 
 Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,

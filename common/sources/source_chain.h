@@ -79,7 +79,7 @@ class SourceChain {
   Status ReadMemory(Source& source, Transfer& transfer, FullAssembly& assembly);
   // Turns back what the assembly has kept. An error leaves some blocks missing.
   Status TurnBackAll(Transfer& transfer, FullAssembly& assembly);
-  // Likewise, for blocks of one version. Waits a little for a version that is not published yet.
+  // Turns back blocks of one version. Waits a little for a version that is not published yet.
   Status TurnBackFrom(Transfer& transfer, std::span<NewerBlock> blocks, FullAssembly& assembly);
   // Reads a source of full tensors and drops the slices that turn out to be wrong; the last source
   // brings them again. OK: nothing is missing.

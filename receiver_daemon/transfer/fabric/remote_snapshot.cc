@@ -150,10 +150,10 @@ class RemoteRead {
 
   Status ReadBytes(size_t slot) {
     Slot& piece = slots_[slot];
-    const auto first = static_cast<uint32_t>(
-        std::find_if(piece.stamps.begin(), piece.stamps.end(),
-                     [](const auto& stamp) { return stamp.has_value(); }) -
-        piece.stamps.begin());
+    const auto first =
+        static_cast<uint32_t>(std::find_if(piece.stamps.begin(), piece.stamps.end(),
+                                           [](const auto& stamp) { return stamp.has_value(); }) -
+                              piece.stamps.begin());
     piece.range.first_block += first;
     piece.stamps.erase(piece.stamps.begin(), piece.stamps.begin() + first);
     while (!piece.stamps.back().has_value()) piece.stamps.pop_back();
@@ -172,9 +172,8 @@ class RemoteRead {
     for (uint32_t i = 0; i < piece.range.block_count; ++i) {
       if (!piece.stamps[i].has_value()) continue;
       const uint64_t offset = i * block_bytes;
-      const BlockRange block{.slice = piece.range.slice,
-                             .first_block = piece.range.first_block + i,
-                             .block_count = 1};
+      const BlockRange block{
+          .slice = piece.range.slice, .first_block = piece.range.first_block + i, .block_count = 1};
       const ByteSpan bytes =
           piece.bytes.subspan(offset, std::min(block_bytes, piece.bytes.size() - offset));
       if (IsAt(*piece.stamps[i], version_)) {

@@ -11,8 +11,9 @@ namespace dws {
 
 // Copies the blocks that `assembly` lacks and that are still as of `version`, which was published.
 // Blocks that the trainer has changed since stay missing, and are kept as they are now
-// (FullAssembly::KeepNewer). Neither side waits for the other. Errors: those of FullAssembly::Take. `early`: copies instead the blocks that the
-// capture of `version`, which may be open, has already brought.
+// (FullAssembly::KeepNewer). Neither side waits for the other. Errors: those of FullAssembly::Take.
+// `early`: copies instead the blocks that the capture of `version`, which may be open, has already
+// brought.
 Status ReadSnapshot(const SnapshotMemory& snapshot, WeightVersion version, FullAssembly& assembly,
                     ThreadPool& pool, bool early = false);
 

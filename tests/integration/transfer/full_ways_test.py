@@ -102,6 +102,27 @@ class FullWaysTest(IntegrationCase):
             self.assert_same_weights(engine, live, self.source)
             self.assert_nothing_refused(receiver)
 
+    def test_memory_brings_every_byte_of_a_version_that_the_trainer_has_left(self) -> None:
+        self.begin()
+        done = threading.Event()
+
+        def train() -> None:
+            while not done.wait(0.03):
+                self.publish(0.01)
+
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        try:
+            for turn in range(6):
+                receiver, engine, _ = self.join(f"auto-{turn}")
+                engine.wait_ready(60)
+                # A version that it takes in full later counts here, too.
+                self.assertGreaterEqual(self.came_by(receiver, "same-host"), self.model_bytes())
+                self.assertEqual(self.came_by(receiver, "grpc"), 0, receiver.log_tail())
+        finally:
+            done.set()
+            trainer.join()
+
     def test_while_the_trainer_publishes_a_required_way_brings_every_byte_or_fails_by_name(
         self,
     ) -> None:
