@@ -86,7 +86,7 @@ Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, De
   snapshot_.gate().BeginCapture();
   if (profile_ != DeltaProfile::kFast) other_blocks_.resize(blocks_.size());
   if (full_ != FullCause::kNone) {
-    snapshot_.SetReplacing(version_);
+    snapshot_.in_flight().SetReplacing(version_);
     return;
   }
   snapshot_.reads().DropSpare();
@@ -98,7 +98,7 @@ Capture::Capture(Snapshot& snapshot, ThreadPool& pool, WeightVersion version, De
   }
   open_delta_ =
       std::make_shared<OpenDelta>(version_, *snapshot.version(), profile_, std::move(on_fetchable));
-  snapshot_.SetOpenDelta(open_delta_);
+  snapshot_.in_flight().SetOpenDelta(open_delta_);
 }
 
 Capture::~Capture() {
@@ -108,7 +108,7 @@ Capture::~Capture() {
 // A first version has nothing to compare with, and a trainer that asked for a full version wants
 // one whatever the size of a delta.
 bool Capture::InSample(uint64_t number) const {
-  return full_ == FullCause::kDense && snapshot_.full_watch().InSample(number);
+  return full_ == FullCause::kDense && snapshot_.history().full_watch.InSample(number);
 }
 
 void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& scratch) {
@@ -171,11 +171,11 @@ void Capture::Encode(BlockRef ref, ByteSpan before, Scratch& scratch) {
   const uint64_t number = slice.first_block + ref.block;
   const auto elements = static_cast<uint32_t>(before.size() / ElementBytes(slice.dtype));
   const ClassTable* const table = profile_ == DeltaProfile::kWan && !other_blocks_.empty()
-                                      ? snapshot_.class_tables().Find(ref.slice)
+                                      ? snapshot_.history().class_tables.Find(ref.slice)
                                       : nullptr;
   // Class-split needs positions, and stays smaller than dense steps up to a higher density.
   if (table == nullptr &&
-      snapshot_.density_watch().EncodesDense(ref.slice, scratch.changes.size(), elements)) {
+      snapshot_.history().density_watch.EncodesDense(ref.slice, scratch.changes.size(), elements)) {
     blocks_[number] = EncodeDenseSteps(slice.dtype, scratch.changes, elements, scratch.encode);
     return;
   }
@@ -198,7 +198,7 @@ void Capture::CountCaptured(RankSlice slice) {
   };
   if (SumOf(PayloadBytes(blocks(blocks_))) > kFramedBytesMax) return;
   const ClassTable* const table =
-      profile_ == DeltaProfile::kWan ? snapshot_.class_tables().Find(slice) : nullptr;
+      profile_ == DeltaProfile::kWan ? snapshot_.history().class_tables.Find(slice) : nullptr;
   std::optional<FramedSlice> framed =
       FrameSlice(slice, profile_, blocks(blocks_), blocks(other_blocks_),
                  table == nullptr ? std::nullopt : std::optional(*table));
@@ -376,7 +376,7 @@ CapturedVersion Capture::FinishFull() {
   if (full_ == FullCause::kDense) {
     std::optional<double> delta_share;
     if (sample_bytes != 0) delta_share = Share(SumOf(PayloadBytes(blocks_)), sample_bytes);
-    snapshot_.full_watch().Learn(
+    snapshot_.history().full_watch.Learn(
         {.delta_share = delta_share, .changed = result.nnz, .whole = whole});
   }
   CloseKept();
@@ -418,17 +418,17 @@ CapturedVersion Capture::FinishDelta() {
   result.other_blocks = std::move(other_blocks_);
   if (profile_ == DeltaProfile::kWan) {
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-      const ClassTable* const table = snapshot_.class_tables().Find(RankSlice(s));
+      const ClassTable* const table = snapshot_.history().class_tables.Find(RankSlice(s));
       result.class_tables.push_back(table == nullptr ? std::nullopt : std::optional(*table));
     }
-    snapshot_.class_tables().Learn(snapshot_, blocks_, version_, pool_);
+    snapshot_.history().class_tables.Learn(snapshot_, blocks_, version_, pool_);
   }
   result.payload_bytes = PayloadBytes(blocks_);
-  snapshot_.full_watch().Learn(
+  snapshot_.history().full_watch.Learn(
       {.delta_share = Share(SumOf(result.payload_bytes), layout.size_bytes()),
        .changed = result.nnz,
        .whole = whole});
-  result.density = snapshot_.density_watch().Learn(blocks_);
+  result.density = snapshot_.history().density_watch.Learn(blocks_);
   result.blocks = std::move(blocks_);
   result.open_delta = std::move(open_delta_);
   return result;
@@ -449,7 +449,7 @@ void Capture::Undo() {
                  "which has to bring every tensor"}});
     snapshot_.Invalidate();
   }
-  snapshot_.CountUndone();
+  ++snapshot_.history().undone;
   CloseGate();
 }
 
@@ -473,7 +473,7 @@ void Capture::UndoSteps() {
 
 void Capture::CloseGate() {
   open_ = false;
-  snapshot_.SetReplacing(std::nullopt);
+  snapshot_.in_flight().SetReplacing(std::nullopt);
   snapshot_.gate().EndCapture();
 }
 

@@ -69,13 +69,13 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
                                MutableByteSpan room, ThreadPool& pool) {
   if (!is_copy() && pinned_.size_bytes() == 0) DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
   DWS_CHECK(is_copy() || pinned_.host_bytes().data() == snapshot.AllBytes().data());
-  if (trusted_ && undone_ == snapshot.undone()) return OkStatus();
+  if (trusted_ && undone_ == snapshot.history().undone) return OkStatus();
   // The first version gathers every block into the copy, so there is nothing to copy before it.
   if (is_copy() && snapshot.version().has_value()) {
     DWS_RETURN_IF_ERROR(CopyAll(snapshot.AllBytes(), stream, room, pool));
   }
   trusted_ = true;
-  undone_ = snapshot.undone();
+  undone_ = snapshot.history().undone;
   return OkStatus();
 }
 

@@ -64,7 +64,7 @@ class DeviceSnapshot {
   // By rank slice: in the copy, or in the snapshot if there is no copy.
   std::vector<uint64_t> offsets_;
   bool trusted_ = false;
-  uint64_t undone_ = 0;  // Snapshot::undone() at the last copy
+  uint64_t undone_ = 0;  // CaptureHistory::undone at the last copy
 };
 
 }  // namespace dws

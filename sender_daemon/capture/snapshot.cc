@@ -7,16 +7,6 @@
 #include "common/model/limits.h"
 
 namespace dws {
-namespace {
-
-std::span<const BlockStamp> StampsOf(const SnapshotMemory& memory,
-                                     const RankLayout::SliceEntry& slice, uint32_t first,
-                                     uint32_t count) {
-  DWS_CHECK(first <= slice.blocks && count <= slice.blocks - first);
-  return memory.stamps().subspan(slice.first_block + first, count);
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Snapshot>> Snapshot::Create(RankLayout layout, bool huge_pages) {
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<SnapshotMemory> memory,
@@ -30,44 +20,14 @@ Snapshot::Snapshot(RankLayout layout, std::unique_ptr<SnapshotMemory> memory, bo
       memory_(std::move(memory)),
       digests_(layout_.slice_count()),
       distrusted_(layout_.slice_count()),
-      class_tables_(layout_.slice_count()),
-      density_watch_(layout_),
-      full_watch_(layout_.size_bytes(), layout_.block_count()),
+      history_(layout_),
       reads_(layout_, layout_.size_bytes()) {}
 
-bool Snapshot::BlocksAt(RankSlice slice, uint32_t first, uint32_t count,
-                        WeightVersion version) const {
-  return AllAt(StampsOf(memory(), layout_.slice(slice), first, count), version);
-}
-
-bool Snapshot::BlocksBy(RankSlice slice, uint32_t first, uint32_t count,
-                        WeightVersion version) const {
-  return AllBy(StampsOf(memory(), layout_.slice(slice), first, count), version);
-}
-
-std::optional<WeightVersion> Snapshot::replacing() const {
-  const uint64_t version = replacing_.load();
-  return version == 0 ? std::nullopt : std::optional(WeightVersion(version));
-}
-
-// A capture sets captured_ before it ends replacing_, so that no thread sees neither in between.
-Snapshot::Stage Snapshot::StageOf(WeightVersion version) const {
-  if (replacing_.load() == version.value()) return Stage::kReplacing;
-  return captured_.load() >= version.value() ? Stage::kCaptured : Stage::kNeither;
-}
-
-void Snapshot::SetReplacing(std::optional<WeightVersion> version) {
-  replacing_.store(version.has_value() ? version->value() : 0);
-}
-
-std::shared_ptr<OpenDelta> Snapshot::open_delta() const {
-  MutexLock lock(open_delta_mutex_);
-  return open_delta_;
-}
-
-void Snapshot::SetOpenDelta(std::shared_ptr<OpenDelta> delta) {
-  MutexLock lock(open_delta_mutex_);
-  open_delta_ = std::move(delta);
+std::span<const BlockStamp> Snapshot::Stamps(RankSlice slice, uint32_t first,
+                                             uint32_t count) const {
+  const RankLayout::SliceEntry& entry = layout_.slice(slice);
+  DWS_CHECK(first <= entry.blocks && count <= entry.blocks - first);
+  return std::as_const(*memory_).stamps().subspan(entry.first_block + first, count);
 }
 
 MutableByteSpan Snapshot::SliceBytes(RankSlice slice) {
@@ -97,13 +57,13 @@ void Snapshot::SetVersion(WeightVersion version, std::vector<Digest> digests) {
   DWS_CHECK(digests.size() == layout_.slice_count());
   DWS_CHECK(!newest_.has_value() || *newest_ < version);
   version_ = newest_ = version;
-  captured_.store(version.value());
+  in_flight_.SetCaptured(version);
   digests_ = std::move(digests);
 }
 
 void Snapshot::Invalidate() {
   version_.reset();
-  captured_.store(0);
+  in_flight_.SetCaptured(std::nullopt);
   digests_.assign(layout_.slice_count(), Digest());
 }
 

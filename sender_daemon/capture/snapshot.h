@@ -4,16 +4,15 @@
 // the blocks' stamps before and after.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
-#include "common/base/threads/mutex.h"
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
 #include "common/model/weight_version.h"
@@ -22,10 +21,25 @@
 #include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/full/full_watch.h"
 #include "sender_daemon/capture/full/open_reads.h"
-#include "sender_daemon/capture/open_delta.h"
 #include "sender_daemon/capture/snapshot_gate.h"
+#include "sender_daemon/capture/version_in_flight.h"
 
 namespace dws {
+
+// What captures have learned of the weights, for the next one.
+struct CaptureHistory {
+  explicit CaptureHistory(const RankLayout& layout)
+      : class_tables(layout.slice_count()),
+        density_watch(layout),
+        full_watch(layout.size_bytes(), layout.block_count()) {}
+
+  ClassTables class_tables;    // how blocks of the next version may be class-split
+  DensityWatch density_watch;  // finds the groups of tensors that change nearly everywhere
+  FullWatch full_watch;        // decides whether it is better to publish the next version in full
+  // How often a capture was undone: then a holder of a copy of the bytes copies again. Only inside
+  // a capture.
+  uint64_t undone = 0;
+};
 
 // Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes,
 // digests and version are used only between the gate's Begin and End of the right kind.
@@ -47,20 +61,14 @@ class Snapshot {
 
   // All slices, with the gaps between them.
   MutableByteSpan AllBytes() { return memory_->content(); }
-  const SnapshotMemory& memory() const { return *memory_; }
-  // See SnapshotMemory.
-  void Populate(ThreadPool& pool) { memory_->Populate(pool); }
+  SnapshotMemory& memory() { return *memory_; }
 
   // Code that changes the block's bytes must hold the returned object meanwhile.
   StampedChange Change(RankSlice slice, uint32_t block, WeightVersion version) {
     return {memory_->stamps()[layout_.slice(slice).first_block + block], version};
   }
-  // Returns whether the bytes of some blocks of a slice are those of `version`, which was
-  // published. Needs no gate; see AllAt.
-  bool BlocksAt(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
-  // Returns whether they are captured already, of full version `version`, whose capture may be
-  // open. Needs no gate; see AllBy.
-  bool BlocksBy(RankSlice slice, uint32_t first, uint32_t count, WeightVersion version) const;
+  // The stamps of some blocks of a slice (AllAt, AllBy). Reading them needs no gate.
+  std::span<const BlockStamp> Stamps(RankSlice slice, uint32_t first, uint32_t count) const;
 
   // Digest of the bytes of the blocks [first, end) of a slice.
   Digest DigestBlocks(RankSlice slice, uint32_t first, uint32_t end);
@@ -74,26 +82,6 @@ class Snapshot {
   void SetVersion(WeightVersion version, std::vector<Digest> digests);
   void Invalidate();
 
-  // The full version whose capture is open. Threads: safe from any, like the next one.
-  std::optional<WeightVersion> replacing() const;
-  bool captured_last(WeightVersion version) const { return captured_.load() == version.value(); }
-  // kCaptured: its capture has ended. kNeither: it was not begun, or was given up.
-  // kCaptured also if newer ones have been captured since.
-  enum class Stage : uint8_t { kNeither, kReplacing, kCaptured };
-  Stage StageOf(WeightVersion version) const;
-  // By the capture of a full version: while it is open, and when it has ended in any way.
-  void SetReplacing(std::optional<WeightVersion> version);
-
-  // The delta whose capture began last, which may have ended. Null: there was none yet. Threads:
-  // safe from any, like the next one.
-  std::shared_ptr<OpenDelta> open_delta() const;
-  void SetOpenDelta(std::shared_ptr<OpenDelta> delta);
-
-  // How often a capture was undone. A holder of a copy of the bytes copies again when this changes.
-  // Only inside a capture.
-  uint64_t undone() const { return undone_; }
-  void CountUndone() { ++undone_; }
-
   // The slice's digest does not fit its bytes (a bit of either flipped). The next version that
   // brings the whole slice recomputes the digest. Only inside a capture, or with the gate held as
   // for one.
@@ -101,12 +89,9 @@ class Snapshot {
   void Trust(RankSlice slice) { distrusted_[slice.value()] = false; }
   bool distrusts(RankSlice slice) const { return distrusted_[slice.value()]; }
 
-  // How blocks of the next version may be class-split.
-  ClassTables& class_tables() { return class_tables_; }
-  // Finds the groups of tensors that change nearly everywhere.
-  DensityWatch& density_watch() { return density_watch_; }
-  // Decides whether it is better to publish the next version in full.
-  FullWatch& full_watch() { return full_watch_; }
+  CaptureHistory& history() { return history_; }
+  // The version that is being captured. Threads: safe from any.
+  VersionInFlight& in_flight() { return in_flight_; }
   // The readers of full tensors. The blocks kept for them take at most the memory of one more
   // snapshot.
   OpenReads& reads() { return reads_; }
@@ -120,16 +105,10 @@ class Snapshot {
   SnapshotGate gate_;
   std::optional<WeightVersion> version_;
   std::optional<WeightVersion> newest_;
-  std::atomic<uint64_t> captured_{0};   // version_; 0: none
-  std::atomic<uint64_t> replacing_{0};  // 0: none
-  mutable Mutex open_delta_mutex_;
-  std::shared_ptr<OpenDelta> open_delta_ GUARDED_BY(open_delta_mutex_);
   std::vector<Digest> digests_;
-  uint64_t undone_ = 0;
   std::vector<bool> distrusted_;  // by rank slice
-  ClassTables class_tables_;
-  DensityWatch density_watch_;
-  FullWatch full_watch_;
+  CaptureHistory history_;
+  VersionInFlight in_flight_;
   OpenReads reads_;
 };
 

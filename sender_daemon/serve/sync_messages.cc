@@ -38,11 +38,11 @@ void FillAnnounce(const RankState& state, v1::Announce& announce) {
 void FillReplacing(const RankState& state, bool deltas, v1::Replacing& replacing) {
   *replacing.mutable_stream() = ToProto(state.stream);
   replacing.set_rank_epoch(state.rank_epoch.value());
-  if (const auto full = state.snapshot->replacing(); full.has_value()) {
+  if (const auto full = state.snapshot->in_flight().replacing(); full.has_value()) {
     return replacing.set_version(full->value());
   }
   if (!deltas) return;
-  const std::shared_ptr<OpenDelta> delta = state.snapshot->open_delta();
+  const std::shared_ptr<OpenDelta> delta = state.snapshot->in_flight().open_delta();
   if (delta == nullptr || !delta->fetchable()) return;
   replacing.set_version(delta->version().value());
   replacing.set_base_version(delta->base().value());

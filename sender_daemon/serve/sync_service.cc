@@ -197,7 +197,7 @@ Result<EarlyOrder> OpenEarly(const ReceiverHub& hub, const v1::FetchRequest& req
   DWS_ASSIGN_OR_RETURN(SliceSelection only, SelectionOf(request, state->layout()));
   const WeightVersion version(request.version());
   const WeightVersion base(request.base_version());
-  std::shared_ptr<OpenDelta> open = state->snapshot->open_delta();
+  std::shared_ptr<OpenDelta> open = state->snapshot->in_flight().open_delta();
   if (open != nullptr && (open->version() != version || open->base() != base)) open = nullptr;
   if (open == nullptr) {
     const RetainedVersionPtr retained = state->log->Find(version);
@@ -220,9 +220,9 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
   DWS_ASSIGN_OR_RETURN(auto ranges, ParseRanges(request.blocks(), state->layout()));
   const WeightVersion version(request.version());
   // One that is captured, but not sealed, is not retained yet.
-  const bool early =
-      request.early() && version.value() > 0 &&
-      (state->snapshot->replacing() == version || state->snapshot->captured_last(version));
+  const bool early = request.early() && version.value() > 0 &&
+                     (state->snapshot->in_flight().replacing() == version ||
+                      state->snapshot->in_flight().captured_last(version));
   if (!early && state->log->Find(version) == nullptr) {
     return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }

@@ -167,7 +167,8 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);
-  if (new_state) state_->snapshot->Populate(*parts_.pool);  // the one before is gone by now
+  // The one before is gone by now.
+  if (new_state) state_->snapshot->memory().Populate(*parts_.pool);
   return OkStatus();
 }
 
@@ -334,7 +335,7 @@ void TrainerSession::OpenVersion(Live& live, WeightVersion version, bool full) {
   const bool fast_links = !options_.feeds_directory && (decided == DeltaProfile::kDirect ||
                                                         (!decided && state_->log->AllDirect()));
   const FullCause cause =
-      full ? FullCause::kAsked : state_->snapshot->full_watch().Cause(fast_links);
+      full ? FullCause::kAsked : state_->snapshot->history().full_watch.Cause(fast_links);
   live.open_version = std::make_unique<Capture>(*state_->snapshot, *parts_.pool, version, profile,
                                                 cause, WhenFetchable());
   if (cause != FullCause::kNone) parts_.on_replacing();

@@ -136,7 +136,7 @@ CapturedVersion ViewSnapshot::CaptureVersion(WeightVersion version, const Captur
   Snapshot& snapshot = *state_->snapshot;
   const bool first = !snapshot.version().has_value();
   const bool steps = !first && trainer != nullptr && trainer->base.has_value();
-  const FullCause cause = snapshot.full_watch().Cause(state_->log->AllDirect());
+  const FullCause cause = snapshot.history().full_watch.Cause(state_->log->AllDirect());
   Capture capture(snapshot, pool, version, state_->log->Asked(), cause);
   ViewChanges changes(*trainer_->snapshot, snapshot, pool);
   std::vector<ChangedSlice> listed;

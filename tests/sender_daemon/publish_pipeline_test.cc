@@ -85,16 +85,17 @@ TEST_CASE("a delta is open until the log has it, which is before it is announced
   std::atomic<bool> trouble{false};
   std::vector<OpenDelta::Stage> recorded;
   std::vector<OpenDelta::Stage> announced;
-  PublishPipeline pipeline({.record = [&](const RankState&, const RetainedVersion&) -> Status {
-                              recorded.push_back(state->snapshot->open_delta()->stage());
-                              return disk_full ? ResourceExhaustedError("full") : OkStatus();
-                            },
-                            .announce =
-                                [&](const RankStatePtr&) {
-                                  announced.push_back(state->snapshot->open_delta()->stage());
-                                  CHECK(state->log->Newest()->version == WeightVersion(2));
-                                },
-                            .on_trouble = [&](const Status& status) { trouble = !status.ok(); }});
+  PublishPipeline pipeline(
+      {.record = [&](const RankState&, const RetainedVersion&) -> Status {
+         recorded.push_back(state->snapshot->in_flight().open_delta()->stage());
+         return disk_full ? ResourceExhaustedError("full") : OkStatus();
+       },
+       .announce =
+           [&](const RankStatePtr&) {
+             announced.push_back(state->snapshot->in_flight().open_delta()->stage());
+             CHECK(state->log->Newest()->version == WeightVersion(2));
+           },
+       .on_trouble = [&](const Status& status) { trouble = !status.ok(); }});
   const auto submit = [&](uint64_t version) {
     Perturb(weights, 0.01, random);
     REQUIRE(pipeline.Reserve(kTimeout).ok());
@@ -113,7 +114,7 @@ TEST_CASE("a delta is open until the log has it, which is before it is announced
   while (!trouble) std::this_thread::yield();
   pipeline.Stop();
   CHECK(announced.size() == 1);
-  CHECK(state->snapshot->open_delta()->stage() == OpenDelta::Stage::kGivenUp);
+  CHECK(state->snapshot->in_flight().open_delta()->stage() == OpenDelta::Stage::kGivenUp);
 }
 
 }  // namespace

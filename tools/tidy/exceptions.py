@@ -19,7 +19,6 @@ LARGE_CLASSES: dict[str, int] = {
     "ReceiverHub": 38,
     "SharedPublisher": 27,
     "SlimeFollower": 26,
-    "Snapshot": 36,
     "Subscription": 40,
     "SubscriptionState": 36,
     "SyncLink": 28,

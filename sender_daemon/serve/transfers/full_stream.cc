@@ -84,7 +84,7 @@ struct FullStream::LentPiece {
   uint64_t number = 0;  // the number that Lent::Add returned
 
   bool current() const {
-    return snapshot->BlocksAt(range.slice, range.first_block, range.block_count, version);
+    return AllAt(snapshot->Stamps(range.slice, range.first_block, range.block_count), version);
   }
 };
 
@@ -197,13 +197,14 @@ std::optional<FullStream::Piece> FullStream::TakePiece() {
 
 // The trainer hands tensors over in its own order.
 std::optional<FullStream::Piece> FullStream::TakeEarly() {
-  const Snapshot& snapshot = *order_.state->snapshot;
-  const Snapshot::Stage stage = snapshot.StageOf(order_.version);
-  if (stage == Snapshot::Stage::kNeither) return std::nullopt;
+  Snapshot& snapshot = *order_.state->snapshot;
+  const VersionInFlight::Stage stage = snapshot.in_flight().StageOf(order_.version);
+  if (stage == VersionInFlight::Stage::kNeither) return std::nullopt;
   const auto there = std::find_if(early_.begin(), early_.end(), [&](const Piece& piece) {
     const BlockRange& range = piece.range;
-    return stage == Snapshot::Stage::kCaptured ||
-           snapshot.BlocksBy(range.slice, range.first_block, range.block_count, order_.version);
+    return stage == VersionInFlight::Stage::kCaptured ||
+           AllBy(snapshot.Stamps(range.slice, range.first_block, range.block_count),
+                 order_.version);
   });
   if (there == early_.end()) return std::nullopt;
   const Piece piece = *there;
@@ -214,7 +215,8 @@ std::optional<FullStream::Piece> FullStream::TakeEarly() {
 
 bool FullStream::AwaitCapture() {
   const uint64_t version = order_.version.value();
-  if (order_.state->snapshot->StageOf(order_.version) == Snapshot::Stage::kNeither) {
+  if (order_.state->snapshot->in_flight().StageOf(order_.version) ==
+      VersionInFlight::Stage::kNeither) {
     Finish(ToGrpc(AbortedError("the capture of version {} was given up", version)));
     return true;
   }

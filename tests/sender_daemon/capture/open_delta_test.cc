@@ -30,7 +30,7 @@ struct Twins {
       for (std::byte& byte : weights[slice]) byte = static_cast<std::byte>(random());
     }
   }
-  std::shared_ptr<OpenDelta> open() const { return early->snapshot->open_delta(); }
+  std::shared_ptr<OpenDelta> open() const { return early->snapshot->in_flight().open_delta(); }
 
   std::mt19937_64 random{Catch::rngSeed()};
   const RankLayout layout;
@@ -215,7 +215,7 @@ TEST_CASE("full versions and captures that nobody is told of are not shown", "[o
   CHECK(full.Finish().value().open_delta == nullptr);
   CHECK(CaptureAll(*twins.plain, twins.pool, 2, twins.weights).open_delta == nullptr);
   CHECK(twins.open() == nullptr);
-  CHECK(twins.plain->snapshot->open_delta() == nullptr);
+  CHECK(twins.plain->snapshot->in_flight().open_delta() == nullptr);
   CHECK(twins.told == 0);
 }
 

@@ -38,7 +38,7 @@ TEST_CASE(
   Fixture fixture;
   std::vector<bool> fetchable;  // whenever it was said
   fixture.on_replacing_ = [&] {
-    const std::shared_ptr<OpenDelta> open = fixture.state_->snapshot->open_delta();
+    const std::shared_ptr<OpenDelta> open = fixture.state_->snapshot->in_flight().open_delta();
     fetchable.push_back(open != nullptr && open->fetchable());
   };
   Region region(layout.size_bytes());
@@ -53,7 +53,7 @@ TEST_CASE(
   REQUIRE(fixture.Publish(session, 2).ok());
   CHECK(fetchable == std::vector<bool>{true});
   REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
-  const std::shared_ptr<OpenDelta> second = fixture.state_->snapshot->open_delta();
+  const std::shared_ptr<OpenDelta> second = fixture.state_->snapshot->in_flight().open_delta();
   CHECK(second->version() == WeightVersion(2));
   CHECK(second->base() == WeightVersion(1));
   CHECK(second->stage() == OpenDelta::Stage::kPublished);
@@ -61,7 +61,7 @@ TEST_CASE(
   fixture.wanted_ = 1;  // while it reads
   CHECK(absl::IsCancelled(fixture.Publish(session, 3).status()));
   CHECK(fetchable == std::vector<bool>{true, true, false});
-  CHECK(fixture.state_->snapshot->open_delta()->stage() == OpenDelta::Stage::kGivenUp);
+  CHECK(fixture.state_->snapshot->in_flight().open_delta()->stage() == OpenDelta::Stage::kGivenUp);
   CHECK(second->stage() == OpenDelta::Stage::kPublished);
 }
 

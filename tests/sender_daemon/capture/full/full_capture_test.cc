@@ -69,8 +69,9 @@ struct Sender {
   // Returns whether a full version that the sender chooses itself would have a sample now.
   bool SamplesNext() const {
     const auto blocks = std::views::iota(uint64_t{0}, state->layout().block_count());
-    return std::ranges::any_of(
-        blocks, [&](uint64_t number) { return state->snapshot->full_watch().InSample(number); });
+    return std::ranges::any_of(blocks, [&](uint64_t number) {
+      return state->snapshot->history().full_watch.InSample(number);
+    });
   }
 
   ThreadPool pool{1};
@@ -192,7 +193,7 @@ TEST_CASE("a full version of the sender's own may lack blocks, which are unchang
   CHECK(captured->after == DigestsOf(layout, now));
   CHECK(captured->nnz == Differing(layout, old, now));
   CHECK(now[2] == old[2]);
-  CHECK(sender.state->snapshot->full_watch().Cause(false) == FullCause::kNone);
+  CHECK(sender.state->snapshot->history().full_watch.Cause(false) == FullCause::kNone);
 }
 
 TEST_CASE("versions whose deltas are as large as the weights become full, and deltas again",
@@ -200,7 +201,7 @@ TEST_CASE("versions whose deltas are as large as the weights become full, and de
   std::mt19937_64 random(Catch::rngSeed());
   Sender sender(LargeLayout());
   const RankLayout& layout = sender.state->layout();
-  const auto cause = [&] { return sender.state->snapshot->full_watch().Cause(false); };
+  const auto cause = [&] { return sender.state->snapshot->history().full_watch.Cause(false); };
   std::vector<bool> full;
   const auto publish = [&](const Weights& weights) {
     full.push_back(!sender.Publish(weights, cause())->base.has_value());
@@ -224,7 +225,7 @@ TEST_CASE("deltas come back when a sample shows that as many changes are smaller
   const RankLayout& layout = sender.state->layout();
   Weights weights;
   const auto publish = [&] {
-    return !sender.Publish(weights, sender.state->snapshot->full_watch().Cause(false))
+    return !sender.Publish(weights, sender.state->snapshot->history().full_watch.Cause(false))
                 ->base.has_value();
   };
   std::vector<bool> full;
@@ -247,7 +248,7 @@ TEST_CASE("versions that were asked to be full teach nothing", "[full_version]")
   std::mt19937_64 random(Catch::rngSeed());
   Sender sender(LargeLayout());
   const RankLayout& layout = sender.state->layout();
-  const auto cause = [&] { return sender.state->snapshot->full_watch().Cause(false); };
+  const auto cause = [&] { return sender.state->snapshot->history().full_watch.Cause(false); };
   Weights weights = RandomWeights(layout, random);
   sender.Publish(weights);
   const auto publish_dense = [&](FullCause as) {
@@ -375,12 +376,12 @@ TEST_CASE("after a full version was given up nothing of the snapshot is served",
   Weights read = RandomWeights(layout, random);
   REQUIRE(ReadSome(sender, *open, read).ok());
   weights = RandomWeights(layout, random);
-  const uint64_t undone = sender.state->snapshot->undone();
+  const uint64_t undone = sender.state->snapshot->history().undone;
   sender.GiveUp(weights, AllBlocks(layout).size() / 2);
   Snapshot& snapshot = *sender.state->snapshot;
   CHECK_FALSE(snapshot.version().has_value());
   CHECK(snapshot.newest() == WeightVersion(2));
-  CHECK(snapshot.undone() == undone + 1);  // a GPU copies it again
+  CHECK(snapshot.history().undone == undone + 1);  // a GPU copies it again
 
   // A reader that was under way ends, others are refused.
   REQUIRE(ReadRest(sender, *open, read).ok());
