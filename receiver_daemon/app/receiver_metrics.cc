@@ -142,7 +142,7 @@ void ShowGroup(Scrape& scrape, const CommitGroup& group) {
   scrape.Gauge("dws_receiver_group_leader_connected",
                "1 while a commit group's member has its leader, the leader itself always.",
                view.leader_connected ? 1 : 0);
-  if (!group.leads()) return;
+  if (!group.place().leads()) return;
   const auto connected = std::count_if(view.members.begin(), view.members.end(),
                                        [](const auto& member) { return member.connected; });
   constexpr const char* kHelp =

@@ -69,7 +69,7 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
                      parts_.sources, parts_.clock.Now(), *reply.mutable_receiver());
   reply.mutable_receiver()->set_view(parts_.view);
   if (parts_.group != nullptr) {
-    if (!parts_.group->leads()) reply.mutable_receiver()->clear_commit_policy();
+    if (!parts_.group->place().leads()) reply.mutable_receiver()->clear_commit_policy();
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }
   if (parts_.broadcasts != nullptr) {
@@ -140,7 +140,7 @@ Status ReceiverOperations::ForgetStream(const v1::ForgetStreamRequest& request,
 
 Status ReceiverOperations::Boundary(const Sink& progress) {
   const WorkerStatus before = parts_.worker.status();
-  if (parts_.group != nullptr && !parts_.group->leads()) {
+  if (parts_.group != nullptr && !parts_.group->place().leads()) {
     const GroupPlace& place = parts_.group->place();
     return FailedPreconditionError(
         "this is member {} of group '{}': ask its leader, {}, whose --commit-policy holds for all "

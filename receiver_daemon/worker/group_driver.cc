@@ -23,7 +23,10 @@ Status GroupDriver::Round() {
   LookAtBoundary();  // before a newer target replaces the held version
   std::optional<SyncTarget> target;
   if (!parts_.desk.draining()) target = parts_.subscription.Target();
-  parts_.group.OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
+  parts_.group.Apply([&target](GroupStates& states) {
+    if (!states.leader.has_value()) return;
+    states.leader->OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
+  });
   Status status;
   if (attached) {
     const bool fits = target.has_value() && engine_.weights()->layouts().Fits(*target);
@@ -48,7 +51,7 @@ void GroupDriver::AfterRound(const Status& round) {
 void GroupDriver::TellDrain() {
   if (!parts_.desk.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
   work_.staged->drain_told = true;
-  parts_.group.OnDrain();
+  parts_.group.Apply([](GroupStates& states) { states.member.OnDrain(); });
 }
 
 void GroupDriver::LookAtBoundary() {
@@ -60,7 +63,14 @@ void GroupDriver::LookAtBoundary() {
   if (hold.state == RoundHold::kNone || next) Settle();
   if (hold.state != RoundHold::kHeld || !parts_.boundary.Hold()) return;
   committing_ = hold.round;
-  parts_.group.OnBoundary();
+  parts_.group.Apply([](GroupStates& states) { states.leader->OnBoundary(); });
+}
+
+// A decision that is still recorded binds the group.
+void GroupDriver::AfterForget(const StreamId& stream) {
+  parts_.group.Apply([&stream](GroupStates& states) {
+    if (states.leader.has_value()) states.leader->OnForget(stream);
+  });
 }
 
 void GroupDriver::Settle() {
@@ -90,7 +100,10 @@ Status GroupDriver::TellDrift() {
   engine_.SetReleased(false);
   work_.paused_since.reset();
   work_.drifts_told = engine_.drifts();
-  parts_.group.OnDrift();
+  parts_.group.Apply([](GroupStates& states) {
+    states.member.OnPaused();
+    states.member.OnUnproved();
+  });
   return OkStatus();
 }
 
@@ -106,7 +119,9 @@ Status GroupDriver::Adopt(const SyncTarget& target) {
   DWS_RETURN_IF_ERROR(Annotate(status, "comparing memory with a version"));
   work_.adoption_tried_at = engine_.readings();
   if (engine_.live().proved()) {
-    parts_.group.OnProved(engine_.weights()->generation(), *engine_.live().at);
+    parts_.group.Apply([this](GroupStates& states) {
+      states.member.OnProved(engine_.weights()->generation(), *engine_.live().at);
+    });
   }
   return OkStatus();
 }
@@ -121,13 +136,13 @@ Status GroupDriver::Resync() {
     progress.done_bytes = progress.total_bytes = 0;
   });
   if (engine_.live().drifted) return TellDrift();
-  parts_.group.OnResync();
+  parts_.group.Apply([](GroupStates& states) { states.member.OnUnproved(); });
   return OkStatus();
 }
 
 void GroupDriver::ObeyGroup() {
   while (!parts_.stopping.load()) {
-    const std::vector<GroupOrder> orders = parts_.group.TakeOrders();
+    const std::vector<GroupOrder> orders = parts_.group.orders().TakeAll();
     for (const GroupOrder& order : orders) {
       std::visit([this](const auto& one) { Obey(one); }, order);
     }
@@ -172,7 +187,7 @@ bool GroupDriver::Stage() {
                                  parts_.subscription.MissingTarget()));
   DWS_KILLPOINT("group.stage.after_staged");
   // The round was given up meanwhile: the next order replaces it.
-  if (!parts_.group.Wants(order)) {
+  if (!parts_.group.orders().Wants(order)) {
     board_.SetStage("idle", std::nullopt);
     return true;
   }
@@ -208,7 +223,7 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
   Way way = Way::kDelta;
   if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
   // Captured by value, because spools keep it.
-  const auto wanted = [this, order] { return parts_.group.Wants(order); };
+  const auto wanted = [this, order] { return parts_.group.orders().Wants(order); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
   if (!engine_.IsCurrent()) {
     return UnavailableError(
@@ -234,7 +249,10 @@ void GroupDriver::Obey(const PauseEngine& order) {
     NotePause(paused.ok() ? std::max<TimePoint>(asked, stopped) : asked);
   }
   DWS_KILLPOINT("group.pause.after_pause");
-  parts_.group.OnPaused(order.round, paused);
+  parts_.group.Apply([&](GroupStates& states) {
+    states.member.OnPaused();
+    states.leader->OnPaused(order.round, paused);
+  });
 }
 
 void GroupDriver::Obey(const WriteStaged& order) {
@@ -255,11 +273,14 @@ void GroupDriver::Obey(const WriteStaged& order) {
   board_.SetStage("idle", std::nullopt);
   if (!status.ok()) LogWarning("group_write_failed", {{"reason", ToString(status)}});
   DWS_KILLPOINT("group.commit.after_write");
-  parts_.group.OnWritten(order.round, status, untouched);
+  parts_.group.Apply(
+      [&](GroupStates& states) { states.member.OnWritten(order.round, status, untouched); });
   DWS_KILLPOINT("group.commit.after_answer");
   const OperatorTaskPtr resync = parts_.desk.resync();
   if (resync == nullptr || !parts_.watch.read_for_resync() || !status.ok()) return;
-  if (!staged->resync) return parts_.group.OnResync();  // asked for while that was staged
+  if (!staged->resync) {  // asked for while that was staged
+    return parts_.group.Apply([](GroupStates& states) { states.member.OnUnproved(); });
+  }
   resync->Update([&staged](TaskProgress& progress) {
     progress.version = staged->prepared.target.version;
     progress.step = fmt::format("memory has version {}, its commit group releases it",
@@ -308,7 +329,7 @@ void GroupDriver::Obey(const RecordDecided& order) {
   if (!recorded.ok()) {
     LogError("ledger_append_failed", {{"record", "decided"}, {"reason", Message(recorded)}});
   }
-  parts_.group.OnDecided(order, recorded);
+  parts_.group.Apply([&](GroupStates& states) { states.leader->OnDecided(order, recorded); });
 }
 
 void GroupDriver::Obey(const RecordSettled& order) {
@@ -353,7 +374,7 @@ void GroupDriver::Show() {
   if (reason.empty() && !parts_.subscription.Target().has_value()) {
     reason = parts_.subscription.MissingTarget();
   }
-  if (reason.empty() && parts_.group.leads()) {
+  if (reason.empty() && parts_.group.place().leads()) {
     reason = "its commit group brings all members to one version";
   } else if (reason.empty()) {
     reason = fmt::format(
