@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "common/base/threads/mutex.h"
+#include "common/base/threads/mailbox.h"
 #include "common/base/threads/pulse.h"
 
 namespace dws {
@@ -22,7 +22,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // False when the queue is full or the executor is stopping; the task is then dropped.
-  [[nodiscard]] bool Post(std::function<void()> task);
+  [[nodiscard]] bool Post(std::function<void()> task) { return tasks_.Put(std::move(task)); }
 
   // Refuses new tasks, drops tasks that have not started, and waits for those that run. A second
   // call does nothing.
@@ -34,12 +34,8 @@ class Executor {
  private:
   void Run();
 
-  const size_t queue_max_;
   Pulse pulse_;
-  Mutex mutex_;
-  CondVar posted_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  Mailbox<std::function<void()>> tasks_;
   std::vector<std::thread> threads_;
 };
 
