@@ -83,7 +83,6 @@ void GroupDriver::TellEngine() {
   if (engine_.weights() != nullptr) generation = engine_.weights()->generation();
   if (generation == work_.told) return;
   work_ = {.told = generation, .drifts_told = engine_.drifts()};
-  engine_.SetReleased(false);
   board_.SetStage("idle", std::nullopt);
   if (!generation.has_value()) return parts_.group.OnEngine(std::nullopt, {}, nullptr);
   parts_.group.OnEngine(generation, engine_.weights()->Share(), engine_.weights()->layouts_ptr());
@@ -97,7 +96,6 @@ Status GroupDriver::TellDrift() {
     engine_.PauseForDrift(UnavailableError("the next round of its commit group does that"));
     if (!engine_.paused_for_drift()) return UnavailableError("the engine does not answer a pause");
   }
-  engine_.SetReleased(false);
   work_.paused_since.reset();
   work_.drifts_told = engine_.drifts();
   parts_.group.Apply([](GroupStates& states) {
@@ -235,9 +233,8 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
 // From running, for the group.
 void GroupDriver::NotePause(TimePoint since) {
   if (!engine_.released()) return;
-  engine_.SetReleased(false);
+  engine_.OnPaused();
   work_.paused_since = since;
-  board_.SetPaused(true);
 }
 
 void GroupDriver::Obey(const PauseEngine& order) {
@@ -310,9 +307,7 @@ void GroupDriver::Obey(const ReleaseEngine& order) {
   DWS_KILLPOINT("group.release.after_resume");
   const auto since = std::exchange(work_.paused_since, std::nullopt);
   const Duration pause = since.has_value() ? parts_.clock.Now() - *since : Duration::zero();
-  engine_.SetReleased(true);
   engine_.OnResumed();
-  engine_.Show();
   auto written = std::exchange(work_.written, std::nullopt);
   if (!written.has_value() || written->prepared.target.at() != order.version) return;
   parts_.runner.Report(*std::move(written), pause, !since.has_value());

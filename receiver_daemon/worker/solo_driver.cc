@@ -265,14 +265,16 @@ void SoloDriver::StageEarly() {
 }
 
 Status SoloDriver::Commit(const Prepared& prepared) {
-  DWS_ASSIGN_OR_RETURN(WrittenVersion written,
-                       parts_.runner.Commit(prepared, CommitPipeline::Release::kAtOnce));
+  Result<WrittenVersion> written = parts_.runner.Commit(prepared, CommitPipeline::Release::kAtOnce);
+  if (!written.ok()) {
+    if (!parts_.engine.live().known()) parts_.engine.OnPaused();  // in the middle of writing
+    return written.status();
+  }
   // If drift had paused the engine, this commit did not cause the whole pause.
-  const Duration pause = parts_.engine.paused_for_drift() ? Duration::zero() : written.pause;
+  const Duration pause = parts_.engine.paused_for_drift() ? Duration::zero() : written->pause;
   parts_.engine.OnResumed();
-  parts_.engine.Show();
-  const bool first = written.first;
-  parts_.runner.Report(std::move(written), pause, first);
+  const bool first = written->first;
+  parts_.runner.Report(*std::move(written), pause, first);
   return OkStatus();
 }
 
