@@ -116,7 +116,7 @@ Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) cons
 }
 
 Status ReceiverOperations::Verify(const Sink& progress) {
-  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Verify());
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.requests.Verify());
   const Status status = Follow(*task, progress);
   task->Cancel();
   return status;
@@ -128,13 +128,14 @@ Status ReceiverOperations::Resync(const v1::ResyncRequest& request, const Sink& 
         "there is nothing to resync: {}; when it attaches, all digests are read anyway",
         parts_.registry.Missing());
   }
-  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Resync(request.full()));
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.requests.Resync(request.full()));
   return Follow(*task, progress);
 }
 
 Status ReceiverOperations::ForgetStream(const v1::ForgetStreamRequest& request,
                                         const Sink& progress) {
-  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Forget(AsStands(request.stream())));
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task,
+                       parts_.requests.Forget(AsStands(request.stream())));
   return Follow(*task, progress);
 }
 
@@ -171,9 +172,9 @@ Status ReceiverOperations::Boundary(const Sink& progress) {
 
 Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
   const DrainStage wanted = request.undo() ? DrainStage::kNone : DrainStage::kDrained;
-  parts_.desk.SetDraining(!request.undo());
+  parts_.requests.SetDraining(!request.undo());
   while (true) {
-    const DrainStage stage = parts_.desk.AwaitDrain(wanted, limits::kProgressInterval);
+    const DrainStage stage = parts_.requests.AwaitDrain(wanted, limits::kProgressInterval);
     const WorkerStatus worker = parts_.worker.status();
     v1::OperationProgress message;
     if (worker.live.has_value()) message.set_version(worker.live->version.value());
@@ -185,7 +186,7 @@ Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& pr
                                          : "drained");
     if (!progress(message)) return CancelledError("the caller hung up");
     if (message.finished()) return OkStatus();
-    if (parts_.desk.draining() == request.undo()) {
+    if (parts_.requests.draining() == request.undo()) {
       return AbortedError("another operator has {} meanwhile",
                           request.undo() ? "drained the receiver" : "undone the drain");
     }

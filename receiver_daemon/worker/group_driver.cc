@@ -22,7 +22,7 @@ Status GroupDriver::Round() {
   TellDrain();
   LookAtBoundary();  // before a newer target replaces the held version
   std::optional<SyncTarget> target;
-  if (!parts_.desk.draining()) target = parts_.subscription.Target();
+  if (!parts_.requests.draining()) target = parts_.subscription.Target();
   parts_.group.Apply([&target](GroupStates& states) {
     if (!states.leader.has_value()) return;
     states.leader->OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
@@ -49,7 +49,7 @@ void GroupDriver::AfterRound(const Status& round) {
 
 // A version may be held for long.
 void GroupDriver::TellDrain() {
-  if (!parts_.desk.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
+  if (!parts_.requests.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
   work_.staged->drain_told = true;
   parts_.group.Apply([](GroupStates& states) { states.member.OnDrain(); });
 }
@@ -126,7 +126,7 @@ Status GroupDriver::Adopt(const SyncTarget& target) {
 
 // Reads everything; a round of the group, which it asks for, brings what differs.
 Status GroupDriver::Resync() {
-  const OperatorTaskPtr resync = parts_.desk.resync();
+  const OperatorTaskPtr resync = parts_.requests.resync();
   if (resync == nullptr || board_.drained() || parts_.watch.read_for_resync()) return OkStatus();
   DWS_RETURN_IF_ERROR(parts_.watch.ReadForResync(*resync));
   resync->Update([](TaskProgress& progress) {
@@ -170,13 +170,13 @@ bool GroupDriver::Stage() {
   if (target.has_value() && (target->at() != at || !engine_.weights()->layouts().Fits(*target))) {
     target.reset();
   }
-  const bool draining = parts_.desk.draining();
+  const bool draining = parts_.requests.draining();
   // The senders may offer it soon.
   if (!target.has_value() && !draining && parts_.clock.Now() < work_.to_stage->deadline) {
     return false;
   }
   work_.to_stage.reset();
-  const bool resync = parts_.desk.resync() != nullptr && parts_.watch.read_for_resync();
+  const bool resync = parts_.requests.resync() != nullptr && parts_.watch.read_for_resync();
   Result<Prepared> prepared =
       draining             ? Result<Prepared>(FailedPreconditionError("drained by an operator"))
       : target.has_value() ? Prepare(order, *target, resync)
@@ -219,7 +219,7 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
                                    target.version.value());
   }
   Way way = Way::kDelta;
-  if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
+  if (resync) way = parts_.requests.resync()->full() ? Way::kFull : Way::kDescription;
   // Captured by value, because spools keep it.
   const auto wanted = [this, order] { return parts_.group.orders().Wants(order); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
@@ -273,7 +273,7 @@ void GroupDriver::Obey(const WriteStaged& order) {
   parts_.group.Apply(
       [&](GroupStates& states) { states.member.OnWritten(order.round, status, untouched); });
   DWS_KILLPOINT("group.commit.after_answer");
-  const OperatorTaskPtr resync = parts_.desk.resync();
+  const OperatorTaskPtr resync = parts_.requests.resync();
   if (resync == nullptr || !parts_.watch.read_for_resync() || !status.ok()) return;
   if (!staged->resync) {  // asked for while that was staged
     return parts_.group.Apply([](GroupStates& states) { states.member.OnUnproved(); });
@@ -314,7 +314,7 @@ void GroupDriver::Obey(const ReleaseEngine& order) {
 }
 
 void GroupDriver::Obey(const EndEngine&) {
-  if (parts_.desk.resync() != nullptr) parts_.desk.EndResync(parts_.registry.ended());
+  if (parts_.requests.resync() != nullptr) parts_.requests.EndResync(parts_.registry.ended());
 }
 
 void GroupDriver::Obey(const RecordDecided& order) {
@@ -337,8 +337,8 @@ void GroupDriver::Obey(const RecordSettled& order) {
 }
 
 bool GroupDriver::HasNothingToReach() const {
-  ReceiverView view{.drained = parts_.desk.draining(),
-                    .resync = parts_.desk.resync() != nullptr,
+  ReceiverView view{.drained = parts_.requests.draining(),
+                    .resync = parts_.requests.resync() != nullptr,
                     .live = engine_.live().at,
                     .drifted = engine_.live().drifted,
                     .target = std::nullopt};

@@ -27,7 +27,7 @@ class GroupDriver final : public VersionDriver {
     Subscription& subscription;
     EngineRegistry& registry;
     ReceiverLedger& ledger;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     const Clock& clock;
     LiveEngine& engine;
     DriftWatch& watch;

@@ -149,7 +149,7 @@ bool LiveEngine::IsCurrent() const {
 
 LeaseControl LiveEngine::Control() const {
   DWS_CHECK(engine_.has_value());
-  return {engine_->leases, parts_.clock, parts_.pulse};
+  return {engine_->leases, parts_.clock, parts_.liveness};
 }
 
 bool LiveEngine::MayCommit(const VersionAt& target) const {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/engine/engine_registry.h"
@@ -27,7 +27,7 @@ class LiveEngine {
     ThreadPool& pool;
     const Clock& clock;
     WorkerBoard& board;
-    Pulse* pulse;  // waits while engine ranks are waited for; may be null
+    Liveness* liveness;  // waits while engine ranks are waited for; may be null
     // Called before memory is released: every part that holds something of it drops that.
     std::function<void()> on_forget;
     // Called when a version number turned out to be published with other weights.

@@ -43,7 +43,7 @@ Status SoloDriver::FollowTarget() {
     return OkStatus();
   }
   if (target.has_value()) DWS_RETURN_IF_ERROR(engine.CheckNumber(*target));
-  const OperatorTaskPtr resync = parts_.desk.resync();
+  const OperatorTaskPtr resync = parts_.requests.resync();
   ReceiverView view{.drained = parts_.board.drained(),
                     .resync = resync != nullptr,
                     .live = engine.live().at,
@@ -248,7 +248,9 @@ void SoloDriver::StageEarly() {
   }
   const uint64_t drifts = engine.drifts();
   // The trainer decides how long this takes, so nobody may have to wait for it.
-  const auto wanted = [this, &engine] { return engine.IsCurrent() && !parts_.desk.has_orders(); };
+  const auto wanted = [this, &engine] {
+    return engine.IsCurrent() && !parts_.requests.has_orders();
+  };
   Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());

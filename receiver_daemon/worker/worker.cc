@@ -17,7 +17,7 @@ Worker::Worker(Parts parts, Options options)
       preparer_(parts_.senders, parts_.sources, parts_.pool, parts_.clock, options.prepare),
       boundary_(parts_.changed),
       board_({.subscription = parts_.subscription,
-              .desk = parts_.desk,
+              .requests = parts_.requests,
               .preparer = preparer_,
               .clock = parts_.clock,
               .on_readiness = parts_.on_readiness,
@@ -33,7 +33,7 @@ Worker::Worker(Parts parts, Options options)
                .pool = parts_.pool,
                .clock = parts_.clock,
                .board = board_,
-               .pulse = parts_.pulse,
+               .liveness = parts_.liveness,
                .on_forget =
                    [this] {
                      driver_->DropPrepared();
@@ -46,7 +46,7 @@ Worker::Worker(Parts parts, Options options)
                .runs_when_proved = parts_.group == nullptr}),
       watch_({.engine = engine_,
               .subscription = parts_.subscription,
-              .desk = parts_.desk,
+              .requests = parts_.requests,
               .preparer = preparer_,
               .pool = parts_.pool,
               .clock = parts_.clock,
@@ -68,7 +68,7 @@ Worker::Worker(Parts parts, Options options)
 std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
   if (parts_.group == nullptr) {
     return std::make_unique<SoloDriver>(SoloDriver::Parts{.subscription = parts_.subscription,
-                                                          .desk = parts_.desk,
+                                                          .requests = parts_.requests,
                                                           .clock = parts_.clock,
                                                           .engine = engine_,
                                                           .watch = watch_,
@@ -81,7 +81,7 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
                                                           .subscription = parts_.subscription,
                                                           .registry = parts_.registry,
                                                           .ledger = parts_.ledger,
-                                                          .desk = parts_.desk,
+                                                          .requests = parts_.requests,
                                                           .clock = parts_.clock,
                                                           .engine = engine_,
                                                           .watch = watch_,
@@ -136,7 +136,7 @@ void Worker::Run() {
   }
   const Status reason = UnavailableError("the receiver is stopping");
   watch_.EndVerifies(reason);
-  parts_.desk.Close(reason);
+  parts_.requests.Close(reason);
   boundary_.Close(reason);
   MutexLock lock(mutex_);
   running_ = false;
@@ -180,12 +180,12 @@ void Worker::AwaitRetry(uint64_t seen, Duration delay) {
 }
 
 bool Worker::Look() {
-  const PulseWork work(parts_.pulse);
+  const WorkScope work(parts_.liveness);
   return watch_.Look();
 }
 
 Status Worker::Step() {
-  const PulseWork work(parts_.pulse);
+  const WorkScope work(parts_.liveness);
   const Status status = Round();
   board_.ShowReadiness();  // a round that fails may not have reached this point
   driver_->AfterRound(status);
@@ -196,13 +196,13 @@ Status Worker::Step() {
 
 Status Worker::Round() {
   // A version staged for a group is in flight until its leader has decided about it.
-  board_.SetDrain(parts_.desk.draining() && !driver_->in_flight());
+  board_.SetDrain(parts_.requests.draining() && !driver_->in_flight());
   DWS_RETURN_IF_ERROR(AcceptStream());
   return driver_->Round();
 }
 
 Status Worker::AcceptStream() {
-  for (const ForgetTask& asked : parts_.desk.TakeForgets()) {
+  for (const ForgetTask& asked : parts_.requests.TakeForgets()) {
     asked.task->End(ForgetStream(asked.stream));
   }
   const std::optional<StreamId> stream = parts_.subscription.stream();

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "common/base/clock.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
@@ -47,14 +47,15 @@ class Worker {
     ThreadPool& pool;
     const Clock& clock;
     ChangeSignal& changed;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     // See WorkerBoard.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit = {};
     std::function<void(Duration)> on_acknowledged = {};
     // Called on the worker's thread: connect to the senders again. May be empty.
     std::function<void()> on_forgotten = {};
-    Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null
+    Liveness* liveness =
+        nullptr;  // works during a step, waits for engine ranks inside it; may be null
     CommitGroup* group = nullptr;  // picks targets and releases the engine; null: in no group
   };
   struct Options {

@@ -349,9 +349,9 @@ Status SenderApp::Serve() {
 
 std::vector<WatchedWork> SenderApp::VitalWork() const {
   return {{.name = "a call of the trainer",
-           .work = &trainer_executor_->pulse(),
-           .helpers = {&pool_->pulse()}},
-          {.name = "recording a version", .work = &pipeline_->pulse(), .helpers = {}}};
+           .work = &trainer_executor_->liveness(),
+           .helpers = {&pool_->liveness()}},
+          {.name = "recording a version", .work = &pipeline_->liveness(), .helpers = {}}};
 }
 
 Status SenderApp::OpenSinks() {

@@ -91,7 +91,7 @@ TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[
   CHECK(value("full_bytes_total") == std::to_string(3 * (140'000 + 4 * 99)));
 
   client.created.region.mutable_bytes()[0] ^= std::byte{1};
-  REQUIRE(daemon.desk.Verify().ok());
+  REQUIRE(daemon.requests.Verify().ok());
   REQUIRE(daemon.worker.Step().ok());
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
 }

@@ -18,7 +18,7 @@ void Executor::Stop() {
 
 void Executor::Run() {
   while (const auto task = tasks_.Take()) {
-    const PulseWork work(&pulse_);
+    const WorkScope work(&liveness_);
     (*task)();
   }
 }

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/mailbox.h"
-#include "common/base/threads/pulse.h"
 
 namespace dws {
 
@@ -29,12 +29,12 @@ class Executor {
   void Stop();
 
   // Reports work while a task runs.
-  const Pulse& pulse() const { return pulse_; }
+  const Liveness& liveness() const { return liveness_; }
 
  private:
   void Run();
 
-  Pulse pulse_;
+  Liveness liveness_;
   Mailbox<std::function<void()>> tasks_;
   std::vector<std::thread> threads_;
 };
