@@ -94,10 +94,7 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
 Worker::~Worker() { DWS_CHECK(!thread_.joinable()); }
 
 void Worker::Start() {
-  {
-    MutexLock lock(mutex_);
-    running_ = true;
-  }
+  running_.store(true);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -105,17 +102,11 @@ bool Worker::RequestStop(Duration grace) {
   stopping_.store(true);
   parts_.changed.Notify();
   const TimePoint deadline = parts_.clock.Now() + grace;
-  MutexLock lock(mutex_);
-  while (running_ && !grace_over_ && parts_.clock.Now() < deadline) {
-    ended_.WaitFor(mutex_, deadline - parts_.clock.Now());
+  Duration left = grace;
+  while (running_.load() && left > Duration::zero() && grace_.Sleep(left)) {
+    left = deadline - parts_.clock.Now();
   }
-  return !running_;
-}
-
-void Worker::EndGrace() {
-  MutexLock lock(mutex_);
-  grace_over_ = true;
-  ended_.NotifyAll();
+  return !running_.load();
 }
 
 void Worker::Join() {
@@ -138,9 +129,8 @@ void Worker::Run() {
   watch_.EndVerifies(reason);
   parts_.requests.Close(reason);
   boundary_.Close(reason);
-  MutexLock lock(mutex_);
-  running_ = false;
-  ended_.NotifyAll();
+  running_.store(false);
+  grace_.Cancel();
 }
 
 Worker::Turn Worker::RunOnce() {

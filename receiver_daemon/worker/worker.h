@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "common/base/clock.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/liveness.h"
-#include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
@@ -73,8 +73,9 @@ class Worker {
   void Start();
   // Stops after its present work; returns true if it ended within `grace`.
   bool RequestStop(Duration grace);
-  void EndGrace();  // ends the wait of a RequestStop under way. Threads: any
-  void Join();      // waits for the end, however long
+  // Ends the wait of a RequestStop under way. Threads: any.
+  void EndGrace() { grace_.Cancel(); }
+  void Join();  // waits for the end, however long
 
   WorkerStatus status() const { return board_.status(); }
   // Engines and operators open and end boundaries here. Threads: any.
@@ -115,10 +116,8 @@ class Worker {
   Duration retry_delay_ = limits::kReconnectDelayMin;  // of the next step that fails
 
   std::thread thread_;
-  Mutex mutex_;
-  CondVar ended_;
-  bool running_ GUARDED_BY(mutex_) = false;
-  bool grace_over_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> running_{false};
+  Cancellation grace_;  // over: the worker has ended, or nobody waits for it
 };
 
 }  // namespace dws

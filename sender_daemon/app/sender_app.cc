@@ -1,5 +1,6 @@
 #include "sender_daemon/app/sender_app.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -9,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/executor.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
@@ -69,7 +71,7 @@ class SenderApp final : public Daemon {
 
   Status Start();
   void Stop(std::chrono::milliseconds grace) override;
-  void EndGrace() override;
+  void EndGrace() override { grace_.Cancel(); }
   // An error means that the process has lost a GPU.
   Status broken() const override { return devices_.lost(); }
   void Tick() override { readiness_->Update(); }
@@ -92,10 +94,8 @@ class SenderApp final : public Daemon {
 
   const SenderOptions options_;
   bool stopped_ = false;
-  Mutex stop_mutex_;
-  CondVar stop_changed_;
-  bool trainer_calls_ended_ GUARDED_BY(stop_mutex_) = false;
-  bool grace_over_ GUARDED_BY(stop_mutex_) = false;
+  Cancellation trainer_calls_;  // cancelled: they have ended
+  Cancellation grace_;          // cancelled: Stop waits no longer
 
   SenderMetrics metrics_;
   DrainSwitch drain_;
@@ -416,42 +416,29 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   }
 }
 
-void SenderApp::EndGrace() {
-  MutexLock lock(stop_mutex_);
-  grace_over_ = true;
-  stop_changed_.NotifyAll();
-}
-
 // The executor runs calls in order, so a task at the end of its queue runs after all of them.
 bool SenderApp::AwaitTrainerCalls(TimePoint deadline) {
-  const bool posted = trainer_executor_->Post([this] {
-    MutexLock lock(stop_mutex_);
-    trainer_calls_ended_ = true;
-    stop_changed_.NotifyAll();
-  });
-  MutexLock lock(stop_mutex_);
-  while (posted && !trainer_calls_ended_ && !grace_over_ && clock_.Now() < deadline) {
-    stop_changed_.WaitFor(stop_mutex_, deadline - clock_.Now());
+  const bool posted = trainer_executor_->Post([this] { trainer_calls_.Cancel(); });
+  while (posted && !grace_.cancelled() && clock_.Now() < deadline &&
+         trainer_calls_.Sleep(std::min<Duration>(deadline - clock_.Now(), limits::kTick))) {
   }
-  return trainer_calls_ended_;
+  return trainer_calls_.cancelled();
 }
 
 bool SenderApp::AwaitRecords(TimePoint deadline) {
   while (!pipeline_->Drain(limits::kTick).ok()) {
-    MutexLock lock(stop_mutex_);
-    if (grace_over_ || clock_.Now() >= deadline) return false;
+    if (grace_.cancelled() || clock_.Now() >= deadline) return false;
   }
   return true;
 }
 
 void SenderApp::AwaitSettled(const VersionSink& sink, TimePoint deadline) {
   while (!sink.settled()) {
-    MutexLock lock(stop_mutex_);
-    if (grace_over_ || clock_.Now() >= deadline) {
+    if (grace_.cancelled() || clock_.Now() >= deadline) {
       LogWarning("stopped_before_publishing", {{"to", sink.name()}});
       return;
     }
-    stop_changed_.WaitFor(stop_mutex_, limits::kTick);
+    grace_.Sleep(limits::kTick);
   }
 }
 
