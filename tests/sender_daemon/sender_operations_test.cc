@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "sender_daemon/app/sender_scrape.h"
+#include "common/service/metrics/status_metrics.h"
 #include "sender_daemon/serve/announcement_sink.h"
 #include "sender_daemon/views/view_snapshot.h"
 #include "tests/fakes/eventually.h"
@@ -32,11 +32,7 @@ class Fixture {
  public:
   Fixture() {
     sinks.push_back(std::make_unique<AnnouncementSink>(hub));
-    ShowSender(metrics.registry(), {.hub = &hub,
-                                    .sinks = &sinks,
-                                    .trainer_present = [] { return false; },
-                                    .retain_bytes_max = kLimits.bytes_max,
-                                    .retain_versions_max = kLimits.versions_max});
+    metrics.registry().OnCollect([this](Scrape& scrape) { WriteStatusMetrics(Status(), scrape); });
   }
   ~Fixture() { pipeline.Stop(); }
 

@@ -68,7 +68,9 @@ TEST_CASE("the status of a daemon that takes part in broadcasts has their state"
             .find("  broadcast epoch 3 with 4 receivers; 12 succeeded, 1 failed\n") !=
         std::string::npos);
   v1::StatusReply receiver;
-  *receiver.mutable_receiver()->mutable_broadcast() = broadcast;
+  receiver.mutable_receiver()->mutable_broadcast()->set_members(4);
+  receiver.mutable_receiver()->mutable_broadcast()->set_broadcasts(12);
+  receiver.mutable_receiver()->mutable_broadcast()->set_failed(1);
   CHECK(FormatStatus(receiver, 100).find("  broadcast of 4 senders; 12 succeeded, 1 failed\n") !=
         std::string::npos);
 }

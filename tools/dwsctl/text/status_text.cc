@@ -82,9 +82,9 @@ std::string OfMax(const std::string& value, const std::string& max, bool limited
   return limited ? fmt::format("{} of {}", value, max) : value;
 }
 
-// `where` describes the daemon's place in the broadcast.
-std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::string& where,
-                            size_t columns) {
+// `where` describes the daemon's place in the broadcast: v1::BroadcastStatus or
+// v1::ReceivedBroadcasts.
+std::string FormatBroadcast(const auto& broadcast, const std::string& where, size_t columns) {
   return FormatKeyLine("broadcast",
                        fmt::format("{}; {} succeeded, {} failed",
                                    broadcast.members() > 0 ? where : "none, versions are fetched",
