@@ -381,7 +381,7 @@ TEST_CASE("a status has the daemon's build and certificate and drain state", "[d
         "            %, some tensors in full; fetch 200.0 ms, stage 100.0 ms, commit 4.0\n"
         "            ms, pause 2.1 ms; 2026-03-01 12:00:00 UTC\n"
         "  took      350.0 ms since it was announced: fetch 200.0 ms, upload 10.0 ms,\n"
-        "            gate 25.0 ms, tell 1.0 ms; 20.0 ms before that\n"
+        "            gate 25.0 ms, acknowledge 1.0 ms; 20.0 ms before that\n"
         "  memory    staging 1.0 MiB of 256.0 MiB\n"
         "  scrub     64.0 MiB/s, 3 full passes, the last 12.0 s ago\n"
         "\n"
