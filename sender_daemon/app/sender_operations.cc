@@ -138,6 +138,7 @@ void SenderOperations::FillState(const RankState& state,
                  HasCommitted(entry.second, version->version);
         })));
     sender.set_newest_version(version->version.value());
+    sender.set_seconds_since_version(row.age_seconds());
   }
 }
 
