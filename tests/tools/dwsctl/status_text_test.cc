@@ -53,6 +53,14 @@ TEST_CASE("a status names the listeners without TLS", "[dwsctl]") {
         std::string::npos);
 }
 
+TEST_CASE("the status of a sender has the age of its newest version once there is one",
+          "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  CHECK(FormatStatus(reply, 100).find("\n  age ") == std::string::npos);
+  reply.mutable_sender()->set_seconds_since_version(12.4);
+  CHECK(FormatStatus(reply, 100).find("\n  age       12.4 s\n") != std::string::npos);
+}
+
 TEST_CASE("the status of a daemon that takes part in broadcasts has their state", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 100).find("broadcast") == std::string::npos);
