@@ -9,12 +9,9 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/sockets/handle_socket.h"
-#include "receiver_daemon/app/broadcast_metrics.h"
-#include "receiver_daemon/app/host_share_metrics.h"
 #include "receiver_daemon/app/receiver_metrics.h"
 #include "receiver_daemon/app/receiver_operations.h"
 #include "receiver_daemon/app/sender_side.h"
-#include "receiver_daemon/app/source_metrics.h"
 #include "receiver_daemon/engine/attach_queue.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/engine_service.h"
@@ -198,15 +195,8 @@ Status ReceiverApp::Serve() {
                                 .clock = clock_,
                                 .group = group_.get(),
                                 .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr,
+                                .host_share = senders_->host_share(),
                                 .view = options_.view});
-  metrics_.Show({.worker = *worker_,
-                 .subscription = *subscription_,
-                 .registry = registry_,
-                 .clock = clock_,
-                 .group = group_.get()});
-  AddBroadcastMetrics(metrics_.registry(), senders_->links());
-  AddSourceMetrics(metrics_.registry(), senders_->sources());
-  AddHostShareMetrics(metrics_.registry(), senders_->host_share());
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
   DaemonServers::Services local = {
@@ -218,7 +208,6 @@ Status ReceiverApp::Serve() {
   }
   return StartServers({.operations = *operations_,
                        .metrics = metrics_.registry(),
-                       .draining = [this] { return operator_requests_.draining(); },
                        .local = std::move(local),
                        .remote = std::move(for_others),
                        .plain_peers = PlainPeerNames(options_)});

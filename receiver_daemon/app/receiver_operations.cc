@@ -73,11 +73,11 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }
   if (parts_.broadcasts != nullptr) {
-    const SyncLinks::Broadcasts totals = parts_.broadcasts->BroadcastTotals();
-    v1::BroadcastStatus& broadcast = *reply.mutable_receiver()->mutable_broadcast();
-    broadcast.set_members(static_cast<uint32_t>(totals.joined));
-    broadcast.set_broadcasts(totals.received);
-    broadcast.set_failed(totals.failed);
+    FillBroadcasts(parts_.broadcasts->BroadcastTotals(),
+                   *reply.mutable_receiver()->mutable_broadcast());
+  }
+  if (parts_.host_share != nullptr) {
+    FillHostShare(parts_.host_share->totals(), *reply.mutable_receiver()->mutable_host_share());
   }
 }
 

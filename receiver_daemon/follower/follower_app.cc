@@ -8,7 +8,6 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/service/metrics/metrics.h"
 #include "receiver_daemon/engine_http/http_control.h"
-#include "receiver_daemon/follower/follower_metrics.h"
 #include "receiver_daemon/follower/follower_operations.h"
 #include "receiver_daemon/follower/slime_follower.h"
 
@@ -108,10 +107,7 @@ Status FollowerApp::Serve() {
       FollowerOperations::Followed{
           .folder = follow.slime_dir, .checkpoint = follow.checkpoint, .engine = follow.engine_url},
       lifecycle_, *follower_, clock_);
-  AddFollowerMetrics(metrics_, *follower_);
-  return StartServers({.operations = *operations_, .metrics = metrics_, .draining = [this] {
-                         return follower_->view().drained;
-                       }});
+  return StartServers({.operations = *operations_, .metrics = metrics_});
 }
 
 Status FollowerApp::Start() {

@@ -22,7 +22,6 @@
 #include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
-#include "sender_daemon/app/sender_scrape.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
@@ -84,7 +83,6 @@ class SenderApp final : public Daemon {
   void StartPipeline();
   void StartSession();
   Status Serve();
-  // Operations, and what operators and scrapers are shown.
   void StartOperations();
   Status ForgetStream(const StreamId& stream);
   // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
@@ -279,12 +277,6 @@ void SenderApp::StartOperations() {
           .sinks = sinks_,
           .fabric = *fabric_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
-  ShowSender(metrics_.registry(),
-             {.hub = hub_.get(),
-              .sinks = &sinks_,
-              .trainer_present = [this] { return session_->trainer_present(); },
-              .retain_bytes_max = options_.retain_bytes,
-              .retain_versions_max = options_.retain_versions});
 }
 
 // Runs on the trainer's thread, which alone knows whether a trainer is registered.
@@ -338,7 +330,6 @@ Status SenderApp::Serve() {
   DWS_RETURN_IF_ERROR(StartServers(
       {.operations = *operations_,
        .metrics = metrics_.registry(),
-       .draining = [this] { return drain_.draining(); },
        .local = {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
                  {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}},
        .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}}}));

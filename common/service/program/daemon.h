@@ -71,7 +71,6 @@ class Daemon {
   struct Served {
     AdminOperations& operations;
     Metrics& metrics;
-    std::function<bool()> draining;
     // See DaemonServers.
     DaemonServers::Services local = {};
     DaemonServers::Services remote = {};

@@ -42,9 +42,7 @@ class SmallDaemon final : public Daemon {
  public:
   explicit SmallDaemon(const std::string& socket) : Daemon({.job_id = "job", .socket = socket}) {
     REQUIRE(LoadSecurity(SenderIdentity("job", 0)).ok());
-    REQUIRE(StartServers(
-                {.operations = operations_, .metrics = metrics_, .draining = [] { return false; }})
-                .ok());
+    REQUIRE(StartServers({.operations = operations_, .metrics = metrics_}).ok());
   }
   ~SmallDaemon() override { CloseServers(); }
 
