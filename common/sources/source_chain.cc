@@ -121,7 +121,7 @@ void SourceChain::Succeeded(const Source& source, const Transfer& transfer) {
 
 Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
                                  const Spool::Options& spool) {
-  std::optional<PulseWait> wait(options_.pulse);
+  std::optional<WaitScope> wait(options_.liveness);
   Transfer transfer{.piece = piece, .content = Content::kDelta};
   std::vector<std::function<void(const Spool&)>> keepers;
   Status last = AbortedError("no source has deltas");
@@ -260,7 +260,7 @@ Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
 
 Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
                                       Spool::Options spool) {
-  const PulseWait wait(options_.pulse);
+  const WaitScope wait(options_.liveness);
   Transfer transfer{.piece = piece,
                     .content = Content::kFull,
                     .spool = {.folder = spool.folder,
@@ -358,13 +358,13 @@ bool SourceChain::reads_captures(Content content, const Piece& piece) const {
 Result<std::vector<std::byte>> SourceChain::DeltaCapture(const Piece& piece, const DeltaWant& want,
                                                          const Spool::Options& spool,
                                                          const FrameTaker& take) {
-  std::optional<PulseWait> wait(options_.pulse);
+  std::optional<WaitScope> wait(options_.liveness);
   uint64_t bytes = 0;
   const auto taken = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
     wait.reset();  // that is work
     bytes += arrived.size_bytes();
     const Status status = take(frames, arrived);
-    wait.emplace(options_.pulse);
+    wait.emplace(options_.liveness);
     return status;
   };
   for (Source* const source : Candidates(Content::kDelta)) {

@@ -16,8 +16,8 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/cancellation.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
 #include "common/sources/source.h"
 
 namespace dws {
@@ -31,7 +31,7 @@ class SourceChain {
     // sender's memory and does not bring everything, the transfer fails and the sender is told
     // (FullWant::refuse): a newer version may come by it.
     std::optional<std::string> only_full = std::nullopt;
-    Pulse* pulse = nullptr;                // waits while a source is read; may be null
+    Liveness* liveness = nullptr;          // waits while a source is read; may be null
     Cancellation* cancellation = nullptr;  // ends all transfers, present and future; may be null
   };
   // How what came last from a sender has come.

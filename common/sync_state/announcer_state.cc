@@ -24,6 +24,22 @@ AcknowledgedCommit Possible(AcknowledgedCommit report) {
   if (report.fetched_bytes > kReportBytesMax) report.fetched_bytes = 0;
   return report;
 }
+
+void Clear(AnnouncerState::Receiver& receiver) {
+  receiver.staged.reset();
+  receiver.committed.reset();
+  receiver.committed_token = {};
+  receiver.last_commit = {};
+  receiver.last_error.clear();
+  receiver.commit_times.clear();
+  receiver.behind_since.reset();
+}
+
+// Its last report was a refusal, and it is likely to connect again.
+bool RefusedRecently(const AnnouncerState::Receiver& receiver, TimePoint now) {
+  return !receiver.last_error.empty() && receiver.absent_since.has_value() &&
+         now - *receiver.absent_since < limits::kRefusedReturnWait;
+}
 }  // namespace
 
 void AnnouncerState::StartStream(const StreamId& stream) {
@@ -38,17 +54,7 @@ void AnnouncerState::ForgetStream() {
 }
 
 void AnnouncerState::ClearVersions() {
-  for (auto& [id, receiver] : receivers_) ClearVersions(receiver);
-}
-
-void AnnouncerState::ClearVersions(Receiver& receiver) {
-  receiver.staged.reset();
-  receiver.committed.reset();
-  receiver.committed_token = {};
-  receiver.last_commit = {};
-  receiver.last_error.clear();
-  receiver.commit_times.clear();
-  receiver.behind_since.reset();
+  for (auto& [id, receiver] : receivers_) Clear(receiver);
 }
 
 void AnnouncerState::Remember(const std::string& receiver_id, bool awaited) {
@@ -173,7 +179,7 @@ std::vector<std::string> AnnouncerState::OnPublished(WeightVersion version,
     const bool same_weights =
         std::find(tokens.begin(), tokens.end(), receiver.committed_token) != tokens.end();
     if (receiver.committed == version && same_weights) continue;
-    ClearVersions(receiver);
+    Clear(receiver);
     wrong.push_back(id);
   }
   return wrong;
@@ -213,11 +219,6 @@ bool AnnouncerState::OnNack(ConnectionId connection, Nonce nonce, const StreamId
 bool AnnouncerState::LeftOut(const Receiver& receiver, TimePoint now) const {
   return laggard_after_ > Duration::zero() && receiver.behind_since.has_value() &&
          now - *receiver.behind_since >= laggard_after_;
-}
-
-bool AnnouncerState::RefusedRecently(const Receiver& receiver, TimePoint now) {
-  return !receiver.last_error.empty() && receiver.absent_since.has_value() &&
-         now - *receiver.absent_since < limits::kRefusedReturnWait;
 }
 
 WaitTally AnnouncerState::Tally(WeightVersion version, TimePoint now) const {

@@ -146,9 +146,6 @@ class AnnouncerState {
   };
   Receiver* Find(ConnectionId connection, const StreamId& stream);
   void Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now);
-  static void ClearVersions(Receiver& receiver);
-  // Its last report was a refusal, and it is likely to connect again.
-  static bool RefusedRecently(const Receiver& receiver, TimePoint now);
   // Returns whether a receiver has committed a version above `version`.
   bool AnyAbove(std::optional<WeightVersion> version) const;
   void ClearVersions();

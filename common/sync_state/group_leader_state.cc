@@ -6,6 +6,15 @@
 #include "common/base/check.h"
 
 namespace dws {
+namespace {
+
+// Versions of two streams with one incarnation are not above each other.
+bool IsAbove(const VersionAt& version, const VersionAt& other) {
+  if (version.stream == other.stream) return version.version > other.version;
+  return version.stream.incarnation > other.stream.incarnation;
+}
+
+}  // namespace
 
 GroupLeaderState::GroupLeaderState(size_t member_count, std::optional<VersionAt> decided,
                                    const CommitPolicy& policy)
@@ -166,11 +175,7 @@ void GroupLeaderState::OnTarget(const std::optional<VersionAt>& target) {
 // they are staged.
 void GroupLeaderState::ReplaceHeld() {
   if (hold() != RoundHold::kHeld || !target_.has_value()) return;
-  const VersionAt& staged = round_->target;
-  const bool newer = target_->stream == staged.stream
-                         ? target_->version > staged.version
-                         : target_->stream.incarnation > staged.stream.incarnation;
-  if (!newer || !Reachable(*target_)) return;
+  if (!IsAbove(*target_, round_->target) || !Reachable(*target_)) return;
   ++replaced_;
   StartRound(*target_);
   round_->was_held = true;
@@ -241,9 +246,7 @@ std::optional<VersionAt> GroupLeaderState::Common() const {
 
 bool GroupLeaderState::Reachable(const VersionAt& target) const {
   const auto not_above = [&](const std::optional<VersionAt>& version) {
-    if (!version.has_value()) return true;
-    if (version->stream == target.stream) return version->version <= target.version;
-    return version->stream.incarnation < target.stream.incarnation;
+    return !version.has_value() || *version == target || IsAbove(target, *version);
   };
   return not_above(decided_) && std::all_of(members_.begin(), members_.end(),
                                             [&](const Member& m) { return not_above(m.live); });

@@ -9,18 +9,15 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/service/sockets/handle_socket.h"
-#include "receiver_daemon/app/broadcast_metrics.h"
-#include "receiver_daemon/app/host_share_metrics.h"
 #include "receiver_daemon/app/receiver_metrics.h"
 #include "receiver_daemon/app/receiver_operations.h"
 #include "receiver_daemon/app/sender_side.h"
-#include "receiver_daemon/app/source_metrics.h"
 #include "receiver_daemon/engine/attach_queue.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/engine_service.h"
 #include "receiver_daemon/group/group_endpoint.h"
 #include "receiver_daemon/transfer/subscription.h"
-#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/operator_requests.h"
 #include "receiver_daemon/worker/worker.h"
 
 namespace dws {
@@ -59,7 +56,8 @@ class ReceiverApp final : public Daemon {
   // An error means that the process has lost a GPU.
   Status broken() const override { return devices_.lost(); }
   std::vector<WatchedWork> VitalWork() const override {
-    return {{.name = "the commit worker", .work = &worker_pulse_, .helpers = {&pool_.pulse()}}};
+    return {
+        {.name = "the commit worker", .work = &worker_liveness_, .helpers = {&pool_.liveness()}}};
   }
 
  private:
@@ -74,8 +72,8 @@ class ReceiverApp final : public Daemon {
   ChangeSignal changed_;
   cuda::CudaDevices devices_;
   EngineRegistry registry_;
-  OperatorDesk operator_desk_{changed_};
-  Pulse worker_pulse_;  // of the worker; transfers mark it as waiting
+  OperatorRequests operator_requests_{changed_};
+  Liveness worker_liveness_;  // of the worker; transfers mark it as waiting
   std::unique_ptr<ReceiverLedger> ledger_;
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SenderSide> senders_;
@@ -105,7 +103,7 @@ Status ReceiverApp::Start() {
                                                   {.files = files_,
                                                    .subscription = *subscription_,
                                                    .clock = clock_,
-                                                   .pulse = worker_pulse_,
+                                                   .liveness = worker_liveness_,
                                                    .pool = pool_}));
   if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
@@ -150,7 +148,7 @@ Status ReceiverApp::StartEngineSide() {
           .pool = pool_,
           .clock = clock_,
           .changed = changed_,
-          .desk = operator_desk_,
+          .requests = operator_requests_,
           .on_readiness = [this](bool ready,
                                  const std::string& reason) { ShowReadiness(ready, reason); },
           .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
@@ -160,7 +158,7 @@ Status ReceiverApp::StartEngineSide() {
                 senders_->Reconnect(
                     UnavailableError("an operator made this daemon forget the stream"));
               },
-          .pulse = &worker_pulse_,
+          .liveness = &worker_liveness_,
           .group = group_.get()},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes,
@@ -193,19 +191,12 @@ Status ReceiverApp::Serve() {
                                 .registry = registry_,
                                 .sources = senders_->sources(),
                                 .worker = *worker_,
-                                .desk = operator_desk_,
+                                .requests = operator_requests_,
                                 .clock = clock_,
                                 .group = group_.get(),
                                 .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr,
+                                .host_share = senders_->host_share(),
                                 .view = options_.view});
-  metrics_.Show({.worker = *worker_,
-                 .subscription = *subscription_,
-                 .registry = registry_,
-                 .clock = clock_,
-                 .group = group_.get()});
-  AddBroadcastMetrics(metrics_.registry(), senders_->links());
-  AddSourceMetrics(metrics_.registry(), senders_->sources());
-  AddHostShareMetrics(metrics_.registry(), senders_->host_share());
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
   DaemonServers::Services local = {
@@ -217,7 +208,6 @@ Status ReceiverApp::Serve() {
   }
   return StartServers({.operations = *operations_,
                        .metrics = metrics_.registry(),
-                       .draining = [this] { return operator_desk_.draining(); },
                        .local = std::move(local),
                        .remote = std::move(for_others),
                        .plain_peers = PlainPeerNames(options_)});

@@ -1,5 +1,5 @@
-// The metrics of dws-receiver. docs/metrics.md lists the names. This file depends on the parts
-// whose state it reads; none of them depends on it.
+// The times of dws-receiver's versions; the other metrics come from its status
+// (proto/receiver_status.proto). docs/metrics.md lists all.
 #pragma once
 
 #include <string>
@@ -7,9 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/service/metrics/metrics.h"
-#include "receiver_daemon/engine/engine_registry.h"
-#include "receiver_daemon/transfer/subscription.h"
-#include "receiver_daemon/worker/worker.h"
+#include "receiver_daemon/worker/worker_status.h"
 
 namespace dws {
 
@@ -25,17 +23,6 @@ class ReceiverMetrics {
   void OnCommit(const CommitReport& report);
   // The senders were told about a commit; for Worker::Parts::on_acknowledged.
   void OnAcknowledged(Duration took);
-
-  // The sources that are read at scrape time; all of them must outlive the last scrape.
-  struct States {
-    const Worker& worker;
-    const Subscription& subscription;
-    const EngineRegistry& registry;
-    const Clock& clock;
-    const CommitGroup* group = nullptr;  // null: in no group
-  };
-  // Call it once, before the first scrape.
-  void Show(States states);
 
  private:
   Metrics registry_;

@@ -69,15 +69,15 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
                      parts_.sources, parts_.clock.Now(), *reply.mutable_receiver());
   reply.mutable_receiver()->set_view(parts_.view);
   if (parts_.group != nullptr) {
-    if (!parts_.group->leads()) reply.mutable_receiver()->clear_commit_policy();
+    if (!parts_.group->place().leads()) reply.mutable_receiver()->clear_commit_policy();
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());
   }
   if (parts_.broadcasts != nullptr) {
-    const SyncLinks::Broadcasts totals = parts_.broadcasts->BroadcastTotals();
-    v1::BroadcastStatus& broadcast = *reply.mutable_receiver()->mutable_broadcast();
-    broadcast.set_members(static_cast<uint32_t>(totals.joined));
-    broadcast.set_broadcasts(totals.received);
-    broadcast.set_failed(totals.failed);
+    FillBroadcasts(parts_.broadcasts->BroadcastTotals(),
+                   *reply.mutable_receiver()->mutable_broadcast());
+  }
+  if (parts_.host_share != nullptr) {
+    FillHostShare(parts_.host_share->totals(), *reply.mutable_receiver()->mutable_host_share());
   }
 }
 
@@ -116,7 +116,7 @@ Status ReceiverOperations::Follow(OperatorTask& task, const Sink& progress) cons
 }
 
 Status ReceiverOperations::Verify(const Sink& progress) {
-  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Verify());
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.requests.Verify());
   const Status status = Follow(*task, progress);
   task->Cancel();
   return status;
@@ -128,19 +128,20 @@ Status ReceiverOperations::Resync(const v1::ResyncRequest& request, const Sink& 
         "there is nothing to resync: {}; when it attaches, all digests are read anyway",
         parts_.registry.Missing());
   }
-  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Resync(request.full()));
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.requests.Resync(request.full()));
   return Follow(*task, progress);
 }
 
 Status ReceiverOperations::ForgetStream(const v1::ForgetStreamRequest& request,
                                         const Sink& progress) {
-  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task, parts_.desk.Forget(AsStands(request.stream())));
+  DWS_ASSIGN_OR_RETURN(const OperatorTaskPtr task,
+                       parts_.requests.Forget(AsStands(request.stream())));
   return Follow(*task, progress);
 }
 
 Status ReceiverOperations::Boundary(const Sink& progress) {
   const WorkerStatus before = parts_.worker.status();
-  if (parts_.group != nullptr && !parts_.group->leads()) {
+  if (parts_.group != nullptr && !parts_.group->place().leads()) {
     const GroupPlace& place = parts_.group->place();
     return FailedPreconditionError(
         "this is member {} of group '{}': ask its leader, {}, whose --commit-policy holds for all "
@@ -171,9 +172,9 @@ Status ReceiverOperations::Boundary(const Sink& progress) {
 
 Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& progress) {
   const DrainStage wanted = request.undo() ? DrainStage::kNone : DrainStage::kDrained;
-  parts_.desk.SetDraining(!request.undo());
+  parts_.requests.SetDraining(!request.undo());
   while (true) {
-    const DrainStage stage = parts_.desk.AwaitDrain(wanted, limits::kProgressInterval);
+    const DrainStage stage = parts_.requests.AwaitDrain(wanted, limits::kProgressInterval);
     const WorkerStatus worker = parts_.worker.status();
     v1::OperationProgress message;
     if (worker.live.has_value()) message.set_version(worker.live->version.value());
@@ -185,7 +186,7 @@ Status ReceiverOperations::Drain(const v1::DrainRequest& request, const Sink& pr
                                          : "drained");
     if (!progress(message)) return CancelledError("the caller hung up");
     if (message.finished()) return OkStatus();
-    if (parts_.desk.draining() == request.undo()) {
+    if (parts_.requests.draining() == request.undo()) {
       return AbortedError("another operator has {} meanwhile",
                           request.undo() ? "drained the receiver" : "undone the drain");
     }

@@ -10,8 +10,9 @@
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/peers/receiver_name.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
+#include "receiver_daemon/transfer/host/host_share.h"
 #include "receiver_daemon/transfer/subscription.h"
-#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/operator_requests.h"
 #include "receiver_daemon/worker/worker.h"
 
 namespace dws {
@@ -25,10 +26,11 @@ class ReceiverOperations final : public AdminOperations {
     const EngineRegistry& registry;
     const SourceChain& sources;
     Worker& worker;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     const Clock& clock;
     CommitGroup* group = nullptr;           // null: in no group
     const SyncLinks* broadcasts = nullptr;  // null: takes part in no broadcasts
+    const HostShare* host_share = nullptr;  // null: shares nothing with other receivers
     // The view that it follows; empty: the trainer's own tensors.
     std::string view;
   };

@@ -6,23 +6,15 @@
 namespace dws {
 namespace {
 
+// The fields are named as the stages.
 void FillTimes(const VersionTimes& times, v1::VersionTimes& out) {
   out.set_total_seconds(ToSeconds(times.since_announced()));
-  out.set_early_seconds(ToSeconds(times[VersionStage::kEarly]));
-  out.set_queue_seconds(ToSeconds(times[VersionStage::kQueue]));
-  out.set_fetch_seconds(ToSeconds(times[VersionStage::kFetch]));
-  out.set_upload_seconds(ToSeconds(times[VersionStage::kUpload]));
-  out.set_stage_seconds(ToSeconds(times[VersionStage::kStage]));
-  out.set_hold_seconds(ToSeconds(times[VersionStage::kHold]));
-  out.set_intent_seconds(ToSeconds(times[VersionStage::kIntent]));
-  out.set_gate_seconds(ToSeconds(times[VersionStage::kGate]));
-  out.set_write_seconds(ToSeconds(times[VersionStage::kWrite]));
-  out.set_prove_seconds(ToSeconds(times[VersionStage::kProve]));
-  out.set_rebuild_seconds(ToSeconds(times[VersionStage::kRebuild]));
-  out.set_resume_seconds(ToSeconds(times[VersionStage::kResume]));
-  out.set_record_seconds(ToSeconds(times[VersionStage::kRecord]));
-  out.set_acknowledge_seconds(ToSeconds(times[VersionStage::kAcknowledge]));
-  out.set_other_seconds(ToSeconds(times[VersionStage::kOther]));
+  for (size_t i = 0; i < kVersionStages; ++i) {
+    const char* const stage = NameOf(static_cast<VersionStage>(i));
+    const auto* field = out.GetDescriptor()->FindFieldByName(fmt::format("{}_seconds", stage));
+    DWS_CHECK(field != nullptr);
+    out.GetReflection()->SetDouble(&out, field, ToSeconds(times.spent[i]));
+  }
 }
 
 void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
@@ -38,20 +30,55 @@ void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
   commit.set_repaired(report.repaired);
   commit.set_unix_seconds(report.unix_seconds);
   FillTimes(report.times, *commit.mutable_times());
+  if (report.delta_bytes > 0 && report.elements > 0) {
+    commit.set_density_ratio(static_cast<double>(report.nnz) /
+                             static_cast<double>(report.elements));
+  }
 }
 
 void FillScrub(const ScrubProgress& scrub, TimePoint now, v1::ReceiverStatus& status) {
   status.set_scrub_bytes_per_second_max(scrub.asked.bytes_per_second_max);
   status.set_scrub_passes(scrub.passes);
+  status.set_scrubbed_bytes(scrub.bytes);
   status.set_scrub_last_pass_unix_seconds(scrub.last_pass_unix_seconds);
-  status.set_scrub_pass_seconds_target(ToSeconds(scrub.asked.pass));
+  const bool on = scrub.asked.bytes_per_second_max > 0;
+  status.set_scrub_pass_seconds_target(on ? ToSeconds(scrub.asked.pass) : 0);
   status.set_scrub_pass_seconds_expected(ToSeconds(scrub.pass_expected));
   if (scrub.complete_since.has_value()) {
     status.set_scrub_age_seconds(ToSeconds(now - *scrub.complete_since));
   }
 }
 
-void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
+// What was counted since the start.
+void FillTotals(const WorkerStatus& worker, v1::ReceiverStatus& status) {
+  status.set_commits(worker.commits);
+  status.set_repairs(worker.repairs);
+  status.set_committed_full_bytes(worker.model_bytes);
+  status.set_replaced_versions(worker.replaced);
+  auto& fetched = *status.mutable_fetched_bytes();
+  fetched["delta"] = worker.delta_bytes;
+  fetched["full"] = worker.full_bytes;
+  auto& early = *status.mutable_early_versions();
+  early["staged"] = worker.early_staged;
+  early["dropped"] = worker.early_dropped;
+  // The reasons that alerts use are shown from the start, so a rate counts their first NACK too.
+  auto& nacks = *status.mutable_nacks_by_reason();
+  nacks["data_loss"] = 0;
+  nacks["failed_precondition"] = 0;
+  for (const auto& [reason, count] : worker.nacks) {
+    nacks[reason] = count;
+    status.set_nacks(status.nacks() + count);
+  }
+  auto& mismatches = *status.mutable_digest_mismatches();
+  mismatches["delta"] = worker.mismatches.delta;
+  mismatches["verify"] = worker.mismatches.verify;
+  mismatches["scrub"] = worker.mismatches.scrub;
+  mismatches["attach"] = worker.mismatches.attach;
+  mismatches["write"] = worker.mismatches.write;
+  mismatches["renumbered"] = worker.mismatches.renumbered;
+}
+
+void FillWorker(const WorkerStatus& worker, TimePoint now, v1::ReceiverStatus& status) {
   if (worker.live.has_value()) {
     *status.mutable_stream() = ToProto(worker.live->stream);
     status.set_committed_version(worker.live->version.value());
@@ -61,8 +88,6 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   status.set_stage(worker.stage);
   status.set_stage_done_bytes(worker.stage_done_bytes);
   status.set_stage_total_bytes(worker.stage_total_bytes);
-  status.set_commits(worker.commits);
-  status.set_repairs(worker.repairs);
   status.set_staging_bytes(worker.staging_bytes);
   status.set_staging_bytes_max(worker.staging_bytes_max);
   status.set_seconds_without_sender(worker.seconds_without_sender);
@@ -70,10 +95,9 @@ void FillWorker(const WorkerStatus& worker, v1::ReceiverStatus& status) {
   status.set_seconds_since_version(worker.seconds_since_version);
   status.set_commit_policy(ToString(worker.commit_policy));
   status.set_held_seconds(worker.held_seconds);
-  status.set_replaced_versions(worker.replaced);
-  uint64_t nacks = 0;
-  for (const auto& [code, count] : worker.nacks) nacks += count;
-  status.set_nacks(nacks);
+  status.set_versions_behind_max(worker.commit_policy.max_behind);
+  status.set_engine_paused(worker.paused_since.has_value());
+  status.set_engine_paused_seconds(ToSeconds(now - worker.paused_since.value_or(now)));
   if (worker.last_commit.has_value()) {
     status.set_last_pause_seconds(ToSeconds(worker.last_commit->pause));
     FillLastCommit(*worker.last_commit, *status.mutable_last_commit());
@@ -140,12 +164,26 @@ void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
   }
 }
 
+void FillBroadcasts(const SyncLinks::Broadcasts& totals, v1::ReceivedBroadcasts& status) {
+  status.set_members(static_cast<uint32_t>(totals.joined));
+  status.set_broadcasts(totals.received);
+  status.set_failed(totals.failed);
+  status.set_received_bytes(totals.received_bytes);
+}
+
+void FillHostShare(const HostShare::Totals& totals, v1::HostShareStatus& status) {
+  status.set_read_bytes(totals.read_bytes);
+  status.set_written_bytes(totals.written_bytes);
+  status.set_failures(totals.failures);
+}
+
 // Works on copies of the parts' states, so a slow caller of status holds no lock of theirs.
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
                         const SourceChain& sources, TimePoint now, v1::ReceiverStatus& status) {
   status.set_receiver_id(receiver_id);
-  FillWorker(worker, status);
+  FillWorker(worker, now, status);
+  FillTotals(worker, status);
   if (const auto followed = subscription.stream(); !status.has_stream() && followed.has_value()) {
     *status.mutable_stream() = ToProto(*followed);
   }
@@ -167,8 +205,8 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     sender.set_delta_source_reason(delta.reason);
   }
   status.set_newest_version(newest.version);
-  status.set_version_lag(newest.lag);
-  status.set_version_lag_unknown(!newest.lag_known);
+  if (newest.lag_known) status.set_version_lag(newest.lag);
+  status.set_engine_ranks_expected(registry.expected_ranks());
   for (const EngineRegistry::RankState& rank : registry.Ranks()) {
     v1::EngineRankStatus& engine = *status.add_engine_ranks();
     engine.set_engine_rank(rank.engine_rank);
@@ -177,6 +215,12 @@ void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& work
     engine.set_generation(rank.generation.value());
     engine.set_client(rank.client);
     for (const std::string& memory : rank.memory) engine.add_memory(memory);
+  }
+  for (const SourceChain::Total& total : sources.totals()) {
+    v1::SourceBytes& source = *status.add_sources();
+    source.set_content(std::string(ToString(total.content)));
+    source.set_source(std::string(total.source));
+    source.set_size_bytes(total.bytes);
   }
 }
 

@@ -63,7 +63,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .view = options.view,
           .tls = std::move(tls),
           .early_deltas = TakesEarlyDeltas(options) ? options.early_deltas : false,
-          .pulse = &parts.pulse,
+          .liveness = &parts.liveness,
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
           .broadcast_bytes_max = options.staging_bytes},
       parts.subscription, parts.clock);
@@ -78,7 +78,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
   side->sources_ = std::make_unique<SourceChain>(
       std::move(sources), SourceChain::Options{.senders = SenderNames(options),
                                                .only_full = options.full_way,
-                                               .pulse = &parts.pulse,
+                                               .liveness = &parts.liveness,
                                                .cancellation = &side->cancellation_});
   return side;
 }
@@ -138,7 +138,7 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
                            .poll = std::chrono::milliseconds(dir.poll_ms),
                            .before_read = std::move(access.before_read),
                            .before_read_required = dir.before_read_required,
-                           .pulse = &parts.pulse},
+                           .liveness = &parts.liveness},
                           parts.files, parts.subscription));
   return OkStatus();
 }

@@ -11,7 +11,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/cancellation.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "common/sources/source_chain.h"
 #include "receiver_daemon/options/receiver_options.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
@@ -30,7 +30,7 @@ class SenderSide {
     FileSystem& files;
     Subscription& subscription;  // made with SenderNames
     const Clock& clock;
-    Pulse& pulse;  // of the worker
+    Liveness& liveness;  // of the worker
     ThreadPool& pool;
   };
 

@@ -30,7 +30,7 @@ Status LeaseControl::AwaitAll(Duration timeout, AwaitOne await) const {
 }
 
 Status LeaseControl::Pause(Duration timeout) {
-  const PulseWait wait(pulse_);
+  const WaitScope wait(liveness_);
   for (const auto& lease : leases_) lease->RequestPause();
   return AwaitAll(timeout, &EngineLease::AwaitPaused);
 }
@@ -47,7 +47,7 @@ void LeaseControl::OnWriteBegin(const TensorContents& contents) {
 }
 
 Status LeaseControl::PostCommit(WeightVersion version, Duration timeout) {
-  const PulseWait wait(pulse_);
+  const WaitScope wait(liveness_);
   for (const auto& lease : leases_) {
     if (lease->has_hook()) lease->RequestPostCommit(version);
   }

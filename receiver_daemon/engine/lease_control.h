@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "receiver_daemon/engine/engine_control.h"
 #include "receiver_daemon/engine/engine_lease.h"
 
@@ -14,10 +14,10 @@ namespace dws {
 // Keeps the leases alive. Threads: one at a time, as EngineControl.
 class LeaseControl final : public EngineControl {
  public:
-  // `pulse` is marked as waiting during Pause and PostCommit; may be null.
+  // `liveness` is marked as waiting during Pause and PostCommit; may be null.
   LeaseControl(std::vector<std::shared_ptr<EngineLease>> leases, const Clock& clock,
-               Pulse* pulse = nullptr)
-      : leases_(std::move(leases)), clock_(clock), pulse_(pulse) {}
+               Liveness* liveness = nullptr)
+      : leases_(std::move(leases)), clock_(clock), liveness_(liveness) {}
 
   Status Pause(Duration timeout) override;
   Duration StoppedFor() const override;
@@ -33,7 +33,7 @@ class LeaseControl final : public EngineControl {
 
   const std::vector<std::shared_ptr<EngineLease>> leases_;
   const Clock& clock_;
-  Pulse* const pulse_;
+  Liveness* const liveness_;
 };
 
 }  // namespace dws

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/threads/mutex.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/unique_fd.h"
 
 namespace dws {
@@ -117,13 +117,10 @@ bool HttpClient::GivenUp(const SendOptions& options) const {
 bool HttpClient::Wait(Duration delay, const SendOptions& options) const {
   const TimePoint until = clock_.Now() + delay;
   if (until >= options.deadline) return false;
-  // Nobody notifies `never`: this thread sleeps in ticks, so that the call can be given up.
-  Mutex mutex;
-  CondVar never;
-  MutexLock lock(mutex);
+  Cancellation never;  // this thread sleeps in ticks, so that the call can be given up
   while (clock_.Now() < until) {
     if (GivenUp(options)) return false;
-    never.WaitFor(mutex, std::min<Duration>(until - clock_.Now(), limits::kTick));
+    never.Sleep(std::min<Duration>(until - clock_.Now(), limits::kTick));
   }
   return true;
 }

@@ -109,7 +109,7 @@ Status HttpControl::Name(const char* step, const Status& status) const {
 
 Status HttpControl::Run(const char* step, const std::vector<EngineCall>& calls, TimePoint deadline,
                         bool may_give_up) {
-  const PulseWait wait(options_.pulse);
+  const WaitScope wait(options_.liveness);
   for (const EngineCall& call : calls) {
     DWS_RETURN_IF_ERROR(Name(step, RunCall(*client_, call, deadline, may_give_up).status()));
   }
@@ -150,7 +150,7 @@ Status HttpControl::Resume(const EngineVersion&) {
 }
 
 Status HttpControl::Check(WeightVersion version, Duration timeout) {
-  const PulseWait wait(options_.pulse);
+  const WaitScope wait(options_.liveness);
   const std::string expected = std::to_string(version.value());
   EngineCall call{.method = HttpMethod::kGet, .endpoint = "/health", .form = ReplyForm::kAny};
   if (setup_.reports_version) {
@@ -178,7 +178,7 @@ Result<std::string> HttpControl::Checksum(Duration timeout) {
   if (!setup_.Has(endpoint)) {
     return UnimplementedError("this {} has no {}", ToString(setup_.kind), endpoint);
   }
-  const PulseWait wait(options_.pulse);
+  const WaitScope wait(options_.liveness);
   const EngineCall call{.endpoint = endpoint, .body = nlohmann::json{{"action", "checksum"}}};
   Result<nlohmann::json> reply = RunCall(*client_, call, After(timeout));
   if (!reply.ok()) return Name("checking", reply.status());
@@ -205,7 +205,7 @@ Result<std::unique_ptr<HttpControl>> MakeHttpControl(HttpControlOptions options,
     DWS_RETURN_IF_ERROR(ParsePauseMode(*wish.kind, options.mode).status());
   }
   DWS_ASSIGN_OR_RETURN(auto client, HttpClient::Create(std::move(options.client), clock));
-  const PulseWait wait(options.pulse);
+  const WaitScope wait(options.liveness);
   DWS_ASSIGN_OR_RETURN(const EngineProbe probe,
                        ProbeEngine(*client, wish, clock.Now() + options.probe_timeout));
   DWS_ASSIGN_OR_RETURN(const PauseMode mode, ParsePauseMode(probe.kind, options.mode));
@@ -215,7 +215,7 @@ Result<std::unique_ptr<HttpControl>> MakeHttpControl(HttpControlOptions options,
       HttpControl::Options{.checkpoint = std::move(options.checkpoint),
                            .mode = mode,
                            .resume_timeout = options.resume_timeout,
-                           .pulse = options.pulse});
+                           .liveness = options.liveness});
 }
 
 }  // namespace dws

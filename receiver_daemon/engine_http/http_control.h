@@ -36,7 +36,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/engine/engine_control.h"
 #include "receiver_daemon/engine_http/engine_call.h"
@@ -53,7 +53,7 @@ class HttpControl final : public EngineControl {
     std::string checkpoint;  // its path as the engine sees it, which may differ from ours
     PauseMode mode = PauseMode::kRetract;
     Duration resume_timeout = limits::kEngineCallDeadline;
-    Pulse* pulse = nullptr;  // marked as waiting during calls; may be null
+    Liveness* liveness = nullptr;  // marked as waiting during calls; may be null
   };
 
   HttpControl(std::unique_ptr<HttpClient> client, const EngineProbe& probe, Options options);
@@ -91,7 +91,7 @@ struct HttpControlOptions {
   std::string checkpoint;  // see HttpControl::Options
   Duration probe_timeout = limits::kEngineCallDeadline;
   Duration resume_timeout = limits::kEngineCallDeadline;
-  Pulse* pulse = nullptr;
+  Liveness* liveness = nullptr;
 };
 
 // Probes the engine, logs what it can do, and returns its control. Errors as HttpClient::Create and

@@ -8,7 +8,6 @@
 #include "common/base/threads/thread_pool.h"
 #include "common/service/metrics/metrics.h"
 #include "receiver_daemon/engine_http/http_control.h"
-#include "receiver_daemon/follower/follower_metrics.h"
 #include "receiver_daemon/follower/follower_operations.h"
 #include "receiver_daemon/follower/slime_follower.h"
 
@@ -33,7 +32,7 @@ class FollowerApp final : public Daemon {
   void EndGrace() override { GiveUpAt(clock_.Now()); }
   void Tick() override { follower_->ShowReadiness(); }
   std::vector<WatchedWork> VitalWork() const override {
-    return {{.name = "the follower", .work = &pulse_, .helpers = {&pool_.pulse()}}};
+    return {{.name = "the follower", .work = &liveness_, .helpers = {&pool_.liveness()}}};
   }
 
  private:
@@ -45,7 +44,7 @@ class FollowerApp final : public Daemon {
   const ReceiverOptions options_;
   Metrics metrics_;
   ThreadPool pool_;
-  Pulse pulse_;
+  Liveness liveness_;
   std::atomic<TimePoint> give_up_at_{TimePoint::max()};  // for calls of the engine
   std::unique_ptr<SlimeFollower> follower_;
   std::unique_ptr<FollowerOperations> operations_;
@@ -73,7 +72,7 @@ Status FollowerApp::MakeFollower() {
                .mode = wanted.engine_pause_mode,
                .checkpoint =
                    wanted.engine_checkpoint.empty() ? wanted.checkpoint : wanted.engine_checkpoint,
-               .pulse = &pulse_},
+               .liveness = &liveness_},
               clock_));
       return std::unique_ptr<EngineControl>(std::move(control));
     };
@@ -86,7 +85,7 @@ Status FollowerApp::MakeFollower() {
           .make_control = std::move(make_control),
           .on_readiness = [this](bool ready,
                                  const std::string& reason) { ShowReadiness(ready, reason); },
-          .pulse = &pulse_},
+          .liveness = &liveness_},
       SlimeFollower::Options{.folder = follow.slime_dir,
                              .checkpoint = follow.checkpoint,
                              .engine = follow.engine_url,
@@ -108,10 +107,7 @@ Status FollowerApp::Serve() {
       FollowerOperations::Followed{
           .folder = follow.slime_dir, .checkpoint = follow.checkpoint, .engine = follow.engine_url},
       lifecycle_, *follower_, clock_);
-  AddFollowerMetrics(metrics_, *follower_);
-  return StartServers({.operations = *operations_, .metrics = metrics_, .draining = [this] {
-                         return follower_->view().drained;
-                       }});
+  return StartServers({.operations = *operations_, .metrics = metrics_});
 }
 
 Status FollowerApp::Start() {

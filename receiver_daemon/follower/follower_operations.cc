@@ -25,8 +25,7 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   receiver.set_receiver_id(name_.receiver_id);
   receiver.set_committed_version(view.current());
   receiver.set_newest_version(view.newest);
-  receiver.set_version_lag(view.lag());
-  receiver.set_version_lag_unknown(!view.lag_known());
+  if (view.lag_known()) receiver.set_version_lag(view.lag());
   receiver.set_stage(view.stage);
   receiver.set_commits(view.has_engine ? view.loads : view.applied);
   receiver.set_last_pause_seconds(view.last_pause_seconds);
@@ -36,15 +35,24 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   follower.set_folder(followed_.folder);
   follower.set_checkpoint(followed_.checkpoint);
   follower.set_engine_url(followed_.engine);
-  follower.set_checkpoint_version(view.version.value_or(0));
+  if (view.version.has_value()) follower.set_checkpoint_version(*view.version);
   follower.set_loaded(view.loaded.has_value());
+  if (view.loaded.has_value()) follower.set_loaded_version(*view.loaded);
+  follower.set_newest_version(view.newest);
+  if (view.lag_known()) follower.set_version_lag(view.lag());
   if (view.proof.has_value() && *view.proof != slime::BaseProof::kNotNeeded) {
     follower.set_base_proved_by(std::string(NameOf(*view.proof)));
   }
   follower.set_unproved(view.unproved);
   follower.set_waits_for(view.waits_for);
   follower.set_applied(view.applied);
+  follower.set_applied_tensors(view.applied_tensors);
+  follower.set_loads(view.loads);
+  follower.set_failing(view.trouble);
   follower.set_seconds_failing(view.seconds_failing);
+  follower.set_seconds_since_version(view.seconds_since_version);
+  follower.set_last_pause_seconds(view.last_pause_seconds);
+  follower.set_last_apply_seconds(view.last_apply_seconds);
 }
 
 Status FollowerOperations::Verify(const Sink& progress) {

@@ -136,7 +136,7 @@ Duration SlimeFollower::Round() {
 }
 
 Status SlimeFollower::Step() {
-  const PulseWork work(parts_.pulse);
+  const WorkScope work(parts_.liveness);
   BeginStep();
   incomplete_.reset();
   unproved_ = false;
@@ -161,7 +161,7 @@ Status SlimeFollower::Step() {
 
 Status SlimeFollower::RunBeforeRead() {
   if (!options_.before_read.given() || !BeginLooking()) return OkStatus();
-  const PulseWait wait(parts_.pulse);
+  const WaitScope wait(parts_.liveness);
   local_->Release();
   const Status ran =
       options_.before_read.Run(fmt::to_string(local_->version()), limits::kSharedHookDeadline,
@@ -215,8 +215,8 @@ Status SlimeFollower::Open() {
       local_, slime::LocalCheckpoint::Open(parts_.files, parts_.pool, options_.checkpoint,
                                            {.verify_all = options_.verify_all,
                                             .proof = options_.proof,
-                                            .on_access = [pulse = parts_.pulse](const auto&) {
-                                              if (pulse != nullptr) pulse->Beat();
+                                            .on_access = [liveness = parts_.liveness](const auto&) {
+                                              if (liveness != nullptr) liveness->Beat();
                                             }}));
   LogInfo("checkpoint_opened", {{"checkpoint", options_.checkpoint},
                                 {"version", local_->version()},
@@ -285,7 +285,7 @@ void SlimeFollower::ServeVerifies() {
     taken.swap(verifies_);
   }
   if (taken.empty()) return;
-  const PulseWork work(parts_.pulse);
+  const WorkScope work(parts_.liveness);
   SetStage("verifying");
   Status status = FailedPreconditionError("the local checkpoint is not open: {}", view().trouble);
   if (local_ != nullptr) {
@@ -338,16 +338,16 @@ void SlimeFollower::EndStep(const Status& status) {
 }
 
 void SlimeFollower::LookForProgress() {
-  if (parts_.pulse == nullptr) return;
-  const uint64_t beats = parts_.pulse->beats() + parts_.pool.pulse().beats();
+  if (parts_.liveness == nullptr) return;
+  const uint64_t beats = parts_.liveness->beats() + parts_.pool.liveness().beats();
   DWS_CHECK(beats >= beats_);
-  if (stepping_ && parts_.pulse->working() && beats == beats_) return;
+  if (stepping_ && parts_.liveness->working() && beats == beats_) return;
   beats_ = beats;
   progress_at_ = parts_.clock.Now();
 }
 
 Duration SlimeFollower::Still() const {
-  if (parts_.pulse == nullptr || !stepping_) return Duration::zero();
+  if (parts_.liveness == nullptr || !stepping_) return Duration::zero();
   const Duration still = parts_.clock.Now() - progress_at_;
   return still >= limits::kStepStillMax ? still : Duration::zero();
 }

@@ -21,9 +21,9 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/formats/slime_delta/local/apply.h"
 #include "common/sync_state/sender_watch.h"
@@ -81,7 +81,7 @@ class SlimeFollower {
     // Called at every change of readiness, one call at a time, on the follower's thread or the one
     // that calls ShowReadiness.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
-    Pulse* pulse = nullptr;  // null: a step that hangs is not noticed
+    Liveness* liveness = nullptr;  // null: a step that hangs is not noticed
   };
   struct Options {
     std::string folder;      // contains weight_vNNNNNN folders
@@ -167,7 +167,7 @@ class SlimeFollower {
   FollowerView view_ GUARDED_BY(mutex_);
   SenderWatch watch_ GUARDED_BY(mutex_);  // of the folder; a version that is incomplete counts too
   bool stepping_ GUARDED_BY(mutex_) = false;
-  uint64_t beats_ GUARDED_BY(mutex_) = 0;     // of the pulse and the pool, as last seen
+  uint64_t beats_ GUARDED_BY(mutex_) = 0;     // of a step and the pool, as last seen
   TimePoint progress_at_ GUARDED_BY(mutex_);  // when a beat, a wait, or no step was last seen
   TimePoint version_since_ GUARDED_BY(mutex_);
   std::vector<std::function<void(const Status&)>> verifies_ GUARDED_BY(mutex_);

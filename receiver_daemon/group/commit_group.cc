@@ -22,8 +22,8 @@ CommitGroup::CommitGroup(GroupPlace place, std::string receiver_id,
       retry_delay_(limits::kReconnectDelayMin),
       next_keepalive_(clock.Now()) {
   DWS_CHECK(place_.index < place_.member_count);
-  if (!leads()) return;
-  leader_.emplace(place_.member_count, decided, policy);
+  if (!place_.leads()) return;
+  states_.leader.emplace(place_.member_count, decided, policy);
   remotes_.resize(place_.member_count);
   leader_id_ = ConnectionId(++last_connection_);
   remotes_[0] = {.receiver_id = std::move(receiver_id),
@@ -31,161 +31,203 @@ CommitGroup::CommitGroup(GroupPlace place, std::string receiver_id,
                  .connection = nullptr,
                  .last_error = ""};
   MutexLock lock(mutex_);
-  leader_->OnConnect(MemberIndex(0), *leader_id_);
-  member_.OnConnect(*leader_id_);
+  states_.leader->OnConnect(MemberIndex(0), *leader_id_);
+  states_.member.OnConnect(*leader_id_);
   Drive();
-}
-
-std::vector<GroupOrder> CommitGroup::TakeOrders() {
-  MutexLock lock(mutex_);
-  std::vector<GroupOrder> orders(std::make_move_iterator(orders_.begin()),
-                                 std::make_move_iterator(orders_.end()));
-  orders_.clear();
-  return orders;
-}
-
-bool CommitGroup::has_orders() const {
-  MutexLock lock(mutex_);
-  return !orders_.empty();
-}
-
-bool CommitGroup::Wants(const StageOrder& order) const {
-  MutexLock lock(mutex_);
-  return order.attempt == attempt_;
 }
 
 void CommitGroup::OnEngine(std::optional<Generation> generation, EngineShare share,
                            LayoutSetPtr layouts) {
-  {
-    MutexLock lock(mutex_);
+  Apply([&](GroupStates& states) {
     layouts_ = std::move(layouts);
-    // Pending releases were meant for the engine that is gone.
-    DropReleases();
-    member_.OnEngine(generation, std::move(share));
-    Drive();
-  }
-  Deliver();
-}
-
-void CommitGroup::OnProved(Generation generation, const VersionAt& version) {
-  {
-    MutexLock lock(mutex_);
-    member_.OnProved(generation, version);
-    Drive();
-  }
-  Deliver();
-}
-
-void CommitGroup::OnDrift() {
-  {
-    MutexLock lock(mutex_);
-    member_.OnPaused();
-    member_.OnUnproved();
-    Drive();
-  }
-  Deliver();
-}
-
-void CommitGroup::OnResync() {
-  {
-    MutexLock lock(mutex_);
-    member_.OnUnproved();
-    Drive();
-  }
-  Deliver();
-}
-
-void CommitGroup::OnForget(const StreamId& stream) {
-  {
-    MutexLock lock(mutex_);
-    if (!leader_.has_value()) return;
-    leader_->OnForget(stream);
-    Drive();
-  }
-  Deliver();
-}
-
-void CommitGroup::OnDrain() {
-  {
-    MutexLock lock(mutex_);
-    member_.OnDrain();
-    Drive();
-  }
-  Deliver();
-}
-
-void CommitGroup::OnBoundary() {
-  {
-    MutexLock lock(mutex_);
-    if (!leader_.has_value()) return;
-    leader_->OnBoundary();
-    Drive();
-  }
-  Deliver();
-}
-
-CommitGroup::Hold CommitGroup::hold() const {
-  MutexLock lock(mutex_);
-  if (!leader_.has_value()) return {};
-  Hold hold{.state = leader_->hold(), .round = std::nullopt, .replaced = leader_->replaced()};
-  if (leader_->round().has_value()) hold.round = leader_->round()->nonce;
-  return hold;
+    orders_.DropReleases();
+    states.member.OnEngine(generation, std::move(share));
+  });
 }
 
 void CommitGroup::OnStaged(const StageOrder& order, std::optional<WeightVersion> base,
                            const Status& status) {
-  {
-    MutexLock lock(mutex_);
-    if (order.attempt != attempt_) return;  // dropped meanwhile
-    member_.OnStaged(order.what.round, base, status);
-    Drive();
-  }
-  Deliver();
+  Apply([&](GroupStates& states) {
+    if (!orders_.Wants(order)) return;  // dropped meanwhile
+    states.member.OnStaged(order.what.round, base, status);
+  });
 }
 
-void CommitGroup::OnWritten(GroupNonce round, const Status& status, bool untouched) {
-  {
-    MutexLock lock(mutex_);
-    member_.OnWritten(round, status, untouched);
-    Drive();
-  }
-  Deliver();
+GroupView CommitGroup::view() const {
+  MutexLock lock(mutex_);
+  return GroupFacts{.place = place_,
+                    .states = states_,
+                    .layouts = layouts_,
+                    .leader_connected = leader_id_.has_value(),
+                    .last_error = last_error_,
+                    .remotes = remotes_}
+      .View();
 }
 
-void CommitGroup::OnTarget(const std::optional<VersionAt>& target) {
-  {
-    MutexLock lock(mutex_);
-    if (!leader_.has_value()) return;
-    leader_->OnTarget(target);
-    Drive();
-  }
-  Deliver();
+CommitGroup::Hold CommitGroup::hold() const {
+  MutexLock lock(mutex_);
+  if (!states_.leader.has_value()) return {};
+  Hold hold{.state = states_.leader->hold(),
+            .round = std::nullopt,
+            .replaced = states_.leader->replaced()};
+  if (states_.leader->round().has_value()) hold.round = states_.leader->round()->nonce;
+  return hold;
 }
 
-void CommitGroup::OnDecided(const RecordDecided& decision, const Status& status) {
-  {
-    MutexLock lock(mutex_);
-    leader_->OnDecided(decision, status);
-    Drive();
-  }
-  Deliver();
+ConnectionId CommitGroup::OnLeaderConnect(std::function<void(const GroupUp&)> send) {
+  ConnectionId id;
+  Apply([&](GroupStates& states) {
+    id = ConnectionId(++last_connection_);
+    leader_id_ = id;
+    send_up_ = std::move(send);
+    last_error_.clear();
+    states.member.OnConnect(id);
+    news_ = true;
+  });
+  return id;
 }
 
-void CommitGroup::OnPaused(GroupNonce round, const Status& status) {
+void CommitGroup::OnDown(ConnectionId connection, const GroupDown& message) {
+  Apply([&](GroupStates& states) {
+    states.member.OnDown(connection, message);
+    news_ = true;
+  });
+}
+
+void CommitGroup::OnLeaderDisconnect(std::optional<ConnectionId> connection, const Status& reason) {
+  Apply([&](GroupStates& states) {
+    last_error_ = std::string(Message(reason));
+    news_ = true;
+    if (!connection.has_value() || leader_id_ != connection) return;
+    leader_id_.reset();
+    send_up_ = nullptr;
+    states.member.OnDisconnect(*connection);
+  });
+}
+
+Result<ConnectionId> CommitGroup::OnMemberConnect(uint32_t index, const std::string& receiver_id,
+                                                  std::shared_ptr<MemberConnection> connection) {
+  ConnectionId id;
   {
     MutexLock lock(mutex_);
-    member_.OnPaused();
-    leader_->OnPaused(round, status);
+    if (stopping_) return UnavailableError("the leader is shutting down");
+    if (index == 0 || index >= remotes_.size()) {
+      return InvalidArgumentError(
+          "receiver '{}' says it is member {} of group '{}', expected 1 to {}: 0 is the leader",
+          receiver_id, index, place_.group_id, remotes_.size() - 1);
+    }
+    GroupRemote& remote = remotes_[index];
+    if (remote.connection != nullptr && remote.receiver_id != receiver_id) {
+      return AlreadyExistsError(
+          "member {} of group '{}' is receiver '{}', which is connected: give receiver '{}' "
+          "another --group-index",
+          index, place_.group_id, remote.receiver_id, receiver_id);
+    }
+    for (uint32_t m = 0; m < remotes_.size(); ++m) {
+      if (m == index || !remotes_[m].id.has_value() || remotes_[m].receiver_id != receiver_id) {
+        continue;
+      }
+      return AlreadyExistsError(
+          "receiver '{}' is member {} of group '{}' already: give member {} another --receiver-id",
+          receiver_id, m, place_.group_id, index);
+    }
+    if (remote.connection != nullptr) {
+      outbox_.push_back([fenced = std::move(remote.connection), receiver_id] {
+        fenced->Close(
+            AbortedError("receiver '{}' connected again, this connection is fenced", receiver_id));
+      });
+    }
+    id = ConnectionId(++last_connection_);
+    remote = {.receiver_id = receiver_id, .id = id, .connection = connection, .last_error = ""};
+    outbox_.push_back([connection] { connection->Welcome(); });
+    states_.leader->OnConnect(MemberIndex(index), id);
+    news_ = true;
+    Drive();
+  }
+  LogInfo("group_member_connected", {{"member", index}, {"receiver", receiver_id}});
+  Deliver();
+  return id;
+}
+
+void CommitGroup::OnUp(uint32_t index, ConnectionId connection, const GroupUp& message) {
+  Apply([&](GroupStates&) {
+    TellLeader(index, connection, message);
+    news_ = true;
+  });
+}
+
+void CommitGroup::OnMemberDisconnect(uint32_t index, ConnectionId connection) {
+  Apply([&](GroupStates& states) {
+    GroupRemote& remote = remotes_.at(index);
+    if (remote.id != connection) return;
+    LogWarning("group_member_disconnected", {{"member", index}, {"receiver", remote.receiver_id}});
+    remote.id.reset();
+    remote.connection.reset();
+    states.leader->OnDisconnect(MemberIndex(index), connection);
+    news_ = true;
+  });
+}
+
+Status CommitGroup::Evict(uint32_t index, const std::string& reason) {
+  {
+    MutexLock lock(mutex_);
+    if (!states_.leader.has_value()) {
+      return FailedPreconditionError(
+          "this is member {} of group '{}': ask its leader, the receiver at {}", place_.index,
+          place_.group_id, place_.leader_address);
+    }
+    if (index >= remotes_.size()) {
+      return InvalidArgumentError("group '{}' has no member {}, expected 0 to {}", place_.group_id,
+                                  index, remotes_.size() - 1);
+    }
+    if (states_.leader->ended()) {
+      return FailedPreconditionError("the engine of group '{}' has ended already", place_.group_id);
+    }
+    LogWarning("group_member_evicted",
+               {{"member", index}, {"receiver", remotes_[index].receiver_id}, {"reason", reason}});
+    states_.leader->Evict(MemberIndex(index), reason);
+    news_ = true;
     Drive();
   }
   Deliver();
+  return OkStatus();
+}
+
+void CommitGroup::ForEachConnection(void (*call)(MemberConnection&)) {
+  for (const GroupRemote& remote : remotes_) {
+    if (remote.connection == nullptr) continue;
+    outbox_.push_back([call, connection = remote.connection] { call(*connection); });
+  }
+}
+
+void CommitGroup::Tick() {
+  Apply([this](GroupStates& states) {
+    if (!states.leader.has_value()) return;
+    const TimePoint now = clock_.Now();
+    if (retry_at_.has_value() && now >= *retry_at_) {
+      retry_at_.reset();
+      states.leader->OnRetry();
+    }
+    if (now < next_keepalive_) return;
+    next_keepalive_ = now + limits::kKeepaliveInterval;
+    ForEachConnection([](MemberConnection& connection) { connection.Keepalive(); });
+  });
+}
+
+void CommitGroup::Stop() {
+  Apply([this](GroupStates&) {
+    stopping_ = true;
+    ForEachConnection([](MemberConnection& connection) {
+      connection.Close(UnavailableError("the leader is shutting down"));
+    });
+  });
 }
 
 void CommitGroup::Drive() {
   while (true) {
-    const std::vector<MemberAction> members = member_.TakeActions();
+    const std::vector<MemberAction> members = states_.member.TakeActions();
     std::vector<LeaderAction> leaders;
-    if (leader_.has_value()) leaders = leader_->TakeActions();
+    if (states_.leader.has_value()) leaders = states_.leader->TakeActions();
     if (members.empty() && leaders.empty()) return;
     for (const MemberAction& action : members) {
       std::visit([this](const auto& one) { Act(one); }, action);
@@ -198,12 +240,12 @@ void CommitGroup::Drive() {
 
 void CommitGroup::Act(const SendUp& action) {
   if (leader_id_ != action.connection) return;
-  if (leads()) return TellLeader(0, action.connection, action.message);
+  if (place_.leads()) return TellLeader(0, action.connection, action.message);
   outbox_.push_back([send = send_up_, message = action.message] { send(message); });
 }
 
 void CommitGroup::TellLeader(uint32_t index, ConnectionId connection, const GroupUp& message) {
-  Remote& remote = remotes_.at(index);
+  GroupRemote& remote = remotes_.at(index);
   if (remote.id != connection) return;
   if (const auto* unable = std::get_if<GroupUnable>(&message)) {
     if (remote.last_error != unable->reason) {  // it is asked again and again
@@ -213,13 +255,13 @@ void CommitGroup::TellLeader(uint32_t index, ConnectionId connection, const Grou
   } else if (std::holds_alternative<GroupStaged>(message)) {
     remote.last_error.clear();
   }
-  leader_->OnUp(MemberIndex(index), connection, message);
+  states_.leader->OnUp(MemberIndex(index), connection, message);
 }
 
 void CommitGroup::Act(const SendDown& action) {
   const uint32_t index = action.member.value();
-  if (index == 0) return member_.OnDown(action.connection, action.message);
-  const Remote& remote = remotes_.at(index);
+  if (index == 0) return states_.member.OnDown(action.connection, action.message);
+  const GroupRemote& remote = remotes_.at(index);
   if (remote.id != action.connection || remote.connection == nullptr) return;
   outbox_.push_back([connection = remote.connection, message = action.message] {
     connection->Send(message);
@@ -229,50 +271,25 @@ void CommitGroup::Act(const SendDown& action) {
   });
 }
 
-void CommitGroup::Act(const StageTarget& action) {
-  orders_.push_back(StageOrder{.attempt = ++attempt_, .what = action});
-  news_ = true;
-}
-
-void CommitGroup::Act(const DropStaged& action) {
-  ++attempt_;  // staging in progress is void
-  // What has not begun need not begin: a worker that is busy for long finds few orders.
-  std::erase_if(orders_, [](const GroupOrder& order) {
-    return std::holds_alternative<StageOrder>(order) || std::holds_alternative<DropStaged>(order);
-  });
-  orders_.push_back(action);
-  news_ = true;
-}
-
 void CommitGroup::Act(const RetryLater&) {
   retry_at_ = clock_.Now() + retry_delay_;
   retry_delay_ = std::min<Duration>(retry_delay_ * 2, limits::kReconnectDelayMax);
 }
 
-void CommitGroup::Act(const EndEngine& action) {
-  LogError("group_ended", {{"reason", action.reason}});
-  const Status reason = MakeStatus(
-      absl::StatusCode::kPermissionDenied,
-      fmt::format("its commit group has ended: restart the group's receivers, the leader "
-                  "first, then the engine ({})",
-                  action.reason));
-  outbox_.push_back([this, reason] { registry_.EndForGood(reason); });
-  orders_.push_back(action);
-  news_ = true;
-}
-
-void CommitGroup::DropReleases() {
-  std::erase_if(orders_, [](const GroupOrder& order) {
-    return std::holds_alternative<ReleaseEngine>(order);
-  });
-}
-
 template <typename Order>
 void CommitGroup::Act(const Order& order) {
   if constexpr (std::is_same_v<Order, RecordSettled>) retry_delay_ = limits::kReconnectDelayMin;
-  // Only the last release counts.
-  if constexpr (std::is_same_v<Order, ReleaseEngine>) DropReleases();
-  orders_.push_back(order);
+  if constexpr (std::is_same_v<Order, EndEngine>) {
+    LogError("group_ended", {{"reason", order.reason}});
+    const Status reason = MakeStatus(
+        absl::StatusCode::kPermissionDenied,
+        fmt::format("its commit group has ended: restart the group's receivers, the leader "
+                    "first, then the engine ({})",
+                    order.reason));
+    // Not under the lock: it calls the engine's connection.
+    outbox_.push_back([this, reason] { registry_.EndForGood(reason); });
+  }
+  orders_.Add(order);
   news_ = true;
 }
 

@@ -10,29 +10,19 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
-#include "common/sync_state/group_leader_state.h"
-#include "common/sync_state/group_member_state.h"
 #include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/group/group_orders.h"
 #include "receiver_daemon/group/group_place.h"
+#include "receiver_daemon/group/group_view.h"
 #include "receiver_daemon/peers/change_signal.h"
 #include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {
-
-// Orders to the worker, in the order in which it carries them out. The worker answers each with the
-// call that the action names.
-struct StageOrder {
-  uint64_t attempt = 0;  // tells it from one of another connection that has the same nonce
-  StageTarget what;
-};
-using GroupOrder = std::variant<StageOrder, DropStaged, WriteStaged, ReleaseEngine, EndEngine,
-                                RecordDecided, RecordSettled, PauseEngine>;
 
 // A leader's connection to a member. Calls never block; they come one at a time, in order.
 class MemberConnection {
@@ -42,29 +32,6 @@ class MemberConnection {
   virtual void Send(const GroupDown& message) = 0;
   virtual void Keepalive() = 0;
   virtual void Close(const Status& reason) = 0;
-};
-
-// The state of the group as an operator sees it.
-struct GroupView {
-  struct Member {
-    std::string receiver_id;  // empty: never connected
-    bool connected = false;
-    bool attached = false;
-    std::optional<VersionAt> live;
-    bool staged = false;
-    bool released = false;
-    std::string last_error;
-  };
-  GroupMemberState::Phase phase = GroupMemberState::Phase::kIdle;
-  bool ended = false;
-  bool leader_connected = false;
-  std::string last_error;  // of the connection to the leader
-  // The leader's; empty on the others.
-  std::optional<GroupLeaderState::Round> round;
-  std::optional<VersionAt> decided;
-  std::vector<Member> members;
-  // What the engine is waiting for, in words; empty: nothing that is known here.
-  std::string waits_for;
 };
 
 // Lifecycle: `registry`, `clock` and `changed` must outlive it; call Stop before the connections
@@ -78,31 +45,26 @@ class CommitGroup {
               const CommitPolicy& policy = {});
 
   const GroupPlace& place() const { return place_; }
-  bool leads() const { return place_.index == 0; }
   GroupView view() const;
 
-  // The worker's side; see the states.
-  std::vector<GroupOrder> TakeOrders();
-  bool has_orders() const;
-  // Returns whether the group still needs the version that is being staged for `order`.
-  bool Wants(const StageOrder& order) const;
-  // `layouts`: what `share` is of, for messages.
+  // The worker's side.
+  //
+  // Tells the states what happened: calls fn(GroupStates&), and sends what they then want sent. fn
+  // must not block.
+  template <typename Fn>
+  void Apply(Fn fn) {
+    {
+      MutexLock lock(mutex_);
+      fn(states_);
+      Drive();
+    }
+    Deliver();
+  }
+  GroupOrders& orders() { return orders_; }
+  // `layouts`: what the engine's share is of, for
+  // messages.
   void OnEngine(std::optional<Generation> generation, EngineShare share, LayoutSetPtr layouts);
-  void OnProved(Generation generation, const VersionAt& version);
-  // Its memory has changed, and the engine rank is paused.
-  void OnDrift();
-  // Its memory is unchanged, and has to be brought to a version again.
-  void OnResync();
-  // An operator had it forgotten; the engine was told of as gone before.
-  void OnForget(const StreamId& stream);
   void OnStaged(const StageOrder& order, std::optional<WeightVersion> base, const Status& status);
-  void OnWritten(GroupNonce round, const Status& status, bool untouched);
-  void OnTarget(const std::optional<VersionAt>& target);  // a member ignores it
-  void OnDecided(const RecordDecided& decision, const Status& status);
-  void OnPaused(GroupNonce round, const Status& status);
-  void OnBoundary();  // a member ignores it
-  // An operator drains this receiver, which has something staged.
-  void OnDrain();
   // The held round of a leader; kNone on the members.
   struct Hold {
     RoundHold state = RoundHold::kNone;
@@ -135,29 +97,14 @@ class CommitGroup {
   void Stop();
 
  private:
-  struct Remote {
-    std::string receiver_id;
-    std::optional<ConnectionId> id;
-    std::shared_ptr<MemberConnection> connection;  // null: absent, or this receiver itself
-    std::string last_error;
-  };
-
   void Drive() REQUIRES(mutex_);  // until neither state has more to do
   void Act(const SendUp& action) REQUIRES(mutex_);
   void Act(const SendDown& action) REQUIRES(mutex_);
-  void Act(const StageTarget& action) REQUIRES(mutex_);
-  void Act(const DropStaged& action) REQUIRES(mutex_);
   void Act(const RetryLater& action) REQUIRES(mutex_);
-  void Act(const EndEngine& action) REQUIRES(mutex_);
   template <typename Order>
   void Act(const Order& order) REQUIRES(mutex_);
-  void DropReleases() REQUIRES(mutex_);
   void TellLeader(uint32_t index, ConnectionId connection, const GroupUp& message) REQUIRES(mutex_);
-  // In words; empty: it waits for nothing. Only a leader uses the last two.
-  std::string WaitsFor() const REQUIRES(mutex_);
-  std::string WaitsForMember(uint32_t index) const REQUIRES(mutex_);
-  std::string WaitsForWhole() const REQUIRES(mutex_);
-  std::string MemberName(uint32_t index) const REQUIRES(mutex_);
+  void ForEachConnection(void (*call)(MemberConnection&)) REQUIRES(mutex_);
   // Sends the pending messages, in order, and wakes the worker. Called without the lock.
   void Deliver();
 
@@ -166,22 +113,20 @@ class CommitGroup {
   const Clock& clock_;
   ChangeSignal& changed_;
   mutable Mutex mutex_;
-  GroupMemberState member_ GUARDED_BY(mutex_);
-  std::optional<GroupLeaderState> leader_ GUARDED_BY(mutex_);
+  GroupStates states_ GUARDED_BY(mutex_);
   LayoutSetPtr layouts_ GUARDED_BY(mutex_);
-  std::deque<GroupOrder> orders_ GUARDED_BY(mutex_);
+  GroupOrders orders_;
   std::deque<std::function<void()>> outbox_ GUARDED_BY(mutex_);
   bool delivering_ GUARDED_BY(mutex_) = false;
   bool news_ GUARDED_BY(mutex_) = false;  // for the worker
   bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t last_connection_ GUARDED_BY(mutex_) = 0;
-  uint64_t attempt_ GUARDED_BY(mutex_) = 0;
   // To the leader.
   std::optional<ConnectionId> leader_id_ GUARDED_BY(mutex_);
   std::function<void(const GroupUp&)> send_up_ GUARDED_BY(mutex_);
   std::string last_error_ GUARDED_BY(mutex_);
   // The leader's.
-  std::vector<Remote> remotes_ GUARDED_BY(mutex_);  // by index
+  std::vector<GroupRemote> remotes_ GUARDED_BY(mutex_);  // by index
   std::optional<TimePoint> retry_at_ GUARDED_BY(mutex_);
   Duration retry_delay_ GUARDED_BY(mutex_);
   TimePoint next_keepalive_ GUARDED_BY(mutex_);

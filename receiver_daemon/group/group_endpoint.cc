@@ -12,7 +12,7 @@ GroupEndpoint::GroupEndpoint(const ReceiverName& name, const PeerTls& tls, Commi
         if (link_ != nullptr) link_->Tick();
         return limits::kTick;
       }) {
-  if (!group.leads()) link_ = std::make_unique<LeaderLink>(name, tls, group, clock);
+  if (!group.place().leads()) link_ = std::make_unique<LeaderLink>(name, tls, group, clock);
 }
 
 grpc::Service* GroupEndpoint::AddService() {

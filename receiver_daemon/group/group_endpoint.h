@@ -24,7 +24,7 @@ class GroupEndpoint {
                 const Clock& clock);
   ~GroupEndpoint();
 
-  bool leads() const { return group_.leads(); }
+  bool leads() const { return group_.place().leads(); }
   // For a leader: returns the service for a server; each server needs its own. Call it before
   // Start.
   grpc::Service* AddService();

@@ -14,6 +14,8 @@ struct GroupPlace {
   uint32_t index = 0;    // 0: the leader
   uint32_t member_count = 0;
   std::string leader_address;  // as CheckPeerAddress; of a leader: empty
+
+  bool leads() const { return index == 0; }
 };
 
 struct GroupMistake {

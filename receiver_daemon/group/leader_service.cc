@@ -1,17 +1,15 @@
 #include "receiver_daemon/group/leader_service.h"
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "common/base/log/log.h"
-#include "common/base/threads/mutex.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/group_convert.h"
 #include "common/service/grpc/grpc_credentials.h"
-#include "common/service/grpc/grpc_status.h"
+#include "common/service/grpc/server_stream.h"
 #include "common/service/protocol_version.h"
 
 namespace dws {
@@ -48,15 +46,14 @@ Status CheckHello(const v1::GroupHello& hello, const std::string& job_id, const 
   return OkStatus();
 }
 
-// The leader's end of one Join stream. Lifecycle: owns itself until OnDone; the group shares it.
-class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::GroupDown>,
-                           public MemberConnection {
+// The leader's end of one Join stream. Lifecycle: owns itself until its end; the group shares it.
+class MemberStream final : public ServerStream<v1::GroupUp, v1::GroupDown>,
+                           public MemberConnection,
+                           public std::enable_shared_from_this<MemberStream> {
  public:
   static MemberStream* Start(ReceiverName name, CommitGroup& group, Peer peer) {
-    std::shared_ptr<MemberStream> stream(new MemberStream(std::move(name), group, std::move(peer)));
-    stream->self_ = stream;
-    stream->StartRead(&stream->up_);
-    return stream.get();
+    return Run(
+        std::shared_ptr<MemberStream>(new MemberStream(std::move(name), group, std::move(peer))));
   }
 
   void Welcome() override {
@@ -65,55 +62,29 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
     welcome.set_receiver_id(name_.receiver_id);
     welcome.set_protocol_major(kProtocolMajor);
     welcome.set_protocol_minor(kProtocolMinor);
-    Queue(std::move(message));
+    ServerStream::Send(std::move(message));
   }
-  void Send(const GroupDown& message) override { Queue(ToProto(message)); }
+  void Send(const GroupDown& message) override { ServerStream::Send(ToProto(message)); }
   void Keepalive() override {
-    {
-      MutexLock lock(mutex_);
-      if (writing_ || !queue_.empty()) return;  // every message shows that we live
-    }
+    if (!quiet()) return;  // every message shows that we live
     v1::GroupDown message;
     message.mutable_keepalive();
-    Queue(std::move(message));
+    ServerStream::Send(std::move(message));
   }
-  void Close(const Status& reason) override {
-    {
-      MutexLock lock(mutex_);
-      if (!close_reason_.has_value()) close_reason_ = reason;
-    }
-    Pump();
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return Close(OkStatus());
-    if (const Status status = Hear(up_); !status.ok()) {
-      LogWarning("group_stream_refused", {{"reason", Message(status)}});
-      return Close(status);
-    }
-    StartRead(&up_);
-  }
-  void OnWriteDone(bool ok) override {
-    {
-      MutexLock lock(mutex_);
-      writing_ = false;
-      if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the member hung up");
-    }
-    Pump();
-  }
-  void OnCancel() override { Close(CancelledError("the member hung up")); }
-  void OnDone() override {
-    {
-      MutexLock lock(mutex_);
-      finished_ = true;
-    }
-    if (connection_.has_value()) group_.OnMemberDisconnect(index_, *connection_);
-    self_.reset();  // may be the last reference: nothing after this line
-  }
+  void Close(const Status& reason) override { EndNow(reason); }
 
  private:
   MemberStream(ReceiverName name, CommitGroup& group, Peer peer)
-      : name_(std::move(name)), group_(group), peer_(std::move(peer)) {}
+      : ServerStream("the member", limits::kGroupQueueMax),
+        name_(std::move(name)),
+        group_(group),
+        peer_(std::move(peer)) {}
+
+  Status OnMessage(const v1::GroupUp& message) override {
+    const Status status = Hear(message);
+    if (!status.ok()) LogWarning("group_stream_refused", {{"reason", Message(status)}});
+    return status;
+  }
 
   Status Hear(const v1::GroupUp& message) {
     if (connection_.has_value() == message.has_hello()) {
@@ -131,63 +102,21 @@ class MemberStream final : public grpc::ServerBidiReactor<v1::GroupUp, v1::Group
     DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                   fmt::format("receiver '{}'", hello.receiver_id())));
     index_ = hello.member_index();
-    DWS_ASSIGN_OR_RETURN(connection_, group_.OnMemberConnect(index_, hello.receiver_id(), self_));
+    DWS_ASSIGN_OR_RETURN(connection_,
+                         group_.OnMemberConnect(index_, hello.receiver_id(), shared_from_this()));
     return OkStatus();
   }
 
-  void Queue(v1::GroupDown message) {
-    {
-      MutexLock lock(mutex_);
-      if (finished_ || close_reason_.has_value()) return;
-      if (queue_.size() < limits::kGroupQueueMax) {
-        queue_.push_back(std::move(message));
-      } else {
-        close_reason_ = ResourceExhaustedError("the member does not read its leader's messages");
-      }
-    }
-    Pump();
-  }
-
-  // Starts the next write, or finishes, if neither is under way. Called without the lock.
-  void Pump() {
-    Status reason;
-    bool finish = false;
-    {
-      MutexLock lock(mutex_);
-      if (writing_ || finished_) return;
-      if (close_reason_.has_value()) {
-        finish = finished_ = true;
-        reason = *close_reason_;
-      } else if (!queue_.empty()) {
-        writing_ = true;
-        down_ = std::move(queue_.front());
-        queue_.pop_front();
-      } else {
-        return;
-      }
-    }
-    if (finish) {
-      Finish(ToGrpc(reason));
-    } else {
-      StartWrite(&down_);
-    }
+  void OnEnd(const Status&) override {
+    if (connection_.has_value()) group_.OnMemberDisconnect(index_, *connection_);
   }
 
   const ReceiverName name_;
   CommitGroup& group_;
   const Peer peer_;
-  std::shared_ptr<MemberStream> self_;  // until OnDone
-  v1::GroupUp up_;
-  v1::GroupDown down_;  // in flight
-  // Used only by the reactions to reads, one at a time.
+  // Used only by the reactions, one at a time.
   uint32_t index_ = 0;
   std::optional<ConnectionId> connection_;
-
-  Mutex mutex_;
-  std::deque<v1::GroupDown> queue_ GUARDED_BY(mutex_);
-  bool writing_ GUARDED_BY(mutex_) = false;
-  bool finished_ GUARDED_BY(mutex_) = false;
-  std::optional<Status> close_reason_ GUARDED_BY(mutex_);
 };
 
 }  // namespace

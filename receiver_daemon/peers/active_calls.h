@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/base/clock.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/mutex.h"
 
 namespace dws {
@@ -40,32 +41,25 @@ class ActiveCalls {
   }
   // Cancels the running calls and all later ones.
   void CancelForGood() {
-    MutexLock lock(mutex_);
-    ended_ = true;
-    for (grpc::ClientContext* context : contexts_) context->TryCancel();
-    ended_changed_.NotifyAll();
+    ended_.Cancel();
+    CancelPresent();
   }
   // Waits between attempts; false when cancelled for good.
-  bool Wait(Duration time) {
-    MutexLock lock(mutex_);
-    if (!ended_) ended_changed_.WaitFor(mutex_, time);
-    return !ended_;
-  }
+  bool Wait(Duration time) { return ended_.Sleep(time); }
 
  private:
   void Add(grpc::ClientContext* context) {
     MutexLock lock(mutex_);
     contexts_.insert(context);
-    if (ended_) context->TryCancel();
+    if (ended_.cancelled()) context->TryCancel();
   }
   void Remove(grpc::ClientContext* context) {
     MutexLock lock(mutex_);
     contexts_.erase(context);
   }
 
+  Cancellation ended_;
   Mutex mutex_;
-  CondVar ended_changed_;
-  bool ended_ GUARDED_BY(mutex_) = false;
   std::set<grpc::ClientContext*> contexts_ GUARDED_BY(mutex_);
 };
 

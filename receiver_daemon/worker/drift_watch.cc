@@ -11,7 +11,7 @@
 namespace dws {
 
 void DriftWatch::TakeVerifies() {
-  for (OperatorTaskPtr& task : parts_.desk.TakeVerifies()) {
+  for (OperatorTaskPtr& task : parts_.requests.TakeVerifies()) {
     described_ = {};  // a sender that was away may be back
     if (engine_.live().at.has_value()) {
       verifies_.push_back({.task = std::move(task), .reading = Verification(engine_.weights())});
@@ -243,7 +243,7 @@ bool DriftWatch::read_for_resync() const {
 
 void DriftWatch::EndResync() {
   resync_read_.reset();
-  parts_.desk.EndResync(OkStatus());
+  parts_.requests.EndResync(OkStatus());
 }
 
 void DriftWatch::EndVerifies(const Status& reason) {

@@ -20,7 +20,7 @@
 #include "receiver_daemon/commit/verification.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker/live_engine.h"
-#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/operator_requests.h"
 #include "receiver_daemon/worker/worker_board.h"
 
 namespace dws {
@@ -31,7 +31,7 @@ class DriftWatch {
   struct Parts {
     LiveEngine& engine;
     Subscription& subscription;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     Preparer& preparer;
     ThreadPool& pool;
     const Clock& clock;

@@ -22,8 +22,11 @@ Status GroupDriver::Round() {
   TellDrain();
   LookAtBoundary();  // before a newer target replaces the held version
   std::optional<SyncTarget> target;
-  if (!parts_.desk.draining()) target = parts_.subscription.Target();
-  parts_.group.OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
+  if (!parts_.requests.draining()) target = parts_.subscription.Target();
+  parts_.group.Apply([&target](GroupStates& states) {
+    if (!states.leader.has_value()) return;
+    states.leader->OnTarget(target.has_value() ? std::optional(target->at()) : std::nullopt);
+  });
   Status status;
   if (attached) {
     const bool fits = target.has_value() && engine_.weights()->layouts().Fits(*target);
@@ -46,9 +49,9 @@ void GroupDriver::AfterRound(const Status& round) {
 
 // A version may be held for long.
 void GroupDriver::TellDrain() {
-  if (!parts_.desk.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
+  if (!parts_.requests.draining() || !work_.staged.has_value() || work_.staged->drain_told) return;
   work_.staged->drain_told = true;
-  parts_.group.OnDrain();
+  parts_.group.Apply([](GroupStates& states) { states.member.OnDrain(); });
 }
 
 void GroupDriver::LookAtBoundary() {
@@ -60,7 +63,14 @@ void GroupDriver::LookAtBoundary() {
   if (hold.state == RoundHold::kNone || next) Settle();
   if (hold.state != RoundHold::kHeld || !parts_.boundary.Hold()) return;
   committing_ = hold.round;
-  parts_.group.OnBoundary();
+  parts_.group.Apply([](GroupStates& states) { states.leader->OnBoundary(); });
+}
+
+// A decision that is still recorded binds the group.
+void GroupDriver::AfterForget(const StreamId& stream) {
+  parts_.group.Apply([&stream](GroupStates& states) {
+    if (states.leader.has_value()) states.leader->OnForget(stream);
+  });
 }
 
 void GroupDriver::Settle() {
@@ -73,7 +83,6 @@ void GroupDriver::TellEngine() {
   if (engine_.weights() != nullptr) generation = engine_.weights()->generation();
   if (generation == work_.told) return;
   work_ = {.told = generation, .drifts_told = engine_.drifts()};
-  engine_.SetReleased(false);
   board_.SetStage("idle", std::nullopt);
   if (!generation.has_value()) return parts_.group.OnEngine(std::nullopt, {}, nullptr);
   parts_.group.OnEngine(generation, engine_.weights()->Share(), engine_.weights()->layouts_ptr());
@@ -87,10 +96,12 @@ Status GroupDriver::TellDrift() {
     engine_.PauseForDrift(UnavailableError("the next round of its commit group does that"));
     if (!engine_.paused_for_drift()) return UnavailableError("the engine does not answer a pause");
   }
-  engine_.SetReleased(false);
   work_.paused_since.reset();
   work_.drifts_told = engine_.drifts();
-  parts_.group.OnDrift();
+  parts_.group.Apply([](GroupStates& states) {
+    states.member.OnPaused();
+    states.member.OnUnproved();
+  });
   return OkStatus();
 }
 
@@ -106,14 +117,16 @@ Status GroupDriver::Adopt(const SyncTarget& target) {
   DWS_RETURN_IF_ERROR(Annotate(status, "comparing memory with a version"));
   work_.adoption_tried_at = engine_.readings();
   if (engine_.live().proved()) {
-    parts_.group.OnProved(engine_.weights()->generation(), *engine_.live().at);
+    parts_.group.Apply([this](GroupStates& states) {
+      states.member.OnProved(engine_.weights()->generation(), *engine_.live().at);
+    });
   }
   return OkStatus();
 }
 
 // Reads everything; a round of the group, which it asks for, brings what differs.
 Status GroupDriver::Resync() {
-  const OperatorTaskPtr resync = parts_.desk.resync();
+  const OperatorTaskPtr resync = parts_.requests.resync();
   if (resync == nullptr || board_.drained() || parts_.watch.read_for_resync()) return OkStatus();
   DWS_RETURN_IF_ERROR(parts_.watch.ReadForResync(*resync));
   resync->Update([](TaskProgress& progress) {
@@ -121,13 +134,13 @@ Status GroupDriver::Resync() {
     progress.done_bytes = progress.total_bytes = 0;
   });
   if (engine_.live().drifted) return TellDrift();
-  parts_.group.OnResync();
+  parts_.group.Apply([](GroupStates& states) { states.member.OnUnproved(); });
   return OkStatus();
 }
 
 void GroupDriver::ObeyGroup() {
   while (!parts_.stopping.load()) {
-    const std::vector<GroupOrder> orders = parts_.group.TakeOrders();
+    const std::vector<GroupOrder> orders = parts_.group.orders().TakeAll();
     for (const GroupOrder& order : orders) {
       std::visit([this](const auto& one) { Obey(one); }, order);
     }
@@ -157,13 +170,13 @@ bool GroupDriver::Stage() {
   if (target.has_value() && (target->at() != at || !engine_.weights()->layouts().Fits(*target))) {
     target.reset();
   }
-  const bool draining = parts_.desk.draining();
+  const bool draining = parts_.requests.draining();
   // The senders may offer it soon.
   if (!target.has_value() && !draining && parts_.clock.Now() < work_.to_stage->deadline) {
     return false;
   }
   work_.to_stage.reset();
-  const bool resync = parts_.desk.resync() != nullptr && parts_.watch.read_for_resync();
+  const bool resync = parts_.requests.resync() != nullptr && parts_.watch.read_for_resync();
   Result<Prepared> prepared =
       draining             ? Result<Prepared>(FailedPreconditionError("drained by an operator"))
       : target.has_value() ? Prepare(order, *target, resync)
@@ -172,7 +185,7 @@ bool GroupDriver::Stage() {
                                  parts_.subscription.MissingTarget()));
   DWS_KILLPOINT("group.stage.after_staged");
   // The round was given up meanwhile: the next order replaces it.
-  if (!parts_.group.Wants(order)) {
+  if (!parts_.group.orders().Wants(order)) {
     board_.SetStage("idle", std::nullopt);
     return true;
   }
@@ -206,9 +219,9 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
                                    target.version.value());
   }
   Way way = Way::kDelta;
-  if (resync) way = parts_.desk.resync()->full() ? Way::kFull : Way::kDescription;
+  if (resync) way = parts_.requests.resync()->full() ? Way::kFull : Way::kDescription;
   // Captured by value, because spools keep it.
-  const auto wanted = [this, order] { return parts_.group.Wants(order); };
+  const auto wanted = [this, order] { return parts_.group.orders().Wants(order); };
   DWS_ASSIGN_OR_RETURN(Prepared prepared, parts_.runner.Prepare(target, way, wanted));
   if (!engine_.IsCurrent()) {
     return UnavailableError(
@@ -220,9 +233,8 @@ Result<Prepared> GroupDriver::Prepare(const StageOrder& order, const SyncTarget&
 // From running, for the group.
 void GroupDriver::NotePause(TimePoint since) {
   if (!engine_.released()) return;
-  engine_.SetReleased(false);
+  engine_.OnPaused();
   work_.paused_since = since;
-  board_.SetPaused(true);
 }
 
 void GroupDriver::Obey(const PauseEngine& order) {
@@ -234,7 +246,10 @@ void GroupDriver::Obey(const PauseEngine& order) {
     NotePause(paused.ok() ? std::max<TimePoint>(asked, stopped) : asked);
   }
   DWS_KILLPOINT("group.pause.after_pause");
-  parts_.group.OnPaused(order.round, paused);
+  parts_.group.Apply([&](GroupStates& states) {
+    states.member.OnPaused();
+    states.leader->OnPaused(order.round, paused);
+  });
 }
 
 void GroupDriver::Obey(const WriteStaged& order) {
@@ -255,11 +270,14 @@ void GroupDriver::Obey(const WriteStaged& order) {
   board_.SetStage("idle", std::nullopt);
   if (!status.ok()) LogWarning("group_write_failed", {{"reason", ToString(status)}});
   DWS_KILLPOINT("group.commit.after_write");
-  parts_.group.OnWritten(order.round, status, untouched);
+  parts_.group.Apply(
+      [&](GroupStates& states) { states.member.OnWritten(order.round, status, untouched); });
   DWS_KILLPOINT("group.commit.after_answer");
-  const OperatorTaskPtr resync = parts_.desk.resync();
+  const OperatorTaskPtr resync = parts_.requests.resync();
   if (resync == nullptr || !parts_.watch.read_for_resync() || !status.ok()) return;
-  if (!staged->resync) return parts_.group.OnResync();  // asked for while that was staged
+  if (!staged->resync) {  // asked for while that was staged
+    return parts_.group.Apply([](GroupStates& states) { states.member.OnUnproved(); });
+  }
   resync->Update([&staged](TaskProgress& progress) {
     progress.version = staged->prepared.target.version;
     progress.step = fmt::format("memory has version {}, its commit group releases it",
@@ -289,16 +307,14 @@ void GroupDriver::Obey(const ReleaseEngine& order) {
   DWS_KILLPOINT("group.release.after_resume");
   const auto since = std::exchange(work_.paused_since, std::nullopt);
   const Duration pause = since.has_value() ? parts_.clock.Now() - *since : Duration::zero();
-  engine_.SetReleased(true);
   engine_.OnResumed();
-  engine_.Show();
   auto written = std::exchange(work_.written, std::nullopt);
   if (!written.has_value() || written->prepared.target.at() != order.version) return;
   parts_.runner.Report(*std::move(written), pause, !since.has_value());
 }
 
 void GroupDriver::Obey(const EndEngine&) {
-  if (parts_.desk.resync() != nullptr) parts_.desk.EndResync(parts_.registry.ended());
+  if (parts_.requests.resync() != nullptr) parts_.requests.EndResync(parts_.registry.ended());
 }
 
 void GroupDriver::Obey(const RecordDecided& order) {
@@ -308,7 +324,7 @@ void GroupDriver::Obey(const RecordDecided& order) {
   if (!recorded.ok()) {
     LogError("ledger_append_failed", {{"record", "decided"}, {"reason", Message(recorded)}});
   }
-  parts_.group.OnDecided(order, recorded);
+  parts_.group.Apply([&](GroupStates& states) { states.leader->OnDecided(order, recorded); });
 }
 
 void GroupDriver::Obey(const RecordSettled& order) {
@@ -321,8 +337,8 @@ void GroupDriver::Obey(const RecordSettled& order) {
 }
 
 bool GroupDriver::HasNothingToReach() const {
-  ReceiverView view{.drained = parts_.desk.draining(),
-                    .resync = parts_.desk.resync() != nullptr,
+  ReceiverView view{.drained = parts_.requests.draining(),
+                    .resync = parts_.requests.resync() != nullptr,
                     .live = engine_.live().at,
                     .drifted = engine_.live().drifted,
                     .target = std::nullopt};
@@ -353,7 +369,7 @@ void GroupDriver::Show() {
   if (reason.empty() && !parts_.subscription.Target().has_value()) {
     reason = parts_.subscription.MissingTarget();
   }
-  if (reason.empty() && parts_.group.leads()) {
+  if (reason.empty() && parts_.group.place().leads()) {
     reason = "its commit group brings all members to one version";
   } else if (reason.empty()) {
     reason = fmt::format(

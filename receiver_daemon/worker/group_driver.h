@@ -27,7 +27,7 @@ class GroupDriver final : public VersionDriver {
     Subscription& subscription;
     EngineRegistry& registry;
     ReceiverLedger& ledger;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     const Clock& clock;
     LiveEngine& engine;
     DriftWatch& watch;
@@ -42,12 +42,10 @@ class GroupDriver final : public VersionDriver {
   Status Round() override;
   void AfterRound(const Status& round) override;
   bool in_flight() const override { return work_.staged.has_value(); }
-  bool has_orders() const override { return parts_.group.has_orders(); }
+  bool has_orders() const override { return !parts_.group.orders().empty(); }
   void DropPrepared() override { work_.staged.reset(); }
   void BeforeForget() override { TellEngine(); }
-  // Called after the ledger has forgotten the stream: a decision that is still recorded binds the
-  // group.
-  void AfterForget(const StreamId& stream) override { parts_.group.OnForget(stream); }
+  void AfterForget(const StreamId& stream) override;
 
  private:
   struct ToStage {

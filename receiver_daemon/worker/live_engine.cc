@@ -116,7 +116,7 @@ void LiveEngine::Restate(const VersionAt& before) {
     const Status paused = Pause();
     if (!paused.ok()) LogWarning("engine_not_restated", {{"reason", Message(paused)}});
     static_cast<void>(Control().Resume(VersionOf(live_)));  // always OK
-    OnResumed();
+    return OnResumed();
   }
   Show();
 }
@@ -149,7 +149,7 @@ bool LiveEngine::IsCurrent() const {
 
 LeaseControl LiveEngine::Control() const {
   DWS_CHECK(engine_.has_value());
-  return {engine_->leases, parts_.clock, parts_.pulse};
+  return {engine_->leases, parts_.clock, parts_.liveness};
 }
 
 bool LiveEngine::MayCommit(const VersionAt& target) const {
@@ -251,7 +251,7 @@ void LiveEngine::PauseForDrift(const Status& cause) {
     does = paused.ok() ? "is paused" : "does not answer a pause";
   }
   paused_for_drift_ = paused.ok();
-  if (paused.ok()) parts_.board.SetPaused(true);
+  if (paused.ok()) OnPaused();
   const std::string told = paused.ok() ? why : ToString(paused);
   // An engine that runs on is asked again in every round.
   if (std::exchange(drift_told_, told) != told) {
@@ -262,10 +262,17 @@ void LiveEngine::PauseForDrift(const Status& cause) {
   parts_.board.SetReadiness(false, fmt::format("the engine {}: {}; {}", does, DriftReason(), why));
 }
 
+void LiveEngine::OnPaused() {
+  released_ = false;
+  parts_.board.SetPaused(true);
+}
+
 void LiveEngine::OnResumed() {
+  released_ = true;
   paused_for_drift_ = false;
   drift_told_.clear();
   parts_.board.SetPaused(false);
+  Show();
 }
 
 }  // namespace dws

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/engine/engine_registry.h"
@@ -27,7 +27,7 @@ class LiveEngine {
     ThreadPool& pool;
     const Clock& clock;
     WorkerBoard& board;
-    Pulse* pulse;  // waits while engine ranks are waited for; may be null
+    Liveness* liveness;  // waits while engine ranks are waited for; may be null
     // Called before memory is released: every part that holds something of it drops that.
     std::function<void()> on_forget;
     // Called when a version number turned out to be published with other weights.
@@ -87,8 +87,7 @@ class LiveEngine {
 
   // Shows `live` to senders and operators.
   void Show() const;
-  // Only where an engine does not run as soon as it is proved.
-  void SetReleased(bool released) { released_ = released; }
+  // It was resumed, and not paused since. An engine that runs with weights of its own was not.
   bool released() const { return released_; }
 
   // Checks for a number of one stream that was used twice: memory has a version with that number,
@@ -101,7 +100,8 @@ class LiveEngine {
   // Pauses the engine for drift that is not repaired, because of `cause`.
   void PauseForDrift(const Status& cause);
   bool paused_for_drift() const { return paused_for_drift_; }
-  // It runs again.
+  // It is paused, in a commit; it runs again. Both are shown.
+  void OnPaused();
   void OnResumed();
 
  private:

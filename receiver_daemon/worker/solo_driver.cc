@@ -43,7 +43,7 @@ Status SoloDriver::FollowTarget() {
     return OkStatus();
   }
   if (target.has_value()) DWS_RETURN_IF_ERROR(engine.CheckNumber(*target));
-  const OperatorTaskPtr resync = parts_.desk.resync();
+  const OperatorTaskPtr resync = parts_.requests.resync();
   ReceiverView view{.drained = parts_.board.drained(),
                     .resync = resync != nullptr,
                     .live = engine.live().at,
@@ -248,7 +248,9 @@ void SoloDriver::StageEarly() {
   }
   const uint64_t drifts = engine.drifts();
   // The trainer decides how long this takes, so nobody may have to wait for it.
-  const auto wanted = [this, &engine] { return engine.IsCurrent() && !parts_.desk.has_orders(); };
+  const auto wanted = [this, &engine] {
+    return engine.IsCurrent() && !parts_.requests.has_orders();
+  };
   Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());
@@ -265,14 +267,16 @@ void SoloDriver::StageEarly() {
 }
 
 Status SoloDriver::Commit(const Prepared& prepared) {
-  DWS_ASSIGN_OR_RETURN(WrittenVersion written,
-                       parts_.runner.Commit(prepared, CommitPipeline::Release::kAtOnce));
+  Result<WrittenVersion> written = parts_.runner.Commit(prepared, CommitPipeline::Release::kAtOnce);
+  if (!written.ok()) {
+    if (!parts_.engine.live().known()) parts_.engine.OnPaused();  // in the middle of writing
+    return written.status();
+  }
   // If drift had paused the engine, this commit did not cause the whole pause.
-  const Duration pause = parts_.engine.paused_for_drift() ? Duration::zero() : written.pause;
+  const Duration pause = parts_.engine.paused_for_drift() ? Duration::zero() : written->pause;
   parts_.engine.OnResumed();
-  parts_.engine.Show();
-  const bool first = written.first;
-  parts_.runner.Report(std::move(written), pause, first);
+  const bool first = written->first;
+  parts_.runner.Report(*std::move(written), pause, first);
   return OkStatus();
 }
 

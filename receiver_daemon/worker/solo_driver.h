@@ -19,7 +19,7 @@ class SoloDriver final : public VersionDriver {
  public:
   struct Parts {
     Subscription& subscription;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     const Clock& clock;
     LiveEngine& engine;
     DriftWatch& watch;

@@ -152,7 +152,6 @@ Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared,
                                       .is_current = [this] { return parts_.engine.IsCurrent(); }};
   const Result<CommitPipeline::Done> done = pipeline_.Commit(engine, live, prepared, release);
   if (!done.ok()) {
-    if (!live.known()) parts_.board.SetPaused(true);  // in the middle of writing
     if (absl::IsDataLoss(done.status())) parts_.board.CountWriteMismatch();
     return done.status();
   }

@@ -17,7 +17,7 @@ Worker::Worker(Parts parts, Options options)
       preparer_(parts_.senders, parts_.sources, parts_.pool, parts_.clock, options.prepare),
       boundary_(parts_.changed),
       board_({.subscription = parts_.subscription,
-              .desk = parts_.desk,
+              .requests = parts_.requests,
               .preparer = preparer_,
               .clock = parts_.clock,
               .on_readiness = parts_.on_readiness,
@@ -33,7 +33,7 @@ Worker::Worker(Parts parts, Options options)
                .pool = parts_.pool,
                .clock = parts_.clock,
                .board = board_,
-               .pulse = parts_.pulse,
+               .liveness = parts_.liveness,
                .on_forget =
                    [this] {
                      driver_->DropPrepared();
@@ -46,7 +46,7 @@ Worker::Worker(Parts parts, Options options)
                .runs_when_proved = parts_.group == nullptr}),
       watch_({.engine = engine_,
               .subscription = parts_.subscription,
-              .desk = parts_.desk,
+              .requests = parts_.requests,
               .preparer = preparer_,
               .pool = parts_.pool,
               .clock = parts_.clock,
@@ -68,7 +68,7 @@ Worker::Worker(Parts parts, Options options)
 std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
   if (parts_.group == nullptr) {
     return std::make_unique<SoloDriver>(SoloDriver::Parts{.subscription = parts_.subscription,
-                                                          .desk = parts_.desk,
+                                                          .requests = parts_.requests,
                                                           .clock = parts_.clock,
                                                           .engine = engine_,
                                                           .watch = watch_,
@@ -81,7 +81,7 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
                                                           .subscription = parts_.subscription,
                                                           .registry = parts_.registry,
                                                           .ledger = parts_.ledger,
-                                                          .desk = parts_.desk,
+                                                          .requests = parts_.requests,
                                                           .clock = parts_.clock,
                                                           .engine = engine_,
                                                           .watch = watch_,
@@ -94,10 +94,7 @@ std::unique_ptr<VersionDriver> Worker::MakeDriver(const CommitPolicy& policy) {
 Worker::~Worker() { DWS_CHECK(!thread_.joinable()); }
 
 void Worker::Start() {
-  {
-    MutexLock lock(mutex_);
-    running_ = true;
-  }
+  running_.store(true);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -105,17 +102,11 @@ bool Worker::RequestStop(Duration grace) {
   stopping_.store(true);
   parts_.changed.Notify();
   const TimePoint deadline = parts_.clock.Now() + grace;
-  MutexLock lock(mutex_);
-  while (running_ && !grace_over_ && parts_.clock.Now() < deadline) {
-    ended_.WaitFor(mutex_, deadline - parts_.clock.Now());
+  Duration left = grace;
+  while (running_.load() && left > Duration::zero() && grace_.Sleep(left)) {
+    left = deadline - parts_.clock.Now();
   }
-  return !running_;
-}
-
-void Worker::EndGrace() {
-  MutexLock lock(mutex_);
-  grace_over_ = true;
-  ended_.NotifyAll();
+  return !running_.load();
 }
 
 void Worker::Join() {
@@ -136,11 +127,10 @@ void Worker::Run() {
   }
   const Status reason = UnavailableError("the receiver is stopping");
   watch_.EndVerifies(reason);
-  parts_.desk.Close(reason);
+  parts_.requests.Close(reason);
   boundary_.Close(reason);
-  MutexLock lock(mutex_);
-  running_ = false;
-  ended_.NotifyAll();
+  running_.store(false);
+  grace_.Cancel();
 }
 
 Worker::Turn Worker::RunOnce() {
@@ -180,12 +170,12 @@ void Worker::AwaitRetry(uint64_t seen, Duration delay) {
 }
 
 bool Worker::Look() {
-  const PulseWork work(parts_.pulse);
+  const WorkScope work(parts_.liveness);
   return watch_.Look();
 }
 
 Status Worker::Step() {
-  const PulseWork work(parts_.pulse);
+  const WorkScope work(parts_.liveness);
   const Status status = Round();
   board_.ShowReadiness();  // a round that fails may not have reached this point
   driver_->AfterRound(status);
@@ -196,13 +186,13 @@ Status Worker::Step() {
 
 Status Worker::Round() {
   // A version staged for a group is in flight until its leader has decided about it.
-  board_.SetDrain(parts_.desk.draining() && !driver_->in_flight());
+  board_.SetDrain(parts_.requests.draining() && !driver_->in_flight());
   DWS_RETURN_IF_ERROR(AcceptStream());
   return driver_->Round();
 }
 
 Status Worker::AcceptStream() {
-  for (const ForgetTask& asked : parts_.desk.TakeForgets()) {
+  for (const ForgetTask& asked : parts_.requests.TakeForgets()) {
     asked.task->End(ForgetStream(asked.stream));
   }
   const std::optional<StreamId> stream = parts_.subscription.stream();

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/cancellation.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/version_ledger.h"
 #include "common/model/limits.h"
@@ -47,14 +47,15 @@ class Worker {
     ThreadPool& pool;
     const Clock& clock;
     ChangeSignal& changed;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     // See WorkerBoard.
     std::function<void(bool ready, const std::string& reason)> on_readiness;
     std::function<void(const CommitReport&)> on_commit = {};
     std::function<void(Duration)> on_acknowledged = {};
     // Called on the worker's thread: connect to the senders again. May be empty.
     std::function<void()> on_forgotten = {};
-    Pulse* pulse = nullptr;  // works during a step, waits for engine ranks inside it; may be null
+    Liveness* liveness =
+        nullptr;  // works during a step, waits for engine ranks inside it; may be null
     CommitGroup* group = nullptr;  // picks targets and releases the engine; null: in no group
   };
   struct Options {
@@ -72,8 +73,9 @@ class Worker {
   void Start();
   // Stops after its present work; returns true if it ended within `grace`.
   bool RequestStop(Duration grace);
-  void EndGrace();  // ends the wait of a RequestStop under way. Threads: any
-  void Join();      // waits for the end, however long
+  // Ends the wait of a RequestStop under way. Threads: any.
+  void EndGrace() { grace_.Cancel(); }
+  void Join();  // waits for the end, however long
 
   WorkerStatus status() const { return board_.status(); }
   // Engines and operators open and end boundaries here. Threads: any.
@@ -114,10 +116,8 @@ class Worker {
   Duration retry_delay_ = limits::kReconnectDelayMin;  // of the next step that fails
 
   std::thread thread_;
-  Mutex mutex_;
-  CondVar ended_;
-  bool running_ GUARDED_BY(mutex_) = false;
-  bool grace_over_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> running_{false};
+  Cancellation grace_;  // over: the worker has ended, or nobody waits for it
 };
 
 }  // namespace dws

@@ -43,7 +43,7 @@ WorkerStatus WorkerBoard::status() const {
   if (status.held_since.has_value()) {
     status.held_seconds = ToSeconds(parts_.clock.Now() - *status.held_since);
   }
-  status.drain = parts_.desk.drain();
+  status.drain = parts_.requests.drain();
   if (status.stage == "idle" && status.drain == DrainStage::kDrained) status.stage = "drained";
   const RejectionCounts rejections = parts_.preparer.rejections();
   status.nacks = rejections.nacks;
@@ -192,7 +192,7 @@ std::string WorkerBoard::Failing() const {
 void WorkerBoard::SetDrain(bool drained) {
   if (drained != drained_) LogInfo("drain", {{"drained", drained}});
   drained_ = drained;
-  parts_.desk.SetDrained(drained);
+  parts_.requests.SetDrained(drained);
 }
 
 void WorkerBoard::SetPaused(bool paused) {

@@ -15,7 +15,7 @@
 #include "receiver_daemon/commit/prepare.h"
 #include "receiver_daemon/commit/scrub.h"
 #include "receiver_daemon/transfer/subscription.h"
-#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/operator_requests.h"
 #include "receiver_daemon/worker/worker_status.h"
 
 namespace dws {
@@ -26,7 +26,7 @@ class WorkerBoard {
  public:
   struct Parts {
     Subscription& subscription;
-    OperatorDesk& desk;
+    OperatorRequests& requests;
     const Preparer& preparer;
     const Clock& clock;
     // Called with every change of readiness, one at a time, on the worker's thread or that of

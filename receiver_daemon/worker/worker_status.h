@@ -14,7 +14,7 @@
 #include "receiver_daemon/commit/scrub.h"
 #include "receiver_daemon/commit/version_times.h"
 #include "receiver_daemon/transfer/subscription.h"
-#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/operator_requests.h"
 
 namespace dws {
 

@@ -1,5 +1,6 @@
 #include "sender_daemon/app/sender_app.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -9,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/base/threads/cancellation.h"
 #include "common/base/threads/executor.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
@@ -20,7 +22,6 @@
 #include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
-#include "sender_daemon/app/sender_scrape.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
@@ -69,7 +70,7 @@ class SenderApp final : public Daemon {
 
   Status Start();
   void Stop(std::chrono::milliseconds grace) override;
-  void EndGrace() override;
+  void EndGrace() override { grace_.Cancel(); }
   // An error means that the process has lost a GPU.
   Status broken() const override { return devices_.lost(); }
   void Tick() override { readiness_->Update(); }
@@ -82,7 +83,6 @@ class SenderApp final : public Daemon {
   void StartPipeline();
   void StartSession();
   Status Serve();
-  // Operations, and what operators and scrapers are shown.
   void StartOperations();
   Status ForgetStream(const StreamId& stream);
   // Wait until all calls, or all records, are done. False: the deadline or EndGrace came first.
@@ -92,10 +92,8 @@ class SenderApp final : public Daemon {
 
   const SenderOptions options_;
   bool stopped_ = false;
-  Mutex stop_mutex_;
-  CondVar stop_changed_;
-  bool trainer_calls_ended_ GUARDED_BY(stop_mutex_) = false;
-  bool grace_over_ GUARDED_BY(stop_mutex_) = false;
+  Cancellation trainer_calls_;  // cancelled: they have ended
+  Cancellation grace_;          // cancelled: Stop waits no longer
 
   SenderMetrics metrics_;
   DrainSwitch drain_;
@@ -279,12 +277,6 @@ void SenderApp::StartOperations() {
           .sinks = sinks_,
           .fabric = *fabric_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
-  ShowSender(metrics_.registry(),
-             {.hub = hub_.get(),
-              .sinks = &sinks_,
-              .trainer_present = [this] { return session_->trainer_present(); },
-              .retain_bytes_max = options_.retain_bytes,
-              .retain_versions_max = options_.retain_versions});
 }
 
 // Runs on the trainer's thread, which alone knows whether a trainer is registered.
@@ -338,7 +330,6 @@ Status SenderApp::Serve() {
   DWS_RETURN_IF_ERROR(StartServers(
       {.operations = *operations_,
        .metrics = metrics_.registry(),
-       .draining = [this] { return drain_.draining(); },
        .local = {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
                  {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}},
        .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}}}));
@@ -349,9 +340,9 @@ Status SenderApp::Serve() {
 
 std::vector<WatchedWork> SenderApp::VitalWork() const {
   return {{.name = "a call of the trainer",
-           .work = &trainer_executor_->pulse(),
-           .helpers = {&pool_->pulse()}},
-          {.name = "recording a version", .work = &pipeline_->pulse(), .helpers = {}}};
+           .work = &trainer_executor_->liveness(),
+           .helpers = {&pool_->liveness()}},
+          {.name = "recording a version", .work = &pipeline_->liveness(), .helpers = {}}};
 }
 
 Status SenderApp::OpenSinks() {
@@ -416,42 +407,29 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   }
 }
 
-void SenderApp::EndGrace() {
-  MutexLock lock(stop_mutex_);
-  grace_over_ = true;
-  stop_changed_.NotifyAll();
-}
-
 // The executor runs calls in order, so a task at the end of its queue runs after all of them.
 bool SenderApp::AwaitTrainerCalls(TimePoint deadline) {
-  const bool posted = trainer_executor_->Post([this] {
-    MutexLock lock(stop_mutex_);
-    trainer_calls_ended_ = true;
-    stop_changed_.NotifyAll();
-  });
-  MutexLock lock(stop_mutex_);
-  while (posted && !trainer_calls_ended_ && !grace_over_ && clock_.Now() < deadline) {
-    stop_changed_.WaitFor(stop_mutex_, deadline - clock_.Now());
+  const bool posted = trainer_executor_->Post([this] { trainer_calls_.Cancel(); });
+  while (posted && !grace_.cancelled() && clock_.Now() < deadline &&
+         trainer_calls_.Sleep(std::min<Duration>(deadline - clock_.Now(), limits::kTick))) {
   }
-  return trainer_calls_ended_;
+  return trainer_calls_.cancelled();
 }
 
 bool SenderApp::AwaitRecords(TimePoint deadline) {
   while (!pipeline_->Drain(limits::kTick).ok()) {
-    MutexLock lock(stop_mutex_);
-    if (grace_over_ || clock_.Now() >= deadline) return false;
+    if (grace_.cancelled() || clock_.Now() >= deadline) return false;
   }
   return true;
 }
 
 void SenderApp::AwaitSettled(const VersionSink& sink, TimePoint deadline) {
   while (!sink.settled()) {
-    MutexLock lock(stop_mutex_);
-    if (grace_over_ || clock_.Now() >= deadline) {
+    if (grace_.cancelled() || clock_.Now() >= deadline) {
       LogWarning("stopped_before_publishing", {{"to", sink.name()}});
       return;
     }
-    stop_changed_.WaitFor(stop_mutex_, limits::kTick);
+    grace_.Sleep(limits::kTick);
   }
 }
 

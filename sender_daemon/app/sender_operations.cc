@@ -45,7 +45,19 @@ void FillStages(const CaptureSeconds& seconds, v1::CaptureStages& stages) {
   stages.set_seal(seconds.seal);
 }
 
-void FillDensity(const VersionDensity& density, v1::DensityStatus& status) {
+// What the newest version changed; nothing if it was compared with none.
+void FillDensity(const RankState& state, const RetainedVersion& newest, v1::SenderStatus& sender) {
+  const bool compared = newest.base.has_value() || newest.full == FullCause::kAsked ||
+                        newest.full == FullCause::kDense;
+  if (!compared) return;
+  const auto elements = static_cast<double>(state.layout().element_count());
+  sender.set_density_ratio(static_cast<double>(newest.nnz) / std::max(elements, 1.0));
+  if (!newest.base.has_value()) return;
+  DWS_CHECK(!newest.object.empty());
+  v1::DensityStatus& status = *sender.mutable_density();
+  status.set_reduction_ratio(static_cast<double>(state.layout().size_bytes()) /
+                             static_cast<double>(newest.object.size()));
+  const VersionDensity& density = newest.density;
   status.set_groups(static_cast<uint32_t>(density.groups));
   status.set_dense_groups(static_cast<uint32_t>(density.dense_groups));
   status.set_dense_bytes(density.dense_bytes);
@@ -106,11 +118,10 @@ void SenderOperations::FillState(const RankState& state,
   sender.set_rank_epoch(state.rank_epoch.value());
   sender.set_snapshot_bytes(state.snapshot->size_bytes());
   sender.set_retained_bytes(state.log->retained_bytes());
-  const RetainedVersionPtr newest = state.log->Newest();
-  if (newest != nullptr && newest->base.has_value()) {
-    FillDensity(newest->density, *sender.mutable_density());
-  }
-  for (const RetainedVersionPtr& version : state.log->All()) {
+  sender.set_kept_bytes(state.snapshot->reads().held_bytes());
+  const std::vector<RetainedVersionPtr> versions = state.log->All();
+  if (!versions.empty()) FillDensity(state, *versions.back(), sender);
+  for (const RetainedVersionPtr& version : versions) {
     v1::VersionStatus& row = *sender.add_versions();
     row.set_version(version->version.value());
     row.set_base_version(version->base.value_or(WeightVersion(0)).value());
@@ -127,6 +138,7 @@ void SenderOperations::FillState(const RankState& state,
                  HasCommitted(entry.second, version->version);
         })));
     sender.set_newest_version(version->version.value());
+    sender.set_seconds_since_version(row.age_seconds());
   }
 }
 

@@ -1,5 +1,5 @@
-// Counts events of dws-sender as they happen; sender_scrape.h shows the rest. docs/metrics.md lists
-// the names.
+// Counts events of dws-sender as they happen; the other metrics come from its status
+// (proto/sender_status.proto). docs/metrics.md lists all.
 #pragma once
 
 #include <array>

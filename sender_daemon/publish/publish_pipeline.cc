@@ -240,7 +240,7 @@ void PublishPipeline::Run() {
 
 // False if stopped before the version was recorded.
 bool PublishPipeline::Process(SealJob job) {
-  const PulseWork work(&pulse_);
+  const WorkScope work(&liveness_);
   const RankStatePtr state = job.state;
   std::vector<ViewJob> views = std::exchange(job.views, {});
   const TimePoint accepted_at = job.accepted_at;
@@ -249,7 +249,7 @@ bool PublishPipeline::Process(SealJob job) {
   const RetainedVersionPtr sealed = Seal(std::move(job));
   DWS_KILLPOINT("sender.publish.after_seal");
   while (true) {
-    pulse_.Beat();
+    liveness_.Beat();
     const Status recorded = outputs_.record(*state, *sealed);
     {
       MutexLock lock(mutex_);

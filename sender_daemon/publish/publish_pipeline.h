@@ -16,8 +16,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
 #include "sender_daemon/capture/capture.h"
 #include "sender_daemon/publish/rank_state.h"
 
@@ -73,14 +73,14 @@ class PublishPipeline {
   void Stop();
 
   // Working while a job is in progress; beats with every attempt to record.
-  const Pulse& pulse() const { return pulse_; }
+  const Liveness& liveness() const { return liveness_; }
 
  private:
   void Run();
   bool Process(SealJob job);
 
   const Outputs outputs_;
-  Pulse pulse_;
+  Liveness liveness_;
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<SealJob> jobs_ GUARDED_BY(mutex_);

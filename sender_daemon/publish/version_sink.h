@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/service/metrics/metrics.h"
 #include "proto/admin.pb.h"
 #include "sender_daemon/publish/offer_loop.h"
 #include "sender_daemon/publish/rank_state.h"
@@ -42,10 +41,9 @@ class VersionSink {
   // After Stop nothing is offered.
   virtual void Stop() = 0;
 
-  // Fills in its own part of the status. Does not block.
+  // Fills in its own part of the status, which the place's metrics are read from too. Does not
+  // block.
   virtual void FillStatus(v1::SenderStatus& status) const = 0;
-  // Writes its own metrics; zeros where the place is not configured.
-  virtual void Show(Scrape& scrape) const = 0;
 };
 
 // In the order in which each is offered a version.

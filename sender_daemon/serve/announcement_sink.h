@@ -19,7 +19,6 @@ class AnnouncementSink final : public VersionSink {
   void Disconnect() override { hub_.Stop(); }
   void Stop() override { hub_.Stop(); }
   void FillStatus(v1::SenderStatus& status) const override;
-  void Show(Scrape& scrape) const override;
 
  private:
   ReceiverHub& hub_;

@@ -24,7 +24,6 @@ class BroadcastSink final : public VersionSink {
   void Disconnect() override { Stop(); }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
-  void Show(Scrape& scrape) const override;
 
  private:
   std::unique_ptr<Broadcaster> broadcaster_;

@@ -8,179 +8,61 @@
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
 #include "common/base/utf8.h"
-#include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/quantise/view.h"
-#include "common/service/grpc/grpc_status.h"
 #include "common/service/protocol_version.h"
 #include "sender_daemon/serve/sync_messages.h"
 
 namespace dws {
+
 SyncStream* SyncStream::Start(const Parts& parts, Peer peer) {
-  std::shared_ptr<SyncStream> stream(new SyncStream(parts, std::move(peer)));
-  stream->self_ = stream;
-  stream->StartRead(&stream->up_);
-  return stream.get();
+  return Run(std::shared_ptr<SyncStream>(new SyncStream(parts, std::move(peer))));
 }
 
-void SyncStream::WelcomeDue() {
-  {
-    MutexLock lock(mutex_);
-    welcome_due_ = announce_due_ = true;
-  }
-  Pump();
-}
-
-void SyncStream::AnnounceDue() {
-  {
-    MutexLock lock(mutex_);
-    announce_due_ = true;
-  }
-  Pump();
-}
-
-void SyncStream::ReplacingDue() {
-  {
-    MutexLock lock(mutex_);
-    replacing_due_ = true;
-  }
-  Pump();
-}
-
-void SyncStream::KeepaliveDue() {
-  {
-    MutexLock lock(mutex_);
-    keepalive_due_ = true;
-  }
-  Pump();
-}
-
-void SyncStream::Close(const Status& reason) {
-  {
-    MutexLock lock(mutex_);
-    if (!close_reason_.has_value()) close_reason_ = reason;
-  }
-  Pump();
-}
-
-void SyncStream::Say(v1::SyncDown message) {
-  {
-    MutexLock lock(mutex_);
-    said_.push_back(std::move(message));
-    // A receiver that misses messages would miss broadcasts that the other members wait in.
-    if (said_.size() > limits::kBroadcastQueueMax && !close_reason_.has_value()) {
-      close_reason_ =
-          ResourceExhaustedError("{} messages wait for the receiver to read them", said_.size());
-    }
-  }
-  Pump();
-}
-
-struct SyncStream::Due {
-  enum class What : uint8_t {
-    kNothing,
-    kWelcome,
-    kSaid,
-    kRefineReply,
-    kAnnounce,
-    kReplacing,
-    kKeepalive,
-    kFinish
+SyncStream::Fill SyncStream::Next() {
+  if (!connection_.has_value()) return nullptr;  // nothing is sent before Hello
+  // Under the lock: never older than what set a flag.
+  const RankStatePtr state = hub_.Current(view_);
+  const auto take = [served = state != nullptr](bool& due) {
+    return served && std::exchange(due, false);
   };
-  What what = What::kNothing;
-  RankStatePtr state;  // under the lock: never older than what set a flag
-  ConnectionId connection;
-  Status reason;  // to finish with
-};
-
-SyncStream::Due SyncStream::TakeDue() {
-  MutexLock lock(mutex_);
-  if (writing_ || finished_) return {};
-  Due due{.state = hub_.Current(view_)};
-  const bool served = due.state != nullptr;
-  if (close_reason_.has_value()) {
-    due.what = Due::What::kFinish;
-    due.reason = *close_reason_;
-    finished_ = true;
-    return due;
-  }
-  if (!connection_.has_value()) return {};  // nothing is sent before Hello
-  due.connection = *connection_;
-  if (served && welcome_due_) {
-    due.what = Due::What::kWelcome;
-    welcome_due_ = false;
-  } else if (!said_.empty()) {
-    due.what = Due::What::kSaid;
-    down_ = std::move(said_.front());
-    said_.pop_front();
+  Fill fill;
+  bool announces = false;
+  if (take(welcome_due_)) {
+    fill = [state](v1::SyncDown& down) { FillWelcome(*state, *down.mutable_welcome()); };
+  } else if (fill = ServerStream::Next(); fill != nullptr) {
+    // It is about a broadcast.
   } else if (refine_reply_.has_value()) {
-    due.what = Due::What::kRefineReply;
-    down_.Clear();
-    *down_.mutable_refine_reply() = *std::exchange(refine_reply_, std::nullopt);
-  } else if (served && announce_due_) {
-    due.what = Due::What::kAnnounce;
-    announce_due_ = false;
-  } else if (served && replacing_due_) {
-    due.what = Due::What::kReplacing;
-    replacing_due_ = false;
+    fill = [reply = *std::exchange(refine_reply_, std::nullopt)](v1::SyncDown& down) {
+      *down.mutable_refine_reply() = reply;
+    };
+  } else if (take(announce_due_)) {
+    announces = true;
+    fill = [this, state](v1::SyncDown& down) {
+      FillAnnounce(*state, *down.mutable_announce());
+      metrics_.OnServed(ServedKind::kDelta, down.announce().object().size());
+      RememberAnnounced(*state);
+    };
+  } else if (take(replacing_due_)) {
+    fill = [this, state](v1::SyncDown& down) {
+      FillReplacing(*state, early_deltas(), *down.mutable_replacing());
+    };
   } else if (keepalive_due_) {
-    due.what = Due::What::kKeepalive;
+    fill = [](v1::SyncDown& down) { down.mutable_keepalive(); };
   } else {
-    return {};
+    return nullptr;
   }
   keepalive_due_ = false;  // every message shows that we live
-  writing_ = true;
-  return due;
+  return [this, fill, announces, connection = *connection_](v1::SyncDown& down) {
+    fill(down);
+    down.set_nonce(hub_.NextNonce(connection, announces).value());
+  };
 }
 
-void SyncStream::Pump() {
-  const Due due = TakeDue();
-  if (due.what == Due::What::kNothing) return;  // perhaps down_ is being written
-  if (due.what != Due::What::kSaid && due.what != Due::What::kRefineReply) down_.Clear();
-  switch (due.what) {
-    case Due::What::kNothing:
-      return;
-    case Due::What::kSaid:
-    case Due::What::kRefineReply:
-      break;
-    case Due::What::kFinish:
-      return Finish(ToGrpc(due.reason));
-    case Due::What::kWelcome:
-      FillWelcome(*due.state, *down_.mutable_welcome());
-      break;
-    case Due::What::kAnnounce:
-      FillAnnounce(*due.state, *down_.mutable_announce());
-      metrics_.OnServed(ServedKind::kDelta, down_.announce().object().size());
-      RememberAnnounced(*due.state);
-      break;
-    case Due::What::kReplacing:
-      FillReplacing(*due.state, early_deltas(), *down_.mutable_replacing());
-      break;
-    case Due::What::kKeepalive:
-      down_.mutable_keepalive();
-      break;
-  }
-  down_.set_nonce(hub_.NextNonce(due.connection, due.what == Due::What::kAnnounce).value());
-  StartWrite(&down_);
-}
-
-void SyncStream::OnWriteDone(bool ok) {
-  {
-    MutexLock lock(mutex_);
-    DWS_CHECK(writing_);  // one write at a time
-    writing_ = false;
-    if (!ok && !close_reason_.has_value()) close_reason_ = UnavailableError("the receiver hung up");
-  }
-  Pump();
-}
-
-void SyncStream::OnReadDone(bool ok) {
-  if (!ok) return Close(OkStatus());  // half-closed or broken: no more acknowledgements
-  if (const Status status = HandleUp(up_); !status.ok()) {
-    LogWarning("sync_stream_refused", {{"reason", Message(status)}});
-    return Close(status);
-  }
-  StartRead(&up_);
+Status SyncStream::OnMessage(const v1::SyncUp& message) {
+  const Status status = HandleUp(message);
+  if (!status.ok()) LogWarning("sync_stream_refused", {{"reason", Message(status)}});
+  return status;
 }
 
 Status SyncStream::HandleUp(const v1::SyncUp& message) {
@@ -265,21 +147,18 @@ Status SyncStream::HandleRefine(const v1::Refine& refine) {
   refine_({.stream = stream,
            .cuts = wishes,
            .probe = refine.probe(),
-           .answer = [self = self_, id = refine.id()](const Status& status) {
+           .answer = [self = shared_from_this(), id = refine.id()](const Status& status) {
              self->AnswerRefine(id, status);
            }});
   return OkStatus();
 }
 
 void SyncStream::AnswerRefine(uint64_t id, const Status& status) {
-  {
-    MutexLock lock(mutex_);
-    refine_reply_.emplace();
-    refine_reply_->set_id(id);
-    refine_reply_->set_code(static_cast<uint32_t>(status.code()));
-    refine_reply_->set_message(std::string(Utf8Prefix(Message(status), limits::kErrorBytesMax)));
-  }
-  Pump();
+  v1::RefineReply reply;
+  reply.set_id(id);
+  reply.set_code(static_cast<uint32_t>(status.code()));
+  reply.set_message(std::string(Utf8Prefix(Message(status), limits::kErrorBytesMax)));
+  Update([&] { refine_reply_ = std::move(reply); });
 }
 
 std::string SyncStream::view() const {
@@ -329,10 +208,10 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
   if (!hello.view().empty()) DWS_RETURN_IF_ERROR(quantise::ParseView(hello.view()).status());
-  DWS_CHECK(self_ != nullptr);  // OnDone comes after the last reaction
+  const std::shared_ptr<SyncStream> self = shared_from_this();
   early_deltas_.store(hello.early_deltas());
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
-                       hub_.Connect(hello.job_id(), hello.receiver_id(), self_, hello.view()));
+                       hub_.Connect(hello.job_id(), hello.receiver_id(), self, hello.view()));
   LogInfo("receiver_connected",
           {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {
@@ -344,27 +223,24 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   }
   WelcomeDue();
   if (!hello.view().empty()) {
-    follow_(hello.view(), [self = self_](const Status& refused) { self->Close(refused); });
+    follow_(hello.view(), [self](const Status& refused) { self->Close(refused); });
     return OkStatus();  // broadcasts have the trainer's own tensors
   }
   if (broadcaster_ != nullptr) {
-    broadcaster_->OnHello(id, hello.receiver_id(), hello.nccl_version(), self_);
+    broadcaster_->OnHello(id, hello.receiver_id(), hello.nccl_version(), self);
   }
   return OkStatus();
 }
 
-void SyncStream::OnCancel() { Close(CancelledError("the receiver hung up")); }
-
-void SyncStream::OnDone() {
-  std::optional<ConnectionId> connection;
+void SyncStream::OnEnd(const Status&) {
+  ConnectionId connection;
   {
     MutexLock lock(mutex_);
-    finished_ = true;
-    connection = connection_;
+    if (!connection_.has_value()) return;
+    connection = *connection_;
   }
-  if (connection.has_value()) hub_.Disconnect(*connection);
-  if (connection.has_value() && broadcaster_ != nullptr) broadcaster_->OnDisconnect(*connection);
-  self_.reset();  // may be the last reference: nothing after this line
+  hub_.Disconnect(connection);
+  if (broadcaster_ != nullptr) broadcaster_->OnDisconnect(connection);
 }
 
 }  // namespace dws

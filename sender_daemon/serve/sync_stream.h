@@ -3,13 +3,13 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "common/base/threads/mutex.h"
+#include "common/model/limits.h"
+#include "common/service/grpc/server_stream.h"
 #include "common/service/security/access.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
@@ -20,10 +20,11 @@
 
 namespace dws {
 
-// Lifecycle: owns itself until OnDone; the hub shares it. Threads: gRPC's and the hub's.
-class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown>,
+// Lifecycle: owns itself until its end; the hub shares it. Threads: gRPC's and the hub's.
+class SyncStream final : public ServerStream<v1::SyncUp, v1::SyncDown>,
                          public SyncConnection,
-                         public BroadcastConnection {
+                         public BroadcastConnection,
+                         public std::enable_shared_from_this<SyncStream> {
  public:
   // The parts it uses; all must outlive it.
   struct Parts {
@@ -42,28 +43,36 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   // `peer` is the client that opened the stream, according to its certificate.
   static SyncStream* Start(const Parts& parts, Peer peer);
 
-  void WelcomeDue() override;
-  void AnnounceDue() override;
-  void ReplacingDue() override;
-  void KeepaliveDue() override;
+  void WelcomeDue() override {
+    Update([this] { welcome_due_ = announce_due_ = true; });
+  }
+  void AnnounceDue() override {
+    Update([this] { announce_due_ = true; });
+  }
+  void ReplacingDue() override {
+    Update([this] { replacing_due_ = true; });
+  }
+  void KeepaliveDue() override {
+    Update([this] { keepalive_due_ = true; });
+  }
   bool early_deltas() const override { return early_deltas_.load(); }
-  void Close(const Status& reason) override;
-  void Say(v1::SyncDown message) override;
-
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  void Close(const Status& reason) override { EndNow(reason); }
+  // A receiver that misses messages would miss broadcasts that the other members wait in.
+  void Say(v1::SyncDown message) override { Send(std::move(message)); }
 
  private:
   SyncStream(const Parts& parts, Peer peer)
-      : hub_(parts.hub),
+      : ServerStream("the receiver", limits::kBroadcastQueueMax),
+        hub_(parts.hub),
         metrics_(parts.metrics),
         recheck_(parts.recheck),
         refine_(parts.refine),
         follow_(parts.follow),
         broadcaster_(parts.broadcaster),
         peer_(std::move(peer)) {}
+  Status OnMessage(const v1::SyncUp& message) override;
+  void OnEnd(const Status& reason) override;
+  Fill Next() override;
   Status HandleUp(const v1::SyncUp& message);
   Status HandleHello(const v1::Hello& hello);
   Status HandleRefine(const v1::Refine& refine);
@@ -72,11 +81,6 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   std::string view() const;
   void RememberAnnounced(const RankState& state);
   void OnCommitted(WeightVersion version);
-  // The message that is to be written next. The caller writes it.
-  struct Due;
-  Due TakeDue();
-  // Starts the next write, or finishes, unless a write is in progress. Called without the lock.
-  void Pump();
 
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
@@ -85,27 +89,19 @@ class SyncStream final : public grpc::ServerBidiReactor<v1::SyncUp, v1::SyncDown
   const std::function<void(const std::string&, std::function<void(const Status&)>)> follow_;
   Broadcaster* const broadcaster_;
   const Peer peer_;
-  std::shared_ptr<SyncStream> self_;  // until OnDone
-  v1::SyncUp up_;
-  v1::SyncDown down_;
 
-  mutable Mutex mutex_;
   std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);
   std::string view_ GUARDED_BY(mutex_);  // the view that the receiver follows; set with connection_
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool announce_due_ GUARDED_BY(mutex_) = false;
   bool replacing_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
-  std::deque<v1::SyncDown> said_ GUARDED_BY(mutex_);                // about broadcasts
   std::optional<v1::RefineReply> refine_reply_ GUARDED_BY(mutex_);  // a newer one replaces it
-  // The receiver's. Without the lock: the hub asks with its own held, which Pump takes inside this.
+  // The receiver's. Without the lock: the hub asks with its own held, which Next takes inside this.
   std::atomic<bool> early_deltas_{false};
-  bool writing_ GUARDED_BY(mutex_) = false;
   // The newest version announced on this stream, and when it was first announced.
   std::optional<WeightVersion> announced_ GUARDED_BY(mutex_);
   TimePoint announced_at_ GUARDED_BY(mutex_);
-  bool finished_ GUARDED_BY(mutex_) = false;
-  std::optional<Status> close_reason_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws

@@ -116,32 +116,12 @@ void SharedSink::FillStatus(v1::SenderStatus& status) const {
   shared.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
   shared.set_receivers(static_cast<uint32_t>(view.receivers));
   shared.set_failing(std::string(Message(view.trouble)));
-}
-
-void SharedSink::Show(Scrape& scrape) const {
-  const SharedView view = publisher_ == nullptr ? SharedView() : publisher_->view();
-  const auto number = [](uint64_t value) { return static_cast<double>(value); };
-  constexpr const char* kVersions =
-      "Versions written to the shared directory, by what they are: full tensors too, a delta, or "
-      "digests only.";
-  const char* const name = "dws_sender_shared_versions_total";
-  scrape.Counter(name, kVersions, number(view.anchors), {{"kind", "anchor"}});
-  scrape.Counter(name, kVersions, number(view.deltas), {{"kind", "delta"}});
-  scrape.Counter(name, kVersions, number(view.bases), {{"kind", "base"}});
-  scrape.Counter("dws_sender_shared_bytes_total", "Bytes written to the shared directory.",
-                 number(view.bytes));
-  scrape.Counter("dws_sender_shared_failures_total",
-                 "Attempts to write to the shared directory that failed.", number(view.failures));
-  scrape.Gauge("dws_sender_shared_failing",
-               "1 while the last attempt to write to the shared directory has failed.",
-               view.trouble.ok() ? 0 : 1);
-  scrape.Gauge("dws_sender_shared_seconds_failing",
-               "How long all attempts to write to the shared directory have failed, or one "
-               "has hung; 0: the last did not.",
-               ToSeconds(failure().value_or(PlaceFailure()).lasts));
-  scrape.Gauge("dws_sender_shared_newest_version",
-               "The newest version in the shared directory; 0: none.",
-               number(view.newest.value_or(WeightVersion(0)).value()));
+  shared.set_anchors(view.anchors);
+  shared.set_deltas(view.deltas);
+  shared.set_bases(view.bases);
+  shared.set_written_bytes(view.bytes);
+  shared.set_failures(view.failures);
+  shared.set_seconds_failing(ToSeconds(failure().value_or(PlaceFailure()).lasts));
 }
 
 }  // namespace dws

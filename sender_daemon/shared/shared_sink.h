@@ -1,4 +1,4 @@
-// Publishes versions to a shared directory. This file has its flags, status and metrics;
+// Publishes versions to a shared directory. This file has its flags and its part of the status;
 // shared_publisher.h does the work.
 #pragma once
 
@@ -50,7 +50,6 @@ class SharedSink final : public VersionSink {
   }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
-  void Show(Scrape& scrape) const override;
 
  private:
   explicit SharedSink(Parts parts) : parts_(std::move(parts)) {}

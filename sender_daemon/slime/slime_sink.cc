@@ -98,39 +98,17 @@ void SlimeSink::Stop() {
 void SlimeSink::FillStatus(v1::SenderStatus& status) const {
   if (publisher_ == nullptr) return;
   const SlimeView view = publisher_->view();
+  DWS_CHECK(view.fulls <= view.versions);
   v1::SlimeStatus& slime = *status.mutable_slime();
   slime.set_folder(view.folder);
   slime.set_newest_version(view.newest.value_or(WeightVersion(0)).value());
   slime.set_versions(view.versions);
   slime.set_full_versions(view.fulls);
+  slime.set_delta_versions(view.versions - view.fulls);
   slime.set_failing(std::string(Message(view.trouble)));
-}
-
-void SlimeSink::Show(Scrape& scrape) const {
-  const SlimeView view = publisher_ == nullptr ? SlimeView() : publisher_->view();
-  const auto number = [](uint64_t value) { return static_cast<double>(value); };
-  constexpr const char* kVersions =
-      "Versions written to the folder of slime's versions: full checkpoints, or deltas.";
-  DWS_CHECK(view.fulls <= view.versions);
-  const char* const name = "dws_sender_slime_versions_total";
-  scrape.Counter(name, kVersions, number(view.fulls), {{"kind", "full"}});
-  scrape.Counter(name, kVersions, number(view.versions - view.fulls), {{"kind", "delta"}});
-  scrape.Counter("dws_sender_slime_bytes_total",
-                 "Bytes of tensors written to the folder of slime's versions.", number(view.bytes));
-  scrape.Counter("dws_sender_slime_failures_total",
-                 "Attempts to write to the folder of slime's versions that failed.",
-                 number(view.failures));
-  scrape.Gauge("dws_sender_slime_failing",
-               "1 while the last attempt to write to the folder of slime's versions has failed.",
-               view.trouble.ok() ? 0 : 1);
-  scrape.Gauge(
-      "dws_sender_slime_seconds_failing",
-      "How long all attempts to write to the folder of slime's versions have failed, or one "
-      "has hung; 0: the last did not.",
-      ToSeconds(failure().value_or(PlaceFailure()).lasts));
-  scrape.Gauge("dws_sender_slime_newest_version",
-               "The newest version in the folder of slime's versions; 0: none.",
-               number(view.newest.value_or(WeightVersion(0)).value()));
+  slime.set_written_bytes(view.bytes);
+  slime.set_failures(view.failures);
+  slime.set_seconds_failing(ToSeconds(failure().value_or(PlaceFailure()).lasts));
 }
 
 }  // namespace dws

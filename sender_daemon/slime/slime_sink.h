@@ -1,4 +1,4 @@
-// Publishes versions as slime's folders. This file has its flags, status and metrics;
+// Publishes versions as slime's folders. This file has its flags and its part of the status;
 // slime_publisher.h does the work.
 #pragma once
 
@@ -34,7 +34,6 @@ class SlimeSink final : public VersionSink {
   }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
-  void Show(Scrape& scrape) const override;
 
  private:
   SlimeSink() = default;

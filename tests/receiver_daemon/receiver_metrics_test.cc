@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "common/service/metrics/status_metrics.h"
+#include "receiver_daemon/app/receiver_status.h"
 #include "tests/receiver_daemon/worker_fixture.h"
 
 namespace dws {
@@ -26,6 +28,15 @@ std::string Sample(const ReceiverMetrics& metrics, const std::string& name,
   return "";
 }
 
+void Show(ReceiverMetrics& metrics, Daemon& daemon, FakeTrainer& trainer) {
+  metrics.registry().OnCollect([&](Scrape& scrape) {
+    v1::ReceiverStatus status;
+    FillReceiverStatus("r", daemon.worker.status(), daemon.subscription, daemon.registry,
+                       trainer.sources(), daemon.clock.Now(), status);
+    WriteStatusMetrics(status, scrape);
+  });
+}
+
 }  // namespace
 
 TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[metrics]") {
@@ -33,10 +44,7 @@ TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger, [&](const CommitReport& report) { metrics.OnCommit(report); });
-  metrics.Show({.worker = daemon.worker,
-                .subscription = daemon.subscription,
-                .registry = daemon.registry,
-                .clock = daemon.clock});
+  Show(metrics, daemon, trainer);
   const auto value = [&](const std::string& name, const std::string& label = "") {
     return Sample(metrics, "dws_receiver_" + name, label);
   };
@@ -91,7 +99,7 @@ TEST_CASE("a receiver's metrics are right from the first attach to a repair", "[
   CHECK(value("full_bytes_total") == std::to_string(3 * (140'000 + 4 * 99)));
 
   client.created.region.mutable_bytes()[0] ^= std::byte{1};
-  REQUIRE(daemon.desk.Verify().ok());
+  REQUIRE(daemon.requests.Verify().ok());
   REQUIRE(daemon.worker.Step().ok());
   CHECK(value("digest_mismatches_total", "source=\"verify\"") == "1");
 }
@@ -127,10 +135,7 @@ TEST_CASE("the lag is that of the newest version heard of, or unknown, while the
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
-  metrics.Show({.worker = daemon.worker,
-                .subscription = daemon.subscription,
-                .registry = daemon.registry,
-                .clock = daemon.clock});
+  Show(metrics, daemon, trainer);
   const auto lag = [&] { return Sample(metrics, "dws_receiver_version_lag"); };
   CHECK(lag().empty());
   daemon.Connect();
@@ -156,10 +161,7 @@ TEST_CASE("an engine on an earlier stream lags behind every version of the new s
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
-  metrics.Show({.worker = daemon.worker,
-                .subscription = daemon.subscription,
-                .registry = daemon.registry,
-                .clock = daemon.clock});
+  Show(metrics, daemon, trainer);
   daemon.Connect();
   Client client(*trainer.layouts(), daemon.registry);
   client.Attach(trainer.layouts());

@@ -154,7 +154,7 @@ struct Daemon {
   ThreadPool pool{1};
   Subscription subscription;
   EngineRegistry registry{Generation(1), changed};
-  OperatorDesk desk{changed};
+  OperatorRequests requests{changed};
   std::vector<std::string> readiness;
   const Worker::Options options;
   std::unique_ptr<CommitGroup> group;
@@ -166,14 +166,14 @@ struct Daemon {
                  .pool = pool,
                  .clock = clock,
                  .changed = changed,
-                 .desk = desk,
+                 .requests = requests,
                  .on_readiness =
                      [this](bool ready, const std::string& reason) {
                        readiness.push_back(ready ? "ready" : reason);
                      },
                  .on_commit = on_commit,
                  .on_acknowledged = [this](Duration took) { on_acknowledged(took); },
-                 .pulse = nullptr,
+                 .liveness = nullptr,
                  .group = group.get()},
                 options};
 };

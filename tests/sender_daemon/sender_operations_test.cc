@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "sender_daemon/app/sender_scrape.h"
+#include "common/service/metrics/status_metrics.h"
 #include "sender_daemon/serve/announcement_sink.h"
 #include "sender_daemon/views/view_snapshot.h"
 #include "tests/fakes/eventually.h"
@@ -32,11 +32,7 @@ class Fixture {
  public:
   Fixture() {
     sinks.push_back(std::make_unique<AnnouncementSink>(hub));
-    ShowSender(metrics.registry(), {.hub = &hub,
-                                    .sinks = &sinks,
-                                    .trainer_present = [] { return false; },
-                                    .retain_bytes_max = kLimits.bytes_max,
-                                    .retain_versions_max = kLimits.versions_max});
+    metrics.registry().OnCollect([this](Scrape& scrape) { WriteStatusMetrics(Status(), scrape); });
   }
   ~Fixture() { pipeline.Stop(); }
 
@@ -69,8 +65,9 @@ class Fixture {
     operations.FillStatus(reply);
     return reply.drain();
   }
-  bool Shows(const std::string& sample) {
-    return metrics.registry().Text().find(sample + "\n") != std::string::npos;
+  std::string Text() const { return metrics.registry().Text(); }
+  bool Shows(const std::string& sample) const {
+    return Text().find(sample + "\n") != std::string::npos;
   }
 
   std::mt19937_64 random{Catch::rngSeed()};
@@ -257,6 +254,7 @@ TEST_CASE("the status and the metrics show the published versions and the laggin
           "[sender_operations]") {
   Fixture sender;
   sender.hub.Welcome(sender.state);
+  CHECK_FALSE(sender.Status().has_seconds_since_version());
   const ConnectionId receiver = sender.Connect("r");
   for (uint64_t version = 1; version <= 3; ++version) sender.Publish(version);
   sender.Commit(receiver, 1, 0.5);
@@ -271,6 +269,7 @@ TEST_CASE("the status and the metrics show the published versions and the laggin
   CHECK(status.versions(0).committed() == 1);
   CHECK(status.versions(1).committed() == 0);
   CHECK(status.versions(2).age_seconds() > 0);
+  CHECK(status.seconds_since_version() == status.versions(2).age_seconds());
   CHECK(status.receivers(0).nacks() == 1);
   CHECK(status.receivers(0).stage_seconds() == 0.5);
 
@@ -278,6 +277,7 @@ TEST_CASE("the status and the metrics show the published versions and the laggin
   CHECK(sender.Shows("dws_sender_published_versions_total" + labels + " 3"));
   CHECK(sender.Shows("dws_sender_newest_version" + labels + " 3"));
   CHECK(sender.Shows("dws_sender_retained_versions" + labels + " 3"));
+  CHECK(sender.Text().find("\ndws_sender_seconds_since_version" + labels) != std::string::npos);
   CHECK(sender.Shows(
       R"(dws_sender_receiver_lag_versions{dws_job="job",trainer_rank="3",receiver_id="r"} 2)"));
   CHECK(sender.Shows(R"(dws_sender_receivers{dws_job="job",trainer_rank="3",state="present"} 1)"));

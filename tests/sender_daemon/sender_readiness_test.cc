@@ -19,7 +19,6 @@ class Place final : public VersionSink {
   void Offer(const RankStatePtr&) override {}
   void Stop() override {}
   void FillStatus(v1::SenderStatus&) const override {}
-  void Show(Scrape&) const override {}
   std::optional<PlaceFailure> failure() const override { return fails; }
 
   std::optional<PlaceFailure> fails;

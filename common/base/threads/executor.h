@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
+#include "common/base/threads/mailbox.h"
 
 namespace dws {
 
@@ -22,24 +22,20 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // False when the queue is full or the executor is stopping; the task is then dropped.
-  [[nodiscard]] bool Post(std::function<void()> task);
+  [[nodiscard]] bool Post(std::function<void()> task) { return tasks_.Put(std::move(task)); }
 
   // Refuses new tasks, drops tasks that have not started, and waits for those that run. A second
   // call does nothing.
   void Stop();
 
   // Reports work while a task runs.
-  const Pulse& pulse() const { return pulse_; }
+  const Liveness& liveness() const { return liveness_; }
 
  private:
   void Run();
 
-  const size_t queue_max_;
-  Pulse pulse_;
-  Mutex mutex_;
-  CondVar posted_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  Liveness liveness_;
+  Mailbox<std::function<void()>> tasks_;
   std::vector<std::thread> threads_;
 };
 

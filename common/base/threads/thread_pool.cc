@@ -28,7 +28,7 @@ void ThreadPool::Work(Loop& loop, size_t worker) {
     const size_t index = loop.next_index.fetch_add(1, std::memory_order_relaxed);
     if (index >= loop.count) return;
     loop.body(loop.context, index, worker);
-    pulse_.Beat();
+    liveness_.Beat();
   }
 }
 

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
 
 namespace dws {
 
@@ -32,7 +32,7 @@ class ThreadPool {
   size_t worker_count() const { return threads_.size() + 1; }
 
   // Beats with every call of a loop's body.
-  const Pulse& pulse() const { return pulse_; }
+  const Liveness& liveness() const { return liveness_; }
 
   // Calls fn(index, worker) once for each index in [0, count), in no particular order; the caller's
   // thread takes part. Returns when all calls have returned; the caller then sees what they wrote.
@@ -67,7 +67,7 @@ class ThreadPool {
   void Work(Loop& loop, size_t worker);
   void Unlink(Loop& loop) REQUIRES(mutex_);
 
-  Pulse pulse_;
+  Liveness liveness_;
   Mutex mutex_;
   CondVar work_available_;
   CondVar loop_finished_;

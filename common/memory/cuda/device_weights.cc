@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/threads/cancellation.h"
 #include "common/model/limits.h"
 
 namespace dws::cuda {
@@ -56,9 +57,9 @@ Status DeviceWeights::Rest(const WorkLane& lane) const {
   DWS_RETURN_IF_ERROR(lane.stream().Synchronize());
   const auto busy = std::chrono::steady_clock::now() - began;
   const auto until = began + busy * 100 / duty_.percent;
-  MutexLock lock(rest_mutex_);
+  Cancellation never;
   for (auto now = began; now < until; now = std::chrono::steady_clock::now()) {
-    rested_.WaitFor(rest_mutex_, until - now);  // nothing notifies it: this is a plain rest
+    never.Sleep(until - now);
   }
   return OkStatus();
 }

@@ -92,8 +92,6 @@ class DeviceWeights {
   size_t next_lane_ = 0;
   std::atomic<int64_t> upload_nanoseconds_{0};
   mutable Mutex turn_;
-  mutable Mutex rest_mutex_;
-  mutable CondVar rested_;
 };
 
 }  // namespace dws::cuda

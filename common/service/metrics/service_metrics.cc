@@ -9,7 +9,6 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <utility>
 
 #include "common/base/status.h"
 #include "common/service/build_version.h"
@@ -68,26 +67,14 @@ void CollectProcess(Scrape& scrape, double start_seconds) {
 
 }  // namespace
 
-void AddServiceMetrics(Metrics& metrics, ServiceSources sources) {
-  metrics.OnCollect([sources = std::move(sources), start = StartSeconds()](Scrape& scrape) {
+void AddServiceMetrics(Metrics& metrics) {
+  metrics.OnCollect([start = StartSeconds()](Scrape& scrape) {
     CollectProcess(scrape, start);
     const Build& build = ThisBuild();
     scrape.Gauge("dws_build_info", "Always 1; the labels say which build this is.", 1,
                  {{"version", std::string(build.version)},
                   {"commit", std::string(build.commit)},
                   {"protocol", fmt::format("{}.{}", build.protocol_major, build.protocol_minor)}});
-    scrape.Gauge("dws_ready", "1 when ready; /readyz says why not.",
-                 sources.lifecycle->state().ready ? 1 : 0);
-    scrape.Gauge("dws_draining", "1 while the operator's Drain is in force.",
-                 sources.draining() ? 1 : 0);
-    scrape.Gauge("dws_insecure_channels",
-                 "Parts that --insecure allows to use TCP without TLS; `dwsctl status` names each.",
-                 static_cast<double>(sources.insecure_channels));
-    if (const auto expiry = sources.certificate_expiry(); expiry.has_value()) {
-      scrape.Gauge("dws_tls_certificate_expiry_timestamp_seconds",
-                   "When the daemon's own certificate ends, since 1970.",
-                   static_cast<double>(*expiry));
-    }
   });
 }
 

@@ -37,8 +37,7 @@ Status Daemon::StartServers(Served served) {
                                             {.operations = served.operations,
                                              .lifecycle = lifecycle_,
                                              .metrics = served.metrics,
-                                             .clock = clock_,
-                                             .draining = std::move(served.draining)},
+                                             .clock = clock_},
                                             std::move(served.local), std::move(served.remote)));
   return OkStatus();
 }

@@ -14,7 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "common/service/lifecycle.h"
 #include "common/service/program/daemon_servers.h"
 #include "common/service/security/credentials.h"
@@ -71,7 +71,6 @@ class Daemon {
   struct Served {
     AdminOperations& operations;
     Metrics& metrics;
-    std::function<bool()> draining;
     // See DaemonServers.
     DaemonServers::Services local = {};
     DaemonServers::Services remote = {};

@@ -35,7 +35,7 @@ std::string ReceiverLine(const v1::ReceiverStatus& receiver) {
   const std::string stage =
       receiver.stage().empty() || receiver.stage() == "idle" ? "" : ", " + receiver.stage();
   const std::string lag =
-      receiver.version_lag_unknown() ? "unknown" : fmt::to_string(receiver.version_lag());
+      receiver.has_version_lag() ? fmt::to_string(receiver.version_lag()) : "unknown";
   const std::string line =
       fmt::format("version {}, lag {}{}", receiver.committed_version(), lag, stage);
   if (receiver.has_follower()) return line;  // it has no engine ranks

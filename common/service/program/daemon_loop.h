@@ -14,7 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 #include "common/service/program/daemon.h"
 #include "common/service/program/shutdown_signal.h"
 
@@ -48,7 +48,7 @@ class DaemonLoop {
   const std::function<void()> reload_;
   const Options options_;
   const RealClock clock_;
-  PulseWatch watch_;
+  LivenessWatch watch_;
   std::optional<Duration> feed_interval_;
   TimePoint next_feed_;
   std::string told_status_;

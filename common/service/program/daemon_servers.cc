@@ -8,6 +8,7 @@
 #include "common/service/http/https_context.h"
 #include "common/service/listen_address.h"
 #include "common/service/metrics/service_metrics.h"
+#include "common/service/metrics/status_metrics.h"
 #include "common/service/security/tls_status.h"
 
 namespace dws {
@@ -40,18 +41,16 @@ Result<std::unique_ptr<DaemonServers>> DaemonServers::Start(Options options, Par
                                                             Services local, Services remote) {
   const std::shared_ptr<Credentials> credentials = options.credentials;
   const std::vector<std::string> insecure = InsecureParts(options);
-  AddServiceMetrics(
-      parts.metrics,
-      {.lifecycle = &parts.lifecycle,
-       .draining = std::move(parts.draining),
-       .certificate_expiry = [credentials] { return CertificateExpiry(credentials.get()); },
-       .insecure_channels = insecure.size()});
   std::unique_ptr<DaemonServers> servers(new DaemonServers);
   servers->admin_ = std::make_unique<AdminService>(
       parts.operations, parts.clock,
       AdminService::Options{
           .fill_tls = [credentials](v1::TlsStatus& tls) { FillTlsStatus(credentials.get(), tls); },
           .insecure = insecure});
+  AddServiceMetrics(parts.metrics);
+  parts.metrics.OnCollect([admin = servers->admin_.get()](Scrape& scrape) {
+    WriteStatusMetrics(admin->Status(), scrape);
+  });
   local.push_back({.name = "dws.v1.AdminService", .service = servers->admin_->AddServer()});
   DWS_ASSIGN_OR_RETURN(servers->local_, GrpcServer::Start({.unix_socket = options.socket,
                                                            .allowed_users = options.allowed_users,

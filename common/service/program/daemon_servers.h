@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,9 +41,8 @@ class DaemonServers {
   struct Parts {
     AdminOperations& operations;
     Lifecycle& lifecycle;
-    Metrics& metrics;  // gets the metrics that every daemon has
+    Metrics& metrics;  // gets those that every daemon has, and those of the status
     const Clock& clock;
-    std::function<bool()> draining;
   };
   using Services = std::vector<GrpcServer::NamedService>;
 

@@ -1,9 +1,6 @@
 // What a daemon reports about its own certificate.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-
 #include "common/service/security/credentials.h"
 #include "proto/admin.pb.h"
 
@@ -16,12 +13,6 @@ inline void FillTlsStatus(const Credentials* credentials, v1::TlsStatus& status)
   status.set_enabled(true);
   status.set_identity(material->identity());
   status.set_expires_unix_seconds(material->expires_unix_seconds);
-}
-
-// When the own certificate expires, for the metrics; nullopt without TLS.
-inline std::optional<int64_t> CertificateExpiry(const Credentials* credentials) {
-  if (credentials == nullptr) return std::nullopt;
-  return credentials->current()->expires_unix_seconds;
 }
 
 }  // namespace dws

@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/base/threads/mutex.h"
+#include "common/base/threads/cancellation.h"
 
 namespace dws::nccl {
 
@@ -25,10 +25,7 @@ class Patience {
     if (given_up_ && given_up_()) return CancelledError("{} was cancelled", what);
     const TimePoint now = clock_.Now();
     if (now >= deadline_) return DeadlineExceededError("{} did not end within its deadline", what);
-    {
-      MutexLock lock(mutex_);
-      never_.WaitFor(mutex_, std::min<Duration>(pause_, deadline_ - now));
-    }
+    never_.Sleep(std::min<Duration>(pause_, deadline_ - now));
     pause_ = std::min<Duration>(pause_ + pause_ / 4, kPauseMax);
     return OkStatus();
   }
@@ -43,8 +40,7 @@ class Patience {
   const TimePoint deadline_;
   const std::function<bool()> given_up_;
   Duration pause_ = kPauseMin;
-  Mutex mutex_;
-  CondVar never_;  // never notified
+  Cancellation never_;
 };
 
 }  // namespace dws::nccl

@@ -37,7 +37,7 @@ void BroadcastMember::Close() {
   MutexLock lock(mutex_);
   stopping_ = true;
   wanted_ = 0;
-  changed_.NotifyAll();
+  tasks_.Close();
 }
 
 void BroadcastMember::Stop() {
@@ -46,12 +46,11 @@ void BroadcastMember::Stop() {
 }
 
 Status BroadcastMember::Push(std::variant<Join, Receive, Leave> what) {
-  if (tasks_.size() >= limits::kBroadcastQueueMax) {
-    return ResourceExhaustedError("{} messages about broadcasts wait, the maximum", tasks_.size());
+  if (tasks_.Put({.connection = connection_, .what = std::move(what)}) || stopping_) {
+    return OkStatus();
   }
-  tasks_.push_back({.connection = connection_, .what = std::move(what)});
-  changed_.NotifyAll();
-  return OkStatus();
+  return ResourceExhaustedError("{} messages about broadcasts wait, the maximum",
+                                limits::kBroadcastQueueMax);
 }
 
 Status BroadcastMember::OnOffer(const v1::BroadcastOffer& offer) {
@@ -112,9 +111,8 @@ void BroadcastMember::OnDisconnect() {
   MutexLock lock(mutex_);
   ++connection_;
   wanted_ = 0;
-  tasks_.clear();
-  tasks_.push_back({.connection = connection_, .what = Leave{.epoch = 0}});
-  changed_.NotifyAll();
+  tasks_.TakeAll();                            // of the stream that has ended
+  static_cast<void>(Push(Leave{.epoch = 0}));  // there is room now
 }
 
 BroadcastMember::View BroadcastMember::view() const {
@@ -132,16 +130,8 @@ nccl::BroadcastChannel::Until BroadcastMember::Until(TimePoint deadline, uint64_
 }
 
 void BroadcastMember::Run() {
-  while (true) {
-    Task task;
-    {
-      MutexLock lock(mutex_);
-      while (!stopping_ && tasks_.empty()) changed_.Wait(mutex_);
-      if (stopping_) break;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
-    std::visit([&](const auto& what) { Do(task.connection, what); }, task.what);
+  while (const std::optional<Task> task = tasks_.Take()) {
+    std::visit([&](const auto& what) { Do(task->connection, what); }, task->what);
   }
   channel_.reset();
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,7 +14,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/threads/mailbox.h"
 #include "common/base/threads/mutex.h"
+#include "common/model/limits.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "proto/sync.pb.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_cache.h"
@@ -109,13 +110,12 @@ class BroadcastMember {
   BroadcastCache cache_;
   std::unique_ptr<nccl::BroadcastChannel> channel_;  // used by the thread only
 
+  Mailbox<Task> tasks_{limits::kBroadcastQueueMax};
   mutable Mutex mutex_;
-  CondVar changed_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t connection_ GUARDED_BY(mutex_) = 0;  // grows with every stream's end
   uint64_t wanted_ GUARDED_BY(mutex_) = 0;      // the epoch to be in; 0: none
   uint64_t sequence_ GUARDED_BY(mutex_) = 0;    // of the last broadcast begun in that
-  std::deque<Task> tasks_ GUARDED_BY(mutex_);
   View view_ GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -20,7 +20,7 @@ Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
 }
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
-    : pulse_(options.pulse), ticks_([this] {
+    : liveness_(options.liveness), ticks_([this] {
         for (const auto& link : links_) link->Tick();
         return limits::kTick;
       }) {
@@ -76,7 +76,7 @@ void SyncLinks::Stop() {
 }
 
 Result<Description> SyncLinks::Describe(const SyncTarget& target, TrainerRank rank) {
-  const PulseWait wait(pulse_);
+  const WaitScope wait(liveness_);
   return link({target, rank}).fetcher(target, rank).Describe(target.stream, target.version);
 }
 

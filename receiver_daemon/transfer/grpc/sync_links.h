@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/loop_thread.h"
-#include "common/base/threads/pulse.h"
 #include "common/sources/source.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
@@ -33,7 +33,7 @@ class SyncLinks final : public Senders {
     // True: deltas are fetched while they are captured. Not set: only from senders on other hosts,
     // because on one host this would take cores from the capture, for which the trainer waits.
     std::optional<bool> early_deltas = {};
-    Pulse* pulse = nullptr;  // waits while a description is waited for
+    Liveness* liveness = nullptr;  // waits while a description is waited for
     // Null: takes part in no broadcasts. Otherwise the objects that broadcasts bring may take
     // `broadcast_bytes_max` for all senders together; an object that is larger than its share is
     // fetched.
@@ -69,7 +69,7 @@ class SyncLinks final : public Senders {
   void Rejected(const SyncTarget& target, TrainerRank rank, const Rejection& rejection) override;
 
  private:
-  Pulse* const pulse_;
+  Liveness* const liveness_;
   std::vector<std::unique_ptr<SyncLink>> links_;
   LoopThread ticks_;
 };

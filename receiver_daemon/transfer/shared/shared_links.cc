@@ -156,7 +156,7 @@ Result<DeltaRead> SharedLinks::ReadDelta(const Piece& piece, const DeltaWant& wa
 }
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {
-  const PulseWait wait(options_.pulse);
+  const WaitScope wait(options_.liveness);
   auto description = source(rank).Describe(target.stream, target.version);
   NoteDamage(target, rank, description.status());
   return description;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/threads/liveness.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
-#include "common/base/threads/pulse.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
@@ -32,7 +32,7 @@ class SharedLinks final : public Senders, public Source {
     Duration poll = limits::kSharedPollDefault;
     shared::VisibilityHook before_read = {};
     bool before_read_required = false;  // a look fails with it
-    Pulse* pulse = nullptr;             // waits while a description is waited for
+    Liveness* liveness = nullptr;       // waits while a description is waited for
     Duration retry_delay = limits::kSharedRetryDelayMin;
   };
 

@@ -42,9 +42,7 @@ class SmallDaemon final : public Daemon {
  public:
   explicit SmallDaemon(const std::string& socket) : Daemon({.job_id = "job", .socket = socket}) {
     REQUIRE(LoadSecurity(SenderIdentity("job", 0)).ok());
-    REQUIRE(StartServers(
-                {.operations = operations_, .metrics = metrics_, .draining = [] { return false; }})
-                .ok());
+    REQUIRE(StartServers({.operations = operations_, .metrics = metrics_}).ok());
   }
   ~SmallDaemon() override { CloseServers(); }
 
@@ -57,10 +55,10 @@ class SmallDaemon final : public Daemon {
   Status broken() const override { return fault; }
   void Tick() override { on_tick(); }
   std::vector<WatchedWork> VitalWork() const override {
-    return {{.name = "the work", .work = &pulse, .helpers = {}}};
+    return {{.name = "the work", .work = &liveness, .helpers = {}}};
   }
 
-  Pulse pulse;
+  Liveness liveness;
   Status fault;
   std::function<void()> on_tick = [] {};
   std::atomic<bool> stopped{false};
@@ -118,10 +116,10 @@ TEST_CASE("while a daemon is stuck its watchdog is not fed and its main thread w
   const RealClock clock;
   daemon.on_tick = [&] {
     ticks.push_back({.at = clock.Now(), .fed = systemd.Fed()});
-    if (ticks.size() == 6) daemon.pulse.Beat();
+    if (ticks.size() == 6) daemon.liveness.Beat();
     if (ticks.size() == 7) signals->Trigger();
   };
-  daemon.pulse.BeginWork();
+  daemon.liveness.BeginWork();
   DaemonLoop loop(daemon, *signals, [] {},
                   {.stop_timeout = milliseconds(100), .stall_timeout = milliseconds(15)});
   CHECK(loop.Run().ok());

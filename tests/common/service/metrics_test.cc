@@ -122,15 +122,10 @@ TEST_CASE("the series of one metric are bounded and dropped series are counted",
   CHECK(Value(text, "dws_metrics_dropped_series") == 6);
 }
 
-TEST_CASE("every daemon has metrics of its process and build and readiness", "[metrics]") {
-  Lifecycle lifecycle;
-  bool draining = false;
-  std::optional<int64_t> expiry;
+TEST_CASE("every daemon has metrics of its process and build", "[metrics]") {
   Metrics metrics({});
-  AddServiceMetrics(metrics, {.lifecycle = &lifecycle,
-                              .draining = [&] { return draining; },
-                              .certificate_expiry = [&] { return expiry; }});
-  std::string text = metrics.Text();
+  AddServiceMetrics(metrics);
+  const std::string text = metrics.Text();
   const auto now = static_cast<double>(::time(nullptr));
   CHECK(Value(text, "process_resident_memory_bytes") > 1 << 20);
   CHECK(Value(text, "process_cpu_seconds_total") > 0);
@@ -138,16 +133,6 @@ TEST_CASE("every daemon has metrics of its process and build and readiness", "[m
   CHECK(Value(text, "process_start_time_seconds") <= now + 2);
   CHECK(Value(text, "process_start_time_seconds") > now - 3600);
   CHECK(Count(text, "dws_build_info{") == 1);
-  CHECK(Value(text, "dws_ready") == 0);
-  CHECK(Value(text, "dws_draining") == 0);
-  CHECK(Count(text, "dws_tls_certificate_expiry") == 0);
-  lifecycle.SetReady();
-  draining = true;
-  expiry = 2'000'000'000;
-  text = metrics.Text();
-  CHECK(Value(text, "dws_ready") == 1);
-  CHECK(Value(text, "dws_draining") == 1);
-  CHECK(Value(text, "dws_tls_certificate_expiry_timestamp_seconds") == 2e9);
 }
 
 }  // namespace

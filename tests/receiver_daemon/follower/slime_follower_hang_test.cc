@@ -29,7 +29,7 @@ struct Mount {
   HangingFileSystem files{disk};
   ThreadPool pool{1};
   JumpingClock clock;
-  Pulse pulse;
+  Liveness liveness;
   bool ready = false;
   std::string reason;
   SlimeFollower follower{{.files = files,
@@ -41,7 +41,7 @@ struct Mount {
                                 ready = now;
                                 reason = why;
                               },
-                          .pulse = &pulse},
+                          .liveness = &liveness},
                          {.folder = folder.File("versions"),
                           .checkpoint = folder.File("local"),
                           .poll = std::chrono::milliseconds(1),
@@ -66,7 +66,7 @@ TEST_CASE("a follower stays ready while its step makes progress and not when it 
   it.follower.ShowReadiness();
   for (int i = 0; i < 10; ++i) {
     it.clock.Jump(limits::kStepStillMax - std::chrono::seconds(1));
-    it.pulse.Beat();
+    it.liveness.Beat();
     it.follower.ShowReadiness();
   }
   const bool ready_with_progress = it.ready;
@@ -93,7 +93,7 @@ TEST_CASE("a first look that takes long does not make a follower stale", "[follo
   const bool looks = Eventually([&] { return it.files.holds_list(); });
   it.follower.ShowReadiness();
   it.clock.Jump(limits::kStaleAfterDefault + std::chrono::seconds(1));
-  it.pulse.Beat();
+  it.liveness.Beat();
   it.follower.ShowReadiness();
   const std::string said = it.ready ? "ready" : it.reason;
   it.files.Release();

@@ -15,7 +15,7 @@ namespace {
 std::optional<Status> Outcome(OperatorTask& task) { return task.Await(Duration::zero()); }
 
 OperatorTaskPtr Forget(Daemon& daemon, const StreamId& stream) {
-  auto task = daemon.desk.Forget(stream);
+  auto task = daemon.requests.Forget(stream);
   REQUIRE(task.ok());
   return *task;
 }

@@ -90,7 +90,7 @@ TEST_CASE("nothing is scrubbed or verified between a group's write and its relea
   REQUIRE(pair.leader_rank.running == 0);
   const uint64_t bytes = pair.leader.worker.status().scrub.bytes;
   CHECK(bytes > 0);
-  const auto task = pair.leader.desk.Verify();
+  const auto task = pair.leader.requests.Verify();
   REQUIRE(task.ok());
   for (int i = 0; i < 3; ++i) REQUIRE(pair.leader.worker.Step().ok());
   CHECK(pair.leader.worker.status().scrub.bytes == bytes);
@@ -185,13 +185,13 @@ TEST_CASE("a member is not stale when the drain that kept it from staging is und
   FakeTrainer trainer(OneRank());
   Pair pair(trainer);
   pair.RunFirstVersion();
-  pair.member.desk.SetDraining(true);
+  pair.member.requests.SetDraining(true);
   pair.Offer({1, trainer.Publish()});
   pair.Run();
   CHECK(pair.member.worker.status().trouble == "");
   pair.member.clock.Jump(limits::kStaleAfterDefault);
   pair.Run();
-  pair.member.desk.SetDraining(false);
+  pair.member.requests.SetDraining(false);
   REQUIRE(pair.member.worker.Step().ok());
   CHECK(pair.member.readiness.back() == "ready");
 }
@@ -238,7 +238,7 @@ TEST_CASE("drift pauses the member at once and a round of the group repairs it",
   pair.RunFirstVersion();
   const uint64_t repairs = pair.member.worker.status().repairs;
   pair.member_rank.created.region.mutable_bytes()[3] ^= std::byte{1};
-  const auto verify = pair.member.desk.Verify();
+  const auto verify = pair.member.requests.Verify();
   REQUIRE(verify.ok());
   while (pair.member_rank.running != 0) REQUIRE(pair.member.worker.Step().ok());
   CHECK_FALSE(pair.member.worker.status().ready);
@@ -337,7 +337,7 @@ TEST_CASE("a forget that the leader cannot record keeps the group's decision", "
   pair.Run(/*stop_before_commit=*/true);
   REQUIRE(pair.leader_ledger.state().decided().has_value());
   pair.leader_ledger.FailNext(ResourceExhaustedError("disk full"));
-  const auto task = pair.leader.desk.Forget(trainer.stream());
+  const auto task = pair.leader.requests.Forget(trainer.stream());
   REQUIRE(task.ok());
   REQUIRE(pair.leader.worker.Step().ok());
   CHECK(absl::IsResourceExhausted(*(*task)->Await(Duration::zero())));
@@ -362,7 +362,7 @@ TEST_CASE("a stream that all members forget is followed again by a round of the 
   REQUIRE(pair.leader_rank.running == 1);
   REQUIRE(pair.member_rank.running == 1);
   for (Daemon* daemon : {&pair.leader, &pair.member}) {
-    const auto task = daemon->desk.Forget(trainer.stream());
+    const auto task = daemon->requests.Forget(trainer.stream());
     REQUIRE(task.ok());
     REQUIRE(daemon->worker.Step().ok());
     CHECK((*task)->Await(Duration::zero())->ok());

@@ -200,7 +200,7 @@ TEST_CASE("drift is repaired at once, whatever is held", "[hold]") {
 TEST_CASE("an operator's resync is not held back", "[hold]") {
   Holding it(kBoundary);
   it.Publish();
-  const auto task = it.daemon.desk.Resync(false);
+  const auto task = it.daemon.requests.Resync(false);
   REQUIRE(task.ok());
   it.Step();
   CHECK((*task)->Await(Duration::zero()) == OkStatus());
@@ -211,14 +211,14 @@ TEST_CASE("a drain drops what is held, and its end has it staged again", "[hold]
   Holding it(kBoundary);
   it.Publish();
   const Opened boundary(it.boundary(), false);
-  it.daemon.desk.SetDraining(true);
+  it.daemon.requests.SetDraining(true);
   it.Step();
-  CHECK(it.daemon.desk.drain() == DrainStage::kDrained);
+  CHECK(it.daemon.requests.drain() == DrainStage::kDrained);
   CHECK(boundary.over());  // nothing is held
   CHECK(it.client.running == 1);
   CHECK(it.status().staging_bytes == 0);
   CHECK(it.status().held_seconds == 0);
-  it.daemon.desk.SetDraining(false);
+  it.daemon.requests.SetDraining(false);
   it.Step();
   CHECK(it.status().stage == "staged");
   CHECK(it.client.running == 1);

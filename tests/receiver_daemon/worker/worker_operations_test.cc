@@ -27,7 +27,7 @@ struct Running {
     client.created.region.mutable_bytes()[client.views[view].offset_bytes + byte] ^= std::byte{4};
   }
   OperatorTaskPtr Verify() {
-    auto task = daemon.desk.Verify();
+    auto task = daemon.requests.Verify();
     REQUIRE(task.ok());
     return *task;
   }
@@ -148,7 +148,7 @@ TEST_CASE("a verification needs a committed version and ends when the engine det
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
-  const auto early = daemon.desk.Verify();
+  const auto early = daemon.requests.Verify();
   REQUIRE(daemon.worker.Step().ok());
   REQUIRE(Outcome(**early).has_value());
   CHECK(absl::IsFailedPrecondition(*Outcome(**early)));
@@ -176,7 +176,7 @@ TEST_CASE("a verification that ends in its first batch is not shown any more", "
   daemon.Connect();
   client.Attach(trainer.layouts());
   daemon.Offer({trainer.Publish()});
-  const auto task = daemon.desk.Verify();
+  const auto task = daemon.requests.Verify();
   REQUIRE(task.ok());
   REQUIRE(daemon.worker.Step().ok());
   REQUIRE(Outcome(**task) == OkStatus());
@@ -215,7 +215,7 @@ TEST_CASE("drift found while rounds fail is looked at by the next round at once"
 TEST_CASE("a resync fetches what differs and a full resync fetches everything", "[resync]") {
   Running it;
   it.Flip(1);
-  auto task = it.daemon.desk.Resync(false);
+  auto task = it.daemon.requests.Resync(false);
   REQUIRE(task.ok());
   it.Step();
   CHECK(Outcome(**task) == OkStatus());
@@ -226,7 +226,7 @@ TEST_CASE("a resync fetches what differs and a full resync fetches everything", 
   CHECK(it.client.Holds(it.trainer, 1));
 
   it.daemon.Offer({1, it.trainer.Publish()});
-  task = it.daemon.desk.Resync(true);
+  task = it.daemon.requests.Resync(true);
   REQUIRE(task.ok());
   it.Step();
   CHECK(Outcome(**task) == OkStatus());
@@ -239,12 +239,12 @@ TEST_CASE("a resync fetches what differs and a full resync fetches everything", 
 TEST_CASE("a resync that finds no sender keeps the proved version and tries again", "[resync]") {
   Running it;
   it.trainer.fail_full = UnavailableError("away");
-  const auto task = it.daemon.desk.Resync(true);
+  const auto task = it.daemon.requests.Resync(true);
   REQUIRE(task.ok());
   CHECK_FALSE(it.daemon.worker.Step().ok());
   CHECK(it.client.running == 1);
   CHECK(it.daemon.worker.status().ready);
-  CHECK(absl::IsFailedPrecondition(it.daemon.desk.Resync(false).status()) == false);
+  CHECK(absl::IsFailedPrecondition(it.daemon.requests.Resync(false).status()) == false);
   it.trainer.fail_full = OkStatus();
   it.Step();
   CHECK(Outcome(**task) == OkStatus());
@@ -254,7 +254,7 @@ TEST_CASE("a waiting resync does not hold the memory of a detached engine", "[re
   Running it;
   const std::weak_ptr<const AttachedMemory> memory = it.daemon.registry.Engine()->memory.front();
   it.trainer.fail_full = UnavailableError("away");
-  const auto task = it.daemon.desk.Resync(true);
+  const auto task = it.daemon.requests.Resync(true);
   REQUIRE(task.ok());
   CHECK_FALSE(it.daemon.worker.Step().ok());
   CHECK_FALSE(memory.expired());
@@ -266,7 +266,7 @@ TEST_CASE("a waiting resync does not hold the memory of a detached engine", "[re
 
 TEST_CASE("a drained receiver commits nothing and drift pauses its engine", "[drain]") {
   Running it;
-  it.daemon.desk.SetDraining(true);
+  it.daemon.requests.SetDraining(true);
   CHECK(it.daemon.worker.status().drain == DrainStage::kDraining);
   it.daemon.Offer({1, it.trainer.Publish()});
   it.Step();
@@ -274,13 +274,13 @@ TEST_CASE("a drained receiver commits nothing and drift pauses its engine", "[dr
   CHECK(it.daemon.worker.status().stage == "drained");
   CHECK(it.client.running == 1);
   CHECK(it.daemon.readiness.back().find("drained") != std::string::npos);
-  CHECK(absl::IsFailedPrecondition(it.daemon.desk.Resync(false).status()));
+  CHECK(absl::IsFailedPrecondition(it.daemon.requests.Resync(false).status()));
 
   it.Flip(1);
   it.Verify();
   for (int i = 0; i < 3; ++i) it.Step();
   CHECK(it.client.running == 0);
-  it.daemon.desk.SetDraining(false);
+  it.daemon.requests.SetDraining(false);
   it.Step();
   CHECK(it.client.running == 2);
   CHECK(it.client.Holds(it.trainer, 2));
@@ -410,7 +410,7 @@ TEST_CASE("an engine that attaches to a drained receiver stays paused", "[drain]
   FakeTrainer trainer(OneRank());
   MemoryReceiverLedger ledger;
   Daemon daemon(trainer, ledger);
-  daemon.desk.SetDraining(true);
+  daemon.requests.SetDraining(true);
   REQUIRE(daemon.worker.Step().ok());
   CHECK(daemon.worker.status().drain == DrainStage::kDrained);
   daemon.Connect();
@@ -419,7 +419,7 @@ TEST_CASE("an engine that attaches to a drained receiver stays paused", "[drain]
   daemon.Offer({trainer.Publish()});
   REQUIRE(daemon.worker.Step().ok());
   CHECK(client.running == 0);
-  daemon.desk.SetDraining(false);
+  daemon.requests.SetDraining(false);
   REQUIRE(daemon.worker.Step().ok());
   CHECK(client.running == 1);
 }
@@ -429,8 +429,8 @@ TEST_CASE("a worker that has stopped refuses operator requests", "[worker]") {
   it.daemon.worker.Start();
   CHECK(it.daemon.worker.RequestStop(std::chrono::seconds(20)));
   it.daemon.worker.Join();
-  CHECK(absl::IsUnavailable(it.daemon.desk.Verify().status()));
-  CHECK(absl::IsUnavailable(it.daemon.desk.Resync(true).status()));
+  CHECK(absl::IsUnavailable(it.daemon.requests.Verify().status()));
+  CHECK(absl::IsUnavailable(it.daemon.requests.Resync(true).status()));
 }
 
 }  // namespace dws

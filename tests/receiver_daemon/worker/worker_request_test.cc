@@ -181,7 +181,7 @@ TEST_CASE("what is staged is dropped when the receiver is drained", "[request]")
   it.daemon.Offer({1, it.trainer.Publish()});
   it.Step();
   REQUIRE(it.daemon.worker.status().staging_bytes > 0);
-  it.daemon.desk.SetDraining(true);
+  it.daemon.requests.SetDraining(true);
   it.Step();
   CHECK(it.daemon.worker.status().staging_bytes == 0);
   CHECK(it.daemon.worker.status().stage == "drained");
@@ -191,7 +191,7 @@ TEST_CASE("a verification does not hide for ever that a version is staged", "[re
   Asking it;
   it.daemon.Offer({1, it.trainer.Publish()});
   it.Step();
-  const auto task = it.daemon.desk.Verify();
+  const auto task = it.daemon.requests.Verify();
   REQUIRE(task.ok());
   it.Step();
   CHECK(it.daemon.worker.status().stage == "verifying");

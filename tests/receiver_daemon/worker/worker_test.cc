@@ -75,7 +75,7 @@ TEST_CASE("the stages of a version add up to the time since its announcement", "
   client.created.region.mutable_bytes()[0] ^= std::byte{1};
   trainer.damage_object = [](auto&) {};
   client.on_pause = [] {};
-  REQUIRE(daemon.desk.Verify().ok());
+  REQUIRE(daemon.requests.Verify().ok());
   while (daemon.worker.status().commits == 2) REQUIRE(daemon.worker.Step().ok());
   CHECK(client.Holds(trainer, 2));
   CHECK(times().sum() < seconds(20));

@@ -79,14 +79,14 @@ class Receiver::Beside final : public Source {
 
 struct Receiver::Daemon {
   explicit Daemon(Receiver& owner);
-  ~Daemon() { desk.Close(UnavailableError("the receiver is gone")); }
+  ~Daemon() { requests.Close(UnavailableError("the receiver is gone")); }
 
   DiskLedger ledger;
   ChangeSignal changed;
   ThreadPool pool{0};
   Subscription subscription;
   EngineRegistry registry;
-  OperatorDesk desk{changed};
+  OperatorRequests requests{changed};
   std::unique_ptr<CommitGroup> group;  // null without a group
   Beside beside;
   Remote remote;

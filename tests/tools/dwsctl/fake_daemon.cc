@@ -21,6 +21,7 @@ FakeAnswers::FakeAnswers() {
   reply.set_ready(true);
   reply.mutable_receiver()->set_receiver_id("rollout-0");
   reply.mutable_receiver()->set_committed_version(12);
+  reply.mutable_receiver()->set_version_lag(0);
 }
 
 class FakeDaemon::Service final : public v1::AdminService::Service {

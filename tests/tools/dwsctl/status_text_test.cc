@@ -53,6 +53,14 @@ TEST_CASE("a status names the listeners without TLS", "[dwsctl]") {
         std::string::npos);
 }
 
+TEST_CASE("the status of a sender has the age of its newest version once there is one",
+          "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  CHECK(FormatStatus(reply, 100).find("\n  age ") == std::string::npos);
+  reply.mutable_sender()->set_seconds_since_version(12.4);
+  CHECK(FormatStatus(reply, 100).find("\n  age       12.4 s\n") != std::string::npos);
+}
+
 TEST_CASE("the status of a daemon that takes part in broadcasts has their state", "[dwsctl]") {
   v1::StatusReply reply = SenderReply();
   CHECK(FormatStatus(reply, 100).find("broadcast") == std::string::npos);
@@ -68,7 +76,9 @@ TEST_CASE("the status of a daemon that takes part in broadcasts has their state"
             .find("  broadcast epoch 3 with 4 receivers; 12 succeeded, 1 failed\n") !=
         std::string::npos);
   v1::StatusReply receiver;
-  *receiver.mutable_receiver()->mutable_broadcast() = broadcast;
+  receiver.mutable_receiver()->mutable_broadcast()->set_members(4);
+  receiver.mutable_receiver()->mutable_broadcast()->set_broadcasts(12);
+  receiver.mutable_receiver()->mutable_broadcast()->set_failed(1);
   CHECK(FormatStatus(receiver, 100).find("  broadcast of 4 senders; 12 succeeded, 1 failed\n") !=
         std::string::npos);
 }
@@ -379,7 +389,7 @@ TEST_CASE("a status has the daemon's build and certificate and drain state", "[d
         "            %, some tensors in full; fetch 200.0 ms, stage 100.0 ms, commit 4.0\n"
         "            ms, pause 2.1 ms; 2026-03-01 12:00:00 UTC\n"
         "  took      350.0 ms since it was announced: fetch 200.0 ms, upload 10.0 ms,\n"
-        "            gate 25.0 ms, tell 1.0 ms; 20.0 ms before that\n"
+        "            gate 25.0 ms, acknowledge 1.0 ms; 20.0 ms before that\n"
         "  memory    staging 1.0 MiB of 256.0 MiB\n"
         "  scrub     64.0 MiB/s, 3 full passes, the last 12.0 s ago\n"
         "\n"

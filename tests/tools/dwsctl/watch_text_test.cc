@@ -138,8 +138,7 @@ TEST_CASE("a draining daemon is shown as draining and a first version as full", 
 
 TEST_CASE("a lag that is not known is not shown as 0", "[dwsctl]") {
   v1::StatusReply reply = ReceiverReply();
-  reply.mutable_receiver()->set_version_lag(0);
-  reply.mutable_receiver()->set_version_lag_unknown(true);
+  reply.mutable_receiver()->clear_version_lag();
   CHECK(MakeWatchRow(reply, nullptr).lag == "?");
 }
 

@@ -40,9 +40,8 @@ std::string FormatFollower(const v1::ReceiverStatus& receiver, size_t columns) {
                                    follower.checkpoint_version(), follower.applied()),
                        columns) +
          FormatKeyLine("engine", engine, columns) + FormatKeyLine("base", base, columns) +
-         (follower.waits_for().empty() ? ""
-                                       : FormatKeyLine("waits", follower.waits_for(), columns)) +
-         FormatKeyLine("stage", receiver.stage(), columns) + FormatKeyLine("age", age, columns);
+         FormatRows(follower, columns) + FormatKeyLine("stage", receiver.stage(), columns) +
+         FormatKeyLine("age", age, columns);
 }
 
 }  // namespace dws::dwsctl

@@ -129,18 +129,13 @@ namespace {
 // The time that the last version took, by stage; stages that took no time are left out.
 std::string FormatTimes(const v1::VersionTimes& times, size_t columns) {
   if (times.total_seconds() <= 0) return "";
-  const std::pair<const char*, double> stages[] = {
-      {"queue", times.queue_seconds()},      {"fetch", times.fetch_seconds()},
-      {"upload", times.upload_seconds()},    {"stage", times.stage_seconds()},
-      {"hold", times.hold_seconds()},        {"intent", times.intent_seconds()},
-      {"gate", times.gate_seconds()},        {"write", times.write_seconds()},
-      {"prove", times.prove_seconds()},      {"rebuild", times.rebuild_seconds()},
-      {"resume", times.resume_seconds()},    {"record", times.record_seconds()},
-      {"tell", times.acknowledge_seconds()}, {"other", times.other_seconds()}};
   std::string text = fmt::format("{} since it was announced", FormatSeconds(times.total_seconds()));
   const char* separator = ": ";
-  for (const auto& [name, seconds] : stages) {
+  for (int i = 2; i < times.GetDescriptor()->field_count(); ++i) {  // total and early stand apart
+    const auto* field = times.GetDescriptor()->field(i);
+    const double seconds = times.GetReflection()->GetDouble(times, field);
     if (seconds <= 0) continue;
+    const std::string name = field->name().substr(0, field->name().rfind("_seconds"));
     text += fmt::format("{}{} {}", std::exchange(separator, ", "), name, FormatSeconds(seconds));
   }
   if (times.early_seconds() > 0) {

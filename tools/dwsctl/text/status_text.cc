@@ -1,6 +1,8 @@
 #include "tools/dwsctl/text/status_text.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/text_format.h>
 
 #include <algorithm>
 #include <vector>
@@ -10,6 +12,9 @@
 
 namespace dws::dwsctl {
 namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
 
 constexpr size_t kVersionsShown = 10;
 constexpr size_t kNameColumns = 24;
@@ -82,9 +87,9 @@ std::string OfMax(const std::string& value, const std::string& max, bool limited
   return limited ? fmt::format("{} of {}", value, max) : value;
 }
 
-// `where` describes the daemon's place in the broadcast.
-std::string FormatBroadcast(const v1::BroadcastStatus& broadcast, const std::string& where,
-                            size_t columns) {
+// `where` describes the daemon's place in the broadcast: v1::BroadcastStatus or
+// v1::ReceivedBroadcasts.
+std::string FormatBroadcast(const auto& broadcast, const std::string& where, size_t columns) {
   return FormatKeyLine("broadcast",
                        fmt::format("{}; {} succeeded, {} failed",
                                    broadcast.members() > 0 ? where : "none, versions are fetched",
@@ -139,7 +144,8 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
       FormatKeyLine("memory",
                     fmt::format("snapshot {}, retained deltas {}, versions {}",
                                 FormatBytes(sender.snapshot_bytes()), retained, versions),
-                    columns);
+                    columns) +
+      FormatRows(sender, columns);
   if (sender.has_broadcast()) {
     const v1::BroadcastStatus& broadcast = sender.broadcast();
     text += FormatBroadcast(
@@ -160,6 +166,21 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
   if (!sender.density().worst().empty()) text += "\n" + FormatDenseGroups(sender.density());
   if (!sender.versions().empty()) text += "\n" + FormatVersionTable(sender, kVersionsShown);
   return text + FormatViewTable(sender) + "\n" + FormatReceiverTable(sender, columns);
+}
+
+std::string FormatValue(const Message& message, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& values = *message.GetReflection();
+  const auto named = [&](const char* unit) { return field.name().find(unit) != std::string::npos; };
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) return values.GetString(message, &field);
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE && named("seconds")) {
+    return FormatSeconds(values.GetDouble(message, &field));
+  }
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64 && named("_bytes")) {
+    return FormatBytes(values.GetUInt64(message, &field));
+  }
+  std::string text;
+  google::protobuf::TextFormat::PrintFieldValueToString(message, &field, -1, &text);
+  return text;
 }
 
 std::string FormatEngine(const v1::ReceiverStatus& receiver) {
@@ -234,7 +255,7 @@ std::string FormatReceiver(const v1::ReceiverStatus& receiver, double now_unix_s
   const bool grouped = receiver.has_group();
   return FormatKeyLine("receiver", receiver.receiver_id(), columns) +
          (grouped ? FormatKeyLine("group", FormatGroup(receiver.group()), columns) : "") +
-         (receiver.view().empty() ? "" : FormatKeyLine("view", receiver.view(), columns)) +
+         FormatRows(receiver, columns) +
          FormatKeyLine("stream", FormatStream(receiver.stream()), columns) +
          FormatKeyLine(
              "committed",
@@ -279,6 +300,17 @@ std::string FormatKeyLine(std::string_view key, std::string_view value, size_t c
   const size_t left = columns > used + 20 ? columns - used : 20;
   return fmt::format("{:{}}{:<{}}{}\n", "", kIndent, key, kKeyColumns,
                      Wrapped(value, left, kValueLinesMax, used));
+}
+
+std::string FormatRows(const Message& message, size_t columns) {
+  std::string text;
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    const std::string& key = field.options().GetExtension(v1::row);
+    if (key.empty() || !message.GetReflection()->HasField(message, &field)) continue;
+    text += FormatKeyLine(key, FormatValue(message, field), columns);
+  }
+  return text;
 }
 
 std::string FormatStatus(const v1::StatusReply& status, size_t columns) {

@@ -22,6 +22,8 @@ std::string FormatStream(const v1::StreamId& stream);
 std::string FormatTitle(const v1::StatusReply& status);
 // "  key       value", the value wrapped.
 std::string FormatKeyLine(std::string_view key, std::string_view value, size_t columns);
+// The lines of the fields that have the option (row) of proto/metric.proto.
+std::string FormatRows(const google::protobuf::Message& message, size_t columns);
 // The receivers of a sender, with their last errors below.
 std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns);
 // The newest `shown` of the versions that a sender retains.

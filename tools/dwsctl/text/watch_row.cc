@@ -86,7 +86,7 @@ void FillSender(const v1::SenderStatus& sender, WatchRow& row) {
 void FillReceiver(const v1::ReceiverStatus& receiver, WatchRow& row) {
   row.name = Printable(receiver.receiver_id(), kNameColumnsMax);
   row.version = FormatVersion(receiver.committed_version());
-  row.lag = receiver.version_lag_unknown() ? "?" : fmt::format("{}", receiver.version_lag());
+  row.lag = receiver.has_version_lag() ? fmt::format("{}", receiver.version_lag()) : "?";
   const v1::LastCommit& commit = receiver.last_commit();
   if (commit.version() != 0) {
     row.density = commit.nnz() == 0 ? "full" : ShortShare(commit.nnz(), commit.elements());

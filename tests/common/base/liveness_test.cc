@@ -1,5 +1,5 @@
 // A thread that is stuck is told apart from one that works for a long time.
-#include "common/base/threads/pulse.h"
+#include "common/base/threads/liveness.h"
 
 #include <catch2/catch.hpp>
 
@@ -11,15 +11,15 @@ using std::chrono::seconds;
 TimePoint At(seconds since) { return TimePoint(since); }
 
 // Looks every two seconds, from `from` until `to`.
-std::optional<std::string> Watch(PulseWatch& watch, int from, int to) {
+std::optional<std::string> Watch(LivenessWatch& watch, int from, int to) {
   std::optional<std::string> stuck;
   for (int s = from; s <= to; s += 2) stuck = watch.Stuck(At(seconds(s)));
   return stuck;
 }
 
-TEST_CASE("work without progress is stuck until it makes progress again", "[pulse]") {
-  Pulse worker, pool;
-  PulseWatch watch({{.name = "the worker", .work = &worker, .helpers = {&pool}}}, seconds(20));
+TEST_CASE("work without progress is stuck until it makes progress again", "[liveness]") {
+  Liveness worker, pool;
+  LivenessWatch watch({{.name = "the worker", .work = &worker, .helpers = {&pool}}}, seconds(20));
   worker.BeginWork();
   CHECK(Watch(watch, 0, 20) == std::nullopt);
   CHECK(Watch(watch, 22, 30) == "the worker");
@@ -30,35 +30,35 @@ TEST_CASE("work without progress is stuck until it makes progress again", "[puls
   CHECK(Watch(watch, 62, 64) == std::nullopt);
 }
 
-TEST_CASE("a thread without work or waiting for others is not stuck", "[pulse]") {
-  Pulse worker;
-  PulseWatch watch({{.name = "the worker", .work = &worker, .helpers = {}}}, seconds(20));
+TEST_CASE("a thread without work or waiting for others is not stuck", "[liveness]") {
+  Liveness worker;
+  LivenessWatch watch({{.name = "the worker", .work = &worker, .helpers = {}}}, seconds(20));
   CHECK(Watch(watch, 0, 100) == std::nullopt);
   {
-    const PulseWork work(&worker);
-    const PulseWait wait(&worker);
+    const WorkScope work(&worker);
+    const WaitScope wait(&worker);
     CHECK(Watch(watch, 102, 200) == std::nullopt);
   }
   CHECK(Watch(watch, 202, 300) == std::nullopt);
-  const PulseWork work(&worker);
+  const WorkScope work(&worker);
   CHECK(Watch(watch, 302, 330) == "the worker");
 }
 
-TEST_CASE("a process that did not run for an hour is not stuck", "[pulse]") {
-  Pulse worker;
-  PulseWatch watch({{.name = "the worker", .work = &worker, .helpers = {}}}, seconds(20));
+TEST_CASE("a process that did not run for an hour is not stuck", "[liveness]") {
+  Liveness worker;
+  LivenessWatch watch({{.name = "the worker", .work = &worker, .helpers = {}}}, seconds(20));
   worker.BeginWork();
   CHECK(watch.Stuck(At(seconds(0))) == std::nullopt);
   CHECK(watch.Stuck(At(seconds(3600))) == std::nullopt);
   CHECK(watch.Stuck(At(seconds(3602))) == std::nullopt);
 }
 
-TEST_CASE("of several threads the stuck one is named", "[pulse]") {
-  Pulse a, b;
-  PulseWatch watch(
+TEST_CASE("of several threads the stuck one is named", "[liveness]") {
+  Liveness a, b;
+  LivenessWatch watch(
       {{.name = "a", .work = &a, .helpers = {}}, {.name = "b", .work = &b, .helpers = {}}},
       seconds(4));
-  const PulseWork both(&a);
+  const WorkScope both(&a);
   b.BeginWork();
   for (int s = 0; s < 20; s += 2) {
     a.Beat();

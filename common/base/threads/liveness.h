@@ -14,7 +14,7 @@ namespace dws {
 
 // The signs of life of one thread, or of several threads that share a piece of work. Threads: safe
 // from any; no call takes a lock.
-class Pulse {
+class Liveness {
  public:
   void BeginWork() { Change(busy_, 1); }
   void EndWork() { Change(busy_, -1); }
@@ -38,50 +38,50 @@ class Pulse {
   std::atomic<int> waiting_{0};
 };
 
-// Marks a scope as work. The pulse may be null: then nothing is watched.
-class PulseWork {
+// Marks a scope as work. The pointer may be null: then nothing is watched.
+class WorkScope {
  public:
-  explicit PulseWork(Pulse* pulse) : pulse_(pulse) {
-    if (pulse_ != nullptr) pulse_->BeginWork();
+  explicit WorkScope(Liveness* liveness) : liveness_(liveness) {
+    if (liveness_ != nullptr) liveness_->BeginWork();
   }
-  ~PulseWork() {
-    if (pulse_ != nullptr) pulse_->EndWork();
+  ~WorkScope() {
+    if (liveness_ != nullptr) liveness_->EndWork();
   }
-  PulseWork(const PulseWork&) = delete;
-  PulseWork& operator=(const PulseWork&) = delete;
+  WorkScope(const WorkScope&) = delete;
+  WorkScope& operator=(const WorkScope&) = delete;
 
  private:
-  Pulse* const pulse_;
+  Liveness* const liveness_;
 };
 
-// Marks a scope as a wait. The pulse may be null: then nothing is watched.
-class PulseWait {
+// Marks a scope as a wait. The pointer may be null: then nothing is watched.
+class WaitScope {
  public:
-  explicit PulseWait(Pulse* pulse) : pulse_(pulse) {
-    if (pulse_ != nullptr) pulse_->BeginWait();
+  explicit WaitScope(Liveness* liveness) : liveness_(liveness) {
+    if (liveness_ != nullptr) liveness_->BeginWait();
   }
-  ~PulseWait() {
-    if (pulse_ != nullptr) pulse_->EndWait();
+  ~WaitScope() {
+    if (liveness_ != nullptr) liveness_->EndWait();
   }
-  PulseWait(const PulseWait&) = delete;
-  PulseWait& operator=(const PulseWait&) = delete;
+  WaitScope(const WaitScope&) = delete;
+  WaitScope& operator=(const WaitScope&) = delete;
 
  private:
-  Pulse* const pulse_;
+  Liveness* const liveness_;
 };
 
 // Work that is watched under one name. It is stuck if `work` is working and neither it nor any of
 // `helpers` beats.
 struct WatchedWork {
   std::string name;  // "the commit worker"
-  const Pulse* work = nullptr;
-  std::vector<const Pulse*> helpers;  // pulses of the threads that help with this work
+  const Liveness* work = nullptr;
+  std::vector<const Liveness*> helpers;  // of the threads that help with this work
 };
 
-// Finds work that is stuck. The pulses must outlive it. Threads: one at a time.
-class PulseWatch {
+// Finds work that is stuck. What it watches must outlive it. Threads: one at a time.
+class LivenessWatch {
  public:
-  PulseWatch(std::vector<WatchedWork> works, Duration stall_max)
+  LivenessWatch(std::vector<WatchedWork> works, Duration stall_max)
       : stall_max_(stall_max), entries_(works.begin(), works.end()) {}
 
   // Call it every few seconds. If some work has been stuck for longer than `stall_max`, returns its

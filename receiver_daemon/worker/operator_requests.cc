@@ -1,4 +1,4 @@
-#include "receiver_daemon/worker/operator_desk.h"
+#include "receiver_daemon/worker/operator_requests.h"
 
 #include "common/model/limits.h"
 
@@ -28,7 +28,7 @@ void OperatorTask::End(const Status& outcome) {
 
 // Requests are queued here and the worker takes them between two steps: only its thread may touch
 // the engine's memory.
-Result<OperatorTaskPtr> OperatorDesk::Verify() {
+Result<OperatorTaskPtr> OperatorRequests::Verify() {
   auto task = std::make_shared<OperatorTask>(false);
   {
     MutexLock lock(mutex_);
@@ -42,7 +42,7 @@ Result<OperatorTaskPtr> OperatorDesk::Verify() {
   return task;
 }
 
-Result<OperatorTaskPtr> OperatorDesk::Forget(const StreamId& stream) {
+Result<OperatorTaskPtr> OperatorRequests::Forget(const StreamId& stream) {
   auto task = std::make_shared<OperatorTask>(false);
   {
     MutexLock lock(mutex_);
@@ -56,12 +56,12 @@ Result<OperatorTaskPtr> OperatorDesk::Forget(const StreamId& stream) {
   return task;
 }
 
-std::vector<ForgetTask> OperatorDesk::TakeForgets() {
+std::vector<ForgetTask> OperatorRequests::TakeForgets() {
   MutexLock lock(mutex_);
   return std::exchange(forgets_, {});
 }
 
-Result<OperatorTaskPtr> OperatorDesk::Resync(bool full) {
+Result<OperatorTaskPtr> OperatorRequests::Resync(bool full) {
   OperatorTaskPtr task;
   {
     MutexLock lock(mutex_);
@@ -83,7 +83,7 @@ Result<OperatorTaskPtr> OperatorDesk::Resync(bool full) {
   return task;
 }
 
-void OperatorDesk::SetDraining(bool draining) {
+void OperatorRequests::SetDraining(bool draining) {
   {
     MutexLock lock(mutex_);
     draining_ = draining;
@@ -91,55 +91,55 @@ void OperatorDesk::SetDraining(bool draining) {
   changed_.Notify();
 }
 
-std::vector<OperatorTaskPtr> OperatorDesk::TakeVerifies() {
+std::vector<OperatorTaskPtr> OperatorRequests::TakeVerifies() {
   MutexLock lock(mutex_);
   return std::exchange(verifies_, {});
 }
 
-OperatorTaskPtr OperatorDesk::resync() const {
+OperatorTaskPtr OperatorRequests::resync() const {
   MutexLock lock(mutex_);
   return resync_;
 }
 
-void OperatorDesk::EndResync(const Status& outcome) {
+void OperatorRequests::EndResync(const Status& outcome) {
   MutexLock lock(mutex_);
   if (resync_ != nullptr) resync_->End(outcome);
   resync_.reset();
 }
 
-bool OperatorDesk::has_orders() const {
+bool OperatorRequests::has_orders() const {
   MutexLock lock(mutex_);
   return draining_ || !verifies_.empty() || !forgets_.empty() || resync_ != nullptr;
 }
 
-bool OperatorDesk::draining() const {
+bool OperatorRequests::draining() const {
   MutexLock lock(mutex_);
   return draining_;
 }
 
-void OperatorDesk::SetDrained(bool drained) {
+void OperatorRequests::SetDrained(bool drained) {
   MutexLock lock(mutex_);
   drained_ = drained;
   drain_changed_.NotifyAll();
 }
 
-DrainStage OperatorDesk::Stage() const {
+DrainStage OperatorRequests::Stage() const {
   if (drained_) return DrainStage::kDrained;
   return draining_ ? DrainStage::kDraining : DrainStage::kNone;
 }
 
-DrainStage OperatorDesk::drain() const {
+DrainStage OperatorRequests::drain() const {
   MutexLock lock(mutex_);
   return Stage();
 }
 
-DrainStage OperatorDesk::AwaitDrain(DrainStage wanted, Duration timeout) {
+DrainStage OperatorRequests::AwaitDrain(DrainStage wanted, Duration timeout) {
   MutexLock lock(mutex_);
   if (Stage() != wanted) drain_changed_.WaitFor(mutex_, timeout);
   return Stage();
 }
 
-void OperatorDesk::Close(const Status& reason) {
+void OperatorRequests::Close(const Status& reason) {
   MutexLock lock(mutex_);
   closed_ = reason;
   for (const OperatorTaskPtr& task : verifies_) task->End(reason);

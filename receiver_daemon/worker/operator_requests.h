@@ -79,9 +79,9 @@ struct ForgetTask {
 };
 
 // Threads: safe from any.
-class OperatorDesk {
+class OperatorRequests {
  public:
-  explicit OperatorDesk(ChangeSignal& changed) : changed_(changed) {}
+  explicit OperatorRequests(ChangeSignal& changed) : changed_(changed) {}
 
   // The caller's side. UNAVAILABLE: the receiver is stopping.
   // RESOURCE_EXHAUSTED: too many wait already.
