@@ -93,6 +93,9 @@ class Source {
   virtual Status ReadFull(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
     return FailedPreconditionError("has no full tensors");
   }
+  // Returns true if ReadDelta composes the delta between any two versions that the sender retains,
+  // at once: ABORTED tells that there is none.
+  virtual bool composes() const { return false; }
   // Returns true if full tensors are read from a sender's memory, which its next capture changes.
   // ReadFull keeps blocks that have changed as they are now (FullAssembly::KeepNewer), and the
   // chain turns them back. What one such source finds changed, another one will not find either.

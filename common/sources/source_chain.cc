@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/model/limits.h"
 #include "common/sources/turn_back.h"
 
 namespace dws {
@@ -23,8 +24,13 @@ constexpr Duration kCapturePollMax = std::chrono::milliseconds(64);
 // moment have changed soon.
 constexpr int kIdleReadsMax = 3;
 constexpr Duration kIdleTime = std::chrono::milliseconds(2);
-// Blocks may be of a version that is captured and not published yet. How long to wait for it.
+// Blocks may be of a version that is captured and not published yet. How long to wait for it, since
+// the last one came: if there is another source, and if there is none.
 constexpr Duration kPublishWait = std::chrono::seconds(1);
+constexpr Duration kPublishWaitRequired = std::chrono::seconds(10);
+// Where another source may be asked, a read whose deltas bring less than so many times their own
+// size is the last one.
+constexpr uint64_t kTurnBackGainMin = 4;
 
 uint64_t MissingBytes(const FullAssembly& assembly) {
   uint64_t bytes = 0;
@@ -38,6 +44,12 @@ Status DropWrong(FullAssembly& assembly) {
   if (wrong.empty()) return OkStatus();
   return DataLossError("{} slices are not as published, the first is of '{}'", wrong.size(),
                        assembly.layout().tensor(wrong[0]).name);
+}
+
+// Another delta would not come either.
+bool IsBroken(const Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsFailedPrecondition(status);
 }
 
 // A sender's name for messages; empty: the chain was not told.
@@ -56,7 +68,8 @@ struct SourceChain::Transfer {
   bool memory_read = false;                      // as it is: what is missing there has changed
   Status turned = OkStatus();                    // why that cannot be turned back
   Spool::Options spool = {};                     // of the deltas that turn it back
-  Duration publish_wait = kPublishWait;          // what is left of it
+  uint64_t turn_back_bytes = 0;                  // of these deltas
+  Duration publish_wait = {};                    // what is left of it
 
   SenderIndex sender() const { return piece.of().sender; }
   void Came(const Source& source, uint64_t missing_before, uint64_t missing) {
@@ -86,6 +99,10 @@ bool SourceChain::MayRead(Content content, const Source& source) const {
   if (!source.brings(content)) return false;
   return content == Content::kDelta || !options_.only_full.has_value() ||
          source.name() == *options_.only_full;
+}
+
+Duration SourceChain::PublishWait() const {
+  return options_.only_full.has_value() ? kPublishWaitRequired : kPublishWait;
 }
 
 std::vector<Source*> SourceChain::Candidates(Content content) const {
@@ -163,12 +180,16 @@ Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
 
 Status SourceChain::TurnBackFrom(Transfer& transfer, std::span<NewerBlock> blocks,
                                  FullAssembly& assembly) {
-  // The last source composes whatever delta is asked for; the others have those that are published.
-  Source& source = *Candidates(Content::kDelta).back();
+  const std::vector<Source*> candidates = Candidates(Content::kDelta);
+  const auto composer =
+      std::ranges::find_if(candidates, [](const Source* source) { return source->composes(); });
+  if (composer == candidates.end()) return FailedPreconditionError("no source composes deltas");
+  Source& source = **composer;
   SyncTarget newer = transfer.piece.target;
   newer.version = blocks.front().at;
+  const WeightVersion wanted = transfer.piece.target.version;
   const SliceSelection slices = SlicesOf(blocks);
-  const DeltaWant want{.base = transfer.piece.target.version, .slices = slices, .undo = true};
+  const DeltaWant want{.base = wanted, .slices = slices, .undo = true};
   const Piece piece{.target = newer, .rank = transfer.piece.rank};
   auto delta = source.ReadDelta(piece, want, transfer.spool);
   for (Duration wait = kCapturePollMin;
@@ -180,25 +201,32 @@ Status SourceChain::TurnBackFrom(Transfer& transfer, std::span<NewerBlock> block
   }
   DWS_RETURN_IF_ERROR(delta.status());
   if (!delta->object.has_value()) return AbortedError("{}: {}", source.name(), delta->why);
+  transfer.turn_back_bytes += delta->object->size_bytes();
   {
     MutexLock lock(mutex_);
     bytes_[{&source, Content::kDelta}] += delta->object->size_bytes();
   }
-  DWS_RETURN_IF_ERROR(TurnBack(assembly.layout(), *delta->object, blocks));
+  DWS_RETURN_IF_ERROR(
+      TurnBack(assembly.layout(), *delta->object, newer.at(), piece.rank, wanted, blocks));
   for (const NewerBlock& block : blocks) {
     DWS_RETURN_IF_ERROR(assembly.Take(block.block, block.bytes));
   }
+  transfer.publish_wait = PublishWait();
   return OkStatus();
 }
 
 Status SourceChain::TurnBackAll(Transfer& transfer, FullAssembly& assembly) {
   std::vector<NewerBlock> newer = assembly.TakeNewer();
-  if (newer.empty() || Candidates(Content::kDelta).empty()) return OkStatus();
   std::ranges::sort(newer, {}, [](const NewerBlock& block) {
     return std::tuple(block.at, block.block.slice, block.block.first_block);
   });
   Status first = OkStatus();
-  for (auto begin = newer.begin(); begin != newer.end();) {
+  size_t versions = 0;
+  for (auto begin = newer.begin(); begin != newer.end() && !IsBroken(first);) {
+    if (++versions > limits::kRetainedVersionsMax) {
+      return DataLossError("stamps of more than {} versions after {}, which no sender retains",
+                           limits::kRetainedVersionsMax, transfer.piece.target.version.value());
+    }
     const auto end = std::find_if(begin, newer.end(),
                                   [&](const NewerBlock& block) { return block.at != begin->at; });
     const Status turned = TurnBackFrom(transfer, {begin, end}, assembly);
@@ -210,14 +238,26 @@ Status SourceChain::TurnBackAll(Transfer& transfer, FullAssembly& assembly) {
 }
 
 Status SourceChain::ReadMemory(Source& source, Transfer& transfer, FullAssembly& assembly) {
+  transfer.publish_wait = PublishWait();
+  bool again = false;
   for (int idle = 0; idle < kIdleReadsMax;) {
     const uint64_t missing = assembly.missing_blocks();
-    DWS_RETURN_IF_ERROR(source.ReadFull(transfer.piece, assembly));
+    const uint64_t missing_bytes = MissingBytes(assembly);
+    const uint64_t fetched = transfer.turn_back_bytes;
+    const Status read = source.ReadFull(transfer.piece, assembly);
     transfer.turned = TurnBackAll(transfer, assembly);
+    DWS_RETURN_IF_ERROR(read);
     if (absl::IsCancelled(transfer.turned) || !assembly.failed().ok()) return transfer.turned;
-    if (assembly.missing_blocks() == 0) break;
-    if (assembly.missing_blocks() < missing) {
+    if (assembly.missing_blocks() == 0) {
+      // If a version was given up and its number published again, a stamp may name the other one:
+      // such blocks are read once more.
+      if (transfer.turn_back_bytes == 0 || std::exchange(again, true)) break;
+      if (assembly.DropWrong().empty()) break;
+    } else if (assembly.missing_blocks() < missing) {
       idle = 0;
+      const bool dear = (transfer.turn_back_bytes - fetched) * kTurnBackGainMin >
+                        missing_bytes - MissingBytes(assembly);
+      if (dear && !options_.only_full.has_value()) break;
     } else if (!transfer.turned.ok()) {
       break;
     } else if (++idle < kIdleReadsMax && !Sleep(kIdleTime)) {

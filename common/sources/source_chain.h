@@ -74,12 +74,12 @@ class SourceChain {
   bool MayRead(Content content, const Source& source) const;
   std::vector<Source*> Candidates(Content content) const;
   // Reads a sender's memory, and turns back what its trainer has changed since, until nothing is
-  // missing or that does not help. Errors as Source::ReadFull's; and why blocks cannot be turned
-  // back.
+  // missing or that does not help. Errors as Source::ReadFull's.
   Status ReadMemory(Source& source, Transfer& transfer, FullAssembly& assembly);
+  Duration PublishWait() const;
   // Turns back what the assembly has kept. An error leaves some blocks missing.
   Status TurnBackAll(Transfer& transfer, FullAssembly& assembly);
-  // Turns back blocks of one version. Waits a little for a version that is not published yet.
+  // Turns back blocks of one version. Waits for a version that is not published yet.
   Status TurnBackFrom(Transfer& transfer, std::span<NewerBlock> blocks, FullAssembly& assembly);
   // Reads a source of full tensors and drops the slices that turn out to be wrong; the last source
   // brings them again. OK: nothing is missing.

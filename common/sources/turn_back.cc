@@ -10,6 +10,7 @@
 #include "common/delta/objects/delta_link.h"
 #include "common/model/limits.h"
 #include "common/spool/fetched_object.h"
+#include "common/sync_state/receiver_plan.h"
 
 namespace dws {
 namespace {
@@ -57,8 +58,10 @@ std::vector<RankSlice> SlicesOf(std::span<const NewerBlock> blocks) {
   return slices;
 }
 
-Status TurnBack(const RankLayout& layout, const Spool& object, std::span<NewerBlock> blocks) {
+Status TurnBack(const RankLayout& layout, const Spool& object, const VersionAt& at,
+                TrainerRank rank, WeightVersion wanted, std::span<NewerBlock> blocks) {
   DWS_ASSIGN_OR_RETURN(const FetchedObject parsed, ParseObject(object, layout, SlicesOf(blocks)));
+  DWS_RETURN_IF_ERROR(CheckManifest(parsed.manifest, at, rank, wanted));
   LinkReader delta(LinkTo(parsed, object));
   DecodedBlock decoded;
   for (NewerBlock& newer : blocks) DWS_RETURN_IF_ERROR(UndoIn(delta, layout, newer, decoded));

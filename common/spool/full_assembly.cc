@@ -10,8 +10,11 @@
 namespace dws {
 namespace {
 
-// Newer blocks take at most a quarter of the memory that the spool may use, and no more than this.
+// Newer blocks take a quarter of the memory that the spool may use, within these bounds.
+constexpr uint64_t kNewerBytesMin = uint64_t{256} << 10;
 constexpr uint64_t kNewerBytesMax = uint64_t{64} << 20;
+// The object of one that is kept.
+constexpr uint64_t kNewerBlockBytes = sizeof(NewerBlock) + 64;
 
 }  // namespace
 
@@ -22,7 +25,8 @@ Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
   for (const RankSlice slice : want.slices) bytes += want.layout.slice(slice).size_bytes();
   TransferProgress* const progress = std::exchange(options.progress, nullptr);
   std::function<bool()> wanted = options.wanted;
-  const uint64_t newer_bytes_max = std::min(options.memory_bytes_max / 4, kNewerBytesMax);
+  const uint64_t newer_bytes_max =
+      std::clamp(options.memory_bytes_max / 4, kNewerBytesMin, kNewerBytesMax);
   Spool spool(std::move(options));
   if (want.direct == nullptr) DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
   if (progress != nullptr) progress->total_bytes += bytes;
@@ -146,7 +150,7 @@ void FullAssembly::Drop(const BlockRange& range) {
 
 void FullAssembly::KeepNewer(NewerBlock newer) {
   DWS_CHECK(Wants(newer.block) && newer.bytes.size() == SizeBytes(want_.layout, newer.block));
-  newer_bytes_ += newer.bytes.size();
+  newer_bytes_ += newer.bytes.size() + kNewerBlockBytes;
   MutexLock lock(mutex_);
   newer_.push_back(std::move(newer));
 }

@@ -24,8 +24,8 @@ struct NewerBlock {
   std::vector<std::byte> bytes;
 };
 
-// Lifecycle: one per transfer. Threads: Room, Take, Drop and KeepNewer from many at once, for
-// different blocks; the others from one at a time.
+// Lifecycle: one per transfer. Threads: Room, Take, Drop, KeepNewer and has_room_for_newer from
+// many at once, for different blocks; the others from one at a time.
 class FullAssembly {
  public:
   // `want` must outlive it. Errors as Spool::Allocate.

@@ -76,7 +76,7 @@ void FillView(const ReceiverHub::ServedView& view, v1::ViewStatus& status) {
   status.set_name(view.name);
   const RetainedVersionPtr newest = view.state->log->Newest();
   if (newest != nullptr) status.set_newest_version(newest->version.value());
-  status.set_snapshot_bytes(view.state->snapshot->size_bytes());
+  status.set_snapshot_bytes(view.state->snapshot->memory().places().size_bytes());
   status.set_retained_bytes(view.state->log->retained_bytes());
   status.set_receivers(view.receivers);
 }
@@ -116,7 +116,7 @@ void SenderOperations::FillState(const RankState& state,
   *sender.mutable_stream() = ToProto(state.stream);
   sender.set_world_size(state.world_size);
   sender.set_rank_epoch(state.rank_epoch.value());
-  sender.set_snapshot_bytes(state.snapshot->size_bytes());
+  sender.set_snapshot_bytes(state.snapshot->memory().places().size_bytes());
   sender.set_retained_bytes(state.log->retained_bytes());
   sender.set_kept_bytes(state.snapshot->reads().held_bytes());
   const std::vector<RetainedVersionPtr> versions = state.log->All();

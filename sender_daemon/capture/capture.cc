@@ -310,7 +310,7 @@ bool Capture::Mend(RankSlice slice, Digest& after) {
   const RankLayout::SliceEntry& entry = snapshot_.layout().slice(slice);
   if (CapturedOf(entry) < entry.blocks) return false;
   after = snapshot_.DigestBlocks(slice, 0, entry.blocks);
-  snapshot_.Trust(slice);
+  snapshot_.SetDistrust(slice, false);
   return true;
 }
 
@@ -360,7 +360,7 @@ CapturedVersion Capture::FinishFull() {
     whole = whole && slice_whole;
     if (slice_whole) {
       result.after[s] = {};
-      snapshot_.Trust(RankSlice(s));
+      snapshot_.SetDistrust(RankSlice(s), false);
     }
     for (uint32_t b = 0; b < slice.blocks; ++b) {
       const uint64_t number = slice.first_block + b;

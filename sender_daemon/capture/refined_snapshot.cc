@@ -93,11 +93,11 @@ Status Copy(Snapshot& old, Snapshot& copy, const std::vector<Origin>& origins, T
 // The kernel would grant the memory and end some process when it is used.
 Status CheckMemoryFor(const Snapshot& old) {
   const uint64_t available = AvailableMemoryBytes();
-  if (old.size_bytes() < available) return OkStatus();
+  if (old.memory().places().size_bytes() < available) return OkStatus();
   return ResourceExhaustedError(
       "cutting the layout finer takes {} MiB beside the snapshot while it lasts, {} MiB are "
       "available",
-      old.size_bytes() >> 20, available >> 20);
+      old.memory().places().size_bytes() >> 20, available >> 20);
 }
 
 Result<std::unique_ptr<Snapshot>> RefinedSnapshot(Snapshot& old, RankLayout finer,

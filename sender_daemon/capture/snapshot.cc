@@ -27,7 +27,7 @@ std::span<const BlockStamp> Snapshot::Stamps(RankSlice slice, uint32_t first,
                                              uint32_t count) const {
   const RankLayout::SliceEntry& entry = layout_.slice(slice);
   DWS_CHECK(first <= entry.blocks && count <= entry.blocks - first);
-  return std::as_const(*memory_).stamps().subspan(entry.first_block + first, count);
+  return memory().stamps().subspan(entry.first_block + first, count);
 }
 
 MutableByteSpan Snapshot::SliceBytes(RankSlice slice) {

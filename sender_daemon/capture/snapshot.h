@@ -26,7 +26,7 @@
 
 namespace dws {
 
-// What captures have learned of the weights, for the next one.
+// What captures leave to the next one.
 struct CaptureHistory {
   explicit CaptureHistory(const RankLayout& layout)
       : class_tables(layout.slice_count()),
@@ -53,7 +53,6 @@ class Snapshot {
 
   const RankLayout& layout() const { return layout_; }
   SnapshotGate& gate() { return gate_; }
-  size_t size_bytes() const { return memory_->places().size_bytes(); }
 
   // The bytes of one slice, or of one of its blocks, in slice order.
   MutableByteSpan SliceBytes(RankSlice slice);
@@ -61,7 +60,9 @@ class Snapshot {
 
   // All slices, with the gaps between them.
   MutableByteSpan AllBytes() { return memory_->content(); }
-  SnapshotMemory& memory() { return *memory_; }
+  const SnapshotMemory& memory() const { return *memory_; }
+  // See SnapshotMemory.
+  void Populate(ThreadPool& pool) { memory_->Populate(pool); }
 
   // Code that changes the block's bytes must hold the returned object meanwhile.
   StampedChange Change(RankSlice slice, uint32_t block, WeightVersion version) {
@@ -85,13 +86,13 @@ class Snapshot {
   // The slice's digest does not fit its bytes (a bit of either flipped). The next version that
   // brings the whole slice recomputes the digest. Only inside a capture, or with the gate held as
   // for one.
-  void Distrust(RankSlice slice) { distrusted_[slice.value()] = true; }
-  void Trust(RankSlice slice) { distrusted_[slice.value()] = false; }
+  void SetDistrust(RankSlice slice, bool distrust) { distrusted_[slice.value()] = distrust; }
   bool distrusts(RankSlice slice) const { return distrusted_[slice.value()]; }
 
   CaptureHistory& history() { return history_; }
   // The version that is being captured. Threads: safe from any.
   VersionInFlight& in_flight() { return in_flight_; }
+  const VersionInFlight& in_flight() const { return in_flight_; }
   // The readers of full tensors. The blocks kept for them take at most the memory of one more
   // snapshot.
   OpenReads& reads() { return reads_; }

@@ -47,7 +47,7 @@ bool Distrust(Snapshot& snapshot, SliceDifference& difference) {
   snapshot.gate().BeginCapture();
   const bool same = snapshot.digests()[difference.slice.value()] == difference.expected;
   difference.known = snapshot.distrusts(difference.slice);
-  if (same) snapshot.Distrust(difference.slice);
+  if (same) snapshot.SetDistrust(difference.slice, true);
   snapshot.gate().EndCapture();
   return same;
 }

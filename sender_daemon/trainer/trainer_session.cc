@@ -168,7 +168,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   present_.store(true);
   parts_.on_state(state_);
   // The one before is gone by now.
-  if (new_state) state_->snapshot->memory().Populate(*parts_.pool);
+  if (new_state) state_->snapshot->Populate(*parts_.pool);
   return OkStatus();
 }
 

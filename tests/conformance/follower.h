@@ -69,7 +69,8 @@ class Follower {
   }
 
   // Replaces the weights by full tensors of the target.
-  Status TakeFull(const Group& group, const SyncTarget& target) {
+  Status TakeFull(const Group& group, const SyncTarget& target,
+                  const Spool::Options& options = SpoolOptions()) {
     std::vector<RankSlice> slices;
     for (uint32_t s = 0; s < layout_.slice_count(); ++s) slices.emplace_back(s);
     DWS_ASSIGN_OR_RETURN(const Description described,
@@ -80,7 +81,7 @@ class Follower {
     const FullWant want{
         .layout = layout_, .slices = slices, .expected = described.slices, .refuse = &refuse};
     DWS_ASSIGN_OR_RETURN(const FetchedFull full,
-                         group.sources.Full({target, TrainerRank(0)}, want, SpoolOptions()));
+                         group.sources.Full({target, TrainerRank(0)}, want, options));
     Weights next = weights_;
     std::vector<std::byte> buffer;
     for (const SpooledFrame& frame : full.frames) {

@@ -47,7 +47,11 @@ struct Moving {
     transport.StartReceiver();
     target = Follower::Await(transport.subscription(), 1);
   }
-  Status Take() { return follower.TakeFull(transport.group(), target); }
+  Status Take() {
+    Spool::Options options = Follower::SpoolOptions();
+    options.memory_bytes_max = memory_bytes_max;
+    return follower.TakeFull(transport.group(), target, options);
+  }
   uint64_t Bytes(std::string_view source, Content content) const {
     for (const SourceChain::Total& total : transport.sources().totals()) {
       if (total.source == source && total.content == content) return total.bytes;
@@ -60,6 +64,7 @@ struct Moving {
   GrpcTransport transport;
   Follower follower{rank.layout()};
   SyncTarget target;
+  uint64_t memory_bytes_max = uint64_t{1} << 24;
 };
 
 constexpr DeltaLogLimits kMany = {.bytes_max = uint64_t{1} << 30, .versions_max = 64};
@@ -91,6 +96,7 @@ TEST_CASE("a snapshot that has moved on still gives the older version", "[confor
     it.rank.Publish(5, 0.3);
     it.rank.Publish(6);
   }
+  SECTION("in many reads, where there is little memory") { it.memory_bytes_max = 1; }
   REQUIRE(it.Take().ok());
   CHECK(it.follower.weights() == it.rank.At(1));
   CHECK(it.follower.refused().empty());
@@ -130,11 +136,13 @@ TEST_CASE("a trainer that publishes all the time does not keep a version from co
   std::thread trainer([&] {
     for (uint64_t version = 2; version < 40 && !stop; ++version) it.rank.Publish(version);
   });
+  REQUIRE(Eventually([&] { return it.rank.state()->log->Newest()->version > WeightVersion(3); }));
   const Status taken = it.Take();
   stop = true;
   trainer.join();
   INFO(ToString(taken));
   CHECK(taken.ok());
+  CHECK(it.Bytes("grpc", Content::kDelta) > 0);
   CHECK(it.follower.weights() == wanted);
   CHECK(it.Bytes(it.way, Content::kFull) == it.rank.layout().size_bytes());
 }

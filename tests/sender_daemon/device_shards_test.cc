@@ -226,7 +226,7 @@ TEST_CASE("a distrusted slice is read whole from the GPU and becomes correct", "
   twins.Publish(1);
   // A bit that the trainer does not change: the GPU's comparison would not see it.
   twins.on_gpu->snapshot->SliceBytes(RankSlice(2))[100] ^= std::byte{1};
-  twins.on_gpu->snapshot->Distrust(RankSlice(2));
+  twins.on_gpu->snapshot->SetDistrust(RankSlice(2), true);
   auto captured = twins.CaptureOnGpu(2);
   REQUIRE(captured.ok());
   CHECK(captured->copied_blocks == twins.on_gpu->layout().slice(RankSlice(2)).blocks);

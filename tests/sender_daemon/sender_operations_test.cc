@@ -312,7 +312,7 @@ TEST_CASE("the status and the metrics show the views that receivers follow",
   CHECK(status.views(0).name() == kView);
   CHECK(status.views(0).newest_version() == 2);
   CHECK(status.views(0).receivers() == 1);
-  CHECK(status.views(0).snapshot_bytes() == kept.state()->snapshot->size_bytes());
+  CHECK(status.views(0).snapshot_bytes() == kept.state()->snapshot->memory().places().size_bytes());
   CHECK(status.views(0).retained_bytes() == kept.state()->log->Newest()->object.size());
   REQUIRE(status.receivers_size() == 2);
   CHECK(status.receivers(0).view().empty());

@@ -14,7 +14,8 @@
 namespace dws {
 
 // The stamp of one block: the newest version whose capture changed the block, or is changing it
-// now. An undone capture leaves its number: readers then get the block another way.
+// now. An undone capture leaves its number, and the number may be published later, with other
+// weights: what is read as of a newer version has to be proved by digests, like everything else.
 using BlockStamp = std::atomic<uint64_t>;
 static_assert(BlockStamp::is_always_lock_free, "stamps are shared by processes");
 
@@ -41,7 +42,8 @@ class StampedChange {
 };
 
 // Returns the version whose capture changed the block last; nullopt: one is changing it now. If the
-// stamp is the same after the bytes were taken, they are of that version, should it be published.
+// stamp is the same after the bytes were taken, they are of that version, unless its capture was
+// undone.
 inline std::optional<WeightVersion> ChangedBy(uint64_t stamp) {
   if ((stamp & internal::kStampChanging) != 0) return std::nullopt;
   return WeightVersion(stamp);

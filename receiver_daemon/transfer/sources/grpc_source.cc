@@ -15,7 +15,8 @@ Result<DeltaRead> GrpcSource::ReadDelta(const Piece& piece, const DeltaWant& wan
   DWS_ASSIGN_OR_RETURN(Spool object, link.fetcher(target, piece.rank)
                                          .Object(target.stream, want.base, target.version, profile,
                                                  want.slices, want.skip_bytes, spool));
-  link.speed().Add(object.size_bytes() - want.skip_bytes, clock_.Now() - began);
+  // Composing a delta takes the sender's time, not the link's.
+  if (!want.undo) link.speed().Add(object.size_bytes() - want.skip_bytes, clock_.Now() - began);
   return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
 }
 

@@ -17,6 +17,7 @@ class GrpcSource final : public Source {
       : links_(links), profile_(profile), clock_(clock) {}
 
   std::string_view name() const override { return "grpc"; }
+  bool composes() const override { return true; }
   bool brings(Content) const override { return true; }
   Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
                               const Spool::Options& spool) override;

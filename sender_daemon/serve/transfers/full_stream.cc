@@ -197,7 +197,7 @@ std::optional<FullStream::Piece> FullStream::TakePiece() {
 
 // The trainer hands tensors over in its own order.
 std::optional<FullStream::Piece> FullStream::TakeEarly() {
-  Snapshot& snapshot = *order_.state->snapshot;
+  const Snapshot& snapshot = *order_.state->snapshot;
   const VersionInFlight::Stage stage = snapshot.in_flight().StageOf(order_.version);
   if (stage == VersionInFlight::Stage::kNeither) return std::nullopt;
   const auto there = std::find_if(early_.begin(), early_.end(), [&](const Piece& piece) {

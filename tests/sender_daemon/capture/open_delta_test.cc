@@ -137,7 +137,7 @@ TEST_CASE("a slice whose digest is mended is not shown before", "[open_delta]") 
   Update(twins.layout, twins.weights, twins.random);
   WeightsSource source(twins.layout, twins.weights);
   for (const RankStatePtr& state : {twins.early, twins.plain}) {
-    state->snapshot->Distrust(RankSlice(2));
+    state->snapshot->SetDistrust(RankSlice(2), true);
   }
   const std::unique_ptr<Capture> capture = twins.Begin(2, DeltaProfile::kFast);
   REQUIRE(capture->Blocks(AllBlocks(twins.layout), source).ok());

@@ -175,13 +175,13 @@ TEST_CASE("a flipped bit of either snapshot stops no capture, and is mended", "[
       const MutableByteSpan bytes = state->snapshot->SliceBytes(slice);
       bytes[scene.random.Below(bytes.size())] ^= std::byte{0x40};
       // Found at times; else the next version finds it, where its own change is.
-      if (scene.random.Chance(0.5)) state->snapshot->Distrust(slice);
+      if (scene.random.Chance(0.5)) state->snapshot->SetDistrust(slice, true);
     }
     Change(scene.weights, 0.02, 0.1, scene.random);
     scene.CaptureBoth(version);
   }
   for (uint32_t s = 0; s < view->layout().slice_count(); ++s) {
-    view->snapshot->Distrust(RankSlice(s));
+    view->snapshot->SetDistrust(RankSlice(s), true);
   }
   scene.CaptureBoth(30);
   CHECK(scene.IsAsMadeAtOnce());
@@ -204,7 +204,7 @@ TEST_CASE("a damaged view is mended by the next version", "[views]") {
   const RankStatePtr view = scene.view->state();
   const RankSlice damaged = view->layout().Find("a.weight_packed", 0).value();
   view->snapshot->SliceBytes(damaged)[77] ^= std::byte{1};
-  view->snapshot->Distrust(damaged);
+  view->snapshot->SetDistrust(damaged, true);
   Change(scene.weights, 0.0001, 0, scene.random);
   scene.CaptureBoth(2);
   CHECK(scene.IsAsMadeAtOnce());
