@@ -176,7 +176,7 @@ Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const Live
   for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
     PreparedRank& rank = prepared.ranks[r];
     const SyncTarget::Rank& of = target.ranks[r];
-    if (!of.early() || of.early_base.has_value() || rank.full.has_value()) continue;
+    if (!of.in_the_making() || of.base.has_value() || rank.full.has_value()) continue;
     DWS_RETURN_IF_ERROR(DescribeInto(rank, target, TrainerRank(r), live.ranks[r].slices.size()));
   }
   return prepared;
@@ -195,8 +195,8 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
     Job job = all;
     job.rank = TrainerRank(static_cast<uint32_t>(index));
     const TimePoint begin = clock_.Now();
-    const bool early = job.early != nullptr && target.ranks[index].early();
-    const auto& base = target.ranks[index].early_base;
+    const bool early = job.early != nullptr && target.ranks[index].in_the_making();
+    const auto& base = target.ranks[index].base;
     Result<PreparedRank> rank = !early             ? PrepareRank(job)
                                 : base.has_value() ? FromEarlyDelta(job, *base)
                                                    : FromCapture(job);

@@ -76,27 +76,35 @@ bool VersionRunner::MayPrepareEarly(const SyncTarget& target) const {
   const std::optional<VersionAt>& live = parts_.engine.live().at;
   for (uint32_t r = 0; r < target.ranks.size(); ++r) {
     const SyncTarget::Rank& rank = target.ranks[r];
-    if (!rank.early()) continue;
-    const bool delta = rank.early_base.has_value();
-    if (delta && (!live.has_value() || rank.early_base != live->version)) return false;
+    if (!rank.in_the_making()) continue;
+    if (rank.captured)
+      return false;  // its sender lets nobody begin to read it before it is published
+    const bool delta = rank.base.has_value();
+    if (delta && (!live.has_value() || rank.base != live->version)) return false;
     if (!parts_.sources.reads_captures(delta ? Content::kDelta : Content::kFull,
                                        {.target = target, .rank = TrainerRank(r)})) {
       return false;
     }
   }
-  return true;
+  return target.in_the_making();
+}
+
+std::optional<SyncTarget> VersionRunner::Now(const SyncTarget& target) const {
+  std::optional<SyncTarget> now =
+      parts_.subscription.TargetAt(target.version, Offered::kInTheMaking);
+  const bool same = now.has_value() && now->stream == target.stream &&
+                    parts_.engine.weights()->layouts().Fits(*now);
+  return same ? now : std::nullopt;
 }
 
 Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
                                              const std::function<bool()>& wanted) {
   parts_.board.SetStage("fetching", target.version);
   const TimePoint begun = parts_.clock.Now();
-  const Subscription& subscription = parts_.subscription;
   const auto stage = [&] {
-    if (!wanted()) return EarlyVersion::Stage::kGone;
-    if (subscription.TargetAt(target.version).has_value()) return EarlyVersion::Stage::kPublished;
-    return subscription.Coming(target) ? EarlyVersion::Stage::kCapturing
-                                       : EarlyVersion::Stage::kGone;
+    const std::optional<SyncTarget> now = wanted() ? Now(target) : std::nullopt;
+    if (!now.has_value()) return EarlyVersion::Stage::kGone;
+    return now->in_the_making() ? EarlyVersion::Stage::kCapturing : EarlyVersion::Stage::kPublished;
   };
   const auto await = [&](Duration timeout) {
     parts_.subscription.AwaitTarget(target.version, timeout);
@@ -104,12 +112,11 @@ Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
   DWS_ASSIGN_OR_RETURN(Prepared prepared,
                        parts_.preparer.PrepareEarly(*parts_.engine.weights(), parts_.engine.live(),
                                                     target, stage, await, wanted));
-  const std::optional<SyncTarget> published = subscription.TargetAt(target.version);
-  if (!published.has_value() || published->stream != target.stream ||
-      !parts_.engine.weights()->layouts().Fits(*published)) {
+  std::optional<SyncTarget> published = Now(target);
+  if (!published.has_value() || published->in_the_making()) {
     return UnavailableError("version {} is not offered any more", target.version.value());
   }
-  prepared.target = *published;
+  prepared.target = *std::move(published);
   OnPrepared(prepared, begun);
   return prepared;
 }

@@ -52,8 +52,8 @@ class VersionRunner {
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
   // Like Preparer::Prepare; then tells the senders that the version is staged.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
-  // Returns whether everything that is early in the target can be taken; a delta only if memory is
-  // at its base.
+  // Returns whether something of the target is in the making, and all of that can be taken; a delta
+  // only if memory is at its base.
   bool MayPrepareEarly(const SyncTarget& target) const;
   // Like Preparer::PrepareEarly; then tells the senders that the version is staged. UNAVAILABLE,
   // ABORTED: the version was given up, is published differently than it was captured, or takes too
@@ -67,6 +67,8 @@ class VersionRunner {
   void Report(WrittenVersion written, Duration pause, bool first_release);
 
  private:
+  // Returns how the target is offered now; nullopt: not at all, or with other layouts.
+  std::optional<SyncTarget> Now(const SyncTarget& target) const;
   // If memory has no known version but is exactly the oldest offered one, such as a checkpoint that
   // trainer and engine both began with, returns memory's state at that version, from which a delta
   // may lead. That version is not released.
