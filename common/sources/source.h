@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -50,14 +51,20 @@ struct DeltaWant {
   uint64_t skip_bytes = 0;
 };
 
-// What a source has of a delta.
+// What a source has of a published delta.
 struct DeltaRead {
+  static DeltaRead Object(Spool object) { return {.object = std::move(object)}; }
+  static DeltaRead Without(std::string why) { return {.why = std::move(why)}; }
+  static DeltaRead Keep(std::string why, std::function<void(const Spool& object)> keep) {
+    return {.why = std::move(why), .keep = std::move(keep)};
+  }
+
   // The object base -> target.version, or the part of it with the frames of the wanted slices, as
   // the source likes: ParseObject takes both. None: the source does not have it.
-  std::optional<Spool> object;
-  std::string why;  // it does not have it
+  std::optional<Spool> object = {};
+  std::string why = {};  // it does not have it
   // If set, the chain calls it with the object that a later source brings, or destroys it.
-  std::function<void(const Spool& object)> keep;
+  std::function<void(const Spool& object)> keep = {};
 };
 
 // Fetched frames of a version that is still captured wait in memory: at most so many bytes.
@@ -84,7 +91,7 @@ class Source {
 
   virtual Result<DeltaRead> ReadDelta(const Piece& /*piece*/, const DeltaWant& /*want*/,
                                       const Spool::Options& /*spool*/) {
-    return DeltaRead{.object = std::nullopt, .why = "has no deltas", .keep = {}};
+    return DeltaRead::Without("has no deltas");
   }
   // Fills what is missing in `assembly`, as far as it can: OK does not say that nothing is missing.
   // What came before an error stays.

@@ -15,7 +15,7 @@ Result<DeltaRead> GrpcSource::ReadDelta(const Piece& piece, const DeltaWant& wan
                                                  link.speed().Choose(profile_), want.slices,
                                                  want.skip_bytes, spool));
   link.speed().Add(object.size_bytes() - want.skip_bytes, clock_.Now() - began);
-  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(object));
 }
 
 Status GrpcSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
