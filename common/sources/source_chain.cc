@@ -1,6 +1,6 @@
-// A source that is passed over may have brought a part of the full tensors. Slices that are
-// complete are compared with their digests after each source; a slice that several sources have
-// filled is compared when the last of them has.
+// Deltas are proved where they are staged, full tensors here: a source that is passed over may have
+// brought a part of them. Slices that are complete are compared with their digests after each
+// source; a slice that several sources have filled is compared when the last of them has.
 #include "common/sources/source_chain.h"
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
+#include "common/delta/objects/object.h"
+#include "common/spool/fetched_object.h"
 
 namespace dws {
 namespace {
@@ -108,8 +110,82 @@ void SourceChain::Succeeded(const Source& source, const Transfer& transfer) {
   failing_.erase({&source, transfer.content, transfer.sender()});
 }
 
-Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
-                                 const Spool::Options& spool) {
+Result<FetchedDelta> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
+                                        const Spool::Options& spool, DeltaTaker& taker) {
+  if (piece.of().in_the_making()) return DeltaInTheMaking(piece, want, spool, taker);
+  DWS_ASSIGN_OR_RETURN(Spool object, Object(piece, want, spool));
+  DWS_ASSIGN_OR_RETURN(FetchedObject parsed, ParseObject(object, *piece.of().layout, want.slices));
+  DWS_RETURN_IF_ERROR(taker.Take(parsed.frames, object));
+  return FetchedDelta{.manifest = std::move(parsed.manifest),
+                      .bytes = object.size_bytes(),
+                      .object = std::move(object),
+                      .frames = std::move(parsed.frames)};
+}
+
+Result<FetchedDelta> SourceChain::DeltaInTheMaking(const Piece& piece, const DeltaWant& want,
+                                                   const Spool::Options& spool, DeltaTaker& taker) {
+  Source* const source = CaptureReader(Content::kDelta, piece);
+  if (source == nullptr) return AbortedError("deltas are read when they are published");
+  FetchedDelta delta;
+  std::optional<PulseWait> wait(options_.pulse);
+  const auto take = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
+    wait.reset();  // that is work
+    delta.bytes += arrived.size_bytes();
+    const Status status = taker.Take(frames, arrived);
+    wait.emplace(options_.pulse);
+    return status;
+  };
+  const auto head = source->ReadDeltaCapture(piece, want, spool, take);
+  wait.reset();
+  if (head.ok()) delta.bytes += head->size();
+  const Transfer transfer{
+      .piece = piece, .content = Content::kDelta, .bytes = {{source, delta.bytes}}};
+  if (delta.bytes > 0) Note(transfer);
+  if (head.ok()) {
+    DWS_ASSIGN_OR_RETURN(delta.manifest, ParseObjectManifest(*head, *piece.of().layout));
+  } else if (absl::IsUnavailable(head.status())) {  // the link was lost, not what it had brought
+    DWS_RETURN_IF_ERROR(ReadRest(piece, want, spool, taker, delta));
+  } else {
+    return head.status();
+  }
+  return delta;
+}
+
+Status SourceChain::ReadRest(const Piece& piece, const DeltaWant& want, const Spool::Options& spool,
+                             DeltaTaker& taker, FetchedDelta& delta) {
+  const auto part = [&](const SliceSelection& slices, uint64_t skip_bytes) -> Result<Spool> {
+    DWS_ASSIGN_OR_RETURN(
+        Spool object,
+        Object(piece, {.base = want.base, .slices = slices, .skip_bytes = skip_bytes}, spool));
+    delta.bytes += object.size_bytes() - skip_bytes;
+    return object;
+  };
+  const SliceSelection none = std::vector<RankSlice>();
+  DWS_ASSIGN_OR_RETURN(const Spool start, part(none, 0));
+  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(start, *piece.of().layout, none));
+  delta.manifest = std::move(object.manifest);
+  SliceSelection lacking = std::vector<RankSlice>();
+  for (const SliceDelta& slice : delta.manifest.slices) {
+    const bool here = std::ranges::all_of(
+        slice.frames, [&](const FrameEntry& entry) { return taker.Has(slice.slice, entry); });
+    if (!here && Selects(want.slices, slice.slice)) lacking->push_back(slice.slice);
+  }
+  if (lacking->empty()) return OkStatus();
+  // The part repeats the start, and perhaps frames that have already arrived.
+  std::vector<SpooledFrame> frames = PartFrames(delta.manifest, lacking, object.frames_begin);
+  const uint64_t end = frames.back().spool_offset + frames.back().entry.size_bytes;
+  std::erase_if(frames,
+                [&](const SpooledFrame& frame) { return taker.Has(frame.slice, frame.entry); });
+  DWS_ASSIGN_OR_RETURN(const Spool rest, part(lacking, frames.front().spool_offset));
+  if (rest.size_bytes() != end) {
+    return DataLossError("a part of a delta object has {} bytes, expected {}", rest.size_bytes(),
+                         end);
+  }
+  return taker.Take(frames, rest);
+}
+
+Result<Spool> SourceChain::Object(const Piece& piece, const DeltaWant& want,
+                                  const Spool::Options& spool) {
   std::optional<PulseWait> wait(options_.pulse);
   Transfer transfer{.piece = piece, .content = Content::kDelta};
   std::vector<std::function<void(const Spool&)>> keepers;
@@ -260,40 +336,12 @@ Status SourceChain::Missed(const Source& source, const Transfer& transfer,
   return UnavailableError("{}", last.reason);
 }
 
-bool SourceChain::reads_captures(Content content, const Piece& piece) const {
-  for (const Source* const source : Candidates(content)) {
-    if (source->reads_captures(content, piece)) return true;
-    if (content == Content::kFull) return false;  // as ReadCapture
+Source* SourceChain::CaptureReader(Content content, const Piece& piece) const {
+  for (Source* const source : Candidates(content)) {
+    if (source->reads_captures(content, piece)) return source;
+    if (content == Content::kFull) break;  // as ReadCapture
   }
-  return false;
-}
-
-Result<std::vector<std::byte>> SourceChain::DeltaCapture(const Piece& piece, const DeltaWant& want,
-                                                         const Spool::Options& spool,
-                                                         const FrameTaker& take) {
-  std::optional<PulseWait> wait(options_.pulse);
-  uint64_t bytes = 0;
-  const auto taken = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
-    wait.reset();  // that is work
-    bytes += arrived.size_bytes();
-    const Status status = take(frames, arrived);
-    wait.emplace(options_.pulse);
-    return status;
-  };
-  for (Source* const source : Candidates(Content::kDelta)) {
-    if (!source->reads_captures(Content::kDelta, piece)) continue;
-    auto head = source->ReadDeltaCapture(piece, want, spool, taken);
-    Transfer transfer{.piece = piece, .content = Content::kDelta};
-    transfer.bytes[source] = bytes + (head.ok() ? head->size() : 0);
-    if (head.ok()) {
-      Note(transfer);
-    } else {
-      MutexLock lock(mutex_);
-      bytes_[{source, Content::kDelta}] += bytes;
-    }
-    return head;
-  }
-  return AbortedError("deltas are read when they are published");
+  return nullptr;
 }
 
 void SourceChain::Refused(const Piece& piece) {

@@ -249,7 +249,7 @@ void SoloDriver::StageEarly() {
   const uint64_t drifts = engine.drifts();
   // The trainer decides how long this takes, so nobody may have to wait for it.
   const auto wanted = [this, &engine] { return engine.IsCurrent() && !parts_.desk.has_orders(); };
-  Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
+  Result<Prepared> prepared = parts_.runner.Prepare(*target, Way::kDelta, wanted);
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());
   if (!prepared.ok()) {
