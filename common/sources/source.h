@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -18,7 +19,7 @@
 #include "common/spool/full_assembly.h"
 #include "common/spool/spool.h"
 #include "common/spool/spooled_frame.h"
-#include "common/sync_state/subscription_state.h"
+#include "common/sync_state/sync_target.h"
 
 namespace dws {
 
@@ -52,21 +53,27 @@ struct DeltaWant {
   bool undo = false;
 };
 
-// What a source has of a delta.
+// What a source has of a published delta.
 struct DeltaRead {
+  static DeltaRead Object(Spool object) { return {.object = std::move(object)}; }
+  static DeltaRead Without(std::string why) { return {.why = std::move(why)}; }
+  static DeltaRead Keep(std::string why, std::function<void(const Spool& object)> keep) {
+    return {.why = std::move(why), .keep = std::move(keep)};
+  }
+
   // The object base -> target.version, or the part of it with the frames of the wanted slices, as
   // the source likes: ParseObject takes both. None: the source does not have it.
-  std::optional<Spool> object;
-  std::string why;  // it does not have it
+  std::optional<Spool> object = {};
+  std::string why = {};  // it does not have it
   // If set, the chain calls it with the object that a later source brings, or destroys it.
-  std::function<void(const Spool& object)> keep;
+  std::function<void(const Spool& object)> keep = {};
 };
 
 // Fetched frames of a version that is still captured wait in memory: at most so many bytes.
 inline constexpr uint64_t kEarlyWaitingBytesMax = uint64_t{17} << 20;
 
-// Takes frames of a delta that is still captured, some at a time: their spool ends with the call.
-// An error ends the transfer with it.
+// Takes frames of the wanted slices of a delta, some or all at a time; those of a slice ascend.
+// Nothing proves them yet. An error ends the transfer with it.
 using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, const Spool& spool)>;
 
 // Threads: safe from any. Reads block until they are done, failed or cancelled.
@@ -86,7 +93,7 @@ class Source {
 
   virtual Result<DeltaRead> ReadDelta(const Piece& /*piece*/, const DeltaWant& /*want*/,
                                       const Spool::Options& /*spool*/) {
-    return DeltaRead{.object = std::nullopt, .why = "has no deltas", .keep = {}};
+    return DeltaRead::Without("has no deltas");
   }
   // Fills what is missing in `assembly`, as far as it can: OK does not say that nothing is missing.
   // What came before an error stays.
@@ -103,10 +110,10 @@ class Source {
 
   // Returns whether it can read the version while its sender captures it, and should.
   virtual bool reads_captures(Content /*content*/, const Piece& /*piece*/) const { return false; }
-  // The delta of a version that is captured: `take` gets the frames of the wanted slices on the
-  // caller's thread, those of a slice in ascending order; nothing proves them yet. Returns the
-  // object's header and manifest once the version is published. `spool`: of the frames that wait to
-  // be taken; `wanted` of it is called often. ABORTED: the version was given up. Errors of `take`.
+  // The delta of a version that is captured: `take` gets its frames on the caller's thread; their
+  // spool ends with the call. Returns the object's header and manifest once the version is
+  // published. `spool`: of the frames that wait to be taken; `wanted` of it is called often.
+  // ABORTED: the version was given up. Errors of `take`.
   virtual Result<std::vector<std::byte>> ReadDeltaCapture(const Piece& /*piece*/,
                                                           const DeltaWant& /*want*/,
                                                           const Spool::Options& /*spool*/,

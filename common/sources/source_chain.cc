@@ -1,6 +1,6 @@
-// A source that is passed over may have brought a part of the full tensors. Slices that are
-// complete are compared with their digests after each source; a slice that several sources have
-// filled is compared when the last of them has.
+// Deltas are proved where they are staged, full tensors here: a source that is passed over may have
+// brought a part of them. Slices that are complete are compared with their digests after each
+// source; a slice that several sources have filled is compared when the last of them has.
 #include "common/sources/source_chain.h"
 
 #include <algorithm>
@@ -9,8 +9,9 @@
 
 #include "common/base/check.h"
 #include "common/base/log/log.h"
-#include "common/model/limits.h"
-#include "common/sources/turn_back.h"
+#include "common/delta/objects/object.h"
+#include "common/sources/memory_reader.h"
+#include "common/spool/fetched_object.h"
 
 namespace dws {
 namespace {
@@ -20,36 +21,12 @@ namespace {
 constexpr Duration kCapturePollMin = std::chrono::milliseconds(1);
 constexpr Duration kCapturePollMax = std::chrono::milliseconds(64);
 
-// How often a sender's memory is read again without progress: blocks that are changing at the
-// moment have changed soon.
-constexpr int kIdleReadsMax = 3;
-constexpr Duration kIdleTime = std::chrono::milliseconds(2);
-// Blocks may be of a version that is captured and not published yet. How long to wait for it, since
-// the last one came: if there is another source, and if there is none.
-constexpr Duration kPublishWait = std::chrono::seconds(1);
-constexpr Duration kPublishWaitRequired = std::chrono::seconds(10);
-// Where another source may be asked, a read whose deltas bring less than so many times their own
-// size is the last one.
-constexpr uint64_t kTurnBackGainMin = 4;
-
-uint64_t MissingBytes(const FullAssembly& assembly) {
-  uint64_t bytes = 0;
-  for (const BlockRange& range : assembly.Missing()) bytes += SizeBytes(assembly.layout(), range);
-  return bytes;
-}
-
 // OK, or which slices had to be dropped.
 Status DropWrong(FullAssembly& assembly) {
   const std::vector<RankSlice> wrong = assembly.DropWrong();
   if (wrong.empty()) return OkStatus();
   return DataLossError("{} slices are not as published, the first is of '{}'", wrong.size(),
                        assembly.layout().tensor(wrong[0]).name);
-}
-
-// Another delta would not come either.
-bool IsBroken(const Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsFailedPrecondition(status);
 }
 
 // A sender's name for messages; empty: the chain was not told.
@@ -68,8 +45,6 @@ struct SourceChain::Transfer {
   bool memory_read = false;                      // as it is: what is missing there has changed
   Status turned = OkStatus();                    // why that cannot be turned back
   Spool::Options spool = {};                     // of the deltas that turn it back
-  uint64_t turn_back_bytes = 0;                  // of these deltas
-  Duration publish_wait = {};                    // what is left of it
 
   SenderIndex sender() const { return piece.of().sender; }
   void Came(const Source& source, uint64_t missing_before, uint64_t missing) {
@@ -99,10 +74,6 @@ bool SourceChain::MayRead(Content content, const Source& source) const {
   if (!source.brings(content)) return false;
   return content == Content::kDelta || !options_.only_full.has_value() ||
          source.name() == *options_.only_full;
-}
-
-Duration SourceChain::PublishWait() const {
-  return options_.only_full.has_value() ? kPublishWaitRequired : kPublishWait;
 }
 
 std::vector<Source*> SourceChain::Candidates(Content content) const {
@@ -136,8 +107,82 @@ void SourceChain::Succeeded(const Source& source, const Transfer& transfer) {
   failing_.erase({&source, transfer.content, transfer.sender()});
 }
 
-Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
-                                 const Spool::Options& spool) {
+Result<FetchedDelta> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
+                                        const Spool::Options& spool, DeltaTaker& taker) {
+  if (piece.of().in_the_making()) return DeltaInTheMaking(piece, want, spool, taker);
+  DWS_ASSIGN_OR_RETURN(Spool object, Object(piece, want, spool));
+  DWS_ASSIGN_OR_RETURN(FetchedObject parsed, ParseObject(object, *piece.of().layout, want.slices));
+  DWS_RETURN_IF_ERROR(taker.Take(parsed.frames, object));
+  return FetchedDelta{.manifest = std::move(parsed.manifest),
+                      .bytes = object.size_bytes(),
+                      .object = std::move(object),
+                      .frames = std::move(parsed.frames)};
+}
+
+Result<FetchedDelta> SourceChain::DeltaInTheMaking(const Piece& piece, const DeltaWant& want,
+                                                   const Spool::Options& spool, DeltaTaker& taker) {
+  Source* const source = CaptureReader(Content::kDelta, piece);
+  if (source == nullptr) return AbortedError("deltas are read when they are published");
+  FetchedDelta delta;
+  std::optional<WaitScope> wait(options_.liveness);
+  const auto take = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
+    wait.reset();  // that is work
+    delta.bytes += arrived.size_bytes();
+    const Status status = taker.Take(frames, arrived);
+    wait.emplace(options_.liveness);
+    return status;
+  };
+  const auto head = source->ReadDeltaCapture(piece, want, spool, take);
+  wait.reset();
+  if (head.ok()) delta.bytes += head->size();
+  const Transfer transfer{
+      .piece = piece, .content = Content::kDelta, .bytes = {{source, delta.bytes}}};
+  if (delta.bytes > 0) Note(transfer);
+  if (head.ok()) {
+    DWS_ASSIGN_OR_RETURN(delta.manifest, ParseObjectManifest(*head, *piece.of().layout));
+  } else if (absl::IsUnavailable(head.status())) {  // the link was lost, not what it had brought
+    DWS_RETURN_IF_ERROR(ReadRest(piece, want, spool, taker, delta));
+  } else {
+    return head.status();
+  }
+  return delta;
+}
+
+Status SourceChain::ReadRest(const Piece& piece, const DeltaWant& want, const Spool::Options& spool,
+                             DeltaTaker& taker, FetchedDelta& delta) {
+  const auto part = [&](const SliceSelection& slices, uint64_t skip_bytes) -> Result<Spool> {
+    DWS_ASSIGN_OR_RETURN(
+        Spool object,
+        Object(piece, {.base = want.base, .slices = slices, .skip_bytes = skip_bytes}, spool));
+    delta.bytes += object.size_bytes() - skip_bytes;
+    return object;
+  };
+  const SliceSelection none = std::vector<RankSlice>();
+  DWS_ASSIGN_OR_RETURN(const Spool start, part(none, 0));
+  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(start, *piece.of().layout, none));
+  delta.manifest = std::move(object.manifest);
+  SliceSelection lacking = std::vector<RankSlice>();
+  for (const SliceDelta& slice : delta.manifest.slices) {
+    const bool here = std::ranges::all_of(
+        slice.frames, [&](const FrameEntry& entry) { return taker.Has(slice.slice, entry); });
+    if (!here && Selects(want.slices, slice.slice)) lacking->push_back(slice.slice);
+  }
+  if (lacking->empty()) return OkStatus();
+  // The part repeats the start, and perhaps frames that have already arrived.
+  std::vector<SpooledFrame> frames = PartFrames(delta.manifest, lacking, object.frames_begin);
+  const uint64_t end = frames.back().spool_offset + frames.back().entry.size_bytes;
+  std::erase_if(frames,
+                [&](const SpooledFrame& frame) { return taker.Has(frame.slice, frame.entry); });
+  DWS_ASSIGN_OR_RETURN(const Spool rest, part(lacking, frames.front().spool_offset));
+  if (rest.size_bytes() != end) {
+    return DataLossError("a part of a delta object has {} bytes, expected {}", rest.size_bytes(),
+                         end);
+  }
+  return taker.Take(frames, rest);
+}
+
+Result<Spool> SourceChain::Object(const Piece& piece, const DeltaWant& want,
+                                  const Spool::Options& spool) {
   std::optional<WaitScope> wait(options_.liveness);
   Transfer transfer{.piece = piece, .content = Content::kDelta};
   std::vector<std::function<void(const Spool&)>> keepers;
@@ -178,98 +223,27 @@ Result<Spool> SourceChain::Delta(const Piece& piece, const DeltaWant& want,
   return last;
 }
 
-Status SourceChain::TurnBackFrom(Transfer& transfer, std::span<NewerBlock> blocks,
-                                 FullAssembly& assembly) {
-  const std::vector<Source*> candidates = Candidates(Content::kDelta);
-  const auto composer =
-      std::ranges::find_if(candidates, [](const Source* source) { return source->composes(); });
-  if (composer == candidates.end()) return FailedPreconditionError("no source composes deltas");
-  Source& source = **composer;
-  SyncTarget newer = transfer.piece.target;
-  newer.version = blocks.front().at;
-  const WeightVersion wanted = transfer.piece.target.version;
-  const SliceSelection slices = SlicesOf(blocks);
-  const DeltaWant want{.base = wanted, .slices = slices, .undo = true};
-  const Piece piece{.target = newer, .rank = transfer.piece.rank};
-  auto delta = source.ReadDelta(piece, want, transfer.spool);
-  for (Duration wait = kCapturePollMin;
-       absl::IsAborted(delta.status()) && transfer.publish_wait > Duration::zero();
-       wait = std::min(2 * wait, kCapturePollMax)) {
-    if (!assembly.wanted() || !Sleep(wait)) return CancelledError("given up");
-    transfer.publish_wait -= wait;
-    delta = source.ReadDelta(piece, want, transfer.spool);
-  }
-  DWS_RETURN_IF_ERROR(delta.status());
-  if (!delta->object.has_value()) return AbortedError("{}: {}", source.name(), delta->why);
-  transfer.turn_back_bytes += delta->object->size_bytes();
-  {
-    MutexLock lock(mutex_);
-    bytes_[{&source, Content::kDelta}] += delta->object->size_bytes();
-  }
-  DWS_RETURN_IF_ERROR(
-      TurnBack(assembly.layout(), *delta->object, newer.at(), piece.rank, wanted, blocks));
-  for (const NewerBlock& block : blocks) {
-    DWS_RETURN_IF_ERROR(assembly.Take(block.block, block.bytes));
-  }
-  transfer.publish_wait = PublishWait();
-  return OkStatus();
-}
-
-Status SourceChain::TurnBackAll(Transfer& transfer, FullAssembly& assembly) {
-  std::vector<NewerBlock> newer = assembly.TakeNewer();
-  std::ranges::sort(newer, {}, [](const NewerBlock& block) {
-    return std::tuple(block.at, block.block.slice, block.block.first_block);
-  });
-  Status first = OkStatus();
-  size_t versions = 0;
-  for (auto begin = newer.begin(); begin != newer.end() && !IsBroken(first);) {
-    if (++versions > limits::kRetainedVersionsMax) {
-      return DataLossError("stamps of more than {} versions after {}, which no sender retains",
-                           limits::kRetainedVersionsMax, transfer.piece.target.version.value());
-    }
-    const auto end = std::find_if(begin, newer.end(),
-                                  [&](const NewerBlock& block) { return block.at != begin->at; });
-    const Status turned = TurnBackFrom(transfer, {begin, end}, assembly);
-    if (absl::IsCancelled(turned) || !assembly.failed().ok()) return turned;
-    first.Update(turned);
-    begin = end;
-  }
-  return first;
-}
-
 Status SourceChain::ReadMemory(Source& source, Transfer& transfer, FullAssembly& assembly) {
-  transfer.publish_wait = PublishWait();
-  bool again = false;
-  for (int idle = 0; idle < kIdleReadsMax;) {
-    const uint64_t missing = assembly.missing_blocks();
-    const uint64_t missing_bytes = MissingBytes(assembly);
-    const uint64_t fetched = transfer.turn_back_bytes;
-    const Status read = source.ReadFull(transfer.piece, assembly);
-    transfer.turned = TurnBackAll(transfer, assembly);
-    DWS_RETURN_IF_ERROR(read);
-    if (absl::IsCancelled(transfer.turned) || !assembly.failed().ok()) return transfer.turned;
-    if (assembly.missing_blocks() == 0) {
-      // If a version was given up and its number published again, a stamp may name the other one:
-      // such blocks are read once more.
-      if (transfer.turn_back_bytes == 0 || std::exchange(again, true)) break;
-      if (assembly.DropWrong().empty()) break;
-    } else if (assembly.missing_blocks() < missing) {
-      idle = 0;
-      const bool dear = (transfer.turn_back_bytes - fetched) * kTurnBackGainMin >
-                        missing_bytes - MissingBytes(assembly);
-      if (dear && !options_.only_full.has_value()) break;
-    } else if (!transfer.turned.ok()) {
-      break;
-    } else if (++idle < kIdleReadsMax && !Sleep(kIdleTime)) {
-      return CancelledError("the receiver is shutting down");
-    }
+  const std::vector<Source*> deltas = Candidates(Content::kDelta);
+  const auto composer = std::ranges::find_if(deltas, &Source::composes);
+  MemoryReader reader({.memory = source,
+                       .deltas = composer == deltas.end() ? nullptr : *composer,
+                       .piece = transfer.piece,
+                       .spool = transfer.spool,
+                       .required = options_.only_full.has_value(),
+                       .sleep = [this](Duration time) { return Sleep(time); }});
+  Status read = reader.Read(assembly);
+  transfer.turned = reader.turned();
+  if (reader.delta_bytes() > 0) {
+    MutexLock lock(mutex_);
+    bytes_[{*composer, Content::kDelta}] += reader.delta_bytes();
   }
-  return OkStatus();
+  return read;
 }
 
 Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
                              FullAssembly& assembly) {
-  const uint64_t before = MissingBytes(assembly);
+  const uint64_t before = assembly.missing_bytes();
   Status read = source.reads_memory() ? ReadMemory(source, transfer, assembly)
                                       : source.ReadFull(transfer.piece, assembly);
   if (absl::IsCancelled(read)) return read;
@@ -283,7 +257,7 @@ Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
   } else if (read.ok()) {
     read = right;
   }
-  transfer.Came(source, before, MissingBytes(assembly));
+  transfer.Came(source, before, assembly.missing_bytes());
   if (read.ok()) Succeeded(source, transfer);
   transfer.memory_read = transfer.memory_read || (read.ok() && source.reads_memory());
   if (!read.ok() || assembly.missing_blocks() == 0) return read;
@@ -308,7 +282,7 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
                               .size_bytes_max = spool.size_bytes_max,
                               .wanted = spool.wanted}};
   DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(spool)));
-  transfer.wanted_bytes = MissingBytes(*assembly);
+  transfer.wanted_bytes = assembly->missing_bytes();
   if (want.early != nullptr) DWS_RETURN_IF_ERROR(ReadCapture(transfer, *assembly));
   const std::vector<Source*> candidates = Candidates(Content::kFull);
   Status last = AbortedError("no source has full tensors");
@@ -336,13 +310,13 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
 // The digests show it.
 Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
   const EarlyVersion& early = *assembly.early();
-  const uint64_t wanted = MissingBytes(assembly);
+  const uint64_t wanted = assembly.missing_bytes();
   for (Source* const source : Candidates(Content::kFull)) {
     // A better source that reads what is published is worth waiting for.
     if (!source->reads_captures(Content::kFull, transfer.piece)) break;
-    const uint64_t before = MissingBytes(assembly);
+    const uint64_t before = assembly.missing_bytes();
     const Status read = source->ReadFullCapture(transfer.piece, assembly);
-    transfer.Came(*source, before, MissingBytes(assembly));
+    transfer.Came(*source, before, assembly.missing_bytes());
     if (const Status own = assembly.failed(); !own.ok()) return own;
     if (absl::IsCancelled(read)) return read;
     if (read.ok()) break;
@@ -362,7 +336,7 @@ Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
     LogInfo("capture_read_again",
             {{"version", transfer.piece.target.version.value()}, {"reason", Message(right)}});
   }
-  uint64_t kept = wanted - MissingBytes(assembly);
+  uint64_t kept = wanted - assembly.missing_bytes();
   for (auto& [source, bytes] : transfer.bytes) kept -= bytes = std::min(bytes, kept);
   return OkStatus();
 }
@@ -387,40 +361,12 @@ Status SourceChain::Missed(const Source& source, const Transfer& transfer,
   return UnavailableError("{}", last.reason);
 }
 
-bool SourceChain::reads_captures(Content content, const Piece& piece) const {
-  for (const Source* const source : Candidates(content)) {
-    if (source->reads_captures(content, piece)) return true;
-    if (content == Content::kFull) return false;  // as ReadCapture
+Source* SourceChain::CaptureReader(Content content, const Piece& piece) const {
+  for (Source* const source : Candidates(content)) {
+    if (source->reads_captures(content, piece)) return source;
+    if (content == Content::kFull) break;  // as ReadCapture
   }
-  return false;
-}
-
-Result<std::vector<std::byte>> SourceChain::DeltaCapture(const Piece& piece, const DeltaWant& want,
-                                                         const Spool::Options& spool,
-                                                         const FrameTaker& take) {
-  std::optional<WaitScope> wait(options_.liveness);
-  uint64_t bytes = 0;
-  const auto taken = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
-    wait.reset();  // that is work
-    bytes += arrived.size_bytes();
-    const Status status = take(frames, arrived);
-    wait.emplace(options_.liveness);
-    return status;
-  };
-  for (Source* const source : Candidates(Content::kDelta)) {
-    if (!source->reads_captures(Content::kDelta, piece)) continue;
-    auto head = source->ReadDeltaCapture(piece, want, spool, taken);
-    Transfer transfer{.piece = piece, .content = Content::kDelta};
-    transfer.bytes[source] = bytes + (head.ok() ? head->size() : 0);
-    if (head.ok()) {
-      Note(transfer);
-    } else {
-      MutexLock lock(mutex_);
-      bytes_[{source, Content::kDelta}] += bytes;
-    }
-    return head;
-  }
-  return AbortedError("deltas are read when they are published");
+  return nullptr;
 }
 
 void SourceChain::Refused(const Piece& piece) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -18,9 +17,30 @@
 #include "common/base/threads/cancellation.h"
 #include "common/base/threads/liveness.h"
 #include "common/base/threads/mutex.h"
+#include "common/model/delta_manifest.h"
 #include "common/sources/source.h"
 
 namespace dws {
+
+// Stages a delta, or does something else with it.
+class DeltaTaker {
+ public:
+  virtual ~DeltaTaker() = default;
+
+  // Like FrameTaker. Frames that come as a whole object stay where they are after the call.
+  virtual Status Take(std::span<const SpooledFrame> frames, const Spool& spool) = 0;
+  // Returns whether it has taken this frame.
+  virtual bool Has(RankSlice slice, const FrameEntry& entry) const = 0;
+};
+
+// A delta whose wanted frames were taken.
+struct FetchedDelta {
+  DeltaManifest manifest;
+  uint64_t bytes = 0;  // that came
+  // If it came as a whole: the object, or its part with the wanted slices, and the frames in it.
+  std::optional<Spool> object;
+  std::vector<SpooledFrame> frames;
+};
 
 // Lifecycle: as long as the sources. Threads: safe from any. Errors: those of Source.
 class SourceChain {
@@ -50,16 +70,21 @@ class SourceChain {
   // out to be wrong.
   SourceChain(std::vector<Source*> sources, Options options);
 
-  // A delta object, or the part of it with the wanted slices.
-  Result<Spool> Delta(const Piece& piece, const DeltaWant& want, const Spool::Options& spool);
+  // Reads a delta. The first source that has it brings a published one as a whole. The first source
+  // that reads captures brings the frames of one in the making as they come; if that breaks and the
+  // version is published meanwhile, what is lacking comes as a part of the object. Errors of the
+  // taker, and as ParseObject, too.
+  Result<FetchedDelta> Delta(const Piece& piece, const DeltaWant& want, const Spool::Options& spool,
+                             DeltaTaker& taker);
+  // A published delta object, or the part of it with the wanted slices, unread.
+  Result<Spool> Object(const Piece& piece, const DeltaWant& want, const Spool::Options& spool);
   // Full tensors. Complete slices that are not as published are read again.
   Result<FetchedFull> Full(const Piece& piece, const FullWant& want, Spool::Options spool);
 
   // Returns whether a version can be read while it is captured, and should be.
-  bool reads_captures(Content content, const Piece& piece) const;
-  // As Source::ReadDeltaCapture, of the first source that reads captures.
-  Result<std::vector<std::byte>> DeltaCapture(const Piece& piece, const DeltaWant& want,
-                                              const Spool::Options& spool, const FrameTaker& take);
+  bool reads_captures(Content content, const Piece& piece) const {
+    return CaptureReader(content, piece) != nullptr;
+  }
 
   // The version was rejected.
   void Refused(const Piece& piece);
@@ -73,14 +98,15 @@ class SourceChain {
 
   bool MayRead(Content content, const Source& source) const;
   std::vector<Source*> Candidates(Content content) const;
-  // Reads a sender's memory, and turns back what its trainer has changed since, until nothing is
-  // missing or that does not help. Errors as Source::ReadFull's.
+  // Returns the source that reads the version while it is captured; null: none does, or should.
+  Source* CaptureReader(Content content, const Piece& piece) const;
+  Result<FetchedDelta> DeltaInTheMaking(const Piece& piece, const DeltaWant& want,
+                                        const Spool::Options& spool, DeltaTaker& taker);
+  // Reads the manifest of a delta that is published by now, and the frames that the taker lacks.
+  Status ReadRest(const Piece& piece, const DeltaWant& want, const Spool::Options& spool,
+                  DeltaTaker& taker, FetchedDelta& delta);
+  // Reads a sender's memory (MemoryReader).
   Status ReadMemory(Source& source, Transfer& transfer, FullAssembly& assembly);
-  Duration PublishWait() const;
-  // Turns back what the assembly has kept. An error leaves some blocks missing.
-  Status TurnBackAll(Transfer& transfer, FullAssembly& assembly);
-  // Turns back blocks of one version. Waits for a version that is not published yet.
-  Status TurnBackFrom(Transfer& transfer, std::span<NewerBlock> blocks, FullAssembly& assembly);
   // Reads a source of full tensors and drops the slices that turn out to be wrong; the last source
   // brings them again. OK: nothing is missing.
   Status ReadFull(Source& source, bool last, Transfer& transfer, FullAssembly& assembly);

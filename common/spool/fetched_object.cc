@@ -8,6 +8,22 @@
 
 namespace dws {
 
+std::vector<SpooledFrame> PartFrames(const DeltaManifest& manifest, const SliceSelection& slices,
+                                     uint64_t frames_begin) {
+  std::vector<SpooledFrame> frames;
+  for (const SliceDelta& slice : manifest.slices) {
+    if (!Selects(slices, slice.slice)) continue;
+    for (const FrameEntry& entry : slice.frames) {
+      frames.push_back({.slice = slice.slice,
+                        .entry = entry,
+                        .spool_offset = frames_begin,
+                        .classes = slice.classes});
+      frames_begin += entry.size_bytes;
+    }
+  }
+  return frames;
+}
+
 Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
                                   const SliceSelection& slices) {
   std::vector<std::byte> buffer;
@@ -20,16 +36,11 @@ Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
   DWS_ASSIGN_OR_RETURN(object.manifest, ParseObjectManifest(head, layout));
   // A part is as large as the object only if they are the same.
   const bool whole = spool.size_bytes() == header.total_bytes();
+  object.frames = PartFrames(object.manifest, slices, frames_begin);
   uint64_t part_end = frames_begin;
-  for (const SliceDelta& slice : object.manifest.slices) {
-    if (!Selects(slices, slice.slice)) continue;
-    for (const FrameEntry& entry : slice.frames) {
-      object.frames.push_back({.slice = slice.slice,
-                               .entry = entry,
-                               .spool_offset = whole ? frames_begin + entry.offset : part_end,
-                               .classes = slice.classes});
-      part_end += entry.size_bytes;
-    }
+  for (SpooledFrame& frame : object.frames) {
+    part_end += frame.entry.size_bytes;
+    if (whole) frame.spool_offset = frames_begin + frame.entry.offset;
   }
   if (whole || (slices.has_value() && spool.size_bytes() == part_end)) return object;
   if (!slices.has_value()) {

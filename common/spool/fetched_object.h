@@ -25,4 +25,9 @@ struct FetchedObject {
 Result<FetchedObject> ParseObject(const Spool& spool, const RankLayout& layout,
                                   const SliceSelection& slices = std::nullopt);
 
+// Returns the frames of the part of an object with these slices, in its order, with their places in
+// that part. `frames_begin`: after header and manifest.
+std::vector<SpooledFrame> PartFrames(const DeltaManifest& manifest, const SliceSelection& slices,
+                                     uint64_t frames_begin);
+
 }  // namespace dws

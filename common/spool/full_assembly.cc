@@ -86,6 +86,12 @@ std::vector<BlockRange> FullAssembly::Missing() const {
   return missing;
 }
 
+uint64_t FullAssembly::missing_bytes() const {
+  uint64_t bytes = 0;
+  for (const BlockRange& range : Missing()) bytes += SizeBytes(want_.layout, range);
+  return bytes;
+}
+
 MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
   DWS_CHECK(Wants(range));
   if (direct()) {

@@ -47,6 +47,7 @@ class FullAssembly {
   // What has not come yet, ascending.
   std::vector<BlockRange> Missing() const;
   uint64_t missing_blocks() const { return missing_blocks_; }
+  uint64_t missing_bytes() const;
 
   // Returns the place for the bytes of wanted blocks; `buffer` as for Spool::Room.
   MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);

@@ -1,7 +1,6 @@
 #include "common/sync_state/subscription_state.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "common/base/check.h"
@@ -9,6 +8,12 @@
 #include "common/model/limits.h"
 
 namespace dws {
+namespace {
+
+// A sender captures the next version only when the one before is nearly recorded: it has fewer.
+constexpr size_t kMakingMax = 8;
+
+}  // namespace
 
 SubscriptionState::SubscriptionState(uint32_t sender_count, std::optional<StreamId> accepted)
     : stream_(accepted), senders_(sender_count) {}
@@ -24,7 +29,7 @@ void SubscriptionState::OnDisconnect(SenderIndex sender) { senders_.at(sender.va
 void SubscriptionState::Release(Sender& sender) {
   sender.trainer_rank.reset();
   sender.offers.clear();
-  sender.replacing.reset();
+  sender.making.clear();
   sender.lacks_cuts = false;
 }
 
@@ -139,7 +144,7 @@ Status SubscriptionState::OnWelcome(SenderIndex sender, SenderWelcome welcome, U
   }
   entry.trainer_rank = welcome.trainer_rank;
   entry.offers.clear();
-  entry.replacing.reset();
+  entry.making.clear();
   entry.refusal.clear();
   const RankLayout& layout = *welcome.layout;
   std::optional<Rank>& rank = ranks_[welcome.trainer_rank.value()];
@@ -195,9 +200,8 @@ CutWishes SubscriptionState::Lacking(SenderIndex sender) const {
 }
 
 bool SubscriptionState::AllCanCut() const {
-  const auto senders = SendersByRank();
-  return senders.has_value() && std::ranges::all_of(*senders, [this](SenderIndex sender) {
-           const Sender& entry = senders_[sender.value()];
+  return Accepted() && std::ranges::all_of(ranks_, [this](const std::optional<Rank>& rank) {
+           const Sender& entry = senders_[rank->sender.value()];
            return !entry.lacks_cuts || entry.can_cut;
          });
 }
@@ -272,7 +276,7 @@ Status SubscriptionState::OnAnnounce(SenderIndex sender, uint64_t nonce,
   }
   entry.nonce = nonce;
   entry.offers = std::move(announcement.versions);
-  if (entry.replacing.has_value() && *entry.replacing <= last) entry.replacing.reset();
+  std::erase_if(entry.making, [last](const Making& made) { return made.version <= last; });
   entry.newest_token = announcement.newest_token;
   return OkStatus();
 }
@@ -283,8 +287,11 @@ void SubscriptionState::OnReplacing(SenderIndex sender, const StreamId& stream,
   Sender& entry = senders_.at(sender.value());
   if (!entry.trainer_rank.has_value() || stream_ != stream) return;
   if (ranks_[entry.trainer_rank->value()]->rank_epoch != rank_epoch) return;
-  entry.replacing = version;
-  entry.replacing_base = base;
+  if (!version.has_value()) return entry.making.clear();
+  std::erase_if(entry.making, [&](const Making& made) { return made.version >= *version; });
+  if (!entry.offers.empty() && *version <= entry.offers.back()) return;
+  if (entry.making.size() == kMakingMax) entry.making.erase(entry.making.begin());
+  entry.making.push_back({.version = *version, .base = base});
 }
 
 std::optional<std::vector<std::shared_ptr<const RankLayout>>> SubscriptionState::Layouts() const {
@@ -297,16 +304,13 @@ std::optional<std::vector<std::shared_ptr<const RankLayout>>> SubscriptionState:
   return layouts;
 }
 
-std::optional<std::vector<SenderIndex>> SubscriptionState::SendersByRank() const {
-  if (ranks_.empty()) return std::nullopt;
-  std::vector<SenderIndex> senders;
+bool SubscriptionState::Accepted() const {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (!ranks_[rank].has_value()) return std::nullopt;
+    if (!ranks_[rank].has_value()) return false;
     const Sender& sender = senders_[ranks_[rank]->sender.value()];
-    if (!sender.connected || sender.trainer_rank != TrainerRank(rank)) return std::nullopt;
-    senders.push_back(ranks_[rank]->sender);
+    if (!sender.connected || sender.trainer_rank != TrainerRank(rank)) return false;
   }
-  return senders;
+  return !ranks_.empty();
 }
 
 std::optional<SenderIndex> SubscriptionState::Behind(const VersionAt& live) const {
@@ -319,84 +323,47 @@ std::optional<SenderIndex> SubscriptionState::Behind(const VersionAt& live) cons
   return std::nullopt;
 }
 
-std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version) const {
-  const auto senders = SendersByRank();
-  if (!senders.has_value()) return std::nullopt;
+std::optional<SyncTarget::Rank> SubscriptionState::Offer(const Rank& rank, WeightVersion version,
+                                                         Offered least) const {
+  const Sender& sender = senders_[rank.sender.value()];
+  SyncTarget::Rank offer{.sender = rank.sender, .layout = rank.layout};
+  if (std::binary_search(sender.offers.begin(), sender.offers.end(), version)) {
+    offer.nonce = sender.nonce;
+    if (version == sender.offers.back()) offer.state_token = sender.newest_token;
+    return offer;
+  }
+  const auto made = std::ranges::find(sender.making, version, &Making::version);
+  if (least == Offered::kPublished || made == sender.making.end()) return std::nullopt;
+  offer.base = made->base;
+  offer.captured = version < sender.making.back().version;
+  return offer;
+}
+
+std::optional<SyncTarget> SubscriptionState::TargetAt(WeightVersion version, Offered least) const {
+  if (!Accepted()) return std::nullopt;
   SyncTarget target{.stream = *stream_, .version = version, .ranks = {}};
-  for (uint32_t rank = 0; rank < senders->size(); ++rank) {
-    const SenderIndex index = (*senders)[rank];
-    const Sender& sender = senders_[index.value()];
-    if (!std::binary_search(sender.offers.begin(), sender.offers.end(), version))
-      return std::nullopt;
-    target.ranks.push_back(
-        {.sender = index,
-         .nonce = sender.nonce,
-         .layout = ranks_[rank]->layout,
-         .state_token = version == sender.offers.back() ? sender.newest_token : std::nullopt,
-         .early_base = std::nullopt});
+  for (const std::optional<Rank>& rank : ranks_) {
+    std::optional<SyncTarget::Rank> offer = Offer(*rank, version, least);
+    if (!offer.has_value()) return std::nullopt;
+    target.ranks.push_back(*std::move(offer));
   }
   return target;
 }
 
-std::optional<SyncTarget> SubscriptionState::Target() const {
-  const auto senders = SendersByRank();
-  if (!senders.has_value()) return std::nullopt;
-  const std::vector<WeightVersion>& offers = senders_[senders->front().value()].offers;
-  for (auto version = offers.rbegin(); version != offers.rend(); ++version) {
-    if (auto target = TargetAt(*version); target.has_value()) return target;
+std::optional<SyncTarget> SubscriptionState::Target(Offered least) const {
+  if (!Accepted()) return std::nullopt;
+  const Sender& first = senders_[ranks_.front()->sender.value()];
+  std::vector<WeightVersion> versions = first.offers;
+  for (const Making& made : first.making) versions.push_back(made.version);
+  for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
+    if (auto target = TargetAt(*version, least); target.has_value()) return target;
   }
   return std::nullopt;
-}
-
-std::optional<SyncTarget> SubscriptionState::EarlyTarget() const {
-  const auto senders = SendersByRank();
-  if (!senders.has_value()) return std::nullopt;
-  std::set<WeightVersion> captured;
-  for (const SenderIndex index : *senders) {
-    const auto& replacing = senders_[index.value()].replacing;
-    if (replacing.has_value()) captured.insert(*replacing);
-  }
-  for (auto version = captured.rbegin(); version != captured.rend(); ++version) {
-    if (auto target = EarlyTargetAt(*senders, *version); target.has_value()) return target;
-  }
-  return std::nullopt;
-}
-
-std::optional<SyncTarget> SubscriptionState::EarlyTargetAt(const std::vector<SenderIndex>& senders,
-                                                           WeightVersion version) const {
-  SyncTarget target{.stream = *stream_, .version = version, .ranks = {}};
-  for (uint32_t rank = 0; rank < senders.size(); ++rank) {
-    const Sender& sender = senders_[senders[rank].value()];
-    const bool offers = std::binary_search(sender.offers.begin(), sender.offers.end(), version);
-    if (sender.replacing != version && !offers) return std::nullopt;
-    target.ranks.push_back({.sender = senders[rank],
-                            .nonce = offers ? sender.nonce : 0,
-                            .layout = ranks_[rank]->layout,
-                            .state_token = std::nullopt,
-                            .early_base = offers ? std::nullopt : sender.replacing_base});
-  }
-  return target;
-}
-
-bool SubscriptionState::Coming(const SyncTarget& early) const {
-  const auto senders = SendersByRank();
-  if (!senders.has_value() || stream_ != early.stream || senders->size() != early.ranks.size()) {
-    return false;
-  }
-  for (uint32_t rank = 0; rank < senders->size(); ++rank) {
-    const Sender& sender = senders_[(*senders)[rank].value()];
-    const bool offers =
-        std::binary_search(sender.offers.begin(), sender.offers.end(), early.version);
-    const bool captures = sender.replacing.has_value() && *sender.replacing >= early.version;
-    if (ranks_[rank]->layout != early.ranks[rank].layout || (!offers && !captures)) return false;
-  }
-  return true;
 }
 
 std::optional<SyncTarget> SubscriptionState::Oldest() const {
-  const auto senders = SendersByRank();
-  if (!senders.has_value()) return std::nullopt;
-  for (const WeightVersion version : senders_[senders->front().value()].offers) {
+  if (!Accepted()) return std::nullopt;
+  for (const WeightVersion version : senders_[ranks_.front()->sender.value()].offers) {
     if (auto target = TargetAt(version); target.has_value()) return target;
   }
   return std::nullopt;

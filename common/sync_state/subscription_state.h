@@ -1,6 +1,7 @@
 // The receiver's side of the sync protocol as a pure class: which versions each configured sender
-// can serve, and from that the target: the newest version that all ranks of one stream offer. No
-// I/O, no clock, no threads: receiver_daemon/transfer/subscription.h drives it and guards it.
+// can serve or is capturing, and from that the target: the newest version that all ranks of one
+// stream offer. No I/O, no clock, no threads: receiver_daemon/transfer/subscription.h drives it and
+// guards it.
 //
 // Rules (protocol.md §1, §2): A lower incarnation is refused, and so is a second id in one
 // incarnation. A higher incarnation replaces everything known, unless it is ahead of the clock. A
@@ -18,7 +19,6 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/base/strong_type.h"
 #include "common/base/wall_clock.h"
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
@@ -26,11 +26,9 @@
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 #include "common/sync_state/live_state.h"
+#include "common/sync_state/sync_target.h"
 
 namespace dws {
-
-// Numbers the configured senders from 0.
-using SenderIndex = StrongType<struct SenderIndexTag, uint32_t>;
 
 // A sender's welcome, checked.
 struct SenderWelcome {
@@ -49,39 +47,24 @@ struct SenderAnnouncement {
   std::optional<Digest> newest_token;   // state token of the last; none: there are no versions
 };
 
-// The version to bring the engine to, and the senders to ask and to answer.
-struct SyncTarget {
-  struct Rank {
-    SenderIndex sender;
-    uint64_t nonce = 0;  // of the announcement that offered the version; 0 for an early version
-    std::shared_ptr<const RankLayout> layout;
-    std::optional<Digest> state_token;        // as announced: of the sender's newest version only
-    std::optional<WeightVersion> early_base;  // of an early delta; of a full version none
-
-    bool early() const { return nonce == 0; }  // nonces begin at 1
-  };
-  StreamId stream;
-  WeightVersion version;
-  std::vector<Rank> ranks;  // by trainer rank
-
-  VersionAt at() const { return {.stream = stream, .version = version}; }
-};
-
 // Which senders are followed, and the target they agree on. Pure: no I/O, no clock, no threads.
 class SubscriptionState {
  public:
+  struct Making {
+    WeightVersion version;
+    std::optional<WeightVersion> base;  // of a delta; none: a full version
+  };
   struct Sender {
     bool connected = false;
     std::optional<TrainerRank>
-        trainer_rank;                        // of the current stream, once welcomed and not refused
-    uint64_t nonce = 0;                      // of the announcement the offers come from
-    std::vector<WeightVersion> offers;       // ascending
-    std::optional<Digest> newest_token;      // of the last of these versions
-    std::optional<WeightVersion> replacing;  // a version that it is capturing
-    std::optional<WeightVersion> replacing_base;  // if that is a delta
-    std::string refusal;      // why its last welcome was refused; empty: it was not
-    bool lacks_cuts = false;  // its layout lacks boundaries that are wanted
-    bool can_cut = false;     // it says that it could make them
+        trainer_rank;                    // of the current stream, once welcomed and not refused
+    uint64_t nonce = 0;                  // of the announcement the offers come from
+    std::vector<WeightVersion> offers;   // ascending
+    std::optional<Digest> newest_token;  // of the last of these versions
+    std::vector<Making> making;  // ascending, newer than the offers; all but the last are captured
+    std::string refusal;         // why its last welcome was refused; empty: it was not
+    bool lacks_cuts = false;     // its layout lacks boundaries that are wanted
+    bool can_cut = false;        // it says that it could make them
   };
 
   // `accepted`: the highest stream ever followed, from the ledger.
@@ -102,8 +85,9 @@ class SubscriptionState {
   Status OnAnnounce(SenderIndex sender, uint64_t nonce, SenderAnnouncement announcement);
 
   // A sender is capturing a version that may be read before it is announced: a delta from `base`,
-  // or without base a full one. nullopt: it was given up. Has no effect unless the sender was
-  // welcomed with that stream and epoch.
+  // or without base a full one. It offers the versions that it has captured before, too. nullopt:
+  // what it has not announced was given up. Has no effect unless the sender was welcomed with that
+  // stream and epoch.
   void OnReplacing(SenderIndex sender, const StreamId& stream, RankEpoch rank_epoch,
                    std::optional<WeightVersion> version,
                    std::optional<WeightVersion> base = std::nullopt);
@@ -144,23 +128,19 @@ class SubscriptionState {
   std::optional<std::vector<std::shared_ptr<const RankLayout>>> Layouts() const;
 
   // Returns whether every trainer rank has a sender that is connected and was welcomed.
-  bool Accepted() const { return SendersByRank().has_value(); }
+  bool Accepted() const;
 
   // Returns an accepted sender whose newest offer is below `live`, a version of its stream that the
   // engine has: its version numbers have started again. None: there is no such sender.
   std::optional<SenderIndex> Behind(const VersionAt& live) const;
 
-  // The newest version that all ranks offer now.
-  std::optional<SyncTarget> Target() const;
-  // Returns the oldest target.
+  // The newest version that all ranks offer now, and are `least` so far with.
+  std::optional<SyncTarget> Target(Offered least = Offered::kPublished) const;
+  // The oldest version that all ranks have published and offer now.
   std::optional<SyncTarget> Oldest() const;
-  // Returns the target if all ranks offer `version` now.
-  std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  // The newest version that some ranks are capturing, as early ones, and the others offer.
-  std::optional<SyncTarget> EarlyTarget() const;
-  // Returns whether all ranks may still offer an early target: each rank offers it, captures it, or
-  // has captured it and captures a newer one.
-  bool Coming(const SyncTarget& early) const;
+  // Returns the target if all ranks offer `version` now, and are `least` so far with it.
+  std::optional<SyncTarget> TargetAt(WeightVersion version,
+                                     Offered least = Offered::kPublished) const;
 
  private:
   struct Rank {
@@ -175,10 +155,9 @@ class SubscriptionState {
   static void Release(Sender& sender);
   Status CheckClock(const SenderWelcome& welcome, UnixTime now) const;
   void Refuse(SenderIndex sender, const Status& reason);
-  // Returns the sender of each rank, if all of them are connected and hold their rank.
-  std::optional<std::vector<SenderIndex>> SendersByRank() const;
-  std::optional<SyncTarget> EarlyTargetAt(const std::vector<SenderIndex>& senders,
-                                          WeightVersion version) const;
+  // What the sender of a rank offers of `version`, if it is `least` so far with it.
+  std::optional<SyncTarget::Rank> Offer(const Rank& rank, WeightVersion version,
+                                        Offered least) const;
   // Adds the boundaries of a layout to the learned ones.
   void Learn(const RankLayout& layout);
   // After `more` was wanted of all senders.

@@ -9,9 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/base/log/log.h"
-#include "common/delta/objects/object.h"
 #include "common/model/limits.h"
-#include "common/spool/fetched_object.h"
 #include "receiver_daemon/weights/held_weights.h"
 
 namespace dws {
@@ -22,21 +20,6 @@ std::string CodeName(const Status& status) {
   std::string name = absl::StatusCodeToString(status.code());
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name;
-}
-
-// What a rank publishes at a target, and which slices of live memory differ from it.
-struct Comparison {
-  PreparedRank prepared;  // nothing to write yet
-  std::vector<RankSlice> differ;
-};
-
-Result<Comparison> Compare(Preparer& preparer, const SyncTarget& target, TrainerRank rank,
-                           const std::vector<SliceState>& live) {
-  DWS_ASSIGN_OR_RETURN(Description described, preparer.Describe(target, rank, live.size()));
-  Comparison compared{.prepared = {}, .differ = SlicesThatDiffer(live, described.slices)};
-  compared.prepared.published = std::move(described.slices);
-  compared.prepared.state_token = described.state_token;
-  return compared;
 }
 
 }  // namespace
@@ -66,7 +49,7 @@ Spool::Options Preparer::SpoolOptions(const Job& job, uint64_t memory_bytes_max)
           .memory_bytes_max = memory_bytes_max,
           .size_bytes_max = limits::kObjectBytesMax,
           .progress = &progress_,
-          .wanted = job.wanted,
+          .wanted = job.order.wanted,
           .spare = spare_};
 }
 
@@ -131,75 +114,46 @@ void Preparer::Reject(const Job& job, const Status& reason, std::vector<RankSlic
                      .slices = std::move(slices)});
 }
 
-Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
-                                   const SyncTarget& target, Way way,
-                                   const std::function<bool()>& wanted, DirectTarget* direct) {
-  return PrepareRanks({.weights = weights,
-                       .live = live,
-                       .target = target,
-                       .rank = TrainerRank(0),
-                       .way = way,
-                       .wanted = wanted,
-                       .direct = direct});
-}
-
-Result<Prepared> Preparer::PrepareEarly(const EngineWeights& weights, const LiveState& live,
-                                        const SyncTarget& target, const EarlyStage& stage,
-                                        const std::function<void(Duration)>& await,
-                                        const std::function<bool()>& wanted) {
+std::function<EarlyVersion::Stage()> Preparer::Watched(
+    std::function<EarlyVersion::Stage()> stage) const {
   struct Seen {
     Mutex mutex;
     uint64_t bytes = 0;
     TimePoint at;
   };
-  Seen seen;
-  seen.at = clock_.Now();
-  const EarlyStage watched = [&] {
+  const auto seen = std::make_shared<Seen>();
+  seen->at = clock_.Now();
+  return [this, seen, stage = std::move(stage)] {
     const EarlyVersion::Stage now = stage();
     if (now != EarlyVersion::Stage::kCapturing) return now;
-    MutexLock lock(seen.mutex);
-    if (const uint64_t bytes = progress_.done_bytes.load(); seen.bytes != bytes) {
-      seen.bytes = bytes;
-      seen.at = clock_.Now();
+    MutexLock lock(seen->mutex);
+    if (const uint64_t bytes = progress_.done_bytes.load(); seen->bytes != bytes) {
+      seen->bytes = bytes;
+      seen->at = clock_.Now();
     }
-    return clock_.Now() - seen.at > kEarlyWait ? EarlyVersion::Stage::kGone : now;
+    return clock_.Now() - seen->at > kEarlyWait ? EarlyVersion::Stage::kGone : now;
   };
-  DWS_ASSIGN_OR_RETURN(Prepared prepared, PrepareRanks({.weights = weights,
-                                                        .live = live,
-                                                        .target = target,
-                                                        .rank = TrainerRank(0),
-                                                        .way = Way::kDelta,
-                                                        .wanted = wanted,
-                                                        .early = &watched}));
-  await(kEarlyWait);  // a sender may have sent everything before its announcement arrives
-  // If the engine holds no slice of a rank, only the digests of that rank are needed.
-  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
-    PreparedRank& rank = prepared.ranks[r];
-    const SyncTarget::Rank& of = target.ranks[r];
-    if (!of.early() || of.early_base.has_value() || rank.full.has_value()) continue;
-    DWS_RETURN_IF_ERROR(DescribeInto(rank, target, TrainerRank(r), live.ranks[r].slices.size()));
-  }
-  return prepared;
 }
 
-Result<Prepared> Preparer::PrepareRanks(const Job& all) {
-  const SyncTarget& target = all.target;
-  DWS_CHECK(all.live.ranks.size() == target.ranks.size());
+Result<Prepared> Preparer::Prepare(const EngineWeights& weights, const LiveState& live,
+                                   const SyncTarget& target, const PrepareOrder& order) {
+  DWS_CHECK(live.ranks.size() == target.ranks.size());
+  const bool in_the_making = target.in_the_making();
   progress_.Reset();
+  PrepareOrder watched = order;
+  if (in_the_making) watched.stage = Watched(order.stage);
   Prepared prepared{.target = target, .ranks = {}};
   prepared.ranks.resize(target.ranks.size());
-  const Duration uploaded = all.weights.UploadTime();
+  const Duration uploaded = weights.UploadTime();
   // Ranks are different machines: their transfers run side by side.
   std::vector<Status> statuses(target.ranks.size());
   ForEachRank(target.ranks.size(), [&](size_t index) {
-    Job job = all;
-    job.rank = TrainerRank(static_cast<uint32_t>(index));
     const TimePoint begin = clock_.Now();
-    const bool early = job.early != nullptr && target.ranks[index].early();
-    const auto& base = target.ranks[index].early_base;
-    Result<PreparedRank> rank = !early             ? PrepareRank(job)
-                                : base.has_value() ? FromEarlyDelta(job, *base)
-                                                   : FromCapture(job);
+    Result<PreparedRank> rank = PrepareRank({.weights = weights,
+                                             .live = live,
+                                             .target = target,
+                                             .rank = TrainerRank(static_cast<uint32_t>(index)),
+                                             .order = watched});
     if (rank.ok()) {
       rank->stage = clock_.Now() - begin - rank->fetch;
       prepared.ranks[index] = *std::move(rank);
@@ -207,10 +161,18 @@ Result<Prepared> Preparer::PrepareRanks(const Job& all) {
       statuses[index] = Annotate(rank.status(), fmt::format("trainer rank {}", index));
     }
   });
-  prepared.upload = all.weights.UploadTime() - uploaded;
+  prepared.upload = weights.UploadTime() - uploaded;
   spare_->Clear();  // this version has not needed it
   spare_since_ = clock_.Now();
   for (const Status& status : statuses) DWS_RETURN_IF_ERROR(status);
+  if (!in_the_making) return prepared;
+  order.await(kEarlyWait);  // a sender may have sent everything before its announcement arrives
+  // If the engine holds no slice of a rank, only the digests of that rank are needed.
+  for (uint32_t r = 0; r < prepared.ranks.size(); ++r) {
+    PreparedRank& rank = prepared.ranks[r];
+    if (!rank.published.empty()) continue;
+    DWS_RETURN_IF_ERROR(DescribeInto(rank, target, TrainerRank(r), live.ranks[r].slices.size()));
+  }
   return prepared;
 }
 
@@ -240,9 +202,12 @@ void Preparer::ForEachRank(size_t ranks, const std::function<void(size_t)>& prep
 }
 
 Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
-  if (const auto base = DeltaBase(job.way, job.live.at, job.target.at()); base.has_value()) {
+  const std::optional<WeightVersion> base =
+      job.in_the_making() ? job.piece().of().base
+                          : DeltaBase(job.order.way, job.live.at, job.target.at());
+  if (base.has_value()) {
     Result<PreparedRank> delta = FromDelta(job, *base);
-    if (delta.ok() || !FallsBackToFull(delta.status())) return delta;
+    if (delta.ok() || job.in_the_making() || !FallsBackToFull(delta.status())) return delta;
     if (absl::IsAborted(delta.status())) {
       LogInfo("no_delta", {{"version", job.target.version.value()},
                            {"rank", job.rank.value()},
@@ -251,54 +216,104 @@ Result<PreparedRank> Preparer::PrepareRank(const Job& job) {
       Reject(job, delta.status(), {});
     }
   }
-  return FromDescription(job);
+  return FromFull(job);
 }
 
+// Stages frames as the chain brings them. They have one cap with the bytes of a whole object, which
+// stay in memory meanwhile. Frames of a version in the making that wait, and those that are being
+// staged, use memory in addition to the staged writes.
+class Preparer::Taker final : public DeltaTaker {
+ public:
+  Taker(Preparer& preparer, const Job& job) : preparer_(preparer), job_(job) {
+    if (job.in_the_making()) Begin(2 * spool_max());
+  }
+  // The memory for bytes of the delta.
+  uint64_t spool_max() const {
+    return job_.in_the_making() ? std::min(bytes_max_ / 4, kEarlyWaitingBytesMax) : bytes_max_;
+  }
+  Status Take(std::span<const SpooledFrame> frames, const Spool& spool) override {
+    const TimePoint begin = preparer_.clock_.Now();
+    if (!stager_.has_value()) Begin(spool.memory_bytes());
+    const Status added = stager_->Add(frames, spool);
+    time_ += preparer_.clock_.Now() - begin;
+    if (!added.ok() || !job_.in_the_making() || !stager_->passed()) return added;
+    return ResourceExhaustedError("staged writes exceed {} bytes", bytes_max_ - 2 * spool_max());
+  }
+  bool Has(RankSlice slice, const FrameEntry& entry) const override {
+    return stager_->Added(slice, entry);
+  }
+  // For Take.
+  Duration time() const { return time_; }
+  Result<StagedDelta> Finish(const DeltaManifest& manifest) {
+    return stager_->Finish(manifest, job_.state().slices);
+  }
+
+ private:
+  // `used`: the memory that is not for staged writes.
+  void Begin(uint64_t used) {
+    stager_.emplace(job_.weights, job_.rank, bytes_max_ - std::min(used, bytes_max_),
+                    preparer_.pool_, preparer_.spare_);
+  }
+
+  Preparer& preparer_;
+  const Job& job_;
+  const uint64_t bytes_max_ = preparer_.RankBytesMax(job_);
+  std::optional<DeltaStager> stager_;
+  Duration time_ = {};
+};
+
+// If a version in the making does not fit into memory, or slices of it are rejected, it is taken
+// after its publication: then slices are rejected, repaired or applied in place.
 Result<PreparedRank> Preparer::FromDelta(const Job& job, WeightVersion base) {
   const TimePoint begin = clock_.Now();
-  const SliceSelection& slices = job.weights.Held(job.rank);
   const HeldWeights old(job.weights, job.rank, job.state().slices);
-  DWS_ASSIGN_OR_RETURN(Spool spool,
-                       sources_.Delta(job.piece(), {.base = base, .slices = slices, .old = &old},
-                                      SpoolOptions(job, RankBytesMax(job))));
-  const Duration fetch = clock_.Now() - begin;
+  Taker taker(*this, job);
+  DWS_ASSIGN_OR_RETURN(
+      FetchedDelta delta,
+      sources_.Delta(job.piece(), {.base = base, .slices = job.weights.Held(job.rank), .old = &old},
+                     SpoolOptions(job, taker.spool_max()), taker));
+  const Duration fetch = clock_.Now() - begin - taker.time();
   DWS_FAILPOINT("receiver.prepare.after_fetch");
-  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(spool, job.layout(), slices));
-  DWS_ASSIGN_OR_RETURN(PreparedRank prepared, FromManifest(job, base, object.manifest));
-  prepared.fetched_bytes = spool.size_bytes();
+  DWS_ASSIGN_OR_RETURN(PreparedRank prepared, FromManifest(job, base, delta.manifest));
+  prepared.fetched_bytes = delta.bytes;
   prepared.fetch = fetch;
-
-  // Spooled bytes stay in memory while the writes are staged: one cap for both.
-  const uint64_t bytes_max = RankBytesMax(job);
-  const uint64_t spooled = std::min(spool.memory_bytes(), bytes_max);
-  DWS_ASSIGN_OR_RETURN(StagedDelta staged,
-                       StageDelta(job.weights, job.rank, object.manifest, object.frames, spool,
-                                  job.state().slices, bytes_max - spooled, pool_, spare_));
+  DWS_ASSIGN_OR_RETURN(StagedDelta staged, taker.Finish(delta.manifest));
+  if (job.in_the_making() && !staged.rejected.empty()) {
+    return UnavailableError("{} slices cannot be taken early: {}", staged.rejected.size(),
+                            Message(staged.rejected.front().reason));
+  }
+  if (job.in_the_making() && staged.in_place) {
+    return ResourceExhaustedError("the device has no memory for staged writes");
+  }
   prepared.staged = std::move(staged.groups);
   std::vector<RankSlice> rejected;
   for (const RejectedSlice& slice : staged.rejected) rejected.push_back(slice.slice);
   RejectDelta(job, staged.rejected);
-  if (staged.in_place) {
-    for (const SpooledFrame& frame : object.frames) {
-      if (!job.weights.Holds(job.rank, frame.slice)) continue;
-      if (std::binary_search(rejected.begin(), rejected.end(), frame.slice)) continue;
-      prepared.delta_frames.push_back(frame);
-      if (prepared.delta_slices.empty() || prepared.delta_slices.back() != frame.slice) {
-        prepared.delta_slices.push_back(frame.slice);
-      }
-    }
-    prepared.delta_spool = std::move(spool);
-  } else {
-    spool = Spool({});  // staged: its memory is free for full tensors
-  }
   if (job.live.drifted) {
-    for (const RankSlice slice : DriftedUntouched(job.state(), object.manifest)) {
-      rejected.push_back(slice);
-    }
+    const std::vector<RankSlice> drifted = DriftedUntouched(job.state(), delta.manifest);
+    rejected.insert(rejected.end(), drifted.begin(), drifted.end());
     std::sort(rejected.begin(), rejected.end());
+  }
+  if (staged.in_place) {
+    KeepFrames(job, std::move(delta), rejected, prepared);
+  } else {
+    delta.object.reset();  // staged: its memory is free for full tensors
   }
   if (!rejected.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(rejected), prepared));
   return prepared;
+}
+
+void Preparer::KeepFrames(const Job& job, FetchedDelta delta,
+                          const std::vector<RankSlice>& rejected, PreparedRank& prepared) {
+  for (const SpooledFrame& frame : delta.frames) {
+    if (!job.weights.Holds(job.rank, frame.slice)) continue;
+    if (std::binary_search(rejected.begin(), rejected.end(), frame.slice)) continue;
+    prepared.delta_frames.push_back(frame);
+    if (prepared.delta_slices.empty() || prepared.delta_slices.back() != frame.slice) {
+      prepared.delta_slices.push_back(frame.slice);
+    }
+  }
+  prepared.delta_spool = std::move(delta.object);
 }
 
 Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
@@ -310,92 +325,6 @@ Result<PreparedRank> Preparer::FromManifest(const Job& job, WeightVersion base,
   prepared.state_token = reached.state_token;
   for (const SliceDelta& slice : manifest.slices) prepared.nnz += slice.nnz;
   return prepared;
-}
-
-// Stages frames as they arrive; the sender says when the capture does not go on. If a frame is
-// damaged or does not fit into memory, the version is taken after its publication: then slices are
-// rejected, repaired or applied in place.
-Result<PreparedRank> Preparer::FromEarlyDelta(const Job& job, WeightVersion base) {
-  const SliceSelection& slices = job.weights.Held(job.rank);
-  // Frames that wait, and frames that are being staged, use memory in addition to the staged
-  // writes.
-  const uint64_t waiting_max = std::min(RankBytesMax(job) / 4, kEarlyWaitingBytesMax);
-  const uint64_t staging_max = RankBytesMax(job) - 2 * waiting_max;
-  const Spool::Options options = SpoolOptions(job, waiting_max);
-  DeltaStager stager(job.weights, job.rank, staging_max, pool_, spare_);
-  const TimePoint begin = clock_.Now();
-  uint64_t fetched = 0;
-  Duration staging = {};
-  const auto take = [&](std::span<const SpooledFrame> frames, const Spool& spool) {
-    const TimePoint taken = clock_.Now();
-    fetched += spool.size_bytes();
-    const Status added = stager.Add(frames, spool);
-    staging += clock_.Now() - taken;
-    if (!added.ok() || !stager.passed()) return added;
-    return ResourceExhaustedError("staged writes exceed {} bytes", staging_max);
-  };
-  const Result<std::vector<std::byte>> head =
-      sources_.DeltaCapture(job.piece(), {.base = base, .slices = slices}, options, take);
-  DeltaManifest manifest;
-  if (head.ok()) {
-    fetched += head->size();
-    DWS_ASSIGN_OR_RETURN(manifest, ParseObjectManifest(*head, job.layout()));
-  } else if (absl::IsUnavailable(head.status())) {  // the link was lost, not what it had brought
-    DWS_ASSIGN_OR_RETURN(manifest, FetchRest(job, base, waiting_max, stager, fetched));
-  } else {
-    return head.status();
-  }
-  const Duration fetch = clock_.Now() - begin - staging;
-  DWS_ASSIGN_OR_RETURN(PreparedRank prepared, FromManifest(job, base, manifest));
-  prepared.fetched_bytes = fetched;
-  prepared.fetch = fetch;
-  DWS_ASSIGN_OR_RETURN(StagedDelta staged, stager.Finish(manifest, job.state().slices));
-  if (!staged.rejected.empty()) {
-    return UnavailableError("{} slices cannot be taken early: {}", staged.rejected.size(),
-                            Message(staged.rejected.front().reason));
-  }
-  if (staged.in_place) return ResourceExhaustedError("the device has no memory for staged writes");
-  prepared.staged = std::move(staged.groups);
-  return prepared;
-}
-
-Result<DeltaManifest> Preparer::FetchRest(const Job& job, WeightVersion base, uint64_t bytes_max,
-                                          DeltaStager& stager, uint64_t& fetched) {
-  const auto part = [&](const SliceSelection& slices, uint64_t skip_bytes) -> Result<Spool> {
-    const DeltaWant want{.base = base, .slices = slices, .old = nullptr, .skip_bytes = skip_bytes};
-    DWS_ASSIGN_OR_RETURN(Spool spool,
-                         sources_.Delta(job.piece(), want, SpoolOptions(job, bytes_max)));
-    fetched += spool.size_bytes() - skip_bytes;
-    return spool;
-  };
-  const SliceSelection none = std::vector<RankSlice>();
-  DWS_ASSIGN_OR_RETURN(const Spool start, part(none, 0));
-  DWS_ASSIGN_OR_RETURN(FetchedObject object, ParseObject(start, job.layout(), none));
-  const SliceSelection lacking = stager.Lacking(object.manifest);
-  if (lacking->empty()) return std::move(object.manifest);
-  // The part repeats the start, and perhaps frames that have already arrived.
-  uint64_t end = object.frames_begin;
-  uint64_t skip_bytes = end;
-  std::vector<SpooledFrame> frames;
-  for (const SliceDelta& slice : object.manifest.slices) {
-    if (!Selects(lacking, slice.slice)) continue;
-    for (const FrameEntry& entry : slice.frames) {
-      const bool here = stager.Added(slice.slice, entry);
-      if (!here) {
-        frames.push_back(
-            {.slice = slice.slice, .entry = entry, .spool_offset = end, .classes = slice.classes});
-      }
-      end += entry.size_bytes;
-      if (here && frames.empty()) skip_bytes = end;
-    }
-  }
-  DWS_ASSIGN_OR_RETURN(const Spool rest, part(lacking, skip_bytes));
-  if (rest.size_bytes() != end) {
-    return DataLossError("a part of a delta object has {} bytes, expected {}", rest.size_bytes(),
-                         end);
-  }
-  DWS_RETURN_IF_ERROR(stager.Add(frames, rest));
-  return std::move(object.manifest);
 }
 
 // Leaves out slices that had drifted before: the delta is not to blame, so its sender is not told.
@@ -420,25 +349,21 @@ std::vector<RankSlice> Preparer::HeldSlices(const Job& job) {
   return slices;
 }
 
-Result<PreparedRank> Preparer::FromCapture(const Job& job) {
+Result<PreparedRank> Preparer::FromFull(const Job& job) {
   PreparedRank prepared;
   const auto describe = [&] {
     return DescribeInto(prepared, job.target, job.rank, job.state().slices.size());
   };
-  const EarlyVersion early{.stage = *job.early, .describe = describe};
-  std::vector<RankSlice> slices = HeldSlices(job);
-  if (!slices.empty()) DWS_RETURN_IF_ERROR(AddFull(job, std::move(slices), prepared, &early));
+  const EarlyVersion early{.stage = job.order.stage, .describe = describe};
+  if (!job.in_the_making()) DWS_RETURN_IF_ERROR(describe());
+  // What a version in the making changes is not known yet.
+  const bool all = job.in_the_making() || job.order.way == Way::kFull;
+  std::vector<RankSlice> slices =
+      all ? HeldSlices(job) : SlicesThatDiffer(job.state().slices, prepared.published);
+  if (slices.empty()) return prepared;
+  DWS_RETURN_IF_ERROR(
+      AddFull(job, std::move(slices), prepared, job.in_the_making() ? &early : nullptr));
   return prepared;
-}
-
-Result<PreparedRank> Preparer::FromDescription(const Job& job) {
-  DWS_ASSIGN_OR_RETURN(Comparison compared,
-                       Compare(*this, job.target, job.rank, job.state().slices));
-  if (job.way == Way::kFull) compared.differ = HeldSlices(job);
-  if (!compared.differ.empty()) {
-    DWS_RETURN_IF_ERROR(AddFull(job, std::move(compared.differ), compared.prepared));
-  }
-  return std::move(compared.prepared);
 }
 
 Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared,
@@ -455,7 +380,7 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   };
   // If memory is at a version, even one that is not committed yet, a delta may apply to it, so it
   // must not be overwritten here.
-  DirectTarget* const direct = job.live.at.has_value() ? nullptr : job.direct;
+  DirectTarget* const direct = job.live.at.has_value() ? nullptr : job.order.direct;
   DWS_ASSIGN_OR_RETURN(FetchedFull full, sources_.Full(job.piece(),
                                                        {.layout = job.layout(),
                                                         .slices = slices,
@@ -487,10 +412,10 @@ Result<std::optional<Prepared>> Preparer::PrepareAdoption(const LiveState& live,
   DWS_CHECK(live.ranks.size() == target.ranks.size());
   Prepared prepared{.target = target, .ranks = {}};
   for (uint32_t r = 0; r < target.ranks.size(); ++r) {
-    DWS_ASSIGN_OR_RETURN(Comparison compared,
-                         Compare(*this, target, TrainerRank(r), live.ranks[r].slices));
-    if (!compared.differ.empty()) return std::optional<Prepared>();
-    prepared.ranks.push_back(std::move(compared.prepared));
+    const std::vector<SliceState>& slices = live.ranks[r].slices;
+    PreparedRank& rank = prepared.ranks.emplace_back();
+    DWS_RETURN_IF_ERROR(DescribeInto(rank, target, TrainerRank(r), slices.size()));
+    if (!SlicesThatDiffer(slices, rank.published).empty()) return std::optional<Prepared>();
   }
   return std::optional<Prepared>(std::move(prepared));
 }

@@ -75,6 +75,21 @@ inline uint64_t RankStagingMax(uint64_t staging_bytes_max, size_t ranks) {
   return staging_bytes_max / ranks;
 }
 
+// How a version is to be prepared.
+struct PrepareOrder {
+  Way way = Way::kDelta;
+  // Any thread may call it while bytes arrive; empty: everything is wanted.
+  std::function<bool()> wanted = {};
+  // If memory has no known version, full tensors may be written here as they arrive. The caller
+  // must count the slices that it has touched as unknown, whatever Prepare returns. May be null.
+  DirectTarget* direct = nullptr;
+  // For a version in the making. Returns how far it is, as the senders have told it. Any thread may
+  // call it.
+  std::function<EarlyVersion::Stage()> stage = {};
+  // For one, too. Waits for the publication, at most for the time that it is given.
+  std::function<void(Duration)> await = {};
+};
+
 // Lifecycle: as long as the worker. Threads: one at a time.
 class Preparer {
  public:
@@ -94,30 +109,17 @@ class Preparer {
         clock_(clock),
         options_(std::move(options)) {}
 
-  // Prepares what brings memory in state `live`, which must be known, to `target`, by `way`: a
-  // delta if one is available and its base matches, full tensors for the rest. Tells the senders
-  // about data that does not fit. Errors as Source's; after an error nothing is kept. Any thread
-  // may call `wanted` while bytes arrive; without it everything is wanted. If memory has no known
-  // version, full tensors may be written to `direct` as they arrive; the caller must count the
-  // slices that `direct` has touched as unknown, whatever this returns.
+  // Prepares what brings memory in state `live`, which must be known, to `target`, by the order's
+  // way: a delta if one is available and its base matches, full tensors for the rest. Tells the
+  // senders about data that does not fit. Errors as Source's; after an error nothing is kept.
+  //
+  // Ranks whose senders still capture the version are read meanwhile, and proved when it is
+  // published; then the order needs `stage` and `await`. UNAVAILABLE, ABORTED: it came to nothing,
+  // for example because no bytes have come for kEarlyWait: a trainer that stops in the middle does
+  // not hold up the caller. RESOURCE_EXHAUSTED: the delta of such a rank is too large to be staged.
   Result<Prepared> Prepare(const EngineWeights& weights, const LiveState& live,
-                           const SyncTarget& target, Way way = Way::kDelta,
-                           const std::function<bool()>& wanted = {},
-                           DirectTarget* direct = nullptr);
-
-  // Like Prepare, but for a version that some senders are still capturing. From those it reads full
-  // tensors, or fetches and stages the delta, during the capture, and proves them when the version
-  // is published; the other senders offer the version already. `stage` returns the version's stage,
-  // as far as the senders have told it. UNAVAILABLE, ABORTED: the early version came to nothing.
-  // That includes no bytes for kEarlyWait, so that a trainer that stops in the middle does not hold
-  // up the caller. RESOURCE_EXHAUSTED: a delta is too large to be staged. `await` waits for the
-  // publication, at most for the time that it is given.
-  using EarlyStage = std::function<EarlyVersion::Stage()>;
+                           const SyncTarget& target, const PrepareOrder& order = {});
   static constexpr Duration kEarlyWait = std::chrono::seconds(2);
-  Result<Prepared> PrepareEarly(const EngineWeights& weights, const LiveState& live,
-                                const SyncTarget& target, const EarlyStage& stage,
-                                const std::function<void(Duration)>& await,
-                                const std::function<bool()>& wanted);
 
   // Returns nullopt unless memory is already exactly `target`. Transfers digests only.
   Result<std::optional<Prepared>> PrepareAdoption(const LiveState& live, const SyncTarget& target);
@@ -142,40 +144,36 @@ class Preparer {
   RejectionCounts rejections() const;
 
  private:
+  class Taker;
   struct Job {
     const EngineWeights& weights;
     const LiveState& live;
     const SyncTarget& target;
     TrainerRank rank;
-    Way way;
-    const std::function<bool()>& wanted;
-    const EarlyStage* early = nullptr;  // PrepareEarly's
-    DirectTarget* direct = nullptr;
+    const PrepareOrder& order;
 
     const RankLayout& layout() const { return weights.layouts().rank(rank); }
     const LiveState::Rank& state() const { return live.ranks[rank.value()]; }
     Piece piece() const { return {.target = target, .rank = rank}; }
+    bool in_the_making() const { return piece().of().in_the_making(); }
   };
 
+  // `stage`, until no bytes have come for kEarlyWait.
+  std::function<EarlyVersion::Stage()> Watched(std::function<EarlyVersion::Stage()> stage) const;
   // Sets what the rank publishes. Errors: as Describe.
   Status DescribeInto(PreparedRank& prepared, const SyncTarget& target, TrainerRank rank,
                       size_t slice_count);
-  // `all.rank` is ignored.
-  Result<Prepared> PrepareRanks(const Job& all);
   void ForEachRank(size_t ranks, const std::function<void(size_t)>& prepare);
   Result<PreparedRank> PrepareRank(const Job& job);
   Result<PreparedRank> FromDelta(const Job& job, WeightVersion base);
-  Result<PreparedRank> FromEarlyDelta(const Job& job, WeightVersion base);
-  // Called after a call that broke: fetches the version's manifest, if the version is published,
-  // and the frames that `stager` lacks. Spools at most `bytes_max` in memory.
-  Result<DeltaManifest> FetchRest(const Job& job, WeightVersion base, uint64_t bytes_max,
-                                  DeltaStager& stager, uint64_t& fetched);
   // What the manifest of a delta from `base` to the target states.
   static Result<PreparedRank> FromManifest(const Job& job, WeightVersion base,
                                            const DeltaManifest& manifest);
-  Result<PreparedRank> FromDescription(const Job& job);
+  // Keeps the frames of held slices in `prepared`, but those of rejected ones.
+  static void KeepFrames(const Job& job, FetchedDelta delta, const std::vector<RankSlice>& rejected,
+                         PreparedRank& prepared);
+  Result<PreparedRank> FromFull(const Job& job);
   static std::vector<RankSlice> HeldSlices(const Job& job);
-  Result<PreparedRank> FromCapture(const Job& job);
   // `early`: null if `prepared` has the digests.
   Status AddFull(const Job& job, std::vector<RankSlice> slices, PreparedRank& prepared,
                  const EarlyVersion* early = nullptr);

@@ -211,13 +211,13 @@ void Subscription::NoteOffered() {
 std::optional<TimePoint> Subscription::OfferedAt(const VersionAt& version) const {
   MutexLock lock(mutex_);
   const auto found = std::ranges::find_if(
-      offered_, [&](const Offered& offered) { return offered.version == version; });
+      offered_, [&](const PastTarget& offered) { return offered.version == version; });
   return found == offered_.end() ? std::nullopt : std::optional(found->at);
 }
 
-std::optional<SyncTarget> Subscription::Target() const {
+std::optional<SyncTarget> Subscription::Target(Offered least) const {
   MutexLock lock(mutex_);
-  return state_.Target();
+  return state_.Target(least);
 }
 
 std::optional<SyncTarget> Subscription::Oldest() const {
@@ -225,19 +225,9 @@ std::optional<SyncTarget> Subscription::Oldest() const {
   return state_.Oldest();
 }
 
-std::optional<SyncTarget> Subscription::TargetAt(WeightVersion version) const {
+std::optional<SyncTarget> Subscription::TargetAt(WeightVersion version, Offered least) const {
   MutexLock lock(mutex_);
-  return state_.TargetAt(version);
-}
-
-std::optional<SyncTarget> Subscription::EarlyTarget() const {
-  MutexLock lock(mutex_);
-  return state_.EarlyTarget();
-}
-
-bool Subscription::Coming(const SyncTarget& early) const {
-  MutexLock lock(mutex_);
-  return state_.Coming(early);
+  return state_.TargetAt(version, least);
 }
 
 void Subscription::AwaitTarget(WeightVersion version, Duration timeout) const {

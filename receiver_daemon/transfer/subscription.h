@@ -85,11 +85,11 @@ class Subscription {
   // The newest version that the last announcement of an accepted sender offered, also after that
   // sender has gone.
   std::optional<VersionAt> heard() const;
-  std::optional<SyncTarget> Target() const;
+  // These three as SubscriptionState's.
+  std::optional<SyncTarget> Target(Offered least = Offered::kPublished) const;
   std::optional<SyncTarget> Oldest() const;
-  std::optional<SyncTarget> TargetAt(WeightVersion version) const;
-  std::optional<SyncTarget> EarlyTarget() const;
-  bool Coming(const SyncTarget& early) const;
+  std::optional<SyncTarget> TargetAt(WeightVersion version,
+                                     Offered least = Offered::kPublished) const;
   // When the last rank announced `version`, which was the target then; nullopt: never, or too long
   // ago.
   std::optional<TimePoint> OfferedAt(const VersionAt& version) const;
@@ -145,11 +145,11 @@ class Subscription {
   std::vector<std::string> causes_ GUARDED_BY(mutex_);
   std::optional<VersionAt> heard_ GUARDED_BY(mutex_);
   static constexpr size_t kOfferedMax = 64;
-  struct Offered {
+  struct PastTarget {
     VersionAt version;
     TimePoint at;
   };
-  std::deque<Offered> offered_ GUARDED_BY(mutex_);  // the last targets, kOfferedMax at most
+  std::deque<PastTarget> offered_ GUARDED_BY(mutex_);  // the last ones, kOfferedMax at most
   std::optional<VersionAt> live_ GUARDED_BY(mutex_);
   std::vector<Digest> live_tokens_ GUARDED_BY(mutex_);
   // `set_` was made from these layouts.

@@ -68,18 +68,6 @@ Status DeltaStager::Add(std::span<const SpooledFrame> frames, const Spool& spool
   return OkStatus();
 }
 
-std::vector<RankSlice> DeltaStager::Lacking(const DeltaManifest& manifest) const {
-  std::vector<RankSlice> lacking;
-  for (const SliceDelta& delta : manifest.slices) {
-    const bool whole = !weights_.Holds(rank_, delta.slice) ||
-                       std::ranges::all_of(delta.frames, [&](const FrameEntry& entry) {
-                         return Added(delta.slice, entry);
-                       });
-    if (!whole) lacking.push_back(delta.slice);
-  }
-  return lacking;
-}
-
 Status DeltaStager::CheckFrames(const std::string& name, const SliceDelta& delta,
                                 std::span<const Place> places) const {
   if (places.size() != delta.frames.size()) {
@@ -151,16 +139,6 @@ Result<bool> DeltaStager::Seal(StagedDelta& staged) {
     staged.groups.push_back(std::move(group.parts));
   }
   return true;
-}
-
-Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
-                               const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
-                               const Spool& spool, std::span<const SliceState> live,
-                               uint64_t staging_bytes_max, ThreadPool& pool,
-                               std::shared_ptr<SparePages> spare) {
-  DeltaStager stager(weights, rank, staging_bytes_max, pool, std::move(spare));
-  DWS_RETURN_IF_ERROR(stager.Add(frames, spool));
-  return stager.Finish(manifest, live);
 }
 
 void AddToList(std::span<const StagedParts> groups, ScatterList& list) {

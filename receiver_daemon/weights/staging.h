@@ -61,8 +61,6 @@ class DeltaStager {
   bool Added(RankSlice slice, const FrameEntry& entry) const {
     return added_.contains({slice, entry.first_block});
   }
-  // The slices of the manifest that the engine holds and of which frames are to be added still.
-  std::vector<RankSlice> Lacking(const DeltaManifest& manifest) const;
   // Returns whether the cap was exceeded: then nothing more is kept.
   bool passed() const { return budget_.passed(); }
 
@@ -96,14 +94,6 @@ class DeltaStager {
   std::vector<Group> groups_;
   std::set<std::pair<RankSlice, uint32_t>> added_;  // slices, and the first blocks of their frames
 };
-
-// Stages a delta that has arrived completely: `frames` are all frames of the object that are
-// wanted.
-Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
-                               const DeltaManifest& manifest, std::span<const SpooledFrame> frames,
-                               const Spool& spool, std::span<const SliceState> live,
-                               uint64_t staging_bytes_max, ThreadPool& pool,
-                               std::shared_ptr<SparePages> spare = nullptr);
 
 // What one pause writes: by memory, the parts of all trainer ranks. Made before the pause.
 using ScatterList = std::vector<std::vector<const StagedFrames*>>;

@@ -231,7 +231,7 @@ Status SoloDriver::Stage(const SyncTarget& target, Way way) {
 
 void SoloDriver::StageEarly() {
   const LiveEngine& engine = parts_.engine;
-  const std::optional<SyncTarget> target = parts_.subscription.EarlyTarget();
+  const std::optional<SyncTarget> target = parts_.subscription.Target(Offered::kInTheMaking);
   // What drifted, or cannot be followed now, is for a published version.
   if (!target.has_value() || !engine.live().proved() || early_ == target->at()) return;
   if (target->stream != engine.live().at->stream || target->version <= engine.live().at->version) {
@@ -241,7 +241,7 @@ void SoloDriver::StageEarly() {
   if (!engine.weights()->layouts().Fits(*target)) return;
   early_ = target->at();
   const bool delta = std::any_of(target->ranks.begin(), target->ranks.end(),
-                                 [](const auto& rank) { return rank.early_base.has_value(); });
+                                 [](const auto& rank) { return rank.base.has_value(); });
   if (delta && early_skips_ > 0) {
     --early_skips_;
     return;
@@ -251,7 +251,7 @@ void SoloDriver::StageEarly() {
   const auto wanted = [this, &engine] {
     return engine.IsCurrent() && !parts_.requests.has_orders();
   };
-  Result<Prepared> prepared = parts_.runner.PrepareEarly(*target, wanted);
+  Result<Prepared> prepared = parts_.runner.Prepare(*target, Way::kDelta, wanted);
   parts_.board.SetStage("idle", std::nullopt);
   parts_.board.CountEarly(prepared.ok());
   if (!prepared.ok()) {

@@ -58,15 +58,27 @@ Result<Prepared> VersionRunner::Prepare(const SyncTarget& target, Way way,
       way == Way::kDelta ? AsOldest(target) : std::optional<LiveState>();
   DirectWrite direct(*parts_.engine.weights());
   const bool may_write_now = !stages_all_ && parts_.engine.MayWriteNow();
+  const PrepareOrder order{
+      .way = way,
+      .wanted = wanted,
+      .direct = may_write_now ? &direct : nullptr,
+      .stage = [&] { return wanted() ? StageOf(target) : EarlyVersion::Stage::kGone; },
+      .await = [&](Duration time) { parts_.subscription.AwaitTarget(target.version, time); }};
   Result<Prepared> prepared = parts_.preparer.Prepare(
-      *parts_.engine.weights(), begins.has_value() ? *begins : parts_.engine.live(), target, way,
-      wanted, may_write_now ? &direct : nullptr);
+      *parts_.engine.weights(), begins.has_value() ? *begins : parts_.engine.live(), target, order);
   // Staged tensors are written through memory that was taken when the engine attached.
   if (may_write_now && absl::IsResourceExhausted(prepared.status())) stages_all_ = true;
   // Only a commit of this version, which reads memory back, shows what these slices hold.
   for (const OwnedSlice& slice : direct.touched()) {
     parts_.engine.mutable_live().ranks[slice.rank.value()].slices[slice.slice.value()] = {
         .kind = SliceState::Kind::kDiffers, .digest = {}};
+  }
+  if (prepared.ok() && target.in_the_making()) {
+    std::optional<SyncTarget> published = Now(target);
+    if (!published.has_value() || published->in_the_making()) {
+      return UnavailableError("version {} is not offered any more", target.version.value());
+    }
+    prepared->target = *std::move(published);
   }
   if (prepared.ok()) OnPrepared(*prepared, begun);
   return prepared;
@@ -76,42 +88,30 @@ bool VersionRunner::MayPrepareEarly(const SyncTarget& target) const {
   const std::optional<VersionAt>& live = parts_.engine.live().at;
   for (uint32_t r = 0; r < target.ranks.size(); ++r) {
     const SyncTarget::Rank& rank = target.ranks[r];
-    if (!rank.early()) continue;
-    const bool delta = rank.early_base.has_value();
-    if (delta && (!live.has_value() || rank.early_base != live->version)) return false;
+    if (!rank.in_the_making()) continue;
+    if (rank.captured) return false;  // nobody can begin to read it until it is published
+    const bool delta = rank.base.has_value();
+    if (delta && (!live.has_value() || rank.base != live->version)) return false;
     if (!parts_.sources.reads_captures(delta ? Content::kDelta : Content::kFull,
                                        {.target = target, .rank = TrainerRank(r)})) {
       return false;
     }
   }
-  return true;
+  return target.in_the_making();
 }
 
-Result<Prepared> VersionRunner::PrepareEarly(const SyncTarget& target,
-                                             const std::function<bool()>& wanted) {
-  parts_.board.SetStage("fetching", target.version);
-  const TimePoint begun = parts_.clock.Now();
-  const Subscription& subscription = parts_.subscription;
-  const auto stage = [&] {
-    if (!wanted()) return EarlyVersion::Stage::kGone;
-    if (subscription.TargetAt(target.version).has_value()) return EarlyVersion::Stage::kPublished;
-    return subscription.Coming(target) ? EarlyVersion::Stage::kCapturing
-                                       : EarlyVersion::Stage::kGone;
-  };
-  const auto await = [&](Duration timeout) {
-    parts_.subscription.AwaitTarget(target.version, timeout);
-  };
-  DWS_ASSIGN_OR_RETURN(Prepared prepared,
-                       parts_.preparer.PrepareEarly(*parts_.engine.weights(), parts_.engine.live(),
-                                                    target, stage, await, wanted));
-  const std::optional<SyncTarget> published = subscription.TargetAt(target.version);
-  if (!published.has_value() || published->stream != target.stream ||
-      !parts_.engine.weights()->layouts().Fits(*published)) {
-    return UnavailableError("version {} is not offered any more", target.version.value());
-  }
-  prepared.target = *published;
-  OnPrepared(prepared, begun);
-  return prepared;
+std::optional<SyncTarget> VersionRunner::Now(const SyncTarget& target) const {
+  std::optional<SyncTarget> now =
+      parts_.subscription.TargetAt(target.version, Offered::kInTheMaking);
+  const bool same = now.has_value() && now->stream == target.stream &&
+                    parts_.engine.weights()->layouts().Fits(*now);
+  return same ? now : std::nullopt;
+}
+
+EarlyVersion::Stage VersionRunner::StageOf(const SyncTarget& target) const {
+  const std::optional<SyncTarget> now = Now(target);
+  if (!now.has_value()) return EarlyVersion::Stage::kGone;
+  return now->in_the_making() ? EarlyVersion::Stage::kCapturing : EarlyVersion::Stage::kPublished;
 }
 
 std::optional<LiveState> VersionRunner::AsOldest(const SyncTarget& target) const {

@@ -50,16 +50,14 @@ class VersionRunner {
   // it, which writes nothing; else nullopt. Errors as Preparer::PrepareAdoption's, but ABORTED and
   // DATA_LOSS give nullopt.
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
-  // Like Preparer::Prepare; then tells the senders that the version is staged.
+  // Like Preparer::Prepare; then tells the senders that the version is staged. For a target in the
+  // making UNAVAILABLE and ABORTED say that the version was given up, is published differently than
+  // it was captured, or takes too long: it is to be taken when it is published. RESOURCE_EXHAUSTED:
+  // so are the version and later ones of its size.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
-  // Returns whether everything that is early in the target can be taken; a delta only if memory is
-  // at its base.
+  // Returns whether something of the target is in the making, and all of that can be taken; a delta
+  // only if memory is at its base.
   bool MayPrepareEarly(const SyncTarget& target) const;
-  // Like Preparer::PrepareEarly; then tells the senders that the version is staged. UNAVAILABLE,
-  // ABORTED: the version was given up, is published differently than it was captured, or takes too
-  // long: it is to be taken when it is published. RESOURCE_EXHAUSTED: so are the version and later
-  // ones of its size.
-  Result<Prepared> PrepareEarly(const SyncTarget& target, const std::function<bool()>& wanted);
   // Like CommitPipeline::Commit. The caller must call Report once the engine runs.
   Result<WrittenVersion> Commit(const Prepared& prepared, CommitPipeline::Release release);
   // Reports the version to the senders, operators and the log. `pause`: how long the engine was
@@ -67,6 +65,10 @@ class VersionRunner {
   void Report(WrittenVersion written, Duration pause, bool first_release);
 
  private:
+  // Returns how the target is offered now; nullopt: not at all, or with other layouts.
+  std::optional<SyncTarget> Now(const SyncTarget& target) const;
+  // Returns how far its senders are with the target.
+  EarlyVersion::Stage StageOf(const SyncTarget& target) const;
   // If memory has no known version but is exactly the oldest offered one, such as a checkpoint that
   // trainer and engine both began with, returns memory's state at that version, from which a delta
   // may lead. That version is not released.

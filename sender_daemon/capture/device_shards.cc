@@ -103,7 +103,7 @@ Result<FetchedBlocks> DeviceShards::Fetch(std::span<const BlockRef> refs, FetchA
   index_of_.resize(snapshot.layout().block_count());
   Result<FetchedBlocks> fetched = FetchWindows(refs, pool);
   if (fetched.ok()) return fetched;
-  base_.SetDistrust(, true);
+  base_.Distrust();
   // Wait for the GPU, so that nothing reads the weights once the trainer has the error.
   for (const Lane& lane : lanes_) {
     if (lane.work.stream().is_open()) (void)lane.work.stream().Synchronize();

@@ -112,9 +112,9 @@ class Follower {
     const samples::OldState old(layout_, weights_);
     DWS_ASSIGN_OR_RETURN(
         Spool spool,
-        group.sources.Delta({target, TrainerRank(0)},
-                            {.base = at_->version, .slices = std::nullopt, .old = &old},
-                            SpoolOptions()));
+        group.sources.Object({target, TrainerRank(0)},
+                             {.base = at_->version, .slices = std::nullopt, .old = &old},
+                             SpoolOptions()));
     DWS_ASSIGN_OR_RETURN(const FetchedObject object, ParseObject(spool, layout_));
     DWS_RETURN_IF_ERROR(CheckManifest(object.manifest, target.at(), TrainerRank(0), at_->version));
     Weights next = weights_;

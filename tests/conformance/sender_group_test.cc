@@ -186,7 +186,7 @@ TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conform
   const RankLayout& layout = rank.layout();
   const samples::OldState old(layout, rank.At(1));
   const auto fetch = [&](const SliceSelection& slices) {
-    auto spool = transport->group().sources.Delta(
+    auto spool = transport->group().sources.Object(
         {target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = slices, .old = &old},
         Follower::SpoolOptions());
     REQUIRE(spool.ok());
@@ -238,9 +238,9 @@ TEST_CASE("a version whose delta is no longer retained is fetched in full", "[co
   const SyncTarget target = Follower::Await(transport->subscription(), 7);
   CHECK(absl::IsAborted(transport->group()
                             .sources
-                            .Delta({target, TrainerRank(0)},
-                                   {.base = WeightVersion(1), .slices = std::nullopt},
-                                   Follower::SpoolOptions())
+                            .Object({target, TrainerRank(0)},
+                                    {.base = WeightVersion(1), .slices = std::nullopt},
+                                    Follower::SpoolOptions())
                             .status()));
   CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
   CHECK(follower.weights() == rank.At(7));
@@ -347,20 +347,20 @@ TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
   options.wanted = [] { return false; };
   CHECK(absl::IsCancelled(transport->group()
                               .sources
-                              .Delta({target, TrainerRank(0)},
-                                     {.base = WeightVersion(1), .slices = std::nullopt}, options)
+                              .Object({target, TrainerRank(0)},
+                                      {.base = WeightVersion(1), .slices = std::nullopt}, options)
                               .status()));
   CHECK(transport->group()
             .sources
-            .Delta({target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = std::nullopt},
-                   Follower::SpoolOptions())
+            .Object({target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = std::nullopt},
+                    Follower::SpoolOptions())
             .ok());
   transport->CancelFetches();
   CHECK(absl::IsCancelled(transport->group()
                               .sources
-                              .Delta({target, TrainerRank(0)},
-                                     {.base = WeightVersion(1), .slices = std::nullopt},
-                                     Follower::SpoolOptions())
+                              .Object({target, TrainerRank(0)},
+                                      {.base = WeightVersion(1), .slices = std::nullopt},
+                                      Follower::SpoolOptions())
                               .status()));
 }
 

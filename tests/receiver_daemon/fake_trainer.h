@@ -163,7 +163,7 @@ class FakeTrainer final : public Senders, public Source {
     options.size_bytes_expected = object.size();
     Spool spool(std::move(options));
     DWS_RETURN_IF_ERROR(spool.Append(object));
-    return DeltaRead{.object = std::move(spool), .why = {}, .keep = {}};
+    return DeltaRead::Object(std::move(spool));
   }
 
   // While versions are captured: what happens between their last frame and the object's start,

@@ -58,12 +58,12 @@ struct Receiver {
   }
   Result<Spool> Fetch(const SyncTarget& target, const DeltaWant& want,
                       std::function<bool()> wanted = {}) {
-    return sources->Delta({.target = target, .rank = TrainerRank(0)}, want,
-                          {.folder = "/tmp",
-                           .memory_bytes_max = uint64_t{16} << 20,
-                           .size_bytes_max = uint64_t{1} << 30,
-                           .progress = &progress,
-                           .wanted = std::move(wanted)});
+    return sources->Object({.target = target, .rank = TrainerRank(0)}, want,
+                           {.folder = "/tmp",
+                            .memory_bytes_max = uint64_t{16} << 20,
+                            .size_bytes_max = uint64_t{1} << 30,
+                            .progress = &progress,
+                            .wanted = std::move(wanted)});
   }
   // Returns whether it gets the object of that version, bit for bit.
   bool Gets(uint64_t version = 2) {

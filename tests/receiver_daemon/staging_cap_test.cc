@@ -110,7 +110,7 @@ TEST_CASE("memory that a version needed is kept for the next one, for a while", 
                     {.spool_folder = folder.path(), .staging_bytes_max = kPlenty});
   const auto prepare = [&](Way way) {
     const Result<Prepared> prepared =
-        preparer.Prepare(*engine.weights, live, trainer.Target(2), way);
+        preparer.Prepare(*engine.weights, live, trainer.Target(2), {.way = way});
     REQUIRE(prepared.ok());
     CHECK(preparer.spare_bytes() == 0);
     return prepared->staging_bytes();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,17 @@ inline Delta MakeDelta(const FakeTrainer& trainer, uint32_t rank, uint64_t base,
   return {.manifest = std::move(object->manifest),
           .frames = std::move(object->frames),
           .spool = std::move(spool)};
+}
+
+// Stages a delta that has arrived as a whole.
+inline Result<StagedDelta> StageDelta(const EngineWeights& weights, TrainerRank rank,
+                                      const DeltaManifest& manifest,
+                                      std::span<const SpooledFrame> frames, const Spool& spool,
+                                      std::span<const SliceState> live, uint64_t staging_bytes_max,
+                                      ThreadPool& pool) {
+  DeltaStager stager(weights, rank, staging_bytes_max, pool);
+  DWS_RETURN_IF_ERROR(stager.Add(frames, spool));
+  return stager.Finish(manifest, live);
 }
 
 inline StagedDelta Stage(const FakeEngine& engine, uint32_t rank, const Delta& delta,

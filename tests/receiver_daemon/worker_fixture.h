@@ -107,7 +107,8 @@ struct Daemon {
       : trainer(trainer_in),
         ledger(ledger_in),
         on_commit(std::move(on_commit_in)),
-        subscription({"sender:1"}, ledger.state().stream(), changed, clock),
+        subscription(std::vector<std::string>(trainer_in.ranks().size(), "sender:1"),
+                     ledger.state().stream(), changed, clock),
         options({.prepare = {.spool_folder = "/tmp", .staging_bytes_max = 1 << 24},
                  .pause_timeout = std::chrono::seconds(1),
                  .verify_batch_bytes = 1,  // a slice at a time
@@ -125,23 +126,30 @@ struct Daemon {
   }
 
   void Connect() {
-    subscription.OnConnect(SenderIndex(0));
-    REQUIRE(subscription
-                .OnWelcome(SenderIndex(0), {.stream = trainer.stream(),
-                                            .trainer_rank = TrainerRank(0),
-                                            .world_size = 1,
-                                            .rank_epoch = RankEpoch(1),
-                                            .layout = trainer.ranks()[0]})
-                .ok());
+    const auto world_size = static_cast<uint32_t>(trainer.ranks().size());
+    for (uint32_t r = 0; r < world_size; ++r) {
+      subscription.OnConnect(SenderIndex(r));
+      REQUIRE(subscription
+                  .OnWelcome(SenderIndex(r), {.stream = trainer.stream(),
+                                              .trainer_rank = TrainerRank(r),
+                                              .world_size = world_size,
+                                              .rank_epoch = RankEpoch(1),
+                                              .layout = trainer.ranks()[r]})
+                  .ok());
+    }
   }
   void Offer(std::vector<uint64_t> versions) {
+    for (uint32_t r = 0; r < trainer.ranks().size(); ++r) OfferOf(r, versions);
+  }
+  // What one rank offers.
+  void OfferOf(uint32_t rank, const std::vector<uint64_t>& versions) {
     SenderAnnouncement announcement{
         .stream = trainer.stream(), .rank_epoch = RankEpoch(1), .versions = {}};
     for (const uint64_t version : versions) announcement.versions.emplace_back(version);
     if (!versions.empty()) {
-      announcement.newest_token = StateToken(trainer.Digests(versions.back(), 0));
+      announcement.newest_token = StateToken(trainer.Digests(versions.back(), rank));
     }
-    REQUIRE(subscription.OnAnnounce(SenderIndex(0), ++nonce, announcement).ok());
+    REQUIRE(subscription.OnAnnounce(SenderIndex(rank), ++nonce, announcement).ok());
   }
 
   FakeTrainer& trainer;

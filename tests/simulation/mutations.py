@@ -71,8 +71,9 @@ def _of_decisions() -> list[Edit]:
         # An engine that attaches is assumed to hold the last committed version.
         Edit(
             "receiver_daemon/commit/prepare.cc",
-            "if (!compared.differ.empty()) return std::optional<Prepared>();",
-            f"if (!compared.differ.empty() && !{mutated('kTrustLedger')}) return std::optional<Prepared>();",
+            "if (!SlicesThatDiffer(slices, rank.published).empty()) return std::optional<Prepared>();",
+            "if (!SlicesThatDiffer(slices, rank.published).empty() && "
+            f"!{mutated('kTrustLedger')}) return std::optional<Prepared>();",
         ),
         # A commit that failed in the middle still resumes the engine.
         Edit(

@@ -13,7 +13,6 @@ LARGE_CLASSES: dict[str, int] = {
     "GroupLeaderState": 40,
     "LiveEngine": 32,
     "LocalCheckpoint": 26,
-    "Preparer": 26,
     "ReceiverHub": 38,
     "SharedPublisher": 27,
     "SlimeFollower": 26,

@@ -77,7 +77,7 @@ Result<HostShare::Turn> HostShare::Await(const HostKey& key, const Spool::Option
 Result<DeltaRead> HostShare::ReadDelta(const Piece& piece, const DeltaWant& want,
                                        const Spool::Options& spool) {
   if (!piece.of().state_token.has_value()) {
-    return DeltaRead{.object = {}, .why = "its state token is not announced", .keep = {}};
+    return DeltaRead::Without("its state token is not announced");
   }
   const HostKey key = KeyOf(options_.job_id, piece.target, piece.rank, want.base, want.slices);
   Result<Turn> turn = Await(key, spool);
@@ -90,15 +90,13 @@ Result<DeltaRead> HostShare::ReadDelta(const Piece& piece, const DeltaWant& want
   if (turn->object.has_value()) {
     Remember(piece.rank, key);
     read_bytes_ += turn->object->size_bytes();
-    return DeltaRead{.object = *std::move(turn->object), .why = {}, .keep = {}};
+    return DeltaRead::Object(*std::move(turn->object));
   }
-  if (!turn->lock.valid()) return DeltaRead{.object = {}, .why = "too large for it", .keep = {}};
+  if (!turn->lock.valid()) return DeltaRead::Without("too large for it");
   const auto lock = std::make_shared<UniqueFd>(std::move(turn->lock));
-  return DeltaRead{.object = {},
-                   .why = "this receiver fetches it for the host",
-                   .keep = [this, rank = piece.rank, key, lock](const Spool& object) {
-                     Leave(rank, key, object);
-                   }};
+  return DeltaRead::Keep(
+      "this receiver fetches it for the host",
+      [this, rank = piece.rank, key, lock](const Spool& object) { Leave(rank, key, object); });
 }
 
 void HostShare::Leave(TrainerRank rank, const HostKey& key, const Spool& object) {

@@ -80,7 +80,7 @@ Result<DeltaRead> SharedDirSource::ReadDelta(const Piece& piece, const DeltaWant
                        Await(piece, [&] { return !spool.wanted || spool.wanted(); }));
   DWS_ASSIGN_OR_RETURN(Spool object, source->Object(piece.target.stream, piece.target.version,
                                                     *piece.of().layout, want, spool));
-  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(object));
 }
 
 Status SharedDirSource::ReadFull(const Piece& piece, FullAssembly& assembly) {

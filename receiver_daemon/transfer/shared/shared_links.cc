@@ -152,7 +152,7 @@ Result<DeltaRead> SharedLinks::ReadDelta(const Piece& piece, const DeltaWant& wa
   DWS_ASSIGN_OR_RETURN(Spool object, source(piece.rank)
                                          .Object(piece.target.stream, piece.target.version,
                                                  *piece.of().layout, want, spool));
-  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(object));
 }
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {

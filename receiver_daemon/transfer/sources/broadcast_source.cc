@@ -9,15 +9,13 @@ namespace dws {
 Result<DeltaRead> BroadcastSource::ReadDelta(const Piece& piece, const DeltaWant& want,
                                              const Spool::Options& spool) {
   BroadcastMember* const member = links_.link(piece).broadcasts();
-  if (member == nullptr) {
-    return DeltaRead{.object = {}, .why = "this sender's are not joined", .keep = {}};
-  }
+  if (member == nullptr) return DeltaRead::Without("this sender's are not joined");
   const auto bytes = member->Take(
       {.stream = piece.target.stream, .base = want.base, .version = piece.target.version},
       spool.wanted);
-  if (!bytes.has_value()) return DeltaRead{.object = {}, .why = "did not arrive", .keep = {}};
+  if (!bytes.has_value()) return DeltaRead::Without("did not arrive");
   DWS_ASSIGN_OR_RETURN(Spool object, SpoolOf(*bytes, spool));
-  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(object));
 }
 
 }  // namespace dws

@@ -17,13 +17,12 @@ Result<DeltaRead> GrpcSource::ReadDelta(const Piece& piece, const DeltaWant& wan
                                                  want.slices, want.skip_bytes, spool));
   // Composing a delta takes the sender's time, not the link's.
   if (!want.undo) link.speed().Add(object.size_bytes() - want.skip_bytes, clock_.Now() - began);
-  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(object));
 }
 
 Status GrpcSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   SyncLink& link = links_.link(piece);
-  uint64_t bytes = 0;
-  for (const BlockRange& range : assembly.Missing()) bytes += SizeBytes(assembly.layout(), range);
+  const uint64_t bytes = assembly.missing_bytes();
   const TimePoint began = clock_.Now();
   DWS_RETURN_IF_ERROR(link.fetcher(piece.target, piece.rank)
                           .Full(piece.target.stream, piece.target.version, assembly));

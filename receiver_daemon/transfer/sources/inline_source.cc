@@ -8,9 +8,9 @@ namespace dws {
 Result<DeltaRead> InlineSource::ReadDelta(const Piece& piece, const DeltaWant& want,
                                           const Spool::Options& spool) {
   const auto here = links_.link(piece).Inline(piece.target.stream, want.base, piece.target.version);
-  if (here == nullptr) return DeltaRead{.object = {}, .why = "not in its announcement", .keep = {}};
+  if (here == nullptr) return DeltaRead::Without("not in its announcement");
   DWS_ASSIGN_OR_RETURN(Spool object, SpoolOf(AsBytes(here->bytes), spool));
-  return DeltaRead{.object = std::move(object), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(object));
 }
 
 }  // namespace dws

@@ -45,7 +45,7 @@ class Scripted final : public Source {
                               const Spool::Options& options) override {
     ++asked;
     DWS_RETURN_IF_ERROR(fails);
-    DeltaRead read{.object = {}, .why = "not here", .keep = {}};
+    DeltaRead read = DeltaRead::Without("not here");
     if (keeps) {
       read.keep = [this, held = std::shared_ptr<int>(&held_, [this](int*) { ++released; })](
                       const Spool& object) { kept += object.size_bytes(); };
@@ -63,16 +63,6 @@ class Scripted final : public Source {
   Status ReadFullCapture(const Piece&, FullAssembly& assembly) override {
     ++captured;
     return Fill(assembly);
-  }
-  Result<std::vector<std::byte>> ReadDeltaCapture(const Piece&, const DeltaWant&,
-                                                  const Spool::Options& options,
-                                                  const FrameTaker& take) override {
-    ++captured;
-    Spool spool(options);
-    DWS_RETURN_IF_ERROR(spool.Append(std::vector<std::byte>(100)));
-    DWS_RETURN_IF_ERROR(take({}, spool));
-    DWS_RETURN_IF_ERROR(fails);
-    return std::vector<std::byte>(5);
   }
   void Refused(const Piece&) override { ++refused; }
   std::string detail(SenderIndex) const override { return "detail of " + name_; }
@@ -131,8 +121,8 @@ struct Case {
                                             .only_full = std::move(only),
                                             .cancellation = &cancellation});
   }
-  Result<Spool> Delta(SourceChain& chain) {
-    return chain.Delta(piece, {.base = WeightVersion(6), .slices = all}, options);
+  Result<Spool> Object(SourceChain& chain) {
+    return chain.Object(piece, {.base = WeightVersion(6), .slices = all}, options);
   }
   Status Full(SourceChain& chain, const EarlyVersion* early = nullptr) {
     const auto full = chain.Full(piece,
@@ -183,7 +173,7 @@ TEST_CASE("a delta comes from the first source that has it", "[sources]") {
   SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
   SECTION("it does not have it") {}
   SECTION("it fails") { it.first.fails = DataLossError("broken"); }
-  const auto object = it.Delta(chain);
+  const auto object = it.Object(chain);
   REQUIRE(object.ok());
   CHECK(object->size_bytes() == 10);
   CHECK(it.third.asked == 0);
@@ -202,11 +192,11 @@ TEST_CASE("the last source's error is the chain's, and some errors end it at onc
   it.first.fails = UnavailableError("away");
   it.second.fails = AbortedError("not retained");
   it.first.blocks_max = it.second.blocks_max = 0;
-  CHECK(it.Delta(chain).status() == it.second.fails);
+  CHECK(it.Object(chain).status() == it.second.fails);
   CHECK(it.Full(chain) == it.second.fails);
   const int asked = it.second.asked;
   it.first.fails = GENERATE(CancelledError("not wanted"), ResourceExhaustedError("no room"));
-  CHECK(it.Delta(chain).status() == it.first.fails);
+  CHECK(it.Object(chain).status() == it.first.fails);
   CHECK(it.second.asked == asked);
 }
 
@@ -216,12 +206,12 @@ TEST_CASE("a source that keeps deltas gets what a later one brings", "[sources]"
   SourceChain chain = it.Chain({&it.first, &it.second});
   SECTION("it comes") {
     it.second.delta_bytes = 20;
-    CHECK(it.Delta(chain).ok());
+    CHECK(it.Object(chain).ok());
     CHECK(it.first.kept == 20);
   }
   SECTION("nothing comes") {
     it.second.fails = UnavailableError("away");
-    CHECK_FALSE(it.Delta(chain).ok());
+    CHECK_FALSE(it.Object(chain).ok());
     CHECK(it.first.kept == 0);
   }
   CHECK(it.first.released == 1);  // the next one may fetch
@@ -309,7 +299,7 @@ TEST_CASE("with one source required no byte comes from another", "[sources]") {
   CHECK(chain.last(SenderIndex(0), Content::kFull).reason == Message(read));
   // Deltas are not concerned.
   it.first.delta_bytes = 1;
-  CHECK(it.Delta(chain).ok());
+  CHECK(it.Object(chain).ok());
 }
 
 TEST_CASE("while a version is captured the best source that reads captures is read", "[sources]") {
@@ -361,27 +351,6 @@ TEST_CASE("while a version is captured the best source that reads captures is re
   }
 }
 
-TEST_CASE("a delta of a version that is captured comes from the first source that reads captures",
-          "[sources]") {
-  Case it;
-  SourceChain chain = it.Chain({&it.first, &it.second});
-  const auto take = [](std::span<const SpooledFrame>, const Spool&) { return OkStatus(); };
-  const DeltaWant want{.base = WeightVersion(6), .slices = it.all};
-  CHECK_FALSE(chain.reads_captures(Content::kDelta, it.piece));
-  CHECK(absl::IsAborted(chain.DeltaCapture(it.piece, want, it.options, take).status()));
-  it.second.captures = true;
-  CHECK(chain.reads_captures(Content::kDelta, it.piece));
-  const auto head = chain.DeltaCapture(it.piece, want, it.options, take);
-  REQUIRE(head.ok());
-  CHECK(head->size() == 5);
-  CHECK(it.first.captured == 0);
-  CHECK(it.Came(chain, "second", Content::kDelta) == 100 + 5);
-  it.second.fails = UnavailableError("broke");
-  CHECK(chain.DeltaCapture(it.piece, want, it.options, take).status() == it.second.fails);
-  CHECK(it.Came(chain, "second", Content::kDelta) == 2 * 100 + 5);  // they came all the same
-  CHECK(chain.last(SenderIndex(0), Content::kDelta).source == "second");
-}
-
 TEST_CASE("bytes that the caller has are not counted, and what lacks them is not kept",
           "[sources]") {
   Case it;
@@ -389,16 +358,16 @@ TEST_CASE("bytes that the caller has are not counted, and what lacks them is not
   it.second.delta_bytes = 20;
   SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
   DeltaWant want{.base = WeightVersion(6), .slices = it.all, .old = nullptr, .skip_bytes = 15};
-  REQUIRE(chain.Delta(it.piece, want, it.options).ok());
+  REQUIRE(chain.Object(it.piece, want, it.options).ok());
   CHECK(it.Came(chain, "second", Content::kDelta) == 5);
   CHECK(it.first.kept == 0);
   CHECK(it.first.released == 1);
   want.skip_bytes = 25;  // the second is another object
   it.third.delta_bytes = 30;
-  REQUIRE(chain.Delta(it.piece, want, it.options).ok());
+  REQUIRE(chain.Object(it.piece, want, it.options).ok());
   CHECK(it.Came(chain, "third", Content::kDelta) == 5);
   it.third.delta_bytes = 20;
-  CHECK(absl::IsDataLoss(chain.Delta(it.piece, want, it.options).status()));
+  CHECK(absl::IsDataLoss(chain.Object(it.piece, want, it.options).status()));
 }
 
 TEST_CASE("full tensors that cannot be kept here come from no other source", "[sources]") {
@@ -456,7 +425,7 @@ TEST_CASE("a chain that is cancelled reads nothing, and all sources hear of a re
   CHECK(it.first.refused + it.second.refused == 2);
   it.cancellation.Cancel();
   it.first.delta_bytes = 1;
-  CHECK(absl::IsCancelled(it.Delta(chain).status()));
+  CHECK(absl::IsCancelled(it.Object(chain).status()));
   CHECK(absl::IsCancelled(it.Full(chain)));
   CHECK(it.first.asked == 0);
 }

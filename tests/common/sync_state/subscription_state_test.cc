@@ -6,57 +6,13 @@
 #include <vector>
 
 #include "common/model/limits.h"
+#include "tests/common/sync_state/subscription_case.h"
 
 namespace dws {
 namespace {
 
-constexpr StreamId kStream{.incarnation = 5, .id_hi = 0, .id_lo = 11};
-constexpr StreamId kTwin{.incarnation = 5, .id_hi = 0, .id_lo = 12};
-constexpr StreamId kOld{.incarnation = 4, .id_hi = 0, .id_lo = 13};
-constexpr StreamId kNew{.incarnation = 6, .id_hi = 0, .id_lo = 14};
-constexpr SenderIndex kFirst{0};
-constexpr SenderIndex kSecond{1};
-constexpr UnixTime kNow{std::chrono::hours(24 * 365 * 56)};
-
-std::shared_ptr<const RankLayout> Layout(const std::string& tensor, uint64_t elements = 8) {
-  auto layout = RankLayout::Create({{.tensor = {.name = tensor, .shape = {elements}, .cuts = {}}}});
-  REQUIRE(layout.ok());
-  return std::make_shared<const RankLayout>(*std::move(layout));
-}
-
 std::shared_ptr<const RankLayout> Cut(const RankLayout& layout, const CutWishes& cuts) {
   return std::make_shared<const RankLayout>(*Refined(layout, cuts));
-}
-
-SenderWelcome Welcome(const StreamId& stream, uint32_t rank, uint32_t world_size,
-                      uint64_t epoch = 1, std::shared_ptr<const RankLayout> layout = nullptr) {
-  return {.stream = stream,
-          .trainer_rank = TrainerRank(rank),
-          .world_size = world_size,
-          .rank_epoch = RankEpoch(epoch),
-          .layout = layout != nullptr ? std::move(layout) : Layout("rank" + std::to_string(rank))};
-}
-
-SenderAnnouncement Offers(const StreamId& stream, std::vector<uint64_t> versions,
-                          uint64_t epoch = 1) {
-  SenderAnnouncement announcement{.stream = stream, .rank_epoch = RankEpoch(epoch), .versions = {}};
-  for (const uint64_t version : versions) announcement.versions.emplace_back(version);
-  return announcement;
-}
-
-// Two senders, both welcomed as ranks 0 and 1 of kStream.
-SubscriptionState TwoRanks() {
-  SubscriptionState state(2, std::nullopt);
-  state.OnConnect(kFirst);
-  state.OnConnect(kSecond);
-  REQUIRE(state.OnWelcome(kFirst, Welcome(kStream, 0, 2), kNow).ok());
-  REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
-  return state;
-}
-
-uint64_t TargetVersion(const SubscriptionState& state) {
-  const auto target = state.Target();
-  return target.has_value() ? target->version.value() : 0;
 }
 
 }  // namespace
@@ -404,69 +360,6 @@ TEST_CASE("a forgotten stream is followed again only after a welcome", "[protoco
   REQUIRE(state.OnWelcome(kSecond, Welcome(kOld, 1, 2), kNow).ok());
   state.Forget(std::nullopt);
   REQUIRE(state.OnWelcome(kFirst, Welcome(kOld, 0, 2), kNow).ok());
-}
-
-TEST_CASE("a version may be read early once every rank captures it or offers it", "[protocol]") {
-  SubscriptionState state = TwoRanks();
-  REQUIRE(state.OnAnnounce(kFirst, 1, Offers(kStream, {1})).ok());
-  REQUIRE(state.OnAnnounce(kSecond, 1, Offers(kStream, {1})).ok());
-  CHECK_FALSE(state.EarlyTarget().has_value());
-  state.OnReplacing(kFirst, kStream, RankEpoch(1), WeightVersion(2));
-  CHECK_FALSE(state.EarlyTarget().has_value());
-  // Messages of another stream or epoch have no effect.
-  state.OnReplacing(kSecond, kTwin, RankEpoch(1), WeightVersion(2));
-  state.OnReplacing(kSecond, kStream, RankEpoch(2), WeightVersion(2));
-  CHECK_FALSE(state.EarlyTarget().has_value());
-  state.OnReplacing(kSecond, kStream, RankEpoch(1), WeightVersion(2));
-  const auto early = state.EarlyTarget();
-  REQUIRE(early.has_value());
-  CHECK(early->version == WeightVersion(2));
-  CHECK(early->stream == kStream);
-  REQUIRE(early->ranks.size() == 2);
-  CHECK(early->ranks[1].sender == kSecond);
-  CHECK(TargetVersion(state) == 1);
-
-  SECTION("the first rank publishes it, then the second") {
-    REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kStream, {1, 2})).ok());
-    REQUIRE(state.EarlyTarget().has_value());
-    CHECK(state.EarlyTarget()->version == WeightVersion(2));
-    CHECK_FALSE(state.EarlyTarget()->ranks[0].early());
-    CHECK(state.EarlyTarget()->ranks[1].early());
-    REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1, 2})).ok());
-    CHECK_FALSE(state.EarlyTarget().has_value());
-    CHECK(TargetVersion(state) == 2);
-  }
-  SECTION("the second rank's is a delta") {
-    CHECK_FALSE(early->ranks[1].early_base.has_value());
-    state.OnReplacing(kSecond, kStream, RankEpoch(1), WeightVersion(2), WeightVersion(1));
-    REQUIRE(state.EarlyTarget().has_value());
-    CHECK(state.EarlyTarget()->ranks[1].early_base == WeightVersion(1));
-    CHECK_FALSE(state.EarlyTarget()->ranks[0].early_base.has_value());
-    REQUIRE(state.OnAnnounce(kSecond, 2, Offers(kStream, {1, 2})).ok());
-    CHECK_FALSE(state.EarlyTarget()->ranks[1].early_base.has_value());
-  }
-  SECTION("a rank gives it up") {
-    state.OnReplacing(kSecond, kStream, RankEpoch(1), std::nullopt);
-    CHECK_FALSE(state.EarlyTarget().has_value());
-  }
-  SECTION("a rank is already at the next one") {
-    state.OnReplacing(kFirst, kStream, RankEpoch(1), WeightVersion(3));
-    CHECK_FALSE(state.EarlyTarget().has_value());
-    CHECK(state.Coming(*early));  // it has captured this one, and will offer it
-    REQUIRE(state.OnAnnounce(kFirst, 2, Offers(kStream, {1, 2})).ok());
-    REQUIRE(state.EarlyTarget().has_value());
-    CHECK(state.EarlyTarget()->version == WeightVersion(2));
-    CHECK_FALSE(state.EarlyTarget()->ranks[0].early());
-    state.OnReplacing(kSecond, kStream, RankEpoch(1), std::nullopt);
-    CHECK_FALSE(state.Coming(*early));
-  }
-  SECTION("a sender is lost, or welcomes again") {
-    state.OnDisconnect(kSecond);
-    CHECK_FALSE(state.EarlyTarget().has_value());
-    state.OnConnect(kSecond);
-    REQUIRE(state.OnWelcome(kSecond, Welcome(kStream, 1, 2), kNow).ok());
-    CHECK_FALSE(state.EarlyTarget().has_value());
-  }
 }
 
 }  // namespace dws

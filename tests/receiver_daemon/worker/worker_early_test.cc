@@ -10,10 +10,12 @@
 namespace dws {
 namespace {
 
-// An engine that runs with version 1, and a sender that captures version 2.
+// An engine that runs with version 1, and senders that capture version 2.
 struct Early {
   explicit Early(uint64_t elements = 70'000, double density = 0.01)
-      : trainer(OneRank(elements)), daemon(trainer, ledger) {
+      : Early(OneRank(elements), density) {}
+  explicit Early(std::vector<std::shared_ptr<const RankLayout>> ranks, double density = 0.01)
+      : trainer(std::move(ranks)), daemon(trainer, ledger) {
     daemon.Connect();
     client.Attach(trainer.layouts());
     daemon.Offer({trainer.Publish()});
@@ -28,8 +30,8 @@ struct Early {
       return OkStatus();
     };
   }
-  void Capture(uint64_t version, uint64_t base) {
-    daemon.subscription.OnReplacing(SenderIndex(0), trainer.stream(), RankEpoch(1),
+  void Capture(uint64_t version, uint64_t base, uint32_t rank = 0) {
+    daemon.subscription.OnReplacing(SenderIndex(rank), trainer.stream(), RankEpoch(1),
                                     WeightVersion(version), WeightVersion(base));
   }
   void Step() { REQUIRE(daemon.worker.Step().ok()); }
@@ -188,6 +190,20 @@ TEST_CASE("after a delta that was too large to be staged early, the next ones ar
   }
   CHECK(tried == 3 + 16);
   CHECK(early.client.Holds(early.trainer, tried));
+}
+
+TEST_CASE("a rank that captures the next version already is not read early", "[worker]") {
+  Early early({MakeRankLayout({{.tensor = {.name = "w", .shape = {70'000}, .cuts = {}}},
+                               {.tensor = {.name = "x", .shape = {99}, .cuts = {}}}}),
+               MakeRankLayout({{.tensor = {.name = "y", .shape = {70'000}, .cuts = {}}}})});
+  early.Capture(2, 1);
+  early.Capture(2, 1, 1);
+  const bool ahead = GENERATE(false, true);
+  if (ahead) early.Capture(3, 2, 1);
+  early.Step();
+  CHECK(early.Did("early 1->2") == !ahead);
+  if (ahead) return early.ComesLater();
+  CHECK(early.Did("staged 2"));
 }
 
 TEST_CASE("a delta is staged early only from what the engine has", "[worker]") {

@@ -198,7 +198,7 @@ Result<DeltaRead> Receiver::ReadDelta(const Piece& piece, const DeltaWant& want,
   options.size_bytes_expected = object->size();
   Spool spool(std::move(options));
   DWS_RETURN_IF_ERROR(spool.Append(*object));
-  return DeltaRead{.object = std::move(spool), .why = {}, .keep = {}};
+  return DeltaRead::Object(std::move(spool));
 }
 
 // One small message, which gRPC protects: it arrives unchanged or not at all.
@@ -247,7 +247,7 @@ Result<DeltaRead> Receiver::Beside::ReadDelta(const Piece& piece, const DeltaWan
                                               const Spool::Options& spool) {
   DWS_RETURN_IF_ERROR(Fault("a source of deltas fails"));
   Random& random = owner_.world().random;
-  if (random.Chance(200)) return DeltaRead{.object = {}, .why = "it does not have it", .keep = {}};
+  if (random.Chance(200)) return DeltaRead::Without("it does not have it");
   DWS_ASSIGN_OR_RETURN(DeltaRead read, owner_.ReadDelta(piece, want, spool));
   if (owner_.world().faulty && random.Chance(200)) return UnavailableError("it broke at the end");
   return read;

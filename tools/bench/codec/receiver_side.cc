@@ -54,9 +54,9 @@ Status ReceiverSide::Receive(ByteSpan object, ThreadPool& pool) {
 }
 
 Result<StagedDelta> ReceiverSide::Stage(ThreadPool& pool) const {
-  DWS_ASSIGN_OR_RETURN(StagedDelta staged,
-                       StageDelta(*engine_, kRank, object_.manifest, object_.frames, *spool_, live_,
-                                  kPlentyBytes, pool, spare_));
+  DeltaStager stager(*engine_, kRank, kPlentyBytes, pool, spare_);
+  DWS_RETURN_IF_ERROR(stager.Add(object_.frames, *spool_));
+  DWS_ASSIGN_OR_RETURN(StagedDelta staged, stager.Finish(object_.manifest, live_));
   if (!staged.rejected.empty()) return staged.rejected.front().reason;
   return staged;
 }

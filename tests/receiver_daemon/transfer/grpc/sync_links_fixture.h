@@ -198,7 +198,7 @@ struct Receiver {
   }
   Result<Spool> Fetch(const SyncTarget& target) { return Fetch(target, WeightVersion(4)); }
   Result<Spool> Fetch(const SyncTarget& target, WeightVersion base) {
-    return sources.Delta(
+    return sources.Object(
         {target, TrainerRank(0)}, {.base = base, .slices = std::nullopt},
         {.folder = "/tmp", .memory_bytes_max = 1 << 20, .size_bytes_max = 1 << 20});
   }
