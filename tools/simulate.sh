@@ -6,7 +6,7 @@
 # what happened in it and its seed, and exits with 1.
 #
 #   --trace       print what happens in every course
-#   --mutations   counts the seeds until each of fourteen broken rules is noticed; fails when one is not
+#   --mutations   counts the seeds until each of sixteen broken rules is noticed; fails when one is not
 set -euo pipefail
 # shellcheck source=tools/shell/usage.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"

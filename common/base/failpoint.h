@@ -25,7 +25,8 @@ namespace dws {
 // All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts, cuda_sync_test.py at that of GPUs.
-inline constexpr std::array<std::string_view, 58> kFailpoints = {
+// kill_test.py kills either daemon in a transfer by each source.
+inline constexpr std::array<std::string_view, 59> kFailpoints = {
     "sender.register.after_record",
     "sender.refine.after_record",
     "sender.gpu.after_read",
@@ -40,6 +41,7 @@ inline constexpr std::array<std::string_view, 58> kFailpoints = {
     "sender.broadcast.after_begin",
     "receiver.stream.after_record",
     "receiver.attach.after_digests",
+    "receiver.fetch.after_bytes",
     "receiver.prepare.after_fetch",
     "receiver.prepare.after_fetch_full",
     "receiver.full.inside_snapshot",

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 
 namespace dws {
 namespace {
@@ -73,6 +74,7 @@ Status Spool::Append(ByteSpan bytes) {
   }
   size_bytes_ += bytes.size();
   if (options_.progress != nullptr) options_.progress->done_bytes += bytes.size();
+  DWS_KILLPOINT("receiver.fetch.after_bytes");
   return OkStatus();
 }
 

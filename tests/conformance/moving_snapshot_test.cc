@@ -8,7 +8,7 @@
 #include "common/model/block_range.h"
 #include "common/transport/fabric/fabric_api.h"
 #include "tests/conformance/follower.h"
-#include "tests/conformance/transports.h"
+#include "tests/conformance/grpc_transport.h"
 
 namespace dws {
 namespace {
@@ -38,8 +38,8 @@ struct Moving {
   Moving(const std::string& way_in, bool required, DeltaLogLimits limits)
       : way(way_in),
         rank(limits),
-        transport(FullRules{.only = required ? std::optional(way_in) : std::nullopt,
-                            .fabric = {.on = way_in == "fabric", .only = FabricProvider::kTcp}}) {
+        transport(Ways{.only_full = required ? std::optional(way_in) : std::nullopt,
+                       .fabric = {.on = way_in == "fabric", .only = FabricProvider::kTcp}}) {
     transport.Registered(rank.state());
     rank.Publish(1);
     transport.Published();

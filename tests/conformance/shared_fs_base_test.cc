@@ -187,7 +187,7 @@ TEST_CASE("a receiver with other memory says what differs and gets full tensors"
   Follower::Await(transport.subscription(), 1);
   // Its report counts once it changes after this sender has seen it.
   REQUIRE(Eventually([&] {
-    transport.Work();
+    transport.folder().Work();
     return transport.hub().Receivers().contains("r0");
   }));
   const uint64_t slices = rank.layout().slice_count();
@@ -199,16 +199,16 @@ TEST_CASE("a receiver with other memory says what differs and gets full tensors"
                  Contains("there are digests only of version 1"));
   CHECK_FALSE(follower.at().has_value());
   REQUIRE(Eventually([&] {
-    transport.Work();
-    return transport.publisher().view().anchors == 1;
+    transport.folder().Work();
+    return transport.folder().publisher().view().anchors == 1;
   }));
   CHECK(follower.Follow(transport.group(), transport.subscription(), 1) == "full");
   CHECK(follower.weights() == rank.At(1));
   rank.Publish(2);
   transport.Published();
   CHECK(follower.Follow(transport.group(), transport.subscription(), 2) == "delta");
-  transport.Work();
-  CHECK(transport.publisher().view().anchors == 1);
+  transport.folder().Work();
+  CHECK(transport.folder().publisher().view().anchors == 1);
 }
 
 }  // namespace dws

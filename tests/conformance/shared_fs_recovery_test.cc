@@ -2,8 +2,6 @@
 // that come, go and disagree, and a sender's restart.
 #include <catch2/catch.hpp>
 
-#include "common/delta/objects/object_part.h"
-#include "common/spool/fetched_object.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
 #include "sender_daemon/shared/shared_receivers.h"
 #include "tests/common/delta/old_state.h"
@@ -112,33 +110,6 @@ TEST_CASE("full tensors are still written after a repair before them has failed"
   REQUIRE(directory.Write().ok());
   CHECK(directory.publisher.view().anchors == 2);
   CHECK(*directory.Read(3) == directory.rank.At(3));
-}
-
-TEST_CASE("of a delta only the part with the wanted slices is taken", "[shared_fs]") {
-  Directory directory;
-  for (uint64_t version = 1; version <= 2; ++version) REQUIRE(directory.Publish(version).ok());
-  const RetainedVersionPtr delta = directory.rank.state()->log->Newest();
-  const RankLayout& layout = directory.rank.layout();
-  SharedSource source = directory.Source();
-  REQUIRE(source.Look(std::nullopt).ok());
-  uint64_t whole = 0;
-  for (uint32_t only = layout.slice_count(); only + 1 > 0; --only) {  // the first: all of them
-    SliceSelection slices;
-    if (only < layout.slice_count()) slices = {RankSlice(only)};
-    const auto spool = source.Object(directory.rank.state()->stream, WeightVersion(2), layout,
-                                     {.base = WeightVersion(1), .slices = slices},
-                                     {.folder = "/tmp",
-                                      .memory_bytes_max = uint64_t{1} << 24,
-                                      .size_bytes_max = limits::kObjectBytesMax});
-    REQUIRE(spool.ok());
-    CHECK(spool->size_bytes() == SizeOf(PartRanges(delta->header, delta->manifest, slices)));
-    CHECK(ParseObject(*spool, layout, slices).ok());
-    if (!slices.has_value()) {
-      whole = spool->size_bytes();
-    } else {
-      CHECK(spool->size_bytes() < whole);
-    }
-  }
 }
 
 TEST_CASE("deltas are composed only if memory for the composition suffices", "[shared_fs]") {

@@ -24,7 +24,7 @@ def mutated(name: str) -> str:
 
 
 def _edits() -> list[Edit]:
-    return _of_bytes() + _of_decisions()
+    return _of_bytes() + _of_receivers() + _of_groups()
 
 
 def _of_bytes() -> list[Edit]:
@@ -66,7 +66,7 @@ def _of_bytes() -> list[Edit]:
     ]
 
 
-def _of_decisions() -> list[Edit]:
+def _of_receivers() -> list[Edit]:
     return [
         # An engine that attaches is assumed to hold the last committed version.
         Edit(
@@ -90,6 +90,30 @@ def _of_decisions() -> list[Edit]:
             "  Forget();\n  before_ = before;\n",
             f"  if (!{mutated('kIgnoreGeneration')}) Forget();\n  before_ = before;\n",
         ),
+        # After a commit that failed in the middle the old version counts as there.
+        Edit(
+            "receiver_daemon/commit/commit_pipeline.cc",
+            "      attempt.live.Forget();\n      return cause;\n",
+            f"      if (!{mutated('kKeepTorn')}) attempt.live.Forget();\n      return cause;\n",
+        ),
+        # A version that is held back is committed between boundaries.
+        Edit(
+            "receiver_daemon/worker/solo_driver.cc",
+            "  return parts_.boundary.Hold();\n",
+            f"  return parts_.boundary.Hold() || {mutated('kIgnorePolicy')};\n",
+        ),
+        # A receiver stages past its cap.
+        Edit(
+            "receiver_daemon/commit/prepare.cc",
+            "return RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());",
+            f"return {mutated('kStageTooMuch')} ? UINT64_MAX\n"
+            "             : RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());",
+        ),
+    ]
+
+
+def _of_groups() -> list[Edit]:
+    return [
         # A leader accepts a late COMMITTED as the answer to its last COMMIT.
         Edit(
             "common/sync_state/group_leader_state.cc",
@@ -107,18 +131,16 @@ def _of_decisions() -> list[Edit]:
             "    Send(m, NextNonce(), GroupResume{.version = *other.live, .generation = *other.generation});\n"
             "  }\n",
         ),
-        # A version that is held back is committed between boundaries.
+        # A leader orders a commit that it has not recorded.
         Edit(
-            "receiver_daemon/worker/solo_driver.cc",
-            "  return parts_.boundary.Hold();\n",
-            f"  return parts_.boundary.Hold() || {mutated('kIgnorePolicy')};\n",
-        ),
-        # A receiver stages past its cap.
-        Edit(
-            "receiver_daemon/commit/prepare.cc",
-            "return RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());",
-            f"return {mutated('kStageTooMuch')} ? UINT64_MAX\n"
-            "             : RankStagingMax(options_.staging_bytes_max, job.target.ranks.size());",
+            "common/sync_state/group_leader_state.cc",
+            "  round_->phase = Phase::kDeciding;\n",
+            f"  if ({mutated('kSkipDecision')}) {{\n"
+            "    round_->phase = Phase::kPausing;\n"
+            "    actions_.emplace_back(PauseEngine{.round = round_->nonce});\n"
+            "    return;\n"
+            "  }\n"
+            "  round_->phase = Phase::kDeciding;\n",
         ),
     ]
 

@@ -8,7 +8,7 @@
 namespace dws::sim {
 
 // A rule that is broken on purpose, to show that the simulation detects it. mutations.py plants the
-// first eleven in copies of product code, the others are in the models around it.
+// first thirteen in copies of product code, the others are in the models around it.
 enum class Mutation : uint8_t {
   kNone,
   kOneDeltaSource,    // a delta is given up when its first source fails
@@ -20,6 +20,8 @@ enum class Mutation : uint8_t {
   kIgnoreGeneration,  // an engine that attaches is assumed to hold its predecessor's version
   kAcceptStaleNonce,  // a leader accepts a late COMMITTED as the answer to its last COMMIT
   kReleaseAfterLoss,  // a leader that loses a member in a COMMIT releases the others
+  kSkipDecision,      // a leader orders a commit that it has not recorded
+  kKeepTorn,          // after a commit that failed in the middle the old version counts as there
   kStageTooMuch,      // a receiver stages past its cap
   kIgnorePolicy,      // a version that is held back is committed between boundaries
   kDropFsync,         // a receiver's records are acknowledged before they are durable
@@ -35,6 +37,8 @@ inline constexpr std::pair<Mutation, std::string_view> kMutations[] = {
     {Mutation::kIgnoreGeneration, "ignore generation"},
     {Mutation::kAcceptStaleNonce, "accept stale nonce"},
     {Mutation::kReleaseAfterLoss, "release after loss"},
+    {Mutation::kSkipDecision, "skip decision"},
+    {Mutation::kKeepTorn, "keep torn"},
     {Mutation::kStageTooMuch, "stage too much"},
     {Mutation::kIgnorePolicy, "ignore policy"},
     {Mutation::kDropFsync, "drop fsync"},

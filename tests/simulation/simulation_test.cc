@@ -134,6 +134,16 @@ TEST_CASE("the simulation detects a group that runs on after losing a member in 
   ExpectNoticed(Mutation::kReleaseAfterLoss, {kWrongBytes});
 }
 
+TEST_CASE("the simulation detects a torn engine that is taken to be at its version",
+          "[simulation]") {
+  ExpectNoticed(Mutation::kKeepTorn, {"and its memory is not"});
+}
+
+TEST_CASE("the simulation detects a commit that its group's leader has not recorded",
+          "[simulation]") {
+  ExpectNoticed(Mutation::kSkipDecision, {"which its group has not decided"});
+}
+
 TEST_CASE("the simulation detects a receiver that stages past its cap", "[simulation]") {
   ExpectNoticed(Mutation::kStageTooMuch, {"its cap is"});
 }

@@ -18,13 +18,6 @@ constexpr Time kSliceTransfer = kRoundTrip / 5;  // to read and to send one in f
 // parallel, run one after the other, in up to three attempts.
 constexpr Time kRankAfterAnother = 3 * kRoundTrip;
 
-bool Before(const VersionAt& a, const VersionAt& b) {
-  if (a.stream.incarnation != b.stream.incarnation) {
-    return a.stream.incarnation < b.stream.incarnation;
-  }
-  return a.version < b.version;
-}
-
 }  // namespace
 
 void Process::Start() {
@@ -141,6 +134,7 @@ void World::AddTrace(std::string line) {
 void World::Check() {
   if (!std::exchange(touched_, false)) return;
   for (EngineUnit& unit : units) CheckUnit(unit);
+  refinement_.Check();
 }
 
 // An engine over several hosts generates only while all its ranks run.

@@ -8,7 +8,8 @@
 //     trips and the transfer time of a full copy
 //  d. what senders retain and receivers stage stays under its cap
 //  e. an engine with a commit policy takes a version at a boundary, and is never held too far
-//  behind
+//     behind
+//  f. what has happened is a step of the model in refinement.h
 #pragma once
 
 #include <map>
@@ -24,6 +25,7 @@
 #include "tests/simulation/events.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/options.h"
+#include "tests/simulation/refinement.h"
 #include "tests/simulation/weights.h"
 
 namespace dws::sim {
@@ -43,6 +45,14 @@ class Truth {
  private:
   std::map<std::pair<uint64_t, uint64_t>, std::vector<std::optional<RankWeights>>> versions_;
 };
+
+// Streams by incarnation, then versions.
+inline bool Before(const VersionAt& a, const VersionAt& b) {
+  if (a.stream.incarnation != b.stream.incarnation) {
+    return a.stream.incarnation < b.stream.incarnation;
+  }
+  return a.version < b.version;
+}
 
 // A rollout engine: one part for each receiver of its group, or a single part.
 struct EngineUnit {
@@ -146,6 +156,7 @@ class World {
   void StopFaults();
   std::optional<VersionAt> RunUntilNewest(Time end);
 
+  Refinement refinement_{*this};
   uint64_t last_incarnation_ = 0;
   Time stop_at_ = 0;
   bool touched_ = false;

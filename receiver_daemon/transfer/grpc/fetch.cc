@@ -24,6 +24,12 @@ bool IsBroken(const Status& status) {
          absl::IsCancelled(status) || absl::IsUnknown(status) || absl::IsInternal(status);
 }
 
+// A call is also cancelled with its stream, or by the sender: then another source may be asked.
+Status Ended(const Status& status, ActiveCalls& calls) {
+  const bool stops = !calls.Wait(Duration::zero());
+  return absl::IsCancelled(status) && !stops ? UnavailableError("{}", Message(status)) : status;
+}
+
 // Counts attempts that got nowhere, and waits before the next one.
 class Attempts {
  public:
@@ -206,7 +212,7 @@ Status Fetcher::FullEarly(const StreamId& stream, WeightVersion version, FullAss
 Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                             HostSnapshot& host) {
   auto mapped = host.Open(*stub_, calls_, check_peer_, stream, layout);
-  if (absl::IsCancelled(mapped.status())) return UnavailableError("{}", Message(mapped.status()));
+  DWS_RETURN_IF_ERROR(Ended(mapped.status(), calls_));
   return mapped;
 }
 
@@ -216,9 +222,7 @@ Result<RemoteLoan> Fetcher::OpenFabric(const StreamId& stream) {
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout_);
   v1::OpenFabricReply reply;
-  const Status asked = FromGrpc(stub_->OpenFabric(call.context(), request, &reply));
-  if (absl::IsCancelled(asked)) return UnavailableError("{}", Message(asked));
-  DWS_RETURN_IF_ERROR(asked);
+  DWS_RETURN_IF_ERROR(Ended(FromGrpc(stub_->OpenFabric(call.context(), request, &reply)), calls_));
   DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
   const auto provider = FindFabricProvider(reply.provider());
   if (!provider.has_value()) {

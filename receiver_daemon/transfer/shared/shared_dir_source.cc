@@ -65,6 +65,10 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
       of.late = false;
       return of.source.get();
     }
+    if (offer.ok() && offer->welcome.stream == piece.target.stream &&
+        offer->versions.back() > version) {
+      return AbortedError("the directory no longer has version {}", version.value());
+    }
     why = !offer.ok() ? offer.status()
                       : UnavailableError("the directory has no version {} yet", version.value());
     if (of.late || RealClock().Now() >= until) break;

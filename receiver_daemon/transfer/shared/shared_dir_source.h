@@ -51,6 +51,7 @@ class SharedDirSource final : public Source {
   // Returns whether a caller still waits for the bytes.
   using Wanted = std::function<bool()>;
   // Waits until the directory has the target's version. UNAVAILABLE: it did not get it in time.
+  // ABORTED: it has newer ones only.
   Result<SharedSource*> Await(const Piece& piece, const Wanted& wanted);
   // Runs the command; if `late`, at most once a minute. Returns false if nothing may be read,
   // because the command is required and its last run failed.

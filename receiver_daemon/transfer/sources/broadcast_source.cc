@@ -13,7 +13,10 @@ Result<DeltaRead> BroadcastSource::ReadDelta(const Piece& piece, const DeltaWant
   const auto bytes = member->Take(
       {.stream = piece.target.stream, .base = want.base, .version = piece.target.version},
       spool.wanted);
-  if (!bytes.has_value()) return DeltaRead::Without("did not arrive");
+  if (!bytes.has_value()) {
+    if (spool.wanted && !spool.wanted()) return CancelledError("given up");
+    return DeltaRead::Without("did not arrive");
+  }
   DWS_ASSIGN_OR_RETURN(Spool object, SpoolOf(*bytes, spool));
   return DeltaRead::Object(std::move(object));
 }

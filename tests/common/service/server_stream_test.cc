@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/threads/mailbox.h"
 #include "proto/group.grpc.pb.h"
 
 namespace dws {
@@ -20,7 +21,7 @@ class Stream final : public ServerStream<v1::GroupUp, v1::GroupDown> {
  public:
   using OnHello = std::function<Status(Stream&)>;
 
-  static Stream* Start(OnHello on_hello, std::vector<Status>& ended) {
+  static Stream* Start(OnHello on_hello, Mailbox<Status>& ended) {
     return Run(std::shared_ptr<Stream>(new Stream(std::move(on_hello), ended)));
   }
   void Say(const std::string& text) {
@@ -33,14 +34,14 @@ class Stream final : public ServerStream<v1::GroupUp, v1::GroupDown> {
   }
 
  private:
-  Stream(OnHello on_hello, std::vector<Status>& ended)
+  Stream(OnHello on_hello, Mailbox<Status>& ended)
       : ServerStream("the tester", kQueueMax), on_hello_(std::move(on_hello)), ended_(ended) {}
   Status OnMessage(const v1::GroupUp&) override { return on_hello_(*this); }
-  void OnEnd(const Status& reason) override { ended_.push_back(reason); }
+  void OnEnd(const Status& reason) override { static_cast<void>(ended_.Put(reason)); }
   Fill Next() override { return open_ ? ServerStream::Next() : nullptr; }
 
   const OnHello on_hello_;
-  std::vector<Status>& ended_;
+  Mailbox<Status>& ended_;
   bool open_ GUARDED_BY(mutex_) = false;
 };
 
@@ -65,19 +66,15 @@ class Service final : public v1::GroupService::CallbackService {
     v1::GroupDown down;
     while (call_->Read(&down)) texts.push_back(down.welcome().receiver_id());
     end_ = FromGrpc(call_->Finish());
-    server_->Shutdown();  // OnEnd has been called
     return texts;
   }
-  void HangUp() {
-    context_.TryCancel();
-    Read();
-  }
   const Status& end() const { return end_; }
-  const std::vector<Status>& ended() const { return ended_; }
+  // What the stream was told at its end.
+  Status ended() { return *ended_.Take(); }
 
  private:
   const Stream::OnHello on_hello_;
-  std::vector<Status> ended_;
+  Mailbox<Status> ended_{1};
   std::unique_ptr<grpc::Server> server_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::GroupUp, v1::GroupDown>> call_;
@@ -99,7 +96,7 @@ TEST_CASE("a stream that ends after its queue writes that first", "[grpc]") {
   });
   CHECK(service.Read() == Texts{"one", "two"});
   CHECK(service.end() == AbortedError("enough"));
-  CHECK(service.ended() == std::vector<Status>{AbortedError("enough")});
+  CHECK(service.ended() == AbortedError("enough"));
 }
 
 TEST_CASE("a stream that ends at once drops its queue and keeps its first reason", "[grpc]") {
@@ -126,13 +123,7 @@ TEST_CASE("a stream that refuses a message ends with its reason", "[grpc]") {
   Service service([](Stream&) { return InvalidArgumentError("not this"); });
   CHECK(service.Read().empty());
   CHECK(service.end() == InvalidArgumentError("not this"));
-  CHECK(service.ended() == std::vector<Status>{InvalidArgumentError("not this")});
-}
-
-TEST_CASE("a stream whose peer hangs up ends", "[grpc]") {
-  Service service([](Stream&) { return OkStatus(); });
-  service.HangUp();
-  CHECK(service.ended().size() == 1);
+  CHECK(service.ended() == InvalidArgumentError("not this"));
 }
 
 }  // namespace dws

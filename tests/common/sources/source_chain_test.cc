@@ -1,173 +1,17 @@
 // The order of sources, what one leaves to the next, and what is told about it.
-#include "common/sources/source_chain.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "common/model/block_range.h"
+#include "tests/common/sources/chain_case.h"
 
 namespace dws {
-namespace {
 
 using Catch::Matchers::Contains;
 
-constexpr uint64_t kBlockBytes = uint64_t{limits::kBlockElements} * 2;
-
-// Two tensors of two blocks each.
-RankLayout Layout() {
-  auto layout = RankLayout::Create(
-      {Shard::Whole({.name = "a", .dtype = DType::kBF16, .shape = {131'072}, .cuts = {}}),
-       Shard::Whole({.name = "b", .dtype = DType::kBF16, .shape = {131'072}, .cuts = {}})});
-  REQUIRE(layout.ok());
-  return *std::move(layout);
-}
-
-std::vector<std::byte> Bytes(const BlockRange& block) {
-  return std::vector<std::byte>(
-      kBlockBytes, static_cast<std::byte>(1 + 2 * block.slice.value() + block.first_block));
-}
-
-// A source that does as the test says, and counts what it is asked.
-class Scripted final : public Source {
- public:
-  explicit Scripted(std::string name, bool memory = false)
-      : name_(std::move(name)), memory_(memory) {}
-
-  std::string_view name() const override { return name_; }
-  bool brings(Content) const override { return true; }
-  bool reads_memory() const override { return memory_; }
-  bool reads_captures(Content, const Piece&) const override { return captures; }
-  Result<DeltaRead> ReadDelta(const Piece&, const DeltaWant&,
-                              const Spool::Options& options) override {
-    ++asked;
-    DWS_RETURN_IF_ERROR(fails);
-    DeltaRead read = DeltaRead::Without("not here");
-    if (keeps) {
-      read.keep = [this, held = std::shared_ptr<int>(&held_, [this](int*) { ++released; })](
-                      const Spool& object) { kept += object.size_bytes(); };
-    }
-    if (delta_bytes == 0) return read;
-    Spool spool(options);
-    DWS_RETURN_IF_ERROR(spool.Append(std::vector<std::byte>(delta_bytes)));
-    read.object = std::move(spool);
-    return read;
-  }
-  Status ReadFull(const Piece&, FullAssembly& assembly) override {
-    ++asked;
-    return Fill(assembly);
-  }
-  Status ReadFullCapture(const Piece&, FullAssembly& assembly) override {
-    ++captured;
-    return Fill(assembly);
-  }
-  void Refused(const Piece&) override { ++refused; }
-  std::string detail(SenderIndex) const override { return "detail of " + name_; }
-
-  size_t delta_bytes = 0;  // 0: it does not have the delta
-  bool keeps = false;
-  size_t blocks_max = SIZE_MAX;  // that it brings each time; of memory: in all
-  std::function<bool(const BlockRange&)> lies = [](const BlockRange&) { return false; };
-  bool captures = false;
-  Status fails;  // after it has brought what it brings
-
-  int asked = 0;
-  int captured = 0;
-  int refused = 0;
-  int released = 0;
-  uint64_t kept = 0;
-
- private:
-  Status Fill(FullAssembly& assembly) {
-    size_t brought = 0;
-    for (const BlockRange& range : assembly.Missing()) {
-      for (uint32_t i = 0; i < range.block_count && brought < blocks_max; ++i, ++brought) {
-        const BlockRange block{
-            .slice = range.slice, .first_block = range.first_block + i, .block_count = 1};
-        std::vector<std::byte> bytes = Bytes(block);
-        if (lies(block)) bytes[7] ^= std::byte{1};
-        DWS_RETURN_IF_ERROR(assembly.Take(block, bytes));
-      }
-    }
-    if (memory_) blocks_max -= brought;
-    return fails;
-  }
-
-  const std::string name_;
-  const bool memory_;
-  int held_ = 0;
-};
-
-struct Case {
-  Case() {
-    target.version = WeightVersion(7);
-    target.ranks.push_back({.sender = SenderIndex(0), .nonce = 1});
-    for (uint32_t s = 0; s < layout.slice_count(); ++s) {
-      slices.emplace_back(s);
-      Digest digest;
-      for (uint32_t b = 0; b < 2; ++b) {
-        digest += DigestBytes(Bytes({.slice = RankSlice(s), .first_block = b, .block_count = 1}),
-                              layout.slice(RankSlice(s)).BlockFirstWord(b));
-      }
-      expected.push_back(digest);
-    }
-  }
-
-  SourceChain Chain(std::vector<Source*> sources, std::optional<std::string> only = {}) {
-    return SourceChain(std::move(sources), {.senders = {"trainer-0:7700"},
-                                            .only_full = std::move(only),
-                                            .cancellation = &cancellation});
-  }
-  Result<Spool> Object(SourceChain& chain) {
-    return chain.Object(piece, {.base = WeightVersion(6), .slices = all}, options);
-  }
-  Status Full(SourceChain& chain, const EarlyVersion* early = nullptr) {
-    const auto full = chain.Full(piece,
-                                 {.layout = layout,
-                                  .slices = slices,
-                                  .expected = expected,
-                                  .early = early,
-                                  .refuse = &refuse},
-                                 options);
-    if (!full.ok()) return full.status();
-    std::vector<std::byte> buffer;
-    const auto bytes = full->spool.Read(0, full->spool.size_bytes(), buffer);
-    REQUIRE(bytes.ok());
-    for (uint32_t i = 0; i < 4; ++i) {
-      CHECK((*bytes)[i * kBlockBytes + 7] == static_cast<std::byte>(1 + i));
-    }
-    return OkStatus();
-  }
-  static uint64_t Came(const SourceChain& chain, std::string_view source, Content content) {
-    for (const SourceChain::Total& total : chain.totals()) {
-      if (total.source == source && total.content == content) return total.bytes;
-    }
-    return UINT64_MAX;
-  }
-
-  const RankLayout layout = Layout();
-  SyncTarget target;
-  const Piece piece{.target = target, .rank = TrainerRank(0)};
-  const SliceSelection all;
-  std::vector<RankSlice> slices;
-  std::vector<Digest> expected;
-  std::vector<Status> refusals;
-  const std::function<void(const Status&)> refuse = [this](const Status& why) {
-    refusals.push_back(why);
-  };
-  Cancellation cancellation;
-  Spool::Options options{
-      .folder = "/tmp", .memory_bytes_max = uint64_t{1} << 22, .size_bytes_max = uint64_t{1} << 22};
-  Scripted first{"first"}, second{"second"}, third{"third"};
-};
-
-}  // namespace
-
 TEST_CASE("a delta comes from the first source that has it", "[sources]") {
-  Case it;
+  ChainCase it;
   it.second.delta_bytes = 10;
   it.third.delta_bytes = 30;
   SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
@@ -187,7 +31,7 @@ TEST_CASE("a delta comes from the first source that has it", "[sources]") {
 }
 
 TEST_CASE("the last source's error is the chain's, and some errors end it at once", "[sources]") {
-  Case it;
+  ChainCase it;
   SourceChain chain = it.Chain({&it.first, &it.second});
   it.first.fails = UnavailableError("away");
   it.second.fails = AbortedError("not retained");
@@ -201,7 +45,7 @@ TEST_CASE("the last source's error is the chain's, and some errors end it at onc
 }
 
 TEST_CASE("a source that keeps deltas gets what a later one brings", "[sources]") {
-  Case it;
+  ChainCase it;
   it.first.keeps = true;
   SourceChain chain = it.Chain({&it.first, &it.second});
   SECTION("it comes") {
@@ -218,7 +62,7 @@ TEST_CASE("a source that keeps deltas gets what a later one brings", "[sources]"
 }
 
 TEST_CASE("each source brings what the ones before have left", "[sources]") {
-  Case it;
+  ChainCase it;
   it.first.blocks_max = 1;
   it.second.blocks_max = 2;
   SECTION("they say so") {}
@@ -234,7 +78,7 @@ TEST_CASE("each source brings what the ones before have left", "[sources]") {
 }
 
 TEST_CASE("a slice that a source brought wrong comes from the next one", "[sources]") {
-  Case it;
+  ChainCase it;
   it.first.lies = [](const BlockRange& block) { return block.slice == RankSlice(1); };
   SourceChain chain = it.Chain({&it.first, &it.second});
   REQUIRE(it.Full(chain).ok());
@@ -245,7 +89,7 @@ TEST_CASE("a slice that a source brought wrong comes from the next one", "[sourc
 }
 
 TEST_CASE("a slice that two sources have filled comes again from the last one, once", "[sources]") {
-  Case it;
+  ChainCase it;
   it.first.blocks_max = 1;
   it.first.lies = [](const BlockRange&) { return true; };
   SourceChain chain = it.Chain({&it.first, &it.second});
@@ -264,7 +108,7 @@ TEST_CASE("a slice that two sources have filled comes again from the last one, o
 
 TEST_CASE("what one reader of a sender's memory finds changed another one does not look for",
           "[sources]") {
-  Case it;
+  ChainCase it;
   Scripted memory("memory", true), other("other", true);
   memory.blocks_max = 1;
   SourceChain chain = it.Chain({&memory, &other, &it.third});
@@ -278,7 +122,7 @@ TEST_CASE("what one reader of a sender's memory finds changed another one does n
 }
 
 TEST_CASE("with one source required no byte comes from another", "[sources]") {
-  Case it;
+  ChainCase it;
   Scripted memory("memory", true);
   const bool all = GENERATE(false, true);
   if (!all) memory.blocks_max = 1;
@@ -303,7 +147,7 @@ TEST_CASE("with one source required no byte comes from another", "[sources]") {
 }
 
 TEST_CASE("while a version is captured the best source that reads captures is read", "[sources]") {
-  Case it;
+  ChainCase it;
   it.first.captures = it.second.captures = true;
   it.first.blocks_max = 3;
   int looks = 0;
@@ -353,7 +197,7 @@ TEST_CASE("while a version is captured the best source that reads captures is re
 
 TEST_CASE("bytes that the caller has are not counted, and what lacks them is not kept",
           "[sources]") {
-  Case it;
+  ChainCase it;
   it.first.keeps = true;
   it.second.delta_bytes = 20;
   SourceChain chain = it.Chain({&it.first, &it.second, &it.third});
@@ -378,7 +222,7 @@ TEST_CASE("full tensors that cannot be kept here come from no other source", "[s
     }
     int writes = 0;
   };
-  Case it;
+  ChainCase it;
   Full device;
   SourceChain chain = it.Chain({&it.first, &it.second});
   const FullWant want{
@@ -399,7 +243,7 @@ TEST_CASE("what one source has begun to write to live memory another one complet
     }
     std::vector<std::vector<std::byte>> bytes;
   };
-  Case it;
+  ChainCase it;
   it.first.blocks_max = 3;
   it.first.lies = [](const BlockRange& block) { return block.slice == RankSlice(0); };
   it.first.fails = UnavailableError("broke in the middle");
@@ -419,7 +263,7 @@ TEST_CASE("what one source has begun to write to live memory another one complet
 
 TEST_CASE("a chain that is cancelled reads nothing, and all sources hear of a refusal",
           "[sources]") {
-  Case it;
+  ChainCase it;
   SourceChain chain = it.Chain({&it.first, &it.second});
   chain.Refused(it.piece);
   CHECK(it.first.refused + it.second.refused == 2);

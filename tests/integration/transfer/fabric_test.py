@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import unittest
 
 import numpy as np
 
-from tests.integration import cluster
 from tests.integration.integration_case import IntegrationCase, change, eventually
 
 SHAPES = {"a": (1500, 700), "b": (33,), "c": (400, 1000)}
@@ -108,25 +106,6 @@ class FabricTest(IntegrationCase):
             eventually(lambda: reason in required.page("/status"), lambda: required.page("/status"))
         self.assertEqual((self.came("grpc"), self.came("fabric")), (0, 0))
         self.assertIsNone(engine.grant)
-
-    def test_a_receiver_that_is_killed_while_it_reads_comes_back(self) -> None:
-        self.cluster.start_sender(0, *OVER_TCP)
-        self.register()
-        self.publish()
-        self.use_failpoints("RECEIVER")
-        os.environ["DWS_FAILPOINT"] = "receiver.full.inside_snapshot:kill@2"
-        receiver = self.cluster.start_receiver("killed", *OVER_TCP, "--full-way=fabric")
-        engine = self.engine(receiver)
-        live = engine.attach({n: np.zeros(s, np.float32) for n, s in SHAPES.items()})
-        process = receiver.process
-        assert process is not None
-        process.wait(cluster.STOP_SECONDS)
-        del os.environ["DWS_FAILPOINT"]
-        receiver.process = None
-        receiver.start()
-        self.await_version(engine, self.version)
-        self.assert_same_weights(engine, live, self.source)
-        self.assertEqual(self.came("fabric"), BYTES)
 
 
 if __name__ == "__main__":

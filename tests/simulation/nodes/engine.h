@@ -23,6 +23,7 @@ class Engine final : public Process {
   Engine(World& world, uint32_t site, std::string name, uint32_t part, uint32_t parts);
 
   void Serve(Receiver& receiver) { receiver_ = &receiver; }
+  const Receiver& receiver() const { return *receiver_; }
   bool has_hook() const { return has_hook_; }
 
   // The views that it hands over when it attaches.

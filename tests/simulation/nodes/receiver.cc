@@ -27,14 +27,11 @@ std::vector<std::string> AddressesOf(uint32_t ranks) {
 }
 
 std::unique_ptr<CommitGroup> MakeGroup(GroupPlace place, const Receiver& receiver,
-                                       const ReceiverLedgerState& ledger, EngineRegistry& registry,
-                                       ChangeSignal& changed, const CommitPolicy& policy) {
+                                       EngineRegistry& registry, ChangeSignal& changed,
+                                       const CommitPolicy& policy) {
   if (place.member_count == 1) return nullptr;
-  std::optional<VersionAt> decided;
-  if (const auto& open = ledger.decided(); open.has_value()) {
-    decided = VersionAt{.stream = open->stream, .version = open->version};
-    receiver.world().See("a leader starts with a decision open");
-  }
+  const std::optional<VersionAt> decided = receiver.decided();
+  if (decided.has_value()) receiver.world().See("a leader starts with a decision open");
   return std::make_unique<CommitGroup>(std::move(place), receiver.name(), decided, registry,
                                        receiver.world().clock, changed, policy);
 }
@@ -56,7 +53,7 @@ Receiver::Daemon::Daemon(Receiver& owner)
                    owner.world().clock, owner.world().wall_clock),
       registry(Generation(owner.world().events.now() + 1), changed,
                owner.grouped() ? Coverage::kShare : Coverage::kWhole),
-      group(MakeGroup(owner.Place(), owner, ledger.state(), registry, changed, owner.policy_)),
+      group(MakeGroup(owner.Place(), owner, registry, changed, owner.policy_)),
       beside(owner),
       remote(owner),
       sources({&beside, &remote}, {}),
@@ -101,7 +98,8 @@ GroupPlace Receiver::Place() const {
 void Receiver::OnStart() {
   daemon_ = std::make_unique<Daemon>(*this);
   daemon_->changed.Notify();  // so that Changes never waits for a first change
-  idle_ = kicked_ = false;
+  idle_ = kicked_ = committing_ = false;
+  read_of_ = 0;
   links_.assign(world().ranks, nullptr);
   delays_.assign(world().ranks, Micros(limits::kReconnectDelayMin));
   wires_.assign(members_->size(), nullptr);
@@ -125,6 +123,18 @@ void Receiver::OnCrash() {
   engine_.OnReceiverGone();
 }
 
+std::optional<VersionAt> Receiver::believed() const {
+  const bool current = engine_.up() && engine_.attachment() == read_of_;
+  if (daemon_ == nullptr || !current) return std::nullopt;
+  return daemon_->worker.status().live;
+}
+
+std::optional<VersionAt> Receiver::decided() const {
+  const std::optional<GroupDecided>& open = disk_.state().decided();
+  if (!open.has_value()) return std::nullopt;
+  return VersionAt{.stream = open->stream, .version = open->version};
+}
+
 bool Receiver::HasCommitted(const VersionAt& at) const {
   const auto highest = committed_.find(at.stream);
   return highest != committed_.end() && highest->second >= at.version;
@@ -136,6 +146,7 @@ void Receiver::Work() {
     const uint64_t seen = Changes();
     const bool had = daemon_->worker.status().live.has_value();
     const Worker::Turn turn = daemon_->worker.RunOnce();
+    committing_ = false;
     const bool has = daemon_->worker.status().live.has_value();
     if (has && !had && !fetched_) world().See("an engine keeps what it had");
     CheckStaging();
@@ -192,6 +203,7 @@ void Receiver::Resume() {
 Status Receiver::OnFailpoint(std::string_view name) {
   if (name == "receiver.attach.after_digests") {
     engine_.OnRead();
+    read_of_ = attachment_;
     fetched_ = false;
     Sleep(kDigestTime);
     return OkStatus();
@@ -206,6 +218,7 @@ Status Receiver::OnFailpoint(std::string_view name) {
     if (disk_.state().open_intent().has_value()) world().See("a commit is torn");
   }
   if (name == "receiver.commit.after_intent") {
+    committing_ = true;
     CheckStaging();
     CheckBoundary();
   }

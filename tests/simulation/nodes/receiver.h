@@ -48,6 +48,13 @@ class Receiver final : public Process, private Senders {
   void OnEngineGone();
 
   ReceiverDisk& disk() { return disk_; }
+  // The version that it has decided as the leader of a group, and not settled.
+  std::optional<VersionAt> decided() const;
+  // Returns whether it may have begun to write to its engine's memory and has not ended.
+  bool committing() const { return up() && committing_; }
+  // The version that it takes its engine's memory for. None: it knows of none, or has not read the
+  // memory that is attached now.
+  std::optional<VersionAt> believed() const;
   // Returns whether its engine has committed that version.
   bool HasCommitted(const VersionAt& at) const;
 
@@ -163,6 +170,8 @@ class Receiver final : public Process, private Senders {
   Generation generation_;       // of the engine's registration
   uint64_t attachment_ = 0;     // of the engine
   uint64_t written_to_ = 0;     // the attachment that was written to last
+  uint64_t read_of_ = 0;        // the attachment whose memory was read last
+  bool committing_ = false;     // from an intent to the end of the worker's turn
   std::vector<LinkPtr> links_;  // by slot
   std::vector<Time> delays_;    // until the next attempt to connect
   Transfers<std::vector<std::byte>> objects_;

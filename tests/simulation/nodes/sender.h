@@ -44,6 +44,8 @@ class Sender final : public Process {
   void ReadFull(const VersionAt& at, std::vector<RankSlice> slices, FullDone done);
 
   SenderDisk& disk() { return disk_; }
+  // What it knows of its receivers.
+  const AnnouncerState& hub() const { return hub_; }
 
  protected:
   void OnStart() override {}

@@ -10,7 +10,7 @@
 #include "common/transport/fabric/fabric_api.h"
 #include "common/transport/same_host/host_id.h"
 #include "tests/conformance/follower.h"
-#include "tests/conformance/transports.h"
+#include "tests/conformance/grpc_transport.h"
 
 namespace dws {
 namespace {
@@ -54,8 +54,8 @@ struct Case {
 
   // A receiver whose first full tensors have come, or not.
   std::unique_ptr<GrpcTransport> Follow(std::optional<std::string> required, std::string& outcome) {
-    auto transport = std::make_unique<GrpcTransport>(FullRules{
-        .only = required,
+    auto transport = std::make_unique<GrpcTransport>(Ways{
+        .only_full = required,
         .fabric = {.on = true, .only = FabricProvider::kTcp},
         .connect = [this](const RemoteRegion&,
                           const FabricReader::Options&) -> Result<std::unique_ptr<RemoteMemory>> {

@@ -1,51 +1,47 @@
 // What every transport from a sender to a receiver promises, tested on each.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "common/transport/fabric/fabric_api.h"
-#include "tests/common/delta/old_state.h"
 #include "tests/conformance/follower.h"
-#include "tests/conformance/transports.h"
+#include "tests/conformance/grpc_transport.h"
 
 namespace dws {
 namespace {
 
-std::unique_ptr<Transport> MakeTransport(TransportKind kind, size_t anchor_every = 32,
-                                         size_t versions_max = 64) {
-  if (kind == TransportKind::kGrpcStream) {
-    return std::make_unique<GrpcTransport>("grpc");
-  }
-  if (kind == TransportKind::kSameHost) {
-    return std::make_unique<GrpcTransport>("same-host");
-  }
-  if (kind == TransportKind::kFabric) return std::make_unique<GrpcTransport>("fabric");
-  return std::make_unique<SharedTransport>(anchor_every, versions_max);
+// A connection, and by which source full tensors come over it; or no connection.
+constexpr const char* kDirectory = "shared-dir";
+
+std::unique_ptr<Transport> MakeTransport(const std::string& kind, size_t anchor_every = 32) {
+  if (kind == kDirectory) return std::make_unique<SharedTransport>(anchor_every);
+  return std::make_unique<GrpcTransport>(kind);
 }
 
-// As MakeTransport, and what its way cannot bring comes over the connection.
-std::unique_ptr<Transport> MakeMixed(TransportKind kind) {
-  if (kind == TransportKind::kSameHost) return std::make_unique<GrpcTransport>(FullRules{});
-  if (kind != TransportKind::kFabric) return MakeTransport(kind);
-  auto transport = std::make_unique<GrpcTransport>(
-      FullRules{.fabric = {.on = true, .only = FabricProvider::kTcp}});
+// As MakeTransport, and what its source cannot bring comes over the connection.
+std::unique_ptr<Transport> MakeMixed(const std::string& kind) {
+  if (kind == "same-host") return std::make_unique<GrpcTransport>(Ways{});
+  if (kind != "fabric") return MakeTransport(kind);
+  auto transport =
+      std::make_unique<GrpcTransport>(Ways{.fabric = {.on = true, .only = FabricProvider::kTcp}});
   transport->CloseHandleSocket();  // else they would come from the same host
   return transport;
 }
 
 // With a whole sender and receiver ThreadSanitizer reports gRPC's own threads, which are
 // not instrumented: unit tests run the parts of this transport under it.
-TransportKind EachKind() {
+std::string EachKind() {
 #if defined(__SANITIZE_THREAD__)
-  return TransportKind::kSharedFs;
+  return kDirectory;
 #else
-  const TransportKind kind = GENERATE(TransportKind::kGrpcStream, TransportKind::kSameHost,
-                                      TransportKind::kFabric, TransportKind::kSharedFs);
-  if (kind != TransportKind::kFabric) return kind;
+  const std::string kind = GENERATE(as<std::string>{}, "grpc", "same-host", "fabric", kDirectory);
+  if (kind != "fabric") return kind;
   const auto installed = FabricApi::Load();
   if (installed.ok()) return kind;
   WARN("skipped: " << Message(installed.status()));
-  return TransportKind::kGrpcStream;
+  return "grpc";
 #endif
 }
 
@@ -56,7 +52,7 @@ void Publish(Rank& rank, Transport& transport, uint64_t version) {
 
 bool HubHas(Transport& transport, uint64_t committed) {
   return Eventually([&] {
-    if (auto* shared = dynamic_cast<SharedTransport*>(&transport)) shared->Work();
+    if (auto* shared = dynamic_cast<SharedTransport*>(&transport)) shared->folder().Work();
     const auto receivers = transport.hub().Receivers();
     const auto found = receivers.find("r0");
     return found != receivers.end() && found->second.connection.has_value() &&
@@ -68,7 +64,7 @@ bool HubHas(Transport& transport, uint64_t committed) {
 
 TEST_CASE("every version arrives bit for bit and its commit is reported to the sender",
           "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind, 3);
@@ -80,14 +76,14 @@ TEST_CASE("every version arrives bit for bit and its commit is reported to the s
     if (version > 1) Publish(rank, *transport, version);
     CHECK(follower.Follow(transport->group(), transport->subscription(), version) ==
           (version == 1 ? "full" : "delta"));
-    CHECK(follower.weights() == rank.At(version));
+    CHECK((follower.weights() == rank.At(version)));
   }
   CHECK(HubHas(*transport, 5));
   CHECK(transport->hub().Receivers()["r0"].last_commit.pause_seconds == 0.25);
 }
 
 TEST_CASE("a late joiner fetches the newest version in full", "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind);
@@ -96,11 +92,11 @@ TEST_CASE("a late joiner fetches the newest version in full", "[conformance]") {
   transport->StartReceiver();
   Follower follower(rank.layout());
   CHECK(follower.Follow(transport->group(), transport->subscription(), 4) == "full");
-  CHECK(follower.weights() == rank.At(4));
+  CHECK((follower.weights() == rank.At(4)));
 }
 
 TEST_CASE("a lagging receiver gets several versions as one delta", "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind);
@@ -111,11 +107,11 @@ TEST_CASE("a lagging receiver gets several versions as one delta", "[conformance
   CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
   for (uint64_t version = 2; version <= 6; ++version) Publish(rank, *transport, version);
   CHECK(follower.Follow(transport->group(), transport->subscription(), 6) == "delta");
-  CHECK(follower.weights() == rank.At(6));
+  CHECK((follower.weights() == rank.At(6)));
 }
 
 TEST_CASE("a restarted receiver continues with a delta from its version", "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind);
@@ -128,12 +124,12 @@ TEST_CASE("a restarted receiver continues with a delta from its version", "[conf
   Publish(rank, *transport, 2);
   transport->StartReceiver();
   CHECK(follower.Follow(transport->group(), transport->subscription(), 2) == "delta");
-  CHECK(follower.weights() == rank.At(2));
+  CHECK((follower.weights() == rank.At(2)));
 }
 
 TEST_CASE("a sender that lost its snapshot continues the stream with full tensors",
           "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind);
@@ -149,11 +145,11 @@ TEST_CASE("a sender that lost its snapshot continues the stream with full tensor
   CHECK(follower.Follow(transport->group(), transport->subscription(), 3) == "full");
   Publish(rank, *transport, 4);
   CHECK(follower.Follow(transport->group(), transport->subscription(), 4) == "delta");
-  CHECK(follower.weights() == rank.At(4));
+  CHECK((follower.weights() == rank.At(4)));
 }
 
 TEST_CASE("a new stream takes over although its version numbers are lower", "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind);
@@ -168,87 +164,12 @@ TEST_CASE("a new stream takes over although its version numbers are lower", "[co
   Publish(rank, *transport, 1);
   CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
   CHECK(follower.at()->stream == next);
-  CHECK(follower.weights() == rank.At(1));
-}
-
-TEST_CASE("slices that are asked for arrive, and over gRPC no others", "[conformance]") {
-  const TransportKind kind = EachKind();
-  INFO(kind);
-  Rank rank;
-  const auto transport = MakeTransport(kind);
-  transport->Registered(rank.state());
-  Publish(rank, *transport, 1);
-  transport->StartReceiver();
-  // Two versions later: a delta of one may come with its announcement, whole.
-  Publish(rank, *transport, 2);
-  Publish(rank, *transport, 3);
-  const SyncTarget target = Follower::Await(transport->subscription(), 3);
-  const RankLayout& layout = rank.layout();
-  const samples::OldState old(layout, rank.At(1));
-  const auto fetch = [&](const SliceSelection& slices) {
-    auto spool = transport->group().sources.Object(
-        {target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = slices, .old = &old},
-        Follower::SpoolOptions());
-    REQUIRE(spool.ok());
-    return *std::move(spool);
-  };
-  const Spool whole = fetch(std::nullopt);
-  const auto all = ParseObject(whole, layout);
-  REQUIRE(all.ok());
-  REQUIRE(all->manifest.slices.size() == layout.slice_count());
-  for (const size_t every : {1, 2, 1000}) {
-    CAPTURE(every);
-    std::vector<RankSlice> asked;
-    for (size_t s = every - 1; s < layout.slice_count(); s += every) asked.emplace_back(s);
-    const Spool part = fetch(asked);
-    const auto object = ParseObject(part, layout, asked);
-    REQUIRE(object.ok());
-    CHECK(object->manifest.slices.size() == all->manifest.slices.size());
-    uint64_t left_out = 0;
-    size_t next = 0;
-    for (const SpooledFrame& frame : all->frames) {
-      if (!Selects(asked, frame.slice)) {
-        left_out += frame.entry.size_bytes;
-        continue;
-      }
-      const SpooledFrame& found = object->frames.at(next++);
-      CHECK(found.slice == frame.slice);
-      std::vector<std::byte> buffer;
-      const auto bytes = part.Read(found.spool_offset, found.entry.size_bytes, buffer);
-      REQUIRE(bytes.ok());
-      CHECK(ParseFrame(*bytes, found.entry).ok());
-    }
-    CHECK(next == object->frames.size());
-    const bool in_part = kind != TransportKind::kSharedFs;
-    CHECK(part.size_bytes() == whole.size_bytes() - (in_part ? left_out : 0));
-  }
-}
-
-TEST_CASE("a version whose delta is no longer retained is fetched in full", "[conformance]") {
-  const TransportKind kind = EachKind();
-  INFO(kind);
-  Rank rank({.bytes_max = uint64_t{1} << 30, .versions_max = 2});
-  const auto transport = MakeTransport(kind, 2, 2);
-  transport->Registered(rank.state());
-  Publish(rank, *transport, 1);
-  transport->StartReceiver();
-  Follower follower(rank.layout());
-  CHECK(follower.Follow(transport->group(), transport->subscription(), 1) == "full");
-  for (uint64_t version = 2; version <= 7; ++version) Publish(rank, *transport, version);
-  const SyncTarget target = Follower::Await(transport->subscription(), 7);
-  CHECK(absl::IsAborted(transport->group()
-                            .sources
-                            .Object({target, TrainerRank(0)},
-                                    {.base = WeightVersion(1), .slices = std::nullopt},
-                                    Follower::SpoolOptions())
-                            .status()));
-  CHECK(follower.Follow(transport->group(), transport->subscription(), 7) == "full");
-  CHECK(follower.weights() == rank.At(7));
+  CHECK((follower.weights() == rank.At(1)));
 }
 
 TEST_CASE("full tensors are of the wanted version while the trainer publishes newer ones",
           "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank({.bytes_max = uint64_t{1} << 30, .versions_max = 1000});
   const auto transport = MakeMixed(kind);
@@ -268,7 +189,7 @@ TEST_CASE("full tensors are of the wanted version while the trainer publishes ne
     const Status status = follower.TakeFull(transport->group(), target);
     INFO(ToString(status));
     CHECK(status.ok());
-    CHECK(follower.weights() == first);
+    CHECK((follower.weights() == first));
     if (status.ok()) ++taken;
   }
   done = true;
@@ -277,7 +198,7 @@ TEST_CASE("full tensors are of the wanted version while the trainer publishes ne
 }
 
 TEST_CASE("a damaged object is refused and its version is still reached", "[conformance]") {
-  const TransportKind kind = EachKind();
+  const std::string kind = EachKind();
   INFO(kind);
   Rank rank;
   const auto transport = MakeTransport(kind);
@@ -292,7 +213,7 @@ TEST_CASE("a damaged object is refused and its version is still reached", "[conf
   transport->Damage(*rank.state(), 2);
   const std::string first = follower.Follow(transport->group(), transport->subscription(), 2);
   CHECK(first != "delta");
-  if (kind == TransportKind::kSharedFs) {
+  if (kind == kDirectory) {
     // Here full tensors use the same object, so they fail too until the sender repairs it.
     CHECK_THAT(first, Catch::Matchers::Contains("SHA-256"));
     CHECK(follower.at()->version.value() == 1);
@@ -300,19 +221,19 @@ TEST_CASE("a damaged object is refused and its version is still reached", "[conf
   auto* const shared = dynamic_cast<SharedTransport*>(transport.get());
   const bool reached = Eventually([&] {
     if (follower.at()->version.value() == 2) return true;
-    if (shared != nullptr) shared->Work();
+    if (shared != nullptr) shared->folder().Work();
     const std::string how = follower.Follow(transport->group(), transport->subscription(), 2);
     return how == "delta" || how == "full";
   });
   REQUIRE(reached);
   CHECK(follower.rejected() > 0);
-  CHECK(follower.weights() == rank.At(2));
+  CHECK((follower.weights() == rank.At(2)));
   CHECK(HubHas(*transport, 2));
   CHECK(transport->hub().Receivers()["r0"].nacks > 0);
   for (uint64_t version = 3; version <= 4; ++version) {
     Publish(rank, *transport, version);
     CHECK(follower.Follow(transport->group(), transport->subscription(), version) == "delta");
-    CHECK(follower.weights() == rank.At(version));
+    CHECK((follower.weights() == rank.At(version)));
     CHECK(HubHas(*transport, version));
   }
 }
@@ -325,43 +246,10 @@ TEST_CASE("a receiver hears at once that it is connected, before a trainer has r
     TimePoint Now() const override { return TimePoint(); }
   };
   const StoppedClock stopped;
-  GrpcTransport transport(FullRules{}, &stopped);
+  GrpcTransport transport(Ways{}, &stopped);
   transport.StartReceiver();
   CHECK(Eventually([&] { return transport.subscription().Peers()[0].connected; }));
 #endif
-}
-
-TEST_CASE("cancelling ends current and later fetches", "[conformance]") {
-  const TransportKind kind = EachKind();
-  INFO(kind);
-  Rank rank;
-  const auto transport = MakeTransport(kind);
-  transport->Registered(rank.state());
-  Publish(rank, *transport, 1);
-  rank.Publish(2, 0.3);
-  transport->Published();
-  transport->StartReceiver();
-  const SyncTarget target = Follower::Await(transport->subscription(), 2);
-  // The caller gives up: after some bytes, and for this transfer only.
-  Spool::Options options = Follower::SpoolOptions();
-  options.wanted = [] { return false; };
-  CHECK(absl::IsCancelled(transport->group()
-                              .sources
-                              .Object({target, TrainerRank(0)},
-                                      {.base = WeightVersion(1), .slices = std::nullopt}, options)
-                              .status()));
-  CHECK(transport->group()
-            .sources
-            .Object({target, TrainerRank(0)}, {.base = WeightVersion(1), .slices = std::nullopt},
-                    Follower::SpoolOptions())
-            .ok());
-  transport->CancelFetches();
-  CHECK(absl::IsCancelled(transport->group()
-                              .sources
-                              .Object({target, TrainerRank(0)},
-                                      {.base = WeightVersion(1), .slices = std::nullopt},
-                                      Follower::SpoolOptions())
-                              .status()));
 }
 
 }  // namespace dws
