@@ -28,7 +28,8 @@ class MemoryReader {
   };
   explicit MemoryReader(Options options) : options_(std::move(options)) {}
 
-  // Reads until nothing is missing or that does not help: OK does not say that nothing is missing.
+  // Reads until no block is missing, or until repeated reads bring no more: OK does not say that
+  // nothing is missing.
   // Errors as Source::ReadFull's.
   Status Read(FullAssembly& assembly);
 

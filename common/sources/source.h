@@ -23,7 +23,7 @@
 
 namespace dws {
 
-// What is asked for is of one trainer rank, at the target's version.
+// One trainer rank at the target's version: every read is about one.
 struct Piece {
   const SyncTarget& target;
   TrainerRank rank;
@@ -47,9 +47,10 @@ struct DeltaWant {
   // What the engine holds as `base`, for a source that composes deltas; null: it can compose only
   // those that need no weights. Used by the caller's thread.
   const OldWeights* old = nullptr;
-  // The caller has this many bytes at the beginning: a source may return zeros in their place.
+  // The caller already has the first `skip_bytes` bytes of the object. A source may return zeros
+  // there; the size of the object stays.
   uint64_t skip_bytes = 0;
-  // It is to be undone: steps are wanted, not new values.
+  // The caller will undo the delta, so the source must return steps, not new values.
   bool undo = false;
 };
 
@@ -78,11 +79,11 @@ using FrameTaker = std::function<Status(std::span<const SpooledFrame> frames, co
 
 // Threads: safe from any. Reads block until they are done, failed or cancelled.
 //
-// Errors of all reads after which the chain asks the next source: UNAVAILABLE, DEADLINE_EXCEEDED:
-// try again later. ABORTED: the version is not available, or no longer. DATA_LOSS: what arrived is
-// damaged. FAILED_PRECONDITION: not from here, which stays so. It ends with CANCELLED: the receiver
-// stops, or the bytes are no longer wanted; and of a delta with RESOURCE_EXHAUSTED: there is no
-// room for it here. The error of the last source is that of the transfer.
+// After these errors the chain asks the next source. UNAVAILABLE, DEADLINE_EXCEEDED: try again
+// later. ABORTED: the version is not available, or no longer. DATA_LOSS: what arrived is damaged.
+// FAILED_PRECONDITION: this source will never have it. These errors end the transfer: CANCELLED
+// (the receiver stops, or the bytes are no longer wanted) and, of a delta, RESOURCE_EXHAUSTED
+// (there is no room for it here). If every source fails, the transfer returns the last error.
 class Source {
  public:
   virtual ~Source() = default;
@@ -96,19 +97,23 @@ class Source {
     return DeltaRead::Without("has no deltas");
   }
   // Fills what is missing in `assembly`, as far as it can: OK does not say that nothing is missing.
-  // What came before an error stays.
+  // For each range of Missing(): fill Room and call Take, or Take alone; stop when `wanted` returns
+  // false. If the read fails, the blocks that it has filled stay.
   virtual Status ReadFull(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
     return FailedPreconditionError("has no full tensors");
   }
-  // Returns true if ReadDelta composes the delta between any two versions that the sender retains,
-  // at once: ABORTED tells that there is none.
+  // Returns true if ReadDelta can compose the delta between any two versions that the sender
+  // retains, at once. ABORTED then means that there is no such delta.
   virtual bool composes() const { return false; }
-  // Returns true if full tensors are read from a sender's memory, which its next capture changes.
-  // ReadFull keeps blocks that have changed as they are now (FullAssembly::KeepNewer), and the
-  // chain turns them back. What one such source finds changed, another one will not find either.
+  // Returns true if the source reads a sender's memory, which the next capture changes. ReadFull
+  // keeps a changed block as it is now (FullAssembly::KeepNewer), and MemoryReader turns it back.
+  // After one successful read of this kind the chain skips the other sources of this kind: they
+  // would find the same blocks changed.
   virtual bool reads_memory() const { return false; }
 
-  // Returns whether it can read the version while its sender captures it, and should.
+  // Returns whether the chain should read the version from here while its sender captures it. Full
+  // tensors: the first source that returns false hides those behind it, because it is worth waiting
+  // for.
   virtual bool reads_captures(Content /*content*/, const Piece& /*piece*/) const { return false; }
   // The delta of a version that is captured: `take` gets its frames on the caller's thread; their
   // spool ends with the call. Returns the object's header and manifest once the version is
@@ -120,9 +125,10 @@ class Source {
                                                           const FrameTaker& /*take*/) {
     return AbortedError("deltas are read when they are published");
   }
-  // Fills what the capture of `assembly.early()` has brought, again and again until it ends.
+  // Fills the blocks that the capture of `assembly.early()` has brought so far, again and again
+  // until it ends. After OK the chain asks no other source while the capture lasts.
   virtual Status ReadFullCapture(const Piece& /*piece*/, FullAssembly& /*assembly*/) {
-    return OkStatus();
+    return FailedPreconditionError("full tensors are read when they are published");
   }
 
   // What status adds to the name for that sender, as a fabric's provider; may be empty.

@@ -191,10 +191,8 @@ Result<Spool> SourceChain::Object(const Piece& piece, const DeltaWant& want,
   for (Source* const source : candidates) {
     if (cancelled()) return CancelledError("the receiver is shutting down");
     // What is kept for others is not made of this engine's weights.
-    const DeltaWant asked{.base = want.base,
-                          .slices = want.slices,
-                          .old = keepers.empty() ? want.old : nullptr,
-                          .skip_bytes = want.skip_bytes};
+    DeltaWant asked = want;
+    if (!keepers.empty()) asked.old = nullptr;
     Result<DeltaRead> read = source->ReadDelta(piece, asked, spool);
     if (read.ok() && read->object.has_value() && read->object->size_bytes() < want.skip_bytes) {
       read = DataLossError("an object of {} bytes, expected more than {}",

@@ -27,7 +27,8 @@ class DeltaTaker {
  public:
   virtual ~DeltaTaker() = default;
 
-  // Like FrameTaker. Frames that come as a whole object stay where they are after the call.
+  // Like FrameTaker. If `spool` is a whole object, FetchedDelta has it later: the frames stay
+  // valid.
   virtual Status Take(std::span<const SpooledFrame> frames, const Spool& spool) = 0;
   // Returns whether it has taken this frame.
   virtual bool Has(RankSlice slice, const FrameEntry& entry) const = 0;
@@ -54,7 +55,7 @@ class SourceChain {
     Liveness* liveness = nullptr;          // waits while a source is read; may be null
     Cancellation* cancellation = nullptr;  // ends all transfers, present and future; may be null
   };
-  // How what came last from a sender has come.
+  // The last transfer from a sender.
   struct Last {
     std::string source;  // that brought most of it; empty: nothing came yet
     std::string detail;  // Source::detail
@@ -66,14 +67,14 @@ class SourceChain {
     uint64_t bytes;
   };
 
-  // `sources`: best first. The last one of full tensors is asked again, once, for slices that turn
-  // out to be wrong.
+  // `sources`: best first. If slices from the last source of full tensors have wrong digests, the
+  // chain reads them there once more, unless it reads a sender's memory.
   SourceChain(std::vector<Source*> sources, Options options);
 
-  // Reads a delta. The first source that has it brings a published one as a whole. The first source
-  // that reads captures brings the frames of one in the making as they come; if that breaks and the
-  // version is published meanwhile, what is lacking comes as a part of the object. Errors of the
-  // taker, and as ParseObject, too.
+  // Reads a delta. Published: the first source that has it returns the whole of it. In the making:
+  // the first source that reads captures passes the frames on as they arrive; if that read breaks
+  // and the version is published by then, the chain fetches the missing frames as a part of the
+  // object. Errors of the taker and of ParseObject, too.
   Result<FetchedDelta> Delta(const Piece& piece, const DeltaWant& want, const Spool::Options& spool,
                              DeltaTaker& taker);
   // A published delta object, or the part of it with the wanted slices, unread.

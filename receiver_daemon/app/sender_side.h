@@ -56,7 +56,7 @@ class SenderSide {
 
  private:
   SenderSide() = default;
-  // The sources that go by the connections. Best first, for deltas as for full tensors.
+  // Opens the sources beside and by the connections, best first, for deltas as for full tensors.
   Status OpenSources(const ReceiverOptions& options, const Parts& parts);
   Result<std::unique_ptr<Source>> OpenSharedDir(const ReceiverOptions& options, const Parts& parts);
   Status OpenSharedLinks(const ReceiverOptions& options, const Parts& parts);

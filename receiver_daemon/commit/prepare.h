@@ -31,13 +31,15 @@ struct PreparedRank {
   Digest state_token;
 
   // The delta, when there is one: staged, or kept as frames to apply in place.
-  std::vector<StagedParts> staged;  // none: nothing, or past the cap
+  // Empty if nothing is to be written, or past the memory limit: then `delta_frames` has it.
+  std::vector<StagedParts> staged;
   std::optional<Spool> delta_spool;
   std::vector<SpooledFrame> delta_frames;  // in place only; none when staged
   std::vector<RankSlice> delta_slices;     // that those frames write
 
   // Slices in full.
-  std::optional<FetchedFull> full;  // none: they are written already, and not proved
+  // None if they were written directly to the engine's memory, which the commit reads back.
+  std::optional<FetchedFull> full;
   std::vector<RankSlice> full_slices;
   uint64_t direct_bytes = 0;  // of those
 
@@ -83,10 +85,10 @@ struct PrepareOrder {
   // If memory has no known version, full tensors may be written here as they arrive. The caller
   // must count the slices that it has touched as unknown, whatever Prepare returns. May be null.
   DirectTarget* direct = nullptr;
-  // For a version in the making. Returns how far it is, as the senders have told it. Any thread may
-  // call it.
+  // For a version in the making. Returns whether the senders still capture it, as they have told.
+  // Any thread may call it.
   std::function<EarlyVersion::Stage()> stage = {};
-  // For one, too. Waits for the publication, at most for the time that it is given.
+  // For a version in the making. Blocks until it is published, at most for the given time.
   std::function<void(Duration)> await = {};
 };
 

@@ -100,7 +100,8 @@ class LiveEngine {
   // Pauses the engine for drift that is not repaired, because of `cause`.
   void PauseForDrift(const Status& cause);
   bool paused_for_drift() const { return paused_for_drift_; }
-  // It is paused, in a commit; it runs again. Both are shown.
+  // Call OnPaused when a commit has left the engine paused, OnResumed when it runs again. Both
+  // update the status.
   void OnPaused();
   void OnResumed();
 
@@ -111,11 +112,12 @@ class LiveEngine {
   void Follow(const LayoutSetPtr& layouts);
   bool AllRun() const;  // according to their leases
   enum class Proof : uint8_t { kSame, kDiffers, kUnknown };
-  // Memory was `before` by other cuts, and was read again by the present ones: what the senders say
-  // to that by the digests of `before`. Requires that memory is known.
+  // The tensors were cut differently, and memory was read again by the present cuts. Asks the
+  // senders for the digests of `before`, and returns whether memory is still that version. Requires
+  // that memory is known.
   Proof Prove(const VersionAt& before);
-  // Takes over what was known of memory by other cuts, if the senders can say. The engine is
-  // released with the new state token, for which it is paused; one that runs until it asks hears it
+  // If Prove says that memory is still `before`, keeps that version, whose state token the present
+  // cuts change. The engine is paused to get the new token; one that asks for its commits gets it
   // with its next version.
   void Restate(const VersionAt& before);
 

@@ -52,8 +52,9 @@ class VersionRunner {
   Result<std::optional<Prepared>> PrepareAdoption(const SyncTarget& target);
   // Like Preparer::Prepare; then tells the senders that the version is staged. For a target in the
   // making UNAVAILABLE and ABORTED say that the version was given up, is published differently than
-  // it was captured, or takes too long: it is to be taken when it is published. RESOURCE_EXHAUSTED:
-  // so are the version and later ones of its size.
+  // it was captured, or takes too long: prepare it when it is published. RESOURCE_EXHAUSTED: it is
+  // too large to be prepared early; prepare it, and later ones of its size, when they are
+  // published.
   Result<Prepared> Prepare(const SyncTarget& target, Way way, const std::function<bool()>& wanted);
   // Returns whether something of the target is in the making, and all of that can be taken; a delta
   // only if memory is at its base.

@@ -128,7 +128,7 @@ class Subject {
       (void)SourceChain({other->get(), &connected_->source("grpc")}, {})
           .Object(piece, want, Follower::SpoolOptions());
     }
-    return chain->Delta(piece, want, options);
+    return chain->Object(piece, want, options);
   }
   Result<Spool> Delta(uint64_t base, uint64_t version,
                       const SliceSelection& slices = std::nullopt) {
