@@ -178,7 +178,7 @@ class RemoteRead {
           piece.bytes.subspan(offset, std::min(block_bytes, piece.bytes.size() - offset));
       if (IsAt(*piece.stamps[i], version_)) {
         DWS_RETURN_IF_ERROR(assembly_.Take(block, bytes));
-      } else {
+      } else if (assembly_.has_room_for_newer()) {
         assembly_.KeepNewer({.at = *ChangedBy(*piece.stamps[i]),
                              .block = block,
                              .bytes = {bytes.begin(), bytes.end()}});
