@@ -162,16 +162,49 @@ def _follower(
     return follower
 
 
-def _known_to_python() -> Iterator[Any]:
+def _known_to_python() -> list[Any]:
     """All tensors of torch that Python's garbage collector knows, also those that gc.freeze() hides."""
-    torch: Any = importlib.import_module("torch")
-    is_frozen = gc.get_freeze_count() > 0
+    is_frozen, is_enabled = gc.get_freeze_count() > 0, gc.isenabled()
     if is_frozen:
         gc.unfreeze()
-    values = gc.get_objects()
-    if is_frozen:
-        gc.freeze()
-    return (value for value in values if issubclass(type(value), torch.Tensor))
+    gc.disable()  # a collection would move objects from one generation to another meanwhile
+    try:
+        return _tensors_of_collector()
+    finally:
+        if is_enabled:
+            gc.enable()
+        if is_frozen:
+            gc.freeze()
+
+
+def _tensors_of_collector() -> list[Any]:
+    """All tensors of torch among the collector's objects.
+
+    The collector also gives tuples that other threads are building, and tuple() fails there with SystemError if its
+    result has another reference then. So the objects are looked at inside one call of list(), which lets no other
+    thread run: all that it calls is written in C, and it keeps no object but tensors.
+    """
+    torch: Any = importlib.import_module("torch")
+    kinds, found = {torch.Tensor}, [torch.Tensor]
+    while found:
+        found = [kind for parent in found for kind in type.__subclasses__(parent) if kind not in kinds]
+        kinds.update(found)
+
+    def objects(generation: int) -> Iterator[Any]:
+        return itertools.chain.from_iterable(map(gc.get_objects, (generation,)))
+
+    # The types are those of a second list, which has the same objects in front. The fillers let go of both lists.
+    picked = [
+        itertools.compress(
+            itertools.chain(objects(generation), itertools.repeat(None, 1000)),
+            itertools.chain(map(kinds.__contains__, map(type, objects(generation))), itertools.repeat(False)),
+        )
+        for generation in range(len(gc.get_count()))
+    ]
+    tensors = list(itertools.chain.from_iterable(picked))
+    if all(issubclass(type(value), torch.Tensor) for value in tensors):
+        return tensors
+    return [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]  # another kind of collector
 
 
 def _view_of(weight: Any, follower: Follower) -> Any:

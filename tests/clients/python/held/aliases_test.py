@@ -8,9 +8,11 @@ import gc
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import types
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 from unittest import mock
 
 import numpy as np
@@ -20,6 +22,10 @@ import dws
 from dws.arrays import storage_of
 from dws.held import aliases
 from tests.clients.python.fake_daemons import FakeReceiver, resume
+
+
+class Tagged(torch.Tensor):
+    """A class of the user's."""
 
 
 class Slotted:
@@ -281,6 +287,40 @@ class AliasesTest(unittest.TestCase):
                 self.bind().fill_(9)
                 self.assertEqual(view.tolist(), [9.0] * 4)
                 self.assertGreater(gc.get_freeze_count(), 0)
+
+    def test_other_threads_go_on_building_tuples(self) -> None:
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def slowly() -> Iterator[int]:
+            for number in range(20):
+                time.sleep(1e-4)  # another thread looks at the tuple now
+                yield number
+
+        def build() -> None:
+            while not done.is_set():
+                try:
+                    tuple(slowly())
+                except SystemError as error:
+                    failed.append(error)
+
+        thread = threading.Thread(target=build)
+        thread.start()
+        module = torch.nn.Linear(8, 8)
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            aliases.followers(dict(module.named_parameters()), module)
+        done.set()
+        thread.join()
+        self.assertEqual(failed, [])
+
+    def test_every_tensor_of_the_collector_is_found(self) -> None:
+        flat = torch.arange(96.0)
+        held = [flat, flat[:3], torch.nn.Parameter(flat[4:]), torch.ones(2).as_subclass(Tagged)]
+        known = {id(tensor) for tensor in aliases._known_to_python()}
+        self.assertLessEqual({id(tensor) for tensor in held}, known)
+        everything = (value for value in gc.get_objects() if issubclass(type(value), torch.Tensor))
+        self.assertEqual({id(tensor) for tensor in everything}, known)
 
     def test_a_hidden_tensor_in_a_storage_of_several_weights_is_told(self) -> None:
         flat = torch.arange(128.0)
