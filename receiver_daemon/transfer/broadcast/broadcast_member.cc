@@ -96,9 +96,11 @@ Status BroadcastMember::OnBegin(const v1::BroadcastBegin& begin) {
     return InvalidArgumentError("broadcast {} of epoch {} is begun, expected {}", begin.sequence(),
                                 begin.epoch(), sequence_);
   }
-  DWS_RETURN_IF_ERROR(Push(receive));
+  // First: the thread may receive it at once.
   if (receive.object_bytes <= options_.bytes_max) cache_.Expect(receive.key, receive.deadline);
-  return OkStatus();
+  const Status pushed = Push(receive);
+  if (!pushed.ok()) cache_.Fail(receive.key);
+  return pushed;
 }
 
 Status BroadcastMember::OnEnd(const v1::BroadcastEnd& end) {
