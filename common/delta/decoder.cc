@@ -71,4 +71,16 @@ Status AdvanceBlock(DType dtype, const EncodedBlockView& block, const ClassTable
   return OkStatus();
 }
 
+Status RevertBlock(DType dtype, const EncodedBlockView& block, MutableByteSpan bytes,
+                   DecodedBlock& decoded) {
+  if (block.mode == BlockMode::kEmpty) return OkStatus();
+  const auto elements = static_cast<uint32_t>(bytes.size() / ElementBytes(dtype));
+  DWS_RETURN_IF_ERROR(DecodeBlock(dtype, elements, block, decoded));
+  if (decoded.kind != DecodedBlock::Kind::kSteps && decoded.kind != DecodedBlock::Kind::kNothing) {
+    return FailedPreconditionError("the block has new values, which tell no old ones");
+  }
+  UndoBlock(dtype, decoded, bytes);
+  return OkStatus();
+}
+
 }  // namespace dws

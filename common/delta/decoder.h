@@ -29,4 +29,10 @@ Status DecodeBlock(DType dtype, uint32_t element_count, const EncodedBlockView& 
 Status AdvanceBlock(DType dtype, const EncodedBlockView& block, const ClassTable* classes,
                     MutableByteSpan bytes, DecodedBlock& decoded);
 
+// The inverse of AdvanceBlock, exactly: a step is a difference of ordinals, so subtracting it
+// restores the bits before it. FAILED_PRECONDITION: the block has new values, which tell no old
+// ones. Other errors as DecodeBlock. After an error `bytes` is unchanged.
+Status RevertBlock(DType dtype, const EncodedBlockView& block, MutableByteSpan bytes,
+                   DecodedBlock& decoded);
+
 }  // namespace dws

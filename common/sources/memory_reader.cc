@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/delta/objects/delta_link.h"
 #include "common/model/limits.h"
@@ -44,24 +43,6 @@ DeltaLink LinkTo(const FetchedObject& object, const Spool& spool) {
     return spool.Read(found->spool_offset, entry.size_bytes, buffer);
   };
   return {.manifest = &object.manifest, .frame = frame};
-}
-
-// Exact: a step is a difference of ordinals, so subtracting it restores the bits before it.
-Status UndoIn(LinkReader& delta, const RankLayout& layout, NewerBlock& newer,
-              DecodedBlock& decoded) {
-  const RankLayout::SliceEntry& slice = layout.slice(newer.block.slice);
-  const uint32_t block = newer.block.first_block;
-  DWS_ASSIGN_OR_RETURN(const EncodedBlockView view, delta.Find(newer.block.slice, block));
-  if (view.mode == BlockMode::kEmpty) return OkStatus();
-  DWS_RETURN_IF_ERROR(
-      DecodeBlock(slice.dtype, BlockElements(slice.elements, block), view, decoded));
-  if (decoded.kind == DecodedBlock::Kind::kNothing) return OkStatus();
-  if (decoded.kind != DecodedBlock::Kind::kSteps) {
-    return FailedPreconditionError("block {} of tensor '{}' has new values, which tell no old ones",
-                                   block, layout.tensor(newer.block.slice).name);
-  }
-  UndoBlock(slice.dtype, decoded, newer.bytes);
-  return OkStatus();
 }
 
 // Another delta would not come either.
@@ -115,7 +96,10 @@ Status MemoryReader::TurnBack(std::span<NewerBlock> blocks, FullAssembly& assemb
   LinkReader delta(LinkTo(parsed, object));
   DecodedBlock decoded;
   for (NewerBlock& block : blocks) {
-    DWS_RETURN_IF_ERROR(UndoIn(delta, layout, block, decoded));
+    const RankSlice slice = block.block.slice;
+    DWS_ASSIGN_OR_RETURN(const EncodedBlockView view, delta.Find(slice, block.block.first_block));
+    const Status reverted = RevertBlock(layout.slice(slice).dtype, view, block.bytes, decoded);
+    if (!reverted.ok()) return Annotate(reverted, layout.tensor(slice).name);
     DWS_RETURN_IF_ERROR(assembly.Take(block.block, block.bytes));
   }
   publish_wait_ = PublishWait();

@@ -1,9 +1,9 @@
+// Finds the blocks of a frame together, so each frame is parsed once.
 #include "sender_daemon/publish/undo_blocks.h"
 
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/delta/blocks/diff.h"
 #include "common/delta/decoder.h"
 #include "common/model/limits.h"
 
@@ -20,17 +20,15 @@ Status UndoBlocks(const RetainedVersion& version, const RankLayout& layout, Rank
   const uint64_t end = begin + uint64_t{block_count} * limits::kBlockElements;
   DWS_CHECK(blocks.size() ==
             (std::min(end, entry.elements) - std::min(begin, entry.elements)) * element_bytes);
-  // Exact: a step is a difference of ordinals, so subtracting it restores the bits before it.
   DWS_RETURN_IF_ERROR(FindBlocks(version.link(), slice, first_block, block_count, scratch.found));
   DWS_CHECK(scratch.found.views.size() == block_count);
   for (uint32_t i = 0; i < block_count; ++i) {
-    if (scratch.found.views[i].mode == BlockMode::kEmpty) continue;
     const uint32_t elements = BlockElements(entry.elements, first_block + i);
     DWS_RETURN_IF_ERROR(
-        DecodeBlock(entry.dtype, elements, scratch.found.views[i], scratch.decoded));
-    UndoBlock(entry.dtype, scratch.decoded,
-              blocks.subspan(size_t{i} * limits::kBlockElements * element_bytes,
-                             elements * element_bytes));
+        RevertBlock(entry.dtype, scratch.found.views[i],
+                    blocks.subspan(size_t{i} * limits::kBlockElements * element_bytes,
+                                   elements * element_bytes),
+                    scratch.decoded));
   }
   return OkStatus();
 }
