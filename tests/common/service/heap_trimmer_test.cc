@@ -42,7 +42,17 @@ Pieces Take(size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("freed memory is kept for what arrives next, but only so much", "[heap]") {
+// glibc gives back all of a heap's end once it is larger than the limit, so the end has to stay
+// below it here, in a heap that no other thread uses.
+TEST_CASE("freed memory is kept for what arrives next", "[heap]") {
+  if (!kGlibc) return;
+  KeepFreedMemory();
+  const size_t before = ResidentBytes();
+  std::thread([] { Take(kKeptBytesMax * 3 / 4); }).join();
+  CHECK(ResidentBytes() > before + kKeptBytesMax / 2);
+}
+
+TEST_CASE("of freed memory only so much is kept", "[heap]") {
   if (!kGlibc) return;
   KeepFreedMemory();
   const size_t before = ResidentBytes();
@@ -53,7 +63,6 @@ TEST_CASE("freed memory is kept for what arrives next, but only so much", "[heap
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(ResidentBytes() < before + size_t{kHeapsMax} * kKeptBytesMax + 16 * kMiB);
-  CHECK(ResidentBytes() > before + kKeptBytesMax / 2);
 }
 
 TEST_CASE("free memory between blocks in use is given back", "[heap]") {
