@@ -125,16 +125,24 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   const size_t index = IndexOf(range.slice);
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
-  if (Status kept = Keep(range, offset, bytes); !kept.ok()) return Failed(std::move(kept));
-  // Takes the digest of the bytes that are in the assembly's memory, not of those that were to
-  // arrive; for a file or live memory, of the bytes that were given to it.
-  if (!direct() && !spool_.on_disk()) bytes = spool_.memory().subspan(offset, bytes.size());
+  // Bytes in the assembly's memory are copied block by block below, unless they are there already.
+  // So digests are of the bytes that are there, not of those that were to arrive; for a file or
+  // live memory, of the bytes that were given to it.
+  const MutableByteSpan room = direct() || spool_.on_disk()
+                                   ? MutableByteSpan()
+                                   : spool_.memory().subspan(offset, bytes.size());
+  const bool copies = room.data() != nullptr && room.data() != bytes.data();
+  Status kept = copies ? spool_.CheckWanted() : Keep(range, offset, bytes);
+  if (!kept.ok()) return Failed(std::move(kept));
   const uint64_t block_bytes = BlockBytes(slice.dtype);
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const uint32_t block = range.first_block + i;
     const ByteSpan content = bytes.subspan(
         i * block_bytes, std::min<uint64_t>(block_bytes, bytes.size() - i * block_bytes));
-    digests_[first_block_[index] + block] = DigestBytes(content, slice.BlockFirstWord(block));
+    const uint64_t first_word = slice.BlockFirstWord(block);
+    digests_[first_block_[index] + block] =
+        copies ? CopyAndDigest(room.subspan(i * block_bytes, content.size()), content, first_word)
+               : DigestBytes(content, first_word);
     if (std::exchange(here_[first_block_[index] + block], uint8_t{1}) != 0) continue;
     --missing_blocks_;
     if (progress_ != nullptr) progress_->done_bytes += content.size();

@@ -114,9 +114,14 @@ MutableByteSpan Spool::Room(uint64_t offset, uint64_t size, std::vector<std::byt
   return buffer;
 }
 
+Status Spool::CheckWanted() const {
+  if (options_.wanted && !options_.wanted()) return CancelledError("given up");
+  return OkStatus();
+}
+
 Status Spool::Fill(uint64_t offset, ByteSpan bytes) {
   DWS_CHECK(offset <= size_bytes_ && bytes.size() <= size_bytes_ - offset);
-  if (options_.wanted && !options_.wanted()) return CancelledError("given up");
+  DWS_RETURN_IF_ERROR(CheckWanted());
   if (on_disk()) return WriteFile(bytes, offset);
   if (!bytes.empty() && bytes.data() != Memory() + offset) {
     std::memcpy(Memory() + offset, bytes.data(), bytes.size());

@@ -50,6 +50,8 @@ class Spool {
   // All bytes of Allocate, for callers that need to know their place beforehand; empty if they go
   // to the file.
   MutableByteSpan memory() { return {Memory(), on_disk() ? 0 : size_bytes_}; }
+  // CANCELLED: `wanted` returned false.
+  Status CheckWanted() const;
   // `bytes`: the place that Room returned, filled, or bytes to copy there. Filling again replaces
   // them. CANCELLED: `wanted` returned false. Disk errors as Append.
   Status Fill(uint64_t offset, ByteSpan bytes);

@@ -47,9 +47,7 @@ void FillStages(const CaptureSeconds& seconds, v1::CaptureStages& stages) {
 
 // What the newest version changed; nothing if it was compared with none.
 void FillDensity(const RankState& state, const RetainedVersion& newest, v1::SenderStatus& sender) {
-  const bool compared = newest.base.has_value() || newest.full == FullCause::kAsked ||
-                        newest.full == FullCause::kDense;
-  if (!compared) return;
+  if (!newest.base.has_value() && newest.full != FullCause::kDense) return;
   const auto elements = static_cast<double>(state.layout().element_count());
   sender.set_density_ratio(static_cast<double>(newest.nnz) / std::max(elements, 1.0));
   if (!newest.base.has_value()) return;

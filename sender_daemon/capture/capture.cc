@@ -1,7 +1,6 @@
 #include "sender_daemon/capture/capture.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -119,9 +118,8 @@ void Capture::ReplaceBlock(BlockRef ref, const WeightSource& source, Scratch& sc
   const ByteSpan current = scratch.Current(source, ref, block.size());
   if (kept_ != nullptr) kept_->Keep(number, block);
   const StampedChange change = snapshot_.Change(ref.slice, ref.block, version_);
-  if (full_ == FullCause::kFirst) {  // nothing to compare with
-    std::memcpy(block.data(), current.data(), current.size());
-    block_differences_[number] = DigestBytes(block, first_word);
+  if (full_ != FullCause::kDense) {  // nothing to compare with, or nobody asks what changed
+    block_differences_[number] = CopyAndDigest(block, current, first_word);
     return;
   }
   if (!replaced_digests_.empty()) replaced_digests_[number] = DigestBytes(block, first_word);

@@ -40,7 +40,7 @@ struct CapturedVersion {
   std::vector<Digest> before;         // by rank slice; empty when there is no base
   std::vector<Digest> after;
   std::vector<RankSlice> mended;  // whose bytes were not trusted before; only with a base
-  uint64_t nnz = 0;               // changed elements; of a first version none
+  uint64_t nnz = 0;               // changed elements; only if it was compared
   uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;     // copied whole from a GPU
   CaptureSeconds seconds;

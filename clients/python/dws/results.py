@@ -16,8 +16,8 @@ class PublishStats:
     """What one publish changed, and how long it took.
 
     Attributes:
-      changed_elements, total_elements: of this rank, compared with the version before; where there
-        is none to compare with, as for the first version of a stream, nothing changed.
+      changed_elements, total_elements: of this rank, compared with the version before; the first
+        version of a stream and those published with full=True are not compared: 0.
       capture_seconds: of the daemon's pass over resident weights; without a ring's puts.
       stall_seconds: time that the caller lost, measured here: from the start of the version's calls
         to the return.

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
 #include "common/base/instruction_set.h"
 #include "common/model/digest/digest_kernels.h"
 
@@ -33,6 +37,16 @@ Digest MixRun(InstructionSet set, const std::byte* words, uint64_t count, uint64
   return MixRunPortable(words, count, first_word);
 }
 
+Digest CopyRun(InstructionSet set, const std::byte* words, std::byte* to, uint64_t count,
+               uint64_t first_word) {
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512) return CopyRunAvx512(words, to, count, first_word);
+  if (set == InstructionSet::kAvx2) return CopyRunAvx2(words, to, count, first_word);
+#endif
+  std::memcpy(to, words, count * 8);
+  return MixRunPortable(to, count, first_word);
+}
+
 Digest MixChanges(InstructionSet set, const ChangedWords& changed, uint64_t first_word) {
 #if defined(__x86_64__)
   if (set == InstructionSet::kAvx512) return MixChangesAvx512(changed, first_word);
@@ -44,6 +58,11 @@ Digest MixChanges(InstructionSet set, const ChangedWords& changed, uint64_t firs
 }  // namespace dws::digest_kernels
 
 namespace dws {
+namespace {
+
+constexpr size_t kLine = 64;  // of the cache
+
+}  // namespace
 
 std::string ToString(const Digest& digest) {
   return fmt::format("{:016x}{:016x}", digest.lane0, digest.lane1);
@@ -59,6 +78,22 @@ Digest DigestBytes(ByteSpan bytes, uint64_t first_word) {
     digest += MixWord(first_word + words, word);
   }
   return digest;
+}
+
+Digest CopyAndDigest(MutableByteSpan to, ByteSpan from, uint64_t first_word) {
+  DWS_CHECK(to.size() == from.size());
+  const auto copy = [&](size_t offset, size_t size) {
+    if (size > 0) std::memcpy(to.data() + offset, from.data() + offset, size);
+    return DigestBytes(to.subspan(offset, size), first_word + offset / 8);
+  };
+  const size_t front =
+      std::min((kLine - reinterpret_cast<uintptr_t>(to.data()) % kLine) % kLine, to.size());
+  if (front % 8 != 0) return copy(0, to.size());  // lines and words do not meet
+  const uint64_t words = (to.size() - front) / 8;
+  Digest digest = copy(0, front);
+  digest += digest_kernels::CopyRun(ActiveInstructionSet(), from.data() + front, to.data() + front,
+                                    words, first_word + front / 8);
+  return digest + copy(front + words * 8, to.size() % 8);
 }
 
 Digest DigestDifference(const ChangedWords& changed, uint64_t first_word) {

@@ -66,6 +66,12 @@ inline Digest MixWord(uint64_t index, uint64_t word) {
 // `first_word`; a tail shorter than a word is padded with zeros.
 Digest DigestBytes(ByteSpan bytes, uint64_t first_word);
 
+// Copies `from` to `to`, of one size, which do not overlap, and returns the digest of the copy, as
+// DigestBytes does, in one pass past the cache: for megabytes that nobody reads soon. `from` may
+// change meanwhile: then each copied word is the old or the new one. The copy is visible to other
+// threads when the function returns.
+Digest CopyAndDigest(MutableByteSpan to, ByteSpan from, uint64_t first_word);
+
 // The words of one block that changed: parallel arrays; `numbers` count from the block's first
 // word.
 struct ChangedWords {

@@ -1,4 +1,6 @@
 // Four words at a time. AVX2 cannot multiply 64 bits by 64, so three 32-bit products make up one.
+#include <cstring>
+
 #include "common/base/instruction_set.h"
 #include "common/base/intrinsics.h"
 #include "common/model/digest/digest_kernels.h"
@@ -58,9 +60,10 @@ DWS_TARGET_AVX2 inline __m256i Index(__m256i number, size_t lane) {
                           Set(internal::kOffset[lane]));
 }
 
-}  // namespace
-
-DWS_TARGET_AVX2 Digest MixRunAvx2(const std::byte* words, uint64_t count, uint64_t first_word) {
+// kCopies: also copies the words to `to`, past the cache.
+template <bool kCopies>
+DWS_TARGET_AVX2 Digest Run(const std::byte* words, std::byte* to, uint64_t count,
+                           uint64_t first_word) {
   const Factor a0 = MakeFactor(internal::kWordFactor[0]);
   const Factor a1 = MakeFactor(internal::kWordFactor[1]);
   const Factor m = MakeFactor(internal::kFinishFactor);
@@ -74,13 +77,30 @@ DWS_TARGET_AVX2 Digest MixRunAvx2(const std::byte* words, uint64_t count, uint64
   uint64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + i * 8));
+    if constexpr (kCopies) _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i * 8), word);
     sum0 = _mm256_add_epi64(sum0, Mix(word, a0, index0, m));
     sum1 = _mm256_add_epi64(sum1, Mix(word, a1, index1, m));
     index0 = _mm256_add_epi64(index0, step0);
     index1 = _mm256_add_epi64(index1, step1);
   }
+  if constexpr (kCopies) {
+    std::memcpy(to + i * 8, words + i * 8, (count - i) * 8);
+    _mm_sfence();
+    words = to;
+  }
   return Digest{.lane0 = Sum(sum0), .lane1 = Sum(sum1)} +
          MixRunPortable(words + i * 8, count - i, first_word + i);
+}
+
+}  // namespace
+
+DWS_TARGET_AVX2 Digest MixRunAvx2(const std::byte* words, uint64_t count, uint64_t first_word) {
+  return Run<false>(words, nullptr, count, first_word);
+}
+
+DWS_TARGET_AVX2 Digest CopyRunAvx2(const std::byte* words, std::byte* to, uint64_t count,
+                                   uint64_t first_word) {
+  return Run<true>(words, to, count, first_word);
 }
 
 DWS_TARGET_AVX2 Digest MixChangesAvx2(const ChangedWords& changed, uint64_t first_word) {

@@ -1,4 +1,6 @@
 // Eight words at a time: AVX-512DQ multiplies 64 bits by 64.
+#include <cstring>
+
 #include "common/base/instruction_set.h"
 #include "common/base/intrinsics.h"
 #include "common/model/digest/digest_kernels.h"
@@ -31,9 +33,10 @@ DWS_TARGET_AVX512 inline uint64_t SumOfLanes(__m512i x) {
   return sum;
 }
 
-}  // namespace
-
-DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, uint64_t first_word) {
+// kCopies: also copies the words to `to`, past the cache.
+template <bool kCopies>
+DWS_TARGET_AVX512 Digest Run(const std::byte* words, std::byte* to, uint64_t count,
+                             uint64_t first_word) {
   const __m512i a0 = Set(internal::kWordFactor[0]);
   const __m512i a1 = Set(internal::kWordFactor[1]);
   const __m512i m = Set(internal::kFinishFactor);
@@ -51,6 +54,7 @@ DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, ui
   uint64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const __m512i word = _mm512_loadu_si512(words + i * 8);
+    if constexpr (kCopies) _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i * 8), word);
     const __m512i x0 = _mm512_add_epi64(_mm512_mullo_epi64(word, a0), index0);
     const __m512i x1 = _mm512_add_epi64(_mm512_mullo_epi64(word, a1), index1);
     sum0 = _mm512_add_epi64(sum0, Finish(x0, m));
@@ -59,7 +63,23 @@ DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, ui
     index1 = _mm512_add_epi64(index1, step1);
   }
   const Digest sum{.lane0 = SumOfLanes(sum0), .lane1 = SumOfLanes(sum1)};
+  if constexpr (kCopies) {
+    std::memcpy(to + i * 8, words + i * 8, (count - i) * 8);
+    _mm_sfence();
+    words = to;
+  }
   return sum + MixRunPortable(words + i * 8, count - i, first_word + i);
+}
+
+}  // namespace
+
+DWS_TARGET_AVX512 Digest MixRunAvx512(const std::byte* words, uint64_t count, uint64_t first_word) {
+  return Run<false>(words, nullptr, count, first_word);
+}
+
+DWS_TARGET_AVX512 Digest CopyRunAvx512(const std::byte* words, std::byte* to, uint64_t count,
+                                       uint64_t first_word) {
+  return Run<true>(words, to, count, first_word);
 }
 
 DWS_TARGET_AVX512 Digest MixChangesAvx512(const ChangedWords& changed, uint64_t first_word) {

@@ -1,7 +1,10 @@
 // Every instruction set sums the same digest, at every alignment and tail.
 #include "common/model/digest/digest_kernels.h"
 
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <vector>
 
 #include "tests/common/delta/samples.h"
 
@@ -44,6 +47,52 @@ TEST_CASE("every instruction set sums the same digest of bytes", "[digest]") {
     for (uint64_t count = 0; count < 40; ++count) {
       REQUIRE(digest_kernels::MixRun(set, bytes.data(), count, 7) ==
               digest_kernels::MixRunPortable(bytes.data(), count, 7));
+    }
+  }
+}
+
+TEST_CASE("every instruction set copies what it sums", "[digest]") {
+  Random random(samples::TestSeed());
+  constexpr size_t kLine = 64;
+  Bytes from(8 * 300 + kLine);
+  for (size_t at = 0; at + 8 <= from.size(); at += 8) StoreLe(from.data() + at, Word(random));
+  alignas(kLine) std::array<std::byte, 8 * 300> to;
+  std::vector<InstructionSet> sets = VectorSets();
+  sets.push_back(InstructionSet::kPortable);
+  for (const InstructionSet set : sets) {
+    INFO(ToString(set));
+    for (size_t offset = 0; offset < kLine; ++offset) {
+      to.fill(std::byte{0xA5});
+      const uint64_t count = random.Below(300);
+      const uint64_t first = Word(random);
+      const std::byte* const words = from.data() + offset;
+      REQUIRE(digest_kernels::CopyRun(set, words, to.data(), count, first) ==
+              digest_kernels::MixRunPortable(words, count, first));
+      REQUIRE(std::equal(words, words + count * 8, to.data()));
+      REQUIRE(std::all_of(to.begin() + static_cast<ptrdiff_t>(count * 8), to.end(),
+                          [](std::byte byte) { return byte == std::byte{0xA5}; }));
+    }
+  }
+}
+
+TEST_CASE("a copy of any bytes to any place has the digest of the bytes", "[digest]") {
+  Random random(samples::TestSeed());
+  constexpr size_t kSizeMax = 700;
+  Bytes from(kSizeMax + 64);
+  for (std::byte& byte : from) byte = static_cast<std::byte>(random.Next());
+  for (size_t offset = 0; offset < 64; ++offset) {
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      const size_t size = repeat < 10 ? random.Below(70) : random.Below(kSizeMax);
+      const ByteSpan source = ByteSpan(from).subspan(random.Below(64), size);
+      Bytes to(kSizeMax + 128, std::byte{0xA5});
+      const uint64_t first = Word(random);
+      INFO("to " << offset << ", " << size << " bytes");
+      REQUIRE(CopyAndDigest(MutableByteSpan(to).subspan(offset, size), source, first) ==
+              DigestBytes(source, first));
+      REQUIRE(std::ranges::equal(source, MutableByteSpan(to).subspan(offset, size)));
+      const auto untouched = [](std::byte byte) { return byte == std::byte{0xA5}; };
+      REQUIRE(std::ranges::all_of(MutableByteSpan(to).first(offset), untouched));
+      REQUIRE(std::ranges::all_of(MutableByteSpan(to).subspan(offset + size), untouched));
     }
   }
 }

@@ -45,9 +45,10 @@ std::string FormatVersionTable(const v1::SenderStatus& sender, size_t shown) {
   const int first = count - static_cast<int>(std::min<size_t>(shown, static_cast<size_t>(count)));
   for (int i = count; i-- > first;) {
     const v1::VersionStatus& version = sender.versions(i);
+    const bool compared = version.base_version() != 0 || version.nnz() != 0;
     rows.push_back({FormatVersion(version.version()),
                     version.base_version() == 0 ? "full" : FormatVersion(version.base_version()),
-                    FormatShare(version.nnz(), version.elements()),
+                    compared ? FormatShare(version.nnz(), version.elements()) : "-",
                     FormatBytes(version.wire_bytes()),
                     FormatRatio(version.full_bytes(), version.wire_bytes()),
                     FormatSeconds(version.capture_seconds()), FormatSeconds(version.age_seconds()),

@@ -69,7 +69,8 @@ void FillSender(const v1::SenderStatus& sender, WatchRow& row) {
   row.lag = present == 0 ? "-" : Lag(sender.newest_version(), slowest);
   if (!sender.versions().empty()) {
     const v1::VersionStatus& newest = sender.versions(sender.versions_size() - 1);
-    row.density = ShortShare(newest.nnz(), newest.elements());
+    const bool compared = newest.base_version() != 0 || newest.nnz() != 0;
+    row.density = compared ? ShortShare(newest.nnz(), newest.elements()) : "full";
     row.wire = ShortBytes(static_cast<double>(newest.wire_bytes()));
     row.pause = ShortSeconds(newest.capture_seconds());
   }
