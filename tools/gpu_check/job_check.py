@@ -150,6 +150,8 @@ class Job:
         socket = self.cluster.senders[0].socket
         self.register_seconds = self.training.register(socket, "gpu-check")
         self.attach_seconds = self.engine.attached()
+        if self._lines.section == "fsdp":
+            self._report_share(device)
         free = free_bytes(device)
         self._free = "" if free is None else f"{free / GIB:.1f} GiB of the GPU were free before"
 
@@ -254,6 +256,13 @@ class Job:
             values if len(values) > 1 else (),
             note,
         )
+
+    def _report_share(self, device: str) -> None:
+        name = f"no weight is copied to the host, {self.label}"
+        if device == "cpu":
+            self._lines.skipped(name, "the weights are on the host")
+        else:
+            self._lines.checked(name, self.training.why_on_host())
 
     def _report_first(self, first: Published) -> None:
         self._measured("registering the trainer's weights", [self.register_seconds])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -14,16 +14,27 @@ from dws.errors import DTypeError, LayoutError
 
 @dataclasses.dataclass(frozen=True)
 class DeviceTensor:
-    """Attributes:
-    strides: in elements, none negative.
-    address: of the first element; 0 if there are no elements.
+    """Where a tensor is. It does not keep the memory. It has torch's interface itself, as far as `device_tensor`
+    reads it.
+
+    Attributes:
+      strides: in elements, none negative.
+      address: of the first element; 0 if there are no elements.
     """
+
+    is_cuda: ClassVar[bool] = True
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
 
     @property
     def elements(self) -> int:

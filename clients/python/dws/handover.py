@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch, raw_bits, require_contiguous, require_plain, runs_in_memory
 from dws.cuda_memory import CudaMemory
@@ -37,17 +37,20 @@ class Handover:
         offsets: Optional[Mapping[str, int]] = None,
         live: Optional[Mapping[str, Holder]] = None,
         ring: Optional[BucketRing] = None,
+        parts: Collection[str] = (),
     ) -> None:
         """Args:
         region: of the host; None if every shard is on a device.
         offsets: by name, the offsets of the shards in it, in bytes; none for a ring.
         live: by name, the places of the full tensors of shards on devices.
+        parts: names in `live` whose tensors are the shards themselves.
         """
         self.layout = layout
         self.region = region
         self.ring = ring
         self._offsets = dict(offsets or {})
         self._live = dict(live or {})
+        self._are_parts = frozenset(parts)
         self._described: list[Whereabouts] = []  # whereabouts of the live tensors
         self._memory: Optional[CudaMemory] = None
         self._known = False  # whether the sender has the last description
@@ -85,7 +88,7 @@ class Handover:
         self._described = []
         for name, (holder, key) in self._live.items():
             tensor = holder.get(key)
-            parts.append(live_part(self.layout.shard(name), tensor))
+            parts.append(live_part(self.layout.shard(name), tensor, name in self._are_parts))
             self._described.append(Whereabouts(holder, key, tensor, address_of(tensor)))
         return parts
 
@@ -127,7 +130,7 @@ class Handover:
 
     def weights(self) -> Iterator[Any]:
         """The memory of resident weights, to be read: that of the host as numpy bytes, and tensors of
-        devices, whole, after the devices have finished the work of this process.
+        devices, whole (of `parts` what their mapping has), after the devices have finished the work of this process.
 
         Raises:
           CudaError: a device failed.
@@ -150,8 +153,11 @@ class Handover:
             self._pin.close()
 
 
-def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
+def live_part(shard: Shard, tensor: Any, is_part: bool = False) -> DeviceTensor:
     """The shard's part of a full tensor of a device.
+
+    Args:
+      is_part: `tensor` is that part.
 
     Raises:
       LayoutError: its elements are not row-major and contiguous, or the tensor is on the host; as require_plain.
@@ -159,9 +165,10 @@ def live_part(shard: Shard, tensor: Any) -> DeviceTensor:
     name, shape = shard.tensor.name, shard.shape
     require_plain(name, tensor)
     full = device_tensor(name, tensor)
-    if full is None or (full.dtype, full.shape) != (shard.tensor.dtype, shard.tensor.shape):
+    wanted = shape if is_part else shard.tensor.shape
+    if full is None or (full.dtype, full.shape) != (shard.tensor.dtype, wanted):
         raise LayoutError(
-            f"tensor {shard.tensor} was on a CUDA device when it was registered, and is now "
+            f"tensor {shard.tensor} was registered as {list(wanted)} on a CUDA device, and is now "
             f"{'not on a device' if full is None else f'{full.dtype.name} {list(full.shape)}'}"
             ": bring it back, or make another Trainer"
         )
@@ -184,9 +191,10 @@ def resident_handover(
     shards: Optional[ShardRanges],
     cuts: Optional[Cuts],
     views: Optional[ViewKind],
+    parts: Optional[Mapping[str, Any]] = None,
 ) -> tuple[Handover, dict[str, Any]]:
     """One region for all shards of the host, with the values in `tensors`, and a view of each by
-    name. Tensors of CUDA devices stay where they are and are their own views.
+    name. Tensors of CUDA devices, and `parts`, stay where they are and are their own views.
 
     Raises:
       DTypeError, LayoutError: as for Trainer.register.
@@ -206,6 +214,12 @@ def resident_handover(
         for name, tensor in values.items()
         if is_on_device(tensor)
     }
+    for name, part in (parts or {}).items():
+        if not is_on_device(part):
+            raise LayoutError(f"parts= has '{name}', which is not on a CUDA device: leave it out")
+        result[name] = part
+        if layout.shard(name).size_bytes:
+            live[name] = (parts or {}, name)
     runs = _host_runs([shard for shard in layout.shards if shard.tensor.name not in live], values)
     offsets, end = {}, 0
     for run in runs:
@@ -223,7 +237,7 @@ def resident_handover(
             if name in values and not is_on_device(values[name]):
                 bits = owned_part(raw_bits(name, values[name], dtype), shard)
                 region.raw(dtype, bits.size, offsets[name]).reshape(bits.shape)[...] = bits
-    return Handover(layout, region, offsets, live), {
+    return Handover(layout, region, offsets, live, parts=parts or ()), {
         shard.tensor.name: result[shard.tensor.name] for shard in layout.shards
     }
 

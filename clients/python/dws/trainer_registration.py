@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Iterator, Optional, TypeVar
+from typing import Any, Iterator, Mapping, Optional, TypeVar
 
 from dws._proto import trainer_pb2
 from dws.deadline import Deadline
@@ -70,6 +70,7 @@ class RegisteredTrainer:
         cuts: Optional[Cuts] = None,
         views: Optional[ViewKind] = None,
         timeout: float = REGISTER_TIMEOUT_SECONDS,
+        parts: Optional[Mapping[str, Any]] = None,
     ) -> dict[str, Any]:
         """Registers the rank's weights: in shared memory allocated here, or live on CUDA devices.
 
@@ -84,6 +85,9 @@ class RegisteredTrainer:
             Engines attach boxes of these slices.
           views: "numpy" or "torch"; by default the kind of `tensors`, numpy for specs.
           timeout: seconds for the sender, in all.
+          parts: name -> the rank's part itself, on a CUDA device, for some of the TensorSpecs in `tensors`: in
+            the part's shape, row-major and contiguous. The sender reads it there; each `publish` looks in this
+            mapping again.
 
         Returns:
           name -> writable view of the rank's part, in the part's shape. Write to it between
@@ -99,7 +103,7 @@ class RegisteredTrainer:
           StateError: already registered.
         """
         self._require_unregistered()
-        handover, result = resident_handover(tensors, shards, cuts, views)
+        handover, result = resident_handover(tensors, shards, cuts, views, parts)
         self._register(handover, Deadline(timeout))
         return result
 

@@ -294,6 +294,43 @@ class TrainerTest(_WithDriver):
         self.assertEqual(self.places(), [("b", 0, 0)])
         self.assertEqual(self.sender.handles.received, [[]])
 
+    def test_a_part_of_a_tensor_is_read_where_its_mapping_has_it(self) -> None:
+        self.driver.allocate(A, MIB)
+        parts = {"b": StandInTensor(A + 256, (2, 4)), "e": StandInTensor(0, (0,))}
+        trainer = self.trainer()
+        specs = [
+            dws.TensorSpec("a", "U8", (3,)),
+            dws.TensorSpec("b", "BF16", (6, 4), [1, 3]),
+            dws.TensorSpec("e", "BF16", (0,)),
+        ]
+        views = trainer.register(specs, shards={"b": (1, 1)}, parts=parts)
+        self.assertIs(views["b"], parts["b"])
+        self.assertEqual(self.places(), [("a", 0, 0), ("b", 1, 256), ("e", 0, 64)])
+        trainer.publish(1)
+        self.assertEqual(len(self.sender.handles.received), 1)
+        parts["b"] = StandInTensor(A + 512, (2, 4))
+        trainer.publish(2)
+        self.assertEqual(self.places(), [("a", 0, 0), ("b", 1, 512), ("e", 0, 64)])
+        for other, why in (
+            (StandInTensor(A, (4, 2)), r"registered as \[2, 4\].*is now BF16 \[4, 2\]"),
+            (StandInTensor(A, (2, 4), DType.F32), r"is now F32 \[2, 4\]"),
+            (StandInTensor(A, (2, 4), strides=(5, 1)), "is not contiguous"),
+            (np.zeros((2, 4), np.uint16), "is now not on a device"),
+        ):
+            parts["b"] = other
+            with self.assertRaisesRegex(dws.LayoutError, f"'b'.*{why}"):
+                trainer.publish(3)
+        self.assertEqual(self.sender.published, [1, 2])
+
+    def test_parts_that_are_not_on_a_device_or_unknown_are_refused(self) -> None:
+        specs = [dws.TensorSpec("b", "BF16", (2, 4))]
+        for parts, why in (
+            ({"b": np.zeros((2, 4), np.uint16)}, "parts= has 'b', which is not on a CUDA device"),
+            ({"c": StandInTensor(A, (2, 4))}, "'c' is not part of this registration"),
+        ):
+            with self.assertRaisesRegex(dws.LayoutError, why):
+                self.trainer().register(specs, parts=parts)
+
     def test_publish_waits_for_the_devices_work(self) -> None:
         self.driver.allocate(A, MIB, ordinal=3)
         trainer = self.trainer()

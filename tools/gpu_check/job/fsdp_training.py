@@ -1,5 +1,5 @@
 """A trainer of one process with FSDP2: FP32 weights in DTensors, computed with and published in BF16. With one process
-nothing is cut, but all of it goes the way of sharded weights."""
+nothing is cut, but all of it goes the way of sharded weights: it is cast on the device, and compared there."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ class FsdpTraining:
         started = time.monotonic()
         self.publisher.register(self._model)
         return time.monotonic() - started
+
+    def why_on_host(self) -> str:
+        """Returns why the sender reads some of the weights in host memory; "": it reads all of them on the device."""
+        memory = self.publisher.memory
+        return str(memory) if memory is None or memory.host_copies else ""
 
     def step(self) -> None:
         language_loss(self._model, self._shape, self._device).backward()

@@ -5,6 +5,7 @@ placement: finds the part of a tensor that this process has; refuses parts that 
   express.
 flat_tensors: weights that FSDP1 and ZeRO-3 cut inside of rows; flat_exchange: puts the rows together.
 shares: decides which process publishes what, if several processes have the same part.
+resident_shares: where a sender reads what a process publishes; device_buffers: the buffers on devices.
 module_weights: a module's tensors, as a process registers and publishes them.
 megatron_weights: the weights of a rank of Megatron, as it registers and publishes them.
 publisher: publishes them, with a sender for each process that owns some.

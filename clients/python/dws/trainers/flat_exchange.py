@@ -12,8 +12,9 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
-from dws.layout import Range
+from dws.layout import Range, elements_in
 from dws.trainers.placement import Ranges
+from dws.trainers.resident_shares import Source
 from dws.trainers.shares import Declarations, Share
 
 # (its first element in the tensor, elements), one-dimensional.
@@ -114,7 +115,7 @@ class FlatExchange:
         torch = loaded_torch()
         assert torch is not None
         group = torch.distributed
-        device = "cpu" if group.get_backend() != "nccl" else f"cuda:{torch.cuda.current_device()}"
+        device = f"cuda:{torch.cuda.current_device()}" if _on_devices(torch) else "cpu"
         sizes = [[0] * group.get_world_size() for _ in range(2)]
         for move in self._sent:
             sizes[0][move.target] += self._padded(move)
@@ -148,14 +149,40 @@ class FlatExchange:
         return -(-self._size_bytes(move) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
+def _on_devices(torch: Any) -> bool:
+    """Returns whether the default group exchanges memory of devices: the same on all processes."""
+    group = torch.distributed
+    if group.get_backend() == "nccl":
+        return True
+    config = getattr(group, "get_backend_config", None)  # since torch 2: a backend for each kind of device
+    return bool(config and "cuda:nccl" in config().split(",") and torch.cuda.is_available())
+
+
+def flat_source(pieces: Sequence[Piece], share: Share) -> Source:
+    """Args:
+    pieces: the first is this process's own.
+    """
+    at, own = pieces[0]
+    first, elements = _first_of(share) - at, elements_in(share.ranges)
+    whole = None
+    if first >= 0 and first + elements <= len(own):
+        whole = own[first : first + elements].view([end - begin for begin, end in share.ranges])
+    return Source(own, whole, lambda view: copy_pieces(pieces, view, share))
+
+
+def _first_of(share: Share) -> int:
+    """Returns the number of its first element. The elements follow each other in row-major order, because it is cut on the
+    first dimension that has several rows (dws.trainers.shares)."""
+    shape = share.spec.shape
+    return sum(begin * math.prod(shape[dim + 1 :]) for dim, (begin, _) in enumerate(share.ranges))
+
+
 def copy_pieces(pieces: Sequence[Piece], view: Any, share: Share) -> None:
     """Args:
-    view: of the share; which follows itself in row-major order, because it is cut on the first dimension that has several
-      rows (dws.trainers.shares).
+    view: of the share.
     """
-    shape = share.spec.shape
-    first = sum(begin * math.prod(shape[dim + 1 :]) for dim, (begin, _) in enumerate(share.ranges))
-    flat = view.reshape(-1)
+    first = _first_of(share)
+    flat = view.view(-1)
     for at, elements in pieces:
         begin, end = max(at, first), min(at + len(elements), first + len(flat))
         if begin < end:

@@ -37,9 +37,11 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         dtype: Any = None,
         keep_in_fp32: Sequence[str] = (),
         cast: Sequence[str] = (),
+        on_device: bool = True,
     ) -> None:
         """Args:
-          socket, job_id, cuts, dtype, keep_in_fp32, cast: as for dws.trainers.publisher.Publisher.
+          socket, job_id, cuts, dtype, keep_in_fp32, cast, on_device: as for
+            dws.trainers.publisher.Publisher.
           every_steps: optimizer steps from one version to the next; the first and the last state of
             the model are published in any case.
           wait: "all", "any" or a number of receivers that must have committed each version before
@@ -53,7 +55,14 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         if every_steps < 1:
             raise InvalidArgumentError(f"every_steps {every_steps}: expected at least 1")
         self._publisher_of = functools.partial(
-            Publisher, socket, job_id, cuts, dtype, keep_in_fp32=keep_in_fp32, cast=cast
+            Publisher,
+            socket,
+            job_id,
+            cuts,
+            dtype,
+            keep_in_fp32=keep_in_fp32,
+            cast=cast,
+            on_device=on_device,
         )
         self._every_steps = every_steps
         self._wait = wait

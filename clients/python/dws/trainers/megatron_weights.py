@@ -1,17 +1,17 @@
-"""A Megatron rank's weights as they are registered and published: what it publishes of the checkpoint's tensors is
-gathered from its parameters into shared memory before each version."""
+"""A Megatron rank's weights as they are registered and published (resident_shares): tensors of the checkpoint that are
+whole in one parameter, as it has them, or put together from several."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 from dws.arrays import require_plain
 from dws.declare.fused import Piece
 from dws.declare.megatron import MegatronTensors
-from dws.dtypes import loaded_torch
 from dws.errors import DTypeError, LayoutError, StateError
 from dws.trainer import Trainer
 from dws.trainers.published_types import PublishedTypes
+from dws.trainers.resident_shares import ResidentShares, ShareMemory, Source
 from dws.trainers.shares import Declarations, Declared, Share
 
 
@@ -48,7 +48,7 @@ class MegatronWeights:
             dtype = types.of(name, next(iter(found.values())), keeps=False)
             self.declared[name] = Declared.of(name, dtype, held.tensor.shape, held.ranges, cuts)
         self._shares: Mapping[str, Share] = {}
-        self._views: dict[str, Any] = {}
+        self._resident = ResidentShares({})
 
     def _now(self, may_be_meta: bool = False) -> list[Mapping[str, Any]]:
         """The trainer's tensors.
@@ -81,13 +81,21 @@ class MegatronWeights:
                 "its own place in Parallel"
             )
 
-    def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
+    @property
+    def memory(self) -> ShareMemory:
+        return self._resident.memory
+
+    def register(
+        self,
+        trainer: Trainer,
+        shares: Mapping[str, Share],
+        timeout: float,
+        on_device: bool = True,
+    ) -> None:
         """See ModuleWeights.register."""
-        self._now()
         self._shares = shares
-        specs = [share.spec for share in shares.values()]
-        cells = {name: share.cells for name, share in shares.items()}
-        self._views = trainer.register(specs, shards=cells, views="torch", timeout=timeout)
+        self._resident = ResidentShares(shares, on_device)
+        self._resident.register(trainer, self._sources(), timeout)
 
     def refresh(self) -> None:
         """Puts the current weights where the sender reads them. Call it before each version.
@@ -95,18 +103,68 @@ class MegatronWeights:
         Raises:
           StateError: the trainer's tensors are not those that were registered, by name.
         """
-        torch = loaded_torch()
-        assert torch is not None
         try:
-            now = self._now()
+            self._resident.refresh(self._sources)
         except LayoutError as error:
             raise StateError(str(error)) from None
-        with torch.no_grad():
-            for name, view in self._views.items():
-                for source in self._tensors.held[name].sources:
-                    copy_piece(
-                        source.piece, now[source.chunk][source.name], view, self._shares[name]
-                    )
+
+    def _sources(self) -> dict[str, Source]:
+        """What the trainer has of each share now.
+
+        Raises:
+          LayoutError: as _now.
+        """
+        now = self._now()
+        found = {}
+        for name, share in self._shares.items():
+            pieces = [
+                (source.piece, now[source.chunk][source.name].detach())
+                for source in self._tensors.held[name].sources
+            ]
+            found[name] = _source(pieces, share)
+        return found
+
+
+def _source(pieces: Sequence[tuple[Piece, Any]], share: Share) -> Source:
+    """Args:
+    pieces: each with its parameter.
+    """
+
+    def write(view: Any) -> None:
+        for piece, parameter in pieces:
+            copy_piece(piece, parameter, view, share)
+
+    within = [(mine, own) for piece, own in pieces if (mine := _of_share(piece, share))]
+    whole = whole_in(*within[0], share) if len(within) == 1 else None
+    return Source(pieces[0][1], whole, write)
+
+
+def whole_in(mine: Piece, parameter: Any, share: Share) -> Optional[Any]:
+    """Returns the share as a view of the parameter; None: the piece lacks elements of it.
+
+    Args:
+      mine: what the share has of a piece.
+    """
+    extents = [end - begin for begin, end in share.ranges]
+    if [len(place) for place in mine.place] != extents:
+        return None
+    found = _turned(mine, parameter)
+    for dim, axis in enumerate(mine.axes):
+        found = found.unsqueeze(dim) if axis is None else found
+    return found
+
+
+def _of_share(piece: Piece, share: Share) -> Optional[Piece]:
+    mine: Optional[Piece] = piece
+    for dim, (begin, end) in enumerate(share.ranges):
+        mine = mine and mine.within(dim, begin, end)
+    return mine
+
+
+def _turned(piece: Piece, parameter: Any) -> Any:
+    """The piece, as a view with the canonical tensor's order of dimensions, without those of which it has one index."""
+    part = parameter[tuple(slice(own.start, own.stop) for own in piece.own)]
+    return part.permute([axis for axis in piece.axes if axis is not None])
 
 
 def copy_piece(piece: Piece, parameter: Any, view: Any, share: Share) -> None:
@@ -115,17 +173,13 @@ def copy_piece(piece: Piece, parameter: Any, view: Any, share: Share) -> None:
     Args:
       view: of the share's part of the canonical tensor.
     """
-    mine: Optional[Piece] = piece
-    for dim, (begin, end) in enumerate(share.ranges):
-        mine = mine and mine.within(dim, begin, end)
+    mine = _of_share(piece, share)
     if mine is None:
         return
-    part = parameter[tuple(slice(own.start, own.stop) for own in mine.own)]
-    turned = part.permute([axis for axis in mine.axes if axis is not None])
     at: list[Any] = []
     for (begin, _), place, axis in zip(share.ranges, mine.place, mine.axes):
         first = place.start - begin
         at.append(
             first if axis is None else slice(first, first + len(place) * place.step, place.step)
         )
-    view[tuple(at)].copy_(turned)
+    view[tuple(at)].copy_(_turned(mine, parameter))

@@ -3,9 +3,10 @@
 If this process publishes all of them whole, and they keep their element type and have memory of their own,
 the module and the sender share memory: those of the host become views of shared memory, by
 `param.data = view`, so the optimizer keeps its parameters; those of CUDA devices stay where they are.
-Otherwise what it publishes is copied into shared memory before each version: the parts of sharded tensors,
-which the framework has in buffers of its own, shares of whole ones, views of larger memory, which an
-optimizer may update as a whole, and casts. Rows that FSDP1 and ZeRO-3 have cut are put together (flat_exchange).
+Otherwise each share has a place of its own (resident_shares): on its device, or in shared memory into which it is copied
+before each version. Shares are the parts of sharded tensors, which the framework has in buffers of its own, parts of whole
+ones, views of larger memory, which an optimizer may update as a whole, and casts. Rows that FSDP1 and ZeRO-3 have cut are
+put together (flat_exchange).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
 from dws.torch_module import bind, is_module, named_tensors
 from dws.trainer import Trainer
-from dws.trainers.flat_exchange import FlatExchange, Piece, copy_pieces, rows_begun
+from dws.trainers.flat_exchange import FlatExchange, Piece, flat_source, rows_begun
 from dws.trainers.flat_tensors import FSDP1_WRAPPER, FlatTensor, module_tensors
 from dws.trainers.placement import ranges_of
 from dws.trainers.published_types import PublishedTypes, kept_by_model
+from dws.trainers.resident_shares import ResidentShares, ShareMemory, Source
 from dws.trainers.shares import Declarations, Declared, Share
 
 # Prefixes that wrappers add to names; checkpoints and engines do not have them.
@@ -120,7 +122,8 @@ class ModuleWeights:
             for weight in self._weights.values()
         ) or _share_memory(tensors.values())
         self._shares: Mapping[str, Share] = {}
-        self._views: dict[str, Any] = {}
+        self._views: dict[str, Any] = {}  # if nothing is copied
+        self._resident: Optional[ResidentShares] = None
 
     def _declared(
         self, name: str, own_name: str, tensor: Any, dtype: DType, divisible: bool
@@ -146,11 +149,25 @@ class ModuleWeights:
         if any(weight.flat for weight in self._weights.values()):
             self._exchange = FlatExchange(declared)
 
-    def register(self, trainer: Trainer, shares: Mapping[str, Share], timeout: float) -> None:
+    @property
+    def memory(self) -> ShareMemory:
+        """Where the sender reads what is registered."""
+        if self._resident is not None:
+            return self._resident.memory
+        return ShareMemory(sum(share.size_bytes for share in self._shares.values()))
+
+    def register(
+        self,
+        trainer: Trainer,
+        shares: Mapping[str, Share],
+        timeout: float,
+        on_device: bool = True,
+    ) -> None:
         """Registers the weights that this process publishes.
 
         Args:
           shares: the shares of this process, by name.
+          on_device: see ResidentShares.
 
         Raises:
           The errors of Trainer.register.
@@ -159,9 +176,10 @@ class ModuleWeights:
         whole = set(shares) == set(self._weights) and all(s.whole for s in shares.values())
         self._copied = self._copied or not whole
         if self._copied:
-            specs = [share.spec for share in shares.values()]
-            cells = {name: share.cells for name, share in shares.items()}
-            self._views = trainer.register(specs, shards=cells, views="torch", timeout=timeout)
+            tensors = module_tensors(self._module)
+            own = {name: [piece] for name, piece in self._own_pieces(tensors).items()}
+            self._resident = ResidentShares(shares, on_device)
+            self._resident.register(trainer, self._sources(tensors, own), timeout)
             return
         held = named_tensors(self._module)
         tensors = {name: held[weight.own_name] for name, weight in self._weights.items()}
@@ -176,8 +194,6 @@ class ModuleWeights:
         Raises:
           StateError: a weight is not as it was registered, by name.
         """
-        torch = loaded_torch()
-        assert torch is not None
         try:
             tensors = module_tensors(self._module)
         except LayoutError as error:
@@ -188,32 +204,63 @@ class ModuleWeights:
                 f"the module has other weights than when it was registered, such as '{changed[0]}': do "
                 "not add, remove or tie weights during the training"
             )
-        with torch.no_grad():
-            pieces = self._pieces(tensors)
-            for name, view in self._views.items():
-                tensor = tensors[self._weights[name].own_name]
-                if name in pieces:
-                    copy_pieces(pieces[name], view, self._shares[name])
-                    continue
-                try:
-                    mine = self._weights[name].share(tensor, self._shares[name])
-                except LayoutError as error:
-                    raise StateError(f"{error}; it was plain when it was registered") from None
-                if self._copied:
-                    view.copy_(mine)
-                elif tensor is view:
-                    continue  # of a device: if it has moved, the next publish registers its new place
-                elif mine.device != view.device or mine.data_ptr() != view.data_ptr():
-                    raise StateError(
-                        f"{self._shares[name].spec} has moved to other memory since it was registered: do not "
-                        "convert, move or replace weights during the training"
-                    )
+        own = self._own_pieces(tensors)
+        if self._resident is None:
+            self._require_unmoved(tensors)
+            return
 
-    def _pieces(self, tensors: Mapping[str, Any]) -> dict[str, list[Piece]]:
-        """Returns the parts of the flat-cut weights that this process publishes, and their places.
+        def sources() -> dict[str, Source]:
+            return self._sources(tensors, self._exchange.run(own) if self._exchange else {})
+
+        self._resident.refresh(sources)
+
+    def _require_unmoved(self, tensors: Mapping[str, Any]) -> None:
+        """Raises StateError if a weight is not in the memory that the sender reads."""
+        for name, view in self._views.items():
+            tensor = tensors[self._weights[name].own_name]
+            mine = self._share(name, tensor)
+            if tensor is view:
+                continue  # of a device: if it has moved, the next publish registers its new place
+            if mine.device != view.device or mine.data_ptr() != view.data_ptr():
+                raise StateError(
+                    f"{self._shares[name].spec} has moved to other memory since it was registered: do not "
+                    "convert, move or replace weights during the training"
+                )
+
+    def _share(self, name: str, tensor: Any) -> Any:
+        """See _Weight.share."""
+        torch = loaded_torch()
+        assert torch is not None
+        try:
+            with torch.no_grad():
+                return self._weights[name].share(tensor, self._shares[name])
+        except LayoutError as error:
+            raise StateError(f"{error}; it was plain when it was registered") from None
+
+    def _sources(
+        self, tensors: Mapping[str, Any], pieces: Mapping[str, list[Piece]]
+    ) -> dict[str, Source]:
+        """What the module has of each share.
+
+        Args:
+          pieces: of the flat-cut ones, by name; the first is this process's own.
+        """
+        found = {}
+        for name, share in self._shares.items():
+            if name in pieces:
+                found[name] = flat_source(pieces[name], share)
+            else:
+                found[name] = Source.of(self._share(name, tensors[self._weights[name].own_name]))
+        return found
+
+    def _own_pieces(self, tensors: Mapping[str, Any]) -> dict[str, Piece]:
+        """What this process has of the flat-cut weights, by name.
 
         Args:
           tensors: the module's, now.
+
+        Raises:
+          StateError: it has another place than when it was registered.
         """
         own = {}
         for name, weight in self._weights.items():
@@ -226,7 +273,7 @@ class ModuleWeights:
                 )
             if place is not None:
                 own[name] = (tensor.held[0], tensor.elements)
-        return self._exchange.run(own) if self._exchange else {}
+        return own
 
 
 def _share_memory(tensors: Iterable[Any]) -> bool:

@@ -31,6 +31,7 @@ from dws.trainer_registration import REGISTER_TIMEOUT_SECONDS
 from dws.trainers.megatron_weights import MegatronWeights
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes
+from dws.trainers.resident_shares import ShareMemory
 from dws.trainers.shares import Declared, shares_of
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Publisher:
         reconnect_timeout: float = 60.0,
         keep_in_fp32: Sequence[str] = (),
         cast: Sequence[str] = (),
+        on_device: bool = True,
     ) -> None:
         """Args:
         socket: the sender's --socket; "{rank}" in it is replaced by the number of the process.
@@ -71,6 +73,9 @@ class Publisher:
           has, because engines keep them so, such as "*.mlp.gate.weight".
         cast: patterns of the names of weights that dtype= also casts, although they are buffers or
           the model keeps them.
+        on_device: False: what would be read on its device, or cast there, is copied to the host before each version:
+          for devices whose memory the sender cannot open (docs/gpu.md). Weights that are neither
+          cut nor cast are not copied.
 
         Raises:
           InvalidArgumentError: cast= without dtype=, or a pattern in both lists.
@@ -80,6 +85,7 @@ class Publisher:
         self._cuts = cuts
         self._types = PublishedTypes(dtype, tuple(keep_in_fp32), tuple(cast))
         self._reconnect_timeout = reconnect_timeout
+        self._on_device = on_device
         self._weights: Optional[Weights] = None
         self._trainer: Optional[Trainer] = None
 
@@ -134,7 +140,7 @@ class Publisher:
             _on_all(
                 lambda: None
                 if trainer is None
-                else weights[0].register(trainer, shares[process], timeout)
+                else weights[0].register(trainer, shares[process], timeout, self._on_device)
             )
         except BaseException:
             if trainer is not None:
@@ -190,6 +196,12 @@ class Publisher:
     def trainer(self) -> Optional[Trainer]:
         """This process's, None before `register` and where nothing is published."""
         return self._trainer
+
+    @property
+    def memory(self) -> Optional[ShareMemory]:
+        """Where the sender reads what this process publishes; None before `register` and where
+        nothing is published."""
+        return self._weights.memory if self._weights is not None and self._trainer else None
 
     def close(self) -> None:
         """Ends the registration; the module keeps its memory. Idempotent."""

@@ -24,6 +24,7 @@ from dws.trainers.flat_exchange import moves_of, rows_begun
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes
 from dws.trainers.shares import Declared, shares_of
+from tests.clients.python.torch_gpu import OwnMemory, TorchGpu, content
 
 SEED = int(os.environ.get("DWS_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
@@ -100,6 +101,15 @@ KINDS: dict[str, Callable[[Any, int, int], Any]] = {
 }
 
 
+def on_gpu(module: torch.nn.Module, gpu: TorchGpu) -> torch.nn.Module:
+    """Moves what ZeRO-3 has to a device."""
+    for parameter in module.parameters():
+        each: Any = parameter
+        each.ds_tensor = gpu.tensor(each.ds_tensor)
+        each.ds_tensor.final_location = None
+    return module
+
+
 def publish_in_gloo(rank: int, ranks: int, store: str) -> None:
     """Each kind, and checks what the sender would read. In a process of its own.
 
@@ -109,14 +119,18 @@ def publish_in_gloo(rank: int, ranks: int, store: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks
     )
-    for kind, dtype in itertools.product(KINDS, (None, torch.float32)):
-        own_type = torch.bfloat16 if kind == "zero3" else torch.float32
-        whole, module = model(1, own_type), KINDS[kind](model(1, own_type), rank, ranks)
-        if kind == "zero3":  # a scalar, and another element type
+    gpu = TorchGpu(OwnMemory())
+    for kind, dtype in itertools.product((*KINDS, "zero3 on a GPU"), (None, torch.float32)):
+        of_zero = kind.startswith("zero3")
+        own_type = torch.bfloat16 if of_zero else torch.float32
+        whole, module = model(1, own_type), KINDS[kind.split()[0]](model(1, own_type), rank, ranks)
+        if of_zero:  # a scalar, and another element type
             for each in (whole, module):
                 each.scale = torch.nn.Parameter(torch.tensor(3.0, dtype=torch.float32))
                 each.wide = torch.nn.Parameter(torch.arange(28.0).reshape(4, 7))
             partitioned(torch.nn.ParameterList([module.scale, module.wide]), rank, ranks)
+        if kind.endswith("GPU"):
+            on_gpu(module, gpu)
         weights = ModuleWeights(module, types=PublishedTypes(dtype))
         declared: list[Any] = [None] * ranks
         torch.distributed.all_gather_object(declared, weights.declared)
@@ -128,9 +142,23 @@ def publish_in_gloo(rank: int, ranks: int, store: str) -> None:
             )
             for name, share in shares.items()
         }
-        weights.register(mock.Mock(register=lambda *_, **__: views), shares, 1)
+        trainer = mock.Mock()
+        trainer.register = mock.Mock(return_value=views)
+        with gpu.installed():
+            weights.register(trainer, shares, 1)
+        parts = trainer.register.call_args.kwargs["parts"]
+        if kind.endswith("GPU"):
+            assert set(parts) == {n for n, share in shares.items() if share.size_bytes} - {"steps"}
+            if "0.bias" in parts and dtype is None:  # one dimension: no row is cut
+                assert parts["0.bias"].address == module[0].bias.ds_tensor.data_ptr()
+            on_host = shares["steps"].size_bytes if "steps" in shares else 0
+            assert weights.memory.host_copies == on_host
+        else:
+            assert not parts
         for _ in range(2):
-            weights.refresh()
+            with gpu.installed():
+                weights.refresh()
+            views.update({name: content(part) for name, part in parts.items()})
             for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
                 if name in shares:
                     wanted = tensor.detach()[tuple(slice(*each) for each in shares[name].ranges)]

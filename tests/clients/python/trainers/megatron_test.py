@@ -18,6 +18,7 @@ from dws.trainers.megatron_weights import MegatronWeights, copy_piece
 from dws.trainers.published_types import PublishedTypes
 from dws.trainers.publisher import Publisher
 from dws.trainers.shares import Share, shares_of
+from tests.clients.python.torch_gpu import OwnMemory, TorchGpu, content
 from tests.clients.python.trainers import naive_megatron as naive
 from tests.clients.python.trainers.naive_megatron import MODELS, Place
 from tests.clients.python.trainers.sender_case import SenderCase
@@ -296,6 +297,51 @@ class TypesTest(unittest.TestCase):
         own[name] = own[name].double()
         with self.assertRaisesRegex(dws.DTypeError, f"'model.layers.2.*several types.*'{name}'"):
             MegatronWeights(from_megatron(own, config, Parallel()))
+
+
+class OnDeviceTest(unittest.TestCase):
+    def compare(self, config: naive.Config, place: Place) -> dict[str, set[str]]:
+        """What the senders of all ranks read on their devices is what is copied.
+
+        Returns:
+          The last words of the names of what is read in place, and of what is put together.
+        """
+        gpu, tensors = TorchGpu(OwnMemory()), whole(config, seed=SEED)
+        kinds: dict[str, set[str]] = {"in place": set(), "together": set()}
+        ranks = declared(config, tensors, place)
+        for (own, held), mine in zip(ranks, shares([held for _, held in ranks])):
+            own.update({name: gpu.tensor(each) for name, each in own.items()})
+            weights, trainer = MegatronWeights(held), mock.Mock(register=mock.Mock(return_value={}))
+            with gpu.installed():
+                weights.register(trainer, mine, 1)
+                for _ in range(2):
+                    for each in own.values():
+                        each.add_(7)
+                    weights.refresh()
+            parts = trainer.register.call_args.kwargs["parts"]
+            self.assertEqual(set(parts), set(mine))
+            for name, share in mine.items():
+                self.assertTrue(torch.equal(content(parts[name]), copied(own, held, share)), name)
+                where = any(
+                    each.data_ptr() <= parts[name].address < each.data_ptr() + 8 * each.numel()
+                    for each in own.values()
+                )
+                kinds["in place" if where else "together"].add(".".join(name.split(".")[-2:]))
+            self.assertEqual(weights.memory.host_copies, 0)
+        return kinds
+
+    def test_ranks_read_their_parameters_where_they_are(self) -> None:
+        print(f"seed {SEED}")
+        for name, in_place, together in (
+            ("qwen3-30b-a3b", {"gate_proj.weight", "down_proj.weight", "o_proj.weight"}, {"q_proj.weight"}),
+            ("gpt-oss-20b", {"o_proj.weight"}, {"experts.gate_up_proj", "q_proj.weight"}),
+            ("deepseek-v3", {"gate_proj.weight", "embed_tokens.weight"}, set()),
+        ):
+            config = naive.smaller(MODELS[name])
+            found = [self.compare(config, each) for each in (Place(), Place(tp=2, pp=2, dp=2, ep=4))]
+            for kinds in found:
+                self.assertLessEqual(in_place, kinds["in place"])
+            self.assertLessEqual(together, found[0]["together"])
 
 
 class PublisherTest(SenderCase):
