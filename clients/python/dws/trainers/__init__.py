@@ -12,4 +12,9 @@ publisher: publishes them, with a sender for each process that owns some.
 hf: a callback for Hugging Face's transformers.Trainer and everything made from it.
 weight_transfer: publishes weights that a framework gathers and streams; for TRL's AsyncGRPOTrainer.
 grpo: generation of TRL's GRPOTrainer with the published weights.
+cast_changes: cast_and_list, a cast of FP32 masters that lists what it changes.
 """
+
+from dws.trainers.cast_changes import cast_and_list
+
+__all__ = ["cast_and_list"]

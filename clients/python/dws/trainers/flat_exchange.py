@@ -115,7 +115,7 @@ class FlatExchange:
         torch = loaded_torch()
         assert torch is not None
         group = torch.distributed
-        device = f"cuda:{torch.cuda.current_device()}" if _on_devices(torch) else "cpu"
+        device = f"cuda:{torch.cuda.current_device()}" if exchanges_on_devices(torch) else "cpu"
         sizes = [[0] * group.get_world_size() for _ in range(2)]
         for move in self._sent:
             sizes[0][move.target] += self._padded(move)
@@ -149,7 +149,7 @@ class FlatExchange:
         return -(-self._size_bytes(move) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def _on_devices(torch: Any) -> bool:
+def exchanges_on_devices(torch: Any) -> bool:
     """Returns whether the default group exchanges memory of devices: the same on all processes."""
     group = torch.distributed
     if group.get_backend() == "nccl":

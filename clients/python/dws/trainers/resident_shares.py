@@ -97,28 +97,12 @@ class ResidentShares:
         Raises:
           The errors of Trainer.register.
         """
-        reasons = set() if self._on_device else {"on_device=False"}
-        buffered: dict[Any, list[Share]] = {}
-        for name, share in self._shares.items():
-            near = sources[name].near
-            if not is_on_device(near) or not share.size_bytes:
-                continue
-            found = _in_place(share, sources[name]) if self._on_device else None
-            if found is not None:
-                self._parts[name] = found
-                continue
-            self._written_on.add(near.device)
-            if self._on_device:
-                buffered.setdefault(near.device, []).append(share)
-        for device, group in buffered.items():
-            views, why_not = device_buffers.views_on(device, group)
-            self._views.update(views)
-            for name, view in views.items():
-                part = device_tensor(name, view)
-                assert part is not None
-                self._parts[name] = part
-            reasons.update({why_not} - {""})
-        self.memory = self._measured(" and ".join(sorted(reasons)) if self._written_on else "")
+        why_host = self._choose(sources)
+        sizes = {name: share.size_bytes for name, share in self._shares.items()}
+        on_devices = sum(sizes[name] for name in self._parts)
+        buffers = sum(sizes[name] for name in self._views)
+        on_host = sum(sizes.values()) - on_devices
+        self.memory = ShareMemory(on_devices - buffers, buffers, on_host, why_host)
         try:
             views = trainer.register(
                 [share.spec for share in self._shares.values()],
@@ -136,13 +120,33 @@ class ResidentShares:
         self._views.update({name: view for name, view in views.items() if name not in self._parts})
         _LOG.log(logging.WARNING if self.memory.why_host else logging.INFO, "dws: %s", self.memory)
 
-    def _measured(self, why_host: str) -> ShareMemory:
-        sizes = {name: share.size_bytes for name, share in self._shares.items()}
-        buffers = sum(sizes[name] for name in self._views)
-        on_devices = sum(sizes[name] for name in self._parts)
-        return ShareMemory(
-            on_devices - buffers, buffers, sum(sizes.values()) - on_devices, why_host
-        )
+    def _choose(self, sources: Mapping[str, Source]) -> str:
+        """Finds what is read on devices, and allocates the buffers. Returns why a device's shares are copied to the host;
+        "": they are not."""
+        buffered: dict[Any, list[Share]] = {}  # by device
+        for name, share in self._shares.items():
+            near = sources[name].near
+            if not is_on_device(near) or not share.size_bytes:
+                continue
+            found = _in_place(share, sources[name]) if self._on_device else None
+            if found is None:
+                buffered.setdefault(near.device, []).append(share)
+            else:
+                self._parts[name] = found
+        self._written_on = set(buffered)
+        if not self._on_device:
+            return "on_device=False" if buffered else ""
+        reasons = []
+        for device, group in buffered.items():
+            views, why_not = device_buffers.views_on(device, group)
+            for name, view in views.items():
+                part = device_tensor(name, view)
+                assert part is not None
+                self._parts[name] = part
+            self._views.update(views)
+            if why_not:
+                reasons.append(why_not)
+        return " and ".join(reasons)
 
     def refresh(self, sources: Callable[[], Mapping[str, Source]]) -> None:
         """Puts the current elements where the sender reads them. It waits first until the devices have finished

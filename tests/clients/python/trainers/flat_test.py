@@ -20,7 +20,7 @@ import torch.distributed
 
 import dws
 from dws.layout import Range, TensorSpec
-from dws.trainers.flat_exchange import moves_of, rows_begun
+from dws.trainers.flat_exchange import exchanges_on_devices, moves_of, rows_begun
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes
 from dws.trainers.shares import Declared, shares_of
@@ -242,6 +242,23 @@ class ExchangeTest(unittest.TestCase):
                 for process in running:
                     process.join()
                 self.assertEqual([process.exitcode for process in running], [0] * ranks)
+
+
+    def test_rows_are_exchanged_on_devices_if_the_group_can(self) -> None:
+        for backend, config, available, wanted in (
+            ("nccl", "cuda:nccl", True, True),
+            ("undefined", "cpu:gloo,cuda:nccl", True, True),
+            ("undefined", "cpu:gloo,cuda:nccl", False, False),  # made where there is no device
+            ("gloo", "cpu:gloo,cuda:gloo", True, False),
+        ):
+            stand_in = mock.Mock()
+            stand_in.distributed.get_backend.return_value = backend
+            stand_in.distributed.get_backend_config.return_value = config
+            stand_in.cuda.is_available.return_value = available
+            self.assertEqual(exchanges_on_devices(stand_in), wanted, (backend, config, available))
+        old = mock.Mock()
+        old.distributed = mock.Mock(spec=["get_backend"], get_backend=lambda: "gloo")
+        self.assertFalse(exchanges_on_devices(old))
 
 
 class RefusedTest(unittest.TestCase):

@@ -111,6 +111,12 @@ class PublishCallbackTest(CallbackCase):
             found = {s.tensor.name: dws.DType(s.tensor.dtype).name for s in shards}
             self.assertEqual(found, types)
 
+    def test_copies_to_the_host_may_be_asked_for(self) -> None:
+        for options, on_device in (({}, True), ({"on_device": False}, False)):
+            with mock.patch("dws.trainers.hf.Publisher") as made:
+                self.begin(self.callback(**options))
+            self.assertIs(made.call_args.kwargs["on_device"], on_device)
+
     def test_a_resumed_training_goes_on_with_its_steps_in_a_new_stream(self) -> None:
         callback = self.callback()
         self.begin(callback)

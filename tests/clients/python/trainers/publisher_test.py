@@ -16,7 +16,10 @@ from dws.trainers import publisher as publisher_module
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes
 from dws.trainers.publisher import Publisher
+from dws.trainers.resident_shares import ShareMemory
 from dws.trainers.shares import shares_of
+from tests.clients.python.stand_in_cuda import StandInDriver
+from tests.clients.python.torch_gpu import OwnMemory, TorchGpu
 from tests.clients.python.trainers.sender_case import (
     Mesh,
     Replicate,
@@ -357,6 +360,33 @@ class PublisherTest(SenderCase):
             with self.assertLogs("dws.trainers.publisher", "WARNING"):
                 publisher.publish(2)
         self.assertEqual(self.sender.published, [2])
+
+    def test_it_says_where_the_sender_reads_its_weights(self) -> None:
+        plain, cast = self.publisher(), self.publisher(dtype=torch.bfloat16)
+        self.assertIsNone(plain.memory)
+        plain.register(linear())
+        self.assertEqual(plain.memory, ShareMemory(in_place=80))
+        cast.register(linear())
+        self.assertEqual(cast.memory, ShareMemory(in_place=0, host_copies=40))
+        self.assertIsNone(self.of_rank(1, [linear()] * 2).memory)
+
+    def test_a_module_on_a_device_is_cast_there(self) -> None:
+        gpu = TorchGpu(OwnMemory())
+        full = linear()
+        for on_device in (True, False):
+            modules = [sharded(full, rank, 2) for rank in range(2)]
+            for module in modules:
+                weight: Any = module._parameters["weight"]
+                weight.local = gpu.tensor(weight.local)
+            with gpu.installed(), StandInDriver().installed() as driver:
+                driver.allocate(0, 1 << 63)
+                publisher = self.of_rank(0, modules, dtype=torch.bfloat16, on_device=on_device)
+                publisher.publish(1)
+            assert publisher.memory is not None
+            copies = (publisher.memory.device_copies, publisher.memory.host_copies)
+            self.assertEqual(copies, (18, 0) if on_device else (0, 18))
+            regions = self.sender.register.resident.regions
+            self.assertEqual([region.HasField("cuda") for region in regions], [on_device])
 
     def test_misuse_is_refused_with_a_remedy(self) -> None:
         publisher = self.publisher()
