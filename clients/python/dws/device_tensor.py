@@ -14,8 +14,8 @@ from dws.errors import DTypeError, LayoutError
 
 @dataclasses.dataclass(frozen=True)
 class DeviceTensor:
-    """Where a tensor is. It does not keep the memory. It has torch's interface itself, as far as `device_tensor`
-    reads it.
+    """Where a tensor is. It does not keep the memory. It has the attributes of a torch tensor that `device_tensor`
+    reads.
 
     Attributes:
       strides: in elements, none negative.

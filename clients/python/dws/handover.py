@@ -130,7 +130,8 @@ class Handover:
 
     def weights(self) -> Iterator[Any]:
         """The memory of resident weights, to be read: that of the host as numpy bytes, and tensors of
-        devices, whole (of `parts` what their mapping has), after the devices have finished the work of this process.
+        devices, whole (for `parts`, the objects in the mapping), after the devices have finished the work of
+        this process.
 
         Raises:
           CudaError: a device failed.
@@ -217,6 +218,8 @@ def resident_handover(
     for name, part in (parts or {}).items():
         if not is_on_device(part):
             raise LayoutError(f"parts= has '{name}', which is not on a CUDA device: leave it out")
+        if name in values:
+            raise LayoutError(f"'{name}' is in parts= and has a value: expected one of the two")
         result[name] = part
         if layout.shard(name).size_bytes:
             live[name] = (parts or {}, name)

@@ -68,8 +68,8 @@ Digest DigestBytes(ByteSpan bytes, uint64_t first_word);
 
 // Copies `from` to `to`, of one size, which do not overlap, and returns the digest of the copy, as
 // DigestBytes does, in one pass past the cache: for megabytes that nobody reads soon. `from` may
-// change meanwhile: then each copied word is the old or the new one. The copy is visible to other
-// threads when the function returns.
+// change meanwhile: the digest is that of the copy, whatever it got. The copy is visible to other
+// threads when the function returns, and not before the caller's earlier stores.
 Digest CopyAndDigest(MutableByteSpan to, ByteSpan from, uint64_t first_word);
 
 // The words of one block that changed: parallel arrays; `numbers` count from the block's first

@@ -64,6 +64,8 @@ DWS_TARGET_AVX2 inline __m256i Index(__m256i number, size_t lane) {
 template <bool kCopies>
 DWS_TARGET_AVX2 Digest Run(const std::byte* words, std::byte* to, uint64_t count,
                            uint64_t first_word) {
+  // Stores past the cache may overtake earlier stores, such as a mark that the bytes are changing.
+  if constexpr (kCopies) _mm_sfence();
   const Factor a0 = MakeFactor(internal::kWordFactor[0]);
   const Factor a1 = MakeFactor(internal::kWordFactor[1]);
   const Factor m = MakeFactor(internal::kFinishFactor);

@@ -37,6 +37,8 @@ DWS_TARGET_AVX512 inline uint64_t SumOfLanes(__m512i x) {
 template <bool kCopies>
 DWS_TARGET_AVX512 Digest Run(const std::byte* words, std::byte* to, uint64_t count,
                              uint64_t first_word) {
+  // Stores past the cache may overtake earlier stores, such as a mark that the bytes are changing.
+  if constexpr (kCopies) _mm_sfence();
   const __m512i a0 = Set(internal::kWordFactor[0]);
   const __m512i a1 = Set(internal::kWordFactor[1]);
   const __m512i m = Set(internal::kFinishFactor);

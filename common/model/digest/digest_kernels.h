@@ -16,7 +16,8 @@ Digest MixRun(InstructionSet set, const std::byte* words, uint64_t count, uint64
 
 // The same sum, of words that it copies to `to`, past the cache. `to` begins at a cache line, and
 // does not overlap `words`. Loads each word once, so the sum is that of the copy, even if the
-// owner of `words` writes meanwhile. The copy is visible to other threads when it returns.
+// owner of `words` writes meanwhile. The copy is visible to other threads when it returns, and
+// not before the caller's earlier stores.
 Digest CopyRun(InstructionSet set, const std::byte* words, std::byte* to, uint64_t count,
                uint64_t first_word);
 

@@ -25,7 +25,8 @@ class Changes(NamedTuple):
 
 def cast_and_list(masters: Sequence[Any], weights: Sequence[Any]) -> list[Changes]:
     """Writes each weight from its master, with the bits that `weight.copy_(master)` gives, and returns what changed
-    in each. For the time of a tensor it takes two copies of it, and a byte for each element.
+    in each. For the time of a tensor it takes two copies of it, and a byte for each element; lists take 12 bytes for
+    each changed element.
 
     Args:
       masters: torch tensors of FP32, of any strides.
@@ -62,11 +63,15 @@ def _check(torch: Any, number: int, master: Any, weight: Any) -> None:
             f"master {number} is {list(master.shape)} on {master.device}, and its weight {list(weight.shape)} on "
             f"{weight.device}: expected the same shape and device"
         )
-    if any(extent > 1 and not stride for extent, stride in zip(weight.shape, weight.stride())):
-        raise LayoutError(
-            f"weight {number} {list(weight.shape)} has strides {list(weight.stride())}: expected an element of its own "
-            "for each index, and no expanded view"
-        )
+    # In the order of the strides, each dimension must step over all that the smaller ones cover.
+    reach = 0
+    for stride, extent in sorted(zip(weight.stride(), weight.shape)):
+        if extent > 1 and stride <= reach:
+            raise LayoutError(
+                f"weight {number} {list(weight.shape)} has strides {list(weight.stride())}: expected an element of its "
+                "own for each index, and no expanded view"
+            )
+        reach += max(extent - 1, 0) * stride
 
 
 def _cast(torch: Any, master: Any, weight: Any) -> Changes:

@@ -1,4 +1,4 @@
-"""Buffers on CUDA devices for what is published otherwise than the trainer has it."""
+"""Buffers on CUDA devices for weights that are cast, joined or reordered before they are published."""
 
 from __future__ import annotations
 

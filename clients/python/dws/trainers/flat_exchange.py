@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
+from dws.device_tensor import is_on_device
 from dws.dtypes import loaded_torch
 from dws.errors import LayoutError
 from dws.layout import Range, elements_in
+from dws.trainers import device_buffers
 from dws.trainers.placement import Ranges
 from dws.trainers.resident_shares import Source
 from dws.trainers.shares import Declarations, Share
@@ -99,9 +101,16 @@ class FlatExchange:
         self._received = [each for each in moves if each.target == process]
         self._received.sort(key=lambda each: each.source)
         self._specs = {name: one.spec for each in declared for name, one in each.items()}
+        self._on_devices = all(
+            one.flat_on_device
+            for each in declared
+            for one in each.values()
+            if one.flat and one.flat != (0, 0)
+        )
 
     def run(self, own: Mapping[str, Piece]) -> dict[str, list[Piece]]:
-        """A collective call of the default group, unless all ranges end with their rows.
+        """A collective call of the default group, unless all ranges end with their rows. Before it reads elements of a
+        device, it waits until the device has finished writing them, on all streams.
 
         Args:
           own: the parts that this process has, by name.
@@ -115,7 +124,11 @@ class FlatExchange:
         torch = loaded_torch()
         assert torch is not None
         group = torch.distributed
-        device = f"cuda:{torch.cuda.current_device()}" if exchanges_on_devices(torch) else "cpu"
+        on_device = exchanges_on_devices(group, self._on_devices)
+        device = f"cuda:{torch.cuda.current_device()}" if on_device else "cpu"
+        sent = [own[move.name][1] for move in self._sent]
+        for each in {elements.device for elements in sent if is_on_device(elements)}:
+            device_buffers.synchronize(each)
         sizes = [[0] * group.get_world_size() for _ in range(2)]
         for move in self._sent:
             sizes[0][move.target] += self._padded(move)
@@ -149,13 +162,17 @@ class FlatExchange:
         return -(-self._size_bytes(move) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def exchanges_on_devices(torch: Any) -> bool:
-    """Returns whether the default group exchanges memory of devices: the same on all processes."""
-    group = torch.distributed
-    if group.get_backend() == "nccl":
+def exchanges_on_devices(distributed: Any, all_on_devices: bool) -> bool:
+    """Returns whether the default group exchanges memory of devices: the same on all processes.
+
+    Args:
+      distributed: torch's.
+      all_on_devices: all processes have their elements there.
+    """
+    if distributed.get_backend() == "nccl":
         return True
-    config = getattr(group, "get_backend_config", None)  # since torch 2: a backend for each kind of device
-    return bool(config and "cuda:nccl" in config().split(",") and torch.cuda.is_available())
+    config = getattr(distributed, "get_backend_config", None)  # since torch 2: by kind of device
+    return bool(all_on_devices and config and "cuda:nccl" in config().split(","))
 
 
 def flat_source(pieces: Sequence[Piece], share: Share) -> Source:

@@ -104,7 +104,7 @@ class MegatronWeights:
           StateError: the trainer's tensors are not those that were registered, by name.
         """
         try:
-            self._resident.refresh(self._sources)
+            self._resident.refresh(self._sources())
         except LayoutError as error:
             raise StateError(str(error)) from None
 

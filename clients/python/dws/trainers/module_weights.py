@@ -15,6 +15,7 @@ import dataclasses
 from typing import Any, Iterable, Mapping, Optional
 
 from dws.arrays import local_of
+from dws.device_tensor import is_on_device
 from dws.dtypes import DType, loaded_torch
 from dws.errors import LayoutError, StateError
 from dws.torch_module import bind, is_module, named_tensors
@@ -131,7 +132,9 @@ class ModuleWeights:
         if isinstance(tensor, FlatTensor):
             ranges = rows_begun(tensor.shape, tensor.held)
             declared = Declared.of(name, dtype, tensor.shape, ranges, self._cuts)
-            declared = dataclasses.replace(declared, flat=tensor.held)
+            declared = dataclasses.replace(
+                declared, flat=tensor.held, flat_on_device=is_on_device(tensor.elements)
+            )
             return _Weight(declared, own_name, False, (), tensor.place)
         ranges = ranges_of(name, tensor)
         sharded = hasattr(tensor, "placements")
@@ -209,10 +212,8 @@ class ModuleWeights:
             self._require_unmoved(tensors)
             return
 
-        def sources() -> dict[str, Source]:
-            return self._sources(tensors, self._exchange.run(own) if self._exchange else {})
-
-        self._resident.refresh(sources)
+        pieces = self._exchange.run(own) if self._exchange else {}
+        self._resident.refresh(self._sources(tensors, pieces))
 
     def _require_unmoved(self, tensors: Mapping[str, Any]) -> None:
         """Raises StateError if a weight is not in the memory that the sender reads."""

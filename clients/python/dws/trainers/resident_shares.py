@@ -17,14 +17,22 @@ from typing import Any, Callable, Mapping, Optional
 
 from dws.device_tensor import DeviceTensor, device_tensor, is_on_device
 from dws.dtypes import loaded_torch
-from dws.errors import CudaError, DwsError, LayoutError, StateError
+from dws.errors import (
+    CudaError,
+    DaemonUnavailableError,
+    DwsError,
+    LayoutError,
+    RegistrationLostError,
+    StateError,
+)
 from dws.trainer import Trainer
 from dws.trainers import device_buffers
 from dws.trainers.shares import Share
 
 _LOG = logging.getLogger(__name__)
-# Errors with which device memory is refused: by the driver, by dws.cuda_memory and by the sender.
-_OF_DEVICE_MEMORY = (CudaError, LayoutError, DwsError)
+# Errors with which device memory is refused: by the driver, by dws.cuda_memory, and by the sender, which may have another
+# list of devices (RegistrationLostError).
+_OF_DEVICE_MEMORY = (CudaError, LayoutError, DwsError, RegistrationLostError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +95,6 @@ class ResidentShares:
         self._on_device = on_device
         self._parts: dict[str, DeviceTensor] = {}  # what the sender reads on devices
         self._views: dict[str, Any] = {}  # what is written before each version, on devices and the host
-        self._written_on: set[Any] = set()  # devices of sources that are written to views
         self.memory = ShareMemory(0)
 
     def register(self, trainer: Trainer, sources: Mapping[str, Source], timeout: float) -> None:
@@ -112,7 +119,9 @@ class ResidentShares:
                 parts=self._parts,
             )
         except DwsError as error:
-            if not self._parts or type(error) not in _OF_DEVICE_MEMORY:
+            # A sender without a driver or a device answers UNAVAILABLE.
+            no_driver = isinstance(error, DaemonUnavailableError) and "CUDA" in str(error)
+            if not self._parts or not (no_driver or type(error) in _OF_DEVICE_MEMORY):
                 raise
             raise type(error)(
                 f"{error}; or have shares copied to the host, with on_device=False"
@@ -148,23 +157,23 @@ class ResidentShares:
                 reasons.append(why_not)
         return " and ".join(reasons)
 
-    def refresh(self, sources: Callable[[], Mapping[str, Source]]) -> None:
-        """Puts the current elements where the sender reads them. It waits first until the devices have finished
-        writing what is copied, on all streams; the publish that follows waits for the copies.
+    def refresh(self, sources: Mapping[str, Source]) -> None:
+        """Puts the current elements where the sender reads them. Before it copies elements of a device, it waits until
+        the device has finished writing them, on all streams; the publish that follows waits for the copies.
 
         Args:
-          sources: returns them, by name.
+          sources: by name.
 
         Raises:
           StateError: a share that the sender reads in place is no longer on a device as it is published.
-          The errors of `sources`.
         """
         torch = loaded_torch()
         assert torch is not None
-        for device in self._written_on:
+        near = [source.near for name, source in sources.items() if name in self._views]
+        for device in {each.device for each in near if is_on_device(each)}:
             device_buffers.synchronize(device)
         with torch.no_grad():
-            for name, source in sources().items():
+            for name, source in sources.items():
                 share = self._shares[name]
                 if name in self._views:
                     source.write(self._views[name])

@@ -36,12 +36,14 @@ class Declared:
       divisible: true if processes with the same part may divide it.
       flat: for a tensor that is cut flat, [begin, end) of the elements that the process has in its
         memory; (0, 0) for none.
+      flat_on_device: these elements are on a CUDA device.
     """
 
     spec: TensorSpec
     ranges: Ranges
     divisible: bool = True
     flat: Optional[Range] = None
+    flat_on_device: bool = False
 
     @classmethod
     def of(

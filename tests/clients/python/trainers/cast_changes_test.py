@@ -118,6 +118,7 @@ class CastAndListTest(unittest.TestCase):
             ([good], [good.numpy()], dws.DTypeError, "weight 1 is a ndarray"),
             ([good.t()], [weight], dws.LayoutError, r"master 1 is \[3, 2\] on cpu, and its weight \[2, 3\]"),
             ([good], [weight[:1].expand(2, 3)], dws.LayoutError, r"weight 1 \[2, 3\] has strides \[0, 1\]"),
+            ([good], [torch.zeros(4, dtype=BF16).as_strided((2, 3), (1, 1))], dws.LayoutError, r"has strides \[1, 1\]"),
             ([good], [sparse], dws.LayoutError, "'weight 1' has layout torch.sparse"),
         ):
             first = torch.zeros(2, 3, dtype=BF16)

@@ -4,6 +4,7 @@ single elements, the exchange in processes of gloo, and what is refused.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import multiprocessing
@@ -12,7 +13,7 @@ import random
 import tempfile
 import types
 import unittest
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 from unittest import mock
 
 import torch
@@ -23,7 +24,7 @@ from dws.layout import Range, TensorSpec
 from dws.trainers.flat_exchange import exchanges_on_devices, moves_of, rows_begun
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes
-from dws.trainers.shares import Declared, shares_of
+from dws.trainers.shares import Declarations, Declared, shares_of
 from tests.clients.python.torch_gpu import OwnMemory, TorchGpu, content
 
 SEED = int(os.environ.get("DWS_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -110,6 +111,23 @@ def on_gpu(module: torch.nn.Module, gpu: TorchGpu) -> torch.nn.Module:
     return module
 
 
+def sends(declared: Declarations, rank: int) -> bool:
+    return any(move.source == rank for move in moves_of(declared))
+
+
+@contextlib.contextmanager
+def exchange_told(calls: list[Any]) -> Iterator[None]:
+    """A block in which exchanges are put down, too."""
+    exchange = torch.distributed.all_to_all_single
+
+    def told(*args: Any) -> None:
+        calls.append("exchange")
+        exchange(*args)
+
+    with mock.patch.object(torch.distributed, "all_to_all_single", told):
+        yield
+
+
 def publish_in_gloo(rank: int, ranks: int, store: str) -> None:
     """Each kind, and checks what the sender would read. In a process of its own.
 
@@ -156,8 +174,11 @@ def publish_in_gloo(rank: int, ranks: int, store: str) -> None:
         else:
             assert not parts
         for _ in range(2):
-            with gpu.installed():
+            gpu.calls.clear()
+            with gpu.installed(), exchange_told(gpu.calls):
                 weights.refresh()
+            if kind.endswith("GPU") and sends(declared, rank):
+                assert gpu.calls.index("synchronize") < gpu.calls.index("exchange"), gpu.calls
             views.update({name: content(part) for name, part in parts.items()})
             for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
                 if name in shares:
@@ -245,20 +266,20 @@ class ExchangeTest(unittest.TestCase):
 
 
     def test_rows_are_exchanged_on_devices_if_the_group_can(self) -> None:
-        for backend, config, available, wanted in (
+        for backend, config, on_devices, wanted in (
             ("nccl", "cuda:nccl", True, True),
             ("undefined", "cpu:gloo,cuda:nccl", True, True),
-            ("undefined", "cpu:gloo,cuda:nccl", False, False),  # made where there is no device
+            ("undefined", "cpu:gloo,cuda:nccl", False, False),  # weights of the host on a machine with devices
             ("gloo", "cpu:gloo,cuda:gloo", True, False),
         ):
             stand_in = mock.Mock()
-            stand_in.distributed.get_backend.return_value = backend
-            stand_in.distributed.get_backend_config.return_value = config
-            stand_in.cuda.is_available.return_value = available
-            self.assertEqual(exchanges_on_devices(stand_in), wanted, (backend, config, available))
-        old = mock.Mock()
-        old.distributed = mock.Mock(spec=["get_backend"], get_backend=lambda: "gloo")
-        self.assertFalse(exchanges_on_devices(old))
+            stand_in.get_backend.return_value = backend
+            stand_in.get_backend_config.return_value = config
+            self.assertEqual(
+                exchanges_on_devices(stand_in, on_devices), wanted, (backend, config, on_devices)
+            )
+        old = mock.Mock(spec=["get_backend"], get_backend=lambda: "gloo")
+        self.assertFalse(exchanges_on_devices(old, True))
 
 
 class RefusedTest(unittest.TestCase):

@@ -62,9 +62,18 @@ class ResidentSharesTest(unittest.TestCase):
         found.register(self.trainer, sources, 1)  # type: ignore[arg-type]
         return found
 
+    def source(self, tensor: Any) -> Source:
+        """Its `write` says so."""
+
+        def write(view: Any) -> None:
+            self.gpu.calls.append("write")
+            view.copy_(tensor)
+
+        return Source(tensor, tensor, write)
+
     def refresh(self, found: ResidentShares, tensors: Mapping[str, Any]) -> None:
         """And compares what the sender reads with a plain cast."""
-        found.refresh(lambda: {name: Source.of(tensor) for name, tensor in tensors.items()})
+        found.refresh({name: self.source(tensor) for name, tensor in tensors.items()})
         for name, tensor in tensors.items():
             read = self.trainer.read(name)
             wanted = torch.empty(tensor.shape, dtype=read.dtype)
@@ -105,7 +114,8 @@ class ResidentSharesTest(unittest.TestCase):
                 tensor.mul_(-1.25)
         for name, address in buffers.items():
             self.assertEqual(self.trainer.parts[name].address, address)
-        self.assertEqual(self.gpu.calls, [("allocate", 128 + 128 + 64), *["synchronize"] * 3])
+        each = ["synchronize", *["write"] * 4]  # writes after the device has finished
+        self.assertEqual(self.gpu.calls, [("allocate", 128 + 128 + 64), *each * 3])
 
     def test_what_a_cast_makes_of_odd_values_is_what_torch_makes(self) -> None:
         odd = [0x7F800001, 0x7FC00000, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 0x80000000, 1, 0x3F808000]
@@ -144,7 +154,7 @@ class ResidentSharesTest(unittest.TestCase):
         self.assertIn(found.memory.why_host, said[0])
         self.assertEqual(set(self.trainer.parts), {"live"})
         self.refresh(found, tensors)
-        self.assertEqual(self.gpu.calls, ["synchronize"])
+        self.assertEqual(self.gpu.calls, ["synchronize", *["write"] * 4])
         self.gpu.free = needed
         self.assertEqual(self.register(tensors, self.TYPES).memory.host_copies, 24)
 
@@ -163,7 +173,13 @@ class ResidentSharesTest(unittest.TestCase):
             found = self.register(tensors, self.TYPES, on_device=False)
         self.assertEqual(found.memory, ShareMemory(0, 0, 30 + 202 + 24, "on_device=False"))
         self.refresh(found, tensors)
-        self.assertEqual((self.trainer.parts, self.gpu.calls), ({}, ["synchronize"]))
+        calls = ["synchronize", *["write"] * 5]
+        self.assertEqual((self.trainer.parts, self.gpu.calls), ({}, calls))
+
+    def test_a_share_of_the_host_that_is_on_a_device_now_is_waited_for(self) -> None:
+        found = self.register({"host": torch.randn(4, 3)}, self.TYPES)
+        self.refresh(found, {"host": self.gpu.tensor(torch.randn(4, 3))})
+        self.assertEqual(self.gpu.calls, ["synchronize", "write"])
 
     def test_a_refusal_of_device_memory_says_how_to_do_without(self) -> None:
         def refused(error: dws.DwsError, tensors: Mapping[str, Any], why: str) -> None:
@@ -175,6 +191,11 @@ class ResidentSharesTest(unittest.TestCase):
         for error in (dws.DwsError("built without GPU kernels"), dws.CudaError("no driver")):
             refused(error, tensors, f"^{error}; or have shares copied to the host, with on_device=False$")
             refused(error, {"host": tensors["host"]}, f"^{error}$")
+        for error in (
+            dws.DaemonUnavailableError("the CUDA driver finds no device"),
+            dws.RegistrationLostError("no CUDA device has the UUID"),
+        ):
+            refused(error, tensors, f"^{error}; or have shares copied to the host, with on_device=False$")
         refused(dws.DaemonUnavailableError("no sender"), tensors, "^no sender$")
 
     def test_the_place_of_a_share_of_the_host_needs_no_reason(self) -> None:
