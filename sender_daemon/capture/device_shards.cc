@@ -66,8 +66,10 @@ DeviceShards::DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePl
   }
 }
 
-Status DeviceShards::Start() {
-  if (started_) return OkStatus();
+Status DeviceShards::TakeMemory(Snapshot& snapshot) {
+  DWS_CHECK(snapshot_ == nullptr || snapshot_ == &snapshot);
+  snapshot_ = &snapshot;
+  if (has_memory_) return OkStatus();
   uint64_t weights = 0;
   for (const RankSlice slice : base_.slices())
     weights += snapshot_->layout().slice(slice).size_bytes();
@@ -86,7 +88,7 @@ Status DeviceShards::Start() {
   DWS_RETURN_IF_ERROR(
       stream.CopyToDevice(device_places_.address(), std::as_bytes(std::span(places_))));
   DWS_RETURN_IF_ERROR(stream.Synchronize());
-  started_ = true;
+  has_memory_ = true;
   return OkStatus();
 }
 
@@ -114,7 +116,7 @@ Result<FetchedBlocks> DeviceShards::Fetch(std::span<const BlockRef> refs, FetchA
 }
 
 Result<FetchedBlocks> DeviceShards::FetchWindows(std::span<const BlockRef> refs, ThreadPool& pool) {
-  DWS_RETURN_IF_ERROR(Start());
+  DWS_RETURN_IF_ERROR(TakeMemory(*snapshot_));
   DWS_RETURN_IF_ERROR(
       base_.Prepare(*snapshot_, lanes_[0].work.stream(), copied_.host_bytes(), pool));
   DropReady();

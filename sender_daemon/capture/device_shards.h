@@ -47,7 +47,7 @@ struct DeviceShardsOptions {
 };
 
 // Lifecycle: the memory behind the places stays mapped, and the snapshot alive, while it lives.
-// Takes memory on the first Fetch. Threads: one at a time, except Diffed and View, which several
+// Threads: one at a time, except Diffed and View, which several
 // threads may call.
 class DeviceShards {
  public:
@@ -60,6 +60,10 @@ class DeviceShards {
   bool Has(RankSlice slice) const {
     return slice.value() < place_of_.size() && place_of_[slice.value()] != kNoPlace;
   }
+
+  // Takes the memory that Fetch needs, which does it if nobody did. Page-locking takes longer than a
+  // delta. Errors as Fetch.
+  Status TakeMemory(Snapshot& snapshot);
 
   // Does what WeightSource::Fetch does, for blocks of its own slices. If a capture calls it again
   // for the rest of `refs`, the new call begins where the last one ended. RESOURCE_EXHAUSTED,
@@ -97,7 +101,6 @@ class DeviceShards {
     Lane* lane = nullptr;
   };
 
-  Status Start();
   Result<FetchedBlocks> FetchWindows(std::span<const BlockRef> refs, ThreadPool& pool);
   // Forgets the blocks of the last Fetch; those of windows on their way remain.
   void DropReady();
@@ -143,7 +146,7 @@ class DeviceShards {
   Snapshot* snapshot_ = nullptr;
   FetchAs as_ = FetchAs::kChanges;
 
-  bool started_ = false;
+  bool has_memory_ = false;
   std::array<Lane, 2> lanes_;
   cuda::CudaBuffer device_places_;
   cuda::CudaBuffer lists_;   // page-locked, as is the next
