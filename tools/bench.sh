@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]
 # Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
 # codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
@@ -9,7 +9,8 @@
 # published models.
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
 # both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
-# build, which a test compares, too.
+# build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with
+# weights on a GPU (docs/performance.md).
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.
@@ -18,7 +19,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh codec|control|e2e|gate|mesh|quantised|slime [OPTION...]; see --help}"
+name="${1:?usage: tools/bench.sh codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
@@ -24,6 +25,9 @@ constexpr uint64_t kResultsAt = 16;
 constexpr uint64_t kResultsBytes = kResultsAt + kWindowBlocksMax * sizeof(cuda::DiffResult);
 // Blocks that a thread checks at once.
 constexpr size_t kBatchBlocks = 16;
+
+// The room of a window that is copied whole.
+uint64_t HalfOf(const DeviceShardsOptions& options) { return options.window_bytes / 2; }
 
 constexpr uint64_t Padded(uint64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
 
@@ -66,8 +70,10 @@ DeviceShards::DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePl
   }
 }
 
-Status DeviceShards::Start() {
-  if (started_) return OkStatus();
+Status DeviceShards::TakeMemory(Snapshot& snapshot) {
+  DWS_CHECK(snapshot_ == nullptr || snapshot_ == &snapshot);
+  snapshot_ = &snapshot;
+  if (has_memory_) return OkStatus();
   uint64_t weights = 0;
   for (const RankSlice slice : base_.slices())
     weights += snapshot_->layout().slice(slice).size_bytes();
@@ -86,7 +92,7 @@ Status DeviceShards::Start() {
   DWS_RETURN_IF_ERROR(
       stream.CopyToDevice(device_places_.address(), std::as_bytes(std::span(places_))));
   DWS_RETURN_IF_ERROR(stream.Synchronize());
-  started_ = true;
+  has_memory_ = true;
   return OkStatus();
 }
 
@@ -114,7 +120,7 @@ Result<FetchedBlocks> DeviceShards::Fetch(std::span<const BlockRef> refs, FetchA
 }
 
 Result<FetchedBlocks> DeviceShards::FetchWindows(std::span<const BlockRef> refs, ThreadPool& pool) {
-  DWS_RETURN_IF_ERROR(Start());
+  DWS_RETURN_IF_ERROR(TakeMemory(*snapshot_));
   DWS_RETURN_IF_ERROR(
       base_.Prepare(*snapshot_, lanes_[0].work.stream(), copied_.host_bytes(), pool));
   DropReady();
@@ -127,6 +133,11 @@ Result<FetchedBlocks> DeviceShards::FetchWindows(std::span<const BlockRef> refs,
   while (!windows_.empty()) {
     const Window& next = windows_.front();
     DWS_RETURN_IF_ERROR(Await(next));
+    if (as_ == FetchAs::kWhole) {  // the caller stores it while the next one crosses the bus
+      ready_ = next.end;
+      windows_.pop_front();
+      break;
+    }
     const bool room = lists_used_ + ListBytes(next) <= lists_.size_bytes() &&
                       copied_used_ + CopyBytes(next) <= copied_.size_bytes();
     if (!room) break;
@@ -169,12 +180,13 @@ void DeviceShards::DropReady() {
 // such a slice is recomputed from the host's bytes, so all of these must come from the trainer.
 Status DeviceShards::Launch(std::span<const BlockRef> refs, Lane& lane) {
   Window window{.begin = blocks_.size(), .lane = &lane};
+  const uint64_t bytes_max = as_ == FetchAs::kWhole ? HalfOf(options_) : options_.window_bytes;
   uint64_t bytes = 0;
   for (const BlockRef ref : refs) {
     const uint64_t size = snapshot_->BlockBytes(ref.slice, ref.block).size();
-    DWS_CHECK(Has(ref.slice) && Padded(size) <= options_.window_bytes);
+    DWS_CHECK(Has(ref.slice) && Padded(size) <= bytes_max);
     bytes += Padded(size);
-    if (blocks_.size() - window.begin == kWindowBlocksMax || bytes > options_.window_bytes) break;
+    if (blocks_.size() - window.begin == kWindowBlocksMax || bytes > bytes_max) break;
     const auto index = static_cast<uint32_t>(blocks_.size());
     index_of_[Number(ref)] = index;
     blocks_.push_back({.ref = ref, .size_bytes = size, .copied = {}, .diffed = {}});
@@ -185,7 +197,17 @@ Status DeviceShards::Launch(std::span<const BlockRef> refs, Lane& lane) {
   window.end = blocks_.size();
   if (window.end == window.begin) return OkStatus();
   windows_.push_back(std::move(window));
-  return Compare(windows_.back());
+  return as_ == FetchAs::kWhole ? CopyWindow(windows_.back()) : Compare(windows_.back());
+}
+
+// Each lane has its half of copied_.
+Status DeviceShards::CopyWindow(const Window& window) {
+  std::vector<uint32_t> blocks(window.end - window.begin);
+  std::iota(blocks.begin(), blocks.end(), static_cast<uint32_t>(window.begin));
+  const uint64_t at = window.lane == &lanes_[0] ? 0 : HalfOf(options_);
+  return BeginCopy(blocks,
+                   {copied_.host_bytes().subspan(at, HalfOf(options_)), copied_.address() + at},
+                   *window.lane);
 }
 
 // Puts the input of dws_diff into the lane. Compare sends it to the GPU.
@@ -247,8 +269,10 @@ Status DeviceShards::Compare(const Window& window) {
 }
 
 Status DeviceShards::Await(const Window& window) {
-  const StageTime time(seconds_.compare);
-  return window.compared.empty() ? OkStatus() : window.lane->work.stream().Synchronize();
+  const bool whole = as_ == FetchAs::kWhole;
+  const StageTime time(whole ? seconds_.copy : seconds_.compare);
+  const bool idle = !whole && window.compared.empty();
+  return idle ? OkStatus() : window.lane->work.stream().Synchronize();
 }
 
 // The counter includes requests that did not fit, so it can exceed the arena.
@@ -350,11 +374,16 @@ void DeviceShards::CheckFinding(const cuda::DiffResult& result, ByteSpan lists, 
   block.diffed = {.difference = seen, .changes = changes};
 }
 
-// Writes to the GPU's copy of the snapshot first, so that both get exactly the same bytes.
 Status DeviceShards::CopyWhole(std::span<const uint32_t> blocks, Lane& lane) {
   if (blocks.empty()) return OkStatus();
   const StageTime time(seconds_.copy);
   DWS_ASSIGN_OR_RETURN(const CopyRoom room, RoomFor(blocks));
+  DWS_RETURN_IF_ERROR(BeginCopy(blocks, room, lane));
+  return lane.work.stream().Synchronize();
+}
+
+// Writes to the GPU's copy of the snapshot first, so that both get exactly the same bytes.
+Status DeviceShards::BeginCopy(std::span<const uint32_t> blocks, const CopyRoom& room, Lane& lane) {
   DWS_RETURN_IF_ERROR(lane.work.Begin());
   const cuda::WorkLane::Room input = lane.work.Put(blocks.size() * sizeof(cuda::GatherBlock));
   uint64_t at = 0;
@@ -378,8 +407,7 @@ Status DeviceShards::CopyWhole(std::span<const uint32_t> blocks, Lane& lane) {
                        .places = device_places_.address(),
                        .block_count = static_cast<uint32_t>(blocks.size())},
       blocks.size()));
-  if (base_.is_copy()) DWS_RETURN_IF_ERROR(BringGathered(blocks, room.host, lane.work.stream()));
-  return lane.work.stream().Synchronize();
+  return base_.is_copy() ? BringGathered(blocks, room.host, lane.work.stream()) : OkStatus();
 }
 
 // Returns room in copied_. If that is full because lists did not fit the snapshot, allocates

@@ -3,7 +3,8 @@
 // PCIe. While the host checks one window, the GPU compares the next, and goes on to the end or
 // until there is no room for the lists. After that the trainer's memory has been read, and may
 // change while the host encodes. Some blocks are gathered and copied whole, for the host to
-// compare: the first version, blocks with many changes, slices whose snapshot is distrusted.
+// compare: blocks with many changes, slices whose snapshot is distrusted. All blocks of first and
+// full versions are: one window crosses PCIe while the host stores the one before.
 //
 // The host checks what a GPU found against its own snapshot: it recomputes the difference of the
 // digests from its own words and the listed changes, and compares it with the difference that the
@@ -35,7 +36,7 @@
 namespace dws {
 
 struct DeviceShardsOptions {
-  uint64_t window_bytes = uint64_t{128} << 20;  // at least the widest block
+  uint64_t window_bytes = uint64_t{128} << 20;  // at least two of the widest block
   uint64_t arena_bytes = uint64_t{64} << 20;    // for the changes of one window
   // Page-locked memory for the changes of all windows: one part in so many of the weights, at most
   // list_bytes_max, at least arena_bytes. A sixteenth has room for 2 % of BF16 weights.
@@ -47,7 +48,7 @@ struct DeviceShardsOptions {
 };
 
 // Lifecycle: the memory behind the places stays mapped, and the snapshot alive, while it lives.
-// Takes memory on the first Fetch. Threads: one at a time, except Diffed and View, which several
+// Threads: one at a time, except Diffed and View, which several
 // threads may call.
 class DeviceShards {
  public:
@@ -60,6 +61,10 @@ class DeviceShards {
   bool Has(RankSlice slice) const {
     return slice.value() < place_of_.size() && place_of_[slice.value()] != kNoPlace;
   }
+
+  // Takes the memory that Fetch needs, which does it if nobody did. Page-locking takes longer than
+  // a delta. Errors as Fetch.
+  Status TakeMemory(Snapshot& snapshot);
 
   // Does what WeightSource::Fetch does, for blocks of its own slices. If a capture calls it again
   // for the rest of `refs`, the new call begins where the last one ended. RESOURCE_EXHAUSTED,
@@ -89,7 +94,7 @@ class DeviceShards {
     cuda::CudaBuffer device_arena;
     cuda::CudaBuffer results;  // page-locked
   };
-  // Consecutive blocks of blocks_ that are compared at once.
+  // Consecutive blocks of blocks_ that are compared, or copied whole, at once.
   struct Window {
     size_t begin = 0;
     size_t end = 0;
@@ -97,15 +102,15 @@ class DeviceShards {
     Lane* lane = nullptr;
   };
 
-  Status Start();
   Result<FetchedBlocks> FetchWindows(std::span<const BlockRef> refs, ThreadPool& pool);
   // Forgets the blocks of the last Fetch; those of windows on their way remain.
   void DropReady();
-  // Adds the window of the first of `refs`, and starts its comparison.
+  // Adds the window of the first of `refs`, and starts its comparison or, with kWhole, its copy.
   Status Launch(std::span<const BlockRef> refs, Lane& lane);
+  Status CopyWindow(const Window& window);
   cuda::DiffArgs DescribeComparison(const Window& window);
   Status Compare(const Window& window);
-  // Waits for the comparison of the window.
+  // Waits for the comparison or the copy of the window.
   Status Await(const Window& window);
   // Bytes of the window's lists, after Await.
   uint64_t ListBytes(const Window& window) const;
@@ -127,6 +132,8 @@ class DeviceShards {
   };
   Result<CopyRoom> RoomFor(std::span<const uint32_t> blocks);
   Status CopyWhole(std::span<const uint32_t> blocks, Lane& lane);
+  // Starts what CopyWhole does, to this room.
+  Status BeginCopy(std::span<const uint32_t> blocks, const CopyRoom& room, Lane& lane);
   // Starts the copies to the host of blocks that were gathered into the GPU's copy.
   Status BringGathered(std::span<const uint32_t> blocks, MutableByteSpan room,
                        const cuda::CudaStream& stream) const;
@@ -143,7 +150,7 @@ class DeviceShards {
   Snapshot* snapshot_ = nullptr;
   FetchAs as_ = FetchAs::kChanges;
 
-  bool started_ = false;
+  bool has_memory_ = false;
   std::array<Lane, 2> lanes_;
   cuda::CudaBuffer device_places_;
   cuda::CudaBuffer lists_;   // page-locked, as is the next

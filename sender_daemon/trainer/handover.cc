@@ -149,6 +149,11 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
   return source;
 }
 
+// A failure is not told here: memory may be free again by the first version, whose Fetch tells it.
+void ResidentSource::TakeMemory(Snapshot& snapshot) {
+  for (const auto& device : devices_) (void)device->TakeMemory(snapshot);
+}
+
 // Takes as many consecutive blocks as have the same home (Order).
 Result<FetchedBlocks> ResidentSource::Fetch(std::span<const BlockRef> refs, FetchAs as,
                                             Snapshot& snapshot, ThreadPool& pool) {

@@ -40,6 +40,8 @@ class ResidentSource final : public WeightSource {
   Result<std::unique_ptr<ResidentSource>> For(const RankLayout& layout,
                                               std::span<const ShardPlace> places,
                                               const DeviceShardsOptions& options = {}) const;
+  // Takes the memory that Fetch needs for GPUs, if it is there, so that no version waits for it.
+  void TakeMemory(Snapshot& snapshot);
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool) override;
   std::optional<DiffedBlock> Diffed(BlockRef ref) const override;

@@ -43,6 +43,10 @@ DriverResult cuMemAlloc_v2(uint64_t* address, size_t size) {
   device.used += size;
   *address = memory.base;
   state.memories[memory.base] = std::move(memory);
+  if (state.clock != nullptr) {
+    const GpuModel& model = state.clock->model();
+    state.TakeTime(size, model.allocate_seconds + model.allocate_each * static_cast<double>(size));
+  }
   return DriverResult::kSuccess;
 }
 
@@ -85,11 +89,17 @@ DriverResult cuMemGetAddressRange_v2(uint64_t* base, size_t* size, uint64_t addr
 DriverResult cuMemHostAlloc(void** memory, size_t size, unsigned /*flags*/) {
   FAKE_CUDA_CALL(kContext);
   if (size == 0) return DriverResult::kInvalidValue;
+  State& state = TheState();
+  // On the clock its pages are the driver's work, not that of who writes to them first.
+  const int populate = state.clock != nullptr ? MAP_POPULATE : 0;
   void* const mapped =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
   if (mapped == MAP_FAILED) return DriverResult::kOutOfMemory;
-  TheState().host[reinterpret_cast<uint64_t>(mapped)] = size;
-  TheState().owned_host[reinterpret_cast<uint64_t>(mapped)] = size;
+  state.host[reinterpret_cast<uint64_t>(mapped)] = size;
+  state.owned_host[reinterpret_cast<uint64_t>(mapped)] = size;
+  if (state.clock != nullptr) {
+    state.TakeTime(size, state.clock->model().pin_each * static_cast<double>(size));
+  }
   *memory = mapped;
   return DriverResult::kSuccess;
 }
@@ -117,6 +127,9 @@ DriverResult cuMemHostRegister_v2(void* memory, size_t size, unsigned /*flags*/)
       (after != state.host.begin() && address - std::prev(after)->first < std::prev(after)->second);
   if (overlaps) return DriverResult::kHostMemoryAlreadyRegistered;
   state.host[address] = size;
+  if (state.clock != nullptr) {
+    state.TakeTime(size, state.clock->model().register_each * static_cast<double>(size));
+  }
   return DriverResult::kSuccess;
 }
 

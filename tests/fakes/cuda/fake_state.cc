@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@ namespace dws::cuda {
 namespace {
 
 thread_local FakeDevice* current_device = nullptr;
+thread_local double return_at = 0;  // on the clock
 
 // "symbol:n[:error]" of DWS_FAKE_CUDA_FAIL: whether this call is the nth.
 DriverResult InjectedFailure(State& state, const char* symbol) {
@@ -65,6 +67,9 @@ bool Guarded() { return Variable("DWS_FAKE_CUDA_GUARD", "0") == "1"; }
 
 Call::Call(const char* symbol, Needs needs) : lock_(TheState().mutex) {
   State& state = TheState();
+  wait_.clock = state.clock;
+  return_at = 0;
+  if (state.clock != nullptr) state.clock->Enter();
   result_ = InjectedFailure(state, symbol);
   if (result_ != DriverResult::kSuccess) return;
   if (needs != Needs::kNothing && !state.initialised) {
@@ -74,6 +79,16 @@ Call::Call(const char* symbol, Needs needs) : lock_(TheState().mutex) {
     result_ = DriverResult::kInvalidContext;
   }
 }
+
+Call::~Call() {
+  if (wait_.clock != nullptr) wait_.clock->Leave();
+}
+
+Call::Wait::~Wait() {
+  if (clock != nullptr) clock->Sleep(return_at);
+}
+
+void ReturnAt(double time) { return_at = std::max(return_at, time); }
 
 FakeDevice* State::DeviceOfNumber(int number) {
   for (const auto& device : devices) {
@@ -118,6 +133,11 @@ bool State::InHost(uint64_t address, uint64_t size) {
 
 void State::RunAll() {
   for (const auto& [handle, stream] : streams) stream->RunUpTo(stream->asked);
+  if (clock != nullptr) ReturnAt(clock->WaitForAll());
+}
+
+void State::TakeTime(uint64_t bytes, double seconds) {
+  if (clock != nullptr) ReturnAt(clock->TakeMemory(bytes, seconds));
 }
 
 UniqueFd MakeMemory(const char* what, uint64_t size, int device, int handle_types, uint64_t id) {

@@ -10,6 +10,9 @@
 // cannot touch memory of a device, as it cannot on a real one), DWS_FAKE_CUDA_FAIL
 // ("symbol:n[:error]", with commas between: the nth call fails, counted from 1); and
 // CUDA_VISIBLE_DEVICES.
+//
+// A program may give it a clock (model/fake_clock.h): then work runs as soon as it is called, and
+// the clock says when a GPU would have done it.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +27,7 @@
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/kernels/kernel_args.h"
 #include "tests/fakes/cuda/fake_functions.h"
+#include "tests/fakes/cuda/model/model_clock.h"
 
 namespace dws::cuda {
 
@@ -78,6 +82,7 @@ struct FakeMemory {
 
 struct FakeStream {
   FakeDevice* device = nullptr;
+  uint64_t id = 0;  // 0: the default stream
   std::deque<std::function<DriverResult()>> waiting;
   uint64_t asked = 0;
   uint64_t done = 0;
@@ -126,6 +131,7 @@ struct State {
   std::map<const void*, std::unique_ptr<FakeModule>> modules;
   std::map<const void*, FakeFunction> functions;
   std::map<std::string, int> calls;
+  std::shared_ptr<ModelClock> clock;  // null: work takes no time
   uint64_t next_id = 1;
   int access_depth = 0;  // of Access
 
@@ -135,7 +141,10 @@ struct State {
   // Returns whether all of [address, address + size) is mapped and accessible device memory.
   bool Accessible(uint64_t address, uint64_t size);
   bool InHost(uint64_t address, uint64_t size);
+  // Also waits for all work on the clock.
   void RunAll();
+  // The caller takes memory, for so many seconds on the clock.
+  void TakeTime(uint64_t bytes, double seconds);
 };
 
 State& TheState();
@@ -149,9 +158,19 @@ class Call {
  public:
   enum class Needs { kNothing, kInit, kContext };
   Call(const char* symbol, Needs needs);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
   DriverResult result() const { return result_; }
 
  private:
+  // Waits on the clock after the lock is released, as a caller of the driver waits while others
+  // call it.
+  struct Wait {
+    std::shared_ptr<ModelClock> clock;
+    ~Wait();
+  };
+  Wait wait_;
   MutexLock lock_;
   DriverResult result_ = DriverResult::kSuccess;
 };
@@ -168,6 +187,8 @@ uint64_t InodeOf(int fd);
 // Maps it anywhere, or at `at`; 0 if there is no address space.
 uint64_t MapMemory(int fd, uint64_t size, uint64_t at, bool accessible);
 bool Guarded();
+// The call in progress returns when the clock is at `time`.
+void ReturnAt(double time);
 // Opens what another process exported; invalid if that no longer exists.
 UniqueFd OpenWire(const WireHandle& handle);
 

@@ -1,5 +1,5 @@
 // The fake driver: streams, copies, launches. Work stays in its stream until it is waited
-// for, which is as late as the driver may run it.
+// for, which is as late as the driver may run it; with a clock, it runs at once.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -7,6 +7,7 @@
 #include "common/memory/cuda/kernels/diff/diff_args.h"
 #include "common/memory/cuda/kernels/entry/host_kernels.h"
 #include "tests/fakes/cuda/fake_state.h"
+#include "tests/fakes/cuda/model/kernel_work.h"
 
 namespace dws::cuda {
 namespace {
@@ -26,14 +27,20 @@ std::shared_ptr<FakeStream> FindStream(void* handle) {
 }
 
 // Adds work to a stream of the current context. The default stream waits for the others, and they
-// wait for it.
-DriverResult Enqueue(void* handle, std::function<DriverResult()> work) {
+// wait for it. `modelled` is called with a clock only, after the work has run.
+DriverResult Enqueue(void* handle, std::function<DriverResult()> work,
+                     const std::function<ModelledWork(const GpuModel&)>& modelled) {
+  State& state = TheState();
   const std::shared_ptr<FakeStream> stream = FindStream(handle);
   if (stream == nullptr || stream->device != CurrentDevice()) return DriverResult::kInvalidHandle;
   stream->Push(std::move(work));
+  if (handle == nullptr) state.RunAll();
+  if (handle == nullptr || state.clock != nullptr) stream->RunUpTo(stream->asked);
+  if (state.clock != nullptr && stream->error == DriverResult::kSuccess) {
+    state.clock->Run(stream->device->number, stream->id, modelled(state.clock->model()));
+  }
   if (handle != nullptr) return DriverResult::kSuccess;
-  TheState().RunAll();
-  stream->RunUpTo(stream->asked);
+  if (state.clock != nullptr) ReturnAt(state.clock->WaitForAll());
   return stream->error;
 }
 
@@ -50,10 +57,16 @@ DriverResult Copy(uint64_t target, uint64_t source, size_t size) {
 
 // Memory of the host that is not page-locked is read or written before the call returns.
 DriverResult CopyHost(uint64_t target, uint64_t source, size_t size, uint64_t host, void* stream) {
-  const DriverResult asked = Enqueue(stream, [=] { return Copy(target, source, size); });
-  if (asked != DriverResult::kSuccess || TheState().InHost(host, size)) return asked;
+  State& state = TheState();
+  const bool pinned = state.InHost(host, size);
+  const auto kind = host == source ? ModelledOp::Kind::kToDevice : ModelledOp::Kind::kToHost;
+  const DriverResult asked = Enqueue(
+      stream, [=] { return Copy(target, source, size); },
+      [=](const GpuModel& model) { return WorkOfCopy(model, kind, size, pinned); });
+  if (asked != DriverResult::kSuccess || pinned) return asked;
   const std::shared_ptr<FakeStream> found = FindStream(stream);
   found->RunUpTo(found->asked);
+  if (state.clock != nullptr) ReturnAt(state.clock->WaitFor(found->id));
   return DriverResult::kSuccess;
 }
 
@@ -95,6 +108,7 @@ DriverResult cuStreamCreateWithPriority(void** stream, unsigned flags, int /*pri
   if ((flags & ~kStreamNonBlocking) != 0) return DriverResult::kInvalidValue;
   auto made = std::make_shared<FakeStream>();
   made->device = CurrentDevice();
+  made->id = TheState().next_id++;
   *stream = made.get();
   TheState().streams[*stream] = std::move(made);
   return DriverResult::kSuccess;
@@ -105,6 +119,7 @@ DriverResult cuStreamDestroy_v2(void* stream) {
   const std::shared_ptr<FakeStream> found = FindStream(stream);
   if (found == nullptr || stream == nullptr) return DriverResult::kInvalidHandle;
   found->RunUpTo(found->asked);
+  if (TheState().clock != nullptr) TheState().clock->ForgetStream(found->id);
   TheState().streams.erase(stream);
   return DriverResult::kSuccess;
 }
@@ -115,14 +130,18 @@ DriverResult cuStreamSynchronize(void* stream) {
   const std::shared_ptr<FakeStream> found = FindStream(stream);
   if (found == nullptr) return DriverResult::kInvalidHandle;
   found->RunUpTo(found->asked);
+  if (TheState().clock != nullptr) ReturnAt(TheState().clock->WaitFor(found->id));
   return found->error;
 }
 
-// Each call runs one piece of the work, so repeated queries end.
+// Each call runs one piece of the work, or moves the clock, so repeated queries end.
 DriverResult cuStreamQuery(void* stream) {
   FAKE_CUDA_CALL(kContext);
   const std::shared_ptr<FakeStream> found = FindStream(stream);
   if (found == nullptr) return DriverResult::kInvalidHandle;
+  if (const auto& clock = TheState().clock; clock != nullptr && !clock->Query(found->id)) {
+    return DriverResult::kNotReady;
+  }
   if (found->done == found->asked) return found->error;
   found->RunUpTo(found->done + 1);
   return DriverResult::kNotReady;
@@ -134,6 +153,7 @@ DriverResult cuCtxSynchronize() {
     stream->RunUpTo(stream->asked);
     if (stream->error != DriverResult::kSuccess) return stream->error;
   }
+  if (TheState().clock != nullptr) ReturnAt(TheState().clock->WaitForAll());
   return DriverResult::kSuccess;
 }
 
@@ -154,7 +174,11 @@ DriverResult cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t size, vo
 DriverResult cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t size, void* stream) {
   FAKE_CUDA_CALL(kContext);
   if (!Reachable(target, size) || !Reachable(source, size)) return DriverResult::kInvalidValue;
-  return Enqueue(stream, [=] { return Copy(target, source, size); });
+  return Enqueue(
+      stream, [=] { return Copy(target, source, size); },
+      [=](const GpuModel& model) {
+        return WorkOfCopy(model, ModelledOp::Kind::kOnDevice, size, true);
+      });
 }
 
 DriverResult cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t size) {
@@ -168,11 +192,14 @@ DriverResult cuMemcpyDtoH_v2(void* target, uint64_t source, size_t size) {
 DriverResult cuMemsetD8Async(uint64_t target, unsigned char value, size_t count, void* stream) {
   FAKE_CUDA_CALL(kContext);
   if (!Reachable(target, count)) return DriverResult::kInvalidValue;
-  return Enqueue(stream, [=] {
-    const Access access;
-    std::memset(At(target), value, count);
-    return DriverResult::kSuccess;
-  });
+  return Enqueue(
+      stream,
+      [=] {
+        const Access access;
+        std::memset(At(target), value, count);
+        return DriverResult::kSuccess;
+      },
+      [=](const GpuModel& model) { return WorkOfSet(model, count); });
 }
 
 DriverResult cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -191,12 +218,17 @@ DriverResult cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, un
   const Kernel kernel = found->second.kernel;
   Arguments arguments;
   std::memcpy(arguments.bytes.data(), parameters[0], kArgumentBytes[static_cast<size_t>(kernel)]);
-  return Enqueue(stream, [arguments, kernel] {
+  const auto work = [arguments, kernel] {
     const DriverResult checked = CheckArguments(arguments);
     if (checked != DriverResult::kSuccess) return checked;
     const Access access;
     RunOnHost(kernel, arguments.bytes.data());
     return DriverResult::kSuccess;
+  };
+  return Enqueue(stream, work, [&](const GpuModel& model) {
+    const Access access;
+    return WorkOfKernel(model, kernel, arguments.bytes.data(),
+                        [](uint64_t address) { return TheState().InHost(address, 1); });
   });
 }
 

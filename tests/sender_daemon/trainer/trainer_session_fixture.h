@@ -66,7 +66,8 @@ class HandleClient {
 // A session with everything it needs; calls run on its executor.
 class Fixture {
  public:
-  Fixture() {
+  // `devices`: as TrainerSession::Parts has them.
+  explicit Fixture(cuda::CudaDevices* devices = nullptr) {
     char folder[] = "/tmp/dws-session-XXXXXX";
     REQUIRE(::mkdtemp(folder) != nullptr);
     folder_ = folder;
@@ -84,6 +85,7 @@ class Fixture {
             .ledger = &ledger_,
             .pipeline = &pipeline_,
             .drain = &drain_,
+            .devices = devices,
             .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
             .on_gone =
                 [this] {

@@ -19,6 +19,13 @@ Spool NewSpool() {
 }  // namespace
 
 Result<std::unique_ptr<ReceiverSide>> ReceiverSide::Create(const Placement& placement) {
+  DWS_ASSIGN_OR_RETURN(CreatedRegion created,
+                       CreateHostRegion("bench-engine", placement.size_bytes));
+  return CreateFor(placement, std::move(created.region));
+}
+
+Result<std::unique_ptr<ReceiverSide>> ReceiverSide::CreateFor(const Placement& placement,
+                                                              MappedRegion region) {
   std::unique_ptr<ReceiverSide> side(new ReceiverSide);
   DWS_ASSIGN_OR_RETURN(LayoutSetPtr layouts,
                        LayoutSet::Create({std::make_shared<const RankLayout>(placement.layout)}));
@@ -36,19 +43,21 @@ Result<std::unique_ptr<ReceiverSide>> ReceiverSide::Create(const Placement& plac
   auto memory = std::make_shared<AttachedMemory>();
   const std::vector<uint64_t> region_bytes = {placement.size_bytes};
   DWS_ASSIGN_OR_RETURN(memory->mapping, MapEngine(*layouts, views, region_bytes, {}));
-  DWS_ASSIGN_OR_RETURN(CreatedRegion created,
-                       CreateHostRegion("bench-engine", placement.size_bytes));
-  memory->handed->regions.push_back(std::move(created.region));
+  memory->handed->regions.push_back(std::move(region));
   memory->generation = Generation(1);
   side->memory_ = memory;
   DWS_ASSIGN_OR_RETURN(side->engine_, EngineWeights::Create(layouts, {memory}));
   return side;
 }
 
-Status ReceiverSide::Receive(ByteSpan object, ThreadPool& pool) {
+Status ReceiverSide::Take(ByteSpan object) {
   spool_ = NewSpool();
   DWS_RETURN_IF_ERROR(spool_->Append(object));
   DWS_ASSIGN_OR_RETURN(object_, ParseObject(*spool_, engine_->layouts().rank(kRank)));
+  return OkStatus();
+}
+
+Status ReceiverSide::ReadLive(ThreadPool& pool) {
   DWS_ASSIGN_OR_RETURN(live_, engine_->ComputeStates(kRank, pool));
   return OkStatus();
 }
@@ -76,6 +85,12 @@ Status ReceiverSide::ReceiveFull(const FullFrame& frame) {
   object_.frames.push_back(
       {.slice = frame.slice, .entry = frame.entry, .spool_offset = spool_->size_bytes()});
   return spool_->Append(frame.bytes);
+}
+
+void ReceiverSide::TakeFull(FetchedFull full) {
+  spool_ = std::move(full.spool);
+  object_ = {};
+  object_.frames = std::move(full.frames);
 }
 
 Status ReceiverSide::WriteFull(ThreadPool& pool) const {

@@ -11,15 +11,22 @@ constexpr DeltaLogLimits kLogLimits{.bytes_max = uint64_t{1} << 40, .versions_ma
 }  // namespace
 
 Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placement) {
-  std::unique_ptr<SenderSide> side(new SenderSide);
   DWS_ASSIGN_OR_RETURN(CreatedRegion created,
                        CreateHostRegion("bench-trainer", placement.size_bytes));
-  side->trainer_ = std::move(created.region);
   DWS_ASSIGN_OR_RETURN(UniqueFd read_only, ReopenReadOnly(created.fd));
-  std::vector<MappedRegion> regions;
   DWS_ASSIGN_OR_RETURN(HostRegion region, HostRegion::Map(std::move(read_only),
                                                           placement.size_bytes, Access::kReadOnly));
-  side->source_bytes_ = region.bytes();
+  const ByteSpan bytes = region.bytes();
+  DWS_ASSIGN_OR_RETURN(auto side, CreateFor(placement, std::move(region)));
+  side->trainer_ = std::move(created.region);
+  side->source_bytes_ = bytes;
+  return side;
+}
+
+Result<std::unique_ptr<SenderSide>> SenderSide::CreateFor(const Placement& placement,
+                                                          MappedRegion region) {
+  std::unique_ptr<SenderSide> side(new SenderSide);
+  std::vector<MappedRegion> regions;
   regions.push_back(std::move(region));
   DWS_ASSIGN_OR_RETURN(side->source_, ResidentSource::Create(placement.layout, std::move(regions),
                                                              placement.places));
@@ -35,9 +42,10 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placemen
 }
 
 // It has no RPC, ledger or receivers: it measures the path from memory to a delta object.
-void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile) {
-  dws::Capture capture(snapshot(), pool, WeightVersion(++version_), profile);
-  DWS_CHECK(capture.Blocks(blocks_, *source_).ok());
+void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile, FullCause full,
+                         const dws::Capture::OnRead& on_read) {
+  dws::Capture capture(snapshot(), pool, WeightVersion(++version_), profile, full);
+  DWS_CHECK(capture.Blocks(blocks_, *source_, on_read).ok());
   Result<CapturedVersion> captured = capture.Finish();
   DWS_CHECK(captured.ok());
   captured_ = *std::move(captured);

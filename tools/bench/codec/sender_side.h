@@ -1,5 +1,6 @@
 // A trainer and its sender in this process, made of the sender's own parts: resident weights in
-// shared memory, snapshot, capture, sealing. It does the work of the daemon, without network.
+// shared memory or on a GPU, snapshot, capture, sealing. It does the work of the daemon, without
+// network.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +27,27 @@ class SenderSide {
  public:
   // RESOURCE_EXHAUSTED and others: not enough memory.
   static Result<std::unique_ptr<SenderSide>> Create(const Placement& placement);
+  // Like Create, but for weights in this region, which the trainer owns.
+  static Result<std::unique_ptr<SenderSide>> CreateFor(const Placement& placement,
+                                                       MappedRegion region);
 
-  // The trainer's own mapping of its weights.
+  // What the daemon does when a trainer registers, so that no version waits for memory.
+  void TakeMemory(ThreadPool& pool) const {
+    snapshot().Populate(pool);
+    source_->TakeMemory(snapshot());
+  }
+
+  // The trainer's own mapping of its weights; empty after CreateFor.
   MutableByteSpan weights() const { return trainer_.mutable_bytes(); }
-  // The sender's mapping of the same memory.
+  // The sender's mapping of the same memory; empty after CreateFor.
   ByteSpan source_bytes() const { return source_bytes_; }
   Snapshot& snapshot() const { return *state_->snapshot; }
   const RankStatePtr& state() const { return state_; }
 
   // Captures the weights as the next version: everything that Publish does except the RPC. Kept for
-  // Seal.
-  void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast);
+  // Seal. `full` and `on_read`: as dws::Capture has them.
+  void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast,
+               FullCause full = FullCause::kNone, const dws::Capture::OnRead& on_read = nullptr);
   // The version that was captured last. CHECK: it was not sealed.
   const CapturedVersion& captured() const {
     DWS_CHECK(captured_.has_value());
