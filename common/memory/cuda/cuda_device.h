@@ -99,7 +99,7 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   // 0 bytes give an empty buffer. RESOURCE_EXHAUSTED: no memory; Allocate's message says how much
   // was wanted and how much is free.
   Result<CudaBuffer> Allocate(uint64_t size_bytes) const;
-  // Memory that can be lent to other processes by a POSIX descriptor, also to other containers. On a
+  // Memory that can be lent to other processes by a POSIX descriptor, in other containers too. On a
   // device without such memory it is like Allocate's, which is lent by a legacy handle.
   Result<CudaBuffer> AllocateToLend(uint64_t size_bytes) const;
   Result<CudaBuffer> AllocatePinned(uint64_t size_bytes) const;
