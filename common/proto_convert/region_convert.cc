@@ -102,4 +102,32 @@ Result<std::vector<RegionHandle>> FromProto(
   return handles;
 }
 
+v1::Region ToProto(const RegionHandle& region) {
+  v1::Region message;
+  message.set_size_bytes(region.size_bytes);
+  if (!region.cuda.has_value()) return message;
+  v1::CudaMemory& cuda = *message.mutable_cuda();
+  cuda.set_device_uuid(region.cuda->device_uuid);
+  for (const CudaChunkHandle& chunk : region.cuda->chunks) {
+    v1::CudaChunk& to = *cuda.add_chunks();
+    to.set_size_bytes(chunk.size_bytes);
+    switch (chunk.kind) {
+      case CudaChunkHandle::Kind::kLegacyIpc:
+        to.set_ipc(chunk.bytes);
+        break;
+      case CudaChunkHandle::Kind::kDescriptor:
+        to.set_posix_descriptor(true);
+        break;
+      case CudaChunkHandle::Kind::kFabric:
+        to.set_fabric(chunk.bytes);
+        break;
+      case CudaChunkHandle::Kind::kPoolPointer:
+        to.mutable_pool()->set_pointer(chunk.bytes);
+        to.mutable_pool()->set_opens_pool(chunk.opens_pool);
+        break;
+    }
+  }
+  return message;
+}
+
 }  // namespace dws

@@ -17,4 +17,6 @@ namespace dws {
 Result<std::vector<RegionHandle>> FromProto(
     const google::protobuf::RepeatedPtrField<v1::Region>& regions);
 
+v1::Region ToProto(const RegionHandle& region);
+
 }  // namespace dws

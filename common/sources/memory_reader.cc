@@ -132,13 +132,13 @@ Status MemoryReader::Read(FullAssembly& assembly) {
   publish_wait_ = PublishWait();
   bool again = false;
   for (int idle = 0; idle < kIdleReadsMax;) {
-    const uint64_t missing = assembly.missing_bytes();
+    const uint64_t missing = MissingBytes(assembly);
     const uint64_t fetched = delta_bytes_;
     const Status read = options_.memory.ReadFull(options_.piece, assembly);
     turned_ = TurnBackAll(assembly);
     DWS_RETURN_IF_ERROR(read);
     if (absl::IsCancelled(turned_) || !assembly.failed().ok()) return turned_;
-    const uint64_t gained = missing - std::min(missing, assembly.missing_bytes());
+    const uint64_t gained = missing - std::min(missing, MissingBytes(assembly));
     if (assembly.missing_blocks() == 0) {
       // If a version was given up and its number published again, a stamp may name the other one:
       // such blocks are read once more.

@@ -105,8 +105,12 @@ class Source {
   // Returns true if ReadDelta can compose the delta between any two versions that the sender
   // retains, at once. ABORTED then means that there is no such delta.
   virtual bool composes() const { return false; }
+  // Returns false if nothing that `assembly` wants can come from here, whatever the sender has:
+  // then the chain asks others without a word, unless this is the only source that may be used.
+  virtual bool suits(const FullAssembly& /*assembly*/) const { return true; }
   // Returns true if the source reads a sender's memory, which the next capture changes. ReadFull
-  // keeps a changed block as it is now (FullAssembly::KeepNewer), and MemoryReader turns it back.
+  // keeps a changed block as it is now (FullAssembly::KeepNewer), and MemoryReader turns it back;
+  // or it leaves the block out and returns an error, and others bring it.
   // After one successful read of this kind the chain skips the other sources of this kind: they
   // would find the same blocks changed.
   virtual bool reads_memory() const { return false; }

@@ -93,7 +93,8 @@ void SourceChain::PassedOver(const Source& source, Transfer& transfer, const Sta
     if (!first && std::exchange(found->second, why.code()) == why.code()) return;
   }
   // That a sender is on another host, or that its trainer goes on, is no fault.
-  const bool expected = absl::IsFailedPrecondition(why) || source.reads_memory();
+  const bool expected =
+      absl::IsFailedPrecondition(why) || (source.reads_memory() && !absl::IsDataLoss(why));
   LogEvent(expected ? LogLevel::kInfo : LogLevel::kWarning, "source_passed_over",
            {{"version", transfer.piece.target.version.value()},
             {"rank", transfer.piece.rank.value()},
@@ -241,7 +242,7 @@ Status SourceChain::ReadMemory(Source& source, Transfer& transfer, FullAssembly&
 
 Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
                              FullAssembly& assembly) {
-  const uint64_t before = assembly.missing_bytes();
+  const uint64_t before = MissingBytes(assembly);
   Status read = source.reads_memory() ? ReadMemory(source, transfer, assembly)
                                       : source.ReadFull(transfer.piece, assembly);
   if (absl::IsCancelled(read)) return read;
@@ -255,7 +256,7 @@ Status SourceChain::ReadFull(Source& source, bool last, Transfer& transfer,
   } else if (read.ok()) {
     read = right;
   }
-  transfer.Came(source, before, assembly.missing_bytes());
+  transfer.Came(source, before, MissingBytes(assembly));
   if (read.ok()) Succeeded(source, transfer);
   transfer.memory_read = transfer.memory_read || (read.ok() && source.reads_memory());
   if (!read.ok() || assembly.missing_blocks() == 0) return read;
@@ -280,7 +281,7 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
                               .size_bytes_max = spool.size_bytes_max,
                               .wanted = spool.wanted}};
   DWS_ASSIGN_OR_RETURN(const auto assembly, FullAssembly::Create(want, std::move(spool)));
-  transfer.wanted_bytes = assembly->missing_bytes();
+  transfer.wanted_bytes = MissingBytes(*assembly);
   if (want.early != nullptr) DWS_RETURN_IF_ERROR(ReadCapture(transfer, *assembly));
   const std::vector<Source*> candidates = Candidates(Content::kFull);
   Status last = AbortedError("no source has full tensors");
@@ -288,6 +289,7 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
     if (assembly->missing_blocks() == 0) break;
     if (cancelled()) return CancelledError("the receiver is shutting down");
     if (source->reads_memory() && transfer.memory_read) continue;
+    if (candidates.size() > 1 && !source->suits(*assembly)) continue;
     last = ReadFull(*source, source == candidates.back(), transfer, *assembly);
     if (last.ok()) break;
     // What cannot be kept here can be kept from no source.
@@ -308,13 +310,14 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
 // The digests show it.
 Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
   const EarlyVersion& early = *assembly.early();
-  const uint64_t wanted = assembly.missing_bytes();
+  const uint64_t wanted = MissingBytes(assembly);
   for (Source* const source : Candidates(Content::kFull)) {
     // A better source that reads what is published is worth waiting for.
     if (!source->reads_captures(Content::kFull, transfer.piece)) break;
-    const uint64_t before = assembly.missing_bytes();
+    if (!source->suits(assembly)) continue;
+    const uint64_t before = MissingBytes(assembly);
     const Status read = source->ReadFullCapture(transfer.piece, assembly);
-    transfer.Came(*source, before, assembly.missing_bytes());
+    transfer.Came(*source, before, MissingBytes(assembly));
     if (const Status own = assembly.failed(); !own.ok()) return own;
     if (absl::IsCancelled(read)) return read;
     if (read.ok()) break;
@@ -334,7 +337,7 @@ Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
     LogInfo("capture_read_again",
             {{"version", transfer.piece.target.version.value()}, {"reason", Message(right)}});
   }
-  uint64_t kept = wanted - assembly.missing_bytes();
+  uint64_t kept = wanted - MissingBytes(assembly);
   for (auto& [source, bytes] : transfer.bytes) kept -= bytes = std::min(bytes, kept);
   return OkStatus();
 }

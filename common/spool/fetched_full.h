@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 
 #include "common/model/layout.h"
+#include "common/spool/device_target.h"
 #include "common/spool/direct_target.h"
 #include "common/spool/spool.h"
 #include "common/spool/spooled_frame.h"
@@ -37,7 +38,10 @@ struct FullWant {
   const std::function<void(const Status& reason)>* refuse = nullptr;
   // The memory to which they may be written at once; null: they are kept in a spool.
   DirectTarget* direct = nullptr;
-  TrainerRank rank = TrainerRank(0);  // for `direct`
+  // To which they may be copied from GPU memory: to live memory if `direct` is set, else to staging
+  // memory. Null: to none.
+  DeviceTarget* device = nullptr;
+  TrainerRank rank = TrainerRank(0);  // for `direct` and `device`
 };
 
 // A plain value; its frames refer to bytes of the spool by offset.
@@ -46,6 +50,8 @@ struct FetchedFull {
   std::vector<SpooledFrame> frames;  // by slice, in the order asked for, and in it by block
   // That were written to FullWant::direct; then the spool is empty.
   uint64_t direct_bytes = 0;
+  // The slices that FullWant::device has staged, ascending: `frames` has none of them.
+  std::vector<RankSlice> on_device = {};
 };
 
 }  // namespace dws

@@ -54,6 +54,7 @@ FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* 
   size_bytes_ = bytes;
   digests_.resize(blocks);
   here_.resize(blocks);
+  on_device_.resize(want_.slices.size());
   missing_blocks_ = blocks;
 }
 
@@ -86,9 +87,9 @@ std::vector<BlockRange> FullAssembly::Missing() const {
   return missing;
 }
 
-uint64_t FullAssembly::missing_bytes() const {
+uint64_t MissingBytes(const FullAssembly& assembly) {
   uint64_t bytes = 0;
-  for (const BlockRange& range : Missing()) bytes += SizeBytes(want_.layout, range);
+  for (const BlockRange& range : assembly.Missing()) bytes += SizeBytes(assembly.layout(), range);
   return bytes;
 }
 
@@ -109,12 +110,6 @@ Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan byt
   return want_.direct->Write(want_.rank, range, bytes);
 }
 
-Status FullAssembly::Failed(Status status) {
-  MutexLock lock(mutex_);
-  failed_.Update(status);
-  return status;
-}
-
 Status FullAssembly::failed() const {
   MutexLock lock(mutex_);
   return failed_;
@@ -123,6 +118,7 @@ Status FullAssembly::failed() const {
 Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   DWS_CHECK(Wants(range) && bytes.size() == SizeBytes(want_.layout, range));
   const size_t index = IndexOf(range.slice);
+  if (on_device_[index] != 0) return OkStatus();
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
   // Bytes in the assembly's memory are copied block by block below, unless they are there already.
@@ -133,7 +129,11 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
                                    : spool_.memory().subspan(offset, bytes.size());
   const bool copies = room.data() != nullptr && room.data() != bytes.data();
   Status kept = copies ? spool_.CheckWanted() : Keep(range, offset, bytes);
-  if (!kept.ok()) return Failed(std::move(kept));
+  if (!kept.ok()) {
+    MutexLock lock(mutex_);
+    failed_.Update(kept);
+    return kept;
+  }
   const uint64_t block_bytes = BlockBytes(slice.dtype);
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const uint32_t block = range.first_block + i;
@@ -150,9 +150,42 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   return OkStatus();
 }
 
+Result<std::vector<RankSlice>> FullAssembly::TakeLent(std::vector<LentSlice> lent) {
+  DWS_CHECK(want_.device != nullptr && want_.expected.size() == want_.layout.slice_count());
+  if (!wanted()) return CancelledError("given up");
+  for (LentSlice& slice : lent) {
+    slice.expected = want_.expected[slice.slice.value()];
+    // What other sources have brought of it is overwritten.
+    Drop({.slice = slice.slice, .block_count = want_.layout.slice(slice.slice).blocks});
+  }
+  DWS_ASSIGN_OR_RETURN(const std::vector<uint8_t> arrived, want_.device->Copy(want_.rank, lent));
+  DWS_CHECK(arrived.size() == lent.size());
+  std::vector<RankSlice> wrong;
+  for (size_t i = 0; i < lent.size(); ++i) {
+    if (arrived[i] == 0) {
+      wrong.push_back(lent[i].slice);
+      continue;
+    }
+    const RankLayout::SliceEntry& slice = want_.layout.slice(lent[i].slice);
+    const size_t index = IndexOf(lent[i].slice);
+    on_device_[index] = direct() ? 0 : 1;
+    // Digests are summed by slice, so the first block may have all of it.
+    for (uint32_t block = 0; block < slice.blocks; ++block) {
+      digests_[first_block_[index] + block] = block == 0 ? lent[i].expected : Digest();
+      here_[first_block_[index] + block] = 1;
+    }
+    missing_blocks_ -= slice.blocks;
+    if (progress_ == nullptr) continue;
+    progress_->done_bytes += slice.size_bytes();
+    if (direct()) progress_->direct_bytes += slice.size_bytes();
+  }
+  return wrong;
+}
+
 void FullAssembly::Drop(const BlockRange& range) {
   DWS_CHECK(range.block_count == 0 || Wants(range));
   const size_t index = IndexOf(range.slice);
+  if (on_device_[index] != 0) return;
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const BlockRange block{
         .slice = range.slice, .first_block = range.first_block + i, .block_count = 1};
@@ -199,6 +232,10 @@ FetchedFull FullAssembly::Finish() {
   FetchedFull full{
       .spool = std::move(spool_), .frames = {}, .direct_bytes = direct() ? size_bytes_ : 0};
   for (size_t i = 0; i < want_.slices.size(); ++i) {
+    if (on_device_[i] != 0) {
+      full.on_device.push_back(want_.slices[i]);
+      continue;
+    }
     const RankLayout::SliceEntry& slice = want_.layout.slice(want_.slices[i]);
     const uint32_t blocks_max = BlocksIn(limits::kFrameBytesMax, slice.dtype);
     for (uint32_t block = 0; block < slice.blocks; block += blocks_max) {

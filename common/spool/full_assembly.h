@@ -47,7 +47,6 @@ class FullAssembly {
   // What has not come yet, ascending.
   std::vector<BlockRange> Missing() const;
   uint64_t missing_blocks() const { return missing_blocks_; }
-  uint64_t missing_bytes() const;
 
   // Returns the place for the bytes of wanted blocks; `buffer` as for Spool::Room.
   MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);
@@ -59,6 +58,14 @@ class FullAssembly {
   // `bytes`: the filled place that Room returned, or bytes to copy there. Taking the same blocks
   // again replaces the old bytes. Errors as Spool::Fill, or as DirectTarget.
   Status Take(const BlockRange& range, ByteSpan bytes);
+  // Returns whether a slice of GPU memory can be copied to where this one is wanted.
+  bool TakesLent(RankSlice slice) const {
+    return want_.device != nullptr && want_.device->Takes(want_.rank, slice);
+  }
+  // Copies whole slices for which TakesLent is true, once they are described. Returns those that
+  // were not as expected: they are missing. Errors as DeviceTarget::Copy, and CANCELLED: then all
+  // are missing.
+  Result<std::vector<RankSlice>> TakeLent(std::vector<LentSlice> lent);
   // They have to come again: what Room returned may be half filled.
   void Drop(const BlockRange& range);
   // Returns whether there is room for a block that has changed since the wanted version.
@@ -78,7 +85,6 @@ class FullAssembly {
   FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
                std::function<bool()> wanted, uint64_t newer_bytes_max);
   Status Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes);
-  Status Failed(Status status);
   size_t IndexOf(RankSlice slice) const;
 
   const FullWant want_;
@@ -88,8 +94,9 @@ class FullAssembly {
   TransferProgress* const progress_;
   const std::function<bool()> wanted_;  // of a direct transfer; a spool has its own
   uint64_t size_bytes_ = 0;
-  std::vector<Digest> digests_;  // by block, counted so
-  std::vector<uint8_t> here_;    // the same
+  std::vector<Digest> digests_;     // by block, counted so
+  std::vector<uint8_t> here_;       // the same
+  std::vector<uint8_t> on_device_;  // by slice: it is staged there, which is final
   std::atomic<uint64_t> missing_blocks_{0};
   const uint64_t newer_bytes_max_;
   std::atomic<uint64_t> newer_bytes_{0};
@@ -97,5 +104,7 @@ class FullAssembly {
   std::vector<NewerBlock> newer_ GUARDED_BY(mutex_);
   Status failed_ GUARDED_BY(mutex_);
 };
+
+uint64_t MissingBytes(const FullAssembly& assembly);
 
 }  // namespace dws

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "receiver_daemon/weights/held_weights.h"
+#include "receiver_daemon/weights/lent_copy.h"
 
 namespace dws {
 namespace {
@@ -380,7 +382,10 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   };
   // If memory is at a version, even one that is not committed yet, a delta may apply to it, so it
   // must not be overwritten here.
-  DirectTarget* const direct = job.live.at.has_value() ? nullptr : job.order.direct;
+  DirectWrite* const direct = job.live.at.has_value() ? nullptr : job.order.direct;
+  LentCopy staging(job.weights, spool_options.memory_bytes_max);
+  DeviceTarget* device = &staging;
+  if (direct != nullptr) device = direct;
   DWS_ASSIGN_OR_RETURN(FetchedFull full, sources_.Full(job.piece(),
                                                        {.layout = job.layout(),
                                                         .slices = slices,
@@ -388,21 +393,28 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
                                                         .early = early,
                                                         .refuse = &refuse,
                                                         .direct = direct,
+                                                        .device = device,
                                                         .rank = job.rank},
                                                        std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
   prepared.fetched_bytes += full.spool.size_bytes() + full.direct_bytes;
+  std::vector<RankSlice> spooled;
+  std::ranges::set_difference(slices, full.on_device, std::back_inserter(spooled));
   const Status verified =
-      VerifyFull(job.layout(), slices, full.frames, full.spool, prepared.published, pool_);
+      VerifyFull(job.layout(), spooled, full.frames, full.spool, prepared.published, pool_);
   if (!verified.ok()) {
     Reject(job, verified, slices);
     // Not DATA_LOSS: full tensors were the last resort, so there is nothing to fall back to but
     // time.
     return UnavailableError("full tensors do not verify: {}", Message(verified));
   }
-  prepared.direct_bytes = full.direct_bytes;
-  if (full.direct_bytes == 0) prepared.full = std::move(full);
+  for (StagedParts& parts : staging.TakeStaged()) prepared.staged.push_back(std::move(parts));
+  if (direct == nullptr && !spooled.empty()) {
+    prepared.full = std::move(full);
+  } else {
+    prepared.direct_bytes = full.spool.size_bytes() + full.direct_bytes;
+  }
   prepared.full_slices = std::move(slices);
   return OkStatus();
 }

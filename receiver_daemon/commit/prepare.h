@@ -21,6 +21,7 @@
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/receiver_plan.h"
 #include "receiver_daemon/transfer/senders.h"
+#include "receiver_daemon/weights/direct_write.h"
 #include "receiver_daemon/weights/staging.h"
 
 namespace dws {
@@ -36,12 +37,11 @@ struct PreparedRank {
   std::optional<Spool> delta_spool;
   std::vector<SpooledFrame> delta_frames;  // in place only; none when staged
   std::vector<RankSlice> delta_slices;     // that those frames write
-
-  // Slices in full.
-  // None if they were written directly to the engine's memory, which the commit reads back.
+  // Slices in full. None if they were written to the engine's memory, which the commit reads back,
+  // or are all in `staged`.
   std::optional<FetchedFull> full;
   std::vector<RankSlice> full_slices;
-  uint64_t direct_bytes = 0;  // of those
+  uint64_t direct_bytes = 0;  // of those, unless `full` has some
 
   uint64_t fetched_bytes = 0;
   uint64_t nnz = 0;  // of the delta
@@ -84,7 +84,7 @@ struct PrepareOrder {
   std::function<bool()> wanted = {};
   // If memory has no known version, full tensors may be written here as they arrive. The caller
   // must count the slices that it has touched as unknown, whatever Prepare returns. May be null.
-  DirectTarget* direct = nullptr;
+  DirectWrite* direct = nullptr;
   // For a version in the making. Returns whether the senders still capture it, as they have told.
   // Any thread may call it.
   std::function<EarlyVersion::Stage()> stage = {};

@@ -3,6 +3,7 @@
 #include "common/base/check.h"
 #include "common/base/failpoint.h"
 #include "common/model/limits.h"
+#include "receiver_daemon/weights/cuda_lent.h"
 #include "receiver_daemon/weights/frame_items.h"
 
 namespace dws {
@@ -55,16 +56,9 @@ Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& 
   std::vector<cuda::DigestBlock> blocks;
   uint32_t results = 0;
   for (const RankSlice slice : slices) {
-    const RankLayout::SliceEntry& entry = layout.slice(slice);
     for (size_t p = 0; p < PlaceCount(rank, slice); ++p, ++results) {
-      for (uint32_t block = 0; block < entry.blocks; ++block) {
-        blocks.push_back({.first_element = uint64_t{block} * limits::kBlockElements,
-                          .first_word = entry.BlockFirstWord(block),
-                          .elements = BlockElements(entry.elements, block),
-                          .place = static_cast<uint32_t>(places_.First(rank, slice) + p),
-                          .result = results,
-                          .element_bytes = static_cast<uint8_t>(ElementBytes(entry.dtype))});
-      }
+      AddDigestBlocks(layout.slice(slice), static_cast<uint32_t>(places_.First(rank, slice) + p),
+                      results, blocks);
     }
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> sums,
@@ -158,6 +152,23 @@ Status CudaBackend::WriteFull(const RankLayout& layout, TrainerRank rank, const 
         bytes));
   }
   return OkStatus();
+}
+
+Result<std::vector<uint8_t>> CudaBackend::WriteLent(const RankLayout& layout, TrainerRank rank,
+                                                    std::span<const LentSlice> slices) {
+  MutexLock lock(weights_->turn());
+  return dws::WriteLent({*weights_, places_, layout, rank, slices});
+}
+
+Result<MemoryBackend::Lent> CudaBackend::StageLent(const RankLayout& layout, TrainerRank rank,
+                                                   std::span<const LentSlice> slices,
+                                                   StagingBudget& budget) {
+  MutexLock lock(weights_->turn());
+  DWS_ASSIGN_OR_RETURN(StagedLent staged,
+                       dws::StageLent({*weights_, places_, layout, rank, slices}, budget));
+  return Lent{.staged = std::make_unique<StagedOnDevice>(
+                  *weights_, std::vector<StagedFrames::Frame>(), std::move(staged.blocks)),
+              .arrived = std::move(staged.arrived)};
 }
 
 }  // namespace dws

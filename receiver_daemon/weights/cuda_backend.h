@@ -42,6 +42,11 @@ class CudaBackend final : public MemoryBackend {
   Status ApplyInPlace(const FrameSet& set, ThreadPool& pool) override;
   Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
                    ByteSpan bytes) override;
+  bool on_device() const override { return true; }
+  Result<std::vector<uint8_t>> WriteLent(const RankLayout& layout, TrainerRank rank,
+                                         std::span<const LentSlice> slices) override;
+  Result<Lent> StageLent(const RankLayout& layout, TrainerRank rank,
+                         std::span<const LentSlice> slices, StagingBudget& budget) override;
   Status Synchronize() override { return weights_->Synchronize(); }
   Duration UploadTime() const override { return weights_->upload_time(); }
 

@@ -5,17 +5,22 @@
 #include <set>
 
 #include "common/base/threads/mutex.h"
+#include "common/spool/device_target.h"
 #include "common/spool/direct_target.h"
 #include "receiver_daemon/weights/engine_weights.h"
 
 namespace dws {
 
 // Lifecycle: one per attempt; `weights` must outlive it. Threads: safe from any.
-class DirectWrite final : public DirectTarget {
+class DirectWrite final : public DirectTarget, public DeviceTarget {
  public:
   explicit DirectWrite(const EngineWeights& weights) : weights_(weights) {}
 
   Status Write(TrainerRank rank, const BlockRange& blocks, ByteSpan bytes) override;
+  bool Takes(TrainerRank rank, RankSlice slice) const override {
+    return weights_.OnDevices(rank, slice);
+  }
+  Result<std::vector<uint8_t>> Copy(TrainerRank rank, std::span<const LentSlice> slices) override;
   // The slices whose contents in memory are no longer known.
   std::set<OwnedSlice> touched() const;
 

@@ -107,6 +107,13 @@ size_t EngineWeights::PlaceCount(TrainerRank rank, RankSlice slice) const {
   return count;
 }
 
+bool EngineWeights::OnDevices(TrainerRank rank, RankSlice slice) const {
+  for (const auto& memory : memory_) {
+    if (!memory->on_device() && memory->PlaceCount(rank, slice) > 0) return false;
+  }
+  return PlaceCount(rank, slice) > 0;
+}
+
 Duration EngineWeights::UploadTime() const {
   Duration time = {};
   for (const auto& memory : memory_) time += memory->UploadTime();

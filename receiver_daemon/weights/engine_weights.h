@@ -47,6 +47,8 @@ class EngineWeights {
 
   // How many places hold the slice, over all memories; 0: not held here.
   size_t PlaceCount(TrainerRank rank, RankSlice slice) const;
+  // Returns whether the slice is held, and only in the memory of GPUs.
+  bool OnDevices(TrainerRank rank, RankSlice slice) const;
   // Returns the sum of MemoryBackend's UploadTime over all memories.
   Duration UploadTime() const;
   // Returns whether no rank holds anything: every tensor is excluded.

@@ -6,6 +6,7 @@
 //   Scatter       engine paused: writes to live memory what was staged
 //   ApplyInPlace  engine paused: writes frames that were too large to stage
 //   WriteFull     engine not released yet: writes whole blocks as they arrive
+//   WriteLent     the same from GPU memory that a sender lends; StageLent: beside a running engine
 //   Digests, Read read live memory
 #pragma once
 
@@ -23,6 +24,7 @@
 #include "common/model/block_range.h"
 #include "common/model/digest/digest.h"
 #include "common/model/layout.h"
+#include "common/spool/device_target.h"
 #include "common/spool/spool.h"
 #include "common/spool/spooled_frame.h"
 
@@ -63,9 +65,9 @@ class StagedFrames {
 };
 
 // Lifecycle: made with an engine's mapping; EngineWeights owns it and keeps the memory mapped.
-// Threads: Stage and its results, and Read, from several at once (the parts of several trainer
-// ranks); WriteFull from several at once, for different blocks; PlaceCount from any; the others
-// from one at a time (the worker's), and not during a Stage or Read.
+// Threads: Stage and its results, Read, WriteLent and StageLent from several at once (the parts of
+// several trainer ranks); WriteFull from several at once, for different blocks; PlaceCount from
+// any; the others from one at a time (the worker's), and not during a Stage or Read.
 class MemoryBackend {
  public:
   virtual ~MemoryBackend() = default;
@@ -104,6 +106,20 @@ class MemoryBackend {
   // device fails, or has no memory.
   virtual Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
                            ByteSpan bytes) = 0;
+
+  // Returns whether this is the memory of a GPU. The next two are only for such.
+  virtual bool on_device() const { return false; }
+  // Writes slices to their places here, and says for each whether all of these are as expected.
+  // Errors: DeviceTarget::Copy's. After an error some may be written.
+  virtual Result<std::vector<uint8_t>> WriteLent(const RankLayout& layout, TrainerRank rank,
+                                                 std::span<const LentSlice> slices);
+  struct Lent {
+    std::unique_ptr<StagedFrames> staged;  // sealed, without frames: slices that are as expected
+    std::vector<uint8_t> arrived;          // by slice: it is as expected, or not held here
+  };
+  // Copies slices to staging memory. Errors: as WriteLent, and RESOURCE_EXHAUSTED: `budget`.
+  virtual Result<Lent> StageLent(const RankLayout& layout, TrainerRank rank,
+                                 std::span<const LentSlice> slices, StagingBudget& budget);
 
   // Returns when all writes are visible to every later reader of this memory.
   virtual Status Synchronize() = 0;

@@ -7,46 +7,57 @@
 #include "common/base/check.h"
 #include "common/base/log/log.h"
 #include "common/model/limits.h"
+#include "common/transport/same_host/gpu_copy_places.h"
 
 namespace dws {
 namespace {
 
-// Alignment of slices in the copy. The snapshot uses the same.
-constexpr uint64_t kAlignment = 64;
 // Bytes that a thread copies at once.
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 
 }  // namespace
 
-// Lays the slices out one after the other. Returns how many bytes they take.
+DeviceSnapshot::~DeviceSnapshot() {
+  if (is_copy()) copies_->Remove(id_);
+}
+
+void DeviceSnapshot::Distrust() {
+  trusted_ = false;
+  if (is_copy()) copies_->Change(id_);
+}
+
+// Returns how many bytes the slices take. The snapshot aligns them alike.
 uint64_t DeviceSnapshot::Arrange(Snapshot& snapshot) {
   extents_.clear();
   offsets_.assign(snapshot.layout().slice_count(), 0);
-  uint64_t size = 0;
-  for (const RankSlice slice : slices_) {
-    const ByteSpan bytes = snapshot.SliceBytes(slice);
+  const GpuCopyPlaces places(snapshot.layout(), slices_);
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const ByteSpan bytes = snapshot.SliceBytes(slices_[i]);
     const auto host_offset = static_cast<uint64_t>(bytes.data() - snapshot.AllBytes().data());
-    const uint64_t padded = CeilDiv(bytes.size(), kAlignment) * kAlignment;
-    offsets_[slice.value()] = size;
+    const uint64_t at = places.offsets[i];
+    const uint64_t end = i + 1 < slices_.size() ? places.offsets[i + 1] : places.size_bytes;
+    const uint64_t padded = end - at;
+    offsets_[slices_[i].value()] = at;
     if (!extents_.empty() &&
         extents_.back().host_offset + extents_.back().size_bytes == host_offset) {
       extents_.back().size_bytes += padded;
     } else {
-      extents_.push_back({.host_offset = host_offset, .device_offset = size, .size_bytes = padded});
+      extents_.push_back({.host_offset = host_offset, .device_offset = at, .size_bytes = padded});
     }
-    size += padded;
   }
-  return size;
+  return places.size_bytes;
 }
 
 Status DeviceSnapshot::TakeMemory(Snapshot& snapshot) {
   const uint64_t size = Arrange(snapshot);
   DWS_ASSIGN_OR_RETURN(const uint64_t free, device_->FreeBytes());
   if (free >= spare_bytes_ && free - spare_bytes_ >= size) {
-    Result<cuda::CudaBuffer> copy = device_->Allocate(size);
-    if (copy.ok()) {
-      copy_ = *std::move(copy);
-    } else if (copy.status().code() != absl::StatusCode::kResourceExhausted) {
+    Result<cuda::CudaBuffer> copy = device_->AllocateToLend(size);
+    if (copy.ok() && copy->size_bytes() > 0) {
+      copy_ = std::make_shared<const cuda::CudaBuffer>(*std::move(copy));
+      copies_ = snapshot.history().gpu_copies;
+      id_ = copies_->Add({.device = device_, .memory = copy_, .slices = slices_});
+    } else if (!copy.ok() && !absl::IsResourceExhausted(copy.status())) {
       return copy.status();
     }
   }
@@ -69,6 +80,7 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
                                MutableByteSpan room, ThreadPool& pool) {
   if (!is_copy() && pinned_.size_bytes() == 0) DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
   DWS_CHECK(is_copy() || pinned_.host_bytes().data() == snapshot.AllBytes().data());
+  if (is_copy()) copies_->Change(id_);
   if (trusted_ && undone_ == snapshot.history().undone) return OkStatus();
   // The first version gathers every block into the copy, so there is nothing to copy before it.
   if (is_copy() && snapshot.version().has_value()) {
@@ -93,7 +105,7 @@ Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, M
         std::memcpy(room.data() + at, from + at, std::min(kChunkBytes, size - at));
       });
       DWS_RETURN_IF_ERROR(
-          stream.CopyToDevice(copy_.address() + extent.device_offset + done, room.first(size)));
+          stream.CopyToDevice(copy_->address() + extent.device_offset + done, room.first(size)));
       DWS_RETURN_IF_ERROR(stream.Synchronize());
       done += size;
     }
@@ -103,7 +115,7 @@ Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, M
 
 uint64_t DeviceSnapshot::Address(const Snapshot& snapshot, BlockRef ref) const {
   DWS_CHECK(ref.slice.value() < offsets_.size());
-  const uint64_t base = is_copy() ? copy_.address() : pinned_.address();
+  const uint64_t base = is_copy() ? copy_->address() : pinned_.address();
   return base + offsets_[ref.slice.value()] +
          uint64_t{ref.block} * limits::kBlockElements *
              ElementBytes(snapshot.layout().slice(ref.slice).dtype);

@@ -2,10 +2,12 @@
 // where that is short, the host's own pages, which the GPU reads over PCIe.
 //
 // The host's snapshot is authoritative: it has the published bytes and their digests. The copy only
-// finds changes fast; DeviceShards checks them against the host's snapshot.
+// finds changes fast; DeviceShards checks them against the host's snapshot. It is also lent to
+// receivers of this host (gpu_copies.h).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -24,6 +26,9 @@ class DeviceSnapshot {
   // `slices` ascend. The copy is made only if `spare_bytes` of the GPU's memory stay free.
   DeviceSnapshot(cuda::CudaDevicePtr device, std::vector<RankSlice> slices, uint64_t spare_bytes)
       : device_(std::move(device)), slices_(std::move(slices)), spare_bytes_(spare_bytes) {}
+  ~DeviceSnapshot();
+  DeviceSnapshot(const DeviceSnapshot&) = delete;
+  DeviceSnapshot& operator=(const DeviceSnapshot&) = delete;
 
   // Called inside a capture into `snapshot`, the same every time. Copies the snapshot again unless
   // every capture since the last copy also updated the copy. `room` is page-locked memory for the
@@ -33,12 +38,12 @@ class DeviceSnapshot {
                  ThreadPool& pool);
 
   // Call this when a write to the copy failed: the next Prepare copies again.
-  void Distrust() { trusted_ = false; }
+  void Distrust();
 
   const std::vector<RankSlice>& slices() const { return slices_; }
 
   // Valid after Prepare. If true, the code that captures a block must also update the copy.
-  bool is_copy() const { return copy_.size_bytes() != 0; }
+  bool is_copy() const { return copy_ != nullptr; }
   // Address of a block of one of the slices: a multiple of 64, with room for whole words.
   uint64_t Address(const Snapshot& snapshot, BlockRef ref) const;
 
@@ -58,9 +63,11 @@ class DeviceSnapshot {
   const cuda::CudaDevicePtr device_;
   const std::vector<RankSlice> slices_;
   const uint64_t spare_bytes_;
-  cuda::CudaBuffer copy_;
-  cuda::CudaBuffer pinned_;      // the snapshot's own pages
-  std::vector<Extent> extents_;  // of the copy
+  std::shared_ptr<const cuda::CudaBuffer> copy_;  // null: there is no copy
+  std::shared_ptr<GpuCopies> copies_;             // that the copy is one of
+  GpuCopies::Id id_ = 0;                          // in these
+  cuda::CudaBuffer pinned_;                       // the snapshot's own pages
+  std::vector<Extent> extents_;                   // of the copy
   // By rank slice: in the copy, or in the snapshot if there is no copy.
   std::vector<uint64_t> offsets_;
   bool trusted_ = false;

@@ -59,6 +59,7 @@ void Snapshot::SetVersion(WeightVersion version, std::vector<Digest> digests) {
   version_ = newest_ = version;
   in_flight_.SetCaptured(version);
   digests_ = std::move(digests);
+  history_.gpu_copies->Settle(version);
 }
 
 void Snapshot::Invalidate() {

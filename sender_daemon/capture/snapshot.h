@@ -21,6 +21,7 @@
 #include "sender_daemon/capture/density_watch.h"
 #include "sender_daemon/capture/full/full_watch.h"
 #include "sender_daemon/capture/full/open_reads.h"
+#include "sender_daemon/capture/gpu_copies.h"
 #include "sender_daemon/capture/snapshot_gate.h"
 #include "sender_daemon/capture/version_in_flight.h"
 
@@ -39,6 +40,8 @@ struct CaptureHistory {
   // How often a capture was undone: then a holder of a copy of the bytes copies again. Only inside
   // a capture.
   uint64_t undone = 0;
+  // The copies of the bytes on GPUs. Threads: safe from any.
+  const std::shared_ptr<GpuCopies> gpu_copies = std::make_shared<GpuCopies>();
 };
 
 // Lifecycle: made once for a layout; has no version until the first capture ends. Threads: bytes,

@@ -19,6 +19,7 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/transport/same_host/host_id.h"
+#include "sender_daemon/serve/gpu_loan.h"
 #include "sender_daemon/serve/transfers/early_stream.h"
 #include "sender_daemon/serve/transfers/full_stream.h"
 #include "sender_daemon/serve/transfers/paced_write.h"
@@ -373,6 +374,21 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenFabric(grpc::CallbackServerContex
   // On the executor: pinning memory takes long.
   if (!full_executor_.Post([this, reactor, request, reply] {
         reactor->Finish(ToGrpc(LendSnapshot(hub_, fabric_, *request, *reply)));
+      })) {
+    reactor->Finish(ToGrpc(ServesTooMany()));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* SyncServiceImpl::OpenGpuCopies(grpc::CallbackServerContext* context,
+                                                         const v1::OpenGpuCopiesRequest* request,
+                                                         v1::OpenGpuCopiesReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // On the executor: the driver may wait for a device.
+  if (!full_executor_.Post([this, reactor, request, reply, peer = PeerOfCall(context->peer())] {
+        const auto state = StateOf(hub_, *request);
+        reactor->Finish(ToGrpc(state.ok() ? LendGpuCopies(**state, handles_, peer, *request, *reply)
+                                          : state.status()));
       })) {
     reactor->Finish(ToGrpc(ServesTooMany()));
   }

@@ -24,7 +24,9 @@ using RawSyncService =
     v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
         v1::SyncService::WithCallbackMethod_Fetch<v1::SyncService::WithRawCallbackMethod_FetchFull<
             v1::SyncService::WithCallbackMethod_OpenSnapshot<
-                v1::SyncService::WithCallbackMethod_OpenFabric<v1::SyncService::Service>>>>>>;
+                v1::SyncService::WithCallbackMethod_OpenFabric<
+                    v1::SyncService::WithCallbackMethod_OpenGpuCopies<
+                        v1::SyncService::Service>>>>>>>;
 
 // The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
 class SyncServiceImpl final : public RawSyncService {
@@ -32,8 +34,8 @@ class SyncServiceImpl final : public RawSyncService {
   // `streams` has the parts that Sync streams use. `delta_executor` prepares deltas.
   // `full_executor` reads the snapshot, which waits for captures; it is separate so that new
   // receivers do not delay those that follow already. `full_transfers` counts the FetchFull streams
-  // of all services of the sender. `handles` passes the snapshot's descriptor, `fabric` lends its
-  // memory. `egress` limits what is sent.
+  // of all services of the sender. `handles` passes the descriptors of the snapshot and of its
+  // copies on GPUs, `fabric` lends its memory. `egress` limits what is sent.
   SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, FabricHost& fabric,
                   EgressLimit& egress, Executor& delta_executor, Executor& full_executor,
                   std::atomic<size_t>& full_transfers)
@@ -62,6 +64,9 @@ class SyncServiceImpl final : public RawSyncService {
   grpc::ServerUnaryReactor* OpenFabric(grpc::CallbackServerContext* context,
                                        const v1::OpenFabricRequest* request,
                                        v1::OpenFabricReply* reply) override;
+  grpc::ServerUnaryReactor* OpenGpuCopies(grpc::CallbackServerContext* context,
+                                          const v1::OpenGpuCopiesRequest* request,
+                                          v1::OpenGpuCopiesReply* reply) override;
 
  private:
   const SyncStream::Parts streams_;

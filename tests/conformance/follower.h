@@ -16,6 +16,7 @@
 #include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "tests/common/delta/old_state.h"
+#include "tests/conformance/gpu_side.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/object_apply.h"
 
@@ -78,11 +79,15 @@ class Follower {
     const std::function<void(const Status&)> refuse = [this](const Status& reason) {
       refused_.push_back(reason);
     };
-    const FullWant want{
-        .layout = layout_, .slices = slices, .expected = described.slices, .refuse = &refuse};
+    const FullWant want{.layout = layout_,
+                        .slices = slices,
+                        .expected = described.slices,
+                        .refuse = &refuse,
+                        .device = gpu_};
     DWS_ASSIGN_OR_RETURN(const FetchedFull full,
                          group.sources.Full({target, TrainerRank(0)}, want, options));
     Weights next = weights_;
+    for (const RankSlice slice : full.on_device) next[slice.value()] = gpu_->Of(slice);
     std::vector<std::byte> buffer;
     for (const SpooledFrame& frame : full.frames) {
       DWS_ASSIGN_OR_RETURN(const ByteSpan bytes,
@@ -101,6 +106,8 @@ class Follower {
     return Prove(group, target, std::move(next));
   }
 
+  // Its weights may come from a GPU; null: they may not.
+  void Use(GpuTarget* gpu) { gpu_ = gpu; }
   const Weights& weights() const { return weights_; }
   const std::optional<VersionAt>& at() const { return at_; }
   int rejected() const { return rejected_; }
@@ -156,6 +163,7 @@ class Follower {
   Weights weights_;
   std::optional<VersionAt> at_;
   Digest state_token_;  // of the committed version
+  GpuTarget* gpu_ = nullptr;
   int rejected_ = 0;
   std::vector<Status> refused_;
 };

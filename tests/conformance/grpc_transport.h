@@ -18,6 +18,7 @@
 #include "receiver_daemon/transfer/host/host_share.h"
 #include "receiver_daemon/transfer/shared/shared_dir_source.h"
 #include "receiver_daemon/transfer/sources/broadcast_source.h"
+#include "receiver_daemon/transfer/sources/device_source.h"
 #include "receiver_daemon/transfer/sources/fabric_source.h"
 #include "receiver_daemon/transfer/sources/grpc_source.h"
 #include "receiver_daemon/transfer/sources/inline_source.h"
@@ -155,6 +156,7 @@ class GrpcTransport final : public Transport {
       REQUIRE(share.ok());
       owned_.push_back(*std::move(share));
     }
+    owned_.push_back(std::make_unique<DeviceSource>(*links_));
     owned_.push_back(std::make_unique<SameHostSource>(*links_, pool_, cancellation_));
     if (ways_.fabric.on) {
       owned_.push_back(

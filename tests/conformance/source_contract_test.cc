@@ -44,6 +44,7 @@ constexpr Kind kKinds[] = {
     {.name = "shared-dir", .delta = true, .full = true},
     {.name = kAlone, .delta = true, .full = true},
     {.name = "host-share", .delta = true, .cancelled = absl::StatusCode::kOk},
+    {.name = "device", .full = true},
     {.name = "same-host", .full = true},
     {.name = "fabric", .full = true},
     {.name = "grpc", .delta = true, .full = true},
@@ -56,6 +57,7 @@ bool Runs(const Kind& kind) {
 #else
   Status installed;
   if (kind.Is("fabric")) installed = FabricApi::Load().status();
+  if (kind.Is("device") && cuda::TestDevice() == nullptr) installed = UnavailableError("no GPU");
   if (kind.Is("broadcast")) installed = nccl::NcclApi::Load().status();
   if (!installed.ok()) WARN("skipped " << kind.name << ": " << Message(installed));
   return installed.ok();
@@ -99,6 +101,10 @@ class Subject {
       transport = std::move(connected);
     }
     transport->Registered(rank.state());
+    if (kind.Is("device")) {
+      gpu.emplace(*rank.state());
+      gpu_target.emplace(rank.layout());
+    }
     Publish(1);
     transport->StartReceiver();
     chain.emplace(std::vector<Source*>{&source()}, SourceChain::Options());
@@ -107,8 +113,15 @@ class Subject {
   // Only small deltas come inside an announcement, and only others are broadcast.
   double density() const { return kind.Is("inline") ? 0.001 : 0.3; }
   void Publish(uint64_t version) {
+    if (gpu.has_value()) gpu->Change();
     rank.Publish(version, density());
+    if (gpu.has_value()) gpu->Update();
     transport->Published();
+  }
+  Follower MakeFollower() {
+    Follower follower(rank.layout());
+    if (gpu_target.has_value()) follower.Use(&*gpu_target);
+    return follower;
   }
   SyncTarget Await(uint64_t version) { return Follower::Await(transport->subscription(), version); }
   Source& source() const {
@@ -140,7 +153,10 @@ class Subject {
     for (uint32_t s = 0; s < rank.layout().slice_count(); ++s) slices.emplace_back(s);
     return chain
         ->Full({.target = target, .rank = TrainerRank(0)},
-               {.layout = rank.layout(), .slices = slices, .expected = described.slices},
+               {.layout = rank.layout(),
+                .slices = slices,
+                .expected = described.slices,
+                .device = gpu_target.has_value() ? &*gpu_target : nullptr},
                Follower::SpoolOptions())
         .status();
   }
@@ -163,6 +179,8 @@ class Subject {
       }
     } else if (content == Content::kDelta) {
       transport->Damage(state, version);
+    } else if (gpu.has_value()) {
+      gpu->Damage();
     } else {
       const_cast<SnapshotMemory&>(state.snapshot->memory()).content()[0] ^= std::byte{1};
     }
@@ -170,6 +188,8 @@ class Subject {
 
   const Kind kind;
   Rank rank{kRetained};
+  std::optional<GpuSide> gpu;  // of the sender
+  std::optional<GpuTarget> gpu_target;
   std::unique_ptr<Transport> transport;
   std::optional<SourceChain> chain;
 
@@ -240,7 +260,7 @@ TEST_CASE("every source of full tensors brings all of them, bit for bit, and cou
           "[sources]") {
   Subject it(Each(Content::kFull));
   INFO(it.kind.name);
-  Follower follower(it.rank.layout());
+  Follower follower = it.MakeFollower();
   for (uint64_t version = 1; version <= 2; ++version) {
     if (version > 1) it.Publish(version);
     const Status read = follower.TakeFull(it.alone(), it.Await(version));
@@ -316,7 +336,7 @@ TEST_CASE("full tensors that are here in part are completed, and what is wrong i
   INFO(it.kind.name << ", " << lies);
   Half half(it.rank.At(1), lies);
   SourceChain chain({&half, &it.source()}, {});
-  Follower follower(it.rank.layout());
+  Follower follower = it.MakeFollower();
   const Status read =
       follower.TakeFull({.senders = it.transport->senders(), .sources = chain}, it.Await(1));
   // What reads a sender's memory is not asked twice.
@@ -368,7 +388,7 @@ TEST_CASE("what is damaged is never taken for the version", "[sources]") {
   const Content content = GENERATE(Content::kDelta, Content::kFull);
   Subject it(Each(content));
   INFO(it.kind.name << ", " << ToString(content));
-  Follower follower(it.rank.layout());
+  Follower follower = it.MakeFollower();
   uint64_t version = 1;
   if (content == Content::kDelta) {
     REQUIRE(follower.Follow(it.transport->group(), it.transport->subscription(), 1) == "full");

@@ -100,6 +100,7 @@ class RoleTest(HostileCase):
         "dws.v1.SyncService/Fetch": {"receive"},
         "dws.v1.SyncService/FetchFull": {"receive"},
         "dws.v1.SyncService/OpenFabric": {"receive"},
+        "dws.v1.SyncService/OpenGpuCopies": {"receive"},
         "dws.v1.SyncService/OpenSnapshot": {"receive"},
         "dws.v1.AdminService/Status": {"publish", "receive", "operate"},
         "dws.v1.AdminService/Watch": {"publish", "receive", "operate"},

@@ -119,15 +119,74 @@ Result<CudaBuffer> CudaDevice::Allocate(uint64_t size_bytes) const {
   uint64_t address = 0;
   const Status allocated =
       driver_->Check(driver_->api().mem_alloc(&address, size_bytes), "cuMemAlloc");
-  if (!allocated.ok()) {
-    const Result<uint64_t> free = FreeBytes();
-    return Annotate(allocated,
-                    fmt::format("expected {} bytes of memory on {}, {} are free", size_bytes, uuid_,
-                                free.ok() ? fmt::to_string(*free) : "an unknown number"));
-  }
+  if (!allocated.ok()) return OutOf(allocated, size_bytes);
   buffer.device_ = shared_from_this();
   buffer.address_ = address;
   buffer.size_bytes_ = size_bytes;
+  return buffer;
+}
+
+Status CudaDevice::OutOf(const Status& error, uint64_t size_bytes) const {
+  const Result<uint64_t> free = FreeBytes();
+  return Annotate(error,
+                  fmt::format("expected {} bytes of memory on {}, {} are free", size_bytes, uuid_,
+                              free.ok() ? fmt::to_string(*free) : "an unknown number"));
+}
+
+bool CudaDevice::Has(DeviceAttribute attribute) const {
+  int value = 0;
+  return driver_->api().device_get_attribute(&value, attribute, device_) ==
+             DriverResult::kSuccess &&
+         value != 0;
+}
+
+Result<CudaBuffer> CudaDevice::AllocateToLend(uint64_t size_bytes) const {
+  if (size_bytes == 0) return CudaBuffer();
+  DWS_RETURN_IF_ERROR(Enter());
+  if (Has(DeviceAttribute::kMemoryManagement) && Has(DeviceAttribute::kDescriptorHandles)) {
+    DWS_ASSIGN_OR_RETURN(CudaBuffer buffer, MapChunk(size_bytes));
+    if (buffer.size_bytes() > 0) return buffer;
+  }
+  return Allocate(size_bytes);
+}
+
+Result<CudaBuffer> CudaDevice::MapChunk(uint64_t size_bytes) const {
+  const DriverApi& api = driver_->api();
+  const MemLocation here = {.type = LocationType::kDevice, .id = ordinal_};
+  const MemAllocationProperties properties = {
+      .type = AllocationType::kPinned, .handle_types = HandleType::kDescriptor, .location = here};
+  size_t granularity = 0;
+  DWS_RETURN_IF_ERROR(driver_->Check(
+      api.allocation_granularity(&granularity, &properties, Granularity::kRecommended),
+      "cuMemGetAllocationGranularity"));
+  if (granularity == 0) return InternalError("device {} has granules of 0 bytes", uuid_);
+  const uint64_t mapped_bytes = CeilDiv(size_bytes, granularity) * granularity;
+  uint64_t chunk = 0;
+  const DriverResult created = api.chunk_create(&chunk, mapped_bytes, &properties, 0);
+  if (created == DriverResult::kNotSupported || created == DriverResult::kNotPermitted) {
+    return CudaBuffer();
+  }
+  if (created != DriverResult::kSuccess) {
+    return OutOf(driver_->Check(created, "cuMemCreate"), mapped_bytes);
+  }
+  CudaBuffer buffer;
+  Status mapped =
+      driver_->Check(api.address_reserve(&buffer.address_, mapped_bytes, granularity, 0, 0),
+                     "cuMemAddressReserve");
+  if (mapped.ok()) {
+    buffer.kind_ = CudaBuffer::Kind::kMapped;
+    buffer.device_ = shared_from_this();
+    buffer.size_bytes_ = size_bytes;
+    buffer.mapped_bytes_ = mapped_bytes;
+    mapped = driver_->Check(api.chunk_map(buffer.address_, mapped_bytes, 0, chunk, 0), "cuMemMap");
+  }
+  (void)api.chunk_release(chunk);  // the mapping keeps it
+  if (mapped.ok()) {
+    const MemAccess access = {.location = here, .flags = AccessFlags::kReadWrite};
+    mapped =
+        driver_->Check(api.set_access(buffer.address_, mapped_bytes, &access, 1), "cuMemSetAccess");
+  }
+  if (!mapped.ok()) return mapped;
   return buffer;
 }
 
@@ -178,7 +237,8 @@ CudaBuffer::CudaBuffer(CudaBuffer&& other) noexcept
       device_(std::move(other.device_)),
       address_(std::exchange(other.address_, 0)),
       host_(std::exchange(other.host_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+      size_bytes_(std::exchange(other.size_bytes_, 0)),
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
 
 CudaBuffer& CudaBuffer::operator=(CudaBuffer&& other) noexcept {
   CudaBuffer taken(std::move(other));
@@ -187,6 +247,7 @@ CudaBuffer& CudaBuffer::operator=(CudaBuffer&& other) noexcept {
   std::swap(address_, taken.address_);
   std::swap(host_, taken.host_);
   std::swap(size_bytes_, taken.size_bytes_);
+  std::swap(mapped_bytes_, taken.mapped_bytes_);
   return *this;
 }
 
@@ -196,6 +257,10 @@ CudaBuffer::~CudaBuffer() {
   switch (kind_) {
     case Kind::kDevice:
       (void)api.mem_free(address_);
+      break;
+    case Kind::kMapped:
+      (void)api.chunk_unmap(address_, mapped_bytes_);
+      (void)api.address_free(address_, mapped_bytes_);
       break;
     case Kind::kPinned:
       (void)api.host_free(host_);

@@ -36,13 +36,14 @@ class CudaBuffer {
 
  private:
   friend class CudaDevice;
-  enum class Kind { kDevice, kPinned, kBorrowed, kShared };
+  enum class Kind { kDevice, kMapped, kPinned, kBorrowed, kShared };
 
   Kind kind_ = Kind::kDevice;
   CudaDevicePtr device_;
   uint64_t address_ = 0;
   std::byte* host_ = nullptr;
   uint64_t size_bytes_ = 0;
+  uint64_t mapped_bytes_ = 0;  // of kMapped: with the rest of the last granule
 };
 
 // Runs device work in order. Lifecycle: as CudaBuffer. Threads: one at a time.
@@ -98,6 +99,9 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   // 0 bytes give an empty buffer. RESOURCE_EXHAUSTED: no memory; Allocate's message says how much
   // was wanted and how much is free.
   Result<CudaBuffer> Allocate(uint64_t size_bytes) const;
+  // Memory that can be lent to other processes by a POSIX descriptor, in other containers too. On a
+  // device without such memory it is like Allocate's, which is lent by a legacy handle.
+  Result<CudaBuffer> AllocateToLend(uint64_t size_bytes) const;
   Result<CudaBuffer> AllocatePinned(uint64_t size_bytes) const;
   // Page-locks memory of the host, which must stay mapped until the buffer is destroyed. If this
   // process has already page-locked it for another device, that device's buffer owns the lock and
@@ -116,6 +120,11 @@ class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
   friend class CudaStream;
   CudaDevice() = default;
   Status LoadKernels(ByteSpan image);
+  bool Has(DeviceAttribute attribute) const;
+  // Adds to `error`, the driver's, what was wanted.
+  Status OutOf(const Status& error, uint64_t size_bytes) const;
+  // Maps a chunk of its own. The buffer is empty if the driver gives out no such memory.
+  Result<CudaBuffer> MapChunk(uint64_t size_bytes) const;
 
   CudaDriverPtr driver_;
   int ordinal_ = 0;

@@ -74,8 +74,9 @@ Result<uint64_t> DeviceWeights::Results(uint64_t size_bytes) {
   return results_.address();
 }
 
-Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestBlock> blocks,
-                                                         size_t result_count, Pace pace) {
+Result<std::vector<KernelDigest>> DeviceWeights::DigestsAt(uint64_t places,
+                                                           std::span<const DigestBlock> blocks,
+                                                           size_t result_count, Pace pace) {
   std::vector<KernelDigest> digests(result_count);
   if (blocks.empty()) return digests;
   DWS_ASSIGN_OR_RETURN(const uint64_t sums, Results(result_count * sizeof(KernelDigest)));
@@ -91,7 +92,7 @@ Result<std::vector<KernelDigest>> DeviceWeights::Digests(std::span<const DigestB
     std::memcpy(room.host.data(), piece.data(), piece.size());
     DWS_RETURN_IF_ERROR(lane->Send());
     const DigestArgs args{.blocks = room.address,
-                          .places = places_.address(),
+                          .places = places,
                           .digests = sums,
                           .block_count = static_cast<uint32_t>(count)};
     DWS_RETURN_IF_ERROR(lane->stream().Launch(Kernel::kDigest, args, count));

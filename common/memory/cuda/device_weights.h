@@ -47,7 +47,12 @@ class DeviceWeights {
   // Adds up the digests of `blocks` by their result numbers, which are below `result_count`. The
   // duty cycle applies to background work only.
   Result<std::vector<KernelDigest>> Digests(std::span<const DigestBlock> blocks,
-                                            size_t result_count, Pace pace);
+                                            size_t result_count, Pace pace) {
+    return DigestsAt(places_.address(), blocks, result_count, pace);
+  }
+  // Like Digests, but of the Place[] at the address `places` of this device.
+  Result<std::vector<KernelDigest>> DigestsAt(uint64_t places, std::span<const DigestBlock> blocks,
+                                              size_t result_count, Pace pace);
 
   // Copies live elements of one place to `out`, in slice order: from `from.first_element` on, which
   // begins a block. `from.target` and `from.elements` are not used. Background work.

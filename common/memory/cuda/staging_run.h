@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -28,6 +29,14 @@ struct StageItem {
 // Staged entries on the device, ready to commit. Moved, never copied; keeps its device open.
 class StagedBlocks {
  public:
+  // Whole blocks in `arena`, at absolute addresses, as one group.
+  static StagedBlocks Dense(CudaBuffer arena, std::vector<CommitBlock> blocks) {
+    StagedBlocks staged;
+    staged.groups_.resize(blocks.size(), 0);
+    staged.blocks_ = std::move(blocks);
+    staged.arena_.push_back(std::move(arena));
+    return staged;
+  }
   // Lists on the device the blocks of the groups whose element of `kept` is not 0. Call it once.
   Status Seal(DeviceWeights& weights, std::span<const uint8_t> kept);
   // Begins to write the listed blocks. Allocates nothing.

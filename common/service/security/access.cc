@@ -16,6 +16,7 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.SyncService/FetchFull", CallAccess::kReceive},
     MethodAccess{"/dws.v1.SyncService/OpenSnapshot", CallAccess::kReceive},
     MethodAccess{"/dws.v1.SyncService/OpenFabric", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/OpenGpuCopies", CallAccess::kReceive},
     MethodAccess{"/dws.v1.GroupService/Join", CallAccess::kReceive},
     MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},

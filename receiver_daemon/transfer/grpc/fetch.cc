@@ -216,6 +216,16 @@ Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLa
   return mapped;
 }
 
+Result<LentCopies> Fetcher::OpenGpuCopies(const CopiesWant& want, const AllowedUsers& users) {
+  auto opened = LentCopies::Open(*stub_, calls_, check_peer_, want, users);
+  DWS_RETURN_IF_ERROR(Ended(opened.status(), calls_));
+  return opened;
+}
+
+Status Fetcher::AskGpuCopies(const CopiesWant& want) {
+  return Ended(LentCopies::Ask(*stub_, calls_, check_peer_, want), calls_);
+}
+
 Result<RemoteLoan> Fetcher::OpenFabric(const StreamId& stream) {
   ActiveCalls::Call call(calls_, limits::kRpcDeadline);
   v1::OpenFabricRequest request;

@@ -20,6 +20,7 @@
 #include "receiver_daemon/transfer/grpc/full_call.h"
 #include "receiver_daemon/transfer/grpc/link_speed.h"
 #include "receiver_daemon/transfer/same_host/host_snapshot.h"
+#include "receiver_daemon/transfer/same_host/lent_copies.h"
 #include "receiver_daemon/transfer/senders.h"
 
 namespace dws {
@@ -55,10 +56,13 @@ class Fetcher {
   // Like Full, but in one call, and for a version whose capture may be open: takes the blocks that
   // arrive. Errors: CANCELLED, and what is wrong with these blocks.
   Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
-  // Like HostSnapshot::Open. If the call was cancelled, perhaps with its stream, this and
-  // OpenFabric return UNAVAILABLE: the transfer is not given up.
+  // Like HostSnapshot::Open. If the call was cancelled, perhaps with its stream, this and the next
+  // three return UNAVAILABLE: the transfer is not given up.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
+  // Like LentCopies::Open and Ask.
+  Result<LentCopies> OpenGpuCopies(const CopiesWant& want, const AllowedUsers& users);
+  Status AskGpuCopies(const CopiesWant& want);
   // Asks the sender to lend its snapshot over a fabric. FAILED_PRECONDITION: it lends nothing,
   // which stays so. Other errors are the call's.
   Result<RemoteLoan> OpenFabric(const StreamId& stream);

@@ -28,6 +28,8 @@ class HostSnapshot {
   // `users`: the users whose handle sockets are trusted.
   explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
 
+  const AllowedUsers& users() const { return users_; }
+
   // The snapshot of what the sender publishes from now on, for `layout` of `stream`.
   // FAILED_PRECONDITION: the sender is on another host, or its handle socket cannot be reached from
   // here, or is not trusted, which stays so. UNAVAILABLE and other errors are the call's.

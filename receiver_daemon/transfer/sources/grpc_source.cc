@@ -22,7 +22,7 @@ Result<DeltaRead> GrpcSource::ReadDelta(const Piece& piece, const DeltaWant& wan
 
 Status GrpcSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   SyncLink& link = links_.link(piece);
-  const uint64_t bytes = assembly.missing_bytes();
+  const uint64_t bytes = MissingBytes(assembly);
   const TimePoint began = clock_.Now();
   DWS_RETURN_IF_ERROR(link.fetcher(piece.target, piece.rank)
                           .Full(piece.target.stream, piece.target.version, assembly));

@@ -127,5 +127,76 @@ TEST_CASE("full tensors beyond what is supported are refused before memory is ta
   CHECK(tensors.progress.total_bytes == 0);
 }
 
+// Says of each slice that it arrived, but of one.
+class Gpu final : public DeviceTarget {
+ public:
+  explicit Gpu(RankSlice damaged) : damaged_(damaged) {}
+  bool Takes(TrainerRank, RankSlice slice) const override { return slice != RankSlice(1); }
+  Result<std::vector<uint8_t>> Copy(TrainerRank, std::span<const LentSlice> slices) override {
+    std::vector<uint8_t> arrived;
+    for (const LentSlice& slice : slices) {
+      asked.push_back(slice);
+      arrived.push_back(slice.slice == damaged_ ? 0 : 1);
+    }
+    if (!failure.ok()) return failure;
+    return arrived;
+  }
+
+  std::vector<LentSlice> asked;
+  Status failure;
+
+ private:
+  const RankSlice damaged_;
+};
+
+TEST_CASE("a slice that was proved on a GPU is final, and others bring what was not",
+          "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(1), RankSlice(2)};
+  Gpu gpu(RankSlice(2));
+  FullWant want = tensors.Want(slices);
+  want.device = &gpu;
+  const auto assembly = FullAssembly::Create(want, tensors.Options(uint64_t{1} << 30));
+  REQUIRE(assembly.ok());
+  FullAssembly& full = **assembly;
+  CHECK(full.TakesLent(RankSlice(0)));
+  CHECK_FALSE(full.TakesLent(RankSlice(1)));
+  // A block of it has come before from elsewhere, and counts no more.
+  const BlockRange early{.slice = RankSlice(2), .first_block = 1, .block_count = 1};
+  REQUIRE(full.Take(early, tensors.Of(early)).ok());
+  const auto wrong = full.TakeLent({{.slice = RankSlice(0)}, {.slice = RankSlice(2)}});
+  REQUIRE(wrong.ok());
+  CHECK(*wrong == std::vector<RankSlice>{RankSlice(2)});
+  CHECK(gpu.asked[0].expected == tensors.digests[0]);
+  CHECK(full.missing_blocks() == 1 + 4);
+  CHECK(tensors.progress.done_bytes == tensors.bytes[0].size());
+
+  const BlockRange again{.slice = RankSlice(0), .block_count = 5};
+  full.Drop(again);
+  REQUIRE(full.Take(again, std::vector<std::byte>(tensors.bytes[0].size())).ok());
+  CHECK(full.missing_blocks() == 1 + 4);
+  for (const BlockRange& range : full.Missing()) REQUIRE(full.Take(range, tensors.Of(range)).ok());
+  CHECK(full.DropWrong().empty());
+  const FetchedFull fetched = full.Finish();
+  CHECK(fetched.on_device == std::vector<RankSlice>{RankSlice(0)});
+  for (const SpooledFrame& frame : fetched.frames) CHECK(frame.slice != RankSlice(0));
+  CHECK(fetched.direct_bytes == 0);
+}
+
+TEST_CASE("a copy that fails leaves all of its slices missing, and is no error of the assembly",
+          "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(2)};
+  Gpu gpu(RankSlice(9));
+  gpu.failure = InternalError("the device fails");
+  FullWant want = tensors.Want(slices);
+  want.device = &gpu;
+  const auto assembly = FullAssembly::Create(want, tensors.Options(uint64_t{1} << 30));
+  REQUIRE(assembly.ok());
+  CHECK_FALSE((*assembly)->TakeLent({{.slice = RankSlice(0)}, {.slice = RankSlice(2)}}).ok());
+  CHECK((*assembly)->missing_blocks() == 5 + 4);
+  CHECK((*assembly)->failed().ok());
+}
+
 }  // namespace
 }  // namespace dws

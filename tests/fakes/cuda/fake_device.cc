@@ -172,8 +172,10 @@ DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int dev
     case DeviceAttribute::kComputeCapabilityMinor:
       *value = 0;
       return DriverResult::kSuccess;
-    case DeviceAttribute::kMemoryManagement:
     case DeviceAttribute::kDescriptorHandles:
+      *value = Variable("DWS_FAKE_CUDA_DESCRIPTORS", "1") == "1" ? 1 : 0;
+      return DriverResult::kSuccess;
+    case DeviceAttribute::kMemoryManagement:
     case DeviceAttribute::kMemoryPools:
       *value = 1;
       return DriverResult::kSuccess;

@@ -1,5 +1,5 @@
-// Exports memory of this process: the other side of cuda_region.h. For tests and tools; trainers
-// and engines do the same in Python.
+// Exports memory of this process: the other side of cuda_region.h. For a sender's copies of its
+// snapshot, tests and tools; trainers and engines do the same in Python.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,10 @@ constexpr const char* kLegacyRemedy =
     "--pid, for Kubernetes hostIPC and shareProcessNamespace)";
 constexpr const char* kDescriptorRemedy =
     "its owner must be alive and use the same driver; both processes must see the same device";
+constexpr const char* kPeerRemedy =
+    "its owner must be alive and use the same driver, and the device must reach the memory's "
+    "device "
+    "directly (nvidia-smi topo -p2p r)";
 constexpr const char* kFabricRemedy =
     "fabric handles need an IMEX channel in both containers (/dev/nvidia-caps-imex-channels); let "
     "the owner allocate with POSIX descriptors instead";
@@ -52,21 +56,22 @@ Status CheckSize(const CudaDevice& device, uint64_t address, uint64_t declared) 
   return OkStatus();
 }
 
-// Checks that memory lies on this device: another device's memory could be mapped too, but is slow.
-Status CheckDevice(const CudaDevice& device, int found) {
-  if (found == device.ordinal()) return OkStatus();
+// Checks that memory lies on this device: another device's memory could be mapped too, but is slow
+// to compute with.
+Status CheckDevice(const CudaDevice& device, int found, Home home) {
+  if (found == device.ordinal() || home == Home::kPeer) return OkStatus();
   return InvalidArgumentError(
       "expected memory of device {} (number {} here), the driver finds it on number {}",
       device.uuid(), device.ordinal(), found);
 }
 
-Status CheckOrdinal(const CudaDevice& device, uint64_t address) {
+Status CheckOrdinal(const CudaDevice& device, uint64_t address, Home home) {
   int ordinal = -1;
   DWS_RETURN_IF_ERROR(
       device.driver().Check(device.driver().api().pointer_get_attribute(
                                 &ordinal, PointerAttribute::kDeviceOrdinal, address),
                             "cuPointerGetAttribute of imported memory"));
-  return CheckDevice(device, ordinal);
+  return CheckDevice(device, ordinal, home);
 }
 
 // Holds the driver's handle of an imported chunk and releases it.
@@ -94,7 +99,7 @@ bool RefusesSize(DriverResult result) {
 
 // Maps one chunk at `address`.
 Status MapChunk(const CudaDevice& device, const CudaChunkHandle& chunk, int descriptor,
-                uint64_t address) {
+                uint64_t address, Home home) {
   const DriverApi& api = device.driver().api();
   const bool fabric = chunk.kind == Kind::kFabric;
   FabricHandle fabric_handle = {};
@@ -116,7 +121,7 @@ Status MapChunk(const CudaDevice& device, const CudaChunkHandle& chunk, int desc
     return InvalidArgumentError("expected memory of device {}, found a chunk that lies elsewhere",
                                 device.uuid());
   }
-  DWS_RETURN_IF_ERROR(CheckDevice(device, properties.location.id));
+  DWS_RETURN_IF_ERROR(CheckDevice(device, properties.location.id, home));
   const DriverResult mapped = api.chunk_map(address, chunk.size_bytes, 0, imported.get(), 0);
   if (RefusesSize(mapped)) {
     return InvalidArgumentError(
@@ -146,7 +151,7 @@ Status CudaRegion::Mapping::ImportLegacy(const CudaChunkHandle& chunk, Mapping& 
   mapping.kind = Kind::kLegacyIpc;
   mapping.address = address;  // from now on the destructor closes it
   DWS_RETURN_IF_ERROR(CheckSize(device, address, chunk.size_bytes));
-  return CheckOrdinal(device, address);
+  return CheckOrdinal(device, address, mapping.home);
 }
 
 Status CudaRegion::Mapping::ImportChunks(const std::vector<CudaChunkHandle>& chunks,
@@ -177,14 +182,16 @@ Status CudaRegion::Mapping::ImportChunks(const std::vector<CudaChunkHandle>& chu
   for (size_t c = 0; c < chunks.size(); ++c) {
     const bool described = chunks[c].kind == Kind::kDescriptor;
     const int descriptor = described ? descriptors[next_descriptor++].get() : -1;
-    DWS_RETURN_IF_ERROR(Annotate(MapChunk(device, chunks[c], descriptor, address + offset),
-                                 fmt::format("chunk {}", c)));
+    DWS_RETURN_IF_ERROR(
+        Annotate(MapChunk(device, chunks[c], descriptor, address + offset, mapping.home),
+                 fmt::format("chunk {}", c)));
     mapping.mapped.push_back(chunks[c].size_bytes);
     offset += chunks[c].size_bytes;
   }
   const MemAccess access = {.location = here, .flags = AccessFlags::kReadWrite};
   return ImportError(device, api.set_access(address, mapping.size_bytes, &access, 1),
-                     "cuMemSetAccess", kDescriptorRemedy);
+                     "cuMemSetAccess",
+                     mapping.home == Home::kPeer ? kPeerRemedy : kDescriptorRemedy);
 }
 
 Status CudaRegion::Mapping::ImportPooled(const CudaChunkHandle& chunk, const UniqueFd& descriptor,
@@ -208,7 +215,7 @@ Status CudaRegion::Mapping::ImportPooled(const CudaChunkHandle& chunk, const Uni
   mapping.pool = pool;
   mapping.address = address;
   DWS_RETURN_IF_ERROR(CheckSize(device, address, chunk.size_bytes));
-  return CheckOrdinal(device, address);
+  return CheckOrdinal(device, address, mapping.home);
 }
 
 CudaRegion::Mapping::~Mapping() {

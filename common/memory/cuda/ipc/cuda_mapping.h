@@ -37,6 +37,7 @@ struct CudaRegion::Mapping {
   ~Mapping();
 
   CudaDevicePtr device;
+  Home home = Home::kHere;
   uint64_t size_bytes = 0;
   uint64_t address = 0;  // 0: nothing is mapped
   CudaChunkHandle::Kind kind = CudaChunkHandle::Kind::kLegacyIpc;

@@ -12,11 +12,12 @@ namespace {
 using Kind = CudaChunkHandle::Kind;
 
 // The handle comes from another process, so it is checked before the driver sees it.
-Status CheckHandle(const CudaDevice& device, const RegionHandle& handle, size_t descriptor_count) {
+Status CheckHandle(const CudaDevice& device, const RegionHandle& handle, size_t descriptor_count,
+                   Home home) {
   if (!handle.cuda.has_value() || handle.cuda->chunks.empty()) {
     return InvalidArgumentError("expected a region of device memory, found one without its chunks");
   }
-  if (handle.cuda->device_uuid != device.uuid()) {
+  if (home == Home::kHere && handle.cuda->device_uuid != device.uuid()) {
     return InvalidArgumentError("expected memory of device {}, found a handle of device {}",
                                 device.uuid(), handle.cuda->device_uuid);
   }
@@ -62,12 +63,14 @@ Status ImportError(const CudaDevice& device, DriverResult result, const char* wh
 }
 
 Result<CudaRegion> CudaRegion::Import(CudaDevicePtr device, const RegionHandle& handle,
-                                      std::vector<UniqueFd> descriptors, CudaPoolPtr* pool) {
+                                      std::vector<UniqueFd> descriptors, CudaPoolPtr* pool,
+                                      Home home) {
   DWS_CHECK(device != nullptr);
-  DWS_RETURN_IF_ERROR(CheckHandle(*device, handle, descriptors.size()));
+  DWS_RETURN_IF_ERROR(CheckHandle(*device, handle, descriptors.size(), home));
   DWS_RETURN_IF_ERROR(device->Enter());
   auto mapping = std::make_unique<Mapping>();
   mapping->device = std::move(device);
+  mapping->home = home;
   mapping->size_bytes = handle.size_bytes;
   const std::vector<CudaChunkHandle>& chunks = handle.cuda->chunks;
   if (std::all_of(chunks.begin(), chunks.end(), IsVmm)) {

@@ -16,6 +16,12 @@ namespace dws::cuda {
 class CudaPool;
 using CudaPoolPtr = std::shared_ptr<const CudaPool>;
 
+// Where imported memory may lie.
+enum class Home : uint8_t {
+  kHere,  // on the device that imports it
+  kPeer,  // there, or on a device that it reaches directly
+};
+
 // Owns the mapping. Moved, never copied. Lifecycle: keeps its device open. The destructor unmaps;
 // synchronize all work on the memory before. Threads: as CudaBuffer.
 class CudaRegion {
@@ -34,8 +40,10 @@ class CudaRegion {
   //
   // `pool` passes the pool of one region on to the next, because only the first region of a pool
   // has the pool's descriptor. Pass the same one for all regions of a registration, in order.
+  // With Home::kPeer UNIMPLEMENTED and INTERNAL also say that `device` does not reach the memory.
   static Result<CudaRegion> Import(CudaDevicePtr device, const RegionHandle& handle,
-                                   std::vector<UniqueFd> descriptors, CudaPoolPtr* pool = nullptr);
+                                   std::vector<UniqueFd> descriptors, CudaPoolPtr* pool = nullptr,
+                                   Home home = Home::kHere);
 
   CudaRegion();
   CudaRegion(CudaRegion&& other) noexcept;

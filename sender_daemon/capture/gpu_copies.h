@@ -1,0 +1,54 @@
+// The copies of a snapshot in the memory of GPUs (device_snapshot.h), as they are lent to receivers
+// of this host: which there are, and which version they have. Captures change a copy in place, also
+// while a receiver reads it, so receivers prove what they have read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/threads/mutex.h"
+#include "common/memory/cuda/cuda_device.h"
+#include "common/model/layout.h"
+#include "common/model/weight_version.h"
+
+namespace dws {
+
+// Threads: safe from any.
+class GpuCopies {
+ public:
+  struct Copy {
+    cuda::CudaDevicePtr device;
+    std::shared_ptr<const cuda::CudaBuffer> memory;
+    std::vector<RankSlice> slices;  // ascending; they lie as GpuCopyPlaces says
+  };
+  using Id = uint64_t;
+
+  // Returns its number. It has no version yet.
+  Id Add(Copy copy);
+  void Remove(Id id);
+  // A capture begins to change it, or it is not to be trusted: it has no version.
+  void Change(Id id);
+  // The capture of `version` has ended, and the copies that it changed have that version.
+  void Settle(WeightVersion version);
+
+  // The copies that have `version`. FAILED_PRECONDITION: there is none. ABORTED: there are copies,
+  // and none has that version now.
+  Result<std::vector<Copy>> At(WeightVersion version) const;
+  bool empty() const;
+
+ private:
+  struct Entry {
+    Copy copy;
+    std::optional<WeightVersion> version;  // none: it is being changed
+  };
+
+  mutable Mutex mutex_;
+  Id last_ GUARDED_BY(mutex_) = 0;
+  std::map<Id, Entry> entries_ GUARDED_BY(mutex_);
+};
+
+}  // namespace dws
