@@ -82,11 +82,12 @@ Result<std::vector<Row>> RunJob(const Options& options, const Workload& workload
   for (int round = -1; round < options.rounds; ++round) {  // the first takes memory
     DWS_ASSIGN_OR_RETURN(Timeline delta, job->Delta());
     DWS_RETURN_IF_ERROR(job->CheckEngine());
+    if (round >= 0) deltas.push_back(std::move(delta));
+  }
+  for (int round = -1; round < options.rounds; ++round) {
     DWS_ASSIGN_OR_RETURN(Timeline full, job->Full());
     DWS_RETURN_IF_ERROR(job->CheckEngine());
-    if (round < 0) continue;
-    deltas.push_back(std::move(delta));
-    fulls.push_back(std::move(full));
+    if (round >= 0) fulls.push_back(std::move(full));
   }
   std::vector<Row> rows;
   const TimeSplit delta = AddStages("delta", MedianOf(std::move(deltas)), rows);

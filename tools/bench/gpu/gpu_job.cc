@@ -109,6 +109,10 @@ Result<Timeline> GpuJob::Delta() {
   Mark(kEncode);
   const RetainedVersionPtr sealed = sender_->Seal();
   Mark(kSeal);
+  if (sealed->nnz != workload_.changed_elements()) {
+    return InternalError("{} elements changed, expected {}", sealed->nnz,
+                         workload_.changed_elements());
+  }
   DWS_RETURN_IF_ERROR(receiver_->Take(sealed->object));
   Mark(kTake);
   DWS_ASSIGN_OR_RETURN(const StagedDelta staged, receiver_->Stage(pool_));

@@ -43,7 +43,8 @@ inline constexpr const char* kDirect = "read the snapshot and write to the engin
 inline constexpr const char* kApply = "write: the engine waits";
 inline constexpr const char* kProve = "prove: read back";
 
-// Lifecycle: First, then any number of Delta and Full. `workload` outlives it. Threads: one.
+// Lifecycle: First, then any number of Delta, then any number of Full. `workload` outlives it.
+// Threads: one.
 class GpuJob {
  public:
   // FAILED_PRECONDITION: this process has not loaded the fake driver. Others: no memory.
