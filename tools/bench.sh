@@ -1,8 +1,9 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]
 # Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
-# codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
+# balance: bubble rates of balanced minibatches beside published ones; --write=$PWD/docs/on-demand.md puts them into that
+# page. codec: the codec, capture, staging and commit, and the daemons' pauses and memory. control: the control
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path and a full copy, over loopback and
 # files, and as root over links of several speeds; full versions; what is chosen at each density. mesh: full
 # weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces; layouts of
@@ -19,7 +20,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]; see --help}"
+name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2

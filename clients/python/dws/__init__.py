@@ -4,7 +4,7 @@ Two classes, one for each side: Trainer (talks to dws-sender) and Engine (talks 
 Weights are numpy arrays or torch tensors; torch is used if the program imports it, never needed.
 """
 
-from dws import declare
+from dws import balance, declare
 from dws.boundaries import Boundaries
 from dws.dtypes import DType
 from dws.engine import Engine
@@ -72,6 +72,7 @@ __all__ = [
     "VersionWriter",
     "WaitResult",
     "bind",
+    "balance",
     "declare",
     "even_cuts",
     "named_tensors",
