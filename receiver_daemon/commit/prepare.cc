@@ -384,7 +384,8 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   // must not be overwritten here.
   DirectWrite* const direct = job.live.at.has_value() ? nullptr : job.order.direct;
   LentCopy staging(job.weights, spool_options.memory_bytes_max);
-  DeviceTarget* device = &staging;
+  // Without room for all of it there, nothing is gained by waiting for the capture to end.
+  DeviceTarget* device = staging.HasRoom(job.rank, slices) ? &staging : nullptr;
   if (direct != nullptr) device = direct;
   DWS_ASSIGN_OR_RETURN(FetchedFull full, sources_.Full(job.piece(),
                                                        {.layout = job.layout(),

@@ -70,6 +70,7 @@ Status CopyToArena(const LentSlices& lent, uint64_t arena, const GpuCopyPlaces& 
   uint64_t from = 0;  // of bytes that are not copied yet
   uint64_t to = 0;
   uint64_t size = 0;
+  const cuda::LentMemory* memory = nullptr;  // of these bytes
   const auto copy = [&]() -> Status {
     while (size > 0) {
       const uint64_t piece = std::min(size, kCopyBytesMax);
@@ -87,13 +88,14 @@ Status CopyToArena(const LentSlices& lent, uint64_t arena, const GpuCopyPlaces& 
     DWS_ASSIGN_OR_RETURN(const uint64_t address, AddressOf(lent.slices[i], lent.weights));
     const uint64_t target = arena + at.offsets[i];
     // The gap between neighbours is copied too.
-    if (size > 0 && address - from == target - to && address >= from + size &&
-        address - (from + size) < kGpuCopyAlignment) {
+    if (lent.slices[i].memory == memory && address - from == target - to &&
+        address >= from + size && address - (from + size) < kGpuCopyAlignment) {
       size = address - from;
     } else {
       DWS_RETURN_IF_ERROR(copy());
       from = address;
       to = target;
+      memory = lent.slices[i].memory;
     }
     size += lent.layout.slice(lent.slices[i].slice).size_bytes();
   }
@@ -179,6 +181,12 @@ Result<StagedLent> StageLent(const LentSlices& lent, StagingBudget& budget) {
   StagedLent staged{.blocks = {}, .arrived = std::vector<uint8_t>(lent.slices.size(), 1)};
   if (here.empty()) return staged;
   const GpuCopyPlaces at(lent.layout, numbers);
+  DWS_ASSIGN_OR_RETURN(const uint64_t free, lent.weights.device().FreeBytes());
+  if (free < at.size_bytes || free - at.size_bytes < cuda::kStagingSpareBytes) {
+    return ResourceExhaustedError("{} bytes are free on {}, expected {} and {} more for the engine",
+                                  free, lent.weights.device().uuid(), at.size_bytes,
+                                  cuda::kStagingSpareBytes);
+  }
   if (!budget.Take(at.size_bytes)) {
     return ResourceExhaustedError("--staging-bytes has no room for {} bytes on {}", at.size_bytes,
                                   lent.weights.device().uuid());

@@ -4,7 +4,22 @@
 
 #include <utility>
 
+#include "common/transport/same_host/gpu_copy_places.h"
+
 namespace dws {
+
+bool LentCopy::HasRoom(TrainerRank rank, std::span<const RankSlice> slices) const {
+  const RankLayout& layout = weights_.layouts().rank(rank);
+  uint64_t bytes = 0;
+  for (const auto& memory : weights_.memory()) {
+    if (!memory->on_device()) continue;
+    for (const RankSlice slice : slices) {
+      if (memory->PlaceCount(rank, slice) == 0) continue;
+      bytes += CeilDiv(layout.slice(slice).size_bytes(), kGpuCopyAlignment) * kGpuCopyAlignment;
+    }
+  }
+  return bytes <= bytes_max_;
+}
 
 Result<std::vector<uint8_t>> LentCopy::Copy(TrainerRank rank, std::span<const LentSlice> slices) {
   std::vector<uint8_t> arrived(slices.size(), 1);

@@ -2,6 +2,8 @@
 // engine: a commit scatters them like a staged delta.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/memory/staging_budget.h"
@@ -16,8 +18,11 @@ class LentCopy final : public DeviceTarget {
  public:
   // `bytes_max`: of staged slices, on all GPUs together.
   LentCopy(const EngineWeights& weights, uint64_t bytes_max)
-      : weights_(weights), budget_(bytes_max) {}
+      : weights_(weights), bytes_max_(bytes_max), budget_(bytes_max) {}
 
+  // Returns whether all of these slices that are on GPUs can be staged there, as far as `bytes_max`
+  // goes.
+  bool HasRoom(TrainerRank rank, std::span<const RankSlice> slices) const;
   bool Takes(TrainerRank rank, RankSlice slice) const override {
     return weights_.OnDevices(rank, slice);
   }
@@ -27,6 +32,7 @@ class LentCopy final : public DeviceTarget {
 
  private:
   const EngineWeights& weights_;
+  const uint64_t bytes_max_;
   StagingBudget budget_;
   std::vector<StagedParts> staged_;
 };

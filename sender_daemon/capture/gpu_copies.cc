@@ -41,21 +41,18 @@ Result<std::vector<GpuCopies::Copy>> GpuCopies::At(WeightVersion version) const 
     return FailedPreconditionError("this sender has no copy of its snapshot in GPU memory");
   }
   std::vector<Copy> found;
-  std::optional<WeightVersion> other;
   for (const auto& [id, entry] : entries_) {
-    if (entry.version == version) {
-      found.push_back(entry.copy);
-    } else if (entry.version.has_value()) {
-      other = entry.version;
+    if (!entry.version.has_value()) {
+      return AbortedError("the sender's copies on GPUs are being changed: not all have version {}",
+                          version.value());
     }
+    if (entry.version != version) {
+      return AbortedError("the sender's copies on GPUs are of version {}, not {}",
+                          entry.version->value(), version.value());
+    }
+    found.push_back(entry.copy);
   }
-  if (!found.empty()) return found;
-  if (!other.has_value()) {
-    return AbortedError("the sender's copies on GPUs are being changed: they are not of version {}",
-                        version.value());
-  }
-  return AbortedError("the sender's copies on GPUs are of version {}, not {}", other->value(),
-                      version.value());
+  return found;
 }
 
 bool GpuCopies::empty() const {

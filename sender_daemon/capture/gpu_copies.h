@@ -35,8 +35,8 @@ class GpuCopies {
   // The capture of `version` has ended, and the copies that it changed have that version.
   void Settle(WeightVersion version);
 
-  // The copies that have `version`. FAILED_PRECONDITION: there is none. ABORTED: there are copies,
-  // and none has that version now.
+  // All copies, which have `version`. FAILED_PRECONDITION: there is none. ABORTED: not all of them
+  // have that version now.
   Result<std::vector<Copy>> At(WeightVersion version) const;
   bool empty() const;
 

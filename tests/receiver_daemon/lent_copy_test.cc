@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/memory/cuda/ipc/cuda_export.h"
+#include "common/memory/cuda/staging_run.h"
 #include "common/transport/same_host/gpu_copy_places.h"
 #include "tests/receiver_daemon/staging_case.h"
 
@@ -149,6 +150,32 @@ TEST_CASE("what does not fit --staging-bytes is not staged, by name", "[staging]
   CHECK(absl::IsResourceExhausted(arrived.status()));
   CHECK(Message(arrived.status()).find("--staging-bytes") != std::string_view::npos);
   CHECK(staging.TakeStaged().empty());
+}
+
+TEST_CASE("whether everything fits --staging-bytes is known beforehand", "[staging]") {
+  Case with;
+  Lender lender(with.trainer, 2);
+  std::vector<RankSlice> slices;
+  for (const LentSlice& lent : lender.slices) slices.push_back(lent.slice);
+  const uint64_t needed = GpuCopyPlaces(lender.layout, slices).size_bytes;
+  LentCopy room(with.weights(), needed);
+  CHECK(room.HasRoom(kRank, slices));
+  CHECK(room.Copy(kRank, lender.slices).ok());
+  CHECK_FALSE(LentCopy(with.weights(), needed - 1).HasRoom(kRank, slices));
+  CHECK(LentCopy(with.weights(), 0).HasRoom(kRank, {}));
+}
+
+TEST_CASE("memory that the engine may need is not taken for lent slices", "[staging]") {
+  Case with;
+  Lender lender(with.trainer, 2);
+  const auto free = lender.device->FreeBytes();
+  REQUIRE((free.ok() && *free > cuda::kStagingSpareBytes));
+  const auto others = lender.device->Allocate(*free - cuda::kStagingSpareBytes);
+  REQUIRE(others.ok());
+  LentCopy staging(with.weights(), kPlenty);
+  const auto arrived = staging.Copy(kRank, lender.slices);
+  CHECK(absl::IsResourceExhausted(arrived.status()));
+  CHECK(Message(arrived.status()).find("more for the engine") != std::string_view::npos);
 }
 
 TEST_CASE("only slices that are on GPUs alone are taken from lent memory", "[staging]") {

@@ -19,9 +19,6 @@ constexpr uint64_t kSectorBytes = 32;
 constexpr uint64_t kArenaBytesMin = uint64_t{64} << 10;
 constexpr uint64_t kArenaBytesMax = uint64_t{64} << 20;
 constexpr uint64_t kArenaBytesAtOnce = uint64_t{256} << 20;
-// So many bytes must stay free on the device besides the staged ones: its engine may need more
-// memory.
-constexpr uint64_t kSpareBytes = uint64_t{512} << 20;
 // Number of items that a worker measures or writes in one turn, and number of items that are
 // measured at once.
 constexpr size_t kItemsPerTurn = 256;
@@ -130,8 +127,8 @@ Result<uint64_t> StagingRun::Room(WorkLane& lane, uint64_t size_bytes) {
     uint64_t wanted = std::max({size_bytes, std::min(usual, kArenaBytesMax),
                                 std::min(staged_bytes_left_, kArenaBytesAtOnce)});
     DWS_ASSIGN_OR_RETURN(const uint64_t free, weights_.device().FreeBytes());
-    bool taken = free >= size_bytes && free - size_bytes >= kSpareBytes;
-    if (taken) wanted = std::min(wanted, free - kSpareBytes);
+    bool taken = free >= size_bytes && free - size_bytes >= kStagingSpareBytes;
+    if (taken) wanted = std::min(wanted, free - kStagingSpareBytes);
     if (taken && !budget_->Take(wanted)) {
       wanted = size_bytes;
       taken = budget_->Take(wanted);

@@ -17,6 +17,10 @@
 
 namespace dws::cuda {
 
+// So many bytes must stay free on the device besides the staged ones: its engine may need more
+// memory.
+inline constexpr uint64_t kStagingSpareBytes = uint64_t{512} << 20;
+
 // A block at one place. The fields payload, payload_bytes, staged and table of `block` are ignored:
 // StagingRun sets them.
 struct StageItem {

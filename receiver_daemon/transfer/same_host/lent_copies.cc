@@ -36,11 +36,16 @@ Result<v1::OpenGpuCopiesReply> Call(v1::SyncService::Stub& stub, ActiveCalls& ca
 }
 
 Result<std::vector<RegionHandle>> RegionsOf(const DescriptorMessage& message) {
+  const std::string_view text = AsText(message.payload);
+  if (text.starts_with("error: ")) {  // which no description begins with
+    return FailedPreconditionError("the sender's handle socket answers '{}'",
+                                   EscapeUnprintable(text));
+  }
   v1::GpuCopyMemory memory;
   if (!memory.ParseFromArray(message.payload.data(), static_cast<int>(message.payload.size()))) {
     return DataLossError(
         "the sender's handle socket answers '{}', expected a description of memory",
-        EscapeUnprintable(AsText(message.payload)));
+        EscapeUnprintable(text));
   }
   auto regions = FromProto(memory.regions());
   if (!regions.ok()) {

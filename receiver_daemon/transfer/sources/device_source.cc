@@ -40,7 +40,9 @@ bool DeviceSource::suits(const FullAssembly& assembly) const {
 
 Status DeviceSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   if (!suits(assembly)) {
-    return FailedPreconditionError("the engine has none of these tensors in GPU memory alone");
+    return FailedPreconditionError(
+        "the engine has none of these tensors in GPU memory alone, or --staging-bytes has no room "
+        "for them beside it");
   }
   SyncLink& link = links_.link(piece);
   Fetcher fetcher = link.fetcher(piece.target, piece.rank);
