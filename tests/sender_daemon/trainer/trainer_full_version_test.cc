@@ -73,7 +73,7 @@ TEST_CASE("a resident region is published in full when the trainer asks for it",
   const auto full = Publish(fixture, session, 2, true);
   REQUIRE(full.ok());
   CHECK(full->full());
-  CHECK(full->changed_elements() == 2);
+  CHECK(full->changed_elements() == 0);  // only copied, not compared
   CHECK(Newest(fixture)->full == FullCause::kAsked);
   CHECK_FALSE(Newest(fixture)->base.has_value());
   region.Set(20, 1);
