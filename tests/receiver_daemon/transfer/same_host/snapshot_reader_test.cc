@@ -40,9 +40,11 @@ TEST_CASE("blocks that are as of the version are copied, in memory and on disk",
                                                          {RankSlice(0), 20, 1},
                                                          {RankSlice(0), 30, 1},
                                                          {RankSlice(0), 39, 1}});
-    // Those that had changed are kept as they are, where there is room.
+    // Those that had changed are kept as they are, while there is room: threads that find it at the
+    // same time each keep one.
     const std::vector<NewerBlock> newer = assembly->TakeNewer();
-    CHECK(newer.size() == (in_memory ? 5 : 2));
+    CHECK(newer.size() >= (in_memory ? 5 : 2));
+    CHECK(newer.size() < (in_memory ? 6 : 2 + pool.worker_count()));
     for (const NewerBlock& block : newer) {
       CHECK(block.at == WeightVersion(8));
       CHECK(std::ranges::equal(block.bytes, sender.Now(block.block)));
