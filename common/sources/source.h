@@ -106,7 +106,7 @@ class Source {
   // retains, at once. ABORTED then means that there is no such delta.
   virtual bool composes() const { return false; }
   // Returns false if nothing that `assembly` wants can come from here, whatever the sender has:
-  // then the chain asks others without a word, unless this is the only source that may be used.
+  // then the chain skips it and reports nothing, unless it is the only source that may be used.
   virtual bool suits(const FullAssembly& /*assembly*/) const { return true; }
   // Returns true if the source reads a sender's memory, which the next capture changes. ReadFull
   // keeps a changed block as it is now (FullAssembly::KeepNewer), and MemoryReader turns it back;

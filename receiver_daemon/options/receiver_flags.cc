@@ -214,8 +214,7 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
            options.full_way = way == "auto" ? std::nullopt : std::optional(way);
          },
          "Way of full tensors: from GPU to GPU of this host (device), from the memory of a sender "
-         "on "
-         "this host, by --fabric, over the sender's connection, or the best of these that works "
+         "on this host, by --fabric, over the sender's connection, or the best of these that works "
          "(auto); a version fails if the named way does not bring every byte of it")
       ->check(CLI::IsMember({"auto", "device", "same-host", "fabric", "grpc"}).description(""))
       ->type_name("auto|device|same-host|fabric|grpc")

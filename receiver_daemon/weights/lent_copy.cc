@@ -2,7 +2,10 @@
 // what is staged of it was written.
 #include "receiver_daemon/weights/lent_copy.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "common/transport/same_host/gpu_copy_places.h"
 
@@ -13,10 +16,10 @@ bool LentCopy::HasRoom(TrainerRank rank, std::span<const RankSlice> slices) cons
   uint64_t bytes = 0;
   for (const auto& memory : weights_.memory()) {
     if (!memory->on_device()) continue;
-    for (const RankSlice slice : slices) {
-      if (memory->PlaceCount(rank, slice) == 0) continue;
-      bytes += CeilDiv(layout.slice(slice).size_bytes(), kGpuCopyAlignment) * kGpuCopyAlignment;
-    }
+    std::vector<RankSlice> here;
+    std::ranges::copy_if(slices, std::back_inserter(here),
+                         [&](RankSlice slice) { return memory->PlaceCount(rank, slice) > 0; });
+    bytes += GpuCopyPlaces(layout, here).size_bytes;
   }
   return bytes <= bytes_max_;
 }

@@ -48,8 +48,7 @@ struct DeviceShardsOptions {
 };
 
 // Lifecycle: the memory behind the places stays mapped, and the snapshot alive, while it lives.
-// Threads: one at a time, except Diffed and View, which several
-// threads may call.
+// Threads: one at a time, except Diffed and View, which several threads may call.
 class DeviceShards {
  public:
   using SlicePlace = std::pair<RankSlice, cuda::Place>;

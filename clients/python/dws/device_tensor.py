@@ -182,14 +182,21 @@ def _check(tensor: DeviceTensor) -> None:
             f"{what}: its address {tensor.address:#x} is not a multiple of {tensor.dtype.itemsize}, "
             "the size of its elements: copy it to memory of its own"
         )
+    if share_memory(tensor.shape, tensor.strides):
+        raise LayoutError(
+            f"{what}: elements share memory or run backwards: an expanded view? Pass a tensor "
+            "with an element of its own for each index"
+        )
+
+
+def share_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Returns whether elements of a tensor may share memory, or run backwards."""
     # In the order of the strides, each dimension must step over all that the smaller ones cover.
     reach = 0
-    for stride, extent in sorted(zip(tensor.strides, tensor.shape)):
-        if extent == 1:
+    for stride, extent in sorted(zip(strides, shape)):
+        if extent <= 1:
             continue
         if stride <= reach:
-            raise LayoutError(
-                f"{what}: elements share memory or run backwards: an expanded view? Pass a tensor "
-                "with an element of its own for each index"
-            )
+            return True
         reach += (extent - 1) * stride
+    return False

@@ -1,7 +1,6 @@
 // What the sender says of its memory is checked against the layout before the driver sees it.
 #include "receiver_daemon/transfer/same_host/lent_copies.h"
 
-#include <set>
 #include <utility>
 
 #include "common/base/printable.h"

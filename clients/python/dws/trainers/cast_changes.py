@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Sequence
 
 from dws.arrays import require_plain
+from dws.device_tensor import share_memory
 from dws.dtypes import loaded_torch
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 
@@ -63,15 +64,11 @@ def _check(torch: Any, number: int, master: Any, weight: Any) -> None:
             f"master {number} is {list(master.shape)} on {master.device}, and its weight {list(weight.shape)} on "
             f"{weight.device}: expected the same shape and device"
         )
-    # In the order of the strides, each dimension must step over all that the smaller ones cover.
-    reach = 0
-    for stride, extent in sorted(zip(weight.stride(), weight.shape)):
-        if extent > 1 and stride <= reach:
-            raise LayoutError(
-                f"weight {number} {list(weight.shape)} has strides {list(weight.stride())}: expected an element of its "
-                "own for each index, and no expanded view"
-            )
-        reach += max(extent - 1, 0) * stride
+    if share_memory(weight.shape, weight.stride()):
+        raise LayoutError(
+            f"weight {number} {list(weight.shape)} has strides {list(weight.stride())}: expected an element of its own "
+            "for each index, and no expanded view"
+        )
 
 
 def _cast(torch: Any, master: Any, weight: Any) -> Changes:

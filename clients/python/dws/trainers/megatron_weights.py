@@ -150,7 +150,8 @@ def whole_in(mine: Piece, parameter: Any, share: Share) -> Optional[Any]:
         return None
     found = _turned(mine, parameter)
     for dim, axis in enumerate(mine.axes):
-        found = found.unsqueeze(dim) if axis is None else found
+        if axis is None:
+            found = found.unsqueeze(dim)
     return found
 
 

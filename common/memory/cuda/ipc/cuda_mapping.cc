@@ -18,8 +18,7 @@ constexpr const char* kDescriptorRemedy =
     "its owner must be alive and use the same driver; both processes must see the same device";
 constexpr const char* kPeerRemedy =
     "its owner must be alive and use the same driver, and the device must reach the memory's "
-    "device "
-    "directly (nvidia-smi topo -p2p r)";
+    "device directly (nvidia-smi topo -p2p r)";
 constexpr const char* kFabricRemedy =
     "fabric handles need an IMEX channel in both containers (/dev/nvidia-caps-imex-channels); let "
     "the owner allocate with POSIX descriptors instead";
