@@ -260,7 +260,7 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source,
     broken_ = !fetched.ok();
     DWS_RETURN_IF_ERROR(fetched.status());
     DWS_CHECK(fetched->count > 0 && fetched->count <= refs.size());
-    DWS_CHECK(fetched->compared + fetched->copied <= fetched->count);
+    DWS_CHECK(fetched->compared + fetched->copied + fetched->listed <= fetched->count);
     seconds_ += fetched->seconds;
     const std::span<const BlockRef> ready = refs.first(fetched->count);
     if (on_read != nullptr && fetched->changed.has_value() && ready.size() == refs.size()) {
@@ -272,6 +272,7 @@ Status Capture::Blocks(std::span<const BlockRef> refs, WeightSource& source,
     }
     compared_blocks_ += fetched->compared;
     copied_blocks_ += fetched->copied;
+    listed_blocks_ += fetched->listed;
     refs = refs.subspan(fetched->count);
     if (refs.empty()) break;  // on_read was called already, if the source reports changes
     for (const BlockRef ref : ready) {
@@ -340,6 +341,7 @@ Result<CapturedVersion> Capture::Finish() {
   CapturedVersion result = full_ == FullCause::kNone ? FinishDelta() : FinishFull();
   result.compared_blocks = compared_blocks_;
   result.copied_blocks = copied_blocks_;
+  result.listed_blocks = listed_blocks_;
   result.seconds = seconds_;
   snapshot_.SetVersion(version_, result.after);
   CloseGate();

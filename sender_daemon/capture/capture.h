@@ -43,6 +43,7 @@ struct CapturedVersion {
   uint64_t nnz = 0;               // changed elements; only if it was compared
   uint64_t compared_blocks = 0;   // on a GPU: only what changed was copied
   uint64_t copied_blocks = 0;     // copied whole from a GPU
+  uint64_t listed_blocks = 0;     // whose changes the trainer has listed
   CaptureSeconds seconds;
   VersionDensity density;                                // only with a base
   std::array<uint64_t, kBlockModes> payload_bytes = {};  // of `blocks`, by mode
@@ -78,6 +79,8 @@ class Capture {
   Capture& operator=(const Capture&) = delete;
 
   WeightVersion version() const { return version_; }
+  // Returns whether a delta is made, of what has changed.
+  bool compares() const { return full_ == FullCause::kNone; }
 
   // Captures `refs` from `source`. INVALID_ARGUMENT: a block was captured in this version already,
   // or is twice in `refs`; nothing was captured. Errors of source.Fetch: only Undo is possible
@@ -139,6 +142,7 @@ class Capture {
   bool broken_ = false;    // source.Fetch failed
   uint64_t compared_blocks_ = 0;
   uint64_t copied_blocks_ = 0;
+  uint64_t listed_blocks_ = 0;
   CaptureSeconds seconds_;
   std::vector<EncodedBlock> blocks_;        // by rank block number
   std::vector<EncodedBlock> other_blocks_;  // by rank block number; empty with profile fast

@@ -49,6 +49,11 @@ uint64_t CountDiffering(DType dtype, ByteSpan a, ByteSpan b) {
   });
 }
 
+// The rank's number of a block.
+uint64_t NumberOf(const Snapshot& snapshot, BlockRef ref) {
+  return snapshot.layout().slice(ref.slice).first_block + ref.block;
+}
+
 cuda::DiffResult ResultOf(ByteSpan results, size_t index) {
   cuda::DiffResult result;
   std::memcpy(&result, results.data() + kResultsAt + index * sizeof(result), sizeof(result));
@@ -94,10 +99,6 @@ Status DeviceShards::TakeMemory(Snapshot& snapshot) {
   DWS_RETURN_IF_ERROR(stream.Synchronize());
   has_memory_ = true;
   return OkStatus();
-}
-
-uint64_t DeviceShards::Number(BlockRef ref) const {
-  return snapshot_->layout().slice(ref.slice).first_block + ref.block;
 }
 
 Result<FetchedBlocks> DeviceShards::Fetch(std::span<const BlockRef> refs, FetchAs as,
@@ -167,7 +168,7 @@ void DeviceShards::DropReady() {
     for (uint32_t& index : window.compared) index -= static_cast<uint32_t>(ready_);
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    index_of_[Number(blocks_[i].ref)] = static_cast<uint32_t>(i);
+    index_of_[NumberOf(*snapshot_, blocks_[i].ref)] = static_cast<uint32_t>(i);
   }
   ready_ = 0;
   lists_used_ = 0;
@@ -188,7 +189,7 @@ Status DeviceShards::Launch(std::span<const BlockRef> refs, Lane& lane) {
     bytes += Padded(size);
     if (blocks_.size() - window.begin == kWindowBlocksMax || bytes > bytes_max) break;
     const auto index = static_cast<uint32_t>(blocks_.size());
-    index_of_[Number(ref)] = index;
+    index_of_[NumberOf(*snapshot_, ref)] = index;
     blocks_.push_back({.ref = ref, .size_bytes = size, .copied = {}, .diffed = {}});
     if (as_ == FetchAs::kChanges && !snapshot_->distrusts(ref.slice)) {
       window.compared.push_back(index);
@@ -469,7 +470,7 @@ std::optional<DiffedBlock> DeviceShards::Diffed(BlockRef ref) const {
 ByteSpan DeviceShards::View(BlockRef ref) const { return ReadyBlock(ref).copied; }
 
 const DeviceShards::Block& DeviceShards::ReadyBlock(BlockRef ref) const {
-  const uint32_t index = index_of_[Number(ref)];
+  const uint32_t index = index_of_[NumberOf(*snapshot_, ref)];
   DWS_CHECK(index < ready_);
   const Block& block = blocks_[index];
   DWS_CHECK(block.ref.slice == ref.slice && block.ref.block == ref.block);

@@ -71,6 +71,10 @@ class DeviceShards {
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool);
 
+  // Call it after the last Fetch of a version of whose blocks not all are fetched here: the GPU's
+  // copy of the snapshot lacks the others, and the next Fetch copies all again.
+  void DistrustCopy() { base_.Distrust(); }
+
   // See WeightSource; for blocks of the last Fetch. View is not empty for blocks for which Diffed
   // returns nullopt.
   std::optional<DiffedBlock> Diffed(BlockRef ref) const;
@@ -138,7 +142,6 @@ class DeviceShards {
                        const cuda::CudaStream& stream) const;
   // Elements that changed in the blocks that were fetched.
   uint64_t CountChanged(ThreadPool& pool) const;
-  uint64_t Number(BlockRef ref) const;
   const Block& ReadyBlock(BlockRef ref) const;
 
   const cuda::CudaDevicePtr device_;

@@ -64,7 +64,9 @@ std::optional<Digest> Difference(const ListedChanges& changes, ByteSpan block, u
       ++count;
       last = number;
     }
-    if (static_cast<Bits>(words.before[count - 1] >> (at % 8 * 8)) != before) return std::nullopt;
+    if (static_cast<Bits>(words.before[count - 1] >> (at % 8 * 8)) != before || before == after) {
+      return std::nullopt;
+    }
     words.after[count - 1] ^= uint64_t{static_cast<Bits>(before ^ after)} << (at % 8 * 8);
   }
   return DigestDifference({.numbers = words.numbers.data(),

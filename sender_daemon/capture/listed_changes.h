@@ -44,7 +44,7 @@ struct ListedWords {
 
 // By how much `changes` change the digest of `block`, which has the bytes before. nullopt: they are
 // not changes of this block: positions do not ascend or are outside the block, or an element had
-// another value.
+// another value, or keeps its value, which no delta can say.
 std::optional<Digest> DifferenceOf(DType dtype, const ListedChanges& changes, ByteSpan block,
                                    uint64_t first_word, ListedWords& words);
 

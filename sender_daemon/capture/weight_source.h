@@ -29,6 +29,7 @@ struct FetchedBlocks {
   size_t count = 0;       // the first so many of the requested ones
   uint64_t compared = 0;  // of these, number compared on a GPU: only changes were copied
   uint64_t copied = 0;    // of these, number copied whole from a GPU
+  uint64_t listed = 0;    // of these, number whose changes the trainer has listed
   // Elements of these blocks that differ from the snapshot, if the source knows them: then it no
   // longer needs the trainer's memory.
   std::optional<uint64_t> changed;

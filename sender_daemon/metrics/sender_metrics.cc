@@ -98,6 +98,9 @@ SenderMetrics::SenderMetrics(const std::string& job_id, uint32_t trainer_rank)
                      FullVersions(registry_, FullCause::kDense)},
       gpu_compared_blocks_(GpuBlocks(registry_, "compared")),
       gpu_copied_blocks_(GpuBlocks(registry_, "copied")),
+      listed_blocks_(registry_.AddCounter(
+          "dws_sender_listed_blocks_total",
+          "Blocks of captured weights whose changes the trainer itself has listed.")),
       wire_bytes_(WireBytes(registry_, std::make_index_sequence<kBlockModes>())),
       served_bytes_{ServedBytes(registry_, "delta"), ServedBytes(registry_, "squash"),
                     ServedBytes(registry_, "full"), ServedBytes(registry_, "full_copied")},
@@ -118,6 +121,7 @@ void SenderMetrics::OnPublished(const RankState& state, const RetainedVersion& v
   for (size_t i = 0; i < seconds.size(); ++i) stage_seconds_[i].Observe(seconds[i]);
   gpu_compared_blocks_.Increment(static_cast<double>(version.compared_blocks));
   gpu_copied_blocks_.Increment(static_cast<double>(version.copied_blocks));
+  listed_blocks_.Increment(static_cast<double>(version.listed_blocks));
   if (!version.base.has_value()) {
     DWS_CHECK(version.full != FullCause::kNone);
     full_versions_[static_cast<size_t>(version.full) - 1].Increment();

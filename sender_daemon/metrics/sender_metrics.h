@@ -54,6 +54,7 @@ class SenderMetrics {
   std::array<Counter, 3> full_versions_;  // by FullCause, from kFirst on
   Counter gpu_compared_blocks_;
   Counter gpu_copied_blocks_;
+  Counter listed_blocks_;
   std::array<Counter, kBlockModes> wire_bytes_;  // by block mode; kEmpty: all other bytes
   std::array<Counter, 4> served_bytes_;          // by ServedKind
   ReasonCounters nacks_;

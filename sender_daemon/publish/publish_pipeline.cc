@@ -114,6 +114,7 @@ RetainedVersionPtr Seal(SealJob job) {
   sealed->nnz = captured.nnz;
   sealed->compared_blocks = captured.compared_blocks;
   sealed->copied_blocks = captured.copied_blocks;
+  sealed->listed_blocks = captured.listed_blocks;
   sealed->density = std::move(captured.density);
   sealed->capture_seconds = job.capture_seconds;
   sealed->accepted_at = job.accepted_at;

@@ -41,6 +41,7 @@ struct RetainedVersion {
   uint64_t split_payload_bytes = 0;                      // of class-split blocks
   uint64_t compared_blocks = 0;                          // as CapturedVersion
   uint64_t copied_blocks = 0;                            // as CapturedVersion
+  uint64_t listed_blocks = 0;                            // as CapturedVersion
   double capture_seconds = 0;                            // in all passes over the trainer's memory
   CaptureSeconds stages;
   VersionDensity density;  // as CapturedVersion

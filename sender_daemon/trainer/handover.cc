@@ -122,6 +122,10 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
     const Result<SliceMemory> found = FindSlice(layout, slice, place);
     if (!found.ok()) return Annotate(found.status(), fmt::format("tensor '{}'", name));
     const SliceMemory& memory = *found;
+    if (memory.runs.run_elements >= slice.elements) {
+      source->slices_.back().begins_at =
+          (memory.offset_bytes - place.offset_bytes) / memory.element_bytes;
+    }
     const MappedRegion& region = (*source->regions_)[place.region];
     DWS_RETURN_IF_ERROR(CheckAligned(name, memory.offset_bytes, memory.element_bytes));
     if (const auto* host = std::get_if<HostRegion>(&region)) {
@@ -139,6 +143,7 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
     device.places.emplace_back(RankSlice(s), *at);
   }
   for (auto& [uuid, device] : devices) {
+    source->digests_.push_back(std::make_unique<DeviceDigests>(device.device, device.places));
     source->devices_.push_back(
         std::make_unique<DeviceShards>(std::move(device.device), device.places, options));
     for (const auto& [slice, place] : device.places) {
@@ -172,6 +177,60 @@ std::vector<BlockRef> ResidentSource::Order(const RankLayout& layout) const {
     return slices_[a.slice.value()].device < slices_[b.slice.value()].device;
   });
   return refs;
+}
+
+ByteSpan ResidentSource::HostBytes(uint32_t region) const {
+  DWS_CHECK(region < regions_->size());
+  return std::get<HostRegion>((*regions_)[region]).bytes();
+}
+
+Result<std::vector<Digest>> ResidentSource::LiveDigests(const RankLayout& layout,
+                                                        std::span<const RankSlice> slices,
+                                                        ThreadPool& pool) {
+  std::vector<Digest> digests(slices.size());
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    std::vector<RankSlice> own;
+    std::vector<size_t> of;  // parallel: indexes in `slices`
+    for (size_t i = 0; i < slices.size(); ++i) {
+      if (slices_[slices[i].value()].device != devices_[d].get()) continue;
+      own.push_back(slices[i]);
+      of.push_back(i);
+    }
+    if (own.empty()) continue;
+    DWS_ASSIGN_OR_RETURN(const std::vector<Digest> found, digests_[d]->Of(layout, own));
+    for (size_t i = 0; i < of.size(); ++i) digests[of[i]] = found[i];
+  }
+  std::vector<BlockRef> refs;
+  std::vector<size_t> of;  // parallel: indexes in `slices`
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (slices_[slices[i].value()].device != nullptr) continue;
+    for (uint32_t block = 0; block < layout.slice(slices[i]).blocks; ++block) {
+      refs.push_back({.slice = slices[i], .block = block});
+      of.push_back(i);
+    }
+  }
+  std::vector<Digest> found(refs.size());
+  pool.ParallelFor(refs.size(), [&](size_t i, size_t) { found[i] = HostDigest(layout, refs[i]); });
+  for (size_t i = 0; i < refs.size(); ++i) digests[of[i]] += found[i];
+  return digests;
+}
+
+Digest ResidentSource::HostDigest(const RankLayout& layout, BlockRef ref) const {
+  const RankLayout::SliceEntry& slice = layout.slice(ref.slice);
+  const uint64_t bytes = BlockElements(slice.elements, ref.block) * ElementBytes(slice.dtype);
+  const ByteSpan view = View(ref, bytes);
+  if (!view.empty()) return DigestBytes(view, slice.BlockFirstWord(ref.block));
+  std::vector<std::byte> gathered(bytes);
+  Read(ref, gathered);
+  return DigestBytes(gathered, slice.BlockFirstWord(ref.block));
+}
+
+void ResidentSource::DistrustCopies(std::span<const RankSlice> slices) {
+  for (const auto& device : devices_) {
+    if (std::ranges::any_of(slices, [&](RankSlice slice) { return device->Has(slice); })) {
+      device->DistrustCopy();
+    }
+  }
 }
 
 std::optional<DiffedBlock> ResidentSource::Diffed(BlockRef ref) const {

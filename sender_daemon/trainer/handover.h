@@ -11,6 +11,7 @@
 #include "common/memory/cuda/ipc/region_import.h"
 #include "common/memory/segment_map.h"
 #include "common/model/layout.h"
+#include "sender_daemon/capture/device_digests.h"
 #include "sender_daemon/capture/device_shards.h"
 #include "sender_daemon/capture/weight_source.h"
 
@@ -52,11 +53,25 @@ class ResidentSource final : public WeightSource {
   // GPU.
   std::vector<BlockRef> Order(const RankLayout& layout) const;
 
+  // The bytes of a region of the host.
+  ByteSpan HostBytes(uint32_t region) const;
+  // Where a slice begins in its shard, in elements, if it is contiguous there.
+  std::optional<uint64_t> BeginsAt(RankSlice slice) const {
+    return slices_[slice.value()].begins_at;
+  }
+  // The digests of slices, in their order, of the trainer's memory as it is now: one read of it.
+  // Errors as Fetch.
+  Result<std::vector<Digest>> LiveDigests(const RankLayout& layout,
+                                          std::span<const RankSlice> slices, ThreadPool& pool);
+  // See DeviceShards::DistrustCopy; for the GPUs that hold one of the slices.
+  void DistrustCopies(std::span<const RankSlice> slices);
+
  private:
   // The place of a slice: in host memory or on a GPU.
   struct SliceHome {
     ConstSegmentMap host;
     DeviceShards* device = nullptr;
+    std::optional<uint64_t> begins_at;  // see BeginsAt
   };
 
   using Regions = std::shared_ptr<const std::vector<MappedRegion>>;
@@ -65,10 +80,13 @@ class ResidentSource final : public WeightSource {
   static Result<std::unique_ptr<ResidentSource>> Make(const RankLayout& layout, Regions regions,
                                                       std::span<const ShardPlace> places,
                                                       const DeviceShardsOptions& options);
+  Digest HostDigest(const RankLayout& layout, BlockRef ref) const;
 
-  const Regions regions_;                               // shared with sources for other layouts
-  std::vector<std::unique_ptr<DeviceShards>> devices_;  // destroyed before the regions they read
-  std::vector<SliceHome> slices_;                       // by rank slice
+  const Regions regions_;  // shared with sources for other layouts
+  // Both are destroyed before the regions they read, and parallel.
+  std::vector<std::unique_ptr<DeviceShards>> devices_;
+  std::vector<std::unique_ptr<DeviceDigests>> digests_;
+  std::vector<SliceHome> slices_;  // by rank slice
 };
 
 // Consecutive blocks of one slice that lie one after the other in a bucket.

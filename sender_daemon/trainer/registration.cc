@@ -19,6 +19,20 @@ Status ParseResident(const v1::ResidentHandover& handover, Registration& registr
   for (const v1::ResidentShard& shard : handover.shards()) {
     registration.places.push_back({.region = shard.region(), .offset_bytes = shard.offset_bytes()});
   }
+  if (!handover.has_lists_region()) return OkStatus();
+  const uint32_t lists = handover.lists_region();
+  if (lists >= registration.regions.size() || registration.regions[lists].cuda.has_value()) {
+    return InvalidArgumentError(
+        "lists of changes lie in region {}: expected a memfd, among the {} regions", lists,
+        registration.regions.size());
+  }
+  for (size_t i = 0; i < registration.places.size(); ++i) {
+    if (registration.places[i].region != lists) continue;
+    return InvalidArgumentError(
+        "shard {} lies in region {}, which is for lists of changes: expected another region", i,
+        lists);
+  }
+  registration.lists = lists;
   return OkStatus();
 }
 
@@ -108,6 +122,25 @@ Result<BucketSource> ParsePut(const v1::PutRequest& request, const RankLayout& l
   return BucketSource::Create(
       layout, memory.subspan(uint64_t{request.bucket()} * ring.bucket_bytes, ring.bucket_bytes),
       std::move(pieces));
+}
+
+Result<TrainerLists> ParseLists(const v1::PublishRequest& request,
+                                const Registration& registration) {
+  TrainerLists lists;
+  if (request.lists().empty()) return lists;
+  if (!registration.lists.has_value()) {
+    return InvalidArgumentError(
+        "version {} has lists of changes, and the registration has no region for them",
+        request.version());
+  }
+  lists.region = *registration.lists;
+  for (const v1::ListedShard& list : request.lists()) {
+    lists.shards.push_back(
+        {.shard = list.shard(), .count = list.count(), .offset_bytes = list.offset_bytes()});
+  }
+  DWS_RETURN_IF_ERROR(
+      CheckLists(registration.layout, registration.regions[lists.region].size_bytes, lists.shards));
+  return lists;
 }
 
 }  // namespace dws

@@ -14,8 +14,10 @@
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
 #include "sender_daemon/trainer/handover.h"
+#include "sender_daemon/trainer/listed_source.h"
 
 namespace dws::v1 {
+class PublishRequest;
 class PutRequest;
 class RegisterRequest;
 }  // namespace dws::v1
@@ -36,6 +38,7 @@ struct Registration {
   RankLayout layout;
   std::vector<RegionHandle> regions;
   std::vector<ShardPlace> places;  // resident handover
+  std::optional<uint32_t> lists;   // of `regions`: that for lists of changes (TrainerLists)
   std::optional<Ring> ring;        // ring handover
 };
 
@@ -51,5 +54,10 @@ Result<Registration> ParseRegistration(const v1::RegisterRequest& request);
 // or an error of BucketSource::Create.
 Result<BucketSource> ParsePut(const v1::PutRequest& request, const RankLayout& layout,
                               const Registration::Ring& ring, ByteSpan memory);
+
+// Parses the lists of changes of a Publish. INVALID_ARGUMENT: there are lists, and no memory for
+// them was registered, or an error of CheckLists.
+Result<TrainerLists> ParseLists(const v1::PublishRequest& request,
+                                const Registration& registration);
 
 }  // namespace dws

@@ -436,6 +436,7 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
                                    version.value());
   }
   if (ring && attempt != live->open_attempt) return AttemptGivenUp(version.value());
+  DWS_ASSIGN_OR_RETURN(const TrainerLists lists, ParseLists(request, live->registration));
   DWS_RETURN_IF_ERROR(parts_.pipeline->Reserve(limits::kRpcDeadline));
   const TimePoint began = parts_.clock->Now();
   const auto wanted = [&] { return still_wanted() && !GivenUp(*live, attempt); };
@@ -450,8 +451,8 @@ Result<v1::PublishReply> TrainerSession::Publish(const v1::PublishRequest& reque
     live->capture_time = {};
     OpenVersion(*live, version, request.full());
     // Each block once, so none is refused; but a GPU may fail.
-    if (Status captured = live->open_version->Blocks(live->resident->Order(state_->layout()),
-                                                     *live->resident, on_read);
+    if (Status captured = CaptureResident(*live->open_version, *live->resident, *state_->snapshot,
+                                          *parts_.pool, lists, on_read);
         !captured.ok()) {
       GiveUpVersion(*live);
       return Annotate(captured, fmt::format("version {}", version.value()));

@@ -13,7 +13,7 @@ import dws
 from dws.dtypes import DType
 from tests.clients.python.gpu import GRANULARITY, Gpu, GpuTensor
 from tests.integration.cuda_engine_process import CudaEngineProcess
-from tests.integration.integration_case import IntegrationCase, change, eventually
+from tests.integration.integration_case import IntegrationCase, change, changes_of, eventually
 
 SHAPES = {"a": (900, 700), "b": (33,), "c": (7, 5, 3)}
 
@@ -219,6 +219,38 @@ class CudaSyncTest(IntegrationCase):
         )
         self.assertEqual(stats.changed_elements, differing)
         return differing
+
+    def test_listed_changes_are_proved_by_one_read_and_nothing_is_compared(self) -> None:
+        self.start()
+        weights = self.live()
+        self.step(weights, 1.0)
+        trainer = self.trainer()
+        trainer.register(weights, lists=True)
+        trainer.publish(1)
+        engine, live = self.engine(), self.live()
+        engine.attach(live)
+        sender = self.cluster.senders[0]
+        for version in (2, 3, 4):
+            before = values(weights)
+            self.step(weights, 0.01)
+            listed = {name: changes_of(before[name], array) for name, array in values(weights).items()}
+            stats = trainer.publish(version, changes=listed)
+            self.assertEqual(stats.changed_elements, sum(len(each.position) for each in listed.values()))
+            published = self.spoil(weights)  # they may change from here on
+            self.check(engine, version, live, published)
+            for name, array in published.items():
+                weights[name].put(array)
+        blocks = sum(-(-int(np.prod(shape)) // 65536) for shape in SHAPES.values())
+        self.assertEqual(sender.metric("dws_sender_listed_blocks_total"), 3 * blocks)
+        self.assertEqual(sender.metric("dws_sender_gpu_blocks_total", 'how="compared"'), 0)
+        self.publish(trainer, weights, 5)  # compared, with a copy that is made for it
+        self.check(engine, 5, live, weights)
+        before = values(weights)
+        self.step(weights, 0.02)
+        listed = {name: changes_of(before[name], array) for name, array in values(weights).items()}
+        trainer.publish(6, changes={"a": listed["a"]})  # the others are compared
+        self.check(engine, 6, live, weights)
+        self.assertEqual(sender.logged("listed_changes_differ"), 0)
 
     def test_a_trainer_that_ends_right_after_a_publish_loses_nothing(self) -> None:
         trainer, weights = self.begin()

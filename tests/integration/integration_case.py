@@ -15,6 +15,7 @@ import numpy as np
 import dws
 from dws._proto import sync_pb2, sync_pb2_grpc
 from dws.arrays import raw_bits
+from dws.change_lists import Changes
 from dws.digest import combine, digest_hex, rank_state_token
 from tests.integration import cluster
 from tests.integration.cluster import PROTOCOL_MAJOR, Cluster, Daemon
@@ -116,6 +117,13 @@ def change(array: Any, random: np.random.Generator, share: float) -> None:
     """Changes about `share` of a numpy array's elements by flipping low bits."""
     flat = array.reshape(-1).view(f"u{array.itemsize}")
     flat[random.random(flat.size) < share] ^= np.asarray(3, flat.dtype)
+
+
+def changes_of(before: Any, after: Any) -> Changes:
+    """What has changed, of numpy arrays, as a trainer that lists it."""
+    old, new = (bits("", array).reshape(-1) for array in (before, after))
+    position = np.flatnonzero(old != new)
+    return Changes(position, old[position], new[position])
 
 
 def eventually(condition: Callable[[], bool], what: Callable[[], str]) -> None:

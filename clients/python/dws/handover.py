@@ -6,6 +6,7 @@ import math
 from typing import Any, Callable, Collection, Iterator, Mapping, Optional, Sequence
 
 from dws.arrays import is_torch, raw_bits, require_contiguous, require_plain, runs_in_memory
+from dws.change_lists import ChangeLists
 from dws.cuda_memory import CudaMemory
 from dws.declare.module_tensors import ModuleTensors
 from dws.declare.passed import Tensors, declared, owned_part
@@ -38,16 +39,19 @@ class Handover:
         live: Optional[Mapping[str, Holder]] = None,
         ring: Optional[BucketRing] = None,
         parts: Collection[str] = (),
+        lists: Optional[ChangeLists] = None,
     ) -> None:
         """Args:
         region: of the host; None if every shard is on a device.
         offsets: by name, the offsets of the shards in it, in bytes; none for a ring.
         live: by name, the places of the full tensors of shards on devices.
         parts: names in `live` whose tensors are the shards themselves.
+        lists: memory for the lists of what has changed.
         """
         self.layout = layout
         self.region = region
         self.ring = ring
+        self.lists = lists
         self._offsets = dict(offsets or {})
         self._live = dict(live or {})
         self._are_parts = frozenset(parts)
@@ -82,6 +86,9 @@ class Handover:
         for shard in self.layout.shards:
             place = places[shard.tensor.name]
             request.resident.shards.add(region=place.region, offset_bytes=place.offset_bytes)
+        if self.lists is not None:
+            request.resident.lists_region = len(request.resident.regions)
+            request.resident.regions.add(size_bytes=self.lists.region.size_bytes)
 
     def _live_parts(self) -> list[DeviceTensor]:
         parts = []
@@ -99,6 +106,8 @@ class Handover:
             found.append(self.region.read_only_descriptor)
         if self._memory is not None:
             found.extend(self._memory.descriptors())
+        if self.lists is not None:
+            found.append(self.lists.region.read_only_descriptor)
         return found
 
     def registered(self) -> None:
@@ -152,6 +161,8 @@ class Handover:
         """Views stay valid. Idempotent."""
         if self._pin is not None:
             self._pin.close()
+        if self.lists is not None:
+            self.lists.close()
 
 
 def live_part(shard: Shard, tensor: Any, is_part: bool = False) -> DeviceTensor:
@@ -193,6 +204,7 @@ def resident_handover(
     cuts: Optional[Cuts],
     views: Optional[ViewKind],
     parts: Optional[Mapping[str, Any]] = None,
+    lists: bool = False,
 ) -> tuple[Handover, dict[str, Any]]:
     """One region for all shards of the host, with the values in `tensors`, and a view of each by
     name. Tensors of CUDA devices, and `parts`, stay where they are and are their own views.
@@ -240,7 +252,8 @@ def resident_handover(
             if name in values and not is_on_device(values[name]):
                 bits = owned_part(raw_bits(name, values[name], dtype), shard)
                 region.raw(dtype, bits.size, offsets[name]).reshape(bits.shape)[...] = bits
-    return Handover(layout, region, offsets, live, parts=parts or ()), {
+    room = ChangeLists(layout) if lists else None
+    return Handover(layout, region, offsets, live, parts=parts or (), lists=room), {
         shard.tensor.name: result[shard.tensor.name] for shard in layout.shards
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Iterable, Iterator, Optional, Union
 
 import grpc
 
@@ -187,17 +187,25 @@ class SenderLink:
         self._call(lambda request, timeout: pending.result(), None, "putting tensors")
 
     def publish(
-        self, version: int, started: float, timeout: float, full: bool = False
+        self,
+        version: int,
+        started: float,
+        timeout: float,
+        full: bool = False,
+        lists: Iterable[tuple[int, int, int]] = (),
     ) -> PublishStats:
         """Call it inside `attempt`.
 
         Args:
           started: when the stall began, on the monotonic clock.
           full: whether no delta is wanted; of resident weights, since a ring says it in `begin`.
+          lists: as from ChangeLists.put.
         """
         request = trainer_pb2.PublishRequest(
             session=self._session, version=version, attempt=self._attempt, full=full
         )
+        for shard, count, offset in lists:
+            request.lists.add(shard=shard, count=count, offset_bytes=offset)
         reply = self._call(self._stub.Publish, request, f"publishing version {version}", timeout)
         return PublishStats(
             version=version,

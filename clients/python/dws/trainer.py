@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Iterator, Union
+from typing import Iterator, Mapping, Optional, Union
 
+from dws.change_lists import Changes
 from dws.deadline import Deadline
 from dws.errors import StateError, VersionError
 from dws.results import PublishStats, WaitResult
@@ -35,7 +36,12 @@ class Trainer(RegisteredTrainer):
     """
 
     def publish(
-        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False
+        self,
+        version: int,
+        timeout: float = PUBLISH_TIMEOUT_SECONDS,
+        *,
+        full: bool = False,
+        changes: Optional[Mapping[str, Changes]] = None,
     ) -> PublishStats:
         """Captures the resident weights as `version`; on return they may be overwritten.
 
@@ -57,10 +63,15 @@ class Trainer(RegisteredTrainer):
             as those of another checkpoint. The sender does so by itself when deltas are about as
             large as the weights. A full version that is given up cannot be undone: until the next
             version, engines that join find no weights.
+          changes: by name, what the trainer itself knows that it has changed since the version before in the rank's
+            part of a tensor, such as from dws.trainers.cast_and_list. The sender reads these weights once, to prove
+            the list by their digest, and compares them with the version before only if it is wrong, or if a cut
+            that engines need runs through the rows. Tensors without a list are compared.
 
         Raises:
           VersionError: not above the newest version.
-          StateError: not registered, or registered as a ring (use `version`).
+          StateError: not registered, or registered as a ring (use `version`); changes= without register(lists=True).
+          InvalidArgumentError, LayoutError, DTypeError: changes= of an unknown tensor, or not as in Changes.
           DeadlineError: the sender did not capture the weights in time, and has given the version
             up, unless it was published just then: `reconnect` shows which.
           SenderStalledError: the sender did not even confirm that it has given the version up (its
@@ -72,12 +83,15 @@ class Trainer(RegisteredTrainer):
         handover = self._require_registered()
         if handover.ring is not None:
             raise StateError("a ring registration publishes with `with trainer.version(v) as w:`")
+        if changes is not None and handover.lists is None:
+            raise StateError("changes= needs memory for lists: register(..., lists=True)")
         self._require_next(version)
         started = time.monotonic()
         deadline = Deadline(timeout)
         handover.settle(lambda moved: self._register(moved, deadline))
+        lists = handover.lists.put(changes) if handover.lists and changes else ()
         with self._link.attempt(version):
-            stats = self._link.publish(version, started, deadline.left, full)
+            stats = self._link.publish(version, started, deadline.left, full, lists)
         self.last_version = version
         return stats
 

@@ -71,6 +71,7 @@ class RegisteredTrainer:
         views: Optional[ViewKind] = None,
         timeout: float = REGISTER_TIMEOUT_SECONDS,
         parts: Optional[Mapping[str, Any]] = None,
+        lists: bool = False,
     ) -> dict[str, Any]:
         """Registers the rank's weights: in shared memory allocated here, or live on CUDA devices.
 
@@ -88,6 +89,8 @@ class RegisteredTrainer:
           parts: name -> the rank's part itself, on a CUDA device, for some of the TensorSpecs in `tensors`: in
             the part's shape, row-major and contiguous. The sender reads it there; each `publish` looks in this
             mapping again.
+          lists: whether `publish` may get changes=. Takes shared memory of an eighth of the weights, once there are
+            lists.
 
         Returns:
           name -> writable view of the rank's part, in the part's shape. Write to it between
@@ -103,7 +106,7 @@ class RegisteredTrainer:
           StateError: already registered.
         """
         self._require_unregistered()
-        handover, result = resident_handover(tensors, shards, cuts, views, parts)
+        handover, result = resident_handover(tensors, shards, cuts, views, parts, lists)
         self._register(handover, Deadline(timeout))
         return result
 

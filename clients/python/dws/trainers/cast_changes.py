@@ -1,32 +1,20 @@
-"""A mixed-precision trainer's cast of FP32 masters to BF16 weights, which lists what it changes. Works wherever torch does;
-nothing is published with the lists yet."""
+"""A mixed-precision trainer's cast of FP32 masters to BF16 weights, which lists what it changes. Works wherever torch
+does; `publish(version, changes=...)` takes the lists."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Sequence
 
 from dws.arrays import require_plain
+from dws.change_lists import Changes
 from dws.device_tensor import share_memory
 from dws.dtypes import loaded_torch
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 
 
-class Changes(NamedTuple):
-    """The elements of a tensor whose bits a cast has changed. Three tensors of one dimension, on the tensor's device.
-
-    Attributes:
-      position: int64, ascending: the element's number in row-major order of the shape, whatever the strides are.
-      before, after: int16: the bits of the BF16 element.
-    """
-
-    position: Any
-    before: Any
-    after: Any
-
-
 def cast_and_list(masters: Sequence[Any], weights: Sequence[Any]) -> list[Changes]:
     """Writes each weight from its master, with the bits that `weight.copy_(master)` gives, and returns what changed
-    in each. For the time of a tensor it takes two copies of it, and a byte for each element; lists take 12 bytes for
+    in each: positions are int64, the elements' bits int16, on the tensor's device. For the time of a tensor it takes two copies of it, and a byte for each element; lists take 12 bytes for
     each changed element.
 
     Args:

@@ -91,11 +91,12 @@ class MegatronWeights:
         shares: Mapping[str, Share],
         timeout: float,
         on_device: bool = True,
+        lists: bool = False,
     ) -> None:
         """See ModuleWeights.register."""
         self._shares = shares
         self._resident = ResidentShares(shares, on_device)
-        self._resident.register(trainer, self._sources(), timeout)
+        self._resident.register(trainer, self._sources(), timeout, lists)
 
     def refresh(self) -> None:
         """Puts the current weights where the sender reads them. Call it before each version.

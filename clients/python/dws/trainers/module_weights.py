@@ -165,12 +165,14 @@ class ModuleWeights:
         shares: Mapping[str, Share],
         timeout: float,
         on_device: bool = True,
+        lists: bool = False,
     ) -> None:
         """Registers the weights that this process publishes.
 
         Args:
           shares: the shares of this process, by name.
           on_device: see ResidentShares.
+          lists: see Trainer.register.
 
         Raises:
           The errors of Trainer.register.
@@ -182,12 +184,14 @@ class ModuleWeights:
             tensors = module_tensors(self._module)
             own = {name: [piece] for name, piece in self._own_pieces(tensors).items()}
             self._resident = ResidentShares(shares, on_device)
-            self._resident.register(trainer, self._sources(tensors, own), timeout)
+            self._resident.register(trainer, self._sources(tensors, own), timeout, lists)
             return
         held = named_tensors(self._module)
         tensors = {name: held[weight.own_name] for name, weight in self._weights.items()}
         cuts = {name: share.spec.cuts for name, share in shares.items()}
-        self._views = trainer.register(tensors, cuts=cuts, views="torch", timeout=timeout)
+        self._views = trainer.register(
+            tensors, cuts=cuts, views="torch", timeout=timeout, lists=lists
+        )
         bind(self._module, {self._weights[k].own_name: view for k, view in self._views.items()})
 
     def refresh(self) -> None:

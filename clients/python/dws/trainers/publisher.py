@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar, Union
 
+from dws.change_lists import Changes
 from dws.declare.megatron import MegatronTensors
 from dws.dtypes import loaded_torch
 from dws.errors import (
@@ -32,7 +33,8 @@ from dws.trainers.megatron_weights import MegatronWeights
 from dws.trainers.module_weights import ModuleWeights
 from dws.trainers.published_types import PublishedTypes
 from dws.trainers.resident_shares import ShareMemory
-from dws.trainers.shares import Declared, shares_of
+from dws.trainers.share_lists import lists_of_shares
+from dws.trainers.shares import Declared, Share, shares_of
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -88,9 +90,14 @@ class Publisher:
         self._on_device = on_device
         self._weights: Optional[Weights] = None
         self._trainer: Optional[Trainer] = None
+        self._shares: Mapping[str, Share] = {}
 
     def register(
-        self, module: Union[Any, MegatronTensors], timeout: float = REGISTER_TIMEOUT_SECONDS
+        self,
+        module: Union[Any, MegatronTensors],
+        timeout: float = REGISTER_TIMEOUT_SECONDS,
+        *,
+        lists: bool = False,
     ) -> None:
         """Registers the module's weights. Whole weights on the host move into shared memory here,
         except Megatron's. A collective call: if it fails on one process, it raises on all, and none
@@ -98,6 +105,7 @@ class Publisher:
 
         Args:
           module: a torch module, an engine of DeepSpeed, or what dws.declare.from_megatron returned.
+          lists: as in Trainer.register.
 
         Raises:
           LayoutError, DTypeError: a layout cannot express a weight, or a weight is not its memory
@@ -140,22 +148,32 @@ class Publisher:
             _on_all(
                 lambda: None
                 if trainer is None
-                else weights[0].register(trainer, shares[process], timeout, self._on_device)
+                else weights[0].register(
+                    trainer, shares[process], timeout, self._on_device, lists
+                )
             )
         except BaseException:
             if trainer is not None:
                 trainer.close()
             raise
         self._weights, self._trainer = weights[0], trainer
+        self._shares = shares[process] if trainer is not None else {}
 
     def publish(
-        self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False
+        self,
+        version: int,
+        timeout: float = PUBLISH_TIMEOUT_SECONDS,
+        *,
+        full: bool = False,
+        changes: Optional[Mapping[str, Changes]] = None,
     ) -> Optional[PublishStats]:
         """Publishes the present weights; when it returns they may be overwritten. If the sender has
         restarted, registers with it again first. With FSDP1 and ZeRO-3 it is a collective call.
 
         Args:
           full: as in Trainer.publish.
+          changes: as in Trainer.publish, by published name, of this process's part of each weight (of a DTensor, its
+            local tensor); such as from cast_and_list. Weights that FSDP1 or ZeRO-3 has cut are compared.
 
         Returns:
           What changed on this process; None if it publishes nothing, or if the sender had the
@@ -171,14 +189,17 @@ class Publisher:
         if self._trainer is None:
             return None
         self._weights.refresh()
+        listed = None
+        if changes is not None:
+            listed = lists_of_shares(self._weights.declared, self._shares, changes)
         try:
-            return self._trainer.publish(version, timeout, full=full)
+            return self._trainer.publish(version, timeout, full=full, changes=listed)
         except (DaemonUnavailableError, RegistrationLostError, SenderStalledError) as error:
             _LOG.warning("dws: version %d: %s; registering again", version, error)
             self._trainer.reconnect(self._reconnect_timeout)
         if self._trainer.last_version >= version:
             return None
-        return self._trainer.publish(version, timeout, full=full)
+        return self._trainer.publish(version, timeout, full=full, changes=listed)
 
     def wait(
         self, version: int, policy: Union[str, int] = "all", timeout: float = 60.0

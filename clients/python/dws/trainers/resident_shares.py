@@ -97,9 +97,12 @@ class ResidentShares:
         self._views: dict[str, Any] = {}  # what is written before each version, on devices and the host
         self.memory = ShareMemory(0)
 
-    def register(self, trainer: Trainer, sources: Mapping[str, Source], timeout: float) -> None:
+    def register(
+        self, trainer: Trainer, sources: Mapping[str, Source], timeout: float, lists: bool = False
+    ) -> None:
         """Args:
           sources: by name; `write` is not called.
+          lists: see Trainer.register.
 
         Raises:
           The errors of Trainer.register.
@@ -117,6 +120,7 @@ class ResidentShares:
                 views="torch",
                 timeout=timeout,
                 parts=self._parts,
+                lists=lists,
             )
         except DwsError as error:
             # A sender without a driver or a device answers UNAVAILABLE.

@@ -1,0 +1,51 @@
+"""The lists of a process's parts of weights (dws.change_lists), as lists of the shares that it publishes."""
+
+from __future__ import annotations
+
+import math
+from typing import Mapping, Optional
+
+from dws.change_lists import Changes
+from dws.errors import InvalidArgumentError
+from dws.trainers.placement import Ranges
+from dws.trainers.shares import Declared, Share
+
+
+def lists_of_shares(
+    declared: Mapping[str, Declared], shares: Mapping[str, Share], changes: Mapping[str, Changes]
+) -> dict[str, Changes]:
+    """Leaves out what is compared: weights that are cut flat, and those of whose part another process publishes some
+    columns.
+
+    Args:
+      declared: the parts, by name.
+      shares: by name.
+      changes: by name, with positions in the part.
+
+    Raises:
+      InvalidArgumentError: there is no such part.
+    """
+    found = {}
+    for name, listed in changes.items():
+        if name not in declared:
+            raise InvalidArgumentError(
+                f"changes= names '{name}', of which this process has no part: use the names that are published"
+            )
+        if name not in shares or declared[name].flat is not None:
+            continue
+        of_share = _within(listed, declared[name].ranges, shares[name].ranges)
+        if of_share is not None:
+            found[name] = of_share
+    return found
+
+
+def _within(listed: Changes, part: Ranges, share: Ranges) -> Optional[Changes]:
+    """The changes in some rows of a part; None: the share has something else of it."""
+    if part == share:
+        return listed
+    if part[1:] != share[1:]:
+        return None
+    row = math.prod(end - begin for begin, end in part[1:])
+    first, last = ((at - part[0][0]) * row for at in share[0])
+    mine = (listed.position >= first) & (listed.position < last)
+    return Changes(listed.position[mine] - first, listed.before[mine], listed.after[mine])
