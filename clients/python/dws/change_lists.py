@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from dws.arrays import is_torch
+from dws.device_tensor import is_on_device
 from dws.dtypes import DType, loaded_torch
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 from dws.host_pin import HostPin
@@ -45,13 +46,14 @@ class ChangeLists:
         weights = sum(shard.size_bytes for shard in layout.shards)
         self._shards = {shard.tensor.name: (i, shard) for i, shard in enumerate(layout.shards)}
         self.region = SharedRegion("dws-lists", max(weights // ROOM_PART, _ROOM_BYTES_MIN))
+        self._bytes = self.region.bytes()
         self._pin = HostPin(self.region)
 
-    def put(self, changes: Mapping[str, Changes]) -> list[tuple[int, int, int]]:
+    def put(self, changes: Mapping[str, Optional[Changes]]) -> list[tuple[int, int, int]]:
         """Writes the lists. The devices that have them finish first.
 
         Args:
-          changes: by tensor; positions in the rank's part of it.
+          changes: by tensor; positions in the rank's part of it; None: no list.
 
         Returns:
           shard, number of entries and offset of each list, by shard. Lists for which there is no room, and those of
@@ -67,44 +69,67 @@ class ChangeLists:
                 f"changes= names '{unknown[0]}', which this rank has not registered"
             )
         for name, listed in changes.items():
-            _check(self._shards[name][1], listed)
+            if listed is not None:
+                _check(self._shards[name][1], listed)
         self._pin.try_pin()
         put, end = [], 0
+        on_devices: dict[Any, list[tuple[int, Any]]] = {}  # by device: offsets and bits
         for name, (number, shard) in self._shards.items():
-            if name not in changes or _elements(shard) >= _ELEMENTS_MAX:
+            listed = changes.get(name)
+            if listed is None or _elements(shard) >= _ELEMENTS_MAX:
                 continue
-            itemsize = shard.tensor.dtype.itemsize
-            count = len(changes[name].position)
-            sizes = [_aligned(count * size) for size in (4, itemsize, itemsize)]
-            if end + sum(sizes) > self.region.size_bytes:
+            widths = (4, shard.tensor.dtype.itemsize, shard.tensor.dtype.itemsize)
+            lengths = [_aligned(len(listed.position) * width) for width in widths]
+            if end + sum(lengths) > self.region.size_bytes:
                 continue
-            put.append((number, count, end))
-            for values, size, length in zip(changes[name], (4, itemsize, itemsize), sizes):
-                self._write(values, size, end)
+            put.append((number, len(listed.position), end))
+            for values, width, length in zip(listed, widths, lengths):
+                bits = _bits(values, width)
+                if is_torch(bits) and is_on_device(bits):
+                    on_devices.setdefault(bits.device, []).append((end, bits))
+                else:
+                    raw = np.asarray(bits).view(np.uint8)
+                    self._bytes[end : end + len(raw)] = raw
                 end += length
+        for pieces in on_devices.values():
+            self._bring(pieces)
         return put
 
-    def _write(self, values: Any, itemsize: int, offset: int) -> None:
-        """Writes integers of any size as `itemsize` bytes each, and the bits of other types."""
-        if not len(values):
-            return
-        signed = DType.of(np.dtype(f"i{itemsize}"))
-        if not is_torch(values):
-            bits = values if values.dtype.kind in "iu" else values.view(signed.numpy)
-            self.region.raw(signed, len(values), offset)[...] = bits.astype(f"u{itemsize}")
-            return
+    def _bring(self, pieces: Sequence[tuple[int, Any]]) -> None:
+        """Copies lists of one device, ascending by offset, each run of neighbours at once."""
         torch = loaded_torch()
         assert torch is not None
-        with torch.no_grad():
-            bits = values.detach()
-            if bits.element_size() == itemsize:
-                bits = bits.view(signed.torch)
-            self.region.view("torch", signed, (len(values),), offset).copy_(bits)
+        run: list[Any] = []
+        begin = end = 0
+        for offset, bits in [*pieces, (self.region.size_bytes + _ALIGNMENT_BYTES, None)]:
+            if run and offset != end:
+                target = torch.from_numpy(self._bytes[begin:end])
+                target.copy_(torch.cat(run))
+                run = []
+            if bits is None:
+                break
+            begin = begin if run else offset
+            size = bits.numel() * bits.element_size()
+            run.append(bits.view(torch.uint8))
+            run.append(bits.new_zeros(_aligned(size) - size, dtype=torch.uint8))
+            end = offset + _aligned(size)
 
     def close(self) -> None:
         """Idempotent."""
         self._pin.close()
         self.region.close()
+
+
+def _bits(values: Any, itemsize: int) -> Any:
+    """Integers as signed ones of `itemsize` bytes, and the bits of other types; contiguous."""
+    dtype = DType.of(np.dtype(f"i{itemsize}"))
+    if not is_torch(values):
+        bits = values if values.dtype.kind in "iu" else values.view(dtype.numpy)
+        return np.ascontiguousarray(bits).astype(dtype.numpy, copy=False)
+    values = values.detach()
+    if values.element_size() == itemsize:
+        values = values.view(dtype.torch)
+    return values.to(dtype.torch).contiguous()
 
 
 def _elements(shard: Shard) -> int:

@@ -41,7 +41,7 @@ class Trainer(RegisteredTrainer):
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
         *,
         full: bool = False,
-        changes: Optional[Mapping[str, Changes]] = None,
+        changes: Optional[Mapping[str, Optional[Changes]]] = None,
     ) -> PublishStats:
         """Captures the resident weights as `version`; on return they may be overwritten.
 
@@ -66,7 +66,7 @@ class Trainer(RegisteredTrainer):
           changes: by name, what the trainer itself knows that it has changed since the version before in the rank's
             part of a tensor, such as from dws.trainers.cast_and_list. The sender reads these weights once, to prove
             the list by their digest, and compares them with the version before only if it is wrong, or if a cut
-            that engines need runs through the rows. Tensors without a list are compared.
+            that engines need runs through the rows. Tensors without a list, or with None, are compared.
 
         Raises:
           VersionError: not above the newest version.

@@ -113,6 +113,7 @@ CASES = {
     "fsdp2-bfloat16": Case(
         "fsdp_run.py", kind="uneven", dtype="bfloat16", ranks=2, senders=2, needs=_FSDP
     ),
+    "listed": Case("listed_run.py", kind="wide", dtype="bfloat16", needs=("torch", "triton")),
     "ddp": _mesh("ddp", 2),
     "hsdp": _mesh("hsdp", 4),
     "tp": _mesh("tp", 2),

@@ -165,7 +165,7 @@ class Publisher:
         timeout: float = PUBLISH_TIMEOUT_SECONDS,
         *,
         full: bool = False,
-        changes: Optional[Mapping[str, Changes]] = None,
+        changes: Optional[Mapping[str, Optional[Changes]]] = None,
     ) -> Optional[PublishStats]:
         """Publishes the present weights; when it returns they may be overwritten. If the sender has
         restarted, registers with it again first. With FSDP1 and ZeRO-3 it is a collective call.

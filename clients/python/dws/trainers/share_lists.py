@@ -12,7 +12,9 @@ from dws.trainers.shares import Declared, Share
 
 
 def lists_of_shares(
-    declared: Mapping[str, Declared], shares: Mapping[str, Share], changes: Mapping[str, Changes]
+    declared: Mapping[str, Declared],
+    shares: Mapping[str, Share],
+    changes: Mapping[str, Optional[Changes]],
 ) -> dict[str, Changes]:
     """Leaves out what is compared: weights that are cut flat, and those of whose part another process publishes some
     columns.
@@ -20,7 +22,7 @@ def lists_of_shares(
     Args:
       declared: the parts, by name.
       shares: by name.
-      changes: by name, with positions in the part.
+      changes: by name, with positions in the part; None: no list.
 
     Raises:
       InvalidArgumentError: there is no such part.
@@ -31,7 +33,7 @@ def lists_of_shares(
             raise InvalidArgumentError(
                 f"changes= names '{name}', of which this process has no part: use the names that are published"
             )
-        if name not in shares or declared[name].flat is not None:
+        if listed is None or name not in shares or declared[name].flat is not None:
             continue
         of_share = _within(listed, declared[name].ranges, shares[name].ranges)
         if of_share is not None:
