@@ -54,6 +54,9 @@ PUBLISH_MS = 150.0
 WAIT_MS = 4.2
 FIRST_MS = 800.0
 FULL_MS = 30.0
+LISTED_STALL_MS = 5.0
+LISTING_STEP_RATIO = 1.15
+LISTED = 3  # steps and versions of each kind
 
 
 class Published(NamedTuple):
@@ -195,6 +198,32 @@ class Job:
         self.training.step()
         last = self._publish(replaced.version + 1)
         self._compare(last.version)
+        if self._lines.section == "job":
+            self._list_changes(last.version + 1)
+
+    def _list_changes(self, version: int) -> None:
+        """Steps whose cast lists what it changes, in turn with plain ones; then versions published with such lists."""
+        self.training.listing_step()  # compiles the kernel, and lists for no version
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for turn in range(2 * LISTED):
+            listing = turn % 2 == 1
+            step = self.training.listing_step if listing else self.training.step
+            begin = time.monotonic()
+            step()
+            seconds[listing].append(time.monotonic() - begin)
+        self._publish(version)
+        stalls = []
+        for version in range(version + 1, version + 1 + LISTED):
+            stalls.append(self._publish(version, changes=self.training.listing_step()).stall)
+        self._compare(version)
+        plain, listed = (statistics.median(seconds[listing]) for listing in (False, True))
+        note = f"{1e3 * listed:.2f} ms, a plain one {1e3 * plain:.2f} ms"
+        limit = Limit(LISTING_STEP_RATIO, "the most that it may take", self._no_limits)
+        name = f"P38 step whose cast lists what it changes, {self.label}"
+        self._lines.measured(name, listed / plain, "of a plain step", limit, (), note)
+        blocks = self.cluster.senders[0].metric("dws_sender_listed_blocks_total")
+        note = f"{blocks / LISTED:.0f} blocks a version were taken from lists"
+        self._measured("P38 trainer's stall for a listed delta", stalls, LISTED_STALL_MS, note)
 
     def _change(self, what: str, version: int, full: bool = False) -> Published:
         """Publishes a version in which every weight has changed, and reports it."""
@@ -206,9 +235,12 @@ class Job:
         self._compare(version)
         return changed
 
-    def _publish(self, version: int, full: bool = False) -> Published:
+    def _publish(self, version: int, full: bool = False, changes: Any = None) -> Published:
         begin = time.monotonic()
-        stats = self.training.publisher.publish(version, timeout=VERSION_SECONDS, full=full)
+        options = {} if changes is None else {"changes": changes}
+        stats = self.training.publisher.publish(
+            version, timeout=VERSION_SECONDS, full=full, **options
+        )
         returned = time.monotonic()
         waited = self.training.publisher.wait(version, policy="all", timeout=VERSION_SECONDS)
         end = time.monotonic()

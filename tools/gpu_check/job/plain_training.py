@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Iterable
+from typing import Any, Iterable, Optional
 
 import torch
 from torch import nn
 
 import dws
+from dws.change_lists import Changes
+from dws.trainers import cast_and_list
 from tools.gpu_check.job.llama_model import Llama, Shape, language_loss, synchronize
 
 LEARNING_RATE = 1e-6
@@ -35,7 +37,7 @@ class PlainTraining:
         """Returns the seconds that dws needed for it."""
         self.publisher = dws.Trainer(socket, job_id)
         started = time.monotonic()
-        dws.bind(self._model, self.publisher.register(self._model))
+        dws.bind(self._model, self.publisher.register(self._model, lists=True))
         seconds = time.monotonic() - started
         self._weights = list(self._model.parameters())
         self._masters = [
@@ -47,6 +49,18 @@ class PlainTraining:
         return seconds
 
     def step(self) -> None:
+        self._optimize()
+        self._write()
+
+    def listing_step(self) -> dict[str, Optional[Changes]]:
+        """As `step`, and returns what the cast has changed."""
+        self._optimize()
+        with torch.no_grad():
+            lists = cast_and_list(self._masters, self._weights)
+        synchronize(self._device)
+        return {name: changes for (name, _), changes in zip(self.weights(), lists)}
+
+    def _optimize(self) -> None:
         language_loss(self._model, self._shape, self._device).backward()
         for master, weight in zip(self._masters, self._weights):
             assert weight.grad is not None
@@ -56,7 +70,6 @@ class PlainTraining:
         self._optimizer.step()
         for master in self._masters:
             master.grad = None
-        self._write()
 
     def scale(self) -> None:
         """Changes every weight, in a few ways: a delta of it is small, but touches all memory."""
