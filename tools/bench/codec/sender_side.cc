@@ -24,14 +24,14 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Create(const Placement& placemen
 }
 
 Result<std::unique_ptr<SenderSide>> SenderSide::CreateFor(const Placement& placement,
-                                                          MappedRegion region) {
+                                                          MappedRegion region, HostRegion lists) {
   std::unique_ptr<SenderSide> side(new SenderSide);
   std::vector<MappedRegion> regions;
   regions.push_back(std::move(region));
+  regions.emplace_back(std::move(lists));
   DWS_ASSIGN_OR_RETURN(side->source_, ResidentSource::Create(placement.layout, std::move(regions),
                                                              placement.places));
   DWS_ASSIGN_OR_RETURN(std::unique_ptr<Snapshot> snapshot, Snapshot::Create(placement.layout));
-  side->blocks_ = AllBlocks(placement.layout);
   side->state_ = std::make_shared<const RankState>(
       RankState{.stream = {.incarnation = 1, .id_hi = 1, .id_lo = 1},
                 .trainer_rank = TrainerRank(0),
@@ -43,9 +43,10 @@ Result<std::unique_ptr<SenderSide>> SenderSide::CreateFor(const Placement& place
 
 // It has no RPC, ledger or receivers: it measures the path from memory to a delta object.
 void SenderSide::Capture(ThreadPool& pool, DeltaProfile profile, FullCause full,
-                         const dws::Capture::OnRead& on_read) {
+                         const dws::Capture::OnRead& on_read, std::vector<ListedShard> listed) {
   dws::Capture capture(snapshot(), pool, WeightVersion(++version_), profile, full);
-  DWS_CHECK(capture.Blocks(blocks_, *source_, on_read).ok());
+  const TrainerLists lists{.region = 1, .shards = std::move(listed)};
+  DWS_CHECK(CaptureResident(capture, *source_, snapshot(), pool, lists, on_read).ok());
   Result<CapturedVersion> captured = capture.Finish();
   DWS_CHECK(captured.ok());
   captured_ = *std::move(captured);

@@ -17,6 +17,7 @@
 #include "sender_daemon/publish/rank_state.h"
 #include "sender_daemon/publish/retained_version.h"
 #include "sender_daemon/trainer/handover.h"
+#include "sender_daemon/trainer/listed_source.h"
 #include "sender_daemon/views/view_snapshot.h"
 #include "tools/bench/measure/workload.h"
 
@@ -27,9 +28,10 @@ class SenderSide {
  public:
   // RESOURCE_EXHAUSTED and others: not enough memory.
   static Result<std::unique_ptr<SenderSide>> Create(const Placement& placement);
-  // Like Create, but for weights in this region, which the trainer owns.
+  // Like Create, but for weights in this region, which the trainer owns. `lists`, if not empty, has
+  // the trainer's lists of changes.
   static Result<std::unique_ptr<SenderSide>> CreateFor(const Placement& placement,
-                                                       MappedRegion region);
+                                                       MappedRegion region, HostRegion lists = {});
 
   // What the daemon does when a trainer registers, so that no version waits for memory.
   void TakeMemory(ThreadPool& pool) const {
@@ -45,9 +47,11 @@ class SenderSide {
   const RankStatePtr& state() const { return state_; }
 
   // Captures the weights as the next version: everything that Publish does except the RPC. Kept for
-  // Seal. `full` and `on_read`: as dws::Capture has them.
+  // Seal. `full` and `on_read`: as dws::Capture has them. `listed`: by shard, in the region of
+  // CreateFor.
   void Capture(ThreadPool& pool, DeltaProfile profile = DeltaProfile::kFast,
-               FullCause full = FullCause::kNone, const dws::Capture::OnRead& on_read = nullptr);
+               FullCause full = FullCause::kNone, const dws::Capture::OnRead& on_read = nullptr,
+               std::vector<ListedShard> listed = {});
   // The version that was captured last. CHECK: it was not sealed.
   const CapturedVersion& captured() const {
     DWS_CHECK(captured_.has_value());
@@ -64,7 +68,6 @@ class SenderSide {
   HostRegion trainer_;
   std::unique_ptr<ResidentSource> source_;
   ByteSpan source_bytes_;
-  std::vector<BlockRef> blocks_;
   RankStatePtr state_;
   uint64_t version_ = 0;
   std::optional<CapturedVersion> captured_;

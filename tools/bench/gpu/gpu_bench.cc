@@ -1,4 +1,4 @@
-// What a user of GPUs waits for (P30 to P34), as a model: the daemons' own code over the tests'
+// What a user of GPUs waits for (P30 to P34, P38), as a model: the daemons' own code over the tests'
 // fake driver and its clock. CSV on stdout, tables on stderr. None of it is measured on a GPU.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -78,11 +78,17 @@ Result<std::vector<Row>> RunJob(const Options& options, const Workload& workload
   DWS_ASSIGN_OR_RETURN(const Timeline first, job->First());
   DWS_RETURN_IF_ERROR(job->CheckEngine());
   std::vector<Timeline> deltas;
+  std::vector<Timeline> listed;
   std::vector<Timeline> fulls;
   for (int round = -1; round < options.rounds; ++round) {  // the first takes memory
     DWS_ASSIGN_OR_RETURN(Timeline delta, job->Delta());
     DWS_RETURN_IF_ERROR(job->CheckEngine());
     if (round >= 0) deltas.push_back(std::move(delta));
+  }
+  for (int round = -1; round < options.rounds; ++round) {
+    DWS_ASSIGN_OR_RETURN(Timeline delta, job->Delta(/*listed=*/true));
+    DWS_RETURN_IF_ERROR(job->CheckEngine());
+    if (round >= 0) listed.push_back(std::move(delta));
   }
   for (int round = -1; round < options.rounds; ++round) {
     DWS_ASSIGN_OR_RETURN(Timeline full, job->Full());
@@ -95,6 +101,11 @@ Result<std::vector<Row>> RunJob(const Options& options, const Workload& workload
   if (stall == nullptr) return InternalError("a delta was encoded before its publish returned");
   const TimeSplit read = stall->split;
   const TimeSplit commit = FindRow(rows, kCommit)->split;
+  std::vector<Row> of_listed;
+  AddStages("lists", MedianOf(std::move(listed)), of_listed);
+  const Row* const proved = FindRow(of_listed, kStall);
+  if (proved == nullptr) return InternalError("a listed delta was encoded before the answer");
+  rows.push_back(*proved);
   const TimeSplit whole_first = AddStages("first", first, rows);
   const TimeSplit full = AddStages("full", MedianOf(std::move(fulls)), rows);
   rows.push_back({.id = "P30", .what = "stall of a delta", .split = read});
@@ -102,6 +113,7 @@ Result<std::vector<Row>> RunJob(const Options& options, const Workload& workload
   rows.push_back({.id = "P32", .what = "engine's wait at a delta's commit", .split = commit});
   rows.push_back({.id = "P33", .what = "first version", .split = whole_first});
   rows.push_back({.id = "P34", .what = "a version in which everything changed", .split = full});
+  rows.push_back({.id = "P38", .what = "stall of a listed delta", .split = proved->split});
   return rows;
 }
 
@@ -157,7 +169,8 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "A MODEL, not a measurement: what trainer and engine wait for if their weights are on one "
       "GPU "
-      "(P30 to P34), by stage and engine. The daemons' code runs over a fake driver that counts "
+      "(P30 to P34, P38), by stage and engine. The daemons' code runs over a fake driver that "
+      "counts "
       "what "
       "an H100 would take. CSV on stdout, tables on stderr. waits: a thread of the host waits for "
       "the GPU; overlapped, idle: the shares of it with two engines or none busy. hidden: the "

@@ -2,8 +2,10 @@
 // in no timeline.
 #include "tools/bench/gpu/gpu_job.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/spool/full_assembly.h"
 #include "receiver_daemon/transfer/same_host/snapshot_reader.h"
 #include "receiver_daemon/weights/direct_write.h"
@@ -13,6 +15,8 @@ namespace dws::bench {
 namespace {
 
 constexpr TrainerRank kRank(0);
+// The room for lists, as the Python client makes it: one part in so many of the weights.
+constexpr uint64_t kListPart = 8;
 
 }  // namespace
 
@@ -33,7 +37,14 @@ Result<std::unique_ptr<GpuJob>> GpuJob::Create(const Workload& workload, size_t 
   job->bytes_.resize(placement.size_bytes);
   workload.FillBefore(job->bytes_);
   DWS_RETURN_IF_ERROR(job->Upload());
-  DWS_ASSIGN_OR_RETURN(job->sender_, SenderSide::CreateFor(placement, std::move(trainer)));
+  const uint64_t room = placement.size_bytes / kListPart;
+  DWS_ASSIGN_OR_RETURN(CreatedRegion lists, CreateHostRegion("bench-lists", room));
+  job->lists_ = std::move(lists.region);
+  DWS_ASSIGN_OR_RETURN(UniqueFd read_only, ReopenReadOnly(lists.fd));
+  DWS_ASSIGN_OR_RETURN(HostRegion region,
+                       HostRegion::Map(std::move(read_only), room, Access::kReadOnly));
+  DWS_ASSIGN_OR_RETURN(job->sender_,
+                       SenderSide::CreateFor(placement, std::move(trainer), std::move(region)));
   job->sender_->TakeMemory(job->pool_);
   DWS_ASSIGN_OR_RETURN(job->receiver_, ReceiverSide::CreateFor(placement, std::move(engine)));
   return job;
@@ -98,17 +109,53 @@ Result<Timeline> GpuJob::First() {
   return End();
 }
 
-Result<Timeline> GpuJob::Delta() {
+std::vector<ListedShard> GpuJob::ListChanges(ByteSpan before) {
+  const Placement& placement = workload_.placement();
+  std::vector<ListedShard> listed;
+  uint64_t at = 0;
+  for (uint32_t shard = 0; shard < placement.places.size(); ++shard) {
+    const uint64_t begin = placement.places[shard].offset_bytes;
+    const uint64_t size = placement.layout.shards()[shard].tensor.SizeBytes();
+    std::vector<uint32_t> positions;
+    std::vector<uint16_t> values[2];
+    for (uint64_t i = 0; i < size; i += sizeof(uint16_t)) {
+      const auto was = LoadLe<uint16_t>(before.data() + begin + i);
+      const auto is = LoadLe<uint16_t>(bytes_.data() + begin + i);
+      if (was == is) continue;
+      positions.push_back(static_cast<uint32_t>(i / sizeof(uint16_t)));
+      values[0].push_back(was);
+      values[1].push_back(is);
+    }
+    listed.push_back({.shard = shard, .count = positions.size(), .offset_bytes = at});
+    DWS_CHECK(at + ListBytes(positions.size(), sizeof(uint16_t)) <= lists_.bytes().size());
+    const auto put = [&](ByteSpan bytes) {
+      std::ranges::copy(bytes, lists_.mutable_bytes().begin() + static_cast<ptrdiff_t>(at));
+      at += CeilDiv(bytes.size(), kListAlignment) * kListAlignment;
+    };
+    put(std::as_bytes(std::span(positions)));
+    for (const auto& of : values) put(std::as_bytes(std::span(of)));
+  }
+  return listed;
+}
+
+Result<Timeline> GpuJob::Delta(bool listed) {
   is_after_ = !is_after_;
+  const std::vector<std::byte> before = listed ? bytes_ : std::vector<std::byte>();
   const WordChanges& changes = workload_.changes();
   workload_.Write(bytes_, is_after_ ? changes.after : changes.before);
   DWS_RETURN_IF_ERROR(Upload());
+  std::vector<ListedShard> lists;
+  if (listed) lists = ListChanges(before);
   Begin();
-  sender_->Capture(pool_, DeltaProfile::kFast, FullCause::kNone,
-                   [this](uint64_t) { Mark(kStall); });
+  sender_->Capture(
+      pool_, DeltaProfile::kFast, FullCause::kNone, [this](uint64_t) { Mark(kStall); },
+      std::move(lists));
   Mark(kEncode);
   const RetainedVersionPtr sealed = sender_->Seal();
   Mark(kSeal);
+  if (listed != (sealed->listed_blocks == sender_->snapshot().layout().block_count())) {
+    return InternalError("{} blocks were taken from lists", sealed->listed_blocks);
+  }
   if (sealed->nnz != workload_.changed_elements()) {
     return InternalError("{} elements changed, expected {}", sealed->nnz,
                          workload_.changed_elements());

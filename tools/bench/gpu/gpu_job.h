@@ -52,8 +52,8 @@ class GpuJob {
                                                 const cuda::GpuModel& model);
 
   Result<Timeline> First();
-  // The workload's words change, back and forth.
-  Result<Timeline> Delta();
+  // The workload's words change, back and forth. `listed`: the trainer lists the changes.
+  Result<Timeline> Delta(bool listed = false);
   // Every element changes.
   Result<Timeline> Full();
 
@@ -64,6 +64,8 @@ class GpuJob {
   GpuJob(const Workload& workload, size_t threads, const cuda::GpuModel& model)
       : workload_(workload), pool_(threads - 1), clock_(model) {}
   Status Upload() const;
+  // Writes how bytes_ differ from `before`, BF16, to lists_.
+  std::vector<ListedShard> ListChanges(ByteSpan before);
   void Begin();
   // Ends a stage here.
   void Mark(const char* name);
@@ -78,6 +80,7 @@ class GpuJob {
   cuda::CudaDevicePtr device_;
   uint64_t trainer_ = 0;  // addresses of the weights
   uint64_t engine_ = 0;
+  HostRegion lists_;
   std::vector<std::byte> bytes_;  // that the trainer has
   bool is_after_ = false;
   std::unique_ptr<SenderSide> sender_;
