@@ -18,6 +18,12 @@ DeviceDigests::DeviceDigests(cuda::CudaDevicePtr device,
   DWS_CHECK(std::ranges::is_sorted(slices_));
 }
 
+Status DeviceDigests::TakeMemory() {
+  if (weights_ != nullptr) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(weights_, cuda::DeviceWeights::Create(device_, places_, {}));
+  return OkStatus();
+}
+
 Result<std::vector<Digest>> DeviceDigests::Of(const RankLayout& layout,
                                               std::span<const RankSlice> slices) {
   Result<std::vector<Digest>> digests = Read(layout, slices);
@@ -30,9 +36,7 @@ Result<std::vector<Digest>> DeviceDigests::Of(const RankLayout& layout,
 
 Result<std::vector<Digest>> DeviceDigests::Read(const RankLayout& layout,
                                                 std::span<const RankSlice> slices) {
-  if (weights_ == nullptr) {
-    DWS_ASSIGN_OR_RETURN(weights_, cuda::DeviceWeights::Create(device_, places_, {}));
-  }
+  DWS_RETURN_IF_ERROR(TakeMemory());
   std::vector<cuda::DigestBlock> blocks;
   for (size_t i = 0; i < slices.size(); ++i) {
     const auto place = std::ranges::lower_bound(slices_, slices[i]);

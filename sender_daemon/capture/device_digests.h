@@ -14,13 +14,16 @@
 
 namespace dws {
 
-// Lifecycle: takes its memory on the first Of; the memory behind the places stays mapped while it
-// lives. Threads: one at a time.
+// Lifecycle: takes its memory by TakeMemory, or on the first Of; the memory behind the places stays
+// mapped while it lives. Threads: one at a time.
 class DeviceDigests {
  public:
   // `places` ascend by slice.
   DeviceDigests(cuda::CudaDevicePtr device,
                 std::span<const std::pair<RankSlice, cuda::Place>> places);
+
+  // RESOURCE_EXHAUSTED, INTERNAL: an error of the GPU.
+  Status TakeMemory();
 
   // The digests of these slices as they are now, in their order. Each has a place here.
   // RESOURCE_EXHAUSTED, INTERNAL: an error of the GPU; the message names it.

@@ -462,6 +462,17 @@ uint64_t DeviceShards::CountChanged(ThreadPool& pool) const {
   return changed.load();
 }
 
+void DeviceShards::UpdateCopy(std::span<const ListedBlock> blocks, Snapshot& snapshot,
+                              ThreadPool& pool) {
+  DWS_CHECK(windows_.empty());
+  if (!base_.BeginUpdate(snapshot)) return;
+  const std::array<cuda::WorkLane*, 2> lanes = {&lanes_[0].work, &lanes_[1].work};
+  const Status written = WriteToCopy(snapshot, base_, blocks, lanes, pool);
+  if (written.ok()) return;
+  base_.Distrust();
+  LogWarning("gpu_snapshot_distrusted", {{"gpu", device_->uuid()}, {"reason", Message(written)}});
+}
+
 std::optional<DiffedBlock> DeviceShards::Diffed(BlockRef ref) const {
   const Block& block = ReadyBlock(ref);
   return block.listed ? std::optional(block.diffed) : std::nullopt;

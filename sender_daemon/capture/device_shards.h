@@ -28,6 +28,7 @@
 #include "common/memory/cuda/kernels/diff/diff_args.h"
 #include "common/memory/cuda/work_lane.h"
 #include "common/model/limits.h"
+#include "sender_daemon/capture/copy_update.h"
 #include "sender_daemon/capture/device_snapshot.h"
 #include "sender_daemon/capture/listed_changes.h"
 #include "sender_daemon/capture/snapshot.h"
@@ -71,9 +72,9 @@ class DeviceShards {
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool);
 
-  // Call it after the last Fetch of a version of whose blocks not all are fetched here: the GPU's
-  // copy of the snapshot lacks the others, and the next Fetch copies all again.
-  void DistrustCopy() { base_.Distrust(); }
+  // Writes changes of its blocks that are taken into this version without a Fetch to the GPU's copy
+  // of the snapshot, after the last Fetch. If that fails, the next Fetch copies all again.
+  void UpdateCopy(std::span<const ListedBlock> blocks, Snapshot& snapshot, ThreadPool& pool);
 
   // See WeightSource; for blocks of the last Fetch. View is not empty for blocks for which Diffed
   // returns nullopt.

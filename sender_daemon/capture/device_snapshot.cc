@@ -23,7 +23,7 @@ DeviceSnapshot::~DeviceSnapshot() {
 
 void DeviceSnapshot::Distrust() {
   trusted_ = false;
-  if (is_copy()) copies_->Change(id_);
+  if (is_copy()) copies_->Distrust(id_);
 }
 
 // Returns how many bytes the slices take. The snapshot aligns them alike.
@@ -89,6 +89,16 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
   trusted_ = true;
   undone_ = snapshot.history().undone;
   return OkStatus();
+}
+
+bool DeviceSnapshot::BeginUpdate(Snapshot& snapshot) {
+  if (!is_copy()) return false;
+  if (!trusted_ || undone_ != snapshot.history().undone) {
+    Distrust();
+    return false;
+  }
+  copies_->Change(id_);
+  return true;
 }
 
 Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, MutableByteSpan room,

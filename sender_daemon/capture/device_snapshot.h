@@ -39,6 +39,9 @@ class DeviceSnapshot {
 
   // Call this when a write to the copy failed: the next Prepare copies again.
   void Distrust();
+  // Call it in a capture before changes are written to the copy that were not compared with it.
+  // Returns false if there is no copy that is current; it stays as it is then.
+  bool BeginUpdate(Snapshot& snapshot);
 
   const std::vector<RankSlice>& slices() const { return slices_; }
 

@@ -1,4 +1,5 @@
-// Every capture compares all weights of a GPU, so each copy is changed, and settled, by each.
+// Every capture brings all weights of a GPU, so each copy is changed, and settled, by each, unless
+// it is distrusted.
 #include "sender_daemon/capture/gpu_copies.h"
 
 #include <utility>
@@ -25,13 +26,22 @@ void GpuCopies::Remove(Id id) {
 
 void GpuCopies::Change(Id id) {
   MutexLock lock(mutex_);
-  entries_.at(id).version.reset();
+  Entry& entry = entries_.at(id);
+  entry.version.reset();
+  entry.changing = true;
+}
+
+void GpuCopies::Distrust(Id id) {
+  MutexLock lock(mutex_);
+  Entry& entry = entries_.at(id);
+  entry.version.reset();
+  entry.changing = false;
 }
 
 void GpuCopies::Settle(WeightVersion version) {
   MutexLock lock(mutex_);
   for (auto& [id, entry] : entries_) {
-    if (!entry.version.has_value()) entry.version = version;
+    if (std::exchange(entry.changing, false)) entry.version = version;
   }
 }
 

@@ -30,8 +30,10 @@ class GpuCopies {
   // Returns its number. It has no version yet.
   Id Add(Copy copy);
   void Remove(Id id);
-  // A capture begins to change it, or it is not to be trusted: it has no version.
+  // A capture begins to change it: it has no version until the capture has ended.
   void Change(Id id);
+  // It lacks something: it has no version until a later capture has made it whole again.
+  void Distrust(Id id);
   // The capture of `version` has ended, and the copies that it changed have that version.
   void Settle(WeightVersion version);
 
@@ -43,7 +45,8 @@ class GpuCopies {
  private:
   struct Entry {
     Copy copy;
-    std::optional<WeightVersion> version;  // none: it is being changed
+    std::optional<WeightVersion> version;  // none: it is being changed, or distrusted
+    bool changing = true;                  // by the capture that goes on
   };
 
   mutable Mutex mutex_;

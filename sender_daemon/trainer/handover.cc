@@ -122,10 +122,6 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
     const Result<SliceMemory> found = FindSlice(layout, slice, place);
     if (!found.ok()) return Annotate(found.status(), fmt::format("tensor '{}'", name));
     const SliceMemory& memory = *found;
-    if (memory.runs.run_elements >= slice.elements) {
-      source->slices_.back().begins_at =
-          (memory.offset_bytes - place.offset_bytes) / memory.element_bytes;
-    }
     const MappedRegion& region = (*source->regions_)[place.region];
     DWS_RETURN_IF_ERROR(CheckAligned(name, memory.offset_bytes, memory.element_bytes));
     if (const auto* host = std::get_if<HostRegion>(&region)) {
@@ -141,6 +137,10 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
     OnDevice& device = devices[on_device.device()->uuid()];
     device.device = on_device.device();
     device.places.emplace_back(RankSlice(s), *at);
+    if (memory.runs.run_elements >= slice.elements) {
+      source->slices_.back().begins_at =
+          (memory.offset_bytes - place.offset_bytes) / memory.element_bytes;
+    }
   }
   for (auto& [uuid, device] : devices) {
     source->digests_.push_back(std::make_unique<DeviceDigests>(device.device, device.places));
@@ -155,8 +155,11 @@ Result<std::unique_ptr<ResidentSource>> ResidentSource::Make(const RankLayout& l
 }
 
 // A failure is not told here: memory may be free again by the first version, whose Fetch tells it.
-void ResidentSource::TakeMemory(Snapshot& snapshot) {
+void ResidentSource::TakeMemory(Snapshot& snapshot, bool lists) {
   for (const auto& device : devices_) (void)device->TakeMemory(snapshot);
+  for (const auto& digests : digests_) {
+    if (lists) (void)digests->TakeMemory();
+  }
 }
 
 // Takes as many consecutive blocks as have the same home (Order).
@@ -185,8 +188,7 @@ ByteSpan ResidentSource::HostBytes(uint32_t region) const {
 }
 
 Result<std::vector<Digest>> ResidentSource::LiveDigests(const RankLayout& layout,
-                                                        std::span<const RankSlice> slices,
-                                                        ThreadPool& pool) {
+                                                        std::span<const RankSlice> slices) {
   std::vector<Digest> digests(slices.size());
   for (size_t d = 0; d < devices_.size(); ++d) {
     std::vector<RankSlice> own;
@@ -200,36 +202,16 @@ Result<std::vector<Digest>> ResidentSource::LiveDigests(const RankLayout& layout
     DWS_ASSIGN_OR_RETURN(const std::vector<Digest> found, digests_[d]->Of(layout, own));
     for (size_t i = 0; i < of.size(); ++i) digests[of[i]] = found[i];
   }
-  std::vector<BlockRef> refs;
-  std::vector<size_t> of;  // parallel: indexes in `slices`
-  for (size_t i = 0; i < slices.size(); ++i) {
-    if (slices_[slices[i].value()].device != nullptr) continue;
-    for (uint32_t block = 0; block < layout.slice(slices[i]).blocks; ++block) {
-      refs.push_back({.slice = slices[i], .block = block});
-      of.push_back(i);
-    }
-  }
-  std::vector<Digest> found(refs.size());
-  pool.ParallelFor(refs.size(), [&](size_t i, size_t) { found[i] = HostDigest(layout, refs[i]); });
-  for (size_t i = 0; i < refs.size(); ++i) digests[of[i]] += found[i];
   return digests;
 }
 
-Digest ResidentSource::HostDigest(const RankLayout& layout, BlockRef ref) const {
-  const RankLayout::SliceEntry& slice = layout.slice(ref.slice);
-  const uint64_t bytes = BlockElements(slice.elements, ref.block) * ElementBytes(slice.dtype);
-  const ByteSpan view = View(ref, bytes);
-  if (!view.empty()) return DigestBytes(view, slice.BlockFirstWord(ref.block));
-  std::vector<std::byte> gathered(bytes);
-  Read(ref, gathered);
-  return DigestBytes(gathered, slice.BlockFirstWord(ref.block));
-}
-
-void ResidentSource::DistrustCopies(std::span<const RankSlice> slices) {
+void ResidentSource::UpdateCopies(std::span<const ListedBlock> blocks, Snapshot& snapshot,
+                                  ThreadPool& pool) {
   for (const auto& device : devices_) {
-    if (std::ranges::any_of(slices, [&](RankSlice slice) { return device->Has(slice); })) {
-      device->DistrustCopy();
-    }
+    std::vector<ListedBlock> own;
+    std::ranges::copy_if(blocks, std::back_inserter(own),
+                         [&](const ListedBlock& block) { return device->Has(block.ref.slice); });
+    if (!own.empty()) device->UpdateCopy(own, snapshot, pool);
   }
 }
 

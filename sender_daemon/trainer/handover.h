@@ -41,8 +41,9 @@ class ResidentSource final : public WeightSource {
   Result<std::unique_ptr<ResidentSource>> For(const RankLayout& layout,
                                               std::span<const ShardPlace> places,
                                               const DeviceShardsOptions& options = {}) const;
-  // Takes the memory that Fetch needs for GPUs, if it is there, so that no version waits for it.
-  void TakeMemory(Snapshot& snapshot);
+  // Takes the memory that Fetch and, if `lists`, LiveDigests need for GPUs, if it is there, so that
+  // no version waits for it.
+  void TakeMemory(Snapshot& snapshot, bool lists = false);
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool) override;
   std::optional<DiffedBlock> Diffed(BlockRef ref) const override;
@@ -55,16 +56,16 @@ class ResidentSource final : public WeightSource {
 
   // The bytes of a region of the host.
   ByteSpan HostBytes(uint32_t region) const;
-  // Where a slice begins in its shard, in elements, if it is contiguous there.
+  // Where a slice on a GPU begins in its shard, in elements, if it is contiguous there.
   std::optional<uint64_t> BeginsAt(RankSlice slice) const {
     return slices_[slice.value()].begins_at;
   }
-  // The digests of slices, in their order, of the trainer's memory as it is now: one read of it.
-  // Errors as Fetch.
+  // The digests of slices on GPUs, in their order, of the trainer's memory as it is now: one read
+  // of it. Errors as Fetch.
   Result<std::vector<Digest>> LiveDigests(const RankLayout& layout,
-                                          std::span<const RankSlice> slices, ThreadPool& pool);
-  // See DeviceShards::DistrustCopy; for the GPUs that hold one of the slices.
-  void DistrustCopies(std::span<const RankSlice> slices);
+                                          std::span<const RankSlice> slices);
+  // See DeviceShards::UpdateCopy; for the GPUs that hold one of the blocks.
+  void UpdateCopies(std::span<const ListedBlock> blocks, Snapshot& snapshot, ThreadPool& pool);
 
  private:
   // The place of a slice: in host memory or on a GPU.
@@ -80,7 +81,6 @@ class ResidentSource final : public WeightSource {
   static Result<std::unique_ptr<ResidentSource>> Make(const RankLayout& layout, Regions regions,
                                                       std::span<const ShardPlace> places,
                                                       const DeviceShardsOptions& options);
-  Digest HostDigest(const RankLayout& layout, BlockRef ref) const;
 
   const Regions regions_;  // shared with sources for other layouts
   // Both are destroyed before the regions they read, and parallel.

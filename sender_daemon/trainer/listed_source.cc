@@ -1,5 +1,6 @@
-// The trainer may write to its lists at any time, so each entry is loaded once: positions are
-// narrowed and values copied, and only the copies are checked and used.
+// The trainer may write to its lists at any time. So each entry is loaded once, into a place that
+// no other entry gets: positions are narrowed and values copied, and only the copies are checked
+// and used. Which entries are a block's is decided before, for all blocks.
 #include "sender_daemon/trainer/listed_source.h"
 
 #include <algorithm>
@@ -52,6 +53,7 @@ uint64_t ListBytes(uint64_t count, uint32_t element_bytes) {
 
 Status CheckLists(const RankLayout& layout, uint64_t memory_bytes,
                   std::span<const ListedShard> lists) {
+  uint64_t all = 0;
   for (size_t i = 0; i < lists.size(); ++i) {
     const ListedShard& list = lists[i];
     if (list.shard >= layout.shards().size() || (i > 0 && list.shard <= lists[i - 1].shard)) {
@@ -71,6 +73,13 @@ Status CheckLists(const RankLayout& layout, uint64_t memory_bytes,
           "tensor '{}': its list of {} bytes begins at byte {}: expected a multiple of {}, within "
           "the {} bytes that were registered for lists",
           shard.tensor.name, bytes, list.offset_bytes, kListAlignment, memory_bytes);
+    }
+    all += bytes;
+    if (all > memory_bytes) {
+      return InvalidArgumentError(
+          "tensor '{}': the lists up to its have {} bytes: expected at most the {} that were "
+          "registered for lists, in which no two overlap",
+          shard.tensor.name, all, memory_bytes);
     }
   }
   return OkStatus();
@@ -111,7 +120,8 @@ void ListedSource::FindBlocks(std::span<const ListedShard> lists) {
     const RankLayout::SliceEntry& slice = layout.slice(RankSlice(s));
     const auto listed = std::ranges::lower_bound(lists, slice.shard, {}, &ListedShard::shard);
     if (listed == lists.end() || listed->shard != slice.shard) continue;
-    // Strided slices are compared, as are those whose digest is to be recomputed from all bytes.
+    // Compared are strided slices, those whose digest is to be recomputed from all bytes, and those
+    // of the host, where a comparison takes less time than the proof of a list.
     if (!resident_.BeginsAt(RankSlice(s)).has_value() || snapshot_.distrusts(RankSlice(s))) {
       continue;
     }
@@ -119,39 +129,58 @@ void ListedSource::FindBlocks(std::span<const ListedShard> lists) {
     slices_.emplace_back(s);
     for (uint32_t block = 0; block < slice.blocks; ++block) {
       blocks_.push_back({.ref = {.slice = RankSlice(s), .block = block},
-                         .list = &lists_[static_cast<size_t>(listed - lists.begin())],
-                         .fits = false,
-                         .diffed = {}});
+                         .list = &lists_[static_cast<size_t>(listed - lists.begin())]});
     }
+  }
+}
+
+// The trainer may write meanwhile, so the parts are made disjoint here, whatever was found.
+void ListedSource::Divide(ThreadPool& pool) {
+  const RankLayout& layout = snapshot_.layout();
+  pool.ParallelFor(CeilDiv(blocks_.size(), kBatchBlocks), [&](size_t batch, size_t) {
+    const size_t end = std::min(blocks_.size(), (batch + 1) * kBatchBlocks);
+    for (size_t i = batch * kBatchBlocks; i < end; ++i) {
+      Block& block = blocks_[i];
+      const List& list = *block.list;
+      block.first_element =
+          *resident_.BeginsAt(block.ref.slice) + uint64_t{block.ref.block} * limits::kBlockElements;
+      block.elements = BlockElements(layout.slice(block.ref.slice).elements, block.ref.block);
+      block.begin = FirstFrom(list.positions, list.count, block.first_element);
+      block.end = FirstFrom(list.positions, list.count, block.first_element + block.elements);
+    }
+  });
+  const List* list = nullptr;
+  uint64_t taken = 0;  // of `list`
+  for (Block& block : blocks_) {
+    if (std::exchange(list, block.list) != block.list) taken = 0;
+    block.begin = std::max(block.begin, taken);
+    block.end = std::max(block.end, block.begin);
+    taken = block.end;
   }
 }
 
 void ListedSource::Check(Block& block, ListedWords& words) {
   const List& list = *block.list;
-  const RankLayout::SliceEntry& slice = snapshot_.layout().slice(block.ref.slice);
-  const uint64_t first =
-      *resident_.BeginsAt(block.ref.slice) + uint64_t{block.ref.block} * limits::kBlockElements;
-  const uint32_t elements = BlockElements(slice.elements, block.ref.block);
-  const uint64_t begin = FirstFrom(list.positions, list.count, first);
-  const uint64_t end = FirstFrom(list.positions, list.count, first + elements);
-  if (end < begin || end - begin > elements) return;
-  const uint64_t count = end - begin;
+  const uint64_t count = block.end - block.begin;
+  if (count > block.elements) return;
   const uint32_t bytes = list.element_bytes;
-  std::byte* const positions = room_.get() + list.copied_at + begin * sizeof(uint16_t);
+  std::byte* const positions = room_.get() + list.copied_at + block.begin * sizeof(uint16_t);
   std::byte* const before =
-      room_.get() + list.copied_at + Aligned(list.count * sizeof(uint16_t)) + begin * bytes;
+      room_.get() + list.copied_at + Aligned(list.count * sizeof(uint16_t)) + block.begin * bytes;
   std::byte* const after = before + Aligned(list.count * bytes);
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t position = PositionAt(list.positions, begin + i);
-    if (position < first || position - first >= elements) return;
-    StoreLe(positions + i * sizeof(uint16_t), static_cast<uint16_t>(position - first));
+    const uint64_t position = PositionAt(list.positions, block.begin + i);
+    if (position < block.first_element || position - block.first_element >= block.elements) return;
+    StoreLe(positions + i * sizeof(uint16_t),
+            static_cast<uint16_t>(position - block.first_element));
   }
-  std::memcpy(before, list.before.data() + begin * bytes, count * bytes);
-  std::memcpy(after, list.after.data() + begin * bytes, count * bytes);
+  std::memcpy(before, list.before.data() + block.begin * bytes, count * bytes);
+  std::memcpy(after, list.after.data() + block.begin * bytes, count * bytes);
   const ListedChanges changes{.count = static_cast<uint32_t>(count),
                               .positions = {positions, count * sizeof(uint16_t)},
                               .before = {before, count * bytes},
                               .after = {after, count * bytes}};
+  const RankLayout::SliceEntry& slice = snapshot_.layout().slice(block.ref.slice);
   const std::optional<Digest> difference =
       DifferenceOf(slice.dtype, changes, snapshot_.BlockBytes(block.ref.slice, block.ref.block),
                    slice.BlockFirstWord(block.ref.block), words);
@@ -160,49 +189,67 @@ void ListedSource::Check(Block& block, ListedWords& words) {
   block.diffed = {.difference = *difference, .changes = changes};
 }
 
+void ListedSource::CheckAll(ThreadPool& pool) {
+  const StageTime time(seconds_.check);
+  Divide(pool);
+  std::vector<ListedWords> words(pool.worker_count());
+  pool.ParallelFor(CeilDiv(blocks_.size(), kBatchBlocks), [&](size_t batch, size_t worker) {
+    const size_t end = std::min(blocks_.size(), (batch + 1) * kBatchBlocks);
+    for (size_t i = batch * kBatchBlocks; i < end; ++i) Check(blocks_[i], words[worker]);
+  });
+}
+
 Status ListedSource::Prove(ThreadPool& pool) {
-  {
-    const StageTime time(seconds_.check);
-    std::vector<ListedWords> words(pool.worker_count());
-    pool.ParallelFor(CeilDiv(blocks_.size(), kBatchBlocks), [&](size_t batch, size_t worker) {
-      const size_t end = std::min(blocks_.size(), (batch + 1) * kBatchBlocks);
-      for (size_t i = batch * kBatchBlocks; i < end; ++i) Check(blocks_[i], words[worker]);
-    });
-  }
+  CheckAll(pool);
   const StageTime time(seconds_.compare);
-  const RankLayout& layout = snapshot_.layout();
-  DWS_ASSIGN_OR_RETURN(const std::vector<Digest> live,
-                       resident_.LiveDigests(layout, slices_, pool));
-  std::vector<RankSlice> listed;
-  std::optional<RankSlice> differs;  // the first
-  for (size_t i = 0; i < slices_.size(); ++i) {
-    const RankSlice slice = slices_[i];
+  const std::vector<RankSlice> all = std::exchange(slices_, {});
+  std::vector<Digest> wanted;  // parallel to slices_
+  for (const RankSlice slice : all) {
+    const auto blocks = BlocksOf(slice);
+    if (!std::ranges::all_of(blocks, &Block::fits)) continue;
     Digest digest = snapshot_.digests()[slice.value()];
-    bool fits = true;
-    for (const Block& block :
-         std::span(blocks_).subspan(first_block_[slice.value()], layout.slice(slice).blocks)) {
-      fits = fits && block.fits;
-      digest += block.diffed.difference;
-    }
-    if (fits && digest == live[i]) {
-      listed.push_back(slice);
-      continue;
-    }
-    first_block_[slice.value()] = kNotListed;
-    if (!differs.has_value()) differs = slice;
+    for (const Block& block : blocks) digest += block.diffed.difference;
+    slices_.push_back(slice);
+    wanted.push_back(digest);
   }
-  if (differs.has_value()) {
-    LogWarning("listed_changes_differ",
-               {{"slices", slices_.size() - listed.size()},
-                {"of", slices_.size()},
-                {"tensor", layout.tensor(*differs).name},
-                {"rank_slice", differs->value()},
-                {"reason",
-                 "the trainer's lists do not lead from the last version to its weights: a list "
-                 "lacks changes, or is of another version or tensor; these slices are compared"}});
+  Result<std::vector<Digest>> live = resident_.LiveDigests(snapshot_.layout(), slices_);
+  if (absl::IsResourceExhausted(live.status())) {
+    LogWarning("listed_changes_not_proved",
+               {{"slices", all.size()},
+                {"reason", fmt::format("{}; all weights are compared", Message(live.status()))}});
+    live = std::vector<Digest>();
+    slices_.clear();
   }
-  slices_ = std::move(listed);
+  DWS_RETURN_IF_ERROR(live.status());
+  std::vector<RankSlice> proved;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if ((*live)[i] == wanted[i]) proved.push_back(slices_[i]);
+  }
+  slices_ = std::move(proved);
+  if (live->size() == wanted.size()) WarnOfOthers(all);
+  for (const RankSlice slice : all) {
+    if (!std::ranges::binary_search(slices_, slice)) first_block_[slice.value()] = kNotListed;
+  }
   return OkStatus();
+}
+
+void ListedSource::WarnOfOthers(std::span<const RankSlice> all) const {
+  const auto differs = std::ranges::find_if(
+      all, [this](RankSlice slice) { return !std::ranges::binary_search(slices_, slice); });
+  if (differs == all.end()) return;
+  LogWarning("listed_changes_differ",
+             {{"slices", all.size() - slices_.size()},
+              {"of", all.size()},
+              {"tensor", snapshot_.layout().tensor(*differs).name},
+              {"rank_slice", differs->value()},
+              {"reason",
+               "the trainer's lists do not lead from the last version to its weights: a list lacks "
+               "changes, or is of another version or tensor; these slices are compared"}});
+}
+
+std::span<const ListedSource::Block> ListedSource::BlocksOf(RankSlice slice) const {
+  return std::span(blocks_).subspan(first_block_[slice.value()],
+                                    snapshot_.layout().slice(slice).blocks);
 }
 
 std::vector<BlockRef> ListedSource::Order() const {
@@ -218,7 +265,6 @@ Result<FetchedBlocks> ListedSource::Fetch(std::span<const BlockRef> refs, FetchA
       refs, [this](const BlockRef& ref) { return Lists(ref.slice); });  // Order: the rest too
   const auto others = refs.first(static_cast<size_t>(first - refs.begin()));
   if (!others.empty()) return resident_.Fetch(others, as, snapshot, pool);
-  resident_.DistrustCopies(slices_);
   FetchedBlocks fetched{.count = refs.size(), .listed = refs.size(), .changed = 0};
   for (const BlockRef ref : refs) *fetched.changed += Diffed(ref)->changes.count;
   fetched.seconds = std::exchange(seconds_, {});
@@ -230,6 +276,16 @@ std::optional<DiffedBlock> ListedSource::Diffed(BlockRef ref) const {
   return blocks_[first_block_[ref.slice.value()] + ref.block].diffed;
 }
 
+void ListedSource::UpdateCopies(ThreadPool& pool) const {
+  std::vector<ListedBlock> blocks;
+  for (const RankSlice slice : slices_) {
+    for (const Block& block : BlocksOf(slice)) {
+      blocks.push_back({.ref = block.ref, .changes = block.diffed.changes});
+    }
+  }
+  resident_.UpdateCopies(blocks, snapshot_, pool);
+}
+
 Status CaptureResident(Capture& capture, ResidentSource& resident, Snapshot& snapshot,
                        ThreadPool& pool, const TrainerLists& lists,
                        const Capture::OnRead& on_read) {
@@ -238,7 +294,9 @@ Status CaptureResident(Capture& capture, ResidentSource& resident, Snapshot& sna
   }
   DWS_ASSIGN_OR_RETURN(const std::unique_ptr<ListedSource> listed,
                        ListedSource::Create(resident, snapshot, pool, lists));
-  return capture.Blocks(listed->Order(), *listed, on_read);
+  DWS_RETURN_IF_ERROR(capture.Blocks(listed->Order(), *listed, on_read));
+  listed->UpdateCopies(pool);
+  return OkStatus();
 }
 
 }  // namespace dws

@@ -1,5 +1,5 @@
-// A trainer's weights of which the trainer itself lists what it has changed since the last version,
-// because it wrote them: then nothing is compared.
+// A trainer's weights on GPUs of which the trainer itself lists what it has changed since the last
+// version, because it wrote them: then nothing is compared.
 //
 // A list is believed only if it is proved. Each entry has the snapshot's value before, and the
 // digest of the snapshot with the changes is that of the trainer's memory, which is read once for
@@ -46,7 +46,7 @@ uint64_t ListBytes(uint64_t count, uint32_t element_bytes);
 
 // Checks the lists against a layout and the memory that has them. INVALID_ARGUMENT: shards do not
 // ascend or are none of the layout's, a list is misaligned or outside the memory, or has more
-// entries than its shard has elements; names the tensor.
+// entries than its shard has elements, or all together take more than the memory; names the tensor.
 Status CheckLists(const RankLayout& layout, uint64_t memory_bytes,
                   std::span<const ListedShard> lists);
 
@@ -60,6 +60,9 @@ class ListedSource final : public WeightSource {
 
   // All blocks, in the order in which they have to be captured.
   std::vector<BlockRef> Order() const;
+
+  // Call it when all of them are captured: GPUs' copies of the snapshot get the listed changes.
+  void UpdateCopies(ThreadPool& pool) const;
 
   Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
                               ThreadPool& pool) override;
@@ -83,6 +86,10 @@ class ListedSource final : public WeightSource {
   struct Block {
     BlockRef ref;
     const List* list = nullptr;
+    uint64_t first_element = 0;  // of the shard
+    uint32_t elements = 0;
+    uint64_t begin = 0;  // of the list's entries: of no other block
+    uint64_t end = 0;
     bool fits = false;
     DiffedBlock diffed;
   };
@@ -91,10 +98,16 @@ class ListedSource final : public WeightSource {
       : resident_(resident), snapshot_(snapshot) {}
   void FindLists(ByteSpan memory, std::span<const ListedShard> lists);
   void FindBlocks(std::span<const ListedShard> lists);
+  // Finds each block's part of its list.
+  void Divide(ThreadPool& pool);
   // Copies a block's part of its list and checks it against the snapshot.
   void Check(Block& block, ListedWords& words);
-  // Leaves in listed_ the slices whose changes lead to the live digests.
+  void CheckAll(ThreadPool& pool);
+  // Leaves in slices_ those whose changes lead to the live digests.
   Status Prove(ThreadPool& pool);
+  // Logs, once for the version, that not all slices are in slices_.
+  void WarnOfOthers(std::span<const RankSlice> all) const;
+  std::span<const Block> BlocksOf(RankSlice slice) const;
   bool Lists(RankSlice slice) const { return first_block_[slice.value()] != kNotListed; }
 
   static constexpr uint32_t kNotListed = ~uint32_t{0};
@@ -109,8 +122,8 @@ class ListedSource final : public WeightSource {
   CaptureSeconds seconds_;
 };
 
-// Captures all blocks of `resident` as `capture` needs them. `lists` were checked, and are not used
-// if no delta is made. Errors as Capture::Blocks.
+// Captures all blocks of `resident` into `snapshot`, which is the capture's. `lists` were checked,
+// and are not used if no delta is made. Errors as Capture::Blocks.
 Status CaptureResident(Capture& capture, ResidentSource& resident, Snapshot& snapshot,
                        ThreadPool& pool, const TrainerLists& lists, const Capture::OnRead& on_read);
 

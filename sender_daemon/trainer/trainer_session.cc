@@ -169,7 +169,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   parts_.on_state(state_);
   // The one before is gone by now.
   if (new_state) state_->snapshot->Populate(*parts_.pool);
-  if (live_->resident != nullptr) live_->resident->TakeMemory(*state_->snapshot);
+  if (live_->resident != nullptr) live_->TakeMemory(*state_->snapshot);
   return OkStatus();
 }
 
@@ -259,9 +259,7 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
                                                            .log_limits = options_.log_limits}));
   if (resident != nullptr) live_->resident = std::move(resident);
   state_ = std::move(refined);
-  if (live_.has_value() && live_->resident != nullptr) {
-    live_->resident->TakeMemory(*state_->snapshot);
-  }
+  if (live_.has_value() && live_->resident != nullptr) live_->TakeMemory(*state_->snapshot);
   return OkStatus();
 }
 

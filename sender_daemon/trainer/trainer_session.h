@@ -142,6 +142,10 @@ class TrainerSession {
     uint64_t open_attempt = 0;              // of the open version
     uint64_t attempts_given_up = 0;         // all attempts up to this one
     Duration capture_time = {};             // of the open version, so far
+
+    void TakeMemory(Snapshot& snapshot) const {
+      resident->TakeMemory(snapshot, registration.lists.has_value());
+    }
   };
 
   // Returns whether the current state has this registration's stream and layout.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Collection, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -42,22 +42,27 @@ class ChangeLists:
     Lifecycle: make; put before each publish; close. Threads: one at a time.
     """
 
-    def __init__(self, layout: RankLayout) -> None:
-        weights = sum(shard.size_bytes for shard in layout.shards)
+    def __init__(self, layout: RankLayout, on_devices: Collection[str]) -> None:
+        """Args:
+        on_devices: names of the tensors of which there are lists; those of the host are compared faster than a list
+          is proved.
+        """
+        weights = sum(layout.shard(name).size_bytes for name in on_devices)
         self._shards = {shard.tensor.name: (i, shard) for i, shard in enumerate(layout.shards)}
+        self._on_devices = frozenset(on_devices)
         self.region = SharedRegion("dws-lists", max(weights // ROOM_PART, _ROOM_BYTES_MIN))
         self._bytes = self.region.bytes()
         self._pin = HostPin(self.region)
 
     def put(self, changes: Mapping[str, Optional[Changes]]) -> list[tuple[int, int, int]]:
-        """Writes the lists. The devices that have them finish first.
+        """Writes the lists, after the work that this thread has given to the devices that have them.
 
         Args:
           changes: by tensor; positions in the rank's part of it; None: no list.
 
         Returns:
-          shard, number of entries and offset of each list, by shard. Lists for which there is no room, and those of
-          parts of 2^31 elements or more, are left out: the sender compares these.
+          shard, number of entries and offset of each list, by shard. Left out, so that the sender compares them, are
+          tensors of the host, lists for which there is no room, and those of parts of 2^31 elements or more.
 
         Raises:
           InvalidArgumentError: a tensor that is not registered.
@@ -71,11 +76,10 @@ class ChangeLists:
         for name, listed in changes.items():
             if listed is not None:
                 _check(self._shards[name][1], listed)
-        self._pin.try_pin()
         put, end = [], 0
-        on_devices: dict[Any, list[tuple[int, Any]]] = {}  # by device: offsets and bits
+        to_bring: dict[Any, list[tuple[int, Any]]] = {}  # by device: offsets and bits
         for name, (number, shard) in self._shards.items():
-            listed = changes.get(name)
+            listed = changes.get(name) if name in self._on_devices else None
             if listed is None or _elements(shard) >= _ELEMENTS_MAX:
                 continue
             widths = (4, shard.tensor.dtype.itemsize, shard.tensor.dtype.itemsize)
@@ -86,12 +90,12 @@ class ChangeLists:
             for values, width, length in zip(listed, widths, lengths):
                 bits = _bits(values, width)
                 if is_torch(bits) and is_on_device(bits):
-                    on_devices.setdefault(bits.device, []).append((end, bits))
+                    to_bring.setdefault(bits.device, []).append((end, bits))
                 else:
                     raw = np.asarray(bits).view(np.uint8)
                     self._bytes[end : end + len(raw)] = raw
                 end += length
-        for pieces in on_devices.values():
+        for pieces in to_bring.values():
             self._bring(pieces)
         return put
 
@@ -113,6 +117,10 @@ class ChangeLists:
             run.append(bits.view(torch.uint8))
             run.append(bits.new_zeros(_aligned(size) - size, dtype=torch.uint8))
             end = offset + _aligned(size)
+
+    def try_pin(self) -> None:
+        """Page-locks the room if this process uses a device."""
+        self._pin.try_pin()
 
     def close(self) -> None:
         """Idempotent."""
@@ -141,7 +149,7 @@ def _aligned(size_bytes: int) -> int:
 
 
 def _check(shard: Shard, listed: Changes) -> None:
-    lengths = [tuple(values.shape) for values in listed]
+    lengths = [tuple(getattr(values, "shape", ())) for values in listed]
     if len(listed) != 3 or len(set(lengths)) > 1 or len(lengths[0]) != 1:
         raise LayoutError(
             f"the list of {shard.tensor} has arrays of the shapes {lengths}: expected three, of one dimension and the "

@@ -156,6 +156,8 @@ class Handover:
         """Page-locks the host's memory if this process uses a device."""
         if self._pin is not None:
             self._pin.try_pin()
+        if self.lists is not None:
+            self.lists.try_pin()
 
     def close(self) -> None:
         """Views stay valid. Idempotent."""
@@ -252,7 +254,7 @@ def resident_handover(
             if name in values and not is_on_device(values[name]):
                 bits = owned_part(raw_bits(name, values[name], dtype), shard)
                 region.raw(dtype, bits.size, offsets[name]).reshape(bits.shape)[...] = bits
-    room = ChangeLists(layout) if lists else None
+    room = ChangeLists(layout, live) if lists else None
     return Handover(layout, region, offsets, live, parts=parts or (), lists=room), {
         shard.tensor.name: result[shard.tensor.name] for shard in layout.shards
     }

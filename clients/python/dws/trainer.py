@@ -66,7 +66,8 @@ class Trainer(RegisteredTrainer):
           changes: by name, what the trainer itself knows that it has changed since the version before in the rank's
             part of a tensor, such as from dws.trainers.cast_and_list. The sender reads these weights once, to prove
             the list by their digest, and compares them with the version before only if it is wrong, or if a cut
-            that engines need runs through the rows. Tensors without a list, or with None, are compared.
+            that engines need runs through the rows. Tensors without a list, or with None, and those of the host, where
+            that is faster, are compared.
 
         Raises:
           VersionError: not above the newest version.
@@ -89,8 +90,8 @@ class Trainer(RegisteredTrainer):
         started = time.monotonic()
         deadline = Deadline(timeout)
         handover.settle(lambda moved: self._register(moved, deadline))
-        lists = handover.lists.put(changes) if handover.lists and changes else ()
-        with self._link.attempt(version):
+        with self._link.attempt(version):  # a sender that stalled may still read earlier lists
+            lists = handover.lists.put(changes) if handover.lists and changes else ()
             stats = self._link.publish(version, started, deadline.left, full, lists)
         self.last_version = version
         return stats

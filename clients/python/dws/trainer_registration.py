@@ -89,8 +89,8 @@ class RegisteredTrainer:
           parts: name -> the rank's part itself, on a CUDA device, for some of the TensorSpecs in `tensors`: in
             the part's shape, row-major and contiguous. The sender reads it there; each `publish` looks in this
             mapping again.
-          lists: whether `publish` may get changes=. Takes shared memory of an eighth of the weights, once there are
-            lists.
+          lists: whether `publish` may get changes=. Takes shared memory of an eighth of the weights on devices, once
+            there are lists.
 
         Returns:
           name -> writable view of the rank's part, in the part's shape. Write to it between

@@ -1,5 +1,5 @@
-// What a user of GPUs waits for (P30 to P34, P38), as a model: the daemons' own code over the tests'
-// fake driver and its clock. CSV on stdout, tables on stderr. None of it is measured on a GPU.
+// What a user of GPUs waits for (P30 to P34, P38), as a model: the daemons' own code over the
+// tests' fake driver and its clock. CSV on stdout, tables on stderr. None of it is measured.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>

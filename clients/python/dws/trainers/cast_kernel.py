@@ -7,6 +7,7 @@ A weight is stored only where it changes: a pass reads 6 bytes an element, and a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any, Optional, Sequence
 
@@ -60,6 +61,12 @@ def cast_and_list(masters: Sequence[Any], weights: Sequence[Any]) -> list[Option
       What changed in each, with int32 positions; None for a weight whose list has no room.
     """
     device = weights[0].device
+    # Triton launches on the current device.
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        return _cast(masters, weights, device)
+
+
+def _cast(masters: Sequence[Any], weights: Sequence[Any], device: Any) -> list[Optional[Changes]]:
     programs = [-(-weight.numel() // BLOCK) for weight in weights]
     firsts = [0, *itertools.accumulate(programs)]
     room = max(sum(weight.numel() for weight in weights) // ROOM_PART, _ROOM_MIN)
@@ -73,8 +80,8 @@ def cast_and_list(masters: Sequence[Any], weights: Sequence[Any]) -> list[Option
         lists = (position, before, after, used, starts[first:], counts[first:])
         bits = weight.detach().view(torch.int16)
         _cast_block[(grid,)](master.detach(), bits, *lists, weight.numel(), room, block=BLOCK)
-    # A program that found no room, or not enough, spoils the list of its weight.
-    fits = starts + counts <= room
+    # A program that found no room, or not enough, spoils the list of its weight; `used` counts on.
+    fits = (counts == 0) | (starts + counts <= room)
     counts = torch.where(fits, counts, 0)
     ends = counts.cumsum(0)
     shift = torch.repeat_interleave(starts - (ends - counts), counts)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Mapping, Optional
 
+import numpy as np
+
+from dws.arrays import is_torch
 from dws.change_lists import Changes
 from dws.errors import InvalidArgumentError
 from dws.trainers.placement import Ranges
@@ -42,12 +45,14 @@ def lists_of_shares(
 
 
 def _within(listed: Changes, part: Ranges, share: Ranges) -> Optional[Changes]:
-    """The changes in some rows of a part; None: the share has something else of it."""
-    if part == share:
+    """The changes in some rows of a part; None: the share has something else of it. What is no list is passed on, to be
+    refused with its name."""
+    if part == share or len({tuple(getattr(values, "shape", ())) for values in listed}) != 1:
         return listed
     if part[1:] != share[1:]:
         return None
     row = math.prod(end - begin for begin, end in part[1:])
     first, last = ((at - part[0][0]) * row for at in share[0])
-    mine = (listed.position >= first) & (listed.position < last)
-    return Changes(listed.position[mine] - first, listed.before[mine], listed.after[mine])
+    position = listed.position.long() if is_torch(listed.position) else listed.position.astype(np.int64)
+    mine = (position >= first) & (position < last)
+    return Changes(position[mine] - first, listed.before[mine], listed.after[mine])

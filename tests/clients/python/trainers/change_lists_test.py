@@ -25,7 +25,7 @@ class ChangeListsTest(unittest.TestCase):
         self.random = np.random.default_rng(SEED)
         self.gpu = TorchGpu(OwnMemory())
         self.layout = RankLayout([TensorSpec(n, d, (500, 3)) for n, d in DTYPES.items()])
-        self.lists = ChangeLists(self.layout)
+        self.lists = ChangeLists(self.layout, DTYPES)
         self.addCleanup(self.lists.close)
 
     def raw(self, name: str) -> tuple[np.ndarray[Any, Any], ...]:
@@ -68,6 +68,12 @@ class ChangeListsTest(unittest.TestCase):
                 itemsize = self.layout.shard(name).tensor.dtype.itemsize
                 for wanted, found in zip(raw[name], self.read(count, offset, itemsize)):
                     np.testing.assert_array_equal(found, wanted)
+
+    def test_weights_of_the_host_have_no_lists(self) -> None:
+        lists = ChangeLists(self.layout, ["b"])
+        self.addCleanup(lists.close)
+        put = lists.put({name: self.passed(self.raw(name)) for name in DTYPES})
+        self.assertEqual([shard for shard, _, _ in put], [1])
 
     def test_neighbouring_lists_of_a_device_are_copied_at_once(self) -> None:
         lists = {n: self.raw(n) for n in DTYPES}
