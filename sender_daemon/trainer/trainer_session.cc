@@ -139,7 +139,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
   } else {
     DWS_ASSIGN_OR_RETURN(live.resident, ResidentSource::Create(layout, std::move(memory.regions),
-                                                               registration.places));
+                                                               registration.places, on_devices_));
   }
   const bool fenced = live_.has_value();
   const bool new_state = !Continues(registration);
@@ -250,7 +250,8 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
   DWS_ASSIGN_OR_RETURN(RankLayout finer, Refined(state_->layout(), lacking));
   std::unique_ptr<ResidentSource> resident;
   if (live_.has_value() && live_->resident != nullptr) {
-    DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
+    DWS_ASSIGN_OR_RETURN(resident,
+                         live_->resident->For(finer, live_->registration.places, on_devices_));
   }
   DWS_ASSIGN_OR_RETURN(RankStatePtr refined, RefinedState(*state_, std::move(finer),
                                                           {.pool = *parts_.pool,

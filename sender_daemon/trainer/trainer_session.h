@@ -178,6 +178,7 @@ class TrainerSession {
   const Options options_;
   const Parts parts_;
   uint64_t last_session_;
+  const DeviceShardsOptions on_devices_;  // shares what registrations have left on loan
   RankStatePtr state_;
   std::optional<Live> live_;   // after state_: an open version refers to its snapshot
   CutWishes wishes_;           // of the current stream, asked for while a version was open

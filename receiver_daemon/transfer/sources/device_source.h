@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "common/base/clock.h"
 #include "common/base/threads/mutex.h"
 #include "common/sources/source.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
@@ -14,8 +15,8 @@ namespace dws {
 
 class DeviceSource final : public Source {
  public:
-  // `links` outlives it.
-  explicit DeviceSource(SyncLinks& links) : links_(links) {}
+  // `links` and `clock` outlive it.
+  DeviceSource(SyncLinks& links, const Clock& clock) : links_(links), clock_(clock) {}
 
   std::string_view name() const override { return "device"; }
   bool brings(Content content) const override { return content == Content::kFull; }
@@ -38,6 +39,7 @@ class DeviceSource final : public Source {
                   const std::vector<RankSlice>& wrong);
 
   SyncLinks& links_;
+  const Clock& clock_;
   mutable Mutex mutex_;
   std::map<SenderIndex, std::string> devices_ GUARDED_BY(mutex_);
 };
