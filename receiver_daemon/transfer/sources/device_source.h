@@ -20,6 +20,7 @@ class DeviceSource final : public Source {
 
   std::string_view name() const override { return "device"; }
   bool brings(Content content) const override { return content == Content::kFull; }
+  bool needs_room() const override { return false; }
   bool suits(const FullAssembly& assembly) const override;
   // Whole slices are proved, so one of which the trainer changes a block does not come from here.
   bool reads_memory() const override { return true; }
