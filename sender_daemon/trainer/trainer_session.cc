@@ -22,6 +22,12 @@ Status AttemptGivenUp(uint64_t version) {
   return CancelledError("the time for version {} is over: nothing of it is kept", version);
 }
 
+// Takes the memory that the next capture needs: seconds, for which the handle socket does not wait.
+void TakeMemory(Snapshot& snapshot, ResidentSource* resident, ThreadPool& pool) {
+  if (!snapshot.version().has_value()) snapshot.Populate(pool);  // the one before is gone by now
+  if (resident != nullptr) resident->TakeMemory(snapshot);
+}
+
 }  // namespace
 
 TrainerSession::TrainerSession(Options options, Parts parts)
@@ -107,7 +113,9 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
   if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {
-        outcome->set_value(Activate(session, registration, handle, std::move(*memory)));
+        const Status activated = Activate(session, registration, handle, std::move(*memory));
+        outcome->set_value(activated);
+        if (activated.ok()) TakeMemory(*state_->snapshot, live_->resident.get(), *parts_.pool);
       })) {
     return ResourceExhaustedError("the sender is busy; register again");
   }
@@ -128,8 +136,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
                                    registration.trainer_rank.value());
   }
   DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
-  DWS_RETURN_IF_ERROR(
-      CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
+  DWS_RETURN_IF_ERROR(CheckAdmission(registration));  // others may have changed it meanwhile
   Live live{.session = session, .handle = handle};
   const RankLayout layout =
       Continues(registration) ? state_->layout()
@@ -142,7 +149,6 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
                                                                registration.places, on_devices_));
   }
   const bool fenced = live_.has_value();
-  const bool new_state = !Continues(registration);
   if (fenced) {
     LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
     const HandleRegistrationId old = live_->handle;
@@ -167,9 +173,6 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);
-  // The one before is gone by now.
-  if (new_state) state_->snapshot->Populate(*parts_.pool);
-  if (live_->resident != nullptr) live_->resident->TakeMemory(*state_->snapshot);
   return OkStatus();
 }
 
@@ -260,9 +263,7 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
                                                            .log_limits = options_.log_limits}));
   if (resident != nullptr) live_->resident = std::move(resident);
   state_ = std::move(refined);
-  if (live_.has_value() && live_->resident != nullptr) {
-    live_->resident->TakeMemory(*state_->snapshot);
-  }
+  if (live_.has_value()) TakeMemory(*state_->snapshot, live_->resident.get(), *parts_.pool);
   return OkStatus();
 }
 

@@ -150,7 +150,8 @@ class TrainerSession {
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
                   HandedOver memory);
-  // Called by the handle socket, on its thread.
+  // Called by the handle socket, on its thread, which waits for Activate alone: at most
+  // limits::kRpcDeadline.
   Status OnDescriptors(uint64_t session, const Registration& registration,
                        HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
