@@ -3,6 +3,7 @@
 #include "receiver_daemon/weights/lent_copy.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -182,6 +183,68 @@ TEST_CASE("whenever the time of a loan ends, nothing counts that is read until t
   }
   const CountedClock just_in_time(looks);
   CHECK(copy(with, just_in_time).ok());
+}
+
+// Does something at its call number `at`.
+class HookedClock final : public Clock {
+ public:
+  TimePoint Now() const override {
+    if (++calls == at) hook();
+    return {};
+  }
+  mutable int calls = 0;
+  int at = 0;
+  std::function<void()> hook;
+};
+
+TEST_CASE("a slice that arrives at one of two GPUs only is not taken, and the others are",
+          "[staging]") {
+  if (cuda::SecondDevice() == nullptr) return;
+  const bool staged = GENERATE(true, false);
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.5);
+  const FakeEngine first(trainer.layouts(), 1, 1, MemoryKind::kCuda);
+  const FakeEngine second(trainer.layouts(), 1, 1, MemoryKind::kCuda, cuda::SecondDevice());
+  for (const FakeEngine* const engine : {&first, &second}) engine->Load(trainer, 1);
+  const auto both = EngineWeights::Create(trainer.layouts(), {first.memory(), second.memory()});
+  REQUIRE(both.ok());
+  LentCopy staging(**both, kPlenty);
+  DirectWrite direct(**both);
+  DeviceTarget& target = staged ? static_cast<DeviceTarget&>(staging) : direct;
+  HookedClock clock;
+  Lender lender(trainer, 2, &clock);
+  const std::vector<uint8_t> all(lender.slices.size(), 1);
+  const auto undisturbed = target.Copy(kRank, lender.slices);
+  REQUIRE(undisturbed.ok());
+  CHECK(*undisturbed == all);
+  (void)staging.TakeStaged();
+
+  // A capture changes it between the reads of the two.
+  clock.at = clock.calls + clock.calls / 2;
+  clock.hook = [&] {
+    SliceBytes bytes = trainer.At(2, 0)[0];
+    bytes[bytes.size() / 2] ^= std::byte{1};
+    lender.Write(lender.slices[0].offset_bytes, bytes);
+  };
+  std::vector<uint8_t> but_one = all;
+  but_one[0] = 0;
+  const auto arrived = target.Copy(kRank, lender.slices);
+  REQUIRE(arrived.ok());
+  CHECK(*arrived == but_one);
+  if (staged) {
+    for (const FakeEngine* const engine : {&first, &second}) engine->Load(trainer, 1);
+    const std::vector<StagedParts> parts = staging.TakeStaged();
+    ScatterList list;
+    AddToList(parts, list);
+    ThreadPool pool(1);
+    REQUIRE(Scatter(**both, list, pool).ok());
+  }
+  const auto has = [&](const FakeEngine& engine, uint32_t slice) {
+    return engine.Read(0, slice) == trainer.At(2, 0)[slice];
+  };
+  CHECK(has(first, 0) != has(second, 0));
+  for (uint32_t s = 1; s < all.size(); ++s) CHECK((has(first, s) && has(second, s)));
 }
 
 TEST_CASE("what does not fit --staging-bytes is not staged, by name", "[staging]") {
