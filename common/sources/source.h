@@ -108,6 +108,9 @@ class Source {
   // Returns false if nothing that `assembly` wants can come from here, whatever the sender has:
   // then the chain skips it and reports nothing, unless it is the only source that may be used.
   virtual bool suits(const FullAssembly& /*assembly*/) const { return true; }
+  // Returns false if ReadFull and ReadFullCapture put nothing into the assembly's own room, so that
+  // none is needed yet.
+  virtual bool needs_room() const { return true; }
   // Returns true if the source reads a sender's memory, which the next capture changes. ReadFull
   // keeps a changed block as it is now (FullAssembly::KeepNewer), and MemoryReader turns it back;
   // or it leaves the block out and returns an error, and others bring it.

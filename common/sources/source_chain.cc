@@ -290,6 +290,7 @@ Result<FetchedFull> SourceChain::Full(const Piece& piece, const FullWant& want,
     if (cancelled()) return CancelledError("the receiver is shutting down");
     if (source->reads_memory() && transfer.memory_read) continue;
     if (candidates.size() > 1 && !source->suits(*assembly)) continue;
+    if (source->needs_room()) DWS_RETURN_IF_ERROR(assembly->MakeRoom());
     last = ReadFull(*source, source == candidates.back(), transfer, *assembly);
     if (last.ok()) break;
     // What cannot be kept here can be kept from no source.
@@ -315,6 +316,7 @@ Status SourceChain::ReadCapture(Transfer& transfer, FullAssembly& assembly) {
     // A better source that reads what is published is worth waiting for.
     if (!source->reads_captures(Content::kFull, transfer.piece)) break;
     if (!source->suits(assembly)) continue;
+    if (source->needs_room()) DWS_RETURN_IF_ERROR(assembly.MakeRoom());
     const uint64_t before = MissingBytes(assembly);
     const Status read = source->ReadFullCapture(transfer.piece, assembly);
     transfer.Came(*source, before, MissingBytes(assembly));

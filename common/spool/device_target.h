@@ -33,8 +33,8 @@ class DeviceTarget {
 
   // Copies slices, all of which it takes. Returns for each whether all that arrived was proved, on
   // the device, to be as expected; if not, it is not kept, or live memory has to be written again.
-  // Errors of LentMemory; RESOURCE_EXHAUSTED, INTERNAL: a device has no room, or fails. After an
-  // error nothing is kept.
+  // Errors of LentMemory (DEADLINE_EXCEEDED: the loan ended meanwhile); RESOURCE_EXHAUSTED,
+  // INTERNAL: a device has no room, or fails. After an error nothing is kept.
   virtual Result<std::vector<uint8_t>> Copy(TrainerRank rank,
                                             std::span<const LentSlice> slices) = 0;
 };

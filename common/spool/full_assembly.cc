@@ -16,6 +16,12 @@ constexpr uint64_t kNewerBytesMax = uint64_t{64} << 20;
 // The object of one that is kept.
 constexpr uint64_t kNewerBlockBytes = sizeof(NewerBlock) + 64;
 
+size_t IndexOf(std::span<const RankSlice> slices, RankSlice slice) {
+  const auto found = std::lower_bound(slices.begin(), slices.end(), slice);
+  DWS_CHECK(found != slices.end() && *found == slice);
+  return static_cast<size_t>(found - slices.begin());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
@@ -27,17 +33,30 @@ Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
   std::function<bool()> wanted = options.wanted;
   const uint64_t newer_bytes_max =
       std::clamp(options.memory_bytes_max / 4, kNewerBytesMin, kNewerBytesMax);
-  Spool spool(std::move(options));
-  if (want.direct == nullptr) DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
+  std::unique_ptr<FullAssembly> assembly(new FullAssembly(want, Spool(std::move(options)), progress,
+                                                          std::move(wanted), newer_bytes_max));
+  if (want.device == nullptr) DWS_RETURN_IF_ERROR(assembly->MakeRoom());
   if (progress != nullptr) progress->total_bytes += bytes;
-  return std::unique_ptr<FullAssembly>(
-      new FullAssembly(want, std::move(spool), progress, std::move(wanted), newer_bytes_max));
+  return assembly;
+}
+
+Status FullAssembly::MakeRoom() {
+  if (has_room_) return OkStatus();
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < want_.slices.size(); ++i) {
+    first_byte_[i] = bytes;
+    if (on_device_[i] == 0) bytes += want_.layout.slice(want_.slices[i]).size_bytes();
+  }
+  DWS_RETURN_IF_ERROR(spool_.Allocate(bytes));
+  has_room_ = true;
+  return OkStatus();
 }
 
 FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
                            std::function<bool()> wanted, uint64_t newer_bytes_max)
     : want_(want),
       spool_(std::move(spool)),
+      has_room_(want.direct != nullptr),
       progress_(progress),
       wanted_(std::move(wanted)),
       newer_bytes_max_(newer_bytes_max) {
@@ -45,23 +64,16 @@ FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* 
   uint64_t blocks = 0;
   for (size_t i = 0; i < want_.slices.size(); ++i) {
     DWS_CHECK(i == 0 || want_.slices[i - 1] < want_.slices[i]);
-    first_byte_.push_back(bytes);
     first_block_.push_back(blocks);
     bytes += want_.layout.slice(want_.slices[i]).size_bytes();
     blocks += want_.layout.slice(want_.slices[i]).blocks;
   }
-  DWS_CHECK(direct() || bytes == spool_.size_bytes());
   size_bytes_ = bytes;
+  first_byte_.resize(want_.slices.size());
   digests_.resize(blocks);
   here_.resize(blocks);
   on_device_.resize(want_.slices.size());
   missing_blocks_ = blocks;
-}
-
-size_t FullAssembly::IndexOf(RankSlice slice) const {
-  const auto found = std::lower_bound(want_.slices.begin(), want_.slices.end(), slice);
-  DWS_CHECK(found != want_.slices.end() && *found == slice);
-  return static_cast<size_t>(found - want_.slices.begin());
 }
 
 bool FullAssembly::Wants(const BlockRange& range) const {
@@ -94,13 +106,14 @@ uint64_t MissingBytes(const FullAssembly& assembly) {
 }
 
 MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
-  DWS_CHECK(Wants(range));
+  DWS_CHECK(has_room_ && Wants(range));
   if (direct()) {
     buffer.resize(SizeBytes(want_.layout, range));
     return buffer;
   }
-  return spool_.Room(first_byte_[IndexOf(range.slice)] + FirstByte(want_.layout, range),
-                     SizeBytes(want_.layout, range), buffer);
+  return spool_.Room(
+      first_byte_[IndexOf(want_.slices, range.slice)] + FirstByte(want_.layout, range),
+      SizeBytes(want_.layout, range), buffer);
 }
 
 Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes) {
@@ -116,8 +129,8 @@ Status FullAssembly::failed() const {
 }
 
 Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
-  DWS_CHECK(Wants(range) && bytes.size() == SizeBytes(want_.layout, range));
-  const size_t index = IndexOf(range.slice);
+  DWS_CHECK(has_room_ && Wants(range) && bytes.size() == SizeBytes(want_.layout, range));
+  const size_t index = IndexOf(want_.slices, range.slice);
   if (on_device_[index] != 0) return OkStatus();
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
@@ -167,7 +180,7 @@ Result<std::vector<RankSlice>> FullAssembly::TakeLent(std::vector<LentSlice> len
       continue;
     }
     const RankLayout::SliceEntry& slice = want_.layout.slice(lent[i].slice);
-    const size_t index = IndexOf(lent[i].slice);
+    const size_t index = IndexOf(want_.slices, lent[i].slice);
     on_device_[index] = direct() ? 0 : 1;
     // Digests are summed by slice, so the first block may have all of it.
     for (uint32_t block = 0; block < slice.blocks; ++block) {
@@ -184,7 +197,7 @@ Result<std::vector<RankSlice>> FullAssembly::TakeLent(std::vector<LentSlice> len
 
 void FullAssembly::Drop(const BlockRange& range) {
   DWS_CHECK(range.block_count == 0 || Wants(range));
-  const size_t index = IndexOf(range.slice);
+  const size_t index = IndexOf(want_.slices, range.slice);
   if (on_device_[index] != 0) return;
   for (uint32_t i = 0; i < range.block_count; ++i) {
     const BlockRange block{

@@ -28,7 +28,7 @@ struct NewerBlock {
 // many at once, for different blocks; the others from one at a time.
 class FullAssembly {
  public:
-  // `want` must outlive it. Errors as Spool::Allocate.
+  // `want` must outlive it. If it has a device, there is no room yet. Errors as MakeRoom.
   static Result<std::unique_ptr<FullAssembly>> Create(const FullWant& want, Spool::Options options);
 
   const RankLayout& layout() const { return want_.layout; }
@@ -48,6 +48,9 @@ class FullAssembly {
   std::vector<BlockRange> Missing() const;
   uint64_t missing_blocks() const { return missing_blocks_; }
 
+  // Makes room for the slices that no device has, if there is none yet: before the first Room, Take
+  // or memory. Errors as Spool::Allocate.
+  Status MakeRoom();
   // Returns the place for the bytes of wanted blocks; `buffer` as for Spool::Room.
   MutableByteSpan Room(const BlockRange& range, std::vector<std::byte>& buffer);
   // Returns whether blocks are written to live memory as they arrive: then only bytes that do not
@@ -85,12 +88,12 @@ class FullAssembly {
   FullAssembly(const FullWant& want, Spool spool, TransferProgress* progress,
                std::function<bool()> wanted, uint64_t newer_bytes_max);
   Status Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes);
-  size_t IndexOf(RankSlice slice) const;
 
   const FullWant want_;
-  std::vector<uint64_t> first_byte_;   // in the spool, by slice
+  std::vector<uint64_t> first_byte_;   // in the spool, by slice, once there is room
   std::vector<uint64_t> first_block_;  // counted through the slices, by slice
   Spool spool_;
+  bool has_room_;
   TransferProgress* const progress_;
   const std::function<bool()> wanted_;  // of a direct transfer; a spool has its own
   uint64_t size_bytes_ = 0;

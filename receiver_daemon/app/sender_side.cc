@@ -100,7 +100,7 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& part
     host_ = host.get();
     owned_.push_back(std::move(host));
   }
-  owned_.push_back(std::make_unique<DeviceSource>(*links_));
+  owned_.push_back(std::make_unique<DeviceSource>(*links_, parts.clock));
   owned_.push_back(std::make_unique<SameHostSource>(*links_, parts.pool, cancellation_));
   // With `auto` a fabric that is off is no source; where it is required, it says so.
   if (options.fabric.on || options.full_way == FabricSource::kName) {

@@ -377,6 +377,7 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   for (const RankSlice slice : slices) {
     spool_options.size_bytes_expected += job.layout().slice(slice).size_bytes();
   }
+  const uint64_t bytes = spool_options.size_bytes_expected;
   const std::function<void(const Status&)> refuse = [&](const Status& reason) {
     Reject(job, reason, absl::IsDataLoss(reason) ? slices : std::vector<RankSlice>());
   };
@@ -399,7 +400,7 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
                                                        std::move(spool_options)));
   prepared.fetch += clock_.Now() - begin;
   DWS_FAILPOINT("receiver.prepare.after_fetch_full");
-  prepared.fetched_bytes += full.spool.size_bytes() + full.direct_bytes;
+  prepared.fetched_bytes += bytes;
   std::vector<RankSlice> spooled;
   std::ranges::set_difference(slices, full.on_device, std::back_inserter(spooled));
   const Status verified =
@@ -414,7 +415,7 @@ Status Preparer::AddFull(const Job& job, std::vector<RankSlice> slices, Prepared
   if (direct == nullptr && !spooled.empty()) {
     prepared.full = std::move(full);
   } else {
-    prepared.direct_bytes = full.spool.size_bytes() + full.direct_bytes;
+    prepared.direct_bytes = bytes;
   }
   prepared.full_slices = std::move(slices);
   return OkStatus();

@@ -24,6 +24,17 @@ bool IsExpected(const cuda::KernelDigest& found, const Digest& expected) {
   return Digest{.lane0 = found.lane0, .lane1 = found.lane1} == expected;
 }
 
+// CheckTime of all memory that the slices lie in.
+Status CheckTime(std::span<const LentSlice> slices) {
+  const cuda::LentMemory* checked = nullptr;  // neighbours mostly lie in one memory
+  for (const LentSlice& slice : slices) {
+    if (slice.memory == checked) continue;
+    checked = slice.memory;
+    DWS_RETURN_IF_ERROR(checked->CheckTime());
+  }
+  return OkStatus();
+}
+
 // Adds the blocks that write a slice, which lies at `address`, to one place.
 void AddCommitBlocks(const RankLayout::SliceEntry& slice, uint64_t address, size_t place,
                      std::vector<cuda::CommitBlock>& blocks) {
@@ -39,8 +50,10 @@ void AddCommitBlocks(const RankLayout::SliceEntry& slice, uint64_t address, size
 }
 
 // Copies whole blocks, which a kernel reads where they are lent, to their places.
-Status Write(cuda::DeviceWeights& weights, std::span<const cuda::CommitBlock> blocks) {
+Status Write(const LentSlices& lent, std::span<const cuda::CommitBlock> blocks) {
+  cuda::DeviceWeights& weights = lent.weights;
   while (!blocks.empty()) {
+    DWS_RETURN_IF_ERROR(CheckTime(lent.slices));
     const auto piece = blocks.first(std::min(blocks.size(), kBlocksMax));
     const ByteSpan list = std::as_bytes(piece);
     DWS_ASSIGN_OR_RETURN(cuda::WorkLane* const lane, weights.NextLane());
@@ -73,6 +86,7 @@ Status CopyToArena(const LentSlices& lent, uint64_t arena, const GpuCopyPlaces& 
   const cuda::LentMemory* memory = nullptr;  // of these bytes
   const auto copy = [&]() -> Status {
     while (size > 0) {
+      DWS_RETURN_IF_ERROR(memory->CheckTime());
       const uint64_t piece = std::min(size, kCopyBytesMax);
       DWS_ASSIGN_OR_RETURN(cuda::WorkLane* const lane, lent.weights.NextLane());
       DWS_RETURN_IF_ERROR(lane->stream().CopyOnDevice(to, from, piece));
@@ -156,8 +170,9 @@ Result<std::vector<uint8_t>> WriteLent(const LentSlices& lent) {
       slice_of.push_back(i);
     }
   }
-  Status written = Write(lent.weights, writes);
+  Status written = Write(lent, writes);
   written.Update(lent.weights.Synchronize());  // also after an error: the loan may end
+  written.Update(CheckTime(lent.slices));
   DWS_RETURN_IF_ERROR(written);
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> digests,
                        lent.weights.Digests(reads, slice_of.size(), Pace::kPaused));
@@ -196,6 +211,7 @@ Result<StagedLent> StageLent(const LentSlices& lent, StagingBudget& budget) {
   copied.slices = here;
   Status done = CopyToArena(copied, arena.address(), at);
   done.Update(lent.weights.Synchronize());  // also after an error: arena and loan may end
+  done.Update(CheckTime(here));
   DWS_RETURN_IF_ERROR(done);
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> digests,
                        DigestsIn(copied, arena.address(), at));

@@ -107,6 +107,7 @@ class SenderApp final : public Daemon {
   Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
+  std::unique_ptr<GpuLoans> loans_;
   std::unique_ptr<FabricHost> fabric_;
   std::unique_ptr<Executor> trainer_executor_;  // one thread: the trainer's calls are serial
   std::unique_ptr<Executor> delta_executor_;
@@ -187,6 +188,7 @@ Status SenderApp::StartParts() {
   StartPipeline();
   DWS_ASSIGN_OR_RETURN(handles_, HandleSocket::Listen({.path = options_.socket + ".handles",
                                                        .allowed = allowed_users_}));
+  loans_ = std::make_unique<GpuLoans>(*handles_);
   fabric_ = std::make_unique<FabricHost>(
       FabricHost::Options{.choice = options_.fabric, .source = FabricSource(options_.listen)},
       clock_);
@@ -323,7 +325,7 @@ Status SenderApp::Serve() {
                   views_->Follow(view, refused);
                 },
             .broadcaster = broadcaster_},
-        *handles_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
+        *handles_, *loans_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };
   local_sync_service_ = make_sync_service(no_limit_);
   remote_sync_service_ = make_sync_service(egress_);
@@ -394,6 +396,7 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   }
   ShutdownServers();  // 3
   if (trainer_executor_ != nullptr) trainer_executor_->Stop();
+  if (loans_ != nullptr) loans_->Stop();
   handles_.reset();
   if (delta_executor_ != nullptr) delta_executor_->Stop();
   if (full_executor_ != nullptr) full_executor_->Stop();

@@ -66,7 +66,7 @@ DeviceShards::DeviceShards(cuda::CudaDevicePtr device, const std::vector<SlicePl
                            const DeviceShardsOptions& options)
     : device_(std::move(device)),
       options_(options),
-      base_(device_, SlicesOf(places), options.spare_bytes) {
+      base_(device_, SlicesOf(places), options.spare_bytes, options.left_copies) {
   for (const auto& [slice, place] : places) {
     DWS_CHECK(slice.value() >= place_of_.size());  // slices ascend
     place_of_.resize(slice.value() + 1, kNoPlace);
@@ -122,8 +122,8 @@ Result<FetchedBlocks> DeviceShards::Fetch(std::span<const BlockRef> refs, FetchA
 
 Result<FetchedBlocks> DeviceShards::FetchWindows(std::span<const BlockRef> refs, ThreadPool& pool) {
   DWS_RETURN_IF_ERROR(TakeMemory(*snapshot_));
-  DWS_RETURN_IF_ERROR(
-      base_.Prepare(*snapshot_, lanes_[0].work.stream(), copied_.host_bytes(), pool));
+  DWS_RETURN_IF_ERROR(base_.Prepare(*snapshot_, lanes_[0].work.stream(), copied_.host_bytes(), pool,
+                                    windows_.empty()));
   DropReady();
   DWS_CHECK(blocks_.size() <= refs.size());  // those on their way are the first of `refs`
   for (Lane& lane : lanes_) {

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -46,6 +47,8 @@ struct DeviceShardsOptions {
   // A block with more changes is copied whole: its list would be about as long.
   uint32_t dense_above = limits::kBlockElements / 8;
   uint64_t spare_bytes = limits::kGpuSpareBytes;
+  // Shared by all sources of one sender.
+  std::shared_ptr<LeftCopies> left_copies = std::make_shared<LeftCopies>();
 };
 
 // Lifecycle: the memory behind the places stays mapped, and the snapshot alive, while it lives.

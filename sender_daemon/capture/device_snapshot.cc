@@ -18,7 +18,9 @@ constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 }  // namespace
 
 DeviceSnapshot::~DeviceSnapshot() {
-  if (is_copy()) copies_->Remove(id_);
+  if (!is_copy()) return;
+  copies_->Remove(id_);
+  left_->Leave(*device_, copy_);
 }
 
 void DeviceSnapshot::Distrust() {
@@ -48,21 +50,26 @@ uint64_t DeviceSnapshot::Arrange(Snapshot& snapshot) {
   return places.size_bytes;
 }
 
-Status DeviceSnapshot::TakeMemory(Snapshot& snapshot) {
+Status DeviceSnapshot::TakeCopy(Snapshot& snapshot) {
   const uint64_t size = Arrange(snapshot);
+  left_when_short_ = left_->Count(*device_);
   DWS_ASSIGN_OR_RETURN(const uint64_t free, device_->FreeBytes());
-  if (free >= spare_bytes_ && free - spare_bytes_ >= size) {
-    Result<cuda::CudaBuffer> copy = device_->AllocateToLend(size);
-    if (copy.ok() && copy->size_bytes() > 0) {
-      copy_ = std::make_shared<const cuda::CudaBuffer>(*std::move(copy));
-      copies_ = snapshot.history().gpu_copies;
-      id_ = copies_->Add({.device = device_, .memory = copy_, .slices = slices_});
-    } else if (!copy.ok() && !absl::IsResourceExhausted(copy.status())) {
-      return copy.status();
+  std::shared_ptr<const cuda::CudaBuffer> memory = left_->TakeOver(*device_, size);
+  const bool taken_over = memory != nullptr;
+  if (!taken_over && free >= spare_bytes_ && free - spare_bytes_ >= size) {
+    Result<cuda::CudaBuffer> made = device_->AllocateToLend(size);
+    if (made.ok() && made->size_bytes() > 0) {
+      memory = std::make_shared<const cuda::CudaBuffer>(*std::move(made));
+    } else if (!made.ok() && !absl::IsResourceExhausted(made.status())) {
+      return made.status();
     }
   }
-  if (!is_copy()) {
-    DWS_ASSIGN_OR_RETURN(pinned_, device_->Pin(snapshot.AllBytes()));
+  if (memory != nullptr) {
+    copy_ = std::move(memory);
+    copies_ = snapshot.history().gpu_copies;
+    id_ = copies_->Add({.device = device_, .memory = copy_, .slices = slices_});
+    trusted_ = false;
+  } else {
     for (const RankSlice slice : slices_) {
       offsets_[slice.value()] =
           static_cast<uint64_t>(snapshot.SliceBytes(slice).data() - snapshot.AllBytes().data());
@@ -71,14 +78,26 @@ Status DeviceSnapshot::TakeMemory(Snapshot& snapshot) {
   LogInfo("gpu_snapshot", {{"gpu", device_->uuid()},
                            {"memory", is_copy() ? "gpu" : "host"},
                            {"bytes", size},
+                           {"taken_over", taken_over},
                            {"gpu_free_bytes", free},
                            {"gpu_spare_bytes", spare_bytes_}});
   return OkStatus();
 }
 
+Status DeviceSnapshot::TakeMemory(Snapshot& snapshot) {
+  DWS_RETURN_IF_ERROR(TakeCopy(snapshot));
+  if (is_copy()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(pinned_, device_->Pin(snapshot.AllBytes()));
+  return OkStatus();
+}
+
 Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& stream,
-                               MutableByteSpan room, ThreadPool& pool) {
-  if (!is_copy() && pinned_.size_bytes() == 0) DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
+                               MutableByteSpan room, ThreadPool& pool, bool idle) {
+  if (!is_copy() && pinned_.size_bytes() == 0) {
+    DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
+  } else if (!is_copy() && idle && left_->Count(*device_) != left_when_short_) {
+    DWS_RETURN_IF_ERROR(TakeCopy(snapshot));  // a loan has ended, or there is another one
+  }
   DWS_CHECK(is_copy() || pinned_.host_bytes().data() == snapshot.AllBytes().data());
   if (is_copy()) copies_->Change(id_);
   if (trusted_ && undone_ == snapshot.history().undone) return OkStatus();

@@ -3,7 +3,8 @@
 //
 // The host's snapshot is authoritative: it has the published bytes and their digests. The copy only
 // finds changes fast; DeviceShards checks them against the host's snapshot. It is also lent to
-// receivers of this host (gpu_copies.h).
+// receivers of this host (gpu_copies.h). If the GPU is short because a loan outlasts an earlier
+// registration (left_copies.h), the copy is made as soon as that has ended.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/cuda/cuda_device.h"
+#include "sender_daemon/capture/left_copies.h"
 #include "sender_daemon/capture/snapshot.h"
 #include "sender_daemon/capture/weight_source.h"
 
@@ -24,18 +26,22 @@ namespace dws {
 class DeviceSnapshot {
  public:
   // `slices` ascend. The copy is made only if `spare_bytes` of the GPU's memory stay free.
-  DeviceSnapshot(cuda::CudaDevicePtr device, std::vector<RankSlice> slices, uint64_t spare_bytes)
-      : device_(std::move(device)), slices_(std::move(slices)), spare_bytes_(spare_bytes) {}
+  DeviceSnapshot(cuda::CudaDevicePtr device, std::vector<RankSlice> slices, uint64_t spare_bytes,
+                 std::shared_ptr<LeftCopies> left)
+      : device_(std::move(device)),
+        slices_(std::move(slices)),
+        spare_bytes_(spare_bytes),
+        left_(std::move(left)) {}
   ~DeviceSnapshot();
   DeviceSnapshot(const DeviceSnapshot&) = delete;
   DeviceSnapshot& operator=(const DeviceSnapshot&) = delete;
 
   // Called inside a capture into `snapshot`, the same every time. Copies the snapshot again unless
   // every capture since the last copy also updated the copy. `room` is page-locked memory for the
-  // transfer. RESOURCE_EXHAUSTED: neither GPU memory nor page-locked memory is available; INTERNAL:
-  // an error of the GPU.
+  // transfer. `idle`: no GPU work reads the snapshot, so its place may change. RESOURCE_EXHAUSTED:
+  // neither GPU memory nor page-locked memory is available; INTERNAL: an error of the GPU.
   Status Prepare(Snapshot& snapshot, const cuda::CudaStream& stream, MutableByteSpan room,
-                 ThreadPool& pool);
+                 ThreadPool& pool, bool idle);
 
   // Call this when a write to the copy failed: the next Prepare copies again.
   void Distrust();
@@ -60,17 +66,23 @@ class DeviceSnapshot {
 
   uint64_t Arrange(Snapshot& snapshot);
   Status TakeMemory(Snapshot& snapshot);
+  // Makes the copy if there is memory for it: what is left of an earlier one, or new memory.
+  Status TakeCopy(Snapshot& snapshot);
   Status CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, MutableByteSpan room,
                  ThreadPool& pool) const;
 
   const cuda::CudaDevicePtr device_;
   const std::vector<RankSlice> slices_;
   const uint64_t spare_bytes_;
+  const std::shared_ptr<LeftCopies> left_;
   std::shared_ptr<const cuda::CudaBuffer> copy_;  // null: there is no copy
   std::shared_ptr<GpuCopies> copies_;             // that the copy is one of
   GpuCopies::Id id_ = 0;                          // in these
-  cuda::CudaBuffer pinned_;                       // the snapshot's own pages
-  std::vector<Extent> extents_;                   // of the copy
+  // The snapshot's own pages. They stay page-locked when there is a copy after all, because another
+  // device's buffer may share the lock.
+  cuda::CudaBuffer pinned_;
+  size_t left_when_short_ = 0;   // LeftCopies::Count when there was no memory for the copy
+  std::vector<Extent> extents_;  // of the copy
   // By rank slice: in the copy, or in the snapshot if there is no copy.
   std::vector<uint64_t> offsets_;
   bool trusted_ = false;

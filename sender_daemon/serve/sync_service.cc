@@ -19,7 +19,6 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/descriptor_message.h"
 #include "common/transport/same_host/host_id.h"
-#include "sender_daemon/serve/gpu_loan.h"
 #include "sender_daemon/serve/transfers/early_stream.h"
 #include "sender_daemon/serve/transfers/full_stream.h"
 #include "sender_daemon/serve/transfers/paced_write.h"
@@ -384,13 +383,12 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenGpuCopies(grpc::CallbackServerCon
                                                          const v1::OpenGpuCopiesRequest* request,
                                                          v1::OpenGpuCopiesReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  // On the executor: the driver may wait for a device.
-  if (!full_executor_.Post([this, reactor, request, reply, peer = PeerOfCall(context->peer())] {
-        const auto state = StateOf(hub_, *request);
-        reactor->Finish(ToGrpc(state.ok() ? LendGpuCopies(**state, handles_, peer, *request, *reply)
-                                          : state.status()));
-      })) {
-    reactor->Finish(ToGrpc(ServesTooMany()));
+  Result<RankStatePtr> state = StateOf(hub_, *request);
+  if (!state.ok()) {
+    reactor->Finish(ToGrpc(state.status()));
+  } else {
+    loans_.Answer(*std::move(state), PeerOfCall(context->peer()), *request, *reply,
+                  [reactor](const Status& status) { reactor->Finish(ToGrpc(status)); });
   }
   return reactor;
 }

@@ -12,6 +12,7 @@
 #include "common/transport/fabric/fabric_host.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/serve/gpu_loan.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/serve/sync_stream.h"
 #include "sender_daemon/serve/transfers/egress_limit.h"
@@ -34,15 +35,16 @@ class SyncServiceImpl final : public RawSyncService {
   // `streams` has the parts that Sync streams use. `delta_executor` prepares deltas.
   // `full_executor` reads the snapshot, which waits for captures; it is separate so that new
   // receivers do not delay those that follow already. `full_transfers` counts the FetchFull streams
-  // of all services of the sender. `handles` passes the descriptors of the snapshot and of its
-  // copies on GPUs, `fabric` lends its memory. `egress` limits what is sent.
-  SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, FabricHost& fabric,
-                  EgressLimit& egress, Executor& delta_executor, Executor& full_executor,
-                  std::atomic<size_t>& full_transfers)
+  // of all services of the sender. `handles` passes the descriptor of the snapshot, `loans` lends
+  // its copies on GPUs, `fabric` its memory. `egress` limits what is sent.
+  SyncServiceImpl(const SyncStream::Parts& streams, HandleSocket& handles, GpuLoans& loans,
+                  FabricHost& fabric, EgressLimit& egress, Executor& delta_executor,
+                  Executor& full_executor, std::atomic<size_t>& full_transfers)
       : streams_(streams),
         hub_(streams.hub),
         metrics_(streams.metrics),
         handles_(handles),
+        loans_(loans),
         fabric_(fabric),
         egress_(egress),
         delta_executor_(delta_executor),
@@ -73,6 +75,7 @@ class SyncServiceImpl final : public RawSyncService {
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
   HandleSocket& handles_;
+  GpuLoans& loans_;
   FabricHost& fabric_;
   EgressLimit& egress_;
   Executor& delta_executor_;

@@ -107,7 +107,9 @@ Status TrainerSession::OnDescriptors(uint64_t session, const Registration& regis
   auto outcome = std::make_shared<std::promise<Status>>();
   std::future<Status> done = outcome->get_future();
   if (!parts_.executor->Post([this, session, registration, handle, memory, outcome] {
-        outcome->set_value(Activate(session, registration, handle, std::move(*memory)));
+        const Status activated = Activate(session, registration, handle, std::move(*memory));
+        outcome->set_value(activated);
+        if (activated.ok()) live_->TakeMemory(*state_->snapshot, *parts_.pool);
       })) {
     return ResourceExhaustedError("the sender is busy; register again");
   }
@@ -128,8 +130,7 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
                                    registration.trainer_rank.value());
   }
   DWS_RETURN_IF_ERROR(parts_.drain->Admit("a registration"));
-  DWS_RETURN_IF_ERROR(
-      CheckAdmission(registration));  // again: other registrations may have changed it meanwhile
+  DWS_RETURN_IF_ERROR(CheckAdmission(registration));  // others may have changed it meanwhile
   Live live{.session = session, .handle = handle};
   const RankLayout layout =
       Continues(registration) ? state_->layout()
@@ -139,10 +140,9 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
     live.ring = std::get<HostRegion>(std::move(memory.regions.front()));
   } else {
     DWS_ASSIGN_OR_RETURN(live.resident, ResidentSource::Create(layout, std::move(memory.regions),
-                                                               registration.places));
+                                                               registration.places, on_devices_));
   }
   const bool fenced = live_.has_value();
-  const bool new_state = !Continues(registration);
   if (fenced) {
     LogWarning("trainer_fenced", {{"session", live_->session}, {"by", session}});
     const HandleRegistrationId old = live_->handle;
@@ -167,9 +167,6 @@ Status TrainerSession::Activate(uint64_t session, Registration registration,
   live_ = std::move(live);
   present_.store(true);
   parts_.on_state(state_);
-  // The one before is gone by now.
-  if (new_state) state_->snapshot->Populate(*parts_.pool);
-  if (live_->resident != nullptr) live_->TakeMemory(*state_->snapshot);
   return OkStatus();
 }
 
@@ -250,7 +247,8 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
   DWS_ASSIGN_OR_RETURN(RankLayout finer, Refined(state_->layout(), lacking));
   std::unique_ptr<ResidentSource> resident;
   if (live_.has_value() && live_->resident != nullptr) {
-    DWS_ASSIGN_OR_RETURN(resident, live_->resident->For(finer, live_->registration.places));
+    DWS_ASSIGN_OR_RETURN(resident,
+                         live_->resident->For(finer, live_->registration.places, on_devices_));
   }
   DWS_ASSIGN_OR_RETURN(RankStatePtr refined, RefinedState(*state_, std::move(finer),
                                                           {.pool = *parts_.pool,
@@ -259,7 +257,7 @@ Status TrainerSession::RefineNow(const CutWishes& lacking) {
                                                            .log_limits = options_.log_limits}));
   if (resident != nullptr) live_->resident = std::move(resident);
   state_ = std::move(refined);
-  if (live_.has_value() && live_->resident != nullptr) live_->TakeMemory(*state_->snapshot);
+  if (live_.has_value()) live_->TakeMemory(*state_->snapshot, *parts_.pool);
   return OkStatus();
 }
 

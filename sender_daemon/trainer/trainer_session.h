@@ -143,7 +143,11 @@ class TrainerSession {
     uint64_t attempts_given_up = 0;         // all attempts up to this one
     Duration capture_time = {};             // of the open version, so far
 
-    void TakeMemory(Snapshot& snapshot) const {
+    // Takes the memory that the next capture needs: seconds, for which the handle socket does not
+    // wait.
+    void TakeMemory(Snapshot& snapshot, ThreadPool& pool) const {
+      if (!snapshot.version().has_value()) snapshot.Populate(pool);  // the one before is gone
+      if (resident == nullptr) return;
       resident->TakeMemory(snapshot, registration.lists.has_value());
     }
   };
@@ -154,7 +158,8 @@ class TrainerSession {
   Status CheckAdmission(const Registration& registration) const;
   Status Activate(uint64_t session, Registration registration, HandleRegistrationId handle,
                   HandedOver memory);
-  // Called by the handle socket, on its thread.
+  // Called by the handle socket, on its thread, which waits for Activate alone: at most
+  // limits::kRpcDeadline.
   Status OnDescriptors(uint64_t session, const Registration& registration,
                        HandleRegistrationId handle, std::vector<UniqueFd> descriptors,
                        UniqueFd connection);
@@ -182,6 +187,7 @@ class TrainerSession {
   const Options options_;
   const Parts parts_;
   uint64_t last_session_;
+  const DeviceShardsOptions on_devices_;  // shares what registrations have left on loan
   RankStatePtr state_;
   std::optional<Live> live_;   // after state_: an open version refers to its snapshot
   CutWishes wishes_;           // of the current stream, asked for while a version was open

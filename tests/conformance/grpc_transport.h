@@ -57,7 +57,7 @@ class GrpcTransport final : public Transport {
                                        .recheck = recheck_,
                                        .refine = {},
                                        .broadcaster = broadcaster_ ? &*broadcaster_ : nullptr},
-                     *handles_, fabric_, egress_, deltas_, fulls_, full_transfers_);
+                     *handles_, loans_, fabric_, egress_, deltas_, fulls_, full_transfers_);
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(&*service_);
@@ -156,7 +156,7 @@ class GrpcTransport final : public Transport {
       REQUIRE(share.ok());
       owned_.push_back(*std::move(share));
     }
-    owned_.push_back(std::make_unique<DeviceSource>(*links_));
+    owned_.push_back(std::make_unique<DeviceSource>(*links_, clock_));
     owned_.push_back(std::make_unique<SameHostSource>(*links_, pool_, cancellation_));
     if (ways_.fabric.on) {
       owned_.push_back(
@@ -180,6 +180,7 @@ class GrpcTransport final : public Transport {
   TempFolder share_;
   std::unique_ptr<HandleSocket> handles_ =
       *HandleSocket::Listen({.path = sockets_.path() + "/handles"});
+  GpuLoans loans_{*handles_};
   EgressLimit egress_{0, clock_};
   FabricHost fabric_{{.choice = ways_.fabric, .source = "127.0.0.1"}, clock_};
   std::optional<PublishedFolder> folder_;

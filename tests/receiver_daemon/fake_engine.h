@@ -46,9 +46,10 @@ inline std::ostream& operator<<(std::ostream& out, MemoryKind kind) {
 
 class FakeEngine {
  public:
-  // `copies` of every tensor.
+  // `copies` of every tensor. `device`: of kCuda.
   explicit FakeEngine(LayoutSetPtr layouts, int copies = 1, uint64_t generation = 1,
-                      MemoryKind kind = MemoryKind::kHost) {
+                      MemoryKind kind = MemoryKind::kHost,
+                      const cuda::CudaDevicePtr& device = cuda::TestDevice()) {
     std::vector<EngineView> views;
     uint64_t bytes = 0;
     for (int copy = 0; copy < copies; ++copy) {
@@ -72,7 +73,6 @@ class FakeEngine {
     if (kind == MemoryKind::kHost) {
       memory->handed->regions.push_back(std::move(created->region));
     } else {
-      const cuda::CudaDevicePtr device = cuda::TestDevice();
       DWS_CHECK(device != nullptr);
       cuda::CudaRegion region = cuda::MakeRegion(device, bytes);
       address_ = region.address();
@@ -128,6 +128,7 @@ class FakeEngine {
     const auto found = places_.find({.rank = TrainerRank(rank), .slice = RankSlice(slice)});
     return found == places_.end() ? none : found->second;
   }
+  const AttachedMemoryPtr& memory() const { return memory_; }
   EngineWeightsPtr weights;
 
  private:

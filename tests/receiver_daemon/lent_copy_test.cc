@@ -3,8 +3,10 @@
 #include "receiver_daemon/weights/lent_copy.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,9 @@ constexpr TrainerRank kRank = TrainerRank(0);
 
 // A sender's copy of one version, in this process.
 struct Lender {
-  Lender(const FakeTrainer& trainer, uint64_t version) : layout(*trainer.ranks()[0]) {
+  // `clock`: the loan ends when it is at its second moment; null: it does not end.
+  Lender(const FakeTrainer& trainer, uint64_t version, const Clock* clock = nullptr)
+      : layout(*trainer.ranks()[0]) {
     std::vector<RankSlice> numbers;
     for (uint32_t s = 0; s < layout.slice_count(); ++s) numbers.emplace_back(s);
     const GpuCopyPlaces places(layout, numbers);
@@ -30,8 +34,10 @@ struct Lender {
     const cuda::DeviceRange range{.address = buffer.address(), .size_bytes = places.size_bytes};
     auto exported = cuda::ExportMemory(*device, std::span(&range, 1));
     REQUIRE((exported.ok() && exported->regions.size() == 1));
-    memory =
-        std::make_unique<cuda::LentMemory>(exported->regions[0], std::move(exported->descriptors));
+    std::optional<cuda::LoanTime> time;
+    if (clock != nullptr) time.emplace(cuda::LoanTime{*clock, TimePoint(Duration(1))});
+    memory = std::make_unique<cuda::LentMemory>(exported->regions[0],
+                                                std::move(exported->descriptors), time);
     const std::vector<Digest> digests = trainer.Digests(version, 0);
     for (uint32_t s = 0; s < layout.slice_count(); ++s) {
       Write(places.offsets[s], trainer.At(version, 0)[s]);
@@ -140,6 +146,105 @@ TEST_CASE("lent slices are staged beside a running engine, and scattered by the 
   for (uint32_t s = 0; s < 3; ++s) CHECK(Has(*with.engine, with.trainer, 1, s));
   with.Scatter(staged);
   for (uint32_t s = 0; s < 3; ++s) CHECK(Has(*with.engine, with.trainer, 2, s));
+}
+
+// At its first moment for so many calls, then at its second one.
+class CountedClock final : public Clock {
+ public:
+  explicit CountedClock(int calls) : left_(calls) {}
+  TimePoint Now() const override { return TimePoint(Duration(--left_ < 0 ? 1 : 0)); }
+  int left() const { return left_; }
+
+ private:
+  mutable int left_;
+};
+
+TEST_CASE("whenever the time of a loan ends, nothing counts that is read until then", "[staging]") {
+  constexpr int kMany = 1000;
+  const bool staged = GENERATE(true, false);
+  const auto copy = [staged](Case& with, const CountedClock& clock) {
+    Lender lender(with.trainer, 2, &clock);
+    LentCopy staging(with.weights(), kPlenty);
+    DirectWrite direct(with.weights());
+    DeviceTarget& target = staged ? static_cast<DeviceTarget&>(staging) : direct;
+    const Status copied = target.Copy(kRank, lender.slices).status();
+    CHECK(staging.TakeStaged().empty() == (!staged || !copied.ok()));
+    return copied;
+  };
+  Case with;
+  const CountedClock in_time(kMany);
+  REQUIRE(copy(with, in_time).ok());
+  const int looks = kMany - in_time.left();
+  REQUIRE(looks >= 3);  // when it is mapped, before it is read, and afterwards
+  for (int calls = 0; calls < looks; ++calls) {
+    INFO(calls << " of " << looks);
+    const CountedClock ends(calls);
+    CHECK(absl::IsDeadlineExceeded(copy(with, ends)));
+  }
+  const CountedClock just_in_time(looks);
+  CHECK(copy(with, just_in_time).ok());
+}
+
+// Does something at its call number `at`.
+class HookedClock final : public Clock {
+ public:
+  TimePoint Now() const override {
+    if (++calls == at) hook();
+    return {};
+  }
+  mutable int calls = 0;
+  int at = 0;
+  std::function<void()> hook;
+};
+
+TEST_CASE("a slice that arrives at one of two GPUs only is not taken, and the others are",
+          "[staging]") {
+  if (cuda::SecondDevice() == nullptr) return;
+  const bool staged = GENERATE(true, false);
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  trainer.Publish(0.5);
+  const FakeEngine first(trainer.layouts(), 1, 1, MemoryKind::kCuda);
+  const FakeEngine second(trainer.layouts(), 1, 1, MemoryKind::kCuda, cuda::SecondDevice());
+  for (const FakeEngine* const engine : {&first, &second}) engine->Load(trainer, 1);
+  const auto both = EngineWeights::Create(trainer.layouts(), {first.memory(), second.memory()});
+  REQUIRE(both.ok());
+  LentCopy staging(**both, kPlenty);
+  DirectWrite direct(**both);
+  DeviceTarget& target = staged ? static_cast<DeviceTarget&>(staging) : direct;
+  HookedClock clock;
+  Lender lender(trainer, 2, &clock);
+  const std::vector<uint8_t> all(lender.slices.size(), 1);
+  const auto undisturbed = target.Copy(kRank, lender.slices);
+  REQUIRE(undisturbed.ok());
+  CHECK(*undisturbed == all);
+  (void)staging.TakeStaged();
+
+  // A capture changes it between the reads of the two.
+  clock.at = clock.calls + clock.calls / 2;
+  clock.hook = [&] {
+    SliceBytes bytes = trainer.At(2, 0)[0];
+    bytes[bytes.size() / 2] ^= std::byte{1};
+    lender.Write(lender.slices[0].offset_bytes, bytes);
+  };
+  std::vector<uint8_t> but_one = all;
+  but_one[0] = 0;
+  const auto arrived = target.Copy(kRank, lender.slices);
+  REQUIRE(arrived.ok());
+  CHECK(*arrived == but_one);
+  if (staged) {
+    for (const FakeEngine* const engine : {&first, &second}) engine->Load(trainer, 1);
+    const std::vector<StagedParts> parts = staging.TakeStaged();
+    ScatterList list;
+    AddToList(parts, list);
+    ThreadPool pool(1);
+    REQUIRE(Scatter(**both, list, pool).ok());
+  }
+  const auto has = [&](const FakeEngine& engine, uint32_t slice) {
+    return engine.Read(0, slice) == trainer.At(2, 0)[slice];
+  };
+  CHECK(has(first, 0) != has(second, 0));
+  for (uint32_t s = 1; s < all.size(); ++s) CHECK((has(first, s) && has(second, s)));
 }
 
 TEST_CASE("what does not fit --staging-bytes is not staged, by name", "[staging]") {

@@ -261,5 +261,39 @@ TEST_CASE("a version in which a GPU fails is undone and the next one is complete
   twins.Publish(2);
 }
 
+TEST_CASE("a GPU that fails while a half of a full version is on its way leaves none of it",
+          "[gpu]") {
+  // The first half has arrived: the second one is awaited, the third one begun, then awaited.
+  const auto [call, fetch] = GENERATE(table<std::string, int>(
+      {{"cuStreamSynchronize", 2}, {"cuLaunchKernel", 2}, {"cuStreamSynchronize", 3}}));
+  const auto spare = GENERATE(uint64_t{0}, kAllSpare);
+  Twins twins(WideLayout(), {.window_bytes = kMiB, .spare_bytes = spare});
+  if (!cuda::IsFake(*twins.device)) return;  // a real GPU cannot be told to fail
+  std::string every;
+  for (int number = 1; number < 999; ++number) every += fmt::format("{}:{},", call, number);
+  twins.Publish(1);
+  twins.Step(0.1);
+  {
+    std::optional<cuda::Setting> fails;
+    Watched watched(twins.source, [&, at = fetch](int number) {
+      if (number == at) fails.emplace("DWS_FAKE_CUDA_FAIL", every);
+    });
+    Capture capture(*twins.on_gpu->snapshot, twins.pool, WeightVersion(2), DeltaProfile::kFast,
+                    FullCause::kAsked);
+    const Status failed = capture.Blocks(AllBlocks(twins.on_gpu->layout()), watched);
+    CHECK(failed.code() == absl::StatusCode::kInternal);
+    CHECK(watched.calls() == fetch);
+  }
+  CHECK_FALSE(twins.on_gpu->snapshot->version().has_value());  // half of it is overwritten
+  twins.Step(0.01);
+  const auto next = twins.CaptureOnGpu(2);
+  REQUIRE(next.ok());
+  CHECK(next->copied_blocks == twins.on_gpu->layout().block_count());
+  CHECK(SnapshotWeights(*twins.on_gpu) == twins.weights);
+  PublishAll(twins.on_host, twins.pool, 2, twins.weights);
+  twins.Step(0.001);
+  CHECK(twins.Publish(3).copied == 0);
+}
+
 }  // namespace
 }  // namespace dws

@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <catch2/catch.hpp>
+#include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,20 +34,34 @@ RankLayout SmallLayout() {
 
 // A trainer on a GPU, its sender's snapshot, and a handle socket.
 struct Lender {
-  explicit Lender(uint64_t spare_bytes = 0)
-      : state(MakeState(SmallLayout(), {.bytes_max = uint64_t{1} << 30, .versions_max = 10})),
-        memory(device, state->layout()),
-        source(std::in_place, device, memory,
-               DeviceShardsOptions{.window_bytes = kMiB, .spare_bytes = spare_bytes}) {
+  explicit Lender(uint64_t spare_bytes = 0, GpuLoans::Options loans_options = {})
+      : options{.window_bytes = kMiB, .spare_bytes = spare_bytes},
+        state(MakeState(SmallLayout(), {.bytes_max = uint64_t{1} << 30, .versions_max = 10})),
+        memory(std::in_place, device, state->layout()),
+        source(std::in_place, device, *memory, options) {
     auto listening = HandleSocket::Listen({.path = folder.File("handles")});
     REQUIRE(listening.ok());
     handles = *std::move(listening);
+    loans.emplace(*handles, loans_options);
   }
 
-  void Publish(uint64_t version, const Weights& weights) {
-    memory.Set(weights);
+  // The trainer registers again: with the same weights, or with those of another layout.
+  void RegisterAgain() {
+    source.reset();
+    source.emplace(device, *memory, options);
+  }
+  void RegisterAgain(RankLayout layout) {
+    source.reset();
+    state = MakeState(std::move(layout), {.bytes_max = uint64_t{1} << 30, .versions_max = 10});
+    memory.emplace(device, state->layout());
+    source.emplace(device, *memory, options);
+  }
+
+  void Publish(uint64_t version, const Weights& weights) { Publish(version, weights, *source); }
+  void Publish(uint64_t version, const Weights& weights, WeightSource& from) {
+    memory->Set(weights);
     Capture capture(*state->snapshot, pool, WeightVersion(version));
-    REQUIRE(capture.Blocks(AllBlocks(state->layout()), *source).ok());
+    REQUIRE(capture.Blocks(AllBlocks(state->layout()), from).ok());
     REQUIRE(capture.Finish().ok());
   }
 
@@ -55,7 +71,10 @@ struct Lender {
     request.set_host(host);
     request.set_version(version);
     request.set_ask(ask);
-    return LendGpuCopies(*state, *handles, std::nullopt, request, reply);
+    std::promise<Status> answered;
+    loans->Answer(state, std::nullopt, request, reply,
+                  [&answered](const Status& status) { answered.set_value(status); });
+    return answered.get_future().get();
   }
   absl::StatusCode Answer(uint64_t version) {
     v1::OpenGpuCopiesReply reply;
@@ -64,11 +83,13 @@ struct Lender {
 
   ThreadPool pool{1};
   const cuda::CudaDevicePtr device = cuda::OpenDevice();
-  const RankStatePtr state;
-  GpuWeights memory;
+  DeviceShardsOptions options;  // shared by all registrations
+  RankStatePtr state;
+  std::optional<GpuWeights> memory;
   std::optional<GpuSource> source;
   TempFolder folder;
   std::unique_ptr<HandleSocket> handles;
+  std::optional<GpuLoans> loans;
 };
 
 // What a receiver gets for the token.
@@ -183,6 +204,142 @@ TEST_CASE("a loan keeps the memory when the trainer has gone, until the receiver
   loan.reset();
   CHECK(Eventually([&] { return *lender.device->FreeBytes() > lent; }));
   CHECK(*lender.device->FreeBytes() > with_copy);
+}
+
+// The rest of the test device's memory, so that there is no room for two copies: as much is to stay
+// free as is free now, but for half of a loan's granule.
+constexpr uint64_t kLoanBytes = 2 * kMiB;
+
+uint64_t SizeOf(const RankLayout& layout) {
+  std::vector<RankSlice> all;
+  for (uint32_t s = 0; s < layout.slice_count(); ++s) all.emplace_back(s);
+  return GpuCopyPlaces(layout, all).size_bytes;
+}
+
+TEST_CASE("a receiver that hangs does not keep the next registration from its copy on the GPU",
+          "[gpu]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  Lender lender;
+  Weights weights = RandomWeights(lender.state->layout(), random);
+  lender.Publish(3, weights);
+  v1::OpenGpuCopiesReply reply;
+  REQUIRE(lender.Ask(3, reply).ok());
+  Loan hangs(reply);
+  lender.options.spare_bytes = *lender.device->FreeBytes();  // no room for a second copy
+  lender.RegisterAgain();
+  CHECK(lender.Answer(3) == absl::StatusCode::kFailedPrecondition);
+  for (uint64_t version = 4; version < 7; ++version) {
+    Perturb(weights, 0.02, random);
+    lender.Publish(version, weights);
+    v1::OpenGpuCopiesReply again;
+    REQUIRE(lender.Ask(version, again).ok());
+    Loan fresh(again);
+    CHECK(ReadAll(lender.state->layout(), again.copies(0), fresh, lender.device) == weights);
+    // It is the same memory: what is read late is not what was lent.
+    CHECK(ReadAll(lender.state->layout(), reply.copies(0), hangs, lender.device) == weights);
+  }
+}
+
+// Weights that do not fit the memory of a copy of SmallLayout.
+RankLayout LargeLayout() {
+  return MakeLayout({{.tensor = {.name = "a", .dtype = DType::kBF16, .shape = {2900, 1001}}},
+                     {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {5}}}});
+}
+
+// A trainer with larger weights takes the place of one whose copy is on loan, and the GPU is short
+// until the loan ends.
+struct ShortOfMemory {
+  ShortOfMemory() {
+    lender.Publish(3, RandomWeights(lender.state->layout(), random));
+    v1::OpenGpuCopiesReply reply;
+    REQUIRE(lender.Ask(3, reply).ok());
+    loan.emplace(reply);
+    lender.options.arena_bytes = uint64_t{256} << 10;  // lists of two or three windows
+    lender.RegisterAgain(LargeLayout());
+    weights = RandomWeights(lender.state->layout(), random);
+    lender.options.spare_bytes = ~uint64_t{0};  // to see what is free beside the rest
+    lender.RegisterAgain();
+    lender.Publish(1, weights);
+    free = *lender.device->FreeBytes();
+    lender.options.spare_bytes = free + kLoanBytes / 2 - SizeOf(lender.state->layout());
+    lender.RegisterAgain();
+  }
+  void EndLoan() {
+    const uint64_t before = *lender.device->FreeBytes();
+    loan.reset();
+    REQUIRE(Eventually([&] { return *lender.device->FreeBytes() > before; }));
+  }
+  void CheckCopy(uint64_t version) {
+    v1::OpenGpuCopiesReply reply;
+    REQUIRE(lender.Ask(version, reply).ok());
+    Loan lent(reply);
+    CHECK(ReadAll(lender.state->layout(), reply.copies(0), lent, lender.device) == weights);
+  }
+
+  std::mt19937_64 random{Catch::rngSeed()};
+  Lender lender;
+  std::optional<Loan> loan;
+  Weights weights;
+  uint64_t free = 0;
+};
+
+TEST_CASE("once a loan has ended, the next version is compared with a copy on the GPU again",
+          "[gpu]") {
+  ShortOfMemory with;
+  Lender& lender = with.lender;
+  for (uint64_t version = 2; version < 4; ++version) {
+    Perturb(with.weights, 0.02, with.random);
+    lender.Publish(version, with.weights);
+    CHECK(lender.Answer(version) == absl::StatusCode::kFailedPrecondition);
+  }
+  with.EndLoan();
+  for (uint64_t version = 4; version < 7; ++version) {
+    Perturb(with.weights, 0.02, with.random);
+    lender.Publish(version, with.weights);
+    with.CheckCopy(version);
+  }
+}
+
+TEST_CASE("a loan that ends while windows are compared changes nothing before the next version",
+          "[gpu]") {
+  ShortOfMemory with;
+  Lender& lender = with.lender;
+  Perturb(with.weights, 0.06, with.random);
+  Watched watched(*lender.source, [&with](int call) {
+    if (call == 2) with.EndLoan();
+  });
+  lender.Publish(2, with.weights, watched);
+  CHECK(watched.calls() > 2);
+  CHECK(lender.Answer(2) == absl::StatusCode::kFailedPrecondition);
+  for (uint64_t version = 3; version < 5; ++version) {
+    Perturb(with.weights, 0.06, with.random);
+    lender.Publish(version, with.weights);
+    with.CheckCopy(version);
+  }
+}
+
+TEST_CASE("a sender lends a limited number of copies at a time", "[gpu]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  Lender lender(0, {.loans_max = 2});
+  lender.Publish(3, RandomWeights(lender.state->layout(), random));
+  v1::OpenGpuCopiesReply first;
+  v1::OpenGpuCopiesReply second;
+  REQUIRE(lender.Ask(3, first).ok());
+  CHECK(first.loan_seconds() == kGpuLoanTime.count());
+  REQUIRE(lender.Ask(3, second).ok());
+  std::optional<Loan> loan(first);
+  const Loan other(second);
+  v1::OpenGpuCopiesReply third;
+  const Status refused = lender.Ask(3, third);
+  CHECK(absl::IsResourceExhausted(refused));
+  CHECK(Message(refused) ==
+        "2 loans of copies on GPUs are open already, the limit of a sender is 2");
+  CHECK(lender.Answer(3) == absl::StatusCode::kOk);  // it is not the copy that is missing
+  loan.reset();
+  CHECK(Eventually([&] {
+    v1::OpenGpuCopiesReply again;
+    return lender.Ask(3, again).ok();
+  }));
 }
 
 TEST_CASE("where a device has no descriptors, the copy is lent by a legacy handle", "[gpu]") {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -73,6 +75,29 @@ class GpuSource final : public WeightSource {
 
  private:
   DeviceShards shards_;
+};
+
+// Calls a test before each Fetch.
+class Watched final : public WeightSource {
+ public:
+  Watched(WeightSource& source, std::function<void(int call)> before)
+      : source_(source), before_(std::move(before)) {}
+  Result<FetchedBlocks> Fetch(std::span<const BlockRef> refs, FetchAs as, Snapshot& snapshot,
+                              ThreadPool& pool) override {
+    before_(++calls_);
+    return source_.Fetch(refs, as, snapshot, pool);
+  }
+  std::optional<DiffedBlock> Diffed(BlockRef ref) const override { return source_.Diffed(ref); }
+  void Read(BlockRef ref, MutableByteSpan block) const override { source_.Read(ref, block); }
+  ByteSpan View(BlockRef ref, size_t size_bytes) const override {
+    return source_.View(ref, size_bytes);
+  }
+  int calls() const { return calls_; }
+
+ private:
+  WeightSource& source_;
+  const std::function<void(int)> before_;
+  int calls_ = 0;
 };
 
 }  // namespace dws

@@ -36,6 +36,7 @@ Status HandleConnection::Take(DescriptorMessage message, HandleRegistry& registr
     registration_ = claim.id;
     token_ = token;
     descriptor_count_ = claim.descriptor_count;
+    lasts_ = claim.lasts;
   } else if (token != token_) {
     return InvalidArgumentError("the token changed within one connection");
   }
@@ -55,8 +56,9 @@ Status HandleConnection::Take(DescriptorMessage message, HandleRegistry& registr
   return OkStatus();
 }
 
-void HandleConnection::Establish() {
+void HandleConnection::Establish(TimePoint now) {
   stage_ = Stage::kEstablished;
+  deadline_ = lasts_.has_value() ? now + *lasts_ : TimePoint::max();
   Answer("ok");
 }
 

@@ -1,6 +1,7 @@
 // One client of a handle socket, and its stage in the protocol that handle_socket.h describes.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -34,8 +35,9 @@ class HandleConnection {
   const UniqueFd& fd() const { return fd_; }
   const UnixPeer& peer() const { return peer_; }
   Stage stage() const { return stage_; }
-  // Valid in kReceiving and kRefused.
+  // In kEstablished, when it is overdue: TimePoint::max() if never, or when that has been reported.
   TimePoint deadline() const { return deadline_; }
+  void SetOverdueReported() { deadline_ = TimePoint::max(); }
   // The registration that this connection has claimed, until it ends.
   const std::optional<HandleRegistrationId>& registration() const { return registration_; }
   // Progress, for messages: "1 of 2 descriptors".
@@ -50,7 +52,7 @@ class HandleConnection {
 
   // Step 2, to stage 3: Establish answers "ok". First take the descriptors out and deliver them.
   std::vector<UniqueFd> TakeDescriptors() { return std::exchange(descriptors_, {}); }
-  void Establish();
+  void Establish(TimePoint now);
 
   // Answers the error, closes the descriptors, and returns the registration, which it forgets. The
   // connection stays open until `deadline`: if it were closed with unread messages, the client
@@ -67,6 +69,7 @@ class HandleConnection {
   std::optional<HandleRegistrationId> registration_;
   HandleToken token_ = {};  // of the registration
   size_t descriptor_count_ = 0;
+  std::optional<std::chrono::nanoseconds> lasts_;  // of the registration, once established
   std::vector<UniqueFd> descriptors_;
 };
 

@@ -80,7 +80,9 @@ Result<HandleRegistry::Claim> HandleRegistry::ClaimToken(const HandleToken& toke
   }
   entry.claimed = true;
   waiting_.erase(found);
-  return Claim{.id = id, .descriptor_count = entry.expectation.descriptor_count};
+  return Claim{.id = id,
+               .descriptor_count = entry.expectation.descriptor_count,
+               .lasts = entry.expectation.lasts};
 }
 
 bool HandleRegistry::Contains(HandleRegistrationId id) const {
@@ -98,6 +100,16 @@ Status HandleRegistry::Deliver(HandleRegistrationId id, std::vector<UniqueFd> de
     deliver = found->second.expectation.on_descriptors;
   }
   return deliver(std::move(descriptors), std::move(connection));
+}
+
+void HandleRegistry::Overdue(HandleRegistrationId id) const {
+  std::function<void()> overdue;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found != entries_.end()) overdue = found->second.expectation.on_overdue;
+  }
+  if (overdue) overdue();
 }
 
 void HandleRegistry::End(HandleRegistrationId id, const Status& why) {

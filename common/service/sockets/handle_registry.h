@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -25,6 +26,7 @@ class HandleRegistry {
   struct Claim {
     HandleRegistrationId id;
     size_t descriptor_count = 0;
+    std::optional<std::chrono::nanoseconds> lasts = std::nullopt;
   };
 
   // May end another waiting registration to make room, and then calls the on_hangup of that one.
@@ -35,6 +37,8 @@ class HandleRegistry {
   bool Contains(HandleRegistrationId id) const;
   // Runs on_descriptors if the registration still exists.
   Status Deliver(HandleRegistrationId id, std::vector<UniqueFd> descriptors, UniqueFd connection);
+  // Calls on_overdue if the registration still exists.
+  void Overdue(HandleRegistrationId id) const;
   // Removes the registration and calls on_hangup, if it still exists.
   void End(HandleRegistrationId id, const Status& why);
   // Removes the registration without calling anything.

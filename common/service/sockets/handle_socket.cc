@@ -109,7 +109,7 @@ int HandleSocket::Impl::WaitMs() const {
   std::optional<TimePoint> next = registry_.NextDeadline();
   const auto consider = [&next](TimePoint time) { next = std::min(next.value_or(time), time); };
   for (const auto& [fd, connection] : connections_) {
-    if (connection.stage() != Stage::kEstablished) consider(connection.deadline());
+    if (connection.deadline() != TimePoint::max()) consider(connection.deadline());
   }
   if (acceptor_.paused_until().has_value()) consider(*acceptor_.paused_until());
   if (!next.has_value()) return -1;
@@ -218,7 +218,7 @@ void HandleSocket::Impl::Read(HandleConnection& connection) {
   const Status delivered =
       registry_.Deliver(*connection.registration(), connection.TakeDescriptors(), std::move(again));
   if (!delivered.ok()) return Refuse(connection, delivered);
-  connection.Establish();
+  connection.Establish(clock_.Now());
 }
 
 // After any error the registration that the connection has claimed ends too.
@@ -247,9 +247,13 @@ void HandleSocket::Impl::Forget(const HandleConnection& connection) const {
 
 void HandleSocket::Impl::CloseExpired(TimePoint now) {
   std::vector<int> expired;
-  for (const auto& [fd, connection] : connections_) {
-    if (connection.stage() != Stage::kEstablished && connection.deadline() <= now) {
+  for (auto& [fd, connection] : connections_) {
+    if (connection.deadline() > now) continue;
+    if (connection.stage() != Stage::kEstablished) {
       expired.push_back(fd);
+    } else {
+      connection.SetOverdueReported();
+      if (connection.registration().has_value()) registry_.Overdue(*connection.registration());
     }
   }
   for (const int fd : expired) {

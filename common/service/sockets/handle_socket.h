@@ -67,6 +67,10 @@ class HandleSocket {
     // error and ends the registration. Other clients wait while it runs: it must return within
     // limits::kRpcDeadline.
     std::function<Status(std::vector<UniqueFd> descriptors, UniqueFd connection)> on_descriptors;
+    // The time that an established connection should last at most. If it lasts longer, on_overdue
+    // is called, once; the connection stays.
+    std::optional<std::chrono::nanoseconds> lasts = std::nullopt;
+    std::function<void()> on_overdue = nullptr;
     // The registration has ended: the client hung up (CANCELLED), was too late (DEADLINE_EXCEEDED),
     // sent something wrong (INVALID_ARGUMENT), gave way to others (RESOURCE_EXHAUSTED; called by
     // their Expect), or on_descriptors failed (its status). Called exactly once, unless Drop is

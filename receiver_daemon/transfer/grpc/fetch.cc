@@ -216,8 +216,9 @@ Result<MappedSnapshot> Fetcher::MapSnapshot(const StreamId& stream, const RankLa
   return mapped;
 }
 
-Result<LentCopies> Fetcher::OpenGpuCopies(const CopiesWant& want, const AllowedUsers& users) {
-  auto opened = LentCopies::Open(*stub_, calls_, check_peer_, want, users);
+Result<LentCopies> Fetcher::OpenGpuCopies(const CopiesWant& want, const AllowedUsers& users,
+                                          const Clock& clock) {
+  auto opened = LentCopies::Open(*stub_, calls_, check_peer_, want, users, clock);
   DWS_RETURN_IF_ERROR(Ended(opened.status(), calls_));
   return opened;
 }

@@ -61,7 +61,8 @@ class Fetcher {
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
                                      HostSnapshot& host);
   // Like LentCopies::Open and Ask.
-  Result<LentCopies> OpenGpuCopies(const CopiesWant& want, const AllowedUsers& users);
+  Result<LentCopies> OpenGpuCopies(const CopiesWant& want, const AllowedUsers& users,
+                                   const Clock& clock);
   Status AskGpuCopies(const CopiesWant& want);
   // Asks the sender to lend its snapshot over a fabric. FAILED_PRECONDITION: it lends nothing,
   // which stays so. Other errors are the call's.

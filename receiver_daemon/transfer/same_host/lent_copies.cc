@@ -1,6 +1,8 @@
 // What the sender says of its memory is checked against the layout before the driver sees it.
 #include "receiver_daemon/transfer/same_host/lent_copies.h"
 
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "common/base/printable.h"
@@ -62,7 +64,8 @@ Status LentCopies::Ask(v1::SyncService::Stub& stub, ActiveCalls& calls, const Pe
 
 Result<LentCopies> LentCopies::Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                                     const PeerCheck& check_peer, const CopiesWant& want,
-                                    const AllowedUsers& users) {
+                                    const AllowedUsers& users, const Clock& clock) {
+  const TimePoint asked = clock.Now();
   DWS_ASSIGN_OR_RETURN(const v1::OpenGpuCopiesReply reply,
                        Call(stub, calls, check_peer, want, false));
   DWS_ASSIGN_OR_RETURN(PassedMemory passed,
@@ -75,13 +78,17 @@ Result<LentCopies> LentCopies::Open(v1::SyncService::Stub& stub, ActiveCalls& ca
         "the sender passes {} regions with {} descriptors for {} copies on GPUs, expected {}",
         regions.size(), passed.message.descriptors.size(), reply.copies_size(), descriptors);
   }
+  std::optional<cuda::LoanTime> time;
+  if (const std::chrono::seconds lasts(reply.loan_seconds()); lasts.count() > 0) {
+    time.emplace(cuda::LoanTime{.clock = clock, .until = asked + lasts});
+  }
   LentCopies copies;
   copies.connection_ = std::move(passed.connection);
   auto next = std::make_move_iterator(passed.message.descriptors.begin());
   for (size_t i = 0; i < regions.size(); ++i) {
     const auto end = next + static_cast<ptrdiff_t>(regions[i].descriptor_count());
-    copies.memory_.push_back(std::make_unique<cuda::LentMemory>(std::move(regions[i]),
-                                                                std::vector<UniqueFd>(next, end)));
+    copies.memory_.push_back(std::make_unique<cuda::LentMemory>(
+        std::move(regions[i]), std::vector<UniqueFd>(next, end), time));
     next = end;
     DWS_RETURN_IF_ERROR(copies.AddSlices(reply.copies(static_cast<int>(i)), want.layout));
   }

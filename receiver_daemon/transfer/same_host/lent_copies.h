@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/ipc/lent_memory.h"
@@ -37,11 +38,12 @@ class LentCopies {
   // are changed. UNIMPLEMENTED, UNAVAILABLE and other errors are the call's.
   static Status Ask(v1::SyncService::Stub& stub, ActiveCalls& calls, const PeerCheck& check_peer,
                     const CopiesWant& want);
-  // Borrows the copies, from a handle socket of `users`. Nothing is mapped yet. Also returns the
-  // errors of TakePassed; DATA_LOSS: what was passed does not fit.
+  // Borrows the copies, from a handle socket of `users`, for the time that the sender says, which
+  // counts from before the call. Nothing is mapped yet. Also returns the errors of TakePassed;
+  // DATA_LOSS: what was passed does not fit; RESOURCE_EXHAUSTED: too many have borrowed them.
   static Result<LentCopies> Open(v1::SyncService::Stub& stub, ActiveCalls& calls,
                                  const PeerCheck& check_peer, const CopiesWant& want,
-                                 const AllowedUsers& users);
+                                 const AllowedUsers& users, const Clock& clock);
 
   // Ascending within each copy; `expected` is not set.
   std::span<const LentSlice> slices() const { return slices_; }

@@ -46,8 +46,9 @@ Status DeviceSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   }
   SyncLink& link = links_.link(piece);
   Fetcher fetcher = link.fetcher(piece.target, piece.rank);
-  DWS_ASSIGN_OR_RETURN(const LentCopies copies,
-                       fetcher.OpenGpuCopies(WantOf(piece, assembly), link.snapshot().users()));
+  DWS_ASSIGN_OR_RETURN(
+      const LentCopies copies,
+      fetcher.OpenGpuCopies(WantOf(piece, assembly), link.snapshot().users(), clock_));
   std::string devices = copies.devices();
   DWS_ASSIGN_OR_RETURN(const std::vector<RankSlice> wrong,
                        assembly.TakeLent(Useful(copies, assembly)));

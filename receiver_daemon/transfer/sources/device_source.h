@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "common/base/clock.h"
 #include "common/base/threads/mutex.h"
 #include "common/sources/source.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
@@ -14,11 +15,12 @@ namespace dws {
 
 class DeviceSource final : public Source {
  public:
-  // `links` outlives it.
-  explicit DeviceSource(SyncLinks& links) : links_(links) {}
+  // `links` and `clock` outlive it.
+  DeviceSource(SyncLinks& links, const Clock& clock) : links_(links), clock_(clock) {}
 
   std::string_view name() const override { return "device"; }
   bool brings(Content content) const override { return content == Content::kFull; }
+  bool needs_room() const override { return false; }
   bool suits(const FullAssembly& assembly) const override;
   // Whole slices are proved, so one of which the trainer changes a block does not come from here.
   bool reads_memory() const override { return true; }
@@ -38,6 +40,7 @@ class DeviceSource final : public Source {
                   const std::vector<RankSlice>& wrong);
 
   SyncLinks& links_;
+  const Clock& clock_;
   mutable Mutex mutex_;
   std::map<SenderIndex, std::string> devices_ GUARDED_BY(mutex_);
 };

@@ -161,6 +161,7 @@ TEST_CASE("a slice that was proved on a GPU is final, and others bring what was 
   FullAssembly& full = **assembly;
   CHECK(full.TakesLent(RankSlice(0)));
   CHECK_FALSE(full.TakesLent(RankSlice(1)));
+  REQUIRE(full.MakeRoom().ok());
   // A block of it has come before from elsewhere, and counts no more.
   const BlockRange early{.slice = RankSlice(2), .first_block = 1, .block_count = 1};
   REQUIRE(full.Take(early, tensors.Of(early)).ok());
@@ -181,6 +182,38 @@ TEST_CASE("a slice that was proved on a GPU is final, and others bring what was 
   CHECK(fetched.on_device == std::vector<RankSlice>{RankSlice(0)});
   for (const SpooledFrame& frame : fetched.frames) CHECK(frame.slice != RankSlice(0));
   CHECK(fetched.direct_bytes == 0);
+}
+
+TEST_CASE("nothing is allocated for slices that a GPU takes, but for those that others bring",
+          "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(1), RankSlice(2)};
+  Gpu gpu(RankSlice(9));
+  FullWant want = tensors.Want(slices);
+  want.device = &gpu;
+  const auto assembly = FullAssembly::Create(want, tensors.Options(uint64_t{1} << 30));
+  REQUIRE(assembly.ok());
+  FullAssembly& full = **assembly;
+  CHECK(full.memory().empty());
+  REQUIRE(full.TakeLent({{.slice = RankSlice(0)}, {.slice = RankSlice(2)}}).ok());
+  CHECK(full.memory().empty());
+  REQUIRE(full.MakeRoom().ok());
+  CHECK(full.memory().size() == tensors.bytes[1].size());
+  REQUIRE(full.MakeRoom().ok());  // once is enough
+  for (const BlockRange& range : full.Missing()) REQUIRE(full.Take(range, tensors.Of(range)).ok());
+  CHECK(full.DropWrong().empty());
+  const FetchedFull fetched = full.Finish();
+  CHECK(fetched.on_device.size() == 2);
+  std::vector<std::byte> buffer;
+  for (const SpooledFrame& frame : fetched.frames) {
+    CHECK(frame.slice == RankSlice(1));
+    const auto bytes = fetched.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer);
+    REQUIRE(bytes.ok());
+    const BlockRange range{.slice = frame.slice,
+                           .first_block = frame.entry.first_block,
+                           .block_count = frame.entry.block_count};
+    CHECK(std::ranges::equal(*bytes, ByteSpan(tensors.Of(range))));
+  }
 }
 
 TEST_CASE("a copy that fails leaves all of its slices missing, and is no error of the assembly",

@@ -12,12 +12,13 @@
 namespace dws::cuda {
 namespace {
 
-CudaDevicePtr OpenFirst() {
+CudaDevicePtr Open(size_t index) {
   Result<CudaDriverPtr> driver = CudaDriver::Load();
   if (!driver.ok()) return nullptr;
   const auto uuids = (*driver)->DeviceUuids();
   DWS_CHECK(uuids.ok() && !uuids->empty());
-  Result<CudaDevicePtr> device = CudaDevice::Open(*driver, uuids->front(), KernelImage());
+  if (index >= uuids->size()) return nullptr;
+  Result<CudaDevicePtr> device = CudaDevice::Open(*driver, (*uuids)[index], KernelImage());
   DWS_CHECK(device.ok());
   return *std::move(device);
 }
@@ -25,7 +26,12 @@ CudaDevicePtr OpenFirst() {
 }  // namespace
 
 CudaDevicePtr TestDevice() {
-  static const CudaDevicePtr device = OpenFirst();
+  static const CudaDevicePtr device = Open(0);
+  return device;
+}
+
+CudaDevicePtr SecondDevice() {
+  static const CudaDevicePtr device = Open(1);
   return device;
 }
 

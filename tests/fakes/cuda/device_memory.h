@@ -12,6 +12,8 @@ namespace dws::cuda {
 // The first device, fake or real, with the kernels of this build; opened once. Null if there is no
 // driver, so that tests can be skipped.
 CudaDevicePtr TestDevice();
+// Another one of this machine; null: there is none.
+CudaDevicePtr SecondDevice();
 
 // A region of at least `size_bytes` zeros; aborts on any failure.
 CudaRegion MakeRegion(const CudaDevicePtr& device, uint64_t size_bytes);

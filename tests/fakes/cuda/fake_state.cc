@@ -1,6 +1,7 @@
 #include "tests/fakes/cuda/fake_state.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,6 +39,18 @@ DriverResult InjectedFailure(State& state, const char* symbol) {
   return DriverResult::kSuccess;
 }
 
+// Waits as DWS_FAKE_CUDA_HOLD says; the other threads' calls go on.
+Mutex& AfterHold(const char* symbol) {
+  const std::string hold = Variable("DWS_FAKE_CUDA_HOLD", "");
+  const size_t colon = hold.find(':');
+  if (colon != std::string::npos && hold.compare(0, colon, symbol) == 0) {
+    const std::string path = hold.substr(colon + 1);
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.valid()) ::flock(file.get(), LOCK_SH);
+  }
+  return TheState().mutex;
+}
+
 void ProtectAll(int protection) {
   if (!Guarded()) return;
   for (const auto& [base, memory] : TheState().memories) {
@@ -65,7 +78,7 @@ std::string Variable(const char* name, const char* otherwise) {
 
 bool Guarded() { return Variable("DWS_FAKE_CUDA_GUARD", "0") == "1"; }
 
-Call::Call(const char* symbol, Needs needs) : lock_(TheState().mutex) {
+Call::Call(const char* symbol, Needs needs) : lock_(AfterHold(symbol)) {
   State& state = TheState();
   wait_.clock = state.clock;
   return_at = 0;

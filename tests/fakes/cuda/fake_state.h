@@ -9,7 +9,8 @@
 // each; 8 GiB), DWS_FAKE_CUDA_FABRIC=1 (fabric handles work), DWS_FAKE_CUDA_GUARD=1 (the host
 // cannot touch memory of a device, as it cannot on a real one), DWS_FAKE_CUDA_DESCRIPTORS=0 (no
 // VMM by descriptors), DWS_FAKE_CUDA_FAIL ("symbol:n[:error]", with commas between: the nth call
-// fails, counted from 1); and CUDA_VISIBLE_DEVICES.
+// fails, counted from 1), DWS_FAKE_CUDA_HOLD ("symbol:path": calls wait while somebody has an
+// exclusive flock of that file); and CUDA_VISIBLE_DEVICES.
 //
 // A program may give it a clock (model/fake_clock.h): then work runs as soon as it is called, and
 // the clock says when a GPU would have done it.

@@ -217,11 +217,21 @@ class DeviceWayTest(IntegrationCase):
     def test_versions_that_are_published_while_they_are_read_are_never_torn(self) -> None:
         self.begin()
         done = threading.Event()
+        published = {self.version: values(self.weights)}
 
         def train() -> None:
             self.gpus[0].enter()
             while not done.is_set():
                 self.publish(0.2)
+                published[self.version] = values(self.weights)
+
+        def check(engine: dws.Engine, live: Mapping[str, Any]) -> None:
+            """On the device is exactly one published version."""
+            with engine.running(60) as grant:
+                there = values(live)
+            eventually(lambda: grant.version in published, lambda: str(grant))
+            for name, content in published[grant.version].items():
+                np.testing.assert_array_equal(there[name], content, f"{name} at {grant}")
 
         trainer = threading.Thread(target=train)
         trainer.start()
@@ -229,7 +239,8 @@ class DeviceWayTest(IntegrationCase):
         try:
             for turn in range(4):
                 joined.append(self.join(f"auto-{turn}", live=self.tensors(turn % 2)))
-                joined[-1][1].wait_ready(60)
+                for _ in range(3):
+                    check(*joined[-1][1:])
         finally:
             done.set()
             trainer.join()
@@ -237,6 +248,32 @@ class DeviceWayTest(IntegrationCase):
         self.publish()
         for _, engine, live in joined:
             self.reach(engine, live)
+
+    def test_a_trainer_on_two_gpus_lends_both_copies(self) -> None:
+        self.start_sender()
+        first, second = self.tensors(0), self.tensors(1)
+        self.weights = {"a": first["a"], "b": second["b"], "c": second["c"]}
+        self.dws_trainer = self.trainer()
+        self.dws_trainer.register(self.weights)
+        self.publish(1.0)
+        staging = "--staging-bytes=16MiB"
+        receiver, engine, live = self.join("receiver", ONLY, staging)
+        # An engine on both, otherwise split.
+        there = [self.tensors(0), self.tensors(1)]
+        apart = {"a": there[1]["a"], "b": there[0]["b"], "c": there[1]["c"]}
+        split = self.join("split", ONLY, staging, live=apart)
+        self.reach(engine, live)
+        self.reach(*split[1:])
+        both = r'"full_way":"deviceGPU-[^",]+,GPU-[^",]+"'
+        self.assertRegex(self.status(receiver).replace(" ", ""), both)
+        for times in (2, 3):
+            self.publish(1.0, full=True)
+            for at, running, weights in ((receiver, engine, live), split):
+                self.reach(running, weights)
+                self.assert_came(at, times)
+            self.publish(0.02)
+            self.reach(engine, live)
+            self.reach(*split[1:])
 
     def damage(self) -> int:
         """Flips a byte of each copy in the sender's GPU memory; returns how many there are."""
@@ -339,6 +376,31 @@ class DeviceWayTest(IntegrationCase):
         self.register_again()
         self.publish(0.5)
         self.reach(engine, live)
+
+    def test_a_receiver_that_hangs_with_a_loan_holds_up_no_trainer(self) -> None:
+        self.begin()
+        held = os.path.join(self.cluster.folder, "held")
+        hold = {"DWS_FAILPOINT": "receiver.full.inside_snapshot:hold", "DWS_FAILPOINT_HOLD": held}
+        receiver, engine, live = self.join("receiver", **hold)
+        eventually(lambda: os.path.exists(held), receiver.log_tail)
+        for _ in range(2):
+            self.publish(0.3)
+            self.dws_trainer.close()
+            self.register_again()
+            self.publish(0.3)
+            self.assertIn("memory='gpu'", self.last_copy())
+            self.assertIn("taken_over=true", self.last_copy())
+            other, another, weights = self.join(f"other-{self.version}", ONLY)
+            self.reach(another, weights)
+            self.assert_came(other)
+        self.assertIsNone(engine.grant)
+        os.remove(held)
+        self.reach(engine, live)
+
+    def last_copy(self) -> str:
+        """What the sender said of its copy on the GPU last."""
+        with open(self.sender.log_path, encoding="utf-8") as log:
+            return [line for line in log if " gpu_snapshot " in line][-1]
 
     def register_again(self) -> None:
         self.dws_trainer = self.trainer()

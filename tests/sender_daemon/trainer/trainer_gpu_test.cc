@@ -1,9 +1,13 @@
 // A trainer whose weights are on a GPU: what its publish waits for, and what is done after the
 // answer.
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include "sender_daemon/capture/device_shards.h"
 #include "tests/common/memory/cuda/device_fixture.h"
 #include "tests/common/memory/cuda/export_scenarios.h"
 #include "tests/fakes/cuda/model/fake_clock.h"
+#include "tests/fakes/temp_folder.h"
 #include "tests/sender_daemon/trainer/trainer_session_fixture.h"
 
 namespace dws {
@@ -108,6 +112,44 @@ TEST_CASE("a delta of weights on a GPU is answered when they are read, before it
   CHECK(answered);
   CHECK(clock.TakeLog().empty());  // what follows needs nothing of the GPU
   CHECK((fixture.Snapshot() == second));
+}
+
+TEST_CASE("while memory is page-locked for a trainer, others use the handle socket", "[gpu]") {
+  std::mt19937_64 random(Catch::rngSeed());
+  cuda::CudaDevices devices{cuda::KernelImage()};
+  GpuTrainer trainer;
+  if (!cuda::IsFake(*trainer.device)) return;  // a real GPU cannot be told to wait
+  const TempFolder folder;
+  const std::string held = folder.File("held");
+  UniqueFd lock(::open(held.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
+  Fixture fixture(&devices);
+  uint64_t session = 0;
+  {
+    const cuda::Setting hold("DWS_FAKE_CUDA_HOLD", "cuMemHostAlloc:" + held);
+    session = trainer.Attach(fixture);  // is answered
+    std::promise<void> next;
+    REQUIRE(fixture.executor_.Post([&next] { next.set_value(); }));
+    std::future<void> done = next.get_future();
+    CHECK(done.wait_for(std::chrono::milliseconds(200)) == std::future_status::timeout);
+    const auto other = fixture.handles_->Expect(
+        {.descriptor_count = 1,
+         .on_descriptors = [](std::vector<UniqueFd>, UniqueFd) { return OkStatus(); },
+         .on_hangup = nullptr});
+    REQUIRE(other.ok());
+    const std::string token(reinterpret_cast<const char*>(other->token.data()),
+                            other->token.size());
+    const UniqueFd any(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    HandleClient client;
+    CHECK(client.Send(fixture.handles_->path(), token, any.get()) == "ok");
+    CHECK(done.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+    lock.reset();
+    done.wait();
+  }
+  const Weights weights = RandomWeights(trainer.layout, random);
+  trainer.Set(weights);
+  REQUIRE(fixture.Publish(session, 1).ok());
+  CHECK((fixture.Snapshot() == weights));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/dwsctl/checkpoints/checkpoint_run.h"
@@ -56,6 +58,26 @@ TEST_CASE("an estimate fits a terminal of 80 columns whatever its names and figu
   CHECK(text.find("not compared") != std::string::npos);
 }
 
+TEST_CASE("an estimate says what full tensors take from GPU to GPU of one host", "[dwsctl]") {
+  checkpoint::Estimate estimate = Sample();
+  estimate.full_bytes = uint64_t{3} << 30;
+  estimate.tensors = 8 << 20;  // half a GiB of gaps at most
+  const std::string text = FormatEstimate({.estimate = estimate, .bandwidths = kBandwidths});
+  INFO(text);
+  const size_t begin = text.find("on one host, from GPU to GPU (device)");
+  REQUIRE(begin != std::string::npos);
+  const std::string table = text.substr(begin);
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"over NVLink or within one GPU", "3.0 GiB"},
+      {"for the sender's copy", "3.5 GiB"},
+      {"beside a running engine, and --staging-bytes", "3.5 GiB"}};
+  for (const auto& [name, bytes] : rows) {
+    const size_t at = table.find(name);
+    REQUIRE(at != std::string::npos);
+    CHECK(table.substr(at, table.find('\n', at) - at).ends_with(bytes));
+  }
+}
+
 TEST_CASE("without slime an estimate has no column for it", "[dwsctl]") {
   checkpoint::Estimate estimate = Sample();
   estimate.slime_bytes.reset();
@@ -73,6 +95,9 @@ TEST_CASE("an estimate in JSON has every group and exact figures", "[dwsctl]") {
   CHECK(json["times"][1]["fast_seconds"].get<double>() == Approx(10e9 / 300e6));
   CHECK(json["steps"][2] == nlohmann::json({{"above", 2}, {"to", 4}, {"changed", 1}}));
   CHECK_FALSE(json["steps"][8].contains("to"));
+  CHECK(json["device"]["bytes"] == 2'000'000'000'000);
+  CHECK(json["device"]["copy_bytes"] == 2'000'000'128'000);
+  CHECK(json["device"]["staging_bytes"] == 2'000'000'128'000);
   CHECK(json["mismatches"][0]["name"] == std::string(300, 'x'));
 }
 

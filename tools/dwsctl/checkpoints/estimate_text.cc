@@ -185,8 +185,20 @@ std::string Verdicts(const EstimateView& view) {
                                  {.title = "takes"},
                                  {.title = "than full"}};
   if (estimate.slime_bytes.has_value()) columns.push_back({.title = "than slime"});
-  return FormatTable(columns, rows, 2) +
-         "  on one host full tensors cost no transfer; docs/transports.md has the ways\n";
+  return FormatTable(columns, rows, 2);
+}
+
+std::string OnOneHost(const Estimate& estimate) {
+  const DeviceWay device = DeviceWayOf(estimate);
+  return FormatTable(
+             {{.title = "on one host, from GPU to GPU (device)", .left = true}, {.title = "bytes"}},
+             {{"full tensors, over NVLink or within one GPU", FormatBytes(device.bytes)},
+              {"GPU memory for the sender's copy", FormatBytes(device.copy_bytes)},
+              {"GPU memory beside a running engine, and --staging-bytes",
+               FormatBytes(device.staging_bytes)}},
+             2) +
+         "  what does not fit there comes from the sender's memory on the host; deltas are\n"
+         "  made and applied by the host; docs/transports.md has the ways\n";
 }
 
 std::string Mismatches(const Estimate& estimate) {
@@ -256,11 +268,13 @@ std::string FormatEstimate(const EstimateView& view) {
                      FormatBytes(estimate.full_bytes)) +
          SizesTable(estimate) + "\n" + TimesTable(view) + "\n" + ViewsTable(estimate) +
          SkippedViews(estimate) + GroupsTable(view) + "\n" + StepsTable(estimate) + "\n" +
-         DensitiesTable(estimate) + Mismatches(estimate) + "\n" + Verdicts(view);
+         DensitiesTable(estimate) + Mismatches(estimate) + "\n" + Verdicts(view) + "\n" +
+         OnOneHost(estimate);
 }
 
 std::string FormatEstimateJson(const EstimateView& view) {
   const Estimate& estimate = view.estimate;
+  const DeviceWay device = DeviceWayOf(estimate);
   nlohmann::json json = {{"tensors", estimate.tensors},
                          {"changed_tensors", estimate.changed_tensors},
                          {"elements", estimate.elements},
@@ -269,6 +283,10 @@ std::string FormatEstimateJson(const EstimateView& view) {
                          {"full_bytes", estimate.full_bytes},
                          {"fast_bytes", estimate.fast_bytes},
                          {"wan_bytes", estimate.wan_bytes},
+                         {"device",
+                          {{"bytes", device.bytes},
+                           {"copy_bytes", device.copy_bytes},
+                           {"staging_bytes", device.staging_bytes}}},
                          {"times", TimesJson(view)},
                          {"groups", nlohmann::json::array()},
                          {"steps", nlohmann::json::array()},

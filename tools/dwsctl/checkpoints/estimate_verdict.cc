@@ -5,6 +5,12 @@
 #include "common/model/limits.h"
 
 namespace dws::dwsctl {
+namespace {
+
+// Slices lie there at multiples of 64 bytes, so a tensor wastes less than that.
+constexpr uint64_t kWastedBytes = 64;
+
+}  // namespace
 
 std::string_view ToString(SentAs sent) {
   switch (sent) {
@@ -34,6 +40,11 @@ Verdict VerdictAt(const checkpoint::Estimate& estimate, const Bandwidth& bandwid
   }
   verdict.seconds = static_cast<double>(verdict.bytes) / bandwidth.bytes_per_second;
   return verdict;
+}
+
+DeviceWay DeviceWayOf(const checkpoint::Estimate& estimate) {
+  const uint64_t there = estimate.full_bytes + kWastedBytes * estimate.tensors;
+  return {.bytes = estimate.full_bytes, .copy_bytes = there, .staging_bytes = there};
 }
 
 }  // namespace dws::dwsctl

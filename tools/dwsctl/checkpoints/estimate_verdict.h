@@ -25,4 +25,15 @@ struct Verdict {
 // otherwise small and cheap to apply. Pure.
 Verdict VerdictAt(const checkpoint::Estimate& estimate, const Bandwidth& bandwidth);
 
+// What full tensors take by the way `device`: from the GPU of a trainer to that of an engine on the
+// same host.
+struct DeviceWay {
+  uint64_t bytes = 0;       // read from the sender's copy, over NVLink or within one GPU
+  uint64_t copy_bytes = 0;  // the sender's copy, on the trainer's GPU
+  // On the GPU of an engine that runs, until the commit; --staging-bytes must allow it for each
+  // trainer rank. An engine that joins needs none.
+  uint64_t staging_bytes = 0;
+};
+DeviceWay DeviceWayOf(const checkpoint::Estimate& estimate);
+
 }  // namespace dws::dwsctl

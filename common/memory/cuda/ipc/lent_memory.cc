@@ -11,7 +11,15 @@ std::string LentMemory::device_uuid() const {
   return handle_.cuda.has_value() ? handle_.cuda->device_uuid : "a GPU";
 }
 
+Status LentMemory::CheckTime() const {
+  if (!time_.has_value() || time_->clock.Now() < time_->until) return OkStatus();
+  return DeadlineExceededError(
+      "the time for which {} lends its memory ended {:.1f} s ago: nothing read from it counts",
+      device_uuid(), ToSeconds(time_->clock.Now() - time_->until));
+}
+
 Result<uint64_t> LentMemory::AddressOn(const CudaDevicePtr& device) {
+  DWS_RETURN_IF_ERROR(CheckTime());
   MutexLock lock(mutex_);
   if (const auto found = mapped_.find(device); found != mapped_.end()) {
     return found->second.address();

@@ -39,6 +39,27 @@ TEST_CASE("a client that does not finish in time gets an error and is closed", "
   CHECK(daemon.last_code == absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST_CASE("a connection that lasts too long is reported once, and stays", "[handle_socket]") {
+  Daemon daemon;
+  std::atomic<int> overdue{0};
+  const auto late = daemon.Expect(1, {.on_descriptors = nullptr,
+                                      .lasts = milliseconds(20),
+                                      .on_overdue = [&overdue] { ++overdue; }});
+  const auto endless = daemon.Expect(1);
+  const UniqueFd client = Connect(daemon.socket->path());
+  REQUIRE(Send(client, late.token, 1, {client.get()}).ok());
+  CHECK(Receive(client) == "ok");
+  REQUIRE(Eventually([&] { return overdue == 1; }));
+  // The socket's thread has looked at all deadlines again before it answers this client.
+  const UniqueFd other = Connect(daemon.socket->path());
+  REQUIRE(Send(other, endless.token, 1, {other.get()}).ok());
+  CHECK(Receive(other) == "ok");
+  CHECK(overdue == 1);
+  CHECK(daemon.hangups == 0);
+  REQUIRE(::shutdown(client.get(), SHUT_WR) == 0);
+  REQUIRE(Eventually([&] { return daemon.hangups == 1; }));
+}
+
 TEST_CASE("a dropped registration is closed and not called back", "[handle_socket]") {
   Daemon daemon;
   const auto waiting = daemon.Expect(1);

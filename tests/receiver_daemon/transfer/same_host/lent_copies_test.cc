@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/transport/same_host/gpu_copy_places.h"
 #include "common/transport/same_host/host_id.h"
 #include "tests/fakes/eventually.h"
+#include "tests/fakes/jumping_clock.h"
 #include "tests/fakes/temp_folder.h"
 
 namespace dws {
@@ -75,6 +77,8 @@ class Sender final : public v1::SyncService::Service {
     const auto expected =
         handles_->Expect({.on_descriptors = pass, .on_hangup = [this](const Status&) { ++ended; }});
     if (!expected.ok()) return {grpc::StatusCode::INTERNAL, "no registration"};
+    reply->set_loan_seconds(loan_seconds);
+    if (on_reply) on_reply();
     reply->set_token(expected->token.data(), expected->token.size());
     reply->set_handle_socket(handles_->path());
     return grpc::Status::OK;
@@ -82,7 +86,7 @@ class Sender final : public v1::SyncService::Service {
 
   Result<LentCopies> Open(const AllowedUsers& users = AllowedUsers()) {
     return LentCopies::Open(
-        *stub_, calls_, [this](const grpc::ClientContext&) { return peer; }, want_, users);
+        *stub_, calls_, [this](const grpc::ClientContext&) { return peer; }, want_, users, clock);
   }
   Status Ask() {
     return LentCopies::Ask(
@@ -97,6 +101,9 @@ class Sender final : public v1::SyncService::Service {
   std::string garbage;        // instead of the description
   Status peer;                // of the connection's check
   std::atomic<int> ended{0};  // loans
+  uint32_t loan_seconds = 0;
+  std::function<void()> on_reply;  // called while the receiver waits for it
+  JumpingClock clock;
   std::vector<v1::OpenGpuCopiesRequest> asked;
 
  private:
@@ -129,6 +136,34 @@ TEST_CASE("a loan names its slices and their places, and ends with its owner", "
   CHECK(sender.asked[0].version() == 7);
   CHECK(*FromProto(sender.asked[0].stream()) == kStream);
   CHECK(FromProto(sender.asked[0].layout_signature()) == sender.layout().signature());
+}
+
+TEST_CASE("a loan counts until its time is over, from before the call", "[same_host]") {
+  Sender sender;
+  sender.loan_seconds = 120;
+  SECTION("read in time") {
+    const auto lent = sender.Open();
+    REQUIRE(lent.ok());
+    sender.clock.Jump(std::chrono::seconds(100));
+    CHECK(lent->slices()[0].memory->CheckTime().ok());
+    sender.clock.Jump(std::chrono::seconds(20));
+    const Status late = lent->slices()[0].memory->CheckTime();
+    CHECK(absl::IsDeadlineExceeded(late));
+    CHECK_THAT(std::string(Message(late)), Contains(kGpu));
+  }
+  SECTION("the call itself takes so long") {
+    sender.on_reply = [&sender] { sender.clock.Jump(std::chrono::seconds(120)); };
+    const auto lent = sender.Open();
+    REQUIRE(lent.ok());
+    CHECK(absl::IsDeadlineExceeded(lent->slices()[0].memory->CheckTime()));
+  }
+  SECTION("a sender that says no time") {
+    sender.loan_seconds = 0;
+    const auto lent = sender.Open();
+    REQUIRE(lent.ok());
+    sender.clock.Jump(std::chrono::hours(24));
+    CHECK(lent->slices()[0].memory->CheckTime().ok());
+  }
 }
 
 TEST_CASE("a handle socket that refuses is no damage", "[same_host]") {

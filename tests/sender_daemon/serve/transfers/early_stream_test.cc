@@ -37,10 +37,11 @@ class Sender {
     auto handles = HandleSocket::Listen({.path = folder_ + "/handles"});
     REQUIRE(handles.ok());
     handles_ = *std::move(handles);
+    loans_.emplace(*handles_);
     service_ = std::make_unique<SyncServiceImpl>(
         SyncStream::Parts{
             .hub = hub, .metrics = metrics_, .recheck = recheck_, .refine = [](RefineRequest) {}},
-        *handles_, fabric_, egress_, executor, executor, full_transfers_);
+        *handles_, *loans_, fabric_, egress_, executor, executor, full_transfers_);
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -126,6 +127,7 @@ class Sender {
  private:
   std::string folder_;
   std::unique_ptr<HandleSocket> handles_;
+  std::optional<GpuLoans> loans_;
   SenderMetrics metrics_{"job", 0};
   SnapshotRecheck recheck_{[] {}};
   FabricHost fabric_{{}, clock};
