@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|on_demand|quantised|slime [OPTION...]
 # Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
 # balance: bubble rates of balanced minibatches beside published ones; --write=$PWD/docs/on-demand.md puts them into that
@@ -7,7 +7,7 @@
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path and a full copy, over loopback and
 # files, and as root over links of several speeds; full versions; what is chosen at each density. mesh: full
 # weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces; layouts of
-# published models.
+# published models. on_demand: gradients that are added on one host.
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
 # both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
 # build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with
@@ -20,7 +20,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|quantised|slime [OPTION...]; see --help}"
+name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|on_demand|quantised|slime [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/quantise/float_environment.h"
+#include "common/base/float_environment.h"
 
 namespace dws::quantise {
 namespace {

@@ -7,6 +7,7 @@
 #include "common/formats/safetensors/header.h"
 #include "common/formats/slime_delta/payload.h"
 #include "common/formats/slime_delta/version_index.h"
+#include "common/memory/gradients/outbox.h"
 #include "tests/fuzz/seeds.h"
 
 namespace dws::fuzz {
@@ -156,9 +157,33 @@ void AddSlime(const std::string& directory) {
   add_index("weight_v2");
 }
 
+// An outbox in which three slots are filled, and then filled again.
+void AddOutbox(const std::string& directory) {
+  Seeds seeds(directory, "outbox_fuzz");
+  OutboxHandles handles;
+  Result<OutboxWriter> writer =
+      OutboxWriter::Create({.slot_count = 4, .data_bytes = 1024}, handles);
+  Result<HostRegion> region =
+      HostRegion::Map(std::move(handles.region), handles.size_bytes, Access::kReadOnly);
+  DWS_CHECK(writer.ok() && region.ok());
+  writer->Fill({.slot = 0, .unit = 2, .number = 9, .offset_bytes = 128, .size_bytes = 128});
+  writer->Fill({.slot = 1, .unit = 1, .dtype = DType::kF32, .number = 8, .size_bytes = 12});
+  writer->Fill({.slot = 3, .unit = 0, .owner = 1, .minibatch = 5, .attempt = 2, .number = 7});
+  for (const uint8_t flags : {0, 1, 2, 6, 7}) {
+    Bytes input;
+    Put(input, flags);
+    if ((flags & 1) != 0) Append(input, region->bytes().first(64));
+    const ByteSpan slots = region->bytes().subspan(64, 4 * kOutboxSlotBytes);
+    Append(input, slots);
+    if ((flags & 4) != 0) Append(input, slots);
+    seeds.Add(input);
+  }
+}
+
 }  // namespace
 
 void AddFormats(const std::string& directory) {
+  AddOutbox(directory);
   AddSafetensors(directory);
   AddSlime(directory);
 }

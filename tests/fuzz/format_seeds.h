@@ -1,4 +1,4 @@
-// The seeds of safetensors_fuzz and slime_delta_fuzz. Used by make_seeds.
+// The seeds of outbox_fuzz, safetensors_fuzz and slime_delta_fuzz. Used by make_seeds.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // The inner loops of quantisation: codes and scales of a run of tiles. One variant for each
 // instruction set; all write the same bytes. The caller has set the processor's floating-point mode
-// (float_environment.h).
+// (common/base/float_environment.h).
 #pragma once
 
 #include <cstddef>

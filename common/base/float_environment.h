@@ -1,6 +1,6 @@
-// The processor's floating-point mode while quotients are computed: the host program or one of its
-// libraries may have set another rounding, or may flush subnormals to zero (-ffast-math does), and
-// codes must not depend on that.
+// The processor's floating-point mode while results are computed that must have the same bits
+// everywhere: the host program or one of its libraries may have set another rounding, or may flush
+// subnormals to zero (-ffast-math does).
 #pragma once
 
 #if defined(__x86_64__)
@@ -9,7 +9,7 @@
 #include <cfenv>
 #endif
 
-namespace dws::quantise {
+namespace dws {
 
 // While this object lives, its thread rounds to nearest even, keeps subnormals and takes no traps.
 // Its destructor restores the old mode. The arithmetic must be in functions that the compiler
@@ -38,4 +38,4 @@ class DefaultFloatEnvironment {
 #endif
 };
 
-}  // namespace dws::quantise
+}  // namespace dws
