@@ -8,7 +8,7 @@
 #   --model       sync: as above; train: ranks and senders of on-demand training, and the promises of
 #                 docs/on-demand.md
 #   --trace       print what happens in every course
-#   --mutations   counts the seeds until each broken rule is noticed (sixteen of sync, 21 of train); fails when
+#   --mutations   counts the seeds until each broken rule is noticed (sixteen of sync, 22 of train); fails when
 #                 one is not
 set -euo pipefail
 # shellcheck source=tools/shell/usage.sh

@@ -13,7 +13,7 @@ namespace dws {
 
 MinibatchLeaderState::MinibatchLeaderState(uint32_t ranks, LeaderTerm term, Duration peer_timeout,
                                            TimePoint now)
-    : term_(term), peer_timeout_(peer_timeout), members_(ranks), since_(now) {
+    : term_(term), peer_timeout_(peer_timeout), last_tick_(now), members_(ranks), since_(now) {
   DWS_CHECK(ranks > 0 && ranks <= limits::kTrainRanksMax);
   SendAll(now);
 }
@@ -202,6 +202,10 @@ void MinibatchLeaderState::OnDisconnect(TrainerRank rank, TimePoint now) {
 }
 
 void MinibatchLeaderState::Tick(TimePoint now) {
+  const bool stood_still = now - std::exchange(last_tick_, now) >= peer_timeout_ / 2;
+  if (stood_still) {
+    for (Member& member : members_) member.heard = now;
+  }
   for (uint32_t r = 0; r < members_.size() && phase() == Phase::kOpen; ++r) {
     const Member& member = members_[r];
     if (!InAttempt(member) || now - member.heard < peer_timeout_) continue;

@@ -57,8 +57,9 @@ class MinibatchLeaderState {
   // The last stream from the sender of this rank has ended; one that another has replaced does not
   // count.
   void OnDisconnect(TrainerRank rank, TimePoint now);
-  // Abandons the attempt if one of its senders has been silent for `peer_timeout`. The leader's own
-  // process may have been stopped as well: let it hear what has arrived first.
+  // To be called every limits::kTrainRepeat. Abandons the attempt if one of its senders has been
+  // silent for `peer_timeout`. If the last call is half of that ago, it was the leader's own
+  // process that stood still, and nobody is blamed for the time until now.
   void Tick(TimePoint now);
   // What to send now: at once after a change, then every limits::kTrainRepeat.
   std::vector<ToMember> Due(TimePoint now);
@@ -99,6 +100,7 @@ class MinibatchLeaderState {
 
   const LeaderTerm term_;
   const Duration peer_timeout_;
+  TimePoint last_tick_;
   std::vector<Member> members_;
   bool asking_ = true;
   AttemptId attempt_;

@@ -247,6 +247,11 @@ def _of_leaders() -> list[Edit]:
         ),
         Edit(
             leader,
+            "const bool stood_still = now",
+            f"const bool stood_still = !{mutated('kBlameOthers')} && now",
+        ),
+        Edit(
+            leader,
             "now - member.heard < peer_timeout_) continue;",
             f"now - ({mutated('kSlowIsDead')} ? since_ : member.heard) < peer_timeout_) continue;",
         ),

@@ -45,6 +45,7 @@ enum class Mutation : uint8_t {
   kTellOnce,        // a decision is sent once
   kStepInfinite,    // a gradient that is not finite counts
   kSlowIsDead,      // a rank that does not finish is taken for dead
+  kBlameOthers,     // a leader that was stopped takes the others for silent
   kJoinQuietly,     // a member without a record joins the attempt that is open
   kReuseAttempt,    // a leader that starts again continues the last one's numbers
   kFollowAnyTerm,   // a member follows a leader that another one has replaced
@@ -88,6 +89,7 @@ inline constexpr std::pair<Mutation, std::string_view> kTrainMutations[] = {
     {Mutation::kTellOnce, "tell once"},
     {Mutation::kStepInfinite, "step infinite"},
     {Mutation::kSlowIsDead, "slow is dead"},
+    {Mutation::kBlameOthers, "blame others"},
     {Mutation::kJoinQuietly, "join quietly"},
     {Mutation::kReuseAttempt, "reuse attempt"},
     {Mutation::kFollowAnyTerm, "follow any term"},

@@ -53,6 +53,13 @@ struct Job {
   void ReportAll() {
     for (uint32_t r = 0; r < members.size(); ++r) REQUIRE(Report(r).ok());
   }
+  // Time passes, in which the leader runs.
+  void Wait(Duration duration) {
+    for (const TimePoint end = now + duration; now < end;) {
+      now += limits::kTrainRepeat;
+      leader->Tick(now);
+    }
+  }
   // All are in the first attempt, and the leader knows.
   void Begin() {
     REQUIRE(Send() == std::string(members.size(), 'a'));
@@ -233,8 +240,7 @@ TEST_CASE("nothing that is lost after Step changes the decision", "[train]") {
   job.leader->OnDisconnect(TrainerRank(1), job.now);
   job.members[2].OnRankLost();
   CHECK(job.Report(2).ok());
-  job.now += 2 * kPeerTimeout;
-  job.leader->Tick(job.now);
+  job.Wait(2 * kPeerTimeout);
   job.Restart(1, true);
   CHECK(job.Report(1).ok());
   CHECK(job.leader->abandoned() == 1);  // the start
@@ -246,10 +252,9 @@ TEST_CASE("a slow rank is waited for by name and its attempt is not abandoned", 
   job.Begin();
   const TimePoint began = job.now;
   for (int i = 0; i < 100; ++i) {
-    job.now += seconds(10);
+    job.Wait(seconds(10));
     job.Send();
     job.ReportAll();  // its sender is alive
-    job.leader->Tick(job.now);
     if (i == 0) {
       CHECK(job.members[0].OnFinished(At(1, 1)).ok());
       CHECK(job.members[2].OnFinished(At(1, 1)).ok());
@@ -263,16 +268,26 @@ TEST_CASE("a slow rank is waited for by name and its attempt is not abandoned", 
 TEST_CASE("a silent sender ends the attempt once and is then waited for", "[train]") {
   Job job;
   job.Begin();
-  job.now += kPeerTimeout;
+  job.Wait(kPeerTimeout - seconds(1));
   CHECK(job.Report(0).ok());
   CHECK(job.Report(2).ok());
-  job.leader->Tick(job.now);
+  job.Wait(seconds(1));
   REQUIRE(job.leader->last_abandon().has_value());
   CHECK(job.leader->last_abandon()->reason == "the sender of rank 1 has been silent for 20 s");
   CHECK(job.leader->attempt() == At(1, 2));
   CHECK(job.Send(false) == "AAA");
-  job.leader->Tick(job.now + 2 * kPeerTimeout);
-  job.leader->OnDisconnect(TrainerRank(1), job.now + 2 * kPeerTimeout);
+  job.Wait(2 * kPeerTimeout);
+  job.leader->OnDisconnect(TrainerRank(1), job.now);
+  CHECK(job.leader->attempt() == At(1, 2));
+}
+
+TEST_CASE("a leader that stood still itself takes nobody for silent", "[train]") {
+  Job job;
+  job.Begin();
+  job.now += 3 * kPeerTimeout;
+  job.leader->Tick(job.now);
+  CHECK(job.leader->attempt() == At(1, 1));
+  job.Wait(kPeerTimeout);
   CHECK(job.leader->attempt() == At(1, 2));
 }
 

@@ -194,6 +194,18 @@ void TrainWorld::StopOne() {
   rank_nodes[slow]->Thaw();
 }
 
+// The leader itself is stopped for as long: it must not take the others for silent.
+void TrainWorld::StopLeader() {
+  const MinibatchLeaderState& leader = *senders[0]->leader();
+  const uint64_t abandoned = leader.abandoned();
+  Trace("{} is stopped", senders[0]->name());
+  senders[0]->Freeze();
+  if (!RunFor(kStoppedFor)) return;
+  senders[0]->Thaw();
+  if (!RunFor(kWatch)) return;
+  if (leader.abandoned() != abandoned) Violate("an attempt was abandoned for a slow leader");
+}
+
 std::string TrainWorld::Run() {
   ScheduleFault();
   if (!RunFor(stop_at_)) return violation();
@@ -201,6 +213,8 @@ std::string TrainWorld::Run() {
   if (!RunFor(kRestartMax + 1)) return violation();  // a restart that was asked for
   if (!RunUntilAll(Newest() + 2)) return violation();
   StopOne();
+  if (!violation().empty() || !RunUntilAll(Newest() + 1)) return violation();
+  StopLeader();
   if (!violation().empty() || !RunUntilAll(Newest() + 1)) return violation();
   last_minibatch = Newest() + 1;
   if (!RunUntilAll(last_minibatch + 1)) return violation();

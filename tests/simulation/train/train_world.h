@@ -12,7 +12,8 @@
 //  e. outboxes and queues of offers stay under their caps
 //  f. a leader that cannot go on names a rank or a cause
 // Once the faults have stopped, training goes on in time; a rank that is then stopped is waited for
-// by name, and nothing is abandoned because of it; at the end all ranks are at one version.
+// by name, and nothing is abandoned because of it or of a leader that is stopped; at the end all
+// ranks are at one version.
 //
 // What is not simulated: that rank and sender write the record whole (here it is one step), shared
 // memory that is torn by a kill, layouts and units that differ between ranks, two processes that
@@ -84,6 +85,7 @@ class TrainWorld : public Course {
   bool AllReached(uint64_t minibatch) const;
   bool RunUntilAll(uint64_t minibatch);
   void StopOne();
+  void StopLeader();
   bool RunFor(Time duration);
 
   uint64_t incarnation_ = 0;
