@@ -11,8 +11,8 @@
 
 #include "common/base/check.h"
 #include "common/ledger/ledger_state.h"
+#include "tests/simulation/course.h"
 #include "tests/simulation/process.h"
-#include "tests/simulation/world.h"
 
 namespace dws::sim {
 
@@ -37,9 +37,9 @@ class Disk {
   void DropSyncs() { synced_ = false; }
 
   void OnCrash() {
-    World& world = owner_.world();
-    if (!queue_.empty() && world.random.Chance(500)) Keep(queue_.front().record);
-    if (unsure_.has_value() && world.random.Chance(500)) Keep(*unsure_);
+    Course& course = owner_.course();
+    if (!queue_.empty() && course.random.Chance(500)) Keep(queue_.front().record);
+    if (unsure_.has_value() && course.random.Chance(500)) Keep(*unsure_);
     queue_.clear();
     unsure_.reset();
     fail_next_ = false;
@@ -57,7 +57,7 @@ class Disk {
   void Begin() {
     State next = state_;
     if (const Status status = next.Apply(queue_.front().record); !status.ok()) return End(status);
-    const Time latency = kRoundTrip / 8 + owner_.world().random.Below(kRoundTrip / 2);
+    const Time latency = kRoundTrip / 8 + owner_.course().random.Below(kRoundTrip / 2);
     owner_.After(latency, [this] {
       if (std::exchange(fail_next_, false)) {
         unsure_ = queue_.front().record;
@@ -79,7 +79,7 @@ class Disk {
     State found = durable_;
     if (!found.Apply(record).ok()) return;
     durable_ = std::move(found);
-    owner_.world().See("a record that nobody was told of is found");
+    owner_.course().See("a record that nobody was told of is found");
   }
 
   Process& owner_;

@@ -23,8 +23,8 @@ def mutated(name: str) -> str:
     return f"sim::Mutated(sim::Mutation::{name})"
 
 
-def _edits() -> list[Edit]:
-    return _of_bytes() + _of_receivers() + _of_groups()
+def _models() -> list[list[Edit]]:
+    return [_of_bytes() + _of_receivers() + _of_groups(), _of_pieces() + _of_leaders() + _of_members()]
 
 
 def _of_bytes() -> list[Edit]:
@@ -145,8 +145,165 @@ def _of_groups() -> list[Edit]:
     ]
 
 
-def _plant(path: str, text: str) -> str:
-    for edit in _edits():
+def _of_pieces() -> list[Edit]:
+    accumulate = "common/train_state/accumulate_state.cc"
+    outbox = "common/train_state/outbox_state.cc"
+    return [
+        Edit(
+            accumulate,
+            "if (attempt == attempt_) return OkStatus();",
+            f"if (attempt == attempt_ || {mutated('kSkipAttempt')}) return OkStatus();",
+        ),
+        Edit(
+            accumulate,
+            "if (piece.number.value() != pusher.added + 1) return Add::kStale;",
+            f"if (piece.number.value() != pusher.added + 1 && !{mutated('kSkipNumber')}) return Add::kStale;",
+        ),
+        Edit(
+            accumulate,
+            "  unit.busy = true;\n",
+            f"  unit.busy = true;\n  if ({mutated('kAdvanceEarly')}) ++pusher.added;\n",
+        ),
+        Edit(
+            accumulate,
+            "DWS_CHECK(pusher.adding.has_value() && piece.number.value() == pusher.added + 1);",
+            "DWS_CHECK(pusher.adding.has_value());",
+        ),
+        Edit(
+            accumulate,
+            "  ++pusher.added;\n",
+            f"  if (!{mutated('kAdvanceEarly')}) ++pusher.added;\n",
+        ),
+        Edit(
+            accumulate,
+            "  return std::all_of(pushers_.begin(), pushers_.end(), [](const Pusher& pusher) {\n"
+            "    return pusher.finish.has_value() && pusher.added == pusher.finish->count;\n",
+            "  return std::all_of(pushers_.begin(), pushers_.end(), [](const Pusher& pusher) {\n"
+            "    return pusher.finish.has_value() &&\n"
+            f"           (pusher.added == pusher.finish->count || {mutated('kForgetCount')});\n",
+        ),
+        Edit(
+            accumulate,
+            "return std::exchange(unit.touched, true) ? Add::kAdd",
+            f"return std::exchange(unit.touched, true) || {mutated('kNeverStore')} ? Add::kAdd",
+        ),
+        Edit(
+            accumulate,
+            "if (old_adds_ > 0 || unit.busy) return",
+            f"if ((old_adds_ > 0 && !{mutated('kMixAttempts')}) || unit.busy) return",
+        ),
+        Edit(
+            outbox,
+            "return owner.added < other.added; });",
+            f"return {mutated('kFreeEarly')} ? owner.added > other.added : owner.added < other.added; }});",
+        ),
+        Edit(
+            outbox,
+            "if (now - entry.sent_at >= limits::kTrainRepeat) OnConnect(owner);",
+            f"if (now - entry.sent_at >= limits::kTrainRepeat && !{mutated('kNeverRepeat')}) OnConnect(owner);",
+        ),
+    ]
+
+
+def _of_leaders() -> list[Edit]:
+    leader = "common/train_state/minibatch_leader_state.cc"
+    return [
+        Edit(
+            leader,
+            "  if (phase() != Phase::kOpen || !InAttempt(member)) return;  // rule 4\n",
+            f"  if ({mutated('kDecideTwice')} && InAttempt(member)) step_.reset();\n"
+            "  if (phase() != Phase::kOpen || !InAttempt(member)) return;\n",
+        ),
+        Edit(
+            leader,
+            "if (!InAttempt(member) || !member.report->record.sealed.has_value()) return;",
+            f"if ({mutated('kStepEarly')} && r > 0) break;\n"
+            "    if (!InAttempt(member) || !member.report->record.sealed.has_value()) return;",
+        ),
+        Edit(
+            leader,
+            "    if (newest && record.step.has_value()) step_ = record.step;\n",
+            f"    if (newest && record.step.has_value() && !{mutated('kForgetStep')}) step_ = record.step;\n"
+            f"    if (newest && record.sealed.has_value() && {mutated('kGuessStep')}) {{\n"
+            "      step_ = StepDecision();\n"
+            "      step_->attempt = attempt_;\n"
+            "    }\n",
+        ),
+        Edit(
+            leader,
+            "if (contradicts || ",
+            f"if ((contradicts && !{mutated('kForgetStep')}) || ",
+        ),
+        Edit(
+            leader,
+            "    member.next_send = now + limits::kTrainRepeat;\n",
+            "    member.next_send = now + limits::kTrainRepeat;\n"
+            f"    if ({mutated('kTellOnce')} && !asking_) member.next_send = TimePoint::max();\n",
+        ),
+        Edit(
+            leader,
+            "step.finite = step.finite && sealed.finite;",
+            f"step.finite = step.finite && (sealed.finite || {mutated('kStepInfinite')});",
+        ),
+        Edit(
+            leader,
+            "const bool stood_still = now",
+            f"const bool stood_still = !{mutated('kBlameOthers')} && now",
+        ),
+        Edit(
+            leader,
+            "now - member.heard < peer_timeout_) continue;",
+            f"now - ({mutated('kSlowIsDead')} ? since_ : member.heard) < peer_timeout_) continue;",
+        ),
+        Edit(
+            leader,
+            "    if (!broken_.has_value()) AbandonForJoin(rank, now);\n",
+            f"    if (!broken_.has_value() && !{mutated('kJoinQuietly')}) AbandonForJoin(rank, now);\n"
+            f"    if ({mutated('kJoinQuietly')} && !abandon_.has_value()) AbandonForJoin(rank, now);\n",
+        ),
+        Edit(
+            leader,
+            "  abandon_.emplace();\n",
+            f"  if ({mutated('kReuseAttempt')}) attempt_ = {{.minibatch = attempt_.minibatch, .term = LeaderTerm(1), "
+            ".attempt = previous + 1};\n  abandon_.emplace();\n",
+        ),
+        Edit(
+            leader,
+            "  const uint32_t last = attempt_.term == term_ ? attempt_.attempt : 0;\n",
+            "  const uint32_t last = attempt_.term == term_ ? attempt_.attempt : 0;\n"
+            "  [[maybe_unused]] const uint32_t previous = attempt_.attempt;\n",
+        ),
+    ]
+
+
+def _of_members() -> list[Edit]:
+    member = "common/train_state/minibatch_member_state.cc"
+    return [
+        Edit(
+            member,
+            "  if (term < record_.term) {\n",
+            f"  if (term < record_.term && !{mutated('kFollowAnyTerm')}) {{\n",
+        ),
+        Edit(
+            member,
+            "  if (down.epoch != epoch_) {\n",
+            f"  if (down.epoch != epoch_ && !{mutated('kFollowAnyEpoch')}) {{\n",
+        ),
+        Edit(
+            member,
+            "  if (Undecided()) Lose(",
+            f"  if (Undecided() && !{mutated('kKeepAttempt')}) Lose(",
+        ),
+        Edit(
+            "common/train_state/train_messages.cc",
+            "  if (theirs.stream != mine.stream) {\n",
+            f"  if (theirs.stream != mine.stream && !{mutated('kFollowAnyJob')}) {{\n",
+        ),
+    ]
+
+
+def _plant(path: str, text: str, edits: list[Edit]) -> str:
+    for edit in edits:
         if edit.source != path:
             continue
         found = text.count(edit.old)
@@ -159,11 +316,12 @@ def _plant(path: str, text: str) -> str:
 def main() -> None:
     """Copies the sources, with the mutations planted, into the folder."""
     *sources, folder = sys.argv[1:]
-    if {edit.source for edit in _edits()} != set(sources):
-        raise SystemExit(f"mutations.py: the sources are {sources}, the edits are of others")
+    of_these = [edits for edits in _models() if {edit.source for edit in edits} == set(sources)]
+    if len(of_these) != 1:
+        raise SystemExit(f"mutations.py: the sources are {sources}, the edits of each model are of others")
     for source in sources:
         copy = pathlib.Path(folder) / ("mutated_" + pathlib.Path(source).name)
-        copy.write_text(_plant(source, pathlib.Path(source).read_text("utf-8")), "utf-8")
+        copy.write_text(_plant(source, pathlib.Path(source).read_text("utf-8"), of_these[0]), "utf-8")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ class Link : public std::enable_shared_from_this<Link> {
  public:
   enum Side : size_t { kClient = 0, kServer = 1 };
 
-  Link(World& world, ConnectionId id, Process& client, Process& server)
-      : world_(world), id_(id), ends_{&client, &server} {}
+  Link(Course& course, ConnectionId id, Process& client, Process& server)
+      : course_(course), id_(id), ends_{&client, &server} {}
 
   ConnectionId id() const { return id_; }
   Process& end(Side side) const { return *ends_[side]; }
@@ -41,7 +41,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void Break();
   void Learn(Side side, Time delay);
 
-  World& world_;
+  Course& course_;
   const ConnectionId id_;
   const std::array<Process*, 2> ends_;
   std::array<bool, 2> open_ = {true, true};
@@ -58,7 +58,7 @@ class Network {
     bool rude = false;  // reorders
     bool repeats = false;
   };
-  explicit Network(World& world) : world_(world) {}
+  explicit Network(Course& course) : course_(course) {}
 
   Faults faults;
 
@@ -74,7 +74,7 @@ class Network {
   Time Latency(const Process& from, const Process& to);
 
  private:
-  World& world_;
+  Course& course_;
   uint64_t last_connection_ = 0;
   std::vector<std::weak_ptr<Link>> links_;
   std::map<std::pair<uint32_t, uint32_t>, Time> cuts_;  // until when

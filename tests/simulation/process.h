@@ -10,13 +10,13 @@
 
 namespace dws::sim {
 
-class World;
+class Course;
 
 class Process {
  public:
   // Processes of one `site` share a host: nothing is lost between them.
-  Process(World& world, uint32_t site, std::string name)
-      : world_(world), site_(site), name_(std::move(name)) {}
+  Process(Course& course, uint32_t site, std::string name)
+      : course_(course), site_(site), name_(std::move(name)) {}
   virtual ~Process() = default;
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -24,7 +24,7 @@ class Process {
   bool up() const { return up_; }
   uint32_t site() const { return site_; }
   const std::string& name() const { return name_; }
-  World& world() const { return world_; }
+  Course& course() const { return course_; }
 
   void Start();
   // Pending actions do not happen; its links end.
@@ -43,7 +43,7 @@ class Process {
   virtual void OnCrash() = 0;  // loses the memory
 
  private:
-  World& world_;
+  Course& course_;
   const uint32_t site_;
   const std::string name_;
   bool up_ = false;

@@ -20,27 +20,6 @@ constexpr Time kRankAfterAnother = 3 * kRoundTrip;
 
 }  // namespace
 
-void Process::Start() {
-  if (up_) return;
-  up_ = true;
-  ++life_;
-  world_.Trace("{} starts", name_);
-  OnStart();
-}
-
-void Process::Crash() {
-  if (!up_) return;
-  world_.Trace("{} dies", name_);
-  up_ = false;
-  ++life_;
-  world_.network.OnCrash(*this);
-  OnCrash();
-}
-
-void Process::After(Time delay, std::function<void()> action) {
-  world_.events.After(delay, Alive(std::move(action)));
-}
-
 void Truth::Capture(const VersionAt& at, uint32_t rank, uint32_t ranks,
                     const RankWeights& weights) {
   auto& version = versions_[{at.stream.incarnation, at.version.value()}];
@@ -57,9 +36,7 @@ const std::vector<std::optional<RankWeights>>* Truth::Find(const VersionAt& at) 
   return &found->second;
 }
 
-World::World(const Options& given)
-    : options(given), random(given.seed * 0x9E3779B97F4A7C15 + 1), network(*this) {
-  planted = options.mutation;
+World::World(const Options& given) : Course(given) {
   SetLogLevel(LogLevel::kError);
   Build();
 }
@@ -127,10 +104,6 @@ void World::AddEngine(uint32_t members) {
 
 Sender& World::Route(uint32_t slot) { return *deployments[routes[slot]].senders[slot]; }
 
-void World::AddTrace(std::string line) {
-  trace_.push_back(fmt::format("{:9.3f} {}", static_cast<double>(events.now()) / kRoundTrip, line));
-}
-
 void World::Check() {
   if (!std::exchange(touched_, false)) return;
   for (EngineUnit& unit : units) CheckUnit(unit);
@@ -168,7 +141,7 @@ bool World::Reached(const EngineUnit& unit, const VersionAt& at) const {
 
 // Runs until the last version is published, and returns that.
 std::optional<VersionAt> World::RunUntilNewest(Time end) {
-  while (violation_.empty() && !deployments.back().trainer->last().has_value()) {
+  while (violation().empty() && !deployments.back().trainer->last().has_value()) {
     if (!events.RunNext(end)) break;
     Check();
   }
@@ -177,10 +150,10 @@ std::optional<VersionAt> World::RunUntilNewest(Time end) {
 
 std::string World::Run() {
   ScheduleFault();
-  while (violation_.empty() && events.RunNext(stop_at_)) Check();
+  while (violation().empty() && events.RunNext(stop_at_)) Check();
   StopFaults();
   const std::optional<VersionAt> newest = RunUntilNewest(events.now() + kFinishMax);
-  if (!violation_.empty()) return violation_;
+  if (!violation().empty()) return violation();
   if (!newest.has_value()) return "the trainer cannot publish any more";
   const Time end = events.now() + kCatchUpMax + Time{ranks} * kSlices * kSliceTransfer +
                    Time{ranks - 1} * kRankAfterAnother;
@@ -188,13 +161,13 @@ std::string World::Run() {
     return std::all_of(units.begin(), units.end(),
                        [&](const EngineUnit& unit) { return Reached(unit, *newest); });
   };
-  while (violation_.empty() && !all_there() && events.RunNext(end)) Check();
+  while (violation().empty() && !all_there() && events.RunNext(end)) Check();
   for (const EngineUnit& unit : units) {
-    if (!violation_.empty() || Reached(unit, *newest)) continue;
+    if (!violation().empty() || Reached(unit, *newest)) continue;
     Violate("{} is not at {}:{} in time after the faults stopped", unit.name,
             newest->stream.incarnation, newest->version.value());
   }
-  return violation_;
+  return violation();
 }
 
 }  // namespace dws::sim

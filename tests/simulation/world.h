@@ -22,9 +22,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/wall_clock.h"
-#include "tests/simulation/events.h"
-#include "tests/simulation/network.h"
-#include "tests/simulation/options.h"
+#include "tests/simulation/course.h"
 #include "tests/simulation/refinement.h"
 #include "tests/simulation/weights.h"
 
@@ -85,7 +83,7 @@ class SimulatedWallClock final : public WallClock {
   const Events& events_;
 };
 
-class World {
+class World : public Course {
  public:
   explicit World(const Options& options);
   ~World();
@@ -93,12 +91,8 @@ class World {
   // Runs to the end. Returns the first violation, or "".
   std::string Run();
 
-  const Options options;
-  Events events;
   const SimulatedClock clock{events};
   const SimulatedWallClock wall_clock{events};
-  Random random;
-  Network network;
   Truth truth;
 
   // Chosen by the seed.
@@ -121,24 +115,8 @@ class World {
   Sender& Route(uint32_t slot);
   uint64_t NextIncarnation() { return ++last_incarnation_; }
 
-  bool tracing() const { return options.trace; }
-  template <typename... Args>
-  void Trace(fmt::format_string<Args...> format, Args&&... args) {
-    if (tracing()) AddTrace(fmt::format(format, std::forward<Args>(args)...));
-  }
-  const std::vector<std::string>& trace() const { return trace_; }
-
-  template <typename... Args>
-  void Violate(fmt::format_string<Args...> format, Args&&... args) {
-    if (violation_.empty()) violation_ = fmt::format(format, std::forward<Args>(args)...);
-    Trace("VIOLATION {}", violation_);
-  }
-  // Counts a situation that a rule handles, to show that it occurs.
-  void See(std::string_view what) { ++seen[what]; }
   void Touch() { touched_ = true; }  // some engine's memory or lease has changed
   uint64_t commits = 0;
-  uint64_t faults = 0;
-  std::map<std::string_view, uint64_t> seen;
 
  private:
   void Build();
@@ -147,7 +125,6 @@ class World {
   void Check();
   void CheckUnit(EngineUnit& unit);
   bool Reached(const EngineUnit& unit, const VersionAt& at) const;
-  void AddTrace(std::string line);
 
   void ScheduleFault();
   void Fault();
@@ -160,8 +137,6 @@ class World {
   uint64_t last_incarnation_ = 0;
   Time stop_at_ = 0;
   bool touched_ = false;
-  std::string violation_;
-  std::vector<std::string> trace_;
 };
 
 }  // namespace dws::sim

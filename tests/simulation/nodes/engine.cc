@@ -12,7 +12,7 @@
 namespace dws::sim {
 
 Engine::Engine(World& world, uint32_t site, std::string name, uint32_t part, uint32_t parts)
-    : Process(world, site, std::move(name)), part_(part), parts_(parts) {}
+    : Node(world, site, std::move(name)), part_(part), parts_(parts) {}
 
 void Engine::OnStart() {
   auto made = CreateHostRegion("simulated-engine", memory_bytes());

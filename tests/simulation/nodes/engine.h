@@ -10,14 +10,14 @@
 #include "common/memory/host/host_region.h"
 #include "common/sync_state/live_state.h"
 #include "receiver_daemon/weights/engine_mapping.h"
-#include "tests/simulation/process.h"
+#include "tests/simulation/nodes/node.h"
 #include "tests/simulation/weights.h"
 
 namespace dws::sim {
 
 class Receiver;
 
-class Engine final : public Process {
+class Engine final : public Node {
  public:
   // Holds the slices whose number modulo `parts` is `part`.
   Engine(World& world, uint32_t site, std::string name, uint32_t part, uint32_t parts);

@@ -77,7 +77,7 @@ Receiver::Daemon::Daemon(Receiver& owner)
 
 Receiver::Receiver(World& world, uint32_t site, std::string name, Engine& engine, Members members,
                    uint32_t index, const CommitPolicy& policy)
-    : Process(world, site, std::move(name)),
+    : Node(world, site, std::move(name)),
       members_(std::move(members)),
       index_(index),
       policy_(index == 0 ? policy : CommitPolicy()),

@@ -23,13 +23,14 @@
 #include "tests/simulation/fiber.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/nodes/engine.h"
+#include "tests/simulation/nodes/node.h"
 #include "tests/simulation/weights.h"
 
 namespace dws::sim {
 
 class Sender;
 
-class Receiver final : public Process, private Senders {
+class Receiver final : public Node, private Senders {
  public:
   // The receivers of one commit group, the leader first; without a group only this receiver. They
   // share the list, which lives as long as the world.

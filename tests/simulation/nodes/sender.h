@@ -12,16 +12,17 @@
 #include "common/sync_state/retained_chain.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/network.h"
+#include "tests/simulation/nodes/node.h"
 #include "tests/simulation/weights.h"
 
 namespace dws::sim {
 
 class Receiver;
 
-class Sender final : public Process {
+class Sender final : public Node {
  public:
   Sender(World& world, uint32_t site, std::string name, uint32_t rank)
-      : Process(world, site, std::move(name)), rank_(rank), disk_(*this) {}
+      : Node(world, site, std::move(name)), rank_(rank), disk_(*this) {}
 
   // The trainer's side. A session ends with this process, or when another trainer registers.
   // FAILED_PRECONDITION: an old stream.

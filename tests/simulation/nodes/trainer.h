@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "common/sync_state/live_state.h"
-#include "tests/simulation/process.h"
+#include "tests/simulation/nodes/node.h"
 #include "tests/simulation/weights.h"
 
 namespace dws::sim {
 
 class Sender;
 
-class Trainer final : public Process {
+class Trainer final : public Node {
  public:
-  Trainer(World& world, uint32_t site, std::string name) : Process(world, site, std::move(name)) {}
+  Trainer(World& world, uint32_t site, std::string name) : Node(world, site, std::move(name)) {}
 
   void Use(std::vector<Sender*> senders) { senders_ = std::move(senders); }
   // From now on every rank publishes one last version.

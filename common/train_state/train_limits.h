@@ -1,0 +1,24 @@
+// Named limits of on-demand training. They are kept apart from common/model/limits.h.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/model/limits.h"
+
+namespace dws::limits {
+
+inline constexpr uint32_t kTrainRanksMax = 256;
+inline constexpr uint32_t kTrainUnitsMax = 65'536;                // of one model
+inline constexpr uint32_t kOutboxSlotsMax = 1024;                 // of one rank
+inline constexpr uint64_t kAttemptPiecesMax = uint64_t{1} << 32;  // of one rank
+inline constexpr double kPieceWeightMax = 1e15;                   // of one rank in one minibatch
+inline constexpr size_t kAbandonReasonBytesMax = kErrorBytesMax;
+
+// A peer sender that is silent for so long counts as lost.
+inline constexpr std::chrono::seconds kTrainPeerTimeoutDefault{20};
+// Reports, decisions and offers that were not answered are repeated this often.
+inline constexpr std::chrono::seconds kTrainRepeat{1};
+
+}  // namespace dws::limits
