@@ -8,6 +8,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
+#include "common/sources/sender/welcome.h"
 #include "common/sync_state/presence_limits.h"
 #include "receiver_daemon/transfer/grpc/sender_messages.h"
 
