@@ -28,7 +28,7 @@ Result<std::unique_ptr<FullAssembly>> FullAssembly::Create(const FullWant& want,
   const uint64_t newer_bytes_max =
       std::clamp(options.memory_bytes_max / 4, kNewerBytesMin, kNewerBytesMax);
   Spool spool(std::move(options));
-  if (want.direct == nullptr) DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
+  if (want.direct == nullptr && want.placed == nullptr) DWS_RETURN_IF_ERROR(spool.Allocate(bytes));
   if (progress != nullptr) progress->total_bytes += bytes;
   return std::unique_ptr<FullAssembly>(
       new FullAssembly(want, std::move(spool), progress, std::move(wanted), newer_bytes_max));
@@ -50,7 +50,9 @@ FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* 
     bytes += want_.layout.slice(want_.slices[i]).size_bytes();
     blocks += want_.layout.slice(want_.slices[i]).blocks;
   }
-  DWS_CHECK(direct() || bytes == spool_.size_bytes());
+  DWS_CHECK(direct() || want_.placed != nullptr || bytes == spool_.size_bytes());
+  DWS_CHECK(want_.placed == nullptr || (!direct() && want_.device == nullptr &&
+                                        want_.placed->places.size() == want_.slices.size()));
   size_bytes_ = bytes;
   digests_.resize(blocks);
   here_.resize(blocks);
@@ -95,8 +97,13 @@ uint64_t MissingBytes(const FullAssembly& assembly) {
 
 MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
   DWS_CHECK(Wants(range));
-  if (direct()) {
-    buffer.resize(SizeBytes(want_.layout, range));
+  if (direct() || want_.placed != nullptr) {
+    const uint64_t size = SizeBytes(want_.layout, range);
+    const auto room =
+        direct() ? MutableByteSpan()
+                 : want_.placed->Whole(IndexOf(range.slice), FirstByte(want_.layout, range), size);
+    if (!room.empty()) return room;
+    buffer.resize(size);
     return buffer;
   }
   return spool_.Room(first_byte_[IndexOf(range.slice)] + FirstByte(want_.layout, range),
@@ -104,6 +111,7 @@ MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byt
 }
 
 Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes) {
+  if (want_.placed != nullptr) return spool_.CheckWanted();
   if (!direct()) return spool_.Fill(offset, bytes);
   if (wanted_ && !wanted_()) return CancelledError("given up");
   if (progress_ != nullptr) progress_->direct_bytes += bytes.size();
@@ -121,12 +129,23 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   if (on_device_[index] != 0) return OkStatus();
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
+  // The place of the bytes in memory; empty: it is a file, live memory, or several runs.
+  MutableByteSpan room;
+  std::vector<std::byte> own;
+  if (want_.placed != nullptr) {
+    const uint64_t at = FirstByte(want_.layout, range);
+    room = want_.placed->Whole(index, at, bytes.size());
+    if (room.empty()) {
+      own.assign(bytes.begin(), bytes.end());  // they may change meanwhile: read once
+      bytes = own;
+      want_.placed->Scatter(index, at, bytes);
+    }
+  } else if (!direct() && !spool_.on_disk()) {
+    room = spool_.memory().subspan(offset, bytes.size());
+  }
   // Bytes in the assembly's memory are copied block by block below, unless they are there already.
   // So digests are of the bytes that are there, not of those that were to arrive; for a file or
   // live memory, of the bytes that were given to it.
-  const MutableByteSpan room = direct() || spool_.on_disk()
-                                   ? MutableByteSpan()
-                                   : spool_.memory().subspan(offset, bytes.size());
   const bool copies = room.data() != nullptr && room.data() != bytes.data();
   Status kept = copies ? spool_.CheckWanted() : Keep(range, offset, bytes);
   if (!kept.ok()) {
