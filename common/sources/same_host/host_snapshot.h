@@ -13,6 +13,7 @@
 #include "common/model/stream_id.h"
 #include "common/service/peers/active_calls.h"
 #include "common/service/sockets/unix_socket.h"
+#include "common/transport/same_host/host_id.h"
 #include "common/transport/same_host/snapshot_memory.h"
 #include "proto/sync.grpc.pb.h"
 
@@ -25,10 +26,16 @@ class HostSnapshot {
  public:
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
 
-  // `users`: the users whose handle sockets are trusted.
-  explicit HostSnapshot(AllowedUsers users) : users_(std::move(users)) {}
+  struct Options {
+    AllowedUsers users;              // whose handle sockets are trusted
+    std::string host_id = HostId();  // the sender has to have the same
+    // Ask the sender at each Open whether a mapped snapshot is still its own. Otherwise the caller
+    // calls Forget as soon as it may have another one.
+    bool asks_again = true;
+  };
+  explicit HostSnapshot(Options options) : options_(std::move(options)) {}
 
-  const AllowedUsers& users() const { return users_; }
+  const AllowedUsers& users() const { return options_.users; }
 
   // The snapshot of what the sender publishes from now on, for `layout` of `stream`.
   // FAILED_PRECONDITION: the sender is on another host, or its handle socket cannot be reached from
@@ -45,7 +52,7 @@ class HostSnapshot {
   // The mapped snapshot (null: none of that layout), and how often Forget was called.
   std::pair<MappedSnapshot, uint64_t> Mapped(const RankLayout& layout);
 
-  const AllowedUsers users_;
+  const Options options_;
   Mutex mutex_;
   MappedSnapshot mapped_ GUARDED_BY(mutex_);
   Digest layout_ GUARDED_BY(mutex_);  // of it

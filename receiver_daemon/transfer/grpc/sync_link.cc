@@ -55,7 +55,7 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
       view_(std::move(view)),
       subscription_(subscription),
       channel_(address, name_.job_id, tls),
-      snapshot_(tls.users),
+      snapshot_({.users = tls.users}),
       clock_(clock),
       stream_(limits::kSyncQueueMax, clock,
               {.prepare = [this] { return channel_.Refresh(); },

@@ -103,7 +103,7 @@ class Sender final : public v1::SyncService::Service {
   }
   // What a receiver that trusts everybody says.
   Status Refusal() {
-    HostSnapshot host{AllowedUsers()};
+    HostSnapshot host({.users = {}});
     return Open(host).status();
   }
 
@@ -127,7 +127,7 @@ class Sender final : public v1::SyncService::Service {
 
 TEST_CASE("a snapshot is mapped once, and again after it was let go of", "[same_host]") {
   Sender sender;
-  HostSnapshot host{AllowedUsers()};
+  HostSnapshot host({.users = {}});
   const auto mapped = sender.Open(host);
   INFO(ToString(mapped.status()));
   REQUIRE(mapped.ok());
@@ -155,7 +155,7 @@ TEST_CASE("a snapshot is mapped once, and again after it was let go of", "[same_
 
 TEST_CASE("what is mapped of one layout is not taken for another", "[same_host]") {
   Sender sender;
-  HostSnapshot host{AllowedUsers()};
+  HostSnapshot host({.users = {}});
   REQUIRE(sender.Open(host).ok());
   const auto other = host.Open(
       *sender.stub, sender.calls, [](const grpc::ClientContext&) { return OkStatus(); }, kStream,
@@ -293,13 +293,13 @@ TEST_CASE("the owner of the handle socket must be trusted", "[same_host]") {
   }
   sender.Listen();
   REQUIRE(::seteuid(0) == 0);
-  HostSnapshot strict{AllowedUsers::Only({})};
+  HostSnapshot strict({.users = AllowedUsers::Only({})});
   const Status refused = sender.Open(strict).status();
   REQUIRE(absl::IsFailedPrecondition(refused));
   CHECK_THAT(std::string(Message(refused)),
              Contains("the sender's handle socket: ") && Contains(std::to_string(kNobody)));
   CHECK(sender.taken == 0);  // it has not even got the token
-  HostSnapshot trusting{AllowedUsers::Only({kNobody})};
+  HostSnapshot trusting({.users = AllowedUsers::Only({kNobody})});
   CHECK(sender.Open(trusting).ok());
   CHECK(sender.taken == 1);
 }
