@@ -49,6 +49,7 @@ class Gather {
     std::string spool_folder;        // where deltas go that do not fit memory
   };
   struct Wanted {
+    // A call to an owner that hangs may end up to limits::kKeepaliveTimeout later.
     TimePoint deadline;
     // Ends the gather; may be null.
     const Cancellation* cancellation = nullptr;
