@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|on_demand|quantised|slime [OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|quantised|slime [OPTION...]
 # Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
 # balance: bubble rates of balanced minibatches beside published ones; --write=$PWD/docs/on-demand.md puts them into that
@@ -11,7 +11,7 @@
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
 # both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
 # build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with
-# weights on a GPU (docs/performance.md).
+# weights on a GPU (docs/performance.md). gather: units whose shards have several owners on one host, beside copies.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.
@@ -20,7 +20,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gpu|mesh|on_demand|quantised|slime [OPTION...]; see --help}"
+name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|quantised|slime [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2

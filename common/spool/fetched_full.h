@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "common/base/status.h"
-
 #include "common/model/layout.h"
 #include "common/spool/device_target.h"
 #include "common/spool/direct_target.h"
+#include "common/spool/placed_memory.h"
 #include "common/spool/spool.h"
 #include "common/spool/spooled_frame.h"
 
@@ -38,6 +38,8 @@ struct FullWant {
   const std::function<void(const Status& reason)>* refuse = nullptr;
   // The memory to which they may be written at once; null: they are kept in a spool.
   DirectTarget* direct = nullptr;
+  // The memory in which they belong; null: as above. Not together with `direct` or `device`.
+  const PlacedMemory* placed = nullptr;
   // To which they may be copied from GPU memory: to live memory if `direct` is set, else to staging
   // memory. Null: to none.
   DeviceTarget* device = nullptr;
@@ -47,7 +49,9 @@ struct FullWant {
 // A plain value; its frames refer to bytes of the spool by offset.
 struct FetchedFull {
   Spool spool;
-  std::vector<SpooledFrame> frames;  // by slice, in the order asked for, and in it by block
+  // By slice, in the order asked for, and in it by block. With FullWant::placed or `direct` only
+  // their digests mean something: the bytes are not in the spool.
+  std::vector<SpooledFrame> frames;
   // That were written to FullWant::direct; then the spool is empty.
   uint64_t direct_bytes = 0;
   // The slices that FullWant::device has staged, ascending: `frames` has none of them.

@@ -56,7 +56,7 @@ FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* 
                            std::function<bool()> wanted, uint64_t newer_bytes_max)
     : want_(want),
       spool_(std::move(spool)),
-      has_room_(want.direct != nullptr),
+      has_room_(want.direct != nullptr || want.placed != nullptr),
       progress_(progress),
       wanted_(std::move(wanted)),
       newer_bytes_max_(newer_bytes_max) {
@@ -68,6 +68,8 @@ FullAssembly::FullAssembly(const FullWant& want, Spool spool, TransferProgress* 
     bytes += want_.layout.slice(want_.slices[i]).size_bytes();
     blocks += want_.layout.slice(want_.slices[i]).blocks;
   }
+  DWS_CHECK(want_.placed == nullptr || (!direct() && want_.device == nullptr &&
+                                        want_.placed->places.size() == want_.slices.size()));
   size_bytes_ = bytes;
   first_byte_.resize(want_.slices.size());
   digests_.resize(blocks);
@@ -107,8 +109,13 @@ uint64_t MissingBytes(const FullAssembly& assembly) {
 
 MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
   DWS_CHECK(has_room_ && Wants(range));
-  if (direct()) {
-    buffer.resize(SizeBytes(want_.layout, range));
+  if (direct() || want_.placed != nullptr) {
+    const uint64_t size = SizeBytes(want_.layout, range);
+    const auto room = direct() ? MutableByteSpan()
+                               : want_.placed->Whole(IndexOf(want_.slices, range.slice),
+                                                     FirstByte(want_.layout, range), size);
+    if (!room.empty()) return room;
+    buffer.resize(size);
     return buffer;
   }
   return spool_.Room(
@@ -117,6 +124,7 @@ MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byt
 }
 
 Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes) {
+  if (want_.placed != nullptr) return spool_.CheckWanted();
   if (!direct()) return spool_.Fill(offset, bytes);
   if (wanted_ && !wanted_()) return CancelledError("given up");
   if (progress_ != nullptr) progress_->direct_bytes += bytes.size();
@@ -134,12 +142,23 @@ Status FullAssembly::Take(const BlockRange& range, ByteSpan bytes) {
   if (on_device_[index] != 0) return OkStatus();
   const RankLayout::SliceEntry& slice = want_.layout.slice(range.slice);
   const uint64_t offset = first_byte_[index] + FirstByte(want_.layout, range);
+  // The place of the bytes in memory; empty: it is a file, live memory, or several runs.
+  MutableByteSpan room;
+  std::vector<std::byte> own;
+  if (want_.placed != nullptr) {
+    const uint64_t at = FirstByte(want_.layout, range);
+    room = want_.placed->Whole(index, at, bytes.size());
+    if (room.empty()) {
+      own.assign(bytes.begin(), bytes.end());  // they may change meanwhile: read once
+      bytes = own;
+      want_.placed->Scatter(index, at, bytes);
+    }
+  } else if (!direct() && !spool_.on_disk()) {
+    room = spool_.memory().subspan(offset, bytes.size());
+  }
   // Bytes in the assembly's memory are copied block by block below, unless they are there already.
   // So digests are of the bytes that are there, not of those that were to arrive; for a file or
   // live memory, of the bytes that were given to it.
-  const MutableByteSpan room = direct() || spool_.on_disk()
-                                   ? MutableByteSpan()
-                                   : spool_.memory().subspan(offset, bytes.size());
   const bool copies = room.data() != nullptr && room.data() != bytes.data();
   Status kept = copies ? spool_.CheckWanted() : Keep(range, offset, bytes);
   if (!kept.ok()) {

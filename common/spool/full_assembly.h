@@ -56,8 +56,11 @@ class FullAssembly {
   // Returns whether blocks are written to live memory as they arrive: then only bytes that do not
   // change meanwhile may be taken.
   bool direct() const { return want_.direct != nullptr; }
-  // In which Room is, to be registered with a device; empty if it is in `buffer`.
-  MutableByteSpan memory() { return spool_.memory(); }
+  // In which every Room is, to be registered with a device; empty if it may be in `buffer`.
+  MutableByteSpan memory() {
+    if (want_.placed == nullptr) return spool_.memory();
+    return want_.placed->all_whole() ? want_.placed->memory : MutableByteSpan();
+  }
   // `bytes`: the filled place that Room returned, or bytes to copy there. Taking the same blocks
   // again replaces the old bytes. Errors as Spool::Fill, or as DirectTarget.
   Status Take(const BlockRange& range, ByteSpan bytes);

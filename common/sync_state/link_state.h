@@ -1,6 +1,6 @@
 // Decides, for the side that opens a lasting stream, when to connect, when to give up a silent
 // stream, and when to try again. A pure class: no I/O, no clock, no threads;
-// receiver_daemon/peers/stream_link.h carries out its steps.
+// common/service/peers/stream_link.h carries out its steps.
 #pragma once
 
 #include "common/base/clock.h"

@@ -3,14 +3,14 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/sources/sender/device_source.h"
+#include "common/sources/sender/fabric_source.h"
+#include "common/sources/sender/grpc_source.h"
+#include "common/sources/sender/same_host_source.h"
 #include "common/transport/shared_fs/names.h"
 #include "receiver_daemon/transfer/shared/shared_dir_source.h"
 #include "receiver_daemon/transfer/sources/broadcast_source.h"
-#include "receiver_daemon/transfer/sources/device_source.h"
-#include "receiver_daemon/transfer/sources/fabric_source.h"
-#include "receiver_daemon/transfer/sources/grpc_source.h"
 #include "receiver_daemon/transfer/sources/inline_source.h"
-#include "receiver_daemon/transfer/sources/same_host_source.h"
 
 namespace dws {
 namespace {

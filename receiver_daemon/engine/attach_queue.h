@@ -13,9 +13,9 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/memory/region_handle.h"
+#include "common/service/peers/change_signal.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/engine/engine_registry.h"
-#include "receiver_daemon/peers/change_signal.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {

@@ -14,7 +14,7 @@
 
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
-#include "receiver_daemon/peers/change_signal.h"
+#include "common/service/peers/change_signal.h"
 
 namespace dws {
 

@@ -23,8 +23,8 @@
 #include "common/base/unique_fd.h"
 #include "common/memory/cuda/cuda_devices.h"
 #include "common/memory/region_handle.h"
+#include "common/service/peers/change_signal.h"
 #include "receiver_daemon/engine/engine_lease.h"
-#include "receiver_daemon/peers/change_signal.h"
 #include "receiver_daemon/weights/attached_memory.h"
 #include "receiver_daemon/weights/layout_set.h"
 

@@ -7,8 +7,8 @@
 #include "common/base/clock.h"
 #include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
+#include "common/service/peers/receiver_name.h"
 #include "receiver_daemon/follower/slime_follower.h"
-#include "receiver_daemon/peers/receiver_name.h"
 
 namespace dws {
 

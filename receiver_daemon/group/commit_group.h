@@ -15,11 +15,11 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
+#include "common/service/peers/change_signal.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/group/group_orders.h"
 #include "receiver_daemon/group/group_place.h"
 #include "receiver_daemon/group/group_view.h"
-#include "receiver_daemon/peers/change_signal.h"
 #include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {

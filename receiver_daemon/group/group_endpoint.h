@@ -8,10 +8,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/threads/loop_thread.h"
+#include "common/service/peers/receiver_name.h"
 #include "receiver_daemon/group/commit_group.h"
 #include "receiver_daemon/group/leader_link.h"
 #include "receiver_daemon/group/leader_service.h"
-#include "receiver_daemon/peers/receiver_name.h"
 
 namespace dws {
 

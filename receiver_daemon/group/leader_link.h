@@ -7,11 +7,11 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/service/peers/peer_channel.h"
+#include "common/service/peers/receiver_name.h"
+#include "common/service/peers/stream_link.h"
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
-#include "receiver_daemon/peers/peer_channel.h"
-#include "receiver_daemon/peers/receiver_name.h"
-#include "receiver_daemon/peers/stream_link.h"
 
 namespace dws {
 

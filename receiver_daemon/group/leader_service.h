@@ -4,9 +4,9 @@
 
 #include <string>
 
+#include "common/service/peers/receiver_name.h"
 #include "proto/group.grpc.pb.h"
 #include "receiver_daemon/group/commit_group.h"
-#include "receiver_daemon/peers/receiver_name.h"
 
 namespace dws {
 

@@ -11,10 +11,10 @@
 #include "common/model/host_limits.h"
 #include "common/model/limits.h"
 #include "common/quantise/view.h"
+#include "common/service/peers/peer_address.h"
 #include "common/service/program/daemon_flags.h"
 #include "common/sync_state/presence_limits.h"
 #include "common/transport/shared_fs/visibility_hook.h"
-#include "receiver_daemon/peers/peer_address.h"
 
 namespace dws {
 namespace {

@@ -2,7 +2,7 @@
 #include "receiver_daemon/options/receiver_options.h"
 
 #include "common/base/check.h"
-#include "receiver_daemon/peers/peer_address.h"
+#include "common/service/peers/peer_address.h"
 
 namespace dws {
 

@@ -15,10 +15,10 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/wall_clock.h"
+#include "common/service/peers/change_signal.h"
 #include "common/sync_state/live_state.h"
 #include "common/sync_state/sender_watch.h"
 #include "common/sync_state/subscription_state.h"
-#include "receiver_daemon/peers/change_signal.h"
 #include "receiver_daemon/weights/layout_set.h"
 
 namespace dws {

@@ -17,7 +17,7 @@
 #include "common/model/layout.h"
 #include "common/model/stream_id.h"
 #include "common/model/weight_version.h"
-#include "receiver_daemon/peers/change_signal.h"
+#include "common/service/peers/change_signal.h"
 
 namespace dws {
 

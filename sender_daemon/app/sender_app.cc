@@ -23,6 +23,7 @@
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
 #include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/on_demand/train_service.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
 #include "sender_daemon/publish/version_sink.h"
@@ -105,6 +106,7 @@ class SenderApp final : public Daemon {
   VersionSinks sinks_;
   std::unique_ptr<SenderReadiness> readiness_;
   Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
+  TrainPeers* train_peers_ = nullptr;   // a sink
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<GpuLoans> loans_;
@@ -122,6 +124,7 @@ class SenderApp final : public Daemon {
   EgressLimit no_limit_{0, clock_};                       // to this host
   std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
   std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
+  std::unique_ptr<TrainServiceImpl> train_service_;       // of both
   std::unique_ptr<SenderOperations> operations_;
 };
 
@@ -329,12 +332,15 @@ Status SenderApp::Serve() {
   };
   local_sync_service_ = make_sync_service(no_limit_);
   remote_sync_service_ = make_sync_service(egress_);
+  train_service_ = std::make_unique<TrainServiceImpl>(*train_peers_);
   DWS_RETURN_IF_ERROR(StartServers(
       {.operations = *operations_,
        .metrics = metrics_.registry(),
        .local = {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
-                 {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}},
-       .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}}}));
+                 {.name = "dws.v1.SyncService", .service = local_sync_service_.get()},
+                 {.name = "dws.v1.TrainService", .service = train_service_.get()}},
+       .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()},
+                  {.name = "dws.v1.TrainService", .service = train_service_.get()}}}));
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", grpc_port()}, {"http_port", http_port()}});
   return WritePorts("sync");
@@ -354,6 +360,10 @@ Status SenderApp::OpenSinks() {
   broadcaster_ = broadcasts->broadcaster();
   sinks_.push_back(std::move(broadcasts));
   sinks_.push_back(std::make_unique<AnnouncementSink>(*hub_));
+  auto train_peers =
+      std::make_unique<TrainPeers>(options_.job_id, TrainerRank(options_.trainer_rank));
+  train_peers_ = train_peers.get();
+  sinks_.push_back(std::move(train_peers));
   DWS_ASSIGN_OR_RETURN(
       sinks_.emplace_back(),
       SharedSink::Open({.dir = options_.shared_dir,

@@ -96,12 +96,13 @@ class RoleTest(HostileCase):
     # Method, and the roles that may call it.
     METHODS = {
         "dws.v1.SyncService/Sync": {"receive"},
-        "dws.v1.SyncService/Describe": {"receive"},
-        "dws.v1.SyncService/Fetch": {"receive"},
-        "dws.v1.SyncService/FetchFull": {"receive"},
-        "dws.v1.SyncService/OpenFabric": {"receive"},
+        "dws.v1.SyncService/Describe": {"publish", "receive"},
+        "dws.v1.SyncService/Fetch": {"publish", "receive"},
+        "dws.v1.SyncService/FetchFull": {"publish", "receive"},
+        "dws.v1.SyncService/OpenFabric": {"publish", "receive"},
         "dws.v1.SyncService/OpenGpuCopies": {"receive"},
-        "dws.v1.SyncService/OpenSnapshot": {"receive"},
+        "dws.v1.SyncService/OpenSnapshot": {"publish", "receive"},
+        "dws.v1.TrainService/Train": {"publish"},
         "dws.v1.AdminService/Status": {"publish", "receive", "operate"},
         "dws.v1.AdminService/Watch": {"publish", "receive", "operate"},
         "dws.v1.AdminService/Plan": {"operate"},

@@ -10,6 +10,7 @@ from tools.tidy.source_tree import SourceFile, SourceTree, Violation
 
 _GRPC_USERS = (
     "common/service/",
+    "common/sources/",
     "receiver_daemon/",
     "sender_daemon/",
     "tests/",
@@ -22,7 +23,7 @@ HOMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"proto/.*\.grpc\.pb\.h", _GRPC_USERS),
     # Everything else works on model values.
     (r"proto/", ("common/delta/objects/manifest", "common/proto_convert/", "common/service/",
-                 "common/transport/shared_fs/manifest", "receiver_daemon/", "sender_daemon/", "tests/", "tools/")),
+                 "common/sources/", "common/transport/shared_fs/manifest", "receiver_daemon/", "sender_daemon/", "tests/", "tools/")),
     (r"absl/", ("common/base/",)),
     (r"catch2/", ("tests/",)),
     (r"CLI/", ("common/service/config/", "common/service/program/", "sender_daemon/", "receiver_daemon/",

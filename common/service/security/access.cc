@@ -11,12 +11,13 @@ namespace {
 
 constexpr std::array kTable = {
     MethodAccess{"/dws.v1.SyncService/Sync", CallAccess::kReceive},
-    MethodAccess{"/dws.v1.SyncService/Describe", CallAccess::kReceive},
-    MethodAccess{"/dws.v1.SyncService/Fetch", CallAccess::kReceive},
-    MethodAccess{"/dws.v1.SyncService/FetchFull", CallAccess::kReceive},
-    MethodAccess{"/dws.v1.SyncService/OpenSnapshot", CallAccess::kReceive},
-    MethodAccess{"/dws.v1.SyncService/OpenFabric", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Describe", CallAccess::kReadWeights},
+    MethodAccess{"/dws.v1.SyncService/Fetch", CallAccess::kReadWeights},
+    MethodAccess{"/dws.v1.SyncService/FetchFull", CallAccess::kReadWeights},
+    MethodAccess{"/dws.v1.SyncService/OpenSnapshot", CallAccess::kReadWeights},
+    MethodAccess{"/dws.v1.SyncService/OpenFabric", CallAccess::kReadWeights},
     MethodAccess{"/dws.v1.SyncService/OpenGpuCopies", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.TrainService/Train", CallAccess::kPublish},
     MethodAccess{"/dws.v1.GroupService/Join", CallAccess::kReceive},
     MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},
@@ -71,6 +72,10 @@ bool IsGranted(CallAccess access, std::string_view job_id, std::span<const Ident
                          [job_id](const Identity& identity) { return identity.job_id == job_id; });
     case CallAccess::kReceive:
       return Has(identities, job_id, Role::kReceive);
+    case CallAccess::kReadWeights:
+      return Has(identities, job_id, Role::kReceive) || Has(identities, job_id, Role::kPublish);
+    case CallAccess::kPublish:
+      return Has(identities, job_id, Role::kPublish);
     case CallAccess::kOperate:
       return Has(identities, job_id, Role::kOperate);
   }
@@ -84,6 +89,10 @@ std::string_view NeededRole(CallAccess access) {
       return "any role";
     case CallAccess::kReceive:
       return "role receive";
+    case CallAccess::kReadWeights:
+      return "role receive or publish";
+    case CallAccess::kPublish:
+      return "role publish";
     case CallAccess::kOperate:
       return "role operate";
   }

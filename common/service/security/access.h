@@ -17,6 +17,8 @@ enum class CallAccess {
   kAnyCertificate,  // one that the CA signed
   kAnyRole,         // any role of the job
   kReceive,         // role receive of the job
+  kReadWeights,     // role receive of the job, or publish: other ranks' senders read shards
+  kPublish,         // role publish of the job
   kOperate,         // role operate of the job
 };
 

@@ -8,6 +8,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
+#include "common/sources/sender/welcome.h"
 #include "common/sync_state/presence_limits.h"
 #include "receiver_daemon/transfer/grpc/sender_messages.h"
 
@@ -54,7 +55,7 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
       view_(std::move(view)),
       subscription_(subscription),
       channel_(address, name_.job_id, tls),
-      snapshot_(tls.users),
+      snapshot_({.users = tls.users}),
       clock_(clock),
       stream_(limits::kSyncQueueMax, clock,
               {.prepare = [this] { return channel_.Refresh(); },

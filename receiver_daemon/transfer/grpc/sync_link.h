@@ -9,15 +9,15 @@
 
 #include "common/base/clock.h"
 #include "common/base/threads/mutex.h"
+#include "common/service/peers/active_calls.h"
+#include "common/service/peers/receiver_name.h"
+#include "common/service/peers/stream_link.h"
+#include "common/sources/same_host/host_snapshot.h"
+#include "common/sources/sender/fetch.h"
+#include "common/sources/sender/sender_channel.h"
+#include "common/sources/sender/sender_link.h"
 #include "proto/sync.grpc.pb.h"
-#include "receiver_daemon/peers/active_calls.h"
-#include "receiver_daemon/peers/receiver_name.h"
-#include "receiver_daemon/peers/stream_link.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
-#include "receiver_daemon/transfer/grpc/fetch.h"
-#include "receiver_daemon/transfer/grpc/link_speed.h"
-#include "receiver_daemon/transfer/grpc/sender_channel.h"
-#include "receiver_daemon/transfer/same_host/host_snapshot.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
@@ -31,7 +31,7 @@ struct InlineObject {
 };
 
 // Lifecycle: connects with its first Tick; Stop waits for the stream's end. Threads: safe from any.
-class SyncLink {
+class SyncLink final : public SenderLink {
  public:
   SyncLink(SenderIndex index, const std::string& address, ReceiverName name, std::string view,
            const PeerTls& tls, Subscription& subscription, const Clock& clock);
@@ -41,7 +41,7 @@ class SyncLink {
 
   // Fetches this sender's deltas while it captures them. Called before the first Tick.
   void FetchDeltasEarly() { early_deltas_ = true; }
-  bool early_deltas() const { return early_deltas_; }
+  bool early_deltas() const override { return early_deltas_; }
 
   // See StreamLink. Also cancels the transfers of a stream that is silent, and tries a refused
   // welcome again.
@@ -53,11 +53,9 @@ class SyncLink {
   void CancelFetches();
   void Stop();
 
-  // Fetches what this sender's rank publishes, in the layout of `target`.
-  Fetcher fetcher(const SyncTarget& target, TrainerRank rank);
-  LinkSpeed& speed() { return speed_; }
-  // The snapshot of this sender, if it is on this host.
-  HostSnapshot& snapshot() { return snapshot_; }
+  Fetcher fetcher(const SyncTarget& target, TrainerRank rank) override;
+  LinkSpeed& speed() override { return speed_; }
+  HostSnapshot& snapshot() override { return snapshot_; }
   // Null: takes part in no broadcasts.
   BroadcastMember* broadcasts() { return broadcasts_.get(); }
   // The delta base -> version, if the last announcement brought it; else null.

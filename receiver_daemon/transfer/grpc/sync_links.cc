@@ -5,7 +5,7 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
-#include "receiver_daemon/peers/peer_address.h"
+#include "common/service/peers/peer_address.h"
 #include "receiver_daemon/transfer/grpc/sender_messages.h"
 #include "receiver_daemon/transfer/grpc/sync_link.h"
 
@@ -69,6 +69,8 @@ SyncLinks::Broadcasts SyncLinks::BroadcastTotals() const {
   }
   return totals;
 }
+
+SenderLink& SyncLinks::sender(const Piece& piece) const { return link(piece); }
 
 void SyncLinks::Stop() {
   ticks_.Stop();

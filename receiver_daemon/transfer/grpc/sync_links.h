@@ -10,10 +10,11 @@
 #include "common/base/clock.h"
 #include "common/base/threads/liveness.h"
 #include "common/base/threads/loop_thread.h"
+#include "common/sources/sender/sender_channel.h"
+#include "common/sources/sender/sender_link.h"
 #include "common/sources/source.h"
 #include "common/transport/nccl/broadcast_channel.h"
 #include "receiver_daemon/transfer/broadcast/broadcast_member.h"
-#include "receiver_daemon/transfer/grpc/sender_channel.h"
 #include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 
@@ -22,7 +23,7 @@ namespace dws {
 class SyncLink;
 
 // Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
-class SyncLinks final : public Senders {
+class SyncLinks final : public Senders, public SenderLinks {
  public:
   struct Options {
     std::vector<std::string> addresses;  // of senders, as the subscription's
@@ -61,6 +62,7 @@ class SyncLinks final : public Senders {
   };
   Broadcasts BroadcastTotals() const;
   SyncLink& link(const Piece& piece) const { return *links_[piece.of().sender.value()]; }
+  SenderLink& sender(const Piece& piece) const override;
 
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank) override;
   void Staged(const SyncTarget& target, TrainerRank rank) override;

@@ -11,9 +11,9 @@
 #include "common/base/file_system.h"
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
+#include "common/service/peers/receiver_name.h"
 #include "common/transport/shared_fs/sealed_file.h"
 #include "proto/shared_fs.pb.h"
-#include "receiver_daemon/peers/receiver_name.h"
 #include "receiver_daemon/transfer/senders.h"
 #include "receiver_daemon/transfer/subscription.h"
 

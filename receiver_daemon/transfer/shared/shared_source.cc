@@ -5,9 +5,9 @@
 
 #include "common/model/clock_bound.h"
 #include "common/proto_convert/convert.h"
+#include "common/sources/sender/welcome.h"
 #include "common/transport/shared_fs/verified_file.h"
 #include "proto/sync.pb.h"
-#include "receiver_daemon/transfer/grpc/sender_messages.h"
 #include "receiver_daemon/transfer/shared/shared_files.h"
 
 namespace dws {

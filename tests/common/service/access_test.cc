@@ -10,6 +10,7 @@
 #include "proto/admin.pb.h"
 #include "proto/group.pb.h"
 #include "proto/sync.pb.h"
+#include "proto/train.pb.h"
 
 namespace dws {
 namespace {
@@ -25,8 +26,8 @@ absl::StatusCode Ask(const std::string& path, const std::vector<Identity>& ident
 TEST_CASE("each role may call exactly its own methods", "[access]") {
   const auto kYes = absl::StatusCode::kOk;
   const auto kNo = absl::StatusCode::kPermissionDenied;
-  for (const std::string method : {"SyncService/Sync", "SyncService/Describe", "SyncService/Fetch",
-                                   "SyncService/FetchFull", "GroupService/Join"}) {
+  for (const std::string method :
+       {"SyncService/Sync", "SyncService/OpenGpuCopies", "GroupService/Join"}) {
     INFO(method);
     const std::string path = "/dws.v1." + method;
     CHECK(Ask(path, {kReceiver}) == kYes);
@@ -36,6 +37,21 @@ TEST_CASE("each role may call exactly its own methods", "[access]") {
     CHECK(Ask(path, {ReceiverIdentity("another", "r0")}) == kNo);
     CHECK(Ask(path, {}) == kNo);
   }
+  // Senders of other trainer ranks read shards.
+  for (const std::string method :
+       {"Describe", "Fetch", "FetchFull", "OpenSnapshot", "OpenFabric"}) {
+    INFO(method);
+    const std::string path = "/dws.v1.SyncService/" + method;
+    CHECK(Ask(path, {kReceiver}) == kYes);
+    CHECK(Ask(path, {kSender}) == kYes);
+    CHECK(Ask(path, {kOperator}) == kNo);
+    CHECK(Ask(path, {SenderIdentity("another", 3)}) == kNo);
+    CHECK(Ask(path, {ReceiverIdentity("another", "r0")}) == kNo);
+    CHECK(Ask(path, {}) == kNo);
+  }
+  CHECK(Ask("/dws.v1.TrainService/Train", {kSender}) == kYes);
+  CHECK(Ask("/dws.v1.TrainService/Train", {kReceiver, kOperator}) == kNo);
+  CHECK(Ask("/dws.v1.TrainService/Train", {SenderIdentity("another", 3)}) == kNo);
   for (const std::string method : {"Status", "Watch"}) {
     const std::string path = "/dws.v1.AdminService/" + method;
     for (const Identity& identity : {kSender, kReceiver, kOperator}) {
@@ -86,7 +102,7 @@ TEST_CASE("the table has exactly the methods that daemons serve over TCP", "[acc
   std::vector<std::string> wanted = {"/grpc.health.v1.Health/",
                                      "/grpc.reflection.v1alpha.ServerReflection/"};
   for (const auto* file : {v1::StatusReply::descriptor()->file(), v1::SyncUp::descriptor()->file(),
-                           v1::GroupUp::descriptor()->file()}) {
+                           v1::GroupUp::descriptor()->file(), v1::TrainUp::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* const service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {

@@ -231,5 +231,60 @@ TEST_CASE("a copy that fails leaves all of its slices missing, and is no error o
   CHECK((*assembly)->failed().ok());
 }
 
+TEST_CASE("slices that have places are put there, in one piece or in runs", "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(1), RankSlice(2)};
+  const bool runs = GENERATE(false, true);
+  // "a" is in runs of 1000 bytes, of which every other one belongs to somebody else.
+  const size_t a = tensors.bytes[0].size();
+  const size_t c = tensors.bytes[2].size();
+  std::vector<std::byte> memory(64 + 2 * a + c, std::byte{0x5a});
+  PlacedMemory placed{.memory = memory,
+                      .places = {{.first_byte = 8, .run_bytes = a, .stride_bytes = 0},
+                                 {.first_byte = 16 + 2 * a, .run_bytes = 28, .stride_bytes = 0},
+                                 {.first_byte = 48 + 2 * a, .run_bytes = c, .stride_bytes = 0}}};
+  if (runs) placed.places[0] = {.first_byte = 8, .run_bytes = 1000, .stride_bytes = 2000};
+  FullWant want = tensors.Want(slices);
+  want.placed = &placed;
+  const auto assembly = FullAssembly::Create(want, tensors.Options(0));
+  REQUIRE(assembly.ok());
+  FullAssembly& full = **assembly;
+  CHECK(full.memory().data() == (runs ? nullptr : memory.data()));
+
+  std::vector<std::byte> buffer;
+  for (const BlockRange& range : full.Missing()) {
+    const ByteSpan bytes = tensors.Of(range);
+    if (range.slice == RankSlice(2)) {
+      REQUIRE(full.Take(range, bytes).ok());
+      continue;
+    }
+    const MutableByteSpan room = full.Room(range, buffer);
+    std::copy(bytes.begin(), bytes.end(), room.begin());
+    REQUIRE(full.Take(range, room).ok());
+  }
+  CHECK(full.DropWrong().empty());
+  const BlockRange torn{RankSlice(0), 1, 1};
+  REQUIRE(full.Take(torn, std::vector<std::byte>(SizeBytes(tensors.layout, torn))).ok());
+  CHECK(full.DropWrong() == std::vector<RankSlice>{RankSlice(0)});
+  const BlockRange whole{RankSlice(0), 0, tensors.layout.slice(RankSlice(0)).blocks};
+  REQUIRE(full.Take(whole, tensors.bytes[0]).ok());
+  CHECK(full.missing_blocks() == 0);
+
+  std::vector<std::byte> expected(memory.size(), std::byte{0x5a});
+  for (size_t slice = 0; slice < slices.size(); ++slice) {
+    const PlacedMemory::Place& place = placed.places[slice];
+    for (size_t at = 0; at < tensors.bytes[slice].size(); ++at) {
+      expected[place.first_byte + at / place.run_bytes * place.stride_bytes +
+               at % place.run_bytes] = tensors.bytes[slice][at];
+    }
+  }
+  CHECK(memory == expected);
+  const FetchedFull fetched = full.Finish();
+  CHECK(fetched.spool.memory_bytes() == 0);
+  Digest sum;
+  for (const SpooledFrame& frame : fetched.frames) sum += *frame.arrived;
+  CHECK(sum == tensors.digests[0] + tensors.digests[1] + tensors.digests[2]);
+}
+
 }  // namespace
 }  // namespace dws

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/sources/same_host/snapshot_reader.h"
 #include "common/spool/full_assembly.h"
-#include "receiver_daemon/transfer/same_host/snapshot_reader.h"
 #include "receiver_daemon/weights/direct_write.h"
 #include "tests/fakes/cuda/device_memory.h"
 

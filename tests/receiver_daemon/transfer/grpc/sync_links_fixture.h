@@ -14,9 +14,9 @@
 
 #include "common/proto_convert/convert.h"
 #include "common/service/protocol_version.h"
+#include "common/sources/sender/grpc_source.h"
 #include "proto/sync.grpc.pb.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
-#include "receiver_daemon/transfer/sources/grpc_source.h"
 #include "receiver_daemon/transfer/sources/inline_source.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/jumping_clock.h"

@@ -1,0 +1,55 @@
+#include "common/service/peers/peer_address.h"
+
+#include <charconv>
+#include <cstdint>
+
+#include "common/service/listen_address.h"
+#include "common/service/sockets/unix_socket.h"
+
+namespace dws {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+
+bool HasHostAndPort(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const std::string_view text = address.substr(colon + 1);
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() && port > 0;
+}
+
+// A relative path would name another file after a change of folder. An abstract socket name (not a
+// file) has neither an owner nor a mode.
+bool IsSocketPath(std::string_view path) {
+  return path.starts_with('/') && path.size() <= kSocketPathBytesMax &&
+         path.find('\0') == std::string_view::npos;
+}
+
+}  // namespace
+
+std::optional<std::string> UnixPathOf(std::string_view address) {
+  if (!address.starts_with(kUnixPrefix)) return std::nullopt;
+  return std::string(address.substr(kUnixPrefix.size()));
+}
+
+bool IsOnThisHost(std::string_view address) {
+  if (UnixPathOf(address).has_value()) return true;
+  const Result<ListenAddress> numeric = ParseListenAddress(address);  // a name is no such address
+  return numeric.ok() && numeric->IsLoopback();
+}
+
+Status CheckPeerAddress(std::string_view address, std::string_view what) {
+  if (const std::optional<std::string> path = UnixPathOf(address); path.has_value()) {
+    if (IsSocketPath(*path)) return OkStatus();
+    return InvalidArgumentError(
+        "expected unix: and the absolute path of {}'s --socket, of at most {} bytes, found '{}'",
+        what, kSocketPathBytesMax, address);
+  }
+  if (HasHostAndPort(address)) return OkStatus();
+  return InvalidArgumentError("expected HOST:PORT of {}, or unix:/PATH on this host, found '{}'",
+                              what, address);
+}
+
+}  // namespace dws

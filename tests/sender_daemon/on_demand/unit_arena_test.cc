@@ -1,0 +1,184 @@
+#include "sender_daemon/on_demand/unit_arena.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/sender_daemon/on_demand/owners.h"
+
+namespace dws {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// Units of one tensor each: 8 of 1000 BF16, and a larger one of 5001 bytes.
+struct Case {
+  Case() { owners.Publish(1); }
+
+  static ShardedModel Model() {
+    ShardedModel model;
+    std::vector<std::vector<Shard>> shards(2);
+    for (uint32_t t = 0; t < 9; ++t) {
+      TensorSpec spec{.name = fmt::format("t{}", t), .dtype = DType::kBF16, .shape = {1000}};
+      if (t == 4) spec = {.name = "t4", .dtype = DType::kU8, .shape = {5001}};
+      spec.cuts = {{0, {300}}};
+      model.tensors.push_back(spec);
+      for (uint32_t r = 0; r < 2; ++r) shards[r].push_back({.tensor = spec, .cells = {{r, 1}}});
+    }
+    for (auto& owned : shards) model.layouts.push_back(MakeLayout(std::move(owned)));
+    return model;
+  }
+  std::unique_ptr<Gather> OpenGather() {
+    Gather::Options options = owners.Options("grpc");
+    options.units.erase(options.units.begin());  // "all"
+    return owners.Open(std::move(options));
+  }
+  Result<std::unique_ptr<UnitArena>> Open(UnitArena::Options options) {
+    return UnitArena::Create(options, *gather, owners.clock(), kTrainStream, In());
+  }
+  Gather::Wanted In(std::chrono::milliseconds time = std::chrono::seconds(20)) const {
+    return owners.In(time);
+  }
+  static UnitAt Unit(uint32_t unit, uint64_t version = 1) {
+    return {.unit = UnitIndex(unit), .at = Owners::At(version)};
+  }
+  uint64_t bytes() const {
+    for (const SourceChain::Total& total : gather->totals()) {
+      if (total.source == "grpc" && total.content == Content::kFull) return total.bytes;
+    }
+    return 0;
+  }
+
+  Owners owners{Model(), 1};
+  std::unique_ptr<Gather> gather = OpenGather();
+};
+
+constexpr uint64_t kLargest = 5056;  // 5001 bytes in whole lines of 64
+
+}  // namespace
+
+TEST_CASE("an arena has exactly 2 + prefetch times the largest unit", "[arena]") {
+  Case with;
+  for (const size_t prefetch : {0U, 1U, 3U}) {
+    const auto arena = with.Open({.prefetch = prefetch});
+    REQUIRE(arena.ok());
+    CHECK((*arena)->size_bytes() == (2 + prefetch) * kLargest);
+    CHECK((*arena)->slots() == 2 + prefetch);
+  }
+}
+
+TEST_CASE("a cap is kept to the byte, and refused with the bytes that are needed", "[arena]") {
+  Case with;
+  CHECK((*with.Open({.prefetch = 1, .bytes_max = 3 * kLargest}))->slots() == 3);
+  CHECK((*with.Open({.prefetch = 1, .bytes_max = 3 * kLargest - 1}))->slots() == 2);
+  CHECK((*with.Open({.prefetch = 1, .bytes_max = kLargest}))->size_bytes() == kLargest);
+  const auto small = with.Open({.prefetch = 1, .bytes_max = kLargest - 1});
+  CHECK(absl::IsInvalidArgument(small.status()));
+  CHECK_THAT(
+      ToString(small.status()),
+      Contains("may have 5055 bytes, and unit 'only t4' alone needs 5056: 15168 are enough"));
+  CHECK_THAT(ToString(with.Open({.prefetch = 65}).status()), Contains("at most 64"));
+}
+
+TEST_CASE("a rank maps the arena, reads its units there, and cannot write", "[arena]") {
+  Case with;
+  const auto arena = with.Open({});
+  REQUIRE(arena.ok());
+  auto descriptor = (*arena)->ReadOnlyDescriptor();
+  REQUIRE(descriptor.ok());
+  const auto mapped =
+      HostRegion::Map(*std::move(descriptor), (*arena)->size_bytes(), Access::kReadOnly);
+  REQUIRE(mapped.ok());
+  CHECK_FALSE(
+      HostRegion::Map(*(*arena)->ReadOnlyDescriptor(), (*arena)->size_bytes(), Access::kReadWrite)
+          .ok());
+  for (const uint32_t unit : {4U, 0U, 8U}) {
+    const auto lease = (*arena)->Take(Case::Unit(unit), with.In());
+    REQUIRE(lease.ok());
+    with.owners.CheckBytes(*with.gather, Case::Unit(unit),
+                           mapped->bytes().subspan(lease->offset(), lease->bytes().size()));
+  }
+}
+
+TEST_CASE("what does not fit waits until a unit is released", "[arena]") {
+  Case with;
+  const auto arena = with.Open({.prefetch = 0, .bytes_max = kLargest});
+  REQUIRE(arena.ok());
+  std::optional<UnitArena::Lease> first;
+  {
+    auto lease = (*arena)->Take(Case::Unit(0), with.In());
+    REQUIRE(lease.ok());
+    first.emplace(*std::move(lease));
+  }
+  const auto late = (*arena)->Take(Case::Unit(1), with.In(std::chrono::milliseconds(20)));
+  CHECK(absl::IsDeadlineExceeded(late.status()));
+  CHECK_THAT(ToString(late.status()),
+             Contains("unit 'only t1': all 1 slots of the arena are in use or being filled"));
+  std::atomic<bool> released{false};
+  std::thread rank([&] {
+    released = true;
+    first.reset();
+  });
+  const auto lease = (*arena)->Take(Case::Unit(1), with.In());
+  rank.join();
+  REQUIRE(lease.ok());
+  CHECK(released);
+  with.owners.CheckBytes(*with.gather, Case::Unit(1), lease->bytes());
+}
+
+TEST_CASE("from the second microbatch on units are there before they are asked for", "[arena]") {
+  Case with;
+  const auto arena = with.Open({.prefetch = 2});
+  REQUIRE(arena.ok());
+  const auto take = [&](uint32_t unit, uint64_t version) {
+    const auto lease = (*arena)->Take(Case::Unit(unit, version), with.In());
+    REQUIRE(lease.ok());
+    with.owners.CheckBytes(*with.gather, Case::Unit(unit, version), lease->bytes());
+  };
+  (*arena)->BeginMicrobatch();
+  for (uint32_t unit = 0; unit < 8; ++unit) take(unit, 1);
+  with.owners.Publish(2);
+  (*arena)->BeginMicrobatch();
+  const uint64_t before = with.bytes();
+  take(0, 2);
+  // Units 1 and 2 come by themselves.
+  REQUIRE(Eventually([&] { return with.bytes() == before + 3 * 2000; }));
+  for (uint32_t unit = 1; unit < 8; ++unit) take(unit, 2);
+  CHECK(with.bytes() <= before + 7 * 2000 + 5001);
+}
+
+TEST_CASE("a unit that cannot be gathered is an error, and its slot is free again", "[arena]") {
+  Case with;
+  const auto arena = with.Open({.prefetch = 0, .bytes_max = kLargest});
+  REQUIRE(arena.ok());
+  const auto missing = (*arena)->Take(Case::Unit(0, 7), with.In(std::chrono::milliseconds(20)));
+  CHECK_THAT(ToString(missing.status()), Contains("it has not published version 7"));
+  const auto lease = (*arena)->Take(Case::Unit(0), with.In());
+  REQUIRE(lease.ok());
+  with.owners.CheckBytes(*with.gather, Case::Unit(0), lease->bytes());
+}
+
+TEST_CASE("ranks' threads that take units side by side each find the right bytes", "[arena]") {
+  const auto seed = GENERATE(take(3, random(0U, ~0U)));
+  INFO("seed " << seed);
+  Case with;
+  with.owners.Publish(2);
+  const auto arena = with.Open({.prefetch = 1});
+  REQUIRE(arena.ok());
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937_64 random(seed + thread);
+      std::vector<std::byte> copy;
+      for (int i = 0; i < 40; ++i) {
+        const UnitAt unit = Case::Unit(static_cast<uint32_t>(random() % 9), 1 + random() % 2);
+        const auto lease = (*arena)->Take(unit, with.In());
+        if (!lease.ok() || !with.owners.HasBytes(*with.gather, unit, lease->bytes())) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+}  // namespace dws
