@@ -125,12 +125,12 @@ Result<FetchedDelta> SourceChain::DeltaInTheMaking(const Piece& piece, const Del
   Source* const source = CaptureReader(Content::kDelta, piece);
   if (source == nullptr) return AbortedError("deltas are read when they are published");
   FetchedDelta delta;
-  std::optional<WaitScope> wait(options_.liveness);
+  auto wait = std::make_unique<WaitScope>(options_.liveness);
   const auto take = [&](std::span<const SpooledFrame> frames, const Spool& arrived) {
     wait.reset();  // that is work
     delta.bytes += arrived.size_bytes();
     const Status status = taker.Take(frames, arrived);
-    wait.emplace(options_.liveness);
+    wait = std::make_unique<WaitScope>(options_.liveness);
     return status;
   };
   const auto head = source->ReadDeltaCapture(piece, want, spool, take);
@@ -184,7 +184,7 @@ Status SourceChain::ReadRest(const Piece& piece, const DeltaWant& want, const Sp
 
 Result<Spool> SourceChain::Object(const Piece& piece, const DeltaWant& want,
                                   const Spool::Options& spool) {
-  std::optional<WaitScope> wait(options_.liveness);
+  auto wait = std::make_unique<WaitScope>(options_.liveness);
   Transfer transfer{.piece = piece, .content = Content::kDelta};
   std::vector<std::function<void(const Spool&)>> keepers;
   Status last = AbortedError("no source has deltas");

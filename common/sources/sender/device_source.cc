@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/log/log.h"
+
 namespace dws {
 namespace {
 
@@ -51,6 +53,7 @@ Status DeviceSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   DWS_ASSIGN_OR_RETURN(const std::vector<RankSlice> wrong,
                        assembly.TakeLent(Useful(copies, assembly)));
   if (!wrong.empty()) return WhyWrong(piece, assembly, devices, wrong);
+  TellOfColocation(copies.devices_in_common(), assembly.layout());
   {
     MutexLock lock(mutex_);
     devices_[piece.of().sender] = std::move(devices);
@@ -79,6 +82,21 @@ Status DeviceSource::ReadFullCapture(const Piece& piece, FullAssembly& assembly)
   const Status asked =
       links_.sender(piece).fetcher(piece.target, piece.rank).AskGpuCopies(WantOf(piece, assembly));
   return absl::IsAborted(asked) ? OkStatus() : asked;
+}
+
+void DeviceSource::TellOfColocation(const std::string& gpus, const RankLayout& layout) {
+  if (gpus.empty()) return;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(told_, true)) return;
+  }
+  LogInfo("colocated",
+          {{"gpus", gpus},
+           {"bytes", layout.size_bytes()},
+           {"reason",
+            "trainer and engine share GPUs: besides the weights of both, the sender's copy of its "
+            "snapshot takes as many bytes there, deltas take staging memory, and the host encodes "
+            "and decodes them; where most weights change, publish(full=True) copies on the GPU"}});
 }
 
 std::string DeviceSource::detail(SenderIndex sender) const {

@@ -41,7 +41,11 @@ class DeviceSource final : public Source {
 
   SenderLinks& links_;
   const Clock& clock_;
+  // Logs once what deltas cost where trainer and engine share GPUs; "": they do not.
+  void TellOfColocation(const std::string& gpus, const RankLayout& layout);
+
   mutable Mutex mutex_;
+  bool told_ GUARDED_BY(mutex_) = false;
   std::map<SenderIndex, std::string> devices_ GUARDED_BY(mutex_);
 };
 

@@ -134,6 +134,8 @@ class DeviceWayTest(IntegrationCase):
             for _, engine, live in (first, later, other):
                 self.reach(engine, live)
         self.assert_came(later[0])
+        # Told once, and only where the trainer's GPU is the engine's.
+        self.assertEqual([each[0].logged("colocated") for each in (later, other)], [1, 0])
 
     def test_a_running_engine_gets_a_full_version_from_gpu_to_gpu(self) -> None:
         self.begin()

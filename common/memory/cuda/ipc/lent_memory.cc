@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace dws::cuda {
@@ -16,6 +17,13 @@ Status LentMemory::CheckTime() const {
   return DeadlineExceededError(
       "the time for which {} lends its memory ended {:.1f} s ago: nothing read from it counts",
       device_uuid(), ToSeconds(time_->clock.Now() - time_->until));
+}
+
+bool LentMemory::mapped_on_own_device() const {
+  const std::string uuid = device_uuid();
+  MutexLock lock(mutex_);
+  return std::ranges::any_of(mapped_,
+                             [&](const auto& mapped) { return mapped.first->uuid() == uuid; });
 }
 
 Result<uint64_t> LentMemory::AddressOn(const CudaDevicePtr& device) {

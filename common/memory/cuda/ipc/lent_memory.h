@@ -40,6 +40,8 @@ class LentMemory {
   // The address of its first byte in the context of `device`, which may be another one than the
   // memory's. Errors as CudaRegion::Import's, and CheckTime's.
   Result<uint64_t> AddressOn(const CudaDevicePtr& device);
+  // Returns whether it was mapped for the device that it lies on.
+  bool mapped_on_own_device() const;
   // Call it before more is read, and after the last read has ended. DEADLINE_EXCEEDED: the time of
   // the loan is over, and what was read may not be used.
   Status CheckTime() const;
@@ -48,7 +50,7 @@ class LentMemory {
   const RegionHandle handle_;
   const std::vector<UniqueFd> descriptors_;
   const std::optional<LoanTime> time_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<CudaDevicePtr, CudaRegion> mapped_ GUARDED_BY(mutex_);
 };
 
