@@ -109,8 +109,12 @@ uint64_t MissingBytes(const FullAssembly& assembly) {
 
 MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byte>& buffer) {
   DWS_CHECK(has_room_ && Wants(range));
+  const uint64_t size = SizeBytes(want_.layout, range);
+  if (on_device_[IndexOf(want_.slices, range.slice)] != 0) {  // it has no place here: Take drops it
+    buffer.resize(size);
+    return buffer;
+  }
   if (direct() || want_.placed != nullptr) {
-    const uint64_t size = SizeBytes(want_.layout, range);
     const auto room = direct() ? MutableByteSpan()
                                : want_.placed->Whole(IndexOf(want_.slices, range.slice),
                                                      FirstByte(want_.layout, range), size);
@@ -119,8 +123,8 @@ MutableByteSpan FullAssembly::Room(const BlockRange& range, std::vector<std::byt
     return buffer;
   }
   return spool_.Room(
-      first_byte_[IndexOf(want_.slices, range.slice)] + FirstByte(want_.layout, range),
-      SizeBytes(want_.layout, range), buffer);
+      first_byte_[IndexOf(want_.slices, range.slice)] + FirstByte(want_.layout, range), size,
+      buffer);
 }
 
 Status FullAssembly::Keep(const BlockRange& range, uint64_t offset, ByteSpan bytes) {

@@ -465,9 +465,16 @@ uint64_t DeviceShards::CountChanged(ThreadPool& pool) const {
 void DeviceShards::UpdateCopy(std::span<const ListedBlock> blocks, Snapshot& snapshot,
                               ThreadPool& pool) {
   DWS_CHECK(windows_.empty());
-  if (!base_.BeginUpdate(snapshot)) return;
-  const std::array<cuda::WorkLane*, 2> lanes = {&lanes_[0].work, &lanes_[1].work};
-  const Status written = WriteToCopy(snapshot, base_, blocks, lanes, pool);
+  const auto update = [&]() -> Status {
+    DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
+    DWS_ASSIGN_OR_RETURN(
+        const bool lacks_changes,
+        base_.BeginUpdate(snapshot, lanes_[0].work.stream(), copied_.host_bytes(), pool));
+    if (!lacks_changes) return OkStatus();
+    const std::array<cuda::WorkLane*, 2> lanes = {&lanes_[0].work, &lanes_[1].work};
+    return WriteToCopy(snapshot, base_, blocks, lanes, pool);
+  };
+  const Status written = update();
   if (written.ok()) return;
   base_.Distrust();
   LogWarning("gpu_snapshot_distrusted", {{"gpu", device_->uuid()}, {"reason", Message(written)}});

@@ -51,7 +51,7 @@ uint64_t DeviceSnapshot::Arrange(Snapshot& snapshot) {
 }
 
 Status DeviceSnapshot::TakeCopy(Snapshot& snapshot) {
-  const uint64_t size = Arrange(snapshot);
+  const uint64_t size = size_bytes_ = Arrange(snapshot);
   left_when_short_ = left_->Count(*device_);
   DWS_ASSIGN_OR_RETURN(const uint64_t free, device_->FreeBytes());
   std::shared_ptr<const cuda::CudaBuffer> memory = left_->TakeOver(*device_, size);
@@ -95,10 +95,24 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
                                MutableByteSpan room, ThreadPool& pool, bool idle) {
   if (!is_copy() && pinned_.size_bytes() == 0) {
     DWS_RETURN_IF_ERROR(TakeMemory(snapshot));
-  } else if (!is_copy() && idle && left_->Count(*device_) != left_when_short_) {
-    DWS_RETURN_IF_ERROR(TakeCopy(snapshot));  // a loan has ended, or there is another one
+  } else if (!is_copy() && idle && MayTakeCopy()) {
+    DWS_RETURN_IF_ERROR(TakeCopy(snapshot));
   }
   DWS_CHECK(is_copy() || pinned_.host_bytes().data() == snapshot.AllBytes().data());
+  return MakeCurrent(snapshot, stream, room, pool);
+}
+
+// A loan's memory is free a moment after the loan has ended, so free memory counts too, once there
+// was a loan.
+bool DeviceSnapshot::MayTakeCopy() const {
+  if (left_->Count(*device_) != left_when_short_) return true;
+  if (!left_->Any(*device_)) return false;
+  const Result<uint64_t> free = device_->FreeBytes();
+  return free.ok() && *free >= spare_bytes_ && *free - spare_bytes_ >= size_bytes_;
+}
+
+Status DeviceSnapshot::MakeCurrent(Snapshot& snapshot, const cuda::CudaStream& stream,
+                                   MutableByteSpan room, ThreadPool& pool) {
   if (is_copy()) copies_->Change(id_);
   if (trusted_ && undone_ == snapshot.history().undone) return OkStatus();
   // The first version gathers every block into the copy, so there is nothing to copy before it.
@@ -110,14 +124,15 @@ Status DeviceSnapshot::Prepare(Snapshot& snapshot, const cuda::CudaStream& strea
   return OkStatus();
 }
 
-bool DeviceSnapshot::BeginUpdate(Snapshot& snapshot) {
-  if (!is_copy()) return false;
-  if (!trusted_ || undone_ != snapshot.history().undone) {
-    Distrust();
-    return false;
+Result<bool> DeviceSnapshot::BeginUpdate(Snapshot& snapshot, const cuda::CudaStream& stream,
+                                         MutableByteSpan room, ThreadPool& pool) {
+  if (!is_copy() && (offsets_.empty() || MayTakeCopy())) {
+    DWS_RETURN_IF_ERROR(TakeCopy(snapshot));
   }
-  copies_->Change(id_);
-  return true;
+  if (!is_copy()) return false;
+  const bool lacks_changes = trusted_ && undone_ == snapshot.history().undone;
+  DWS_RETURN_IF_ERROR(MakeCurrent(snapshot, stream, room, pool));
+  return lacks_changes;
 }
 
 Status DeviceSnapshot::CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, MutableByteSpan room,

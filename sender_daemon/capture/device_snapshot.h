@@ -45,9 +45,12 @@ class DeviceSnapshot {
 
   // Call this when a write to the copy failed: the next Prepare copies again.
   void Distrust();
-  // Call it in a capture before changes are written to the copy that were not compared with it.
-  // Returns false if there is no copy that is current; it stays as it is then.
-  bool BeginUpdate(Snapshot& snapshot);
+  // Call it in a capture whose changes are in `snapshot` by now, before those that were not
+  // compared with the copy are written to it. Returns false if there is nothing to write: there is
+  // no memory for a copy, or all of it was copied again. No GPU work reads the snapshot. Errors
+  // as Prepare.
+  Result<bool> BeginUpdate(Snapshot& snapshot, const cuda::CudaStream& stream, MutableByteSpan room,
+                           ThreadPool& pool);
 
   const std::vector<RankSlice>& slices() const { return slices_; }
 
@@ -68,6 +71,11 @@ class DeviceSnapshot {
   Status TakeMemory(Snapshot& snapshot);
   // Makes the copy if there is memory for it: what is left of an earlier one, or new memory.
   Status TakeCopy(Snapshot& snapshot);
+  // Returns whether memory for the copy, which a loan may have held, may be there by now.
+  bool MayTakeCopy() const;
+  // Copies the snapshot, unless the copy has it but for the changes of this capture.
+  Status MakeCurrent(Snapshot& snapshot, const cuda::CudaStream& stream, MutableByteSpan room,
+                     ThreadPool& pool);
   Status CopyAll(ByteSpan bytes, const cuda::CudaStream& stream, MutableByteSpan room,
                  ThreadPool& pool) const;
 
@@ -81,6 +89,7 @@ class DeviceSnapshot {
   // The snapshot's own pages. They stay page-locked when there is a copy after all, because another
   // device's buffer may share the lock.
   cuda::CudaBuffer pinned_;
+  uint64_t size_bytes_ = 0;      // of the copy, if there is memory for it
   size_t left_when_short_ = 0;   // LeftCopies::Count when there was no memory for the copy
   std::vector<Extent> extents_;  // of the copy
   // By rank slice: in the copy, or in the snapshot if there is no copy.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,12 @@ class LeftCopies {
 
   // The registration that kept its copy in `memory` has ended.
   void Leave(const cuda::CudaDevice& device, const Memory& memory);
-  // Returns the smallest memory on the device with room for so many bytes, which has no other user
-  // then. Null: there is none. A receiver that has it on loan may still read it.
+  // Returns the smallest memory on the device with room for so many bytes, and not for twice as
+  // many, which has no other user then. Null: there is none. A receiver that has it on loan may
+  // still read it.
   Memory TakeOver(const cuda::CudaDevice& device, uint64_t size_bytes);
+  // Returns whether there has ever been one on the device.
+  bool Any(const cuda::CudaDevice& device) const;
   // How many are still on loan on the device, and not taken over.
   size_t Count(const cuda::CudaDevice& device) const;
 
@@ -35,6 +39,7 @@ class LeftCopies {
   };
 
   mutable Mutex mutex_;
+  std::set<std::string> devices_ GUARDED_BY(mutex_);  // that ever had one
   std::vector<Left> left_ GUARDED_BY(mutex_);
 };
 

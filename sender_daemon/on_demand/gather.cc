@@ -61,6 +61,12 @@ struct Gather::Attempt {
   size_t reading GUARDED_BY(mutex) = 0;
   Status first GUARDED_BY(mutex) = OkStatus();
   std::atomic<bool> failed{false};
+
+  // Keeps the first error, and then ends the other parts, whose errors say less.
+  void Fail(const Status& status) REQUIRES(mutex) {
+    first.Update(status);
+    if (!status.ok()) failed = true;
+  }
 };
 
 Result<std::unique_ptr<Gather>> Gather::Create(Options options, ThreadPool& pool,
@@ -248,7 +254,8 @@ Result<std::shared_ptr<const std::vector<Digest>>> Gather::Digests(const Piece& 
     MutexLock lock(mutex_);
     const auto found = described_.find(piece.rank);
     if (found != described_.end() && found->second.at == at &&
-        found->second.rank_epoch == owner.rank_epoch) {
+        found->second.rank_epoch == owner.rank_epoch &&
+        found->second.digests->size() == owner.layout->slice_count()) {
       return found->second.digests;
     }
   }
@@ -308,9 +315,8 @@ Status Gather::ReadPart(const UnitPlan::Part& part, const SenderWelcome& owner, 
 Status Gather::ReadParts(Attempt& attempt) {
   const auto read = [this, &attempt](const UnitPlan::Part& part, const SenderWelcome& owner) {
     const Status status = attempt.failed ? OkStatus() : ReadPart(part, owner, attempt);
-    if (!status.ok()) attempt.failed = true;
     MutexLock lock(attempt.mutex);
-    attempt.first.Update(status);
+    attempt.Fail(status);
     --attempt.reading;
     attempt.done.NotifyAll();
     changed_.Notify();  // the thread below may wait for another owner
@@ -347,10 +353,9 @@ Status Gather::ReadParts(Attempt& attempt) {
     return waits;
   };
   const Status awaited = Await(attempt.wanted, look);
-  if (!awaited.ok()) attempt.failed = true;
   MutexLock lock(attempt.mutex);
+  attempt.Fail(awaited);
   while (attempt.reading > 0) attempt.done.Wait(attempt.mutex);
-  attempt.first.Update(awaited);
   return attempt.first;
 }
 

@@ -88,6 +88,10 @@ Status OwnerLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
                                    options_.address, welcome.trainer_rank.value(),
                                    options_.owner.value());
   }
+  {
+    MutexLock lock(mutex_);
+    DWS_RETURN_IF_ERROR(CheckFollows(welcome));
+  }
   snapshot_.Forget();  // perhaps there is another one
   {
     MutexLock lock(mutex_);
@@ -96,6 +100,23 @@ Status OwnerLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
   }
   stream_.Accepted();
   changed_.Notify();
+  return OkStatus();
+}
+
+// As receivers do: an older process of the sender, or a layout that another epoch must have, would
+// prove stale bytes by its own digests.
+Status OwnerLink::CheckFollows(const SenderWelcome& welcome) const {
+  if (!welcome_.has_value() || welcome_->stream != welcome.stream) return OkStatus();
+  if (welcome.rank_epoch < welcome_->rank_epoch) {
+    return FailedPreconditionError(
+        "the sender at {} has rank epoch {}, an earlier one of this stream had {}",
+        options_.address, welcome.rank_epoch.value(), welcome_->rank_epoch.value());
+  }
+  if (welcome.rank_epoch == welcome_->rank_epoch &&
+      welcome.layout->signature() != welcome_->layout->signature()) {
+    return FailedPreconditionError("the sender at {} has another layout in the same rank epoch {}",
+                                   options_.address, welcome.rank_epoch.value());
+  }
   return OkStatus();
 }
 

@@ -62,6 +62,8 @@ class OwnerLink final : public SenderLink {
   v1::TrainUp Hello() const;
   Status OnMessage(const v1::TrainDown& message, const Peer& peer, bool first);
   Status OnWelcome(const v1::Welcome& message, const Peer& peer);
+  // FAILED_PRECONDITION: it cannot follow the last one.
+  Status CheckFollows(const SenderWelcome& welcome) const REQUIRES(mutex_);
   Status OnPublished(const v1::Published& message);
   void OnDone(const Status& reason);
 

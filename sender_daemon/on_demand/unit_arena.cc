@@ -96,8 +96,9 @@ Result<UnitArena::Lease> UnitArena::Take(const UnitAt& unit, const Gather::Wante
         return CancelledError("{}: given up", gather_.NameOf(unit.unit));
       }
       if (clock_.Now() >= wanted.deadline) {
-        return DeadlineExceededError("{}: all {} slots of the arena are in use or being filled",
-                                     gather_.NameOf(unit.unit), slots_.size());
+        return DeadlineExceededError(
+            "{}: it is still being fetched ahead, or all {} slots of the arena are in use",
+            gather_.NameOf(unit.unit), slots_.size());
       }
       // A cancellation does not wake this.
       changed_.WaitFor(mutex_, std::min<Duration>(limits::kTick, wanted.deadline - clock_.Now()));

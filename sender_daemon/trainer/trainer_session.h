@@ -143,8 +143,8 @@ class TrainerSession {
     uint64_t attempts_given_up = 0;         // all attempts up to this one
     Duration capture_time = {};             // of the open version, so far
 
-    // Takes the memory that the next capture needs: seconds, for which the handle socket does not
-    // wait.
+    // Takes the memory that the next capture needs: seconds, for which this trainer's answer on the
+    // handle socket does not wait. A trainer that takes its place meanwhile waits for them.
     void TakeMemory(Snapshot& snapshot, ThreadPool& pool) const {
       if (!snapshot.version().has_value()) snapshot.Populate(pool);  // the one before is gone
       if (resident == nullptr) return;

@@ -53,7 +53,7 @@ Status DeviceSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   DWS_ASSIGN_OR_RETURN(const std::vector<RankSlice> wrong,
                        assembly.TakeLent(Useful(copies, assembly)));
   if (!wrong.empty()) return WhyWrong(piece, assembly, devices, wrong);
-  TellOfColocation(copies.devices_in_common(), assembly.layout());
+  TellOfColocation(copies, assembly.layout());
   {
     MutexLock lock(mutex_);
     devices_[piece.of().sender] = std::move(devices);
@@ -84,15 +84,20 @@ Status DeviceSource::ReadFullCapture(const Piece& piece, FullAssembly& assembly)
   return absl::IsAborted(asked) ? OkStatus() : asked;
 }
 
-void DeviceSource::TellOfColocation(const std::string& gpus, const RankLayout& layout) {
+void DeviceSource::TellOfColocation(const LentCopies& copies, const RankLayout& layout) {
+  const std::string gpus = copies.devices_in_common();
   if (gpus.empty()) return;
+  uint64_t bytes = 0;
+  for (const LentSlice& lent : copies.slices()) {
+    if (lent.memory->mapped_on_own_device()) bytes += layout.slice(lent.slice).size_bytes();
+  }
   {
     MutexLock lock(mutex_);
     if (std::exchange(told_, true)) return;
   }
   LogInfo("colocated",
           {{"gpus", gpus},
-           {"bytes", layout.size_bytes()},
+           {"bytes", bytes},
            {"reason",
             "trainer and engine share GPUs: besides the weights of both, the sender's copy of its "
             "snapshot takes as many bytes there, deltas take staging memory, and the host encodes "

@@ -36,14 +36,13 @@ class DeviceSource final : public Source {
 
  private:
   // Why `wrong` slices are not as published.
+  // Logs once what deltas cost if copies were read on the GPU that they lie on.
+  void TellOfColocation(const LentCopies& copies, const RankLayout& layout);
   Status WhyWrong(const Piece& piece, const FullAssembly& assembly, const std::string& devices,
                   const std::vector<RankSlice>& wrong);
 
   SenderLinks& links_;
   const Clock& clock_;
-  // Logs once what deltas cost where trainer and engine share GPUs; "": they do not.
-  void TellOfColocation(const std::string& gpus, const RankLayout& layout);
-
   mutable Mutex mutex_;
   bool told_ GUARDED_BY(mutex_) = false;
   std::map<SenderIndex, std::string> devices_ GUARDED_BY(mutex_);

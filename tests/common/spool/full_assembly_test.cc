@@ -286,5 +286,35 @@ TEST_CASE("slices that have places are put there, in one piece or in runs", "[fu
   CHECK(sum == tensors.digests[0] + tensors.digests[1] + tensors.digests[2]);
 }
 
+TEST_CASE("a frame of a slice that a GPU has is dropped, and touches no other slice",
+          "[full_assembly]") {
+  Tensors tensors;
+  const std::vector<RankSlice> slices = {RankSlice(0), RankSlice(1), RankSlice(2)};
+  Gpu gpu(RankSlice(9));
+  FullWant want = tensors.Want(slices);
+  want.device = &gpu;
+  const auto assembly = FullAssembly::Create(want, tensors.Options(uint64_t{1} << 30));
+  REQUIRE(assembly.ok());
+  FullAssembly& full = **assembly;
+  const RankSlice lent(GENERATE(0U, 2U));  // before the others, and after them
+  REQUIRE(full.TakeLent({{.slice = lent}}).ok());
+  REQUIRE(full.MakeRoom().ok());
+  std::vector<std::byte> buffer;
+  for (const BlockRange& range : full.Missing()) REQUIRE(full.Take(range, tensors.Of(range)).ok());
+  const BlockRange unasked{.slice = lent, .first_block = 0, .block_count = 1};
+  const MutableByteSpan room = full.Room(unasked, buffer);
+  std::ranges::copy(tensors.Of(unasked), room.begin());
+  REQUIRE(full.Take(unasked, room).ok());
+  const FetchedFull fetched = full.Finish();
+  CHECK_FALSE(fetched.frames.empty());
+  for (const SpooledFrame& frame : fetched.frames) {
+    const BlockRange range{frame.slice, frame.entry.first_block, frame.entry.block_count};
+    const auto bytes = fetched.spool.Read(frame.spool_offset, frame.entry.size_bytes, buffer);
+    REQUIRE(bytes.ok());
+    INFO("slice " << frame.slice.value());
+    CHECK(std::ranges::equal(*bytes, tensors.Of(range)));
+  }
+}
+
 }  // namespace
 }  // namespace dws

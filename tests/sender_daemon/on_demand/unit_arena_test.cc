@@ -111,8 +111,8 @@ TEST_CASE("what does not fit waits until a unit is released", "[arena]") {
   }
   const auto late = (*arena)->Take(Case::Unit(1), with.In(std::chrono::milliseconds(20)));
   CHECK(absl::IsDeadlineExceeded(late.status()));
-  CHECK_THAT(ToString(late.status()),
-             Contains("unit 'only t1': all 1 slots of the arena are in use or being filled"));
+  CHECK_THAT(ToString(late.status()), Contains("unit 'only t1': it is still being fetched ahead, "
+                                               "or all 1 slots of the arena are in use"));
   std::atomic<bool> released{false};
   std::thread rank([&] {
     released = true;

@@ -17,18 +17,24 @@ namespace dws {
 namespace {
 
 constexpr uint64_t kRegionBytes = uint64_t{4} << 20;
+constexpr DeltaLogLimits kLogLimits{.bytes_max = 1 << 30, .versions_max = 10};
 
-// Slices that are contiguous in their shard, with blocks of their own; one that is strided, which
-// no list can speak for; types of 1, 2 and 4 bytes.
-RankLayout ListedLayout() {
-  return MakeLayout(
-      {{.tensor =
-            {.name = "a", .dtype = DType::kBF16, .shape = {300, 1001}, .cuts = {{0, {100, 170}}}},
-        .cells = {{0, 3}}},
-       {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}},
-       {.tensor = {.name = "c", .dtype = DType::kU8, .shape = {1000, 77}}},
-       {.tensor = {.name = "d", .dtype = DType::kBF16, .shape = {50, 40}, .cuts = {{1, {13}}}},
-        .cells = {{0, 2}}}});
+// Slices that are contiguous in their shard, with blocks of their own; types of 1, 2 and 4 bytes;
+// if `strided`, one more tensor whose slices no list can speak for.
+RankLayout ListedLayout(bool strided = true) {
+  std::vector<Shard> shards = {{.tensor = {.name = "a",
+                                           .dtype = DType::kBF16,
+                                           .shape = {300, 1001},
+                                           .cuts = {{0, {100, 170}}}},
+                                .cells = {{0, 3}}},
+                               {.tensor = {.name = "b", .dtype = DType::kF32, .shape = {70'001}}},
+                               {.tensor = {.name = "c", .dtype = DType::kU8, .shape = {1000, 77}}}};
+  if (strided) {
+    shards.push_back(
+        {.tensor = {.name = "d", .dtype = DType::kBF16, .shape = {50, 40}, .cuts = {{1, {13}}}},
+         .cells = {{0, 2}}});
+  }
+  return MakeLayout(std::move(shards));
 }
 
 // A list in terms of the shard.
@@ -78,6 +84,8 @@ struct ListingTrainer {
     INFO(ToString(regions.status()));
     REQUIRE(regions.ok());
     std::vector<ShardPlace> places;
+    offsets.clear();
+    end = 0;
     for (const Shard& shard : layout.shards()) {
       places.push_back({.region = 0, .offset_bytes = base + offsets.emplace_back(end)});
       end += CeilDiv(shard.tensor.SizeBytes(), uint64_t{8}) * 8;
@@ -178,7 +186,10 @@ Lists ListsOf(const RankLayout& layout, const Shards& before, const Shards& afte
 
 // A sender with its trainer, and a twin that compares the same weights.
 struct Listing {
-  explicit Listing(bool gpu) : trainer(gpu) {
+  explicit Listing(bool gpu, bool strided = true)
+      : state(MakeState(ListedLayout(strided), kLogLimits)),
+        twin(MakeState(ListedLayout(strided), kLogLimits)),
+        trainer(gpu) {
     source = trainer.Source(layout);
     shards = RandomShards(layout, random);
     Publish({});
@@ -240,8 +251,8 @@ struct Listing {
 
   std::mt19937_64 random{Catch::rngSeed()};
   ThreadPool pool{2};
-  const RankStatePtr state = MakeState(ListedLayout(), {.bytes_max = 1 << 30, .versions_max = 10});
-  const RankStatePtr twin = MakeState(ListedLayout(), {.bytes_max = 1 << 30, .versions_max = 10});
+  const RankStatePtr state;
+  const RankStatePtr twin;
   const RankLayout& layout = state->layout();
   ListingTrainer trainer;
   std::unique_ptr<ResidentSource> source;
@@ -383,6 +394,27 @@ TEST_CASE("a listed version that is undone leaves the one before", "[listed]") {
   CHECK(job.Publish(lists) > 0);
   job.Step();
   CHECK(job.Publish({}) == 0);
+}
+
+TEST_CASE("a copy on the GPU is current after listed versions alone", "[listed]") {
+  Listing job(/*gpu=*/true, /*strided=*/false);
+  const uint64_t all = job.layout.block_count();
+  CHECK(job.Publish(job.Step()) == all);
+  // The trainer registers again: its copy is made by a listed version, too.
+  job.source.reset();
+  job.source = job.trainer.Source(job.layout);
+  CHECK(job.Publish(job.Step()) == all);
+  CHECK(job.Publish(job.Step()) == all);
+  // A version is undone.
+  const Lists lists = job.Step();
+  job.trainer.Set(job.shards);
+  {
+    Capture capture(*job.state->snapshot, job.pool, WeightVersion(job.version + 1));
+    REQUIRE(CaptureResident(capture, *job.source, *job.state->snapshot, job.pool,
+                            job.trainer.Put(lists), nullptr)
+                .ok());
+  }
+  CHECK(job.Publish(lists) == all);
 }
 
 TEST_CASE("lists that do not fit their memory or layout are refused by name", "[listed]") {

@@ -121,9 +121,9 @@ TEST_CASE("while memory is page-locked for a trainer, others use the handle sock
   if (!cuda::IsFake(*trainer.device)) return;  // a real GPU cannot be told to wait
   const TempFolder folder;
   const std::string held = folder.File("held");
+  Fixture fixture(&devices);
   UniqueFd lock(::open(held.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
   REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
-  Fixture fixture(&devices);
   uint64_t session = 0;
   {
     const cuda::Setting hold("DWS_FAKE_CUDA_HOLD", "cuMemHostAlloc:" + held);
