@@ -19,7 +19,8 @@ MinibatchLeaderState::MinibatchLeaderState(uint32_t ranks, LeaderTerm term, Dura
 }
 
 bool MinibatchLeaderState::InAttempt(const Member& member) const {
-  return member.report.has_value() && member.report->record.attempt == attempt_;
+  // What a process that another one has replaced last said is no longer so.
+  return member.report.has_value() && !member.ask && member.report->record.attempt == attempt_;
 }
 
 Status MinibatchLeaderState::OnReport(TrainerRank rank, const TrainReport& report, TimePoint now) {

@@ -127,15 +127,15 @@ Result<OutboxPiece> OutboxMemory::Read(uint32_t slot) const {
     return InvalidArgumentError("outbox slot {}: expected elements of BF16 or F32, found type {}",
                                 slot, High(line[1]));
   }
-  if (High(line[4]) != 0 || line[7] != 0) {
-    return InvalidArgumentError("outbox slot {}: expected zeros, found {:#x} and {:#x}", slot,
-                                High(line[4]), line[7]);
+  if (High(line[4]) != 0) {
+    return InvalidArgumentError("outbox slot {}: expected zeros, found {:#x}", slot, High(line[4]));
   }
   const OutboxPiece piece = {.slot = slot,
                              .unit = High(line[0]),
                              .owner = Low(line[1]),
                              .dtype = *dtype,
                              .minibatch = line[2],
+                             .term = line[7],
                              .attempt = Low(line[4]),
                              .number = line[3],
                              .offset_bytes = line[5],
@@ -155,7 +155,7 @@ void OutboxMemory::Write(const OutboxPiece& piece) const {
   const Line line = {Join(0, piece.unit), Join(piece.owner, static_cast<uint32_t>(piece.dtype)),
                      piece.minibatch,     piece.number,
                      piece.attempt,       piece.offset_bytes,
-                     piece.size_bytes,    0};
+                     piece.size_bytes,    piece.term};
   const ByteSpan fields = std::as_bytes(std::span(line)).subspan(sizeof(uint32_t));
   std::memcpy(MutableSlot(piece.slot) + sizeof(uint32_t), fields.data(), fields.size());
 }

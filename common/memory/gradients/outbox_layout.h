@@ -39,7 +39,8 @@ struct OutboxPiece {
   uint32_t owner = 0;
   DType dtype = DType::kBF16;
   uint64_t minibatch = 0;
-  uint32_t attempt = 0;
+  uint64_t term = 0;     // of the leader that opened the attempt
+  uint32_t attempt = 0;  // of the term
   uint64_t number = 0;
   uint64_t offset_bytes = 0;  // in the data
   uint64_t size_bytes = 0;

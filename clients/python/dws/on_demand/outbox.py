@@ -30,7 +30,7 @@ _HEADER = np.dtype([("magic", "S8"), ("format", "<u4"), ("slots", "<u4"), ("data
                     ("checksum", "<u8"), ("zeros", "V32")])
 _SLOT = np.dtype([("state", "<u4"), ("unit", "<u4"), ("owner", "<u4"), ("dtype", "<u4"),
                   ("minibatch", "<u8"), ("number", "<u8"), ("attempt", "<u4"), ("zero", "<u4"),
-                  ("offset_bytes", "<u8"), ("size_bytes", "<u8"), ("zeros", "<u8")])
+                  ("offset_bytes", "<u8"), ("size_bytes", "<u8"), ("term", "<u8")])
 
 
 class Piece(NamedTuple):
@@ -56,21 +56,23 @@ class Buffer:
         self._outbox = outbox
         self._index = index
 
-    def push(self, pieces: Sequence[Piece], *, minibatch: int, attempt: int, dtype: DType) -> None:
+    def push(
+        self, pieces: Sequence[Piece], *, minibatch: int, term: int, attempt: int, dtype: DType
+    ) -> None:
         """Hands pieces to the sender. The buffer is free again when all of them have been added.
 
         Args:
           pieces: at most one for each owner; none makes the buffer free at once.
-          minibatch, attempt: what the pieces belong to.
+          minibatch, term, attempt: what the pieces belong to; terms are the leader's, and each counts its attempts.
           dtype: their elements, BF16 or F32.
 
         Raises:
-          InvalidArgumentError: there are too many pieces, or one is not in the buffer. Nothing was
-            pushed.
+          InvalidArgumentError: there are too many pieces, one is not in the buffer, or a number is
+            out of range. Nothing was pushed.
           DTypeError: the elements have another type.
           StateError: the buffer was pushed or dropped before.
         """
-        self._outbox._push(self._index, pieces, (minibatch, attempt, dtype))
+        self._outbox._push(self._index, pieces, (minibatch, term, attempt), dtype)
 
     def drop(self) -> None:
         """Gives the buffer back without a push.
@@ -179,8 +181,10 @@ class Outbox:
             pass
         raise DaemonUnavailableError("the sender has closed the outbox: register again")
 
-    def _push(self, index: int, pieces: Sequence[Piece], of: tuple[int, int, DType]) -> None:
-        minibatch, attempt, dtype = of
+    def _push(
+        self, index: int, pieces: Sequence[Piece], of: tuple[int, int, int], dtype: DType
+    ) -> None:
+        minibatch, term, attempt = of
         if dtype not in (DType.BF16, DType.F32):
             raise DTypeError(f"gradients of {dtype.name}: expected BF16 or F32")
         if len(pieces) > self._owners:
@@ -194,13 +198,17 @@ class Outbox:
                 )
             if not 0 <= piece.owner < self._owners:
                 raise InvalidArgumentError(f"piece {piece}: expected an owner below {self._owners}")
+            _require_bits(f"piece {piece}: its unit", piece.unit, 32)
+            _require_bits(f"piece {piece}: its number", piece.number, 64)
+        for what, value, bits in (("minibatch", minibatch, 64), ("term", term, 64), ("attempt", attempt, 32)):
+            _require_bits(what, value, bits)
         self._let_go(index)
         slots = self._slots[index]
         for slot, piece in zip(slots, pieces):
             slot["unit"], slot["owner"], slot["dtype"] = piece.unit, piece.owner, dtype.value
             slot["minibatch"], slot["number"], slot["attempt"] = minibatch, piece.number, attempt
             slot["offset_bytes"] = index * self._buffer_bytes + piece.offset_bytes
-            slot["size_bytes"] = piece.size_bytes
+            slot["size_bytes"], slot["term"] = piece.size_bytes, term
         slots["state"][: len(pieces)] = _FILLED
         try:
             self._end.send(b"\0")
@@ -211,3 +219,9 @@ class Outbox:
         if not self._held[index]:
             raise StateError("the buffer was pushed or dropped before: allocate another")
         self._held[index] = False
+
+
+def _require_bits(what: str, value: int, bits: int) -> None:
+    """Some releases of numpy would cut the number."""
+    if not 0 <= value < 1 << bits:
+        raise InvalidArgumentError(f"{what} is {value}: expected 0 to 2^{bits} - 1")

@@ -51,6 +51,7 @@ OutboxPiece SomePiece(uint32_t slot) {
           .owner = 1,
           .dtype = DType::kF32,
           .minibatch = 7,
+          .term = 9,
           .attempt = 3,
           .number = 40 - slot,
           .offset_bytes = slot * 16,
@@ -69,7 +70,7 @@ TEST_CASE("an outbox has the bytes that OUTBOX.md says", "[outbox]") {
   CHECK(LoadLe<uint64_t>(bytes.data() + 24) == 0x2EE66A6DCB986646);
   CHECK(std::all_of(words.begin() + 8, words.end(), [](uint32_t word) { return word == 0; }));
   CHECK(gradients::ValuesOf<uint32_t>(bytes.subspan(64 + 128, 64)) ==
-        std::vector<uint32_t>{1, 2, 1, 13, 7, 0, 38, 0, 3, 0, 32, 0, 16, 0, 0, 0});
+        std::vector<uint32_t>{1, 2, 1, 13, 7, 0, 38, 0, 3, 0, 32, 0, 16, 0, 9, 0});
   CHECK(bytes[4096 + 32] == std::byte{0x55});
 }
 

@@ -62,7 +62,7 @@ class OutboxTest(unittest.TestCase):
                     sums[owner][unit] += as_numbers(raw, dtype)
                     pieces.append(Piece(next(numbers), unit, owner, at, raw.size))
                     at += raw.size
-                buffer.push(pieces, minibatch=3, attempt=1, dtype=dtype)
+                buffer.push(pieces, minibatch=3, term=9, attempt=1, dtype=dtype)
         return sums
 
     def check(self, dtype: DType, exact: bool) -> None:
@@ -102,14 +102,14 @@ class OutboxTest(unittest.TestCase):
         outbox = Outbox(owners=1, buffers=2, buffer_bytes=8)
         self.addCleanup(outbox.close)
         for number in range(2):
-            outbox.allocate(0).push([Piece(number, 0, 0, 0, 8)], minibatch=1, attempt=1, dtype=DType.F32)
+            outbox.allocate(0).push([Piece(number, 0, 0, 0, 8)], minibatch=1, term=9, attempt=1, dtype=DType.F32)
         with self.assertRaisesRegex(DeadlineError, "all 2 buffers"):
             outbox.allocate(0.01)
         self.assertGreater(outbox.wait_seconds, 0)
         process = start(outbox, [[2]], 3, exact=False)
         buffer = outbox.allocate(LONG)
         buffer.bytes[:8].view(np.float32)[:] = [1, -2]
-        buffer.push([Piece(2, 0, 0, 0, 8)], minibatch=1, attempt=1, dtype=DType.F32)
+        buffer.push([Piece(2, 0, 0, 0, 8)], minibatch=1, term=9, attempt=1, dtype=DType.F32)
         output, errors = process.communicate(timeout=LONG)
         self.assertEqual(np.frombuffer(output, np.float32).tolist(), [1, -2], errors)
 
@@ -124,7 +124,7 @@ class OutboxTest(unittest.TestCase):
             outbox.allocate(LONG)
         self.assertLess(time.monotonic() - started, LONG / 2)
         process.communicate(timeout=LONG)
-        held.push([Piece(0, 0, 0, 0, 8)], minibatch=1, attempt=1, dtype=DType.F32)  # nobody is there: no error
+        held.push([Piece(0, 0, 0, 0, 8)], minibatch=1, term=9, attempt=1, dtype=DType.F32)  # nobody is there: no error
 
     def test_the_sender_refuses_by_name_what_cannot_be(self) -> None:
         for piece, reason in (
@@ -133,7 +133,7 @@ class OutboxTest(unittest.TestCase):
         ):
             outbox = Outbox(owners=1, buffers=1, buffer_bytes=8)
             self.addCleanup(outbox.close)
-            outbox.allocate(0).push([piece], minibatch=1, attempt=1, dtype=DType.F32)
+            outbox.allocate(0).push([piece], minibatch=1, term=9, attempt=1, dtype=DType.F32)
             process = start(outbox, [[2]], 1, exact=False)
             _, errors = process.communicate(timeout=LONG)
             self.assertEqual(process.returncode, 1)
@@ -143,22 +143,25 @@ class OutboxTest(unittest.TestCase):
         outbox = Outbox(owners=2, buffers=2, buffer_bytes=512)
         self.addCleanup(outbox.close)
         outbox.allocate(0)
-        outbox.allocate(0).push([Piece(38, 2, 1, 32, 16)], minibatch=7, attempt=3, dtype=DType.F32)
+        outbox.allocate(0).push([Piece(38, 2, 1, 32, 16)], minibatch=7, term=9, attempt=3, dtype=DType.F32)
         memory = outbox.region.bytes()
         self.assertEqual(memory[:64].tobytes(), b"DWSOUTBX" + np.array([1, 4, 1024, 0], "<u4").tobytes()
                          + (0x2EE66A6DCB986646).to_bytes(8, "little") + bytes(32))
         self.assertEqual(memory[64 + 128 :][:64].view("<u4").tolist(),
-                         [1, 2, 1, 13, 7, 0, 38, 0, 3, 0, 512 + 32, 0, 16, 0, 0, 0])
+                         [1, 2, 1, 13, 7, 0, 38, 0, 3, 0, 512 + 32, 0, 16, 0, 9, 0])
         self.assertEqual(memory.size, 4096 + 1024)
 
     def test_mistakes_of_the_caller_push_nothing(self) -> None:
         outbox = Outbox(owners=2, buffers=1, buffer_bytes=100)
         self.addCleanup(outbox.close)
         buffer = outbox.allocate(0)
+        for piece, attempt in ((Piece(0, 1 << 32, 0, 0, 8), 1), (Piece(-1, 0, 0, 0, 8), 1), (Piece(0, 0, 0, 0, 8), 1 << 32)):
+            with self.assertRaisesRegex(InvalidArgumentError, "expected 0 to 2"):
+                buffer.push([piece], minibatch=1, term=1, attempt=attempt, dtype=DType.F32)
         self.assertEqual((buffer.bytes.size, buffer.bytes.ctypes.data % 64), (128, 0))
 
         def push(*pieces: Piece, dtype: DType = DType.F32) -> None:
-            buffer.push(pieces, minibatch=1, attempt=1, dtype=dtype)
+            buffer.push(pieces, minibatch=1, term=9, attempt=1, dtype=dtype)
 
         for piece in (Piece(0, 0, 0, 2, 8), Piece(0, 0, 0, 0, 2), Piece(0, 0, 0, 124, 8), Piece(0, 0, 0, -4, 8),
                       Piece(0, 0, 0, 0, -4), Piece(0, 0, 2, 0, 4)):
@@ -172,7 +175,7 @@ class OutboxTest(unittest.TestCase):
         buffer.drop()
         with self.assertRaises(StateError):
             push(Piece(0, 0, 0, 0, 4))
-        outbox.allocate(0).push([], minibatch=1, attempt=1, dtype=DType.BF16)
+        outbox.allocate(0).push([], minibatch=1, term=9, attempt=1, dtype=DType.BF16)
         outbox.allocate(0)
         for arguments in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (257, 256, 1)):
             with self.assertRaises(InvalidArgumentError):
