@@ -13,8 +13,7 @@ namespace {
 using Kind = cuda::ModelledOp::Kind;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kWeightBytes = 8 * kMiB;
-constexpr DeviceShardsOptions kOptions = {
-    .window_bytes = kMiB, .arena_bytes = kMiB, .spare_bytes = 0};
+const DeviceShardsOptions kOptions = {.window_bytes = kMiB, .arena_bytes = kMiB, .spare_bytes = 0};
 constexpr DeltaLogLimits kNoLimits{.bytes_max = uint64_t{1} << 30, .versions_max = 100};
 
 // Forwards to a GPU's source, and counts after how many fetches the GPU or the bus is still busy.

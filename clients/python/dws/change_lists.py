@@ -141,7 +141,7 @@ def _bits(values: Any, itemsize: int) -> Any:
 
 
 def _elements(shard: Shard) -> int:
-    return shard.size_bytes // shard.tensor.dtype.itemsize
+    return int(shard.size_bytes) // int(shard.tensor.dtype.itemsize)
 
 
 def _aligned(size_bytes: int) -> int:

@@ -33,7 +33,7 @@ class Owner {
         peers_(options.job, TrainerRank(options.rank)),
         train_(peers_),
         sync_({.hub = hub_, .metrics = metrics_, .recheck = recheck_, .refine = {}}, *handles_,
-              fabric_, egress_, deltas_, fulls_, full_transfers_) {
+              loans_, fabric_, egress_, deltas_, fulls_, full_transfers_) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(&sync_);
@@ -44,6 +44,7 @@ class Owner {
   }
   ~Owner() {
     Kill();
+    loans_.Stop();
     deltas_.Stop();
     fulls_.Stop();
   }
@@ -100,6 +101,7 @@ class Owner {
   TempFolder sockets_;
   std::unique_ptr<HandleSocket> handles_ =
       *HandleSocket::Listen({.path = sockets_.path() + "/handles"});
+  GpuLoans loans_{*handles_};
   EgressLimit egress_{options_.egress_bytes_per_second, clock_};
   FabricHost fabric_{{.choice = {.on = true, .only = FabricProvider::kTcp}, .source = "127.0.0.1"},
                      clock_};

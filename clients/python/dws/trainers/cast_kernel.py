@@ -12,8 +12,8 @@ import itertools
 from typing import Any, Optional, Sequence
 
 import torch
-import triton  # type: ignore[import]
-import triton.language as tl  # type: ignore[import]
+import triton
+import triton.language as tl
 
 from dws.change_lists import Changes
 
@@ -62,7 +62,8 @@ def cast_and_list(masters: Sequence[Any], weights: Sequence[Any]) -> list[Option
     """
     device = weights[0].device
     # Triton launches on the current device.
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+    context: Any = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    with context:
         return _cast(masters, weights, device)
 
 
