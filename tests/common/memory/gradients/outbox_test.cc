@@ -161,7 +161,6 @@ TEST_CASE("a slot that cannot be is refused by name, and no piece is taken", "[o
       {48, 18, 8, "found 18 bytes"},
       {48, 1012, 8, "found 1012 at 16"},
       {48, kMost - 15, 8, "expected bytes of its 1024"},
-      {56, 1, 8, "expected zeros"},
   };
   for (const Row& row : rows) {
     Outbox outbox;
