@@ -196,10 +196,11 @@ struct Listing {
   }
 
   // Publishes `shards`; returns how many blocks were taken from the lists.
-  uint64_t Publish(const Lists& lists) {
+  uint64_t Publish(const Lists& lists) { return PublishPut(trainer.Put(lists)); }
+  // Like Publish, of lists that are in their memory.
+  uint64_t PublishPut(const TrainerLists& put) {
     ++version;
     trainer.Set(shards);
-    const TrainerLists put = trainer.Put(lists);
     REQUIRE(CheckLists(layout, kRegionBytes, put.shards).ok());
     Capture capture(*state->snapshot, pool, WeightVersion(version));
     std::optional<uint64_t> read;
@@ -361,11 +362,12 @@ TEST_CASE("lists that are written while they are read lead to the weights all th
       const size_t half = list.positions.size() / 2;
       for (size_t i = half; i > 0; --i) list.positions[i - 1] = list.positions[half] - (half - i);
     }
+    const TrainerLists put = job.trainer.Put(right);
     std::atomic<bool> done{false};
     std::thread writer([&] {
       for (int turn = 0; !done.load(); ++turn) job.trainer.Put(turn % 2 == 0 ? other : right);
     });
-    job.Publish(right);
+    job.PublishPut(put);
     done = true;
     writer.join();
   }
