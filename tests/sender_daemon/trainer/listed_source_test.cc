@@ -354,7 +354,7 @@ TEST_CASE("lists that are written while they are read lead to the weights all th
           "[listed]") {
   INFO("seed " << Catch::rngSeed());
   Listing job(/*gpu=*/true);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 100; ++round) {
     const Lists right = job.Step();
     // As long, so that it lies at the same places, with positions in other blocks.
     Lists other = right;
@@ -365,7 +365,8 @@ TEST_CASE("lists that are written while they are read lead to the weights all th
     const TrainerLists put = job.trainer.Put(right);
     std::atomic<bool> done{false};
     std::thread writer([&] {
-      for (int turn = 0; !done.load(); ++turn) job.trainer.Put(turn % 2 == 0 ? other : right);
+      // Each stays for about as long as the sender takes to check some blocks.
+      for (int turn = 0; !done.load(); ++turn) job.trainer.Put(turn / 8 % 2 == 0 ? right : other);
     });
     job.PublishPut(put);
     done = true;
