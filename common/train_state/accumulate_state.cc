@@ -14,7 +14,7 @@ AccumulateState::AccumulateState(uint32_t ranks, uint32_t units, uint32_t slots)
     : slots_(slots), pushers_(ranks), units_(units) {
   DWS_CHECK(ranks > 0 && ranks <= limits::kTrainRanksMax);
   DWS_CHECK(units > 0 && units <= limits::kTrainUnitsMax);
-  DWS_CHECK(slots > 0 && slots <= limits::kOutboxSlotsMax);
+  DWS_CHECK(slots > 0 && slots <= limits::kOutboxPushesMax);
 }
 
 std::vector<TrainerRank> AccumulateState::Open(const AttemptId& attempt) {

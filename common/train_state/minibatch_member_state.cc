@@ -42,8 +42,9 @@ Status MinibatchMemberState::OnDown(const TrainDown& down) {
   DWS_RETURN_IF_ERROR(Follow(down.term));
   if (std::holds_alternative<TrainAsk>(down.what)) return OkStatus();
   if (down.epoch != epoch_) {
-    return FailedPreconditionError("a decision for process {} of rank {}'s sender, this is {}",
-                                   down.epoch.value(), rank_.value(), epoch_.value());
+    return FailedPreconditionError(
+        "a decision is for process {} of rank {}'s sender, and this is process {}",
+        down.epoch.value(), rank_.value(), epoch_.value());
   }
   if (const auto* step = std::get_if<StepDecision>(&down.what)) return Obey(*step);
   return Obey(std::get<AbandonDecision>(down.what), down.last_step);

@@ -12,7 +12,7 @@ namespace dws {
 
 OutboxState::OutboxState(uint32_t owners, uint32_t slots) : units_(slots), owners_(owners) {
   DWS_CHECK(owners > 0 && owners <= limits::kTrainRanksMax);
-  DWS_CHECK(slots > 0 && slots <= limits::kOutboxSlotsMax);
+  DWS_CHECK(slots > 0 && slots <= limits::kOutboxPushesMax);
 }
 
 void OutboxState::Open(const AttemptId& attempt) {

@@ -6,12 +6,11 @@
 #include <cstdint>
 
 #include "common/model/limits.h"
+#include "common/model/unit_index.h"
 
 namespace dws::limits {
 
-inline constexpr uint32_t kTrainRanksMax = 256;
-inline constexpr uint32_t kTrainUnitsMax = 65'536;                // of one model
-inline constexpr uint32_t kOutboxSlotsMax = 1024;                 // of one rank
+inline constexpr uint32_t kOutboxPushesMax = 1024;                // of one rank
 inline constexpr uint64_t kAttemptPiecesMax = uint64_t{1} << 32;  // of one rank
 inline constexpr double kPieceWeightMax = 1e15;                   // of one rank in one minibatch
 inline constexpr size_t kAbandonReasonBytesMax = kErrorBytesMax;

@@ -23,7 +23,6 @@ namespace dws {
 using LeaderTerm = StrongType<struct LeaderTermTag, uint64_t>;
 // Counts the pushes of one rank in one attempt, from 1: the same number at every owner.
 using PieceNumber = StrongType<struct PieceNumberTag, uint64_t>;
-using UnitIndex = StrongType<struct UnitIndexTag, uint32_t>;
 using OutboxSlot = StrongType<struct OutboxSlotTag, uint32_t>;
 
 // Names a training job that runs. Each message carries it; a shell may send it once for each

@@ -57,8 +57,8 @@ Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& 
   uint32_t results = 0;
   for (const RankSlice slice : slices) {
     for (size_t p = 0; p < PlaceCount(rank, slice); ++p, ++results) {
-      AddDigestBlocks(layout.slice(slice), static_cast<uint32_t>(places_.First(rank, slice) + p),
-                      results, blocks);
+      cuda::AddDigestBlocks(layout.slice(slice),
+                            static_cast<uint32_t>(places_.First(rank, slice) + p), results, blocks);
     }
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> sums,

@@ -123,7 +123,7 @@ Result<std::vector<cuda::KernelDigest>> DigestsIn(const LentSlices& copied, uint
   std::vector<cuda::DigestBlock> blocks;
   for (uint32_t i = 0; i < copied.slices.size(); ++i) {
     const RankLayout::SliceEntry& slice = copied.layout.slice(copied.slices[i].slice);
-    AddDigestBlocks(slice, i, i, blocks);
+    cuda::AddDigestBlocks(slice, i, i, blocks);
     const uint64_t elements = std::max<uint64_t>(slice.elements, 1);
     places.push_back(
         {.base = arena + at.offsets[i], .run_elements = elements, .stride_elements = elements});
@@ -140,18 +140,6 @@ Result<std::vector<cuda::KernelDigest>> DigestsIn(const LentSlices& copied, uint
 
 }  // namespace
 
-void AddDigestBlocks(const RankLayout::SliceEntry& slice, uint32_t place, uint32_t result,
-                     std::vector<cuda::DigestBlock>& blocks) {
-  for (uint32_t block = 0; block < slice.blocks; ++block) {
-    blocks.push_back({.first_element = uint64_t{block} * limits::kBlockElements,
-                      .first_word = slice.BlockFirstWord(block),
-                      .elements = BlockElements(slice.elements, block),
-                      .place = place,
-                      .result = result,
-                      .element_bytes = static_cast<uint8_t>(ElementBytes(slice.dtype))});
-  }
-}
-
 Result<std::vector<uint8_t>> WriteLent(const LentSlices& lent) {
   std::vector<cuda::CommitBlock> writes;
   std::vector<cuda::DigestBlock> reads;
@@ -165,8 +153,8 @@ Result<std::vector<uint8_t>> WriteLent(const LentSlices& lent) {
     DWS_ASSIGN_OR_RETURN(const uint64_t address, AddressOf(slice, lent.weights));
     for (size_t place = first; place < end; ++place) {
       AddCommitBlocks(entry, address, place, writes);
-      AddDigestBlocks(entry, static_cast<uint32_t>(place), static_cast<uint32_t>(slice_of.size()),
-                      reads);
+      cuda::AddDigestBlocks(entry, static_cast<uint32_t>(place),
+                            static_cast<uint32_t>(slice_of.size()), reads);
       slice_of.push_back(i);
     }
   }

@@ -25,10 +25,6 @@ struct LentSlices {
   std::span<const LentSlice> slices;  // some may have no place here
 };
 
-// Adds the blocks of a slice at one place, for DeviceWeights::Digests.
-void AddDigestBlocks(const RankLayout::SliceEntry& slice, uint32_t place, uint32_t result,
-                     std::vector<cuda::DigestBlock>& blocks);
-
 // Writes the slices to all of their places here, and reads these back. Returns for each slice
 // whether every place is as expected. Errors: DeviceTarget::Copy's.
 Result<std::vector<uint8_t>> WriteLent(const LentSlices& lent);

@@ -107,7 +107,7 @@ class MemoryBackend {
   virtual Status WriteFull(const RankLayout& layout, TrainerRank rank, const BlockRange& blocks,
                            ByteSpan bytes) = 0;
 
-  // Returns whether this is the memory of a GPU. The next two are called only if it is.
+  // Returns whether this is memory of a GPU; the next two functions are called only for that.
   virtual bool on_device() const { return false; }
   // Writes slices to their places here, and says for each whether all of these are as expected.
   // Errors: DeviceTarget::Copy's. After an error some may be written.

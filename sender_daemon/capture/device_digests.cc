@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/model/limits.h"
 
 namespace dws {
 
@@ -41,15 +40,8 @@ Result<std::vector<Digest>> DeviceDigests::Read(const RankLayout& layout,
   for (size_t i = 0; i < slices.size(); ++i) {
     const auto place = std::ranges::lower_bound(slices_, slices[i]);
     DWS_CHECK(place != slices_.end() && *place == slices[i]);
-    const RankLayout::SliceEntry& slice = layout.slice(slices[i]);
-    for (uint32_t block = 0; block < slice.blocks; ++block) {
-      blocks.push_back({.first_element = uint64_t{block} * limits::kBlockElements,
-                        .first_word = slice.BlockFirstWord(block),
-                        .elements = BlockElements(slice.elements, block),
-                        .place = static_cast<uint32_t>(place - slices_.begin()),
-                        .result = static_cast<uint32_t>(i),
-                        .element_bytes = static_cast<uint8_t>(ElementBytes(slice.dtype))});
-    }
+    cuda::AddDigestBlocks(layout.slice(slices[i]), static_cast<uint32_t>(place - slices_.begin()),
+                          static_cast<uint32_t>(i), blocks);
   }
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> found,
                        weights_->Digests(blocks, slices.size(), Pace::kPaused));

@@ -30,8 +30,8 @@ class ArenaSlots {
   explicit ArenaSlots(size_t slots) : slots_(slots) {}
 
   // For the rank. If all slots have units, it evicts one that is ready: rather one of another
-  // version, then one that was used, then the one that waits for the longest time. A unit may be in
-  // use several times at once.
+  // version, then one that was used, then the one that has not changed for longest. A unit may be
+  // in use several times at once.
   Granted Want(const UnitAt& unit);
   // For a prefetch. As Want, but it never evicts a unit of the same version that was not used yet,
   // and never answers kUse: kWait also says that the unit is there, or is being filled.

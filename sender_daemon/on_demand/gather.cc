@@ -71,17 +71,18 @@ struct Gather::Attempt {
 
 Result<std::unique_ptr<Gather>> Gather::Create(Options options, ThreadPool& pool,
                                                const Clock& clock) {
-  if (options.owners.empty() || options.owners.size() > limits::kOwnersMax ||
+  if (options.owners.empty() || options.owners.size() > limits::kTrainRanksMax ||
       options.self.value() >= options.owners.size()) {
     return InvalidArgumentError("trainer rank {} of {} owners, at most {} are supported",
-                                options.self.value(), options.owners.size(), limits::kOwnersMax);
+                                options.self.value(), options.owners.size(),
+                                limits::kTrainRanksMax);
   }
   for (const std::string& owner : options.owners) {
     DWS_RETURN_IF_ERROR(CheckPeerAddress(owner, "an owner"));
   }
-  if (options.units.empty() || options.units.size() > limits::kUnitsMax) {
+  if (options.units.empty() || options.units.size() > limits::kTrainUnitsMax) {
     return InvalidArgumentError("{} units, expected 1 to {}", options.units.size(),
-                                limits::kUnitsMax);
+                                limits::kTrainUnitsMax);
   }
   static constexpr std::string_view kWays[] = {"same-host", "fabric", "grpc"};
   if (options.only.has_value() && std::ranges::find(kWays, *options.only) == std::end(kWays)) {
@@ -103,7 +104,7 @@ Gather::Gather(Options options, ThreadPool& pool, const Clock& clock)
         for (const auto& link : links_->all()) link->Tick();
         return limits::kTick;
       }),
-      readers_(limits::kOwnersAtOnce, limits::kGathersMax * limits::kOwnersMax) {
+      readers_(limits::kOwnersAtOnce, limits::kGathersMax * limits::kTrainRanksMax) {
   std::vector<std::unique_ptr<OwnerLink>> links;
   std::vector<std::string> names;
   for (uint32_t r = 0; r < options_.owners.size(); ++r) {

@@ -5,16 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/model/unit_index.h"
+
 namespace dws::limits {
 
-inline constexpr uint32_t kOwnersMax = 256;     // trainer ranks of a job that trains on demand
-inline constexpr size_t kUnitsMax = 65'536;     // of a model
 inline constexpr uint64_t kUnitAlignment = 64;  // of tensors in a unit's buffer, in bytes
 inline constexpr uint64_t kUnitBytesMax = uint64_t{1} << 40;
-inline constexpr size_t kPrefetchMax = 64;          // units
-inline constexpr size_t kPrefetchThreads = 4;       // units that are prefetched at the same time
-inline constexpr size_t kOrderMax = 4 * kUnitsMax;  // units asked for in a microbatch
-inline constexpr size_t kOwnersAtOnce = 8;          // owners that are read at the same time
+inline constexpr size_t kPrefetchMax = 64;     // units
+inline constexpr size_t kPrefetchThreads = 4;  // units that are prefetched at the same time
+inline constexpr size_t kOrderMax = size_t{4} * kTrainUnitsMax;  // units asked for in a microbatch
+inline constexpr size_t kOwnersAtOnce = 8;               // owners that are read at the same time
 inline constexpr size_t kGathersMax = 2 + kPrefetchMax;  // at the same time
 inline constexpr size_t kTrainQueueMax = 16;             // messages that wait for the other sender
 // The memory, for each owner that is read, of blocks that it has changed since the wanted version,

@@ -168,7 +168,7 @@ void TrainPeers::Stop() {
 Status TrainPeers::Add(const std::shared_ptr<TrainStream>& stream) {
   MutexLock lock(mutex_);
   if (stopping_) return UnavailableError("the sender is shutting down");
-  if (streams_.size() >= limits::kOwnersMax) {
+  if (streams_.size() >= limits::kTrainRanksMax) {
     return ResourceExhaustedError("{} senders are connected, more are not supported",
                                   streams_.size());
   }

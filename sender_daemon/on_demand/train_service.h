@@ -40,7 +40,7 @@ class TrainPeers final : public VersionSink {
 
  private:
   friend class TrainStream;
-  // RESOURCE_EXHAUSTED: more than limits::kOwnersMax streams. UNAVAILABLE: stopped.
+  // RESOURCE_EXHAUSTED: more than limits::kTrainRanksMax streams. UNAVAILABLE: stopped.
   Status Add(const std::shared_ptr<TrainStream>& stream);
   void Remove(const std::shared_ptr<TrainStream>& stream);
   // Not called under the lock: streams write, and ask for the state.

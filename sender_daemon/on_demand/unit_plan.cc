@@ -50,9 +50,9 @@ class UnitPlan::Maker {
       : unit_(unit), owners_(owners) {}
 
   Result<UnitPlan> Run() {
-    if (owners_.size() > limits::kOwnersMax) {
+    if (owners_.size() > limits::kTrainRanksMax) {
       return InvalidArgumentError("unit '{}': {} trainer ranks, at most {} are supported",
-                                  unit_.name, owners_.size(), limits::kOwnersMax);
+                                  unit_.name, owners_.size(), limits::kTrainRanksMax);
     }
     std::set<std::string_view> names;
     for (const std::string& name : unit_.tensors) {

@@ -213,20 +213,20 @@ Status ListedSource::Prove(ThreadPool& pool) {
     wanted.push_back(digest);
   }
   Result<std::vector<Digest>> live = resident_.LiveDigests(snapshot_.layout(), slices_);
-  if (absl::IsResourceExhausted(live.status())) {
-    LogWarning("listed_changes_not_proved",
-               {{"slices", all.size()},
-                {"reason", fmt::format("{}; all weights are compared", Message(live.status()))}});
-    live = std::vector<Digest>();
-    slices_.clear();
-  }
-  DWS_RETURN_IF_ERROR(live.status());
+  const bool short_of_memory = absl::IsResourceExhausted(live.status());
+  if (!short_of_memory) DWS_RETURN_IF_ERROR(live.status());
   std::vector<RankSlice> proved;
-  for (size_t i = 0; i < slices_.size(); ++i) {
+  for (size_t i = 0; !short_of_memory && i < slices_.size(); ++i) {
     if ((*live)[i] == wanted[i]) proved.push_back(slices_[i]);
   }
   slices_ = std::move(proved);
-  if (live->size() == wanted.size()) WarnOfOthers(all);
+  if (short_of_memory) {
+    LogWarning("listed_changes_not_proved",
+               {{"slices", all.size()},
+                {"reason", fmt::format("{}; all weights are compared", Message(live.status()))}});
+  } else {
+    WarnOfOthers(all);
+  }
   for (const RankSlice slice : all) {
     if (!std::ranges::binary_search(slices_, slice)) first_block_[slice.value()] = kNotListed;
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/simulation/noticed.h"
 #include "tests/simulation/world.h"
 
 namespace dws::sim {
@@ -16,28 +17,8 @@ constexpr uint64_t kSeeds = 400;
 // A broken rule must be detected within this many seeds.
 constexpr uint64_t kMutantSeeds = 10'000;
 
-// The first seed with a violation, and its message; 0: none.
-struct Found {
-  uint64_t seed = 0;
-  std::string violation;
-};
-Found FirstViolation(Mutation mutation, uint64_t seeds) {
-  for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    World world({.seed = seed, .mutation = mutation});
-    const std::string violation = world.Run();
-    if (!violation.empty()) return {.seed = seed, .violation = violation};
-  }
-  return {};
-}
-
-// `violations`: what it breaks; which of them a seed meets first is left to chance.
 void ExpectNoticed(Mutation mutation, const std::vector<std::string>& violations) {
-  const Found found = FirstViolation(mutation, kMutantSeeds);
-  INFO("seed " << found.seed << ": " << found.violation);
-  CHECK(found.seed > 0);
-  CHECK(std::ranges::any_of(violations, [&found](const std::string& violation) {
-    return found.violation.find(violation) != std::string::npos;
-  }));
+  ExpectNoticedBy<World>(mutation, kMutantSeeds, violations);
 }
 
 constexpr const char* kWrongBytes = "generates with bytes that are not";
@@ -47,7 +28,7 @@ constexpr const char* kNotInTime = "in time after the faults stopped";
 
 TEST_CASE("under all faults no engine generates with wrong bytes and all engines catch up",
           "[simulation]") {
-  const Found found = FirstViolation(Mutation::kNone, kSeeds);
+  const Found found = FirstViolation<World>(Mutation::kNone, kSeeds);
   INFO("tools/simulate.sh --first " << found.seed << " --seeds 1: " << found.violation);
   CHECK(found.seed == 0);
 }

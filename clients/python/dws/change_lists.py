@@ -12,7 +12,7 @@ from dws.dtypes import DType, loaded_torch
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 from dws.host_pin import HostPin
 from dws.layout import RankLayout, Shard
-from dws.memory import SharedRegion
+from dws.memory import SharedRegion, aligned
 
 # The room for lists is one part in so many of the weights: for BF16 enough for 3.1 % of the elements.
 ROOM_PART = 8
@@ -83,7 +83,7 @@ class ChangeLists:
             if listed is None or _elements(shard) >= _ELEMENTS_MAX:
                 continue
             widths = (4, shard.tensor.dtype.itemsize, shard.tensor.dtype.itemsize)
-            lengths = [_aligned(len(listed.position) * width) for width in widths]
+            lengths = [aligned(len(listed.position) * width, _ALIGNMENT_BYTES) for width in widths]
             if end + sum(lengths) > self.region.size_bytes:
                 continue
             put.append((number, len(listed.position), end))
@@ -115,8 +115,9 @@ class ChangeLists:
             begin = begin if run else offset
             size = bits.numel() * bits.element_size()
             run.append(bits.view(torch.uint8))
-            run.append(bits.new_zeros(_aligned(size) - size, dtype=torch.uint8))
-            end = offset + _aligned(size)
+            padded = aligned(size, _ALIGNMENT_BYTES)
+            run.append(bits.new_zeros(padded - size, dtype=torch.uint8))
+            end = offset + padded
 
     def try_pin(self) -> None:
         """Page-locks the room if this process uses a device."""
@@ -142,10 +143,6 @@ def _bits(values: Any, itemsize: int) -> Any:
 
 def _elements(shard: Shard) -> int:
     return int(shard.size_bytes) // int(shard.tensor.dtype.itemsize)
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def _check(shard: Shard, listed: Changes) -> None:

@@ -22,9 +22,9 @@ MARK = "_dws_view"
 ViewKind = Literal["numpy", "torch"]
 
 
-def aligned(offset_bytes: int) -> int:
-    """`offset_bytes` rounded up to ALIGNMENT_BYTES."""
-    return -(-offset_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+def aligned(offset_bytes: int, alignment_bytes: int = ALIGNMENT_BYTES) -> int:
+    """`offset_bytes` rounded up to a multiple of `alignment_bytes`."""
+    return -(-offset_bytes // alignment_bytes) * alignment_bytes
 
 
 class SharedRegion:

@@ -25,6 +25,18 @@ static_assert(kReadBytesMax / limits::kBlockElements * sizeof(GatherBlock) <= Wo
 
 }  // namespace
 
+void AddDigestBlocks(const RankLayout::SliceEntry& slice, uint32_t place, uint32_t result,
+                     std::vector<DigestBlock>& blocks) {
+  for (uint32_t block = 0; block < slice.blocks; ++block) {
+    blocks.push_back({.first_element = uint64_t{block} * limits::kBlockElements,
+                      .first_word = slice.BlockFirstWord(block),
+                      .elements = BlockElements(slice.elements, block),
+                      .place = place,
+                      .result = result,
+                      .element_bytes = static_cast<uint8_t>(ElementBytes(slice.dtype))});
+  }
+}
+
 Result<std::unique_ptr<DeviceWeights>> DeviceWeights::Create(CudaDevicePtr device,
                                                              std::span<const Place> places,
                                                              DutyCycle duty) {

@@ -16,6 +16,7 @@
 #include "common/memory/cuda/kernels/kernel_args.h"
 #include "common/memory/cuda/work_lane.h"
 #include "common/memory/pace.h"
+#include "common/model/layout.h"
 
 namespace dws::cuda {
 
@@ -25,6 +26,10 @@ struct DutyCycle {
   // The share of the time; below 100 the work rests between its pieces.
   uint32_t percent = 100;
 };
+
+// Adds the blocks of a slice at one place, for DeviceWeights::Digests.
+void AddDigestBlocks(const RankLayout::SliceEntry& slice, uint32_t place, uint32_t result,
+                     std::vector<DigestBlock>& blocks);
 
 // Lifecycle: the memory behind `places` must stay mapped. Threads: one at a time. If several
 // threads use it, each holds `turn` from the first call of a piece of work to the last.

@@ -32,9 +32,9 @@ __attribute__((noinline)) double Accumulators::SquaresInOrder() const {
 
 Result<Accumulators> Accumulators::Create(std::vector<GradientUnit> units,
                                           AccumulatorOptions options) {
-  if (units.size() > kGradientUnitsMax) {
+  if (units.size() > limits::kTrainUnitsMax) {
     return InvalidArgumentError("accumulators: expected at most {} units, found {}",
-                                kGradientUnitsMax, units.size());
+                                limits::kTrainUnitsMax, units.size());
   }
   Accumulators made;
   made.element_bytes_ = options.exact ? sizeof(double) : sizeof(float);

@@ -1,7 +1,7 @@
 // The sums of one rank's gradients over a minibatch, in shared memory that the rank maps: the
-// senders of all ranks bring pieces, and the rank's optimizer reads the sum. Sums of pieces that
-// leave this host as one piece are made by the same class. This is arithmetic and memory only:
-// which piece is due, and when a minibatch ends, is decided elsewhere.
+// senders of all ranks bring pieces, and the rank's optimizer reads the sum. The same class adds up
+// the pieces that a host sends on as one. It has arithmetic and memory only: which piece is due,
+// and when a minibatch ends, is decided elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,9 @@
 #include "common/memory/gradients/add_kernels.h"
 #include "common/memory/host/host_region.h"
 #include "common/model/tensor_spec.h"
+#include "common/model/unit_index.h"
 
 namespace dws {
-
-inline constexpr size_t kGradientUnitsMax = 65'536;
 
 // What a trainer gathers and reduces at once, such as a layer: the rank's shard of it.
 struct GradientUnit {
@@ -77,7 +76,8 @@ struct GradientSum {
 // Threads: one at a time. Calls share their work among the pool's threads.
 class Accumulators {
  public:
-  // INVALID_ARGUMENT: more units than kGradientUnitsMax, or more elements than a region can hold.
+  // INVALID_ARGUMENT: more units than limits::kTrainUnitsMax, or more elements than a region can
+  // hold.
   // RESOURCE_EXHAUSTED: `bytes_max` is too small (nothing was allocated), or the system has no
   // memory or descriptors left.
   static Result<Accumulators> Create(std::vector<GradientUnit> units, AccumulatorOptions options);

@@ -27,8 +27,8 @@ Result<std::vector<OutboxPiece>> OutboxReader::Take() {
   for (uint32_t slot = 0; slot < taken_.size(); ++slot) {
     if (taken_[slot]) continue;
     const uint32_t state = memory_.State(slot);
-    if (state == static_cast<uint32_t>(OutboxState::kFree)) continue;
-    if (state != static_cast<uint32_t>(OutboxState::kFilled)) {
+    if (state == static_cast<uint32_t>(OutboxSlotState::kFree)) continue;
+    if (state != static_cast<uint32_t>(OutboxSlotState::kFilled)) {
       return InvalidArgumentError("outbox slot {}: expected it free or filled, found state {}",
                                   slot, state);
     }
@@ -43,7 +43,7 @@ Result<std::vector<OutboxPiece>> OutboxReader::Take() {
   }
   for (const OutboxPiece& piece : pieces) {
     taken_[piece.slot] = true;
-    memory_.SetState(piece.slot, OutboxState::kOffered);
+    memory_.SetState(piece.slot, OutboxSlotState::kOffered);
   }
   std::stable_sort(pieces.begin(), pieces.end(),
                    [](const OutboxPiece& a, const OutboxPiece& b) { return a.number < b.number; });
@@ -59,7 +59,7 @@ ByteSpan OutboxReader::Bytes(const OutboxPiece& piece) const {
 void OutboxReader::Free(const OutboxPiece& piece) {
   DWS_CHECK(piece.slot < taken_.size() && taken_[piece.slot]);
   taken_[piece.slot] = false;
-  memory_.SetState(piece.slot, OutboxState::kFree);
+  memory_.SetState(piece.slot, OutboxSlotState::kFree);
   wake_.Notify();
 }
 
@@ -81,13 +81,13 @@ Result<OutboxWriter> OutboxWriter::Create(const OutboxGeometry& geometry, Outbox
 }
 
 bool OutboxWriter::IsFree(uint32_t slot) const {
-  return memory_.State(slot) == static_cast<uint32_t>(OutboxState::kFree);
+  return memory_.State(slot) == static_cast<uint32_t>(OutboxSlotState::kFree);
 }
 
 void OutboxWriter::Fill(const OutboxPiece& piece) {
   DWS_CHECK(IsFree(piece.slot));
   memory_.Write(piece);
-  memory_.SetState(piece.slot, OutboxState::kFilled);
+  memory_.SetState(piece.slot, OutboxSlotState::kFilled);
   wake_.Notify();
 }
 

@@ -115,7 +115,7 @@ uint32_t OutboxMemory::State(uint32_t slot) const {
   return __atomic_load_n(reinterpret_cast<const uint32_t*>(Slot(slot)), __ATOMIC_ACQUIRE);
 }
 
-void OutboxMemory::SetState(uint32_t slot, OutboxState state) const {
+void OutboxMemory::SetState(uint32_t slot, OutboxSlotState state) const {
   __atomic_store_n(reinterpret_cast<uint32_t*>(MutableSlot(slot)), static_cast<uint32_t>(state),
                    __ATOMIC_RELEASE);
 }

@@ -15,7 +15,7 @@ namespace dws {
 inline constexpr uint32_t kOutboxSlotsMax = 65'536;
 inline constexpr uint64_t kOutboxSlotBytes = 64;
 
-enum class OutboxState : uint32_t { kFree = 0, kFilled = 1, kOffered = 2 };
+enum class OutboxSlotState : uint32_t { kFree = 0, kFilled = 1, kOffered = 2 };
 
 struct OutboxGeometry {
   uint32_t slot_count = 0;
@@ -64,7 +64,7 @@ class OutboxMemory {
   // A slot's state. The slot exists (CHECK). What was written before the state is visible.
   uint32_t State(uint32_t slot) const;
   // Only if the region may be written.
-  void SetState(uint32_t slot, OutboxState state) const;
+  void SetState(uint32_t slot, OutboxSlotState state) const;
   // Reads a slot once, its state aside. INVALID_ARGUMENT: it names an element type other than BF16
   // and F32, bytes that are not whole elements at a multiple of their size in the data, or has
   // something else than zeros where there are zeros.

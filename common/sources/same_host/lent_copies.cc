@@ -120,14 +120,6 @@ Status LentCopies::AddSlices(const v1::GpuCopy& copy, const RankLayout& layout) 
   return OkStatus();
 }
 
-std::string LentCopies::devices_in_common() const {
-  std::string text;
-  for (const auto& memory : memory_) {
-    if (memory->mapped_on_own_device()) text += (text.empty() ? "" : ", ") + memory->device_uuid();
-  }
-  return text;
-}
-
 std::string LentCopies::devices() const {
   std::string text;
   for (const auto& memory : memory_) text += (text.empty() ? "" : ", ") + memory->device_uuid();

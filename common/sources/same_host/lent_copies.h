@@ -49,9 +49,6 @@ class LentCopies {
   std::span<const LentSlice> slices() const { return slices_; }
   // "GPU-..., GPU-..."
   std::string devices() const;
-  // Those of the copies that were read on the device that they lie on: "" if there are none, else
-  // as `devices`.
-  std::string devices_in_common() const;
 
  private:
   LentCopies() = default;

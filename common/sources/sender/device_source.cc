@@ -85,12 +85,16 @@ Status DeviceSource::ReadFullCapture(const Piece& piece, FullAssembly& assembly)
 }
 
 void DeviceSource::TellOfColocation(const LentCopies& copies, const RankLayout& layout) {
-  const std::string gpus = copies.devices_in_common();
-  if (gpus.empty()) return;
+  std::string gpus;
   uint64_t bytes = 0;
+  const cuda::LentMemory* counted = nullptr;  // neighbours lie in one memory
   for (const LentSlice& lent : copies.slices()) {
-    if (lent.memory->mapped_on_own_device()) bytes += layout.slice(lent.slice).size_bytes();
+    if (!lent.memory->mapped_on_own_device()) continue;
+    bytes += layout.slice(lent.slice).size_bytes();
+    if (std::exchange(counted, lent.memory) == lent.memory) continue;
+    gpus += (gpus.empty() ? "" : ", ") + lent.memory->device_uuid();
   }
+  if (gpus.empty()) return;
   {
     MutexLock lock(mutex_);
     if (std::exchange(told_, true)) return;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/simulation/noticed.h"
 #include "tests/simulation/train/train_world.h"
 
 namespace dws::sim {
@@ -16,29 +17,8 @@ constexpr uint64_t kSeeds = 300;
 // A broken rule must be detected within this many seeds.
 constexpr uint64_t kMutantSeeds = 5'000;
 
-// The first seed with a violation, and its message; 0: none.
-struct Found {
-  uint64_t seed = 0;
-  std::string violation;
-};
-Found FirstViolation(Mutation mutation, uint64_t seeds) {
-  for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    TrainWorld world({.seed = seed, .mutation = mutation});
-    const std::string violation = world.Run();
-    if (!violation.empty()) return {.seed = seed, .violation = violation};
-  }
-  return {};
-}
-
-// A broken rule is detected, by one of these violations; which of them a seed meets first is left
-// to chance.
 void ExpectNoticed(Mutation mutation, const std::vector<std::string>& violations) {
-  const Found found = FirstViolation(mutation, kMutantSeeds);
-  INFO("seed " << found.seed << ": " << found.violation);
-  CHECK(found.seed > 0);
-  CHECK(std::ranges::any_of(violations, [&found](const std::string& violation) {
-    return found.violation.find(violation) != std::string::npos;
-  }));
+  ExpectNoticedBy<TrainWorld>(mutation, kMutantSeeds, violations);
 }
 
 constexpr const char* kWrongSum = "is sealed in";
@@ -53,7 +33,7 @@ constexpr const char* kAbandoned = "an attempt was abandoned for a slow";
 
 TEST_CASE("under all faults each minibatch has one decision about exactly what was pushed",
           "[simulation]") {
-  const Found found = FirstViolation(Mutation::kNone, kSeeds);
+  const Found found = FirstViolation<TrainWorld>(Mutation::kNone, kSeeds);
   INFO("tools/simulate.sh --model train --first " << found.seed
                                                   << " --seeds 1: " << found.violation);
   CHECK(found.seed == 0);

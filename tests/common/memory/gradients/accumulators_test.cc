@@ -239,7 +239,8 @@ TEST_CASE("sums that need more memory than they may take are refused with both f
             .status()));
   }
   CHECK(absl::IsInvalidArgument(
-      Accumulators::Create(std::vector<GradientUnit>(kGradientUnitsMax + 1), {.bytes_max = kMost})
+      Accumulators::Create(std::vector<GradientUnit>(limits::kTrainUnitsMax + 1),
+                           {.bytes_max = kMost})
           .status()));
 }
 
