@@ -1,5 +1,10 @@
-"""Parts of training on demand: gradients that a rank leaves for its sender. Needs numpy; no torch."""
+"""Training on demand: ranks fetch parameters when they need them, and wait for each other once a minibatch. `Training` needs
+torch 2.9, which it imports when a model is cut; the rest needs numpy only.
+"""
 
+from dws.on_demand.member import Waits
+from dws.on_demand.minibatch import Attempt, Step
 from dws.on_demand.outbox import Buffer, Outbox, Piece
+from dws.on_demand.training import Training
 
-__all__ = ["Buffer", "Outbox", "Piece"]
+__all__ = ["Attempt", "Buffer", "Outbox", "Piece", "Step", "Training", "Waits"]
