@@ -24,6 +24,8 @@ from dws.on_demand.outbox import Buffer
 from dws.on_demand.traffic import Traffic
 from dws.on_demand.units import Unit
 
+_MEAN: Any = getattr(dist.ReduceOp, "AVG")
+
 
 class UnitGather:
     """The all-gather of one unit: has it brought into the arena, and copies it from there.
@@ -38,7 +40,7 @@ class UnitGather:
         index: the unit's number.
         dtype: of gathered parameters.
         """
-        self.traffic = traffic
+        self._traffic = traffic
         self._index = index
         self._unit = unit
         self._dtype = dtype
@@ -69,15 +71,15 @@ class UnitGather:
 
     def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
         """Begins the gather. Returns the torch.distributed.Work that ends it."""
-        version = self.traffic.version
-        call = self.traffic.start_gather(self._index, self._what())
+        version = self._traffic.version
+        gathering = self._traffic.start_gather(self._index, self._what())
 
         def read(offset: int) -> None:
             mine = input_tensor if self._compared != version else None
             self._copy(offset, output_tensor.view(self._ranks, -1), mine)
             self._compared = version
 
-        return GatherWork(lambda: self.traffic.end_gather(call, self._what(), read))
+        return GatherWork(lambda: self._traffic.end_gather(gathering, read))
 
     def _copy(self, offset: int, output: Any, mine: Optional[Any]) -> None:
         """Copies the unit from the arena.
@@ -117,7 +119,7 @@ def _require_equal(name: str, held: Any, published: Any) -> None:
         )
 
 
-class GatherWork(dist.Work):  # type: ignore[misc, name-defined, unused-ignore]
+class GatherWork(dist.Work):
     """What FSDP2 waits for before it reads a gathered unit."""
 
     def __init__(self, end: Callable[[], None]) -> None:
@@ -144,7 +146,7 @@ class UnitReduce:
         dtype: of what is pushed.
         forget: called when the zeros of earlier units are needed no more.
         """
-        self.traffic = traffic
+        self._traffic = traffic
         self._index = index
         self._unit = unit
         self._dtype = dtype
@@ -172,7 +174,7 @@ class UnitReduce:
                 "not always used a unit of its own"
             )
         self._forget()
-        self._buffer = self.traffic.allocate(self._index, what)
+        self._buffer = self._traffic.allocate(self._index, what)
         memory = self._buffer.bytes[: elements * self._dtype.itemsize]
         return torch.frombuffer(memory, dtype=dtype).view(tuple(size))
 
@@ -188,11 +190,11 @@ class UnitReduce:
           StateError: FSDP2 was told to divide otherwise than by the number of ranks.
           MinibatchAbandonedError: the attempt is over.
         """
-        if op != dist.ReduceOp.AVG:
+        if op != _MEAN:
             raise StateError(
                 f"unit '{self._unit.name}': FSDP2 reduces with {op}, expected the mean: leave set_gradient_divide_factor and "
                 "set_force_sum_reduction_for_comms alone, and use Training(average=...)"
             )
         self._buffer = None
-        self.traffic.push(self._index, self._unit, self._dtype)
+        self._traffic.push(self._index, self._unit, self._dtype)
         output_tensor.zero_()

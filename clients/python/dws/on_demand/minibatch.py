@@ -44,7 +44,7 @@ def own_microbatches(
     Raises:
       InvalidArgumentError: the plan is not for so many ranks, or ranks have unequal numbers of them.
     """
-    of_ranks = plan.ranks if isinstance(plan, Plan) else tuple(plan)
+    of_ranks: Sequence[Sequence[Microbatch]] = plan.ranks if isinstance(plan, Plan) else plan
     if len(of_ranks) != ranks:
         raise InvalidArgumentError(f"the plan is for {len(of_ranks)} ranks: expected one for {ranks}")
     counts = [len(microbatches) for microbatches in of_ranks]

@@ -21,7 +21,8 @@ class RankMemory:
     """Lifecycle: made once; `outbox` for each membership; close.
 
     Attributes:
-      arena: (2 + prefetch) times the largest unit.
+      arena: `slots` times the largest unit.
+      slots: 2 + prefetch.
       gradients: the sender's record, then the sums.
       gradient_offsets: for each unit, the number of its first element.
       gradient_elements: of all units, with what fills them up.
@@ -49,7 +50,8 @@ class RankMemory:
             ranks * max(unit.shard_elements(ranks) for unit in units) * gradient_dtype.itemsize, 1
         )
         largest = max(unit.arena_offsets(dtype.itemsize)[1] for unit in units)
-        self.arena = SharedRegion("dws-arena", max(largest, 1) * (2 + prefetch))
+        self.slots = 2 + prefetch
+        self.arena = SharedRegion("dws-arena", max(largest, 1) * self.slots)
         self.gradient_offsets, self.gradient_elements = gradient_offsets(units, ranks)
         element_bytes = 8 if exact else 4
         self.gradients = SharedRegion(

@@ -9,12 +9,14 @@ from typing import Any, Iterator, Optional, Sequence
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from torch import nn
 
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError, StateError
 from dws.on_demand.units import Unit, UnitParameter
 from dws.trainers.module_weights import canonical_name
 
+_fsdp: Any = torch.distributed.fsdp
 RANKS_MAX = 256
 _TORCH_MIN = (2, 9)
 _REFUSED = {
@@ -48,17 +50,15 @@ def cut(
     Raises:
       InvalidArgumentError, LayoutError, DTypeError, StateError: something is not supported; nothing was cut.
     """
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
     units = [unit for unit in units if unit is not model]
     _check_options(options)
     _check_modules(model, units)
     names = _parameter_names(model)
     found = [(module, _unit(model, module, set(units), names)) for module in [*units, model]]
     _require_once(found)
-    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+    policy = _fsdp.MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
     for module in [*units, model]:
-        fully_shard(module, mp_policy=policy, **options)
+        _fsdp.fully_shard(module, mp_policy=policy, **options)
     return [(module, unit) for module, unit in found if unit.parameters]
 
 
@@ -82,15 +82,13 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _check_modules(model: nn.Module, units: Sequence[nn.Module]) -> None:
-    from torch.distributed.fsdp import FSDPModule
-
     inside = {id(module) for module in model.modules()}
     for unit in units:
         if id(unit) not in inside:
             raise LayoutError(f"units= has a {type(unit).__name__} that is not a part of the model")
     for name, module in model.named_modules():
         what = f"module '{name}', a {type(module).__name__},"
-        if isinstance(module, FSDPModule):
+        if isinstance(module, _fsdp.FSDPModule):
             raise LayoutError(f"{what} is cut already: pass the model as it was before torch's fully_shard")
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise LayoutError(f"{what} is compiled, which is not supported with training on demand: pass it as it was")
@@ -154,6 +152,12 @@ def _require_once(found: Sequence[tuple[nn.Module, Unit]]) -> None:
                     f"parameter '{parameter.name}' is in the units '{other}' and '{unit.name}': leave one of the modules that "
                     "share it out of units=, so that both are in one unit"
                 )
+
+
+def barrier() -> None:
+    """Waits for all ranks."""
+    group: Any = dist
+    group.barrier()
 
 
 def reset(model: Any) -> None:

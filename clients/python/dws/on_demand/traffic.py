@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any, Callable, Optional
 
@@ -13,6 +14,23 @@ from dws.on_demand.units import Unit
 
 # How often a push that waits for room looks whether its attempt is over.
 _ROOM_SECONDS = 0.05
+
+
+@dataclasses.dataclass
+class Gathering:
+    """A unit that is gathered.
+
+    Attributes:
+      ended: how many attempts had ended before.
+      call: None until it was asked for.
+    """
+
+    unit: int
+    version: int
+    begins_microbatch: bool
+    what: str
+    ended: int
+    call: Any = None
 
 
 class Traffic:
@@ -29,11 +47,13 @@ class Traffic:
         outbox: Outbox,
         ranks: int,
         barrier: Optional[Callable[[], None]],
+        slots: int,
         timeout: float,
         waits: Waits,
     ) -> None:
         """Args:
         barrier: called in each gather and push.
+        slots: units that the arena has room for.
         timeout: seconds of each wait.
         """
         self.version: Optional[int] = None
@@ -42,10 +62,12 @@ class Traffic:
         self._outbox = outbox
         self._ranks = ranks
         self._barrier = barrier
+        self._slots = slots
         self._timeout = timeout
+        self._under_way = 0  # gathers that were begun, and whose bytes were not read
         self._pushes = 0  # of the attempt
         self._begins_microbatch = False
-        self._dropped = False
+        self._ended = 0  # attempts
         self._buffers: dict[int, Buffer] = {}  # allocated for a unit and not pushed
 
     @property
@@ -55,12 +77,13 @@ class Traffic:
 
     def begin(self) -> None:
         """An attempt begins."""
-        self._pushes, self._dropped = 0, False
+        self._pushes = 0
 
     def end(self) -> None:
         """The attempt is over, whatever is under way: gathers that somebody still waits for end without bytes, and
         buffers are free."""
-        self._dropped = True
+        self._ended += 1
+        self._under_way = 0
         while self._buffers:
             self._buffers.popitem()[1].drop()
 
@@ -73,34 +96,53 @@ class Traffic:
         self._member.check()
         self._begins_microbatch = True
 
-    def start_gather(self, unit: int, what: str) -> Any:
-        """Asks for a unit; `end_gather` waits for it.
+    def start_gather(self, unit: int, what: str) -> Gathering:
+        """Asks for a unit; `end_gather` waits for it. If the arena has no room for one more, because FSDP2 was told to
+        prefetch more units than it holds, it is asked for later.
 
         Raises:
           StateError: the step is decided, and the next version not published.
           MinibatchAbandonedError: the attempt is over.
         """
         if self.version is None:
-            raise StateError(f"{what}: the step is decided: call publish() or skip() before the model is used again")
+            raise StateError(
+                f"{what}: the step is decided: call publish() or skip() before the model is used again"
+            )
         self._member.check()
         self._meet()
         begins, self._begins_microbatch = self._begins_microbatch, False
-        return self._member.gather(unit, self.version, begins)
+        gathering = Gathering(unit, self.version, begins, what, self._ended)
+        if self._under_way < self._slots:
+            self._ask(gathering)
+        return gathering
 
-    def end_gather(self, call: Any, what: str, read: Callable[[int], None]) -> None:
+    def _ask(self, gathering: Gathering) -> None:
+        self._under_way += 1
+        gathering.call = self._member.gather(gathering.unit, gathering.version, gathering.begins_microbatch)
+
+    def end_gather(self, gathering: Gathering, read: Callable[[int], None]) -> None:
         """Waits for a gather and has its bytes read.
 
         Args:
           read: gets the offset of the unit in the arena.
 
         Raises:
-          As Member.settle.
+          As Member.settle; StateError: too many other units wait to be read.
         """
-        if self._dropped:
-            self._member.forget(call)
+        if gathering.ended != self._ended:
+            if gathering.call is not None:
+                self._member.forget(gathering.call)
             return
+        if gathering.call is None:
+            if self._under_way >= self._slots:
+                raise StateError(
+                    f"{gathering.what}: FSDP2 holds {self._under_way} other units that it has not read, and the arena has "
+                    f"room for {self._slots}: prefetch fewer modules, or use Training(prefetch={self._under_way})"
+                )
+            self._ask(gathering)
         started = time.monotonic()
-        reply = self._member.settle(call, what)
+        self._under_way -= 1
+        reply = self._member.settle(gathering.call, gathering.what)
         self.waits.gather_seconds += time.monotonic() - started
         self.waits.gathers += 1
         try:

@@ -202,6 +202,8 @@ class Training:
         return [name for name in names if types.of(name, one, name in kept) is not self._dtype]
 
     def _join(self) -> None:
+        from dws.on_demand import sharding
+
         assert self._memory is not None and self._publisher is not None
         self._leave()
         trainer = self._publisher.trainer
@@ -215,16 +217,12 @@ class Training:
         self._member.join(request, self._memory.descriptors(self._outbox), _JOIN_SECONDS)
         self._outbox.handed_over()
         self._session = trainer.session
-        barrier = self._barrier if self._lockstep else None
-        self._traffic = Traffic(self._member, self._outbox, self.ranks, barrier, self._timeout, self.waits)
+        barrier = sharding.barrier if self._lockstep else None
+        self._traffic = Traffic(
+            self._member, self._outbox, self.ranks, barrier, self._memory.slots, self._timeout, self.waits
+        )
         self._traffic.version = self.version
         self._set_communication()
-
-    @staticmethod
-    def _barrier() -> None:
-        from torch import distributed
-
-        distributed.barrier()
 
     def _set_communication(self) -> None:
         from dws.on_demand.comms import UnitGather, UnitReduce
@@ -281,6 +279,8 @@ class Training:
         scale = scale_of(self._average, self.ranks, decision.weight) if finite else 1.0
         traffic.end()
         traffic.version = None
+        for module, _ in self._units:  # a forward pass alone leaves the model's own unit gathered
+            module.reshard()
         self._step = Step(
             norm=decision.norm * scale,
             weight=decision.weight,
