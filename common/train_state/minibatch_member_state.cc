@@ -115,10 +115,12 @@ Status MinibatchMemberState::OnRank(WeightVersion version) {
   return OkStatus();
 }
 
-void MinibatchMemberState::OnRankLost() {
+void MinibatchMemberState::OnRankLost(std::string_view process) {
   // What is not connected has done nothing in the attempt.
   if (!std::exchange(rank_present_, false)) return;
-  Lose(fmt::format("the process of rank {} is gone", rank_.value()), rank_);
+  Lose(fmt::format("the process of rank {}{}{} is gone", rank_.value(), process.empty() ? "" : ", ",
+                   process),
+       rank_);
 }
 
 Status MinibatchMemberState::AskToAbandon(const AttemptId& attempt, std::string_view reason,
@@ -159,13 +161,16 @@ Status MinibatchMemberState::MayEnd(uint64_t minibatch, bool finite) const {
                                  finite ? "skip the step" : "publish the next version");
 }
 
-Status MinibatchMemberState::OnPublished(uint64_t minibatch, WeightVersion version) {
+Status MinibatchMemberState::MayPublish(uint64_t minibatch, WeightVersion version) const {
   DWS_RETURN_IF_ERROR(MayEnd(minibatch, true));
-  if (version.value() != record_.version.value() + 1) {
-    return FailedPreconditionError("version {} of rank {}: minibatch {} leads from {} to {}",
-                                   version.value(), rank_.value(), minibatch,
-                                   record_.version.value(), record_.version.value() + 1);
-  }
+  if (version.value() == record_.version.value() + 1) return OkStatus();
+  return FailedPreconditionError("version {} of rank {}: minibatch {} leads from {} to {}",
+                                 version.value(), rank_.value(), minibatch,
+                                 record_.version.value(), record_.version.value() + 1);
+}
+
+Status MinibatchMemberState::OnPublished(uint64_t minibatch, WeightVersion version) {
+  DWS_RETURN_IF_ERROR(MayPublish(minibatch, version));
   OpenNext(version);
   return OkStatus();
 }

@@ -50,8 +50,8 @@ class MinibatchMemberState {
   // Its rank is connected and holds this version. FAILED_PRECONDITION: the record is of another
   // one.
   Status OnRank(WeightVersion version);
-  // The rank's socket has closed.
-  void OnRankLost();
+  // The rank's socket has closed. `process` names it for people, as "pid 7 on host-a".
+  void OnRankLost(std::string_view process = "");
   // The rank, or this sender for its rank, cannot go on with the attempt. ABORTED: it is over.
   // FAILED_PRECONDITION: Step is decided.
   Status AskToAbandon(const AttemptId& attempt, std::string_view reason,
@@ -64,6 +64,8 @@ class MinibatchMemberState {
   // is let go, and the next minibatch opens. FAILED_PRECONDITION: that is not what was decided;
   // nothing may be published.
   Status OnPublished(uint64_t minibatch, WeightVersion version);
+  // Whether OnPublished would be OK.
+  Status MayPublish(uint64_t minibatch, WeightVersion version) const;
   // The rank skips the step. Codes as OnPublished.
   Status OnSkipped(uint64_t minibatch);
 

@@ -17,6 +17,7 @@ inline constexpr size_t kAbandonReasonBytesMax = kErrorBytesMax;
 
 // A peer sender that is silent for so long counts as lost.
 inline constexpr std::chrono::seconds kTrainPeerTimeoutDefault{20};
+inline constexpr std::chrono::seconds kTrainPeerTimeoutMax{3600};
 // Reports, decisions and offers that were not answered are repeated this often.
 inline constexpr std::chrono::seconds kTrainRepeat{1};
 

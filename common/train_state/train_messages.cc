@@ -32,6 +32,26 @@ Status ValidateLast(const std::optional<StepDecision>& last, const AttemptId& at
                               ToString(attempt));
 }
 
+}  // namespace
+
+Status CheckJob(const TrainingJob& mine, const TrainingJob& theirs, TrainerRank from) {
+  if (theirs.job_id != mine.job_id) {
+    return FailedPreconditionError("a message of job '{}', this sender trains job '{}'",
+                                   theirs.job_id, mine.job_id);
+  }
+  if (theirs.stream != mine.stream) {
+    return FailedPreconditionError("a message of incarnation {}, this sender is of {}",
+                                   ToString(theirs.stream), ToString(mine.stream));
+  }
+  if (theirs.world_size != mine.world_size) {
+    return FailedPreconditionError("a message of a job of {} ranks, this one has {}",
+                                   theirs.world_size, mine.world_size);
+  }
+  if (from.value() < mine.world_size) return OkStatus();
+  return InvalidArgumentError("a message of rank {}, the job has {}", from.value(),
+                              mine.world_size);
+}
+
 Status Validate(const MemberRecord& record) {
   if (record.version == WeightVersion(0)) return InvalidArgumentError("version 0 does not exist");
   const bool more =
@@ -55,26 +75,6 @@ Status Validate(const MemberRecord& record) {
   if (record.step->attempt == record.attempt && record.sealed.has_value()) return OkStatus();
   return InvalidArgumentError("a step of {} without its gradient, at {}",
                               ToString(record.step->attempt), ToString(*record.attempt));
-}
-
-}  // namespace
-
-Status CheckJob(const TrainingJob& mine, const TrainingJob& theirs, TrainerRank from) {
-  if (theirs.job_id != mine.job_id) {
-    return FailedPreconditionError("a message of job '{}', this sender trains job '{}'",
-                                   theirs.job_id, mine.job_id);
-  }
-  if (theirs.stream != mine.stream) {
-    return FailedPreconditionError("a message of incarnation {}, this sender is of {}",
-                                   ToString(theirs.stream), ToString(mine.stream));
-  }
-  if (theirs.world_size != mine.world_size) {
-    return FailedPreconditionError("a message of a job of {} ranks, this one has {}",
-                                   theirs.world_size, mine.world_size);
-  }
-  if (from.value() < mine.world_size) return OkStatus();
-  return InvalidArgumentError("a message of rank {}, the job has {}", from.value(),
-                              mine.world_size);
 }
 
 Status Validate(const TrainDown& down) {

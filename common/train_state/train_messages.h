@@ -158,6 +158,7 @@ struct FinishAck {
 Status CheckJob(const TrainingJob& mine, const TrainingJob& theirs, TrainerRank from);
 
 // INVALID_ARGUMENT if the parts of the message contradict each other, or a number is out of range.
+Status Validate(const MemberRecord& record);
 Status Validate(const TrainDown& down);
 Status Validate(const TrainReport& report);
 

@@ -23,6 +23,7 @@
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
 #include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/on_demand/on_demand_service.h"
 #include "sender_daemon/on_demand/train_service.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
@@ -79,6 +80,8 @@ class SenderApp final : public Daemon {
 
  private:
   Status StartParts();
+  // Training on demand.
+  Status StartOnDemand();
   // The places that versions are published to. A new one is made here.
   Status OpenSinks();
   void StartPipeline();
@@ -103,6 +106,7 @@ class SenderApp final : public Daemon {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;
   std::unique_ptr<SnapshotRecheck> recheck_;
+  std::unique_ptr<MinibatchEngine> engine_;  // null: no training on demand, like owners_
   VersionSinks sinks_;
   std::unique_ptr<SenderReadiness> readiness_;
   Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
@@ -125,6 +129,8 @@ class SenderApp final : public Daemon {
   std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
   std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
   std::unique_ptr<TrainServiceImpl> train_service_;       // of both
+  std::unique_ptr<OwnerLinks> owners_;
+  std::unique_ptr<OnDemandService> on_demand_service_;
   std::unique_ptr<SenderOperations> operations_;
 };
 
@@ -180,6 +186,15 @@ Status SenderApp::StartParts() {
       std::make_unique<ReceiverMemory>(files_, options_.state_folder,
                                        [] { return EpochFloor() / 1'000'000; }));
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
+  if (!options_.train_peers.empty()) {
+    engine_ = std::make_unique<MinibatchEngine>(
+        MinibatchEngine::Options{.job_id = options_.job_id,
+                                 .rank = TrainerRank(options_.trainer_rank),
+                                 .ranks = static_cast<uint32_t>(options_.train_peers.size()),
+                                 .epoch = RankEpoch(EpochFloor()),
+                                 .peer_timeout = options_.train_peer_timeout},
+        *pool_, clock_);
+  }
   DWS_RETURN_IF_ERROR(OpenSinks());
   readiness_ = std::make_unique<SenderReadiness>(SenderReadiness::Parts{
       .awaited = fmt::format("trainer rank {} of job '{}' to register on {}", options_.trainer_rank,
@@ -263,6 +278,31 @@ void SenderApp::StartSession() {
   refinements_ = std::make_unique<RefinementQueue>(*trainer_executor_, *session_);
 }
 
+Status SenderApp::StartOnDemand() {
+  if (engine_ == nullptr) return OkStatus();
+  DWS_CHECK(train_peers_ != nullptr && session_ != nullptr);
+  DWS_ASSIGN_OR_RETURN(
+      owners_, OwnerLinks::Create({.job_id = options_.job_id,
+                                   .self = TrainerRank(options_.trainer_rank),
+                                   .addresses = options_.train_peers,
+                                   .tls = {.credentials = credentials_, .users = allowed_users_},
+                                   .host_id = options_.host_id},
+                                  *engine_, clock_));
+  engine_->Connect(*owners_, *train_peers_);
+  on_demand_service_ = std::make_unique<OnDemandService>(
+      OnDemandService::Parts{
+          .engine = *engine_,
+          .owners = *owners_,
+          .handles = *handles_,
+          .trainer_executor = *trainer_executor_,
+          .pool = *pool_,
+          .clock = clock_,
+          .state_of = [this](uint64_t session) { return session_->StateOf(session); }},
+      Gather::Options{.fabric = options_.fabric, .spool_folder = options_.state_folder},
+      EpochFloor());
+  return OkStatus();
+}
+
 void SenderApp::StartOperations() {
   DWS_CHECK(hub_ != nullptr && session_ != nullptr && pipeline_ != nullptr);
   operations_ = std::make_unique<SenderOperations>(
@@ -313,8 +353,14 @@ Status SenderApp::Serve() {
   DWS_CHECK(trainer_executor_ != nullptr && delta_executor_ != nullptr &&
             full_executor_ != nullptr && recheck_ != nullptr);
   StartOperations();
-  trainer_service_ =
-      std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_, *hub_, metrics_);
+  DWS_RETURN_IF_ERROR(StartOnDemand());
+  PublishGate gate;
+  if (engine_ != nullptr) {
+    gate = {.may = [this](WeightVersion version) { return engine_->MayPublish(version); },
+            .captured = [this](WeightVersion version) { engine_->OnPublished(version); }};
+  }
+  trainer_service_ = std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_,
+                                                          *hub_, metrics_, std::move(gate));
   // One for each server, over the same parts.
   const auto make_sync_service = [this](EgressLimit& egress) {
     return std::make_unique<SyncServiceImpl>(
@@ -332,13 +378,22 @@ Status SenderApp::Serve() {
   };
   local_sync_service_ = make_sync_service(no_limit_);
   remote_sync_service_ = make_sync_service(egress_);
-  train_service_ = std::make_unique<TrainServiceImpl>(*train_peers_);
+  train_service_ = std::make_unique<TrainServiceImpl>(
+      TrainServiceImpl::Parts{.peers = *train_peers_,
+                              .engine = engine_.get(),
+                              .handles = handles_.get(),
+                              .executor = delta_executor_.get()});
+  DaemonServers::Services local{
+      {.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
+      {.name = "dws.v1.SyncService", .service = local_sync_service_.get()},
+      {.name = "dws.v1.TrainService", .service = train_service_.get()}};
+  if (on_demand_service_ != nullptr) {
+    local.push_back({.name = "dws.v1.OnDemandService", .service = on_demand_service_.get()});
+  }
   DWS_RETURN_IF_ERROR(StartServers(
       {.operations = *operations_,
        .metrics = metrics_.registry(),
-       .local = {{.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
-                 {.name = "dws.v1.SyncService", .service = local_sync_service_.get()},
-                 {.name = "dws.v1.TrainService", .service = train_service_.get()}},
+       .local = std::move(local),
        .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()},
                   {.name = "dws.v1.TrainService", .service = train_service_.get()}}}));
   LogInfo("listening",
@@ -360,8 +415,8 @@ Status SenderApp::OpenSinks() {
   broadcaster_ = broadcasts->broadcaster();
   sinks_.push_back(std::move(broadcasts));
   sinks_.push_back(std::make_unique<AnnouncementSink>(*hub_));
-  auto train_peers =
-      std::make_unique<TrainPeers>(options_.job_id, TrainerRank(options_.trainer_rank));
+  auto train_peers = std::make_unique<TrainPeers>(
+      options_.job_id, TrainerRank(options_.trainer_rank), engine_.get());
   train_peers_ = train_peers.get();
   sinks_.push_back(std::move(train_peers));
   DWS_ASSIGN_OR_RETURN(
@@ -404,7 +459,10 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
     LogWarning("stopped_during_a_call_of_the_trainer");
   }
-  ShutdownServers();  // 3
+  if (owners_ != nullptr) owners_->Stop();  // 3
+  if (on_demand_service_ != nullptr) on_demand_service_->Stop();
+  if (engine_ != nullptr) engine_->Stop();
+  ShutdownServers();
   if (trainer_executor_ != nullptr) trainer_executor_->Stop();
   if (loans_ != nullptr) loans_->Stop();
   handles_.reset();

@@ -77,6 +77,29 @@ void AddBroadcastFlags(CLI::App& app, SenderOptions& options) {
       ->type_name("GPU");
 }
 
+void AddTrainFlags(CLI::App& app, SenderOptions& options) {
+  app.add_option("--train-peers", options.train_peers,
+                 "Train on demand: addresses of the senders of all trainer ranks, by rank, this "
+                 "one's too (HOST:PORT or unix:PATH)")
+      ->type_name("ADDRESS,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option_function<int64_t>(
+         "--train-peer-timeout",
+         [&options](int64_t seconds) {
+           options.train_peer_timeout = std::chrono::seconds(seconds);
+         },
+         "Seconds of silence after which another rank's sender counts as lost, and its minibatch "
+         "is abandoned")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(int64_t{1}, int64_t{limits::kTrainPeerTimeoutMax.count()}))
+      ->default_str(fmt::to_string(limits::kTrainPeerTimeoutDefault.count()));
+  app.add_option("--host-id", options.host_id,
+                 "What host this sender says it is on: those with different ones map no memory of "
+                 "each other (default: the kernel's boot id)")
+      ->type_name("ID");
+}
+
 }  // namespace
 
 void AddSenderFlags(CLI::App& app, SenderOptions& options) {
@@ -131,6 +154,7 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
   const TierOfFlags experimental(app, Tier::kExperimental);
   AddFabricFlag(app, options.fabric);
   AddBroadcastFlags(app, options);
+  AddTrainFlags(app, options);
 }
 
 void FinishSenderFlags(Config& config, SenderOptions& options) {
@@ -144,6 +168,10 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
   }
   if (options.fabric.on && options.egress_bytes_per_second > 0) {
     config.Reject("fabric", "receivers read by themselves, which --egress-limit cannot hold");
+  }
+  if (!options.train_peers.empty() && options.trainer_rank >= options.train_peers.size()) {
+    config.Reject("train-peers", fmt::format("it names {} senders, and this one is of rank {}",
+                                             options.train_peers.size(), options.trainer_rank));
   }
   FinishSharedFlags(config, options.shared_dir, options.profile);
   FinishSlimeFlags(config, options.slime_dir);

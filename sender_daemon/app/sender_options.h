@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/base/bytes.h"
 #include "common/model/delta_profile.h"
@@ -11,7 +12,9 @@
 #include "common/service/program/daemon.h"
 #include "common/sync_state/presence_limits.h"
 #include "common/transport/fabric/provider.h"
+#include "common/train_state/train_limits.h"
 #include "common/transport/nccl/broadcast_parts.h"
+#include "common/transport/same_host/host_id.h"
 #include "sender_daemon/shared/shared_publisher.h"
 #include "sender_daemon/slime/slime_publisher.h"
 
@@ -36,6 +39,10 @@ struct SenderOptions : DaemonOptions {
   // How long writing to shared_dir or slime_dir may fail before the sender is not ready; zero: for
   // ever.
   std::chrono::seconds folder_stale_after = limits::kStaleAfterDefault;
+  // The senders of all trainer ranks, by rank, for training on demand; none: no such training.
+  std::vector<std::string> train_peers;
+  std::chrono::seconds train_peer_timeout = limits::kTrainPeerTimeoutDefault;
+  std::string host_id = HostId();
   SharedDirOptions shared_dir;
   SlimeDirOptions slime_dir;
 };

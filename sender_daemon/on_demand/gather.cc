@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "common/model/limits.h"
-#include "common/service/peers/peer_address.h"
 #include "common/sources/sender/fabric_source.h"
 #include "common/sources/sender/grpc_source.h"
 #include "common/sources/sender/same_host_source.h"
@@ -38,18 +37,6 @@ Status CheckDigests(const FullWant& want, const FetchedFull& full) {
 
 }  // namespace
 
-class Gather::Links final : public SenderLinks {
- public:
-  explicit Links(std::vector<std::unique_ptr<OwnerLink>> links) : links_(std::move(links)) {}
-
-  SenderLink& sender(const Piece& piece) const override { return *links_[piece.rank.value()]; }
-  OwnerLink& owner(TrainerRank rank) const { return *links_[rank.value()]; }
-  const std::vector<std::unique_ptr<OwnerLink>>& all() const { return links_; }
-
- private:
-  const std::vector<std::unique_ptr<OwnerLink>> links_;  // by trainer rank
-};
-
 // One try to fill a unit's buffer by one plan. Shared by the threads that read its parts.
 struct Gather::Attempt {
   const UnitAt& unit;
@@ -69,17 +56,8 @@ struct Gather::Attempt {
   }
 };
 
-Result<std::unique_ptr<Gather>> Gather::Create(Options options, ThreadPool& pool,
+Result<std::unique_ptr<Gather>> Gather::Create(Options options, OwnerLinks& owners, ThreadPool& pool,
                                                const Clock& clock) {
-  if (options.owners.empty() || options.owners.size() > limits::kTrainRanksMax ||
-      options.self.value() >= options.owners.size()) {
-    return InvalidArgumentError("trainer rank {} of {} owners, at most {} are supported",
-                                options.self.value(), options.owners.size(),
-                                limits::kTrainRanksMax);
-  }
-  for (const std::string& owner : options.owners) {
-    DWS_RETURN_IF_ERROR(CheckPeerAddress(owner, "an owner"));
-  }
   if (options.units.empty() || options.units.size() > limits::kTrainUnitsMax) {
     return InvalidArgumentError("{} units, expected 1 to {}", options.units.size(),
                                 limits::kTrainUnitsMax);
@@ -94,52 +72,33 @@ Result<std::unique_ptr<Gather>> Gather::Create(Options options, ThreadPool& pool
       return InvalidArgumentError("two units have the name '{}'", unit.name);
     }
   }
-  return std::unique_ptr<Gather>(new Gather(std::move(options), pool, clock));
+  return std::unique_ptr<Gather>(new Gather(std::move(options), owners, pool, clock));
 }
 
-Gather::Gather(Options options, ThreadPool& pool, const Clock& clock)
+Gather::Gather(Options options, OwnerLinks& owners, ThreadPool& pool, const Clock& clock)
     : options_(std::move(options)),
+      owners_(owners),
       clock_(clock),
-      ticks_([this] {
-        for (const auto& link : links_->all()) link->Tick();
-        return limits::kTick;
-      }),
       readers_(limits::kOwnersAtOnce, limits::kGathersMax * limits::kTrainRanksMax) {
-  std::vector<std::unique_ptr<OwnerLink>> links;
-  std::vector<std::string> names;
-  for (uint32_t r = 0; r < options_.owners.size(); ++r) {
-    links.push_back(std::make_unique<OwnerLink>(OwnerLinkOptions{.job_id = options_.job_id,
-                                                                 .self = options_.self,
-                                                                 .owner = TrainerRank(r),
-                                                                 .address = options_.owners[r],
-                                                                 .tls = options_.tls,
-                                                                 .host_id = options_.host_id},
-                                                changed_, clock_));
-    names.push_back(links.back()->name());
-  }
-  links_ = std::make_unique<Links>(std::move(links));
-  sources_.push_back(std::make_unique<SameHostSource>(*links_, pool, stopped_));
+  sources_.push_back(std::make_unique<SameHostSource>(owners_, pool, stopped_));
   if (options_.fabric.on) {
     sources_.push_back(
-        std::make_unique<FabricSource>(*links_, options_.fabric, LentMemory::Connect(), clock_));
+        std::make_unique<FabricSource>(owners_, options_.fabric, LentMemory::Connect(), clock_));
   }
-  sources_.push_back(std::make_unique<GrpcSource>(*links_, ProfileChoice::kAuto, clock_));
+  sources_.push_back(std::make_unique<GrpcSource>(owners_, ProfileChoice::kAuto, clock_));
   std::vector<Source*> sources;
   for (const auto& source : sources_) sources.push_back(source.get());
   chain_ = std::make_unique<SourceChain>(
       std::move(sources),
       SourceChain::Options{
-          .senders = std::move(names), .only_full = options_.only, .cancellation = &stopped_});
-  ticks_.Start();
+          .senders = owners_.names(), .only_full = options_.only, .cancellation = &stopped_});
 }
 
 Gather::~Gather() { Stop(); }
 
 void Gather::Stop() {
   stopped_.Cancel();
-  changed_.Notify();
-  ticks_.Stop();
-  for (const auto& link : links_->all()) link->Stop();
+  owners_.changed().Notify();
 }
 
 std::string Gather::NameOf(UnitIndex unit) const {
@@ -161,7 +120,7 @@ Status Gather::Await(const Wanted& wanted, const Look& look) {
   }
   Status end = OkStatus();
   for (uint64_t seen = 0;;) {
-    const uint64_t now = changed_.WaitBeyond(seen, Duration::zero());
+    const uint64_t now = owners_.changed().WaitBeyond(seen, Duration::zero());
     auto waits = look();
     if (!waits.ok() || waits->empty()) {
       end = waits.status();
@@ -178,7 +137,7 @@ Status Gather::Await(const Wanted& wanted, const Look& look) {
     }
     // A cancellation does not wake this.
     seen = now;
-    changed_.WaitBeyond(seen, std::min<Duration>(limits::kTick, wanted.deadline - clock_.Now()));
+    owners_.changed().WaitBeyond(seen, std::min<Duration>(limits::kTick, wanted.deadline - clock_.Now()));
   }
   MutexLock lock(mutex_);
   waits_.erase(number);
@@ -197,11 +156,11 @@ Result<Gather::Planned> Gather::MakePlan(UnitIndex unit, const StreamId& stream,
   if (unit.value() >= options_.units.size()) {
     return InvalidArgumentError("unit {} of {}", unit.value(), options_.units.size());
   }
-  std::vector<std::shared_ptr<const RankLayout>> layouts(options_.owners.size());
+  std::vector<std::shared_ptr<const RankLayout>> layouts(owners_.size());
   const auto look = [&]() -> Result<std::vector<Wait>> {
     std::vector<Wait> waits;
     for (uint32_t r = 0; r < layouts.size(); ++r) {
-      const OwnerLink& link = links_->owner(TrainerRank(r));
+      const OwnerLink& link = owners_.owner(TrainerRank(r));
       auto owner = link.Registered(stream);
       if (absl::IsUnavailable(owner.status())) {
         waits.push_back({.unit = NameOf(unit),
@@ -262,7 +221,7 @@ Result<std::shared_ptr<const std::vector<Digest>>> Gather::Digests(const Piece& 
   }
   DWS_ASSIGN_OR_RETURN(
       PublishedState state,
-      links_->sender(piece).fetcher(piece.target, piece.rank).Describe(at.stream, at.version));
+      owners_.sender(piece).fetcher(piece.target, piece.rank).Describe(at.stream, at.version));
   if (state.slices.size() != owner.layout->slice_count() ||
       StateToken(state.slices) != state.state_token) {
     return DataLossError("it describes {} slices, its layout has {}, or their state token is wrong",
@@ -278,7 +237,7 @@ Result<std::shared_ptr<const std::vector<Digest>>> Gather::Digests(const Piece& 
 
 Status Gather::ReadPart(const UnitPlan::Part& part, const SenderWelcome& owner, Attempt& attempt) {
   const VersionAt& at = attempt.unit.at;
-  const OwnerLink& link = links_->owner(part.owner);
+  const OwnerLink& link = owners_.owner(part.owner);
   const RankLayout& planned = *attempt.planned.layouts[part.owner.value()];
   if (owner.layout->signature() != planned.signature()) {
     return AbortedError("{}: its layout was refined", link.name());
@@ -320,7 +279,7 @@ Status Gather::ReadParts(Attempt& attempt) {
     attempt.Fail(status);
     --attempt.reading;
     attempt.done.NotifyAll();
-    changed_.Notify();  // the thread below may wait for another owner
+    owners_.changed().Notify();  // the thread below may wait for another owner
   };
   std::vector<const UnitPlan::Part*> pending;
   for (const UnitPlan::Part& part : attempt.planned.plan->parts()) pending.push_back(&part);
@@ -330,7 +289,7 @@ Status Gather::ReadParts(Attempt& attempt) {
     std::vector<const UnitPlan::Part*> waiting;
     for (const UnitPlan::Part* const part : pending) {
       if (attempt.failed) return CancelledError("another part has failed");
-      const OwnerLink& link = links_->owner(part->owner);
+      const OwnerLink& link = owners_.owner(part->owner);
       const auto owner = link.Has(attempt.unit.at);
       if (absl::IsUnavailable(owner.status())) {
         waiting.push_back(part);

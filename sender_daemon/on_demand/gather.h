@@ -19,34 +19,26 @@
 #include "common/base/status.h"
 #include "common/base/threads/cancellation.h"
 #include "common/base/threads/executor.h"
-#include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/sources/fabric/lent_memory.h"
 #include "common/sources/source_chain.h"
-#include "common/transport/same_host/host_id.h"
-#include "sender_daemon/on_demand/owner_link.h"
+#include "sender_daemon/on_demand/owner_links.h"
 #include "sender_daemon/on_demand/unit_at.h"
 #include "sender_daemon/on_demand/unit_plan.h"
 
 namespace dws {
 
-// Lifecycle: connects to the owners from its creation on; the destructor calls Stop, and no call
-// may run when it begins. Threads: safe from any.
+// Lifecycle: the destructor calls Stop, and no call may run when it begins. Threads: safe from
+// any.
 class Gather {
  public:
   struct Options {
-    std::string job_id;
-    TrainerRank self;
-    std::vector<std::string> owners;  // addresses of the senders of all trainer ranks, this one's
-                                      // too, by rank
     std::vector<UnitSpec> units;
     // The only way that may be used: "same-host", "fabric" or "grpc"; none: the first that works.
     std::optional<std::string> only;
     FabricChoice fabric = {};
-    PeerTls tls = {};
-    std::string host_id = HostId();  // two processes with different ones count as two hosts
-    std::string spool_folder;        // where deltas go that do not fit memory
+    std::string spool_folder;  // where deltas go that do not fit memory
   };
   struct Wanted {
     // A call to an owner that hangs may end up to limits::kKeepaliveTimeout later.
@@ -61,9 +53,9 @@ class Gather {
     std::string reason;
   };
 
-  // INVALID_ARGUMENT: more owners or units than are supported, an address that is none, two units
-  // of one name. `pool` copies; it and `clock` outlive the object.
-  static Result<std::unique_ptr<Gather>> Create(Options options, ThreadPool& pool,
+  // INVALID_ARGUMENT: more units than are supported, two units of one name, or no such way. `pool`
+  // copies; it, `owners` and `clock` outlive the object.
+  static Result<std::unique_ptr<Gather>> Create(Options options, OwnerLinks& owners, ThreadPool& pool,
                                                 const Clock& clock);
   ~Gather();
 
@@ -95,7 +87,6 @@ class Gather {
   void Stop();
 
  private:
-  class Links;
   struct Attempt;
   // A plan, and the layouts that it was made of.
   struct Planned {
@@ -109,7 +100,7 @@ class Gather {
     std::shared_ptr<const std::vector<Digest>> digests;
   };
 
-  Gather(Options options, ThreadPool& pool, const Clock& clock);
+  Gather(Options options, OwnerLinks& owners, ThreadPool& pool, const Clock& clock);
   // Looks what it has to wait for, again after each change, until that is nothing. Errors: those of
   // `look`; DEADLINE_EXCEEDED and CANCELLED name the first owner that is waited for.
   using Look = std::function<Result<std::vector<Wait>>()>;
@@ -125,18 +116,16 @@ class Gather {
   Status Continues(const Wanted& wanted) const;
 
   const Options options_;
+  OwnerLinks& owners_;
   const Clock& clock_;
   Cancellation stopped_;
-  ChangeSignal changed_;
-  std::unique_ptr<Links> links_;
-  std::vector<std::unique_ptr<Source>> sources_;  // best first; end before the links
+  std::vector<std::unique_ptr<Source>> sources_;  // best first
   std::unique_ptr<SourceChain> chain_;
   mutable Mutex mutex_;
   std::map<UnitIndex, Planned> plans_ GUARDED_BY(mutex_);
   std::map<TrainerRank, Described> described_ GUARDED_BY(mutex_);
   uint64_t waits_begun_ GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::vector<Wait>> waits_ GUARDED_BY(mutex_);  // by number
-  LoopThread ticks_;
   Executor readers_;
 };
 

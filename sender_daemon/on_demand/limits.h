@@ -2,6 +2,7 @@
 // part needs them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,7 +17,13 @@ inline constexpr size_t kPrefetchThreads = 4;  // units that are prefetched at t
 inline constexpr size_t kOrderMax = size_t{4} * kTrainUnitsMax;  // units asked for in a microbatch
 inline constexpr size_t kOwnersAtOnce = 8;               // owners that are read at the same time
 inline constexpr size_t kGathersMax = 2 + kPrefetchMax;  // at the same time
-inline constexpr size_t kTrainQueueMax = 16;             // messages that wait for the other sender
+inline constexpr size_t kTrainQueueMax = 4096;           // messages that wait for the other sender
+inline constexpr size_t kPullsAtOnce = 4;                // pieces that are fetched at the same time
+inline constexpr std::chrono::seconds kPieceDeadline{60};   // of a piece that is fetched
+inline constexpr size_t kPieceChunkBytes = size_t{1} << 20;
+inline constexpr size_t kGatherThreads = 4;  // gathers of the rank that run or wait for owners
+inline constexpr size_t kGatherCallsMax = 2 * kGathersMax;  // of the rank, that wait or run
+inline constexpr uint64_t kRecordPageBytes = 8192;          // before the sums
 // The memory, for each owner that is read, of blocks that it has changed since the wanted version,
 // and of the deltas that turn them back.
 inline constexpr uint64_t kTurnBackBytesMax = uint64_t{256} << 20;

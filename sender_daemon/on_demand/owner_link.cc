@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/log/log.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
@@ -14,9 +15,11 @@
 
 namespace dws {
 
-OwnerLink::OwnerLink(OwnerLinkOptions options, ChangeSignal& changed, const Clock& clock)
+OwnerLink::OwnerLink(OwnerLinkOptions options, ChangeSignal& changed, TrainListener& listener,
+                     const Clock& clock)
     : options_(std::move(options)),
       changed_(changed),
+      listener_(listener),
       channel_(options_.address, options_.job_id, options_.tls),
       snapshot_({.users = options_.tls.users, .host_id = options_.host_id, .asks_again = false}),
       connected_(UnavailableError("it is not connected yet")),
@@ -40,6 +43,16 @@ std::string OwnerLink::name() const {
 
 void OwnerLink::Tick() {
   if (stream_.Tick() == LinkState::Step::kDrop) calls_.CancelPresent();
+}
+
+void OwnerLink::Send(v1::TrainMessage message) {
+  v1::TrainUp up;
+  *up.mutable_train() = std::move(message);
+  stream_.Send(std::move(up));
+}
+
+Status OwnerLink::CheckPeer(const grpc::ClientContext& context) const {
+  return channel_.CheckPublisher(PeerOf(context.auth_context().get()), options_.owner.value());
 }
 
 void OwnerLink::Stop() {
@@ -66,12 +79,17 @@ Status OwnerLink::OnMessage(const v1::TrainDown& message, const Peer& peer, bool
       connected_ = OkStatus();
     }
     changed_.Notify();
+    listener_.OnOwner(options_.owner);
   }
   switch (message.message_case()) {
     case v1::TrainDown::kWelcome:
       return OnWelcome(message.welcome(), peer);
     case v1::TrainDown::kPublished:
       return OnPublished(message.published());
+    case v1::TrainDown::kTrain:
+      DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, options_.owner.value()));
+      listener_.OnDown(options_.owner, message.train());
+      return OkStatus();
     case v1::TrainDown::kKeepalive:
     case v1::TrainDown::MESSAGE_NOT_SET:  // of a newer minor version: ignored
       return OkStatus();
@@ -194,9 +212,9 @@ Result<SenderWelcome> OwnerLink::Has(const VersionAt& at) const {
 
 Fetcher OwnerLink::fetcher(const SyncTarget& target, TrainerRank rank) {
   const Digest& layout = target.ranks[rank.value()].layout->signature();
-  return {channel_.channel(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
-            return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
-          }};
+  DWS_CHECK(rank == options_.owner);
+  return {channel_.channel(), calls_, layout,
+          [this](const grpc::ClientContext& context) { return CheckPeer(context); }};
 }
 
 }  // namespace dws

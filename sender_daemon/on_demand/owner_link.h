@@ -16,6 +16,7 @@
 #include "common/sources/sender/sender_channel.h"
 #include "common/sources/sender/sender_link.h"
 #include "proto/train.grpc.pb.h"
+#include "sender_daemon/on_demand/train_listener.h"
 
 namespace dws {
 
@@ -33,9 +34,10 @@ struct OwnerLinkOptions {
 // stream's end. Threads: safe from any.
 class OwnerLink final : public SenderLink {
  public:
-  // `changed` is notified of each change of what the functions below return. It and `clock` outlive
-  // the link.
-  OwnerLink(OwnerLinkOptions options, ChangeSignal& changed, const Clock& clock);
+  // `changed` is notified of each change of what the functions below return; `listener` hears what
+  // the owner's sender says of minibatches. They and `clock` outlive the link.
+  OwnerLink(OwnerLinkOptions options, ChangeSignal& changed, TrainListener& listener,
+            const Clock& clock);
   ~OwnerLink() override;
 
   // Called every limits::kTick. Cancels the transfers of a stream that is silent.
@@ -50,6 +52,17 @@ class OwnerLink final : public SenderLink {
   Result<SenderWelcome> Has(const VersionAt& at) const;
   // "trainer rank 3 at HOST:PORT"
   std::string name() const;
+  const OwnerLinkOptions& options() const { return options_; }
+
+  // Drops the message if there is no connection.
+  void Send(v1::TrainMessage message);
+  // For calls that bring gradients from it.
+  std::unique_ptr<v1::TrainService::Stub> train_stub() const {
+    return v1::TrainService::NewStub(channel_.channel());
+  }
+  ActiveCalls& calls() { return calls_; }
+  // See SenderChannel::CheckPublisher.
+  Status CheckPeer(const grpc::ClientContext& context) const;
 
   Fetcher fetcher(const SyncTarget& target, TrainerRank rank) override;
   LinkSpeed& speed() override { return speed_; }
@@ -69,6 +82,7 @@ class OwnerLink final : public SenderLink {
 
   const OwnerLinkOptions options_;
   ChangeSignal& changed_;
+  TrainListener& listener_;
   SenderChannel channel_;
   ActiveCalls calls_;
   LinkSpeed speed_;

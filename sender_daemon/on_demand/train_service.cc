@@ -2,6 +2,8 @@
 // waits for it.
 #include "sender_daemon/on_demand/train_service.h"
 
+#include <algorithm>
+#include <future>
 #include <utility>
 
 #include "common/base/log/log.h"
@@ -9,8 +11,12 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
+#include "common/service/grpc/grpc_status.h"
 #include "common/service/grpc/server_stream.h"
 #include "common/service/protocol_version.h"
+#include "common/service/sockets/descriptor_message.h"
+#include "common/service/sockets/unix_socket.h"
+#include "common/transport/same_host/host_id.h"
 #include "sender_daemon/on_demand/limits.h"
 #include "sender_daemon/serve/sync_messages.h"
 
@@ -54,8 +60,12 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
         return InvalidArgumentError(
             "expected TrainHello as the first message of a Train stream, and only there");
       }
-      if (greeted_) return OkStatus();  // of a newer minor version: ignored
     }
+    if (message.has_train()) {
+      if (peers_.listener_ != nullptr) peers_.listener_->OnUp(rank_, message.train());
+      return OkStatus();
+    }
+    if (!message.has_hello()) return OkStatus();  // of a newer minor version: ignored
     const v1::TrainHello& hello = message.hello();
     if (hello.job_id().size() > limits::kIdBytesMax) {
       return InvalidArgumentError("a TrainHello has a job id of {} bytes, at most {} are supported",
@@ -79,14 +89,16 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
     DWS_RETURN_IF_ERROR(
         CheckPeer(peer_, SenderIdentity(hello.job_id(), hello.trainer_rank()),
                   fmt::format("the sender of trainer rank {}", hello.trainer_rank())));
-    DWS_RETURN_IF_ERROR(peers_.Add(shared_from_this()));
+    rank_ = TrainerRank(hello.trainer_rank());
+    DWS_RETURN_IF_ERROR(peers_.Add(rank_, shared_from_this()));
     LogInfo("train_peer_connected", {{"trainer_rank", hello.trainer_rank()}});
     // Without a trainer, too, the other side is to hear that it is connected.
     Update([this] { greeted_ = welcome_due_ = published_due_ = keepalive_due_ = true; });
+    if (peers_.listener_ != nullptr) peers_.listener_->OnPeer(rank_);
     return OkStatus();
   }
 
-  void OnEnd(const Status& /*reason*/) override { peers_.Remove(shared_from_this()); }
+  void OnEnd(const Status& /*reason*/) override { peers_.Remove(rank_, shared_from_this()); }
 
   Fill Next() override {
     if (!greeted_) return nullptr;
@@ -107,7 +119,7 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
           published.add_versions(version->version.value());
         }
       };
-    } else if (keepalive_due_) {
+    } else if (fill = ServerStream::Next(); fill == nullptr && keepalive_due_) {
       fill = [](v1::TrainDown& down) { down.mutable_keepalive(); };
     }
     if (fill != nullptr) keepalive_due_ = false;  // every message shows that we live
@@ -116,14 +128,15 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
 
   TrainPeers& peers_;
   const Peer peer_;
+  TrainerRank rank_;  // from the hello on; used only in gRPC's reactions
   bool greeted_ GUARDED_BY(mutex_) = false;
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool published_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
 };
 
-TrainPeers::TrainPeers(std::string job_id, TrainerRank rank)
-    : job_id_(std::move(job_id)), rank_(rank), keepalives_([this] {
+TrainPeers::TrainPeers(std::string job_id, TrainerRank rank, TrainListener* listener)
+    : job_id_(std::move(job_id)), rank_(rank), listener_(listener), keepalives_([this] {
         for (const auto& stream : Streams()) stream->KeepaliveDue();
         return limits::kKeepaliveInterval;
       }) {
@@ -165,7 +178,7 @@ void TrainPeers::Stop() {
   keepalives_.Stop();
 }
 
-Status TrainPeers::Add(const std::shared_ptr<TrainStream>& stream) {
+Status TrainPeers::Add(TrainerRank rank, const std::shared_ptr<TrainStream>& stream) {
   MutexLock lock(mutex_);
   if (stopping_) return UnavailableError("the sender is shutting down");
   if (streams_.size() >= limits::kTrainRanksMax) {
@@ -173,17 +186,135 @@ Status TrainPeers::Add(const std::shared_ptr<TrainStream>& stream) {
                                   streams_.size());
   }
   streams_.insert(stream);
+  newest_[rank] = stream;
   return OkStatus();
 }
 
-void TrainPeers::Remove(const std::shared_ptr<TrainStream>& stream) {
-  MutexLock lock(mutex_);
-  streams_.erase(stream);
+void TrainPeers::Remove(TrainerRank rank, const std::shared_ptr<TrainStream>& stream) {
+  bool last = false;
+  {
+    MutexLock lock(mutex_);
+    streams_.erase(stream);
+    const auto newest = newest_.find(rank);
+    last = newest != newest_.end() && newest->second == stream;
+    if (last) newest_.erase(newest);
+  }
+  if (last && listener_ != nullptr) listener_->OnPeerGone(rank);
 }
+
+void TrainPeers::Send(TrainerRank rank, v1::TrainMessage message) {
+  std::shared_ptr<TrainStream> stream;
+  {
+    MutexLock lock(mutex_);
+    const auto newest = newest_.find(rank);
+    if (newest != newest_.end()) stream = newest->second;
+  }
+  if (stream == nullptr) return;
+  v1::TrainDown down;
+  *down.mutable_train() = std::move(message);
+  stream->Send(std::move(down));
+}
+
+namespace {
+
+// Sends one piece. Owns itself until it has ended.
+class PieceStream final : public grpc::ServerWriteReactor<v1::PieceChunk> {
+ public:
+  void Start(LentPiece piece) {
+    piece_ = std::move(piece);
+    chunk_.set_dtype(static_cast<v1::DType>(piece_.dtype));
+    chunk_.set_size_bytes(piece_.bytes.size());
+    *chunk_.mutable_digest() = ToProto(DigestBytes(piece_.bytes, 0));
+    Write();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(ToGrpc(CancelledError("the owner hung up")));
+    chunk_.Clear();
+    if (sent_ == piece_.bytes.size()) return Finish(grpc::Status::OK);
+    Write();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Write() {
+    const ByteSpan part = piece_.bytes.subspan(
+        sent_, std::min(limits::kPieceChunkBytes, piece_.bytes.size() - sent_));
+    sent_ += part.size();
+    chunk_.set_data(part.data(), part.size());
+    StartWrite(&chunk_);
+  }
+
+  LentPiece piece_;
+  size_t sent_ = 0;
+  v1::PieceChunk chunk_;
+};
+
+Status PassOutbox(const TrainServiceImpl::Parts& parts, const std::optional<UnixPeer>& peer,
+                  const v1::OpenOutboxRequest& request, v1::OpenOutboxReply& reply) {
+  if (parts.engine == nullptr) return UnimplementedError("this sender has no --train-peers");
+  if (request.host().empty() || request.host() != HostId()) {
+    return FailedPreconditionError("this sender is on another host");
+  }
+  DWS_ASSIGN_OR_RETURN(const std::shared_ptr<RankMemory> memory, parts.engine->Outbox(request));
+  reply.set_size_bytes(memory->outbox_bytes());
+  const auto id = std::make_shared<std::promise<HandleRegistrationId>>();
+  std::shared_future<HandleRegistrationId> passed = id->get_future().share();
+  const auto pass = [&handles = *parts.handles, passed, memory](
+                        const std::vector<UniqueFd>&, const UniqueFd& connection) -> Status {
+    DWS_ASSIGN_OR_RETURN(const UniqueFd outbox, memory->OutboxDescriptor());
+    const int descriptors[] = {outbox.get()};
+    DWS_RETURN_IF_ERROR(SendDescriptorMessage(connection, AsBytes("outbox"), descriptors));
+    handles.Drop(passed.get());
+    return OkStatus();
+  };
+  DWS_ASSIGN_OR_RETURN(const HandleSocket::Registration expected,
+                       parts.handles->Expect({.peer = peer,
+                                              .on_descriptors = pass,
+                                              .on_hangup = [](const Status&) {}}));
+  id->set_value(expected.id);
+  reply.set_token(expected.token.data(), expected.token.size());
+  reply.set_handle_socket(parts.handles->path());
+  return OkStatus();
+}
+
+// OK: the caller, if it has a certificate, is the sender of this rank.
+Status CheckRank(const TrainPeers& peers, const grpc::CallbackServerContext& context,
+                 uint32_t rank) {
+  return CheckPeer(PeerOf(context.auth_context().get()), SenderIdentity(peers.job_id(), rank),
+                   fmt::format("the sender of trainer rank {}", rank));
+}
+
+}  // namespace
 
 grpc::ServerBidiReactor<v1::TrainUp, v1::TrainDown>* TrainServiceImpl::Train(
     grpc::CallbackServerContext* context) {
-  return TrainStream::Start(peers_, PeerOf(context->auth_context().get()));
+  return TrainStream::Start(parts_.peers, PeerOf(context->auth_context().get()));
+}
+
+grpc::ServerWriteReactor<v1::PieceChunk>* TrainServiceImpl::FetchPiece(
+    grpc::CallbackServerContext* context, const v1::FetchPieceRequest* request) {
+  auto* const stream = new PieceStream();
+  const auto start = [this, stream, request = *request,
+                      known = CheckRank(parts_.peers, *context, request->trainer_rank())] {
+    if (!known.ok()) return stream->Finish(ToGrpc(known));
+    Result<LentPiece> piece = parts_.engine == nullptr
+                                  ? UnimplementedError("this sender has no --train-peers")
+                                  : parts_.engine->Lend(request);
+    if (!piece.ok()) return stream->Finish(ToGrpc(piece.status()));
+    stream->Start(*std::move(piece));
+  };
+  if (parts_.executor == nullptr || !parts_.executor->Post(start)) {
+    stream->Finish(ToGrpc(ResourceExhaustedError("the sender is busy or shutting down")));
+  }
+  return stream;
+}
+
+grpc::ServerUnaryReactor* TrainServiceImpl::OpenOutbox(grpc::CallbackServerContext* context,
+                                                       const v1::OpenOutboxRequest* request,
+                                                       v1::OpenOutboxReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(PassOutbox(parts_, PeerOfCall(context->peer()), *request, *reply)));
+  return reactor;
 }
 
 }  // namespace dws

@@ -16,43 +16,41 @@ UnitArena::Lease::~Lease() {
 }
 
 ByteSpan UnitArena::Lease::bytes() const {
-  return arena_->memory_.region.bytes().subspan(offset(), size_);
+  return arena_->memory_.bytes().subspan(offset(), size_);
 }
 
-Result<std::unique_ptr<UnitArena>> UnitArena::Create(Options options, Gather& gather,
-                                                     const Clock& clock, const StreamId& stream,
+Result<std::unique_ptr<UnitArena>> UnitArena::Create(HostRegion memory, size_t prefetch,
+                                                     Gather& gather, const Clock& clock,
+                                                     const StreamId& stream,
                                                      const Gather::Wanted& wanted) {
-  if (options.prefetch > limits::kPrefetchMax) {
-    return InvalidArgumentError("{} units are to be prefetched, at most {} are supported",
-                                options.prefetch, limits::kPrefetchMax);
+  if (prefetch > limits::kPrefetchMax) {
+    return InvalidArgumentError("{} units are to be prefetched, at most {} are supported", prefetch,
+                                limits::kPrefetchMax);
   }
   DWS_ASSIGN_OR_RETURN(std::vector<uint64_t> unit_bytes, gather.UnitBytes(stream, wanted));
   const auto largest = std::max_element(unit_bytes.begin(), unit_bytes.end());
   const uint64_t slot_bytes = std::max(*largest, limits::kUnitAlignment);
-  uint64_t slots = 2 + options.prefetch;
-  if (options.bytes_max > 0) slots = std::min(slots, options.bytes_max / slot_bytes);
-  if (slots == 0) {
+  if (memory.size_bytes() < slot_bytes) {
     const UnitIndex unit(static_cast<uint32_t>(largest - unit_bytes.begin()));
     return InvalidArgumentError(
-        "the arena may have {} bytes, and {} alone needs {}: {} are enough for it and what is "
+        "the arena has {} bytes, and {} alone needs {}: {} are enough for it and what is "
         "prefetched",
-        options.bytes_max, gather.NameOf(unit), slot_bytes, slot_bytes * (2 + options.prefetch));
+        memory.size_bytes(), gather.NameOf(unit), slot_bytes, slot_bytes * (2 + prefetch));
   }
-  DWS_ASSIGN_OR_RETURN(CreatedRegion memory, CreateHostRegion("dws-arena", slots * slot_bytes));
-  return std::unique_ptr<UnitArena>(
-      new UnitArena(options, gather, clock, std::move(unit_bytes), slot_bytes, std::move(memory)));
+  return std::unique_ptr<UnitArena>(new UnitArena(std::move(memory), prefetch, gather, clock,
+                                                  std::move(unit_bytes), slot_bytes));
 }
 
-UnitArena::UnitArena(Options options, Gather& gather, const Clock& clock,
-                     std::vector<uint64_t> unit_bytes, uint64_t slot_bytes, CreatedRegion memory)
-    : options_(options),
+UnitArena::UnitArena(HostRegion memory, size_t prefetch, Gather& gather, const Clock& clock,
+                     std::vector<uint64_t> unit_bytes, uint64_t slot_bytes)
+    : memory_(std::move(memory)),
+      prefetch_(prefetch),
       gather_(gather),
       clock_(clock),
       unit_bytes_(std::move(unit_bytes)),
       slot_bytes_(slot_bytes),
-      memory_(std::move(memory)),
-      slots_(memory_.region.size_bytes() / slot_bytes_),
-      prefetches_(std::clamp<size_t>(options.prefetch, 1, limits::kPrefetchThreads),
+      slots_(std::min<uint64_t>(2 + prefetch, memory_.size_bytes() / slot_bytes_)),
+      prefetches_(std::clamp<size_t>(prefetch, 1, limits::kPrefetchThreads),
                   limits::kPrefetchMax) {}
 
 UnitArena::~UnitArena() { Stop(); }
@@ -74,7 +72,7 @@ void UnitArena::BeginMicrobatch() {
 
 Status UnitArena::Fill(const UnitAt& unit, size_t slot, const Gather::Wanted& wanted, bool use) {
   const MutableByteSpan to =
-      memory_.region.mutable_bytes().subspan(slot * slot_bytes_, unit_bytes_[unit.unit.value()]);
+      memory_.mutable_bytes().subspan(slot * slot_bytes_, unit_bytes_[unit.unit.value()]);
   Status filled = gather_.Run(unit, to, wanted);
   MutexLock lock(mutex_);
   slots_.Filled(slot, filled.ok(), use);
@@ -114,7 +112,7 @@ Result<UnitArena::Lease> UnitArena::Take(const UnitAt& unit, const Gather::Wante
 
 void UnitArena::PrefetchAfter(const UnitAt& unit, TimePoint deadline) {
   MutexLock lock(mutex_);
-  for (const UnitIndex next : order_.Next(unit.unit, options_.prefetch)) {
+  for (const UnitIndex next : order_.Next(unit.unit, prefetch_)) {
     const UnitAt ahead{.unit = next, .at = unit.at};
     const ArenaSlots::Granted granted = slots_.Prefetch(ahead);
     if (granted.answer != ArenaSlots::Answer::kFill) continue;

@@ -1,5 +1,5 @@
-// Memory of this host in which a rank finds the units that it asks for: shared memory that the rank
-// maps, of a few slots, each as large as the largest unit.
+// The memory in which a rank finds the units that it asks for: the rank's own, of a few slots, each
+// as large as the largest unit.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,6 @@ namespace dws {
 // from any.
 class UnitArena {
  public:
-  struct Options {
-    size_t prefetch = 1;     // units that are fetched ahead, at most limits::kPrefetchMax
-    uint64_t bytes_max = 0;  // for all slots; 0: as many as it needs
-  };
-
   // The use of a unit's bytes. Lifecycle: the destructor ends the use; the arena outlives it.
   class Lease {
    public:
@@ -49,12 +44,13 @@ class UnitArena {
     uint64_t size_ = 0;
   };
 
-  // Makes an arena of (2 + prefetch) times the largest unit's bytes, or of as many slots as
-  // `bytes_max` has room for. INVALID_ARGUMENT: it has not room for one, which the message names
-  // with the bytes it needs, or `prefetch` is too large. Others: those of Gather::UnitBytes and
-  // CreateHostRegion. `gather` and `clock` outlive it.
-  static Result<std::unique_ptr<UnitArena>> Create(Options options, Gather& gather,
-                                                   const Clock& clock, const StreamId& stream,
+  // Divides `memory`, which may be written, into at most 2 + `prefetch` slots of the largest unit's
+  // bytes. INVALID_ARGUMENT: it has no room for one, which the message names with the bytes it
+  // needs, or `prefetch` is above limits::kPrefetchMax. Others: those of Gather::UnitBytes.
+  // `gather` and `clock` outlive it.
+  static Result<std::unique_ptr<UnitArena>> Create(HostRegion memory, size_t prefetch,
+                                                   Gather& gather, const Clock& clock,
+                                                   const StreamId& stream,
                                                    const Gather::Wanted& wanted);
   ~UnitArena();
 
@@ -67,25 +63,22 @@ class UnitArena {
   // Ends prefetches, and refuses new ones.
   void Stop();
 
-  // To map it with. The rank must not write there.
-  Result<UniqueFd> ReadOnlyDescriptor() const { return ReopenReadOnly(memory_.fd); }
-  uint64_t size_bytes() const { return memory_.region.size_bytes(); }
   size_t slots() const;
 
  private:
-  UnitArena(Options options, Gather& gather, const Clock& clock, std::vector<uint64_t> unit_bytes,
-            uint64_t slot_bytes, CreatedRegion memory);
+  UnitArena(HostRegion memory, size_t prefetch, Gather& gather, const Clock& clock,
+            std::vector<uint64_t> unit_bytes, uint64_t slot_bytes);
   // Gathers into a slot that was granted to be filled.
   Status Fill(const UnitAt& unit, size_t slot, const Gather::Wanted& wanted, bool use);
   void PrefetchAfter(const UnitAt& unit, TimePoint deadline);
   void Release(size_t slot);
 
-  const Options options_;
+  const HostRegion memory_;
+  const size_t prefetch_;
   Gather& gather_;
   const Clock& clock_;
   const std::vector<uint64_t> unit_bytes_;
   const uint64_t slot_bytes_;
-  CreatedRegion memory_;
   Cancellation stopped_;
   mutable Mutex mutex_;
   CondVar changed_;

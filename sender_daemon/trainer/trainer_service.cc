@@ -104,15 +104,18 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Publish(grpc::CallbackServerContex
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto task = [this, context, request, reply, reactor, arrived_at] {
     bool answered = false;  // then the call and all that belongs to it is gone
+    const WeightVersion version(request->version());
     const auto answer = [&](const v1::PublishReply& published) {
       answered = true;
+      gate_.captured(version);
       metrics_.OnPublishReply(clock_.Now() - arrived_at);
       *reply = published;
       reactor->Finish(grpc::Status::OK);
     };
     const auto wanted = [context] { return StillWanted(*context); };
+    const Status may = wanted() ? gate_.may(version) : GivenUp();
     const Result<v1::PublishReply> published =
-        wanted() ? session_.Publish(*request, wanted, answer) : GivenUp();
+        may.ok() ? session_.Publish(*request, wanted, answer) : may;
     if (answered) return;
     if (published.ok()) return answer(*published);
     metrics_.OnPublishReply(clock_.Now() - arrived_at);

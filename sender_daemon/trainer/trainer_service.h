@@ -1,6 +1,9 @@
 // The service for the trainer: thin shells that post each call to the session's executor.
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "common/base/clock.h"
 #include "common/base/threads/executor.h"
 #include "proto/trainer.grpc.pb.h"
@@ -10,12 +13,25 @@
 
 namespace dws {
 
+// Who has a say in what is published when, beside the trainer. Threads: the trainer's executor.
+struct PublishGate {
+  // An error refuses the version.
+  std::function<Status(WeightVersion version)> may = [](WeightVersion) { return OkStatus(); };
+  // Its weights are captured.
+  std::function<void(WeightVersion version)> captured = [](WeightVersion) {};
+};
+
 // The RPCs of the trainer: registers, publishes, waits.
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
  public:
   TrainerServiceImpl(const Clock& clock, Executor& executor, TrainerSession& session,
-                     ReceiverHub& hub, SenderMetrics& metrics)
-      : clock_(clock), executor_(executor), session_(session), hub_(hub), metrics_(metrics) {}
+                     ReceiverHub& hub, SenderMetrics& metrics, PublishGate gate = {})
+      : clock_(clock),
+        executor_(executor),
+        session_(session),
+        hub_(hub),
+        metrics_(metrics),
+        gate_(std::move(gate)) {}
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const v1::RegisterRequest* request,
@@ -46,6 +62,7 @@ class TrainerServiceImpl final : public v1::TrainerService::CallbackService {
   TrainerSession& session_;
   ReceiverHub& hub_;
   SenderMetrics& metrics_;
+  const PublishGate gate_;
 };
 
 }  // namespace dws

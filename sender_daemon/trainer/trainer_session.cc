@@ -307,6 +307,11 @@ Result<TrainerSession::Live*> TrainerSession::Find(uint64_t session) {
                                                    : "register first, or again after a restart");
 }
 
+Result<RankStatePtr> TrainerSession::StateOf(uint64_t session) {
+  DWS_RETURN_IF_ERROR(Find(session).status());
+  return state_;
+}
+
 bool TrainerSession::GivenUp(const Live& live, uint64_t attempt) {
   return (attempt != 0 && attempt <= live.attempts_given_up) || PeerHasShut(live.connection);
 }

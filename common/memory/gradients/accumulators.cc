@@ -30,14 +30,14 @@ __attribute__((noinline)) double Accumulators::SquaresInOrder() const {
   return sum;
 }
 
-Result<Accumulators> Accumulators::Create(std::vector<GradientUnit> units,
-                                          AccumulatorOptions options) {
+Result<Accumulators> Accumulators::Make(std::vector<GradientUnit> units, bool exact,
+                                        uint64_t& bytes) {
   if (units.size() > limits::kTrainUnitsMax) {
     return InvalidArgumentError("accumulators: expected at most {} units, found {}",
                                 limits::kTrainUnitsMax, units.size());
   }
   Accumulators made;
-  made.element_bytes_ = options.exact ? sizeof(double) : sizeof(float);
+  made.element_bytes_ = exact ? sizeof(double) : sizeof(float);
   const uint64_t elements_max = limits::kRegionBytesMax / made.element_bytes_ - kLineElements;
   uint64_t elements = 0;
   for (GradientUnit& unit : units) {
@@ -51,11 +51,7 @@ Result<Accumulators> Accumulators::Create(std::vector<GradientUnit> units,
     elements += CeilDiv(made.units_.back().declared.elements, kLineElements) * kLineElements;
   }
   // A rank without elements has memory, too: none cannot be mapped.
-  const uint64_t bytes = std::max(elements, kLineElements) * made.element_bytes_;
-  if (bytes > options.bytes_max) {
-    return ResourceExhaustedError("accumulators of {} units: expected at most {} bytes, found {}",
-                                  made.units_.size(), options.bytes_max, bytes);
-  }
+  bytes = std::max(elements, kLineElements) * made.element_bytes_;
   for (Unit& unit : made.units_) {
     unit.first_block = made.blocks_.size();
     unit.block_count = CeilDiv(unit.declared.elements, limits::kBlockElements);
@@ -67,11 +63,47 @@ Result<Accumulators> Accumulators::Create(std::vector<GradientUnit> units,
     }
   }
   made.kernels_ = &AddKernelsFor(ActiveInstructionSet());
-  DWS_ASSIGN_OR_RETURN(made.memory_, CreateHostRegion("dws-accumulators", bytes));
   return made;
 }
 
+Result<Accumulators> Accumulators::Create(std::vector<GradientUnit> units,
+                                          AccumulatorOptions options) {
+  uint64_t bytes = 0;
+  DWS_ASSIGN_OR_RETURN(Accumulators made, Make(std::move(units), options.exact, bytes));
+  if (bytes > options.bytes_max) {
+    return ResourceExhaustedError("accumulators of {} units: expected at most {} bytes, found {}",
+                                  made.units_.size(), options.bytes_max, bytes);
+  }
+  DWS_ASSIGN_OR_RETURN(made.owned_, CreateHostRegion("dws-accumulators", bytes));
+  made.memory_ = made.owned_.region.mutable_bytes();
+  return made;
+}
+
+Result<Accumulators> Accumulators::Over(std::vector<GradientUnit> units, bool exact,
+                                        MutableByteSpan memory) {
+  uint64_t bytes = 0;
+  DWS_ASSIGN_OR_RETURN(Accumulators made, Make(std::move(units), exact, bytes));
+  if (bytes != memory.size()) {
+    return InvalidArgumentError("sums of {} units, {}: expected {} bytes of memory, found {}",
+                                made.units_.size(), exact ? "FP64" : "FP32", bytes, memory.size());
+  }
+  made.memory_ = memory;
+  return made;
+}
+
+Status Accumulators::CheckPiece(size_t unit, DType dtype, uint64_t size_bytes) const {
+  return CheckSize({.unit = unit, .blocks = {}, .dtype = dtype, .bytes = {}}, size_bytes);
+}
+
 Status Accumulators::Check(const GradientPiece& piece) const {
+  DWS_RETURN_IF_ERROR(CheckSize(piece, piece.bytes.size()));
+  if (!sealed_) return OkStatus();
+  return FailedPreconditionError(
+      "gradients of unit {}: expected them before the sums were sealed, or after they were let go",
+      units_[piece.unit].declared.name);
+}
+
+Status Accumulators::CheckSize(const GradientPiece& piece, uint64_t size_bytes) const {
   if (piece.unit >= units_.size()) {
     return InvalidArgumentError("piece of gradients: expected a unit below {}, found {}",
                                 units_.size(), piece.unit);
@@ -94,18 +126,10 @@ Status Accumulators::Check(const GradientPiece& piece) const {
         last.first_element + last.elements - blocks_[unit.first_block + blocks.first].first_element;
   }
   const uint64_t bytes = elements * ElementBytes(piece.dtype);
-  if (piece.bytes.size() != bytes) {
-    return InvalidArgumentError(
-        "gradients of unit {}: expected {} bytes, {} elements of {}, found {}", unit.declared.name,
-        bytes, elements, ToString(piece.dtype), piece.bytes.size());
-  }
-  if (sealed_) {
-    return FailedPreconditionError(
-        "gradients of unit {}: expected them before the sums were sealed, or after they were let "
-        "go",
-        unit.declared.name);
-  }
-  return OkStatus();
+  if (size_bytes == bytes) return OkStatus();
+  return InvalidArgumentError(
+      "gradients of unit {}: expected {} bytes, {} elements of {}, found {}", unit.declared.name,
+      bytes, elements, ToString(piece.dtype), size_bytes);
 }
 
 Status Accumulators::Add(const GradientPiece& piece, ThreadPool& pool) {
@@ -138,7 +162,7 @@ Status Accumulators::Add(const GradientPiece& piece, ThreadPool& pool) {
 // writes ends at byte 8s, where what it reads begins. Only a block of which that cannot be said is
 // a wave alone: it is rounded in ascending order, and its elements never move up.
 void Accumulators::RoundAll(ThreadPool& pool) {
-  std::byte* const memory = memory_.region.mutable_bytes().data();
+  std::byte* const memory = memory_.data();
   std::atomic<bool> rounded = false;
   size_t first = 0;
   while (first < blocks_.size()) {
@@ -164,7 +188,7 @@ Result<GradientSum> Accumulators::Seal(ThreadPool& pool) {
   if (sealed_) return FailedPreconditionError("the sums are sealed already");
   const bool exact = element_bytes_ == sizeof(double);
   if (exact) RoundAll(pool);
-  std::byte* const memory = memory_.region.mutable_bytes().data();
+  std::byte* const memory = memory_.data();
   pool.ParallelFor(blocks_.size(), [&](size_t index, size_t) {
     const DefaultFloatEnvironment environment;
     Block& block = blocks_[index];
@@ -188,7 +212,7 @@ void Accumulators::LetGo() {
 
 ByteSpan Accumulators::Gradient(size_t unit) const {
   DWS_CHECK(sealed_ && unit < units_.size());
-  return memory_.region.bytes().subspan(OffsetBytes(unit),
+  return ByteSpan(memory_).subspan(OffsetBytes(unit),
                                         units_[unit].declared.elements * sizeof(float));
 }
 

@@ -81,6 +81,14 @@ class Accumulators {
   // RESOURCE_EXHAUSTED: `bytes_max` is too small (nothing was allocated), or the system has no
   // memory or descriptors left.
   static Result<Accumulators> Create(std::vector<GradientUnit> units, AccumulatorOptions options);
+  // In memory of the rank, which outlives it and begins at a cache line. INVALID_ARGUMENT: as
+  // Create, or the memory has another size than the sums.
+  static Result<Accumulators> Over(std::vector<GradientUnit> units, bool exact,
+                                   MutableByteSpan memory);
+
+  // OK if Add would take the piece; its bytes aside, only their number counts. Threads: any.
+  // INVALID_ARGUMENT as Add.
+  Status CheckPiece(size_t unit, DType dtype, uint64_t size_bytes) const;
 
   // Adds a piece. INVALID_ARGUMENT: there is no such unit or block, or bytes or element type are
   // not those of the unit's blocks. FAILED_PRECONDITION: the sums are sealed. After an error
@@ -99,9 +107,9 @@ class Accumulators {
   // The FP32 gradient of a unit, valid until LetGo. Only after Seal (CHECK).
   ByteSpan Gradient(size_t unit) const;
 
-  // For the rank, which maps all of the memory.
-  const UniqueFd& descriptor() const { return memory_.fd; }
-  uint64_t size_bytes() const { return memory_.region.size_bytes(); }
+  // For the rank, which maps all of the memory. Only of Create.
+  const UniqueFd& descriptor() const { return owned_.fd; }
+  uint64_t size_bytes() const { return memory_.size(); }
   // The offset of a unit's gradient in the memory.
   uint64_t OffsetBytes(size_t unit) const { return units_[unit].first_element * sizeof(float); }
 
@@ -121,9 +129,12 @@ class Accumulators {
 
   Accumulators() = default;
 
+  // All but the memory, which takes `bytes`.
+  static Result<Accumulators> Make(std::vector<GradientUnit> units, bool exact, uint64_t& bytes);
   Status Check(const GradientPiece& piece) const;
+  Status CheckSize(const GradientPiece& piece, uint64_t size_bytes) const;
   std::byte* At(const Block& block) const {
-    return memory_.region.mutable_bytes().data() + block.first_element * element_bytes_;
+    return memory_.data() + block.first_element * element_bytes_;
   }
   void RoundAll(ThreadPool& pool);
   double SquaresInOrder() const;
@@ -132,7 +143,8 @@ class Accumulators {
   std::vector<Block> blocks_;
   uint64_t element_bytes_ = 0;
   const AddKernels* kernels_ = nullptr;
-  CreatedRegion memory_;
+  CreatedRegion owned_;
+  MutableByteSpan memory_;
   bool sealed_ = false;
   bool inexact_ = false;  // some addition was rounded
   bool rounded_ = false;

@@ -1,0 +1,297 @@
+// The record is saved before the report that tells of it is sent; everything else may be lost, and
+// is said again.
+#include "sender_daemon/on_demand/train_job.h"
+
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log/log.h"
+#include "common/base/printable.h"
+#include "common/proto_convert/convert.h"
+#include "common/proto_convert/train_convert.h"
+
+namespace dws {
+namespace {
+
+constexpr TrainerRank kLeader(0);
+
+v1::MinibatchView::Phase ToProto(MinibatchMemberState::Phase phase) {
+  switch (phase) {
+    case MinibatchMemberState::Phase::kJoining:
+      return v1::MinibatchView::PHASE_JOINING;
+    case MinibatchMemberState::Phase::kOpen:
+      return v1::MinibatchView::PHASE_OPEN;
+    case MinibatchMemberState::Phase::kLost:
+      return v1::MinibatchView::PHASE_LOST;
+    case MinibatchMemberState::Phase::kSealed:
+      return v1::MinibatchView::PHASE_SEALED;
+    case MinibatchMemberState::Phase::kStepped:
+      return v1::MinibatchView::PHASE_STEPPED;
+    case MinibatchMemberState::Phase::kToBeSkipped:
+      return v1::MinibatchView::PHASE_TO_BE_SKIPPED;
+  }
+  return v1::MinibatchView::PHASE_UNSPECIFIED;
+}
+
+std::string Ranks(const std::vector<TrainerRank>& ranks) {
+  std::string text;
+  for (const TrainerRank rank : ranks) {
+    if (text.size() > 100) return text + ", ...";
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", rank.value());
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainJob::TrainJob(Identity identity, Outputs outputs, TimePoint now)
+    : identity_(std::move(identity)), outputs_(std::move(outputs)), report_at_(now) {
+  if (identity_.rank == kLeader) {
+    leader_.emplace(identity_.job.world_size, LeaderTerm(identity_.epoch.value()),
+                    identity_.peer_timeout, now);
+  }
+  shard_ = std::make_unique<OwnedShard>(
+      identity_.job.stream, identity_.job.world_size, identity_.units,
+      OwnedShard::Outputs{.send =
+                              [this](TrainerRank to, const TrainBody& body) {
+                                outputs_.down(to, Addressed(body));
+                              },
+                          .pull = outputs_.pull,
+                          .add = outputs_.add,
+                          .seal = outputs_.seal,
+                          .let_go = outputs_.let_go});
+}
+
+v1::TrainMessage TrainJob::Addressed(const TrainBody& body) const {
+  v1::TrainMessage message;
+  *message.mutable_stream() = ToProto(identity_.job.stream);
+  message.set_world_size(identity_.job.world_size);
+  *message.mutable_units() = ToProto(identity_.common);
+  FillBody(body, message);
+  return message;
+}
+
+Status TrainJob::Join(WeightVersion version, std::string process,
+                      std::shared_ptr<RankMemory> memory) {
+  if (!member_.has_value()) {
+    // What an earlier process of this sender has left with the rank.
+    std::optional<MemberRecord> record;
+    if (const auto left = memory->record().Load();
+        left.has_value() && CheckMessage(identity_.rank, *left).ok()) {
+      DWS_ASSIGN_OR_RETURN(record, FromProto(left->report().record()));
+    }
+    member_.emplace(identity_.rank, identity_.epoch, record);
+    opened_ = member_->record().attempt;  // its gradient stays as it is
+  } else {
+    Leave();
+  }
+  DWS_RETURN_IF_ERROR(member_->OnRank(version));
+  if (memory_ != nullptr && member_->record().sealed.has_value()) {
+    const MutableByteSpan to = memory->gradients();
+    std::memmove(to.data(), memory_->gradients().data(), to.size());
+  }
+  memory_ = std::move(memory);
+  process_ = std::move(process);
+  pushed_ = std::make_unique<PushedPieces>(memory_, identity_.job.world_size);
+  return OkStatus();
+}
+
+void TrainJob::Leave() { member_->OnRankLost(process_); }
+
+void TrainJob::GiveUp(const Status& why, TrainerRank because_of) {
+  const std::optional<AttemptId>& attempt = member_->record().attempt;
+  if (!attempt.has_value()) return;
+  LogWarning("attempt_given_up", {{"attempt", ToString(*attempt)},
+                                  {"because_of", because_of.value()},
+                                  {"reason", Message(why)}});
+  (void)member_->AskToAbandon(*attempt, Message(why), because_of);
+}
+
+void TrainJob::OnOutbox() {
+  const Status taken = pushed_->Take();
+  if (!taken.ok()) GiveUp(taken, identity_.rank);
+  if (!pushed_->TakeFinished()) return;
+  const Status finished = member_->OnFinished(pushed_->state().attempt());
+  if (!finished.ok()) LogInfo("finish_too_late", {{"reason", Message(finished)}});
+}
+
+Status TrainJob::Finish(const AttemptId& attempt, uint64_t pushes, double weight) {
+  if (member_->record().attempt != attempt) return AbortedError("{} is over", ToString(attempt));
+  DWS_RETURN_IF_ERROR(pushed_->Finish(attempt, pushes, weight));
+  OnOutbox();
+  return OkStatus();
+}
+
+Status TrainJob::Abandon(const AttemptId& attempt, std::string_view reason) {
+  return member_->AskToAbandon(attempt, EscapeUnprintable(reason), identity_.rank);
+}
+
+Status TrainJob::Skip(uint64_t minibatch) { return member_->OnSkipped(minibatch); }
+
+Status TrainJob::MayPublish(WeightVersion version) const {
+  const std::optional<AttemptId>& attempt = member_->record().attempt;
+  if (!attempt.has_value()) {
+    return FailedPreconditionError("version {}: the job has not begun, rank {} holds version {}",
+                                   version.value(), identity_.rank.value(),
+                                   member_->record().version.value());
+  }
+  return member_->MayPublish(attempt->minibatch, version);
+}
+
+void TrainJob::OnPublished(WeightVersion version) {
+  const Status status = member_->OnPublished(member_->record().attempt->minibatch, version);
+  DWS_CHECK(status.ok());  // MayPublish was, and nothing else ends a minibatch after Step
+}
+
+Status TrainJob::CheckMessage(TrainerRank from, const v1::TrainMessage& message) const {
+  const TrainingJob theirs{.job_id = identity_.job.job_id,  // the connection's
+                           .stream = AsStands(message.stream()),
+                           .world_size = message.world_size()};
+  DWS_RETURN_IF_ERROR(CheckJob(identity_.job, theirs, from));
+  if (FromProto(message.units()) == identity_.common) return OkStatus();
+  return FailedPreconditionError(
+      "rank {} has other units than rank {}: expected the same names and tensors in all ranks, and "
+      "exact sums in all or in none",
+      from.value(), identity_.rank.value());
+}
+
+Status TrainJob::HearUp(TrainerRank from, const v1::TrainMessage& message, TimePoint now) {
+  Status status = CheckMessage(from, message);
+  if (!status.ok()) {
+    refused_[from] = Message(status);
+    return status;
+  }
+  refused_.erase(from);
+  DWS_ASSIGN_OR_RETURN(const TrainBody body, BodyOf(message));
+  if (const auto* report = std::get_if<TrainReport>(&body)) {
+    return leader_.has_value() ? leader_->OnReport(from, *report, now) : OkStatus();
+  }
+  if (const auto* offer = std::get_if<PieceOffer>(&body)) {
+    Status offered = shard_->OnOffer(from, *offer, message.offer(), memory_->sums());
+    if (absl::IsInvalidArgument(offered)) GiveUp(offered, from);
+    return offered;
+  }
+  if (const auto* finish = std::get_if<PushFinish>(&body)) return shard_->OnFinish(from, *finish);
+  return InvalidArgumentError("rank {} says what only a leader or an owner says", from.value());
+}
+
+Status TrainJob::HearDown(TrainerRank from, const v1::TrainMessage& message) {
+  DWS_RETURN_IF_ERROR(CheckMessage(from, message));
+  DWS_ASSIGN_OR_RETURN(const TrainBody body, BodyOf(message));
+  if (const auto* ack = std::get_if<PieceAck>(&body)) return pushed_->OnAck(from, *ack);
+  if (const auto* wanted = std::get_if<PieceWanted>(&body)) return pushed_->OnWanted(from, *wanted);
+  if (const auto* ack = std::get_if<FinishAck>(&body)) return pushed_->OnFinishAck(from, *ack);
+  const auto* order = std::get_if<TrainDown>(&body);
+  if (order == nullptr || from != kLeader) {
+    return InvalidArgumentError("rank {} says what only the leader says", from.value());
+  }
+  const std::optional<AttemptId> before = member_->record().attempt;
+  DWS_RETURN_IF_ERROR(member_->OnDown(*order));
+  const auto* abandon = std::get_if<AbandonDecision>(&order->what);
+  if (abandon != nullptr && member_->record().attempt != before) abandoned_ = *abandon;
+  return OkStatus();
+}
+
+void TrainJob::OnConnect(TrainerRank rank, bool up) {
+  if (rank.value() >= identity_.job.world_size) return;
+  if (up) {
+    pushed_->OnConnect(rank);
+    if (rank == kLeader) report_at_ = {};
+  } else {
+    shard_->OnConnect(rank);
+  }
+}
+
+void TrainJob::OnPeerGone(TrainerRank rank, TimePoint now) {
+  if (leader_.has_value() && rank.value() < identity_.job.world_size) {
+    leader_->OnDisconnect(rank, now);
+  }
+}
+
+void TrainJob::OnSealed(const AttemptId& attempt, double weight, const GradientSum& sum) {
+  exact_ = sum.exact;
+  const Status sealed = member_->OnSealed(attempt, {.sum_squares = sum.finite ? sum.of_squares : 0,
+                                                    .weight = weight,
+                                                    .finite = sum.finite});
+  if (!sealed.ok()) LogInfo("seal_too_late", {{"reason", Message(sealed)}});
+}
+
+void TrainJob::Tick(TimePoint now) {
+  if (leader_.has_value()) leader_->Tick(now);
+  OnOutbox();  // in case the rank's byte was lost
+}
+
+bool TrainJob::Settle(TimePoint now) {
+  while (member_->TakeChanged()) {
+    Save();
+    OpenAttempt();
+    report_at_ = {};
+  }
+  shard_->Settle();
+  SendDue(now);
+  std::string view = View().SerializeAsString();
+  if (view == seen_) return false;
+  seen_ = std::move(view);
+  return true;
+}
+
+void TrainJob::Save() {
+  const MemberRecord& record = member_->record();
+  if (!record.attempt.has_value() && record.version == WeightVersion(0)) return;
+  v1::TrainMessage message = Addressed(TrainReport{.record = record});
+  memory_->record().Save(message);
+}
+
+void TrainJob::OpenAttempt() {
+  const std::optional<AttemptId>& attempt = member_->record().attempt;
+  if (!attempt.has_value() || opened_ == attempt) return;
+  opened_ = attempt;
+  exact_ = false;
+  shard_->Open(*attempt);
+  pushed_->Open(*attempt);
+}
+
+void TrainJob::SendDue(TimePoint now) {
+  if (now >= report_at_) {
+    report_at_ = now + limits::kTrainRepeat;
+    if (const auto report = member_->Report()) outputs_.up(kLeader, Addressed(*report));
+  }
+  if (leader_.has_value()) {
+    for (const auto& [to, order] : leader_->Due(now)) outputs_.down(to, Addressed(order));
+  }
+  const v1::TrainMessage common = Addressed(FinishAck());
+  for (uint32_t r = 0; r < identity_.job.world_size; ++r) {
+    for (v1::TrainMessage& message : pushed_->Due(TrainerRank(r), now)) {
+      *message.mutable_stream() = common.stream();
+      message.set_world_size(common.world_size());
+      *message.mutable_units() = common.units();
+      outputs_.up(TrainerRank(r), std::move(message));
+    }
+  }
+}
+
+v1::MinibatchView TrainJob::View() const {
+  v1::MinibatchView view;
+  const MemberRecord& record = member_->record();
+  view.set_phase(ToProto(member_->phase()));
+  view.set_version(record.version.value());
+  if (record.attempt.has_value()) *view.mutable_attempt() = ToProto(*record.attempt);
+  if (record.step.has_value()) *view.mutable_step() = ToProto(*record.step);
+  view.set_exact(exact_);
+  if (abandoned_.has_value()) *view.mutable_abandoned() = ToProto(*abandoned_);
+  std::string waits = member_->WaitsFor();
+  if (leader_.has_value()) {
+    const MinibatchLeaderState::Waiting waiting = leader_->WaitsFor();
+    if (!waiting.ranks.empty()) {
+      waits += fmt::format("; the leader waits for ranks {}: {}", Ranks(waiting.ranks),
+                           waiting.what);
+    }
+    if (leader_->broken().has_value()) waits += "; " + *leader_->broken();
+  }
+  for (const auto& [rank, why] : refused_) waits += "; " + why;
+  view.set_waits_for(std::move(waits));
+  return view;
+}
+
+}  // namespace dws
