@@ -19,7 +19,7 @@ from tools.real.trainers import on_demand_model
 from tools.real.trainers.on_demand_model import Minibatch, Transformer
 
 RATE = 1e-2
-SAMPLES_EACH = 4  # of a rank in a minibatch
+SAMPLES_EACH = 6  # of a rank in a minibatch
 BF16 = torch.bfloat16
 
 
@@ -107,12 +107,13 @@ def batch(number: int) -> Minibatch:
 
 def lb_micro(minibatch: Minibatch) -> dws.balance.Plan:
     """Several microbatches, equally many on each rank."""
-    return dws.balance.lb_micro(minibatch.lengths, dist.get_world_size(), limit=45)
+    return dws.balance.lb_micro(minibatch.lengths, dist.get_world_size(), limit=40)
 
 
 def lb_mini(minibatch: Minibatch) -> dws.balance.Plan:
-    """As many samples as make the work equal."""
-    return dws.balance.lb_mini(minibatch.lengths, dist.get_world_size(), limit=45)
+    """Gives ranks as many samples as make the work equal."""
+    cost = dws.balance.Cost(1.0, 1.0)
+    return dws.balance.lb_mini(minibatch.lengths, dist.get_world_size(), cost=cost, limit=40)
 
 
 def one_rank_idle(minibatch: Minibatch) -> list[list[tuple[int, ...]]]:
@@ -186,7 +187,7 @@ def beside_fsdp2(options: argparse.Namespace) -> str:
     run.model.layers[0].set_modules_to_forward_prefetch([run.model.layers[1]])
     used = check_gradients(run, lb_micro, 5, exact=False)
     run.close()
-    run = Run(options)
+    run = Run(options, exact=True)  # so that it is the same each time
     run.steps(options.steps, lb_micro)
     reference = plain()
     wanted = fsdp2_steps(reference, options.steps)
@@ -223,6 +224,7 @@ def uneven(options: argparse.Namespace) -> str:
     """(d) Different numbers of microbatches, and a rank that has none."""
     run = Run(options, recompute=True, exact=True, prefetch=2)
     counts = {len(each) for each in lb_mini(batch(1000)).ranks}
+    assert len(counts) > 1, counts
     used = max(check_gradients(run, lb_mini, 4, True), check_gradients(run, one_rank_idle, 3, True))
     with torch.no_grad():  # an idle rank uses the model outside of a minibatch
         before = summed(float(batch(3).loss(run.model, range(4))))
@@ -316,11 +318,14 @@ def given_up(options: argparse.Namespace) -> str:
     plan = one_rank_idle(minibatch)
     raised = 0
     for where in ("forward", "backward"):
-        done = False
+        done, first = False, True
         while not done:
             try:
                 for attempt in run.od.minibatch(plan):
                     with attempt:
+                        if first:
+                            first = False
+                            dist.barrier()  # all are in the attempt
                         for samples in attempt.microbatches:
                             loss = minibatch.loss(run.model, samples)
                             if dist.get_rank() == 0 and not raised and where == "backward":

@@ -1,8 +1,8 @@
 """A rank's membership in its sender's job of training on demand: the calls of OnDemandService, and what
 the sender tells of the minibatch. Needs no torch.
 
-Whoever waits here waits for the sender's news, a call's end, or the end of the time, whichever is
-first: nobody polls.
+A wait ends with the sender's news, the end of a call, or the end of the time, whichever is first:
+nothing polls.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Member:
             return self._lost
 
     def wake(self) -> None:
-        """Lets whoever waits look again."""
+        """Makes a wait look again."""
         with self._news:
             self._news.notify_all()
 

@@ -13,7 +13,7 @@ from dws.memory import SharedRegion
 from dws.on_demand.outbox import Outbox
 from dws.on_demand.units import RECORD_BYTES, Unit, gradient_offsets
 
-# As in sender_daemon/on_demand/limits.h.
+# The sender's limit (sender_daemon/on_demand/limits.h).
 PREFETCH_MAX = 64
 
 
@@ -81,7 +81,7 @@ class RankMemory:
         return request
 
     def descriptors(self, outbox: Outbox) -> list[Descriptor]:
-        """Of what `request` declares, in its order."""
+        """The descriptors of what `request` declares, in its order."""
         return [
             self.arena.descriptor(),
             self.gradients.descriptor(),

@@ -137,7 +137,7 @@ class Training:
         Raises:
           StateError: torch is older than 2.9, or this was called before.
           InvalidArgumentError, LayoutError, DTypeError: what training on demand does not support, by name; nothing was cut.
-          As `start`.
+          The errors of `start`.
         """
         import torch
         from torch import distributed

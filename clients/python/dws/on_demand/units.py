@@ -13,7 +13,7 @@ from typing import Sequence
 
 from dws.memory import aligned
 
-# Of a sender's record, before the gradients.
+# The sender's record takes these, before the gradients.
 RECORD_BYTES = 8192
 _GRADIENT_ALIGNMENT = 16  # elements
 
