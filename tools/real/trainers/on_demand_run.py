@@ -130,13 +130,19 @@ def of_rank(plan: Any) -> Any:
     return ranks[dist.get_rank()]
 
 
-def fsdp2_steps(model: Transformer, count: int, first: int = 0, backwards: bool = False) -> list[float]:
-    """Trains by plain FSDP2, with lb_micro's plans, and returns the losses. `backwards`: the last microbatch first."""
+def fsdp2_steps(model: Any, count: int, other_order: bool = False) -> list[float]:
+    """Trains by plain FSDP2, with lb_micro's plans, and returns the losses.
+
+    Args:
+      other_order: of the same sums: ranks have each other's microbatches, and reduce once a minibatch.
+    """
     optimizer, losses = adamw(model), []
-    for number in range(first, first + count):
+    for number in range(count):
         minibatch, mine = batch(number), []
-        microbatches = of_rank(lb_micro(minibatch))
-        for samples in reversed(microbatches) if backwards else microbatches:
+        ranks = lb_micro(minibatch).ranks
+        microbatches = ranks[(dist.get_rank() + other_order) % len(ranks)]
+        for i, samples in enumerate(microbatches):
+            model.set_requires_gradient_sync(not other_order or i == len(microbatches) - 1)
             loss = minibatch.loss(model, samples)
             loss.backward()
             mine.append(loss.item())
@@ -182,7 +188,7 @@ def check_gradients(run: Run, plan_of: Callable[[Minibatch], Any], count: int, e
 
 def beside_fsdp2(options: argparse.Namespace) -> str:
     """(a) Gradients within the bound of sums; and losses of a free run, whose distance from FSDP2's is compared with the
-    distance between two runs of FSDP2 that differ in the order of microbatches only."""
+    distance between two runs of FSDP2 that add the same gradients in another order."""
     run = Run(options)
     run.model.layers[0].set_modules_to_forward_prefetch([run.model.layers[1]])
     used = check_gradients(run, lb_micro, 5, exact=False)
@@ -191,14 +197,14 @@ def beside_fsdp2(options: argparse.Namespace) -> str:
     run.steps(options.steps, lb_micro)
     reference = plain()
     wanted = fsdp2_steps(reference, options.steps)
-    other = fsdp2_steps(plain(), options.steps, backwards=True)
+    other = fsdp2_steps(plain(), options.steps, other_order=True)
     weights, theirs = whole(run.model), whole(reference)
     run.close()
     noise = max(abs(a - b) / a for a, b in zip(wanted, other))
     apart = max(abs(a - b) / a for a, b in zip(wanted, run.losses))
     far = max(float((weights[name] - theirs[name]).abs().max()) for name in weights)
     assert run.losses[0] == wanted[0], (run.losses[0], wanted[0])
-    assert wanted[-1] < 0.7 * wanted[0], f"FSDP2 has learnt too little to compare: {wanted[0]} to {wanted[-1]}"
+    assert min(wanted[-3:]) < 0.8 * wanted[0], f"FSDP2 has learnt too little to compare: {wanted}"
     assert apart <= max(4 * noise, 1e-6), (apart, noise)
     return (
         f"gradients use {used:.2f} of their bound; {options.steps} steps: losses within {apart:.1e} of FSDP2's, whose own "

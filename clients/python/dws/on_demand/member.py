@@ -34,9 +34,8 @@ _NEWS_SECONDS = 10.0
 _ABANDON_SECONDS = 5.0
 
 OPEN = _Phase.PHASE_OPEN
-SEALED = _Phase.PHASE_SEALED
 STEPPED = _Phase.PHASE_STEPPED
-TO_BE_SKIPPED = _Phase.PHASE_TO_BE_SKIPPED
+DECIDED = (STEPPED, _Phase.PHASE_TO_BE_SKIPPED)
 _NAMES_NO_ATTEMPT = (_Phase.PHASE_UNSPECIFIED, _Phase.PHASE_JOINING, _Phase.PHASE_LOST)
 
 
@@ -287,7 +286,7 @@ class Member:
         """Says that the rank has pushed everything, and waits for the decision.
 
         Returns:
-          The view with it, whose phase is STEPPED or TO_BE_SKIPPED.
+          The view with it, whose phase is in DECIDED.
 
         Raises:
           As `wait`.
@@ -303,7 +302,7 @@ class Member:
             self.explain(error)
         started = time.monotonic()
         view = self.wait(
-            lambda view: not self._is_over(view) and view.phase in (STEPPED, TO_BE_SKIPPED),
+            lambda view: not self._is_over(view) and view.phase in DECIDED,
             f"the decision about {self.attempt}",
         )
         waits.decision_seconds += time.monotonic() - started

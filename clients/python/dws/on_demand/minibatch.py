@@ -92,10 +92,11 @@ class Attempt:
         microbatches: Sequence[Microbatch],
         begin_microbatch: Callable[[], None],
         finish: Callable[[float], Step],
-        leave: Callable[[Optional[BaseException]], None],
+        leave: Callable[[BaseException], Optional[MinibatchAbandonedError]],
     ) -> None:
         """Args:
-        begin_microbatch, finish, leave: what they do for the Training.
+        begin_microbatch, finish: what they do for the Training.
+        leave: ends the attempt without a decision. Returns why it was abandoned; None: because of the error itself.
         """
         self.id = id
         self.step: Optional[Step] = None
@@ -157,13 +158,11 @@ class Attempt:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> bool:
-        if error is None and self.step is None:
+        if self.step is not None:
+            return False
+        if error is None:
             error = StateError("the block `with attempt:` ended without attempt.finish()")
             self._leave(error)
             raise error
-        if self.step is None:
-            self._leave(error)
-            if isinstance(error, MinibatchAbandonedError):
-                self.abandoned = error
-                return True
-        return False
+        self.abandoned = self._leave(error)
+        return self.abandoned is not None

@@ -28,8 +28,14 @@ from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from dws.balance.plans import Microbatch, Plan
 from dws.dtypes import DType
-from dws.errors import InvalidArgumentError, LayoutError, MinibatchAbandonedError, StateError
-from dws.on_demand.member import OPEN, STEPPED, AttemptId, Member, Waits
+from dws.errors import (
+    DwsError,
+    InvalidArgumentError,
+    LayoutError,
+    MinibatchAbandonedError,
+    StateError,
+)
+from dws.on_demand.member import DECIDED, OPEN, STEPPED, AttemptId, Member, Waits
 from dws.on_demand.minibatch import AVERAGES, Attempt, Step, own_microbatches, scale_of
 from dws.on_demand.outbox import Outbox
 from dws.on_demand.rank_memory import RankMemory
@@ -39,6 +45,7 @@ from dws.on_demand.units import Unit
 _LOG = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 _JOIN_SECONDS = 60.0
+_RECONNECT_SECONDS = 60.0
 
 
 class Training:
@@ -260,20 +267,29 @@ class Training:
                 raise StateError("the attempt was not run: write `with attempt:` and attempt.finish()")
 
     def _next_attempt(self, microbatches: Sequence[Microbatch]) -> Attempt:
+        self._rejoin_if_lost()
         member, traffic = self._require_joined()
 
         def ready(view: Any) -> bool:
-            return bool(view.phase == OPEN and view.attempt.minibatch > self._done and view.version == self.version)
+            of_next = view.version == self.version and view.attempt.minibatch > self._done
+            return of_next and view.phase in (OPEN, *DECIDED)
 
         view = member.wait(ready, f"rank {self.rank} waits for a minibatch to begin")
-        member.attempt = AttemptId.from_proto(view.attempt)
+        identity = AttemptId.from_proto(view.attempt)
+        if view.phase in DECIDED:  # while the sender was away: its gradient is in this rank's memory
+            return Attempt(identity, (), traffic.begin_microbatch, lambda _: self._take(view), self._leave_attempt)
+        member.attempt = identity
         traffic.begin()
-        return Attempt(member.attempt, microbatches, traffic.begin_microbatch, self._finish, self._leave_attempt)
+        return Attempt(identity, microbatches, traffic.begin_microbatch, self._finish, self._leave_attempt)
 
     def _finish(self, weight: float) -> Step:
         member, traffic = self._require_joined()
+        return self._take(member.finish(traffic.pushes, weight, self.waits))
+
+    def _take(self, view: Any) -> Step:
+        """Takes a decision: a view whose phase is in DECIDED."""
+        _, traffic = self._require_joined()
         self._gradients.detach()
-        view = member.finish(traffic.pushes, weight, self.waits)
         decision = view.step
         finite = view.phase == STEPPED and decision.finite
         scale = scale_of(self._average, self.ranks, decision.weight) if finite else 1.0
@@ -293,20 +309,44 @@ class Training:
             self._gradients.attach()
         return self._step
 
-    def _leave_attempt(self, error: Optional[BaseException]) -> None:
-        """The attempt ended without a decision."""
+    def _leave_attempt(self, error: BaseException) -> Optional[MinibatchAbandonedError]:
+        """The attempt ended without a decision. Returns why it was abandoned; None: because of the error itself."""
         from dws.on_demand import sharding
 
         member, traffic = self._require_joined()
         traffic.end()
+        abandoned = None
         if isinstance(error, MinibatchAbandonedError):
-            _LOG.warning("dws: rank %d: %s", self.rank, error)
-            if self._on_abandoned is not None:
-                self._on_abandoned(error)
+            abandoned = error
+        elif isinstance(error, DwsError) and member.lost is not None:
+            reason = f"the sender of rank {self.rank} is lost: {member.lost}"
+            abandoned = MinibatchAbandonedError(reason, reason)
         else:
             member.abandon(f"{type(error).__name__}: {error}")
         sharding.reset(self._model)
         self._gradients.detach()
+        if abandoned is not None:
+            _LOG.warning("dws: rank %d: %s", self.rank, abandoned)
+            if self._on_abandoned is not None:
+                self._on_abandoned(abandoned)
+        return abandoned
+
+    def _rejoin_if_lost(self) -> None:
+        """Joins again after a restart of the sender. The memory that is registered has the version that was published last,
+        and the sender's record of the minibatch is with the gradients.
+
+        Raises:
+          DwsError: the membership was ended by another process of this rank, or the sender does not come back.
+        """
+        member, _ = self._require_joined()
+        if member.lost is None:
+            return
+        trainer = self._publisher.trainer
+        if trainer.connected:
+            raise member.lost
+        trainer.reconnect(_RECONNECT_SECONDS)
+        trainer.publish_again()
+        self._join()
 
     def clip(self, max_norm: float) -> float:
         """Scales the gradient so that its norm is at most `max_norm`, as torch.nn.utils.clip_grad_norm_ does, but with the
@@ -333,9 +373,12 @@ class Training:
           The errors of Publisher.publish: call `publish` again.
         """
         step = self._require_step()
+        self._rejoin_if_lost()
         self._gradients.detach()
         stats = self._publisher.publish(self.version + 1)
         self.version += 1
+        if self._publisher.trainer.session != self._session:  # the sender was restarted meanwhile
+            self._join()
         self._decided(step)
         return stats
 
@@ -347,6 +390,7 @@ class Training:
         """
         if self._step is None or self._step.finite:
             raise StateError("skip() is for a step whose gradient is not finite (step.finite is False): call publish()")
+        self._rejoin_if_lost()
         member, _ = self._require_joined()
         self._gradients.detach()
         member.skip(self._step.minibatch)
