@@ -17,7 +17,11 @@ _PADDING = -100
 
 
 class Layer(nn.Module):
-    """One layer with causal attention. No number of ranks divides its hidden width."""
+    """One layer with causal attention. No number of ranks divides its hidden width.
+
+    Attributes:
+      without_second_part: leaves some of its parameters without a gradient.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,6 +29,7 @@ class Layer(nn.Module):
         self.attention = nn.Linear(WIDTH, 3 * WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH, bias=False)
         self.up, self.down = nn.Linear(WIDTH, 61), nn.Linear(61, WIDTH)
+        self.without_second_part = False
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
@@ -32,6 +37,8 @@ class Layer(nn.Module):
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        if self.without_second_part:
+            return hidden
         return hidden + self.down(torch.tanh(self.up(self.second_norm(hidden))))
 
 

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import dws
-from tools.real.trainers import on_demand_model
+from tools.real.trainers import on_demand_model, on_demand_refusals
 from tools.real.trainers.on_demand_model import Minibatch, Transformer
 
 RATE = 1e-2
@@ -364,6 +364,7 @@ PARTS = {
     "checkpoint": round_trip,
     "nan": not_finite,
     "abandon": given_up,
+    "refusals": lambda options: on_demand_refusals.check(Run(options)),
 }
 
 

@@ -93,6 +93,10 @@ class UnitGather:
             row, rows = parameter.row_elements(), parameter.shape[0]
             padded = parameter.padded(self._ranks)
             whole = self._arena.view("torch", self._dtype, (rows * row,), offset + begin)
+            if mine is not None:  # before it is overwritten: it is a part of `output`
+                low, high = parameter.rows_of(self._rank, self._ranks)
+                held = mine.narrow(0, column, (high - low) * row)
+                _require_equal(parameter.name, held, whole[low * row : high * row])
             full = rows * row // padded if padded else 0  # ranks with as many rows as any
             columns = output.narrow(1, column, padded)
             if full:
@@ -100,10 +104,6 @@ class UnitGather:
             rest = rows * row - full * padded
             if rest:
                 columns[full, :rest].copy_(whole[full * padded :])
-            if mine is not None:
-                low, high = parameter.rows_of(self._rank, self._ranks)
-                held = mine.narrow(0, column, (high - low) * row)
-                _require_equal(parameter.name, held, whole[low * row : high * row])
             column += padded
 
     def _what(self) -> str:

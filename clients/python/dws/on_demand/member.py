@@ -98,7 +98,7 @@ class Member:
         self._stub = on_demand_pb2_grpc.OnDemandServiceStub(self._daemon.channel)
         self._rank = rank
         self._timeout = timeout
-        self._handles = HandleConnection()
+        self._handles: Optional[HandleConnection] = None
         self._member = 0
         self._news = threading.Condition()
         self._view: Any = on_demand_pb2.MinibatchView()
@@ -124,8 +124,8 @@ class Member:
         def once() -> int:
             what = f"joining training on demand as rank {self._rank}"
             reply = self._daemon.call(self._stub.Join, request, what, deadline.left)
-            self._handles = HandleConnection()
-            self._handles.hand_over(reply.handle_socket, reply.token, descriptors, deadline.left)
+            self._handles = handles = HandleConnection()
+            handles.hand_over(reply.handle_socket, reply.token, descriptors, deadline.left)
             return int(reply.member)
 
         self._member = again_while_displaced(once)
@@ -332,5 +332,6 @@ class Member:
         self._closed = True
         if self._follow is not None:
             self._follow.cancel()
-        self._handles.close()
+        if self._handles is not None:
+            self._handles.close()
         self._daemon.close()

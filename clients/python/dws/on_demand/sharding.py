@@ -4,7 +4,6 @@ forward or backward pass ended with an error. Needs torch 2.9; all that is not p
 
 from __future__ import annotations
 
-import re
 from typing import Any, Iterator, Optional, Sequence
 
 import torch
@@ -12,28 +11,18 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 from torch import nn
 
-from dws.errors import DTypeError, InvalidArgumentError, LayoutError, StateError
+from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 from dws.on_demand.units import Unit, UnitParameter
 from dws.trainers.module_weights import canonical_name
 
 _fsdp: Any = torch.distributed.fsdp
 RANKS_MAX = 256
-_TORCH_MIN = (2, 9)
 _REFUSED = {
     "shard_placement_fn": "units have one group of parameters, cut by rows",
     "ignored_params": "freeze them with requires_grad_(False)",
     "mp_policy": "pass param_dtype= and reduce_dtype=",
     "dp_mesh_dims": "ranks are on a mesh of one dimension",
 }
-
-
-def require_torch() -> None:
-    """Raises StateError if this torch is too old."""
-    found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if found < _TORCH_MIN:
-        raise StateError(
-            f"training on demand needs torch 2.9 or later, whose FSDP2 takes communication objects of others; found {torch.__version__}"
-        )
 
 
 def cut(

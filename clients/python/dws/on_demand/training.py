@@ -40,7 +40,7 @@ from dws.on_demand.minibatch import AVERAGES, Attempt, Step, own_microbatches, s
 from dws.on_demand.outbox import Outbox
 from dws.on_demand.rank_memory import RankMemory
 from dws.on_demand.traffic import Traffic
-from dws.on_demand.units import Unit
+from dws.on_demand.units import Unit, require_torch
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_SECONDS = 1800.0
@@ -147,11 +147,12 @@ class Training:
           The errors of `start`.
         """
         import torch
+
+        require_torch(torch.__version__)
         from torch import distributed
 
         from dws.on_demand import sharding
 
-        sharding.require_torch()
         if self._model is not None:
             raise StateError("fully_shard was called before: make another Training for another model")
         self._dtype = DType.of(param_dtype or torch.float32)
@@ -177,12 +178,12 @@ class Training:
           StateError: fully_shard was not called, or this was called before; the sender has no --train-peers.
           The errors of dws.trainers.publisher.Publisher.register and publish.
         """
+        if self._model is None or self._memory is not None:
+            raise StateError("expected fully_shard, then start once")
         from dws.on_demand.gradients import Gradients
         from dws.trainers.module_weights import canonical_name
         from dws.trainers.publisher import Publisher
 
-        if self._model is None or self._memory is not None:
-            raise StateError("expected fully_shard, then start once")
         units = [unit for _, unit in self._units]
         self._memory = RankMemory(
             units, self.ranks, self._dtype, self._gradient_dtype, self._prefetch, self._exact
@@ -257,6 +258,7 @@ class Training:
         """
         if self._step is not None:
             raise StateError(f"minibatch {self._step.minibatch} is decided: call publish() or skip() first")
+        self._require_joined()
         microbatches = own_microbatches(plan, self.rank, self.ranks, self._lockstep)
         while True:
             attempt = self._next_attempt(microbatches)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Sequence
 
+from dws.errors import StateError
 from dws.memory import aligned
 
 # The sender's record takes these, before the gradients.
 RECORD_BYTES = 8192
+_TORCH_MIN = (2, 9)
 _GRADIENT_ALIGNMENT = 16  # elements
 
 
@@ -78,6 +81,12 @@ class Unit:
             offsets.append(end)
             end = aligned(end + math.prod(parameter.shape) * itemsize)
         return offsets, end
+
+
+def require_torch(version: str) -> None:
+    """Raises StateError if torch is too old: its FSDP2 has to take communication objects of others."""
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _TORCH_MIN:
+        raise StateError(f"training on demand needs torch 2.9 or later; found {version}")
 
 
 def gradient_offsets(units: Sequence[Unit], ranks: int) -> tuple[list[int], int]:
