@@ -23,6 +23,7 @@ from dws.errors import (
     DwsError,
     MinibatchAbandonedError,
     RankLostError,
+    StateError,
 )
 from dws.handles import Descriptor, HandleConnection, again_while_displaced
 from dws.rpc import DaemonConnection
@@ -123,7 +124,12 @@ class Member:
 
         def once() -> int:
             what = f"joining training on demand as rank {self._rank}"
-            reply = self._daemon.call(self._stub.Join, request, what, deadline.left)
+            try:
+                reply = self._stub.Join(request, timeout=deadline.left)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                    raise StateError(f"{what}: the sender does not train on demand: start it with --train-peers") from error
+                raise self._daemon.error(error, what) from error
             self._handles = handles = HandleConnection()
             handles.hand_over(reply.handle_socket, reply.token, descriptors, deadline.left)
             return int(reply.member)

@@ -172,6 +172,7 @@ def reset(model: Any) -> None:
 
 def _groups(model: nn.Module) -> Iterator[Any]:
     """FSDP2's groups of parameters."""
+    module: Any
     for module in model.modules():
         if hasattr(module, "_get_fsdp_state"):
             state = module._get_fsdp_state()

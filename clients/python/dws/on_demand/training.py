@@ -24,11 +24,14 @@ torch is imported by `fully_shard`, not by this module.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from dws.balance.plans import Microbatch, Plan
+from dws.deadline import Deadline
 from dws.dtypes import DType
 from dws.errors import (
+    DaemonUnavailableError,
     DwsError,
     InvalidArgumentError,
     LayoutError,
@@ -46,6 +49,7 @@ _LOG = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 _JOIN_SECONDS = 60.0
 _RECONNECT_SECONDS = 60.0
+_RETRY_SECONDS = 0.05
 
 
 class Training:
@@ -346,9 +350,16 @@ class Training:
         trainer = self._publisher.trainer
         if trainer.connected:
             raise member.lost
-        trainer.reconnect(_RECONNECT_SECONDS)
-        trainer.publish_again()
-        self._join()
+        deadline = Deadline(_RECONNECT_SECONDS)
+        while True:
+            try:
+                trainer.reconnect(deadline.left)
+                trainer.publish_again()
+                return self._join()
+            except DaemonUnavailableError:  # it ended again
+                if not deadline.left:
+                    raise
+                time.sleep(_RETRY_SECONDS)
 
     def clip(self, max_norm: float) -> float:
         """Scales the gradient so that its norm is at most `max_norm`, as torch.nn.utils.clip_grad_norm_ does, but with the
