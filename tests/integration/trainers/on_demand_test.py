@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 import threading
 import time
+import types
 import unittest
 from concurrent import futures
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 
 import dws
 from dws.dtypes import DType
 from dws.on_demand.member import DECIDED, OPEN, STEPPED, AttemptId, Member, Waits
+from dws.on_demand.membership import Membership
 from dws.on_demand.rank_memory import RankMemory
 from dws.on_demand.traffic import Traffic
 from dws.on_demand.units import RECORD_BYTES, Unit, UnitParameter
@@ -43,7 +45,6 @@ class Rank:
 
     def __init__(self, sender: str, rank: int, stream: dws.Stream) -> None:
         self.rank, self.version, self.done = rank, 0, 0
-        self._socket = sender
         self.trainer = dws.Trainer(sender, "test", rank, RANKS, stream)
         specs, shards = [], {}
         for name, each in PARAMETERS.items():
@@ -54,7 +55,17 @@ class Rank:
                 shards[name] = ([0, *edges].index(low), 1)
         self.part = self.trainer.register(specs, shards, views="numpy")
         self.memory = RankMemory(UNITS, RANKS, DType.F32, DType.F32, prefetch=1, exact=True)
-        self.member: Optional[Member] = None
+        self.membership = Membership(
+            types.SimpleNamespace(trainer=self.trainer, close=self.trainer.close),
+            self.memory,
+            lambda: Member(sender, "test", rank, SECONDS),
+            lambda member, outbox: Traffic(
+                member, outbox, RANKS, None, self.memory.slots, SECONDS, Waits()
+            ),
+            2,
+            lambda traffic: None,
+        )
+        self.joined = False
         self.publish()
 
     def publish(self) -> None:
@@ -63,29 +74,29 @@ class Rank:
             low, high = PARAMETERS[name].rows_of(self.rank, RANKS)
             part[...] = weights_at(self.version)[name][low:high]
         self.trainer.publish(self.version)
-        if self.member is not None:
+        if self.joined:
             self.traffic.version = self.version
 
-    def join(self) -> None:
-        self.outbox = self.memory.outbox(2)
-        self.member = Member(self._socket, "test", self.rank, SECONDS)
-        request = self.memory.request(self.trainer.session, self.outbox)
-        self.member.join(request, self.memory.descriptors(self.outbox), SECONDS)
-        self.outbox.handed_over()
-        self.traffic = Traffic(
-            self.member, self.outbox, RANKS, None, self.memory.slots, SECONDS, Waits()
-        )
-        self.traffic.version = self.version
+    @property
+    def member(self) -> Member:
+        return self.membership.member
 
-    def leave(self) -> None:
-        """Ends the membership, as the end of the process would."""
-        assert self.member is not None
-        self.member.close()
-        self.outbox.close()
+    @property
+    def traffic(self) -> Traffic:
+        return self.membership.traffic
+
+    def publish_first_step(self) -> None:
+        """A minibatch without a microbatch."""
+        self.begin()
+        self.finish(1.0)
+        self.publish()
+
+    def join(self) -> None:
+        self.membership.join(self.version)
+        self.joined = True
 
     def begin(self) -> None:
         """Waits for the next attempt, and takes part."""
-        assert self.member is not None
 
         def ready(view: Any) -> bool:
             return bool(view.phase == OPEN and view.version == self.version and view.attempt.minibatch > self.done)
@@ -115,7 +126,6 @@ class Rank:
             self.traffic.push(index, unit, DType.F32)
 
     def finish(self, weight: float) -> Any:
-        assert self.member is not None
         view = self.member.finish(self.traffic.pushes, weight, Waits())
         self.done = view.attempt.minibatch
         self.traffic.end()
@@ -130,9 +140,7 @@ class Rank:
         return found
 
     def close(self) -> None:
-        self.leave()
-        self.trainer.close()
-        self.memory.close()
+        self.membership.close()
 
 
 class OnDemandTest(unittest.TestCase):
@@ -213,7 +221,7 @@ class OnDemandTest(unittest.TestCase):
 
         def leave() -> None:
             left.append(time.monotonic())
-            lost.leave()
+            lost.member.close()
 
         threading.Timer(0.5, leave).start()
         for rank in (self.ranks[0], self.ranks[2]):
@@ -227,10 +235,46 @@ class OnDemandTest(unittest.TestCase):
         self.check_sums(views, 7.0, 3.0)
         self.each(Rank.publish)
 
+    def restart_sender(self, rank: int) -> None:
+        self.cluster.senders[rank].kill()
+        self.cluster.senders[rank].start()
+
+    def test_a_sender_that_is_killed_before_the_decision_is_joined_again(self) -> None:
+        self.start()
+        self.each(Rank.publish_first_step)
+        self.each(Rank.begin)
+        for rank in self.ranks[:2]:
+            rank.push(1.0)
+        self.restart_sender(1)
+        with self.assertRaises(dws.DaemonUnavailableError):
+            self.ranks[1].finish(1.0)
+        self.ranks[1].traffic.end()
+        for rank in (self.ranks[0], self.ranks[2]):
+            with self.assertRaisesRegex(dws.RankLostError, "because of rank 1"):
+                rank.finish(1.0)
+            rank.traffic.end()
+        self.ranks[1].membership.join_if_lost(2)
+        self.check_sums(self.minibatch([[1.0], [2.0], [4.0]]), 7.0, 3.0)
+        self.each(Rank.publish)
+
+    def test_a_sender_that_is_killed_after_the_decision_still_has_it(self) -> None:
+        self.start()
+        for killed in (1, 0):  # 0 has the leader
+            views = self.minibatch([[1.0], [2.0], [4.0]])
+            self.restart_sender(killed)
+            lost = self.ranks[killed]
+            while lost.member.lost is None:
+                time.sleep(0.01)
+            lost.membership.join_if_lost(lost.version)
+            again = lost.member.wait(lambda view: view.phase in DECIDED, "the decision")
+            self.assertEqual(again.step, views[killed].step)
+            views[killed] = again
+            self.check_sums(views, 7.0, 3.0)
+            self.each(Rank.publish)
+
     def test_a_rank_that_gives_up_says_why_to_the_others(self) -> None:
         self.start()
         self.each(Rank.begin)
-        assert self.ranks[2].member is not None
         self.ranks[2].member.abandon("no memory left")
         for rank in self.ranks[:2]:
             with self.assertRaisesRegex(dws.RankLostError, "because of rank 2: .*no memory left"):

@@ -153,7 +153,7 @@ def fsdp2_steps(model: Any, count: int, other_order: bool = False) -> list[float
     return losses
 
 
-def check_gradients(run: Run, plan_of: Callable[[Minibatch], Any], count: int, exact: bool) -> float:
+def check_gradients(run: Run, plan_of: Callable[[Minibatch], Any], count: int, exact: bool, by_weight: bool = False) -> float:
     """Steps, and compares each gradient with the true one: n pieces added in FP32, in any order, are within
     (n - 1) 2^-24 times the sum of their magnitudes (to first order); dividing rounds once more. If no addition was
     rounded, sums in FP64 are rounded once.
@@ -176,8 +176,9 @@ def check_gradients(run: Run, plan_of: Callable[[Minibatch], Any], count: int, e
                 continue
             found, (total, magnitude) = parameter.grad.full_tensor().double(), true[name]
             squares += float((found**2).sum())
-            bound = (pieces + 1) * 2.0**-24 * magnitude / ranks
-            apart = (found - total / ranks).abs()
+            divisor = len(minibatch.lengths) if by_weight else ranks
+            bound = (pieces + 1) * 2.0**-24 * magnitude / divisor
+            apart = (found - total / divisor).abs()
             assert bool((apart <= bound).all()), f"{name}: {float((apart - bound).max())} above the bound"
             used = max(used, float((apart / bound.clamp(min=1e-300)).max()))
         assert abs(step.norm - math.sqrt(squares)) <= 1e-6 * step.norm, (step.norm, math.sqrt(squares))
@@ -238,6 +239,9 @@ def uneven(options: argparse.Namespace) -> str:
     with torch.no_grad():
         after = summed(float(batch(3).loss(run.model, range(4))))
     assert after != before
+    run.close()
+    run = Run(options, exact=True, average="weight")
+    used = max(used, check_gradients(run, one_rank_idle, 2, True, by_weight=True))
     run.close()
     return f"{min(counts)} to {max(counts)} and 0 microbatches, exact sums, {used:.2f} of the bound"
 

@@ -24,32 +24,25 @@ torch is imported by `fully_shard`, not by this module.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from dws.balance.plans import Microbatch, Plan
-from dws.deadline import Deadline
 from dws.dtypes import DType
 from dws.errors import (
-    DaemonUnavailableError,
     DwsError,
     InvalidArgumentError,
-    LayoutError,
     MinibatchAbandonedError,
     StateError,
 )
 from dws.on_demand.member import DECIDED, OPEN, STEPPED, AttemptId, Member, Waits
+from dws.on_demand.membership import Membership, require_all_publish
 from dws.on_demand.minibatch import AVERAGES, Attempt, Step, own_microbatches, scale_of
-from dws.on_demand.outbox import Outbox
 from dws.on_demand.rank_memory import RankMemory
 from dws.on_demand.traffic import Traffic
 from dws.on_demand.units import Unit, require_torch
 
 _LOG = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_SECONDS = 1800.0
-_JOIN_SECONDS = 60.0
-_RECONNECT_SECONDS = 60.0
-_RETRY_SECONDS = 0.05
 
 
 class Training:
@@ -62,6 +55,7 @@ class Training:
       rank, ranks: of the process group, after fully_shard.
       version: the one that this rank has published last.
       waits: how long this rank has waited, and what for.
+      publisher: the dws.trainers.publisher.Publisher, for its `wait`; None before `start`.
     """
 
     def __init__(
@@ -98,6 +92,7 @@ class Training:
             raise InvalidArgumentError(f"outbox_buffers={outbox_buffers}: expected at least 1")
         self.rank, self.ranks, self.version = 0, 0, 0
         self.waits = Waits()
+        self.publisher: Any = None
         self._socket = socket
         self._job_id = job_id
         self._exact = exact
@@ -110,13 +105,8 @@ class Training:
         self._model: Any = None
         self._units: list[tuple[Any, Unit]] = []
         self._dtype = self._gradient_dtype = DType.F32
-        self._publisher: Any = None
-        self._memory: Optional[RankMemory] = None
         self._gradients: Any = None
-        self._member: Optional[Member] = None
-        self._outbox: Optional[Outbox] = None
-        self._traffic: Optional[Traffic] = None
-        self._session = 0  # that the membership belongs to
+        self._membership: Optional[Membership] = None
         self._step: Optional[Step] = None  # that was decided, and neither published nor skipped
         self._done = 0  # the minibatch whose step was published or skipped last
 
@@ -182,24 +172,42 @@ class Training:
           StateError: fully_shard was not called, or this was called before; the sender has no --train-peers.
           The errors of dws.trainers.publisher.Publisher.register and publish.
         """
-        if self._model is None or self._memory is not None:
+        if self._model is None or self._membership is not None:
             raise StateError("expected fully_shard, then start once")
+        from dws.on_demand import sharding
         from dws.on_demand.gradients import Gradients
         from dws.trainers.module_weights import canonical_name
         from dws.trainers.publisher import Publisher
 
         units = [unit for _, unit in self._units]
-        self._memory = RankMemory(
+        memory = RankMemory(
             units, self.ranks, self._dtype, self._gradient_dtype, self._prefetch, self._exact
         )
         parameters = {canonical_name(name): each for name, each in self._model.named_parameters()}
-        self._gradients = Gradients(parameters, units, self.ranks, self._memory)
+        self._gradients = Gradients(parameters, units, self.ranks, memory)
         cast = None if self._dtype is DType.F32 else self._dtype.torch
-        self._publisher = Publisher(self._socket, self._job_id, dtype=cast, cast=self._cast_too(cast))
-        self._publisher.register(self._model)
-        self._publisher.publish(version)
-        self.version = version
-        self._join()
+        publisher = Publisher(self._socket, self._job_id, dtype=cast, cast=self._cast_too(cast))
+        socket = self._socket.replace("{rank}", str(self.rank))
+        barrier = sharding.barrier if self._lockstep else None
+        membership = Membership(
+            publisher,
+            memory,
+            lambda: Member(socket, self._job_id, self.rank, self._timeout),
+            lambda member, outbox: Traffic(
+                member, outbox, self.ranks, barrier, memory.slots, self._timeout, self.waits
+            ),
+            self._outbox_buffers,
+            lambda traffic: self._communicate_by(traffic, memory),
+        )
+        try:
+            publisher.register(self._model)
+            require_all_publish(publisher, self.ranks)
+            publisher.publish(version)
+            membership.join(version)
+        except BaseException:
+            membership.close()
+            raise
+        self.version, self.publisher, self._membership = version, publisher, membership
 
     def _cast_too(self, dtype: Any) -> list[str]:
         """Parameters that are gathered in `dtype`, although engines would keep them in FP32."""
@@ -213,40 +221,17 @@ class Training:
         one = next(self._model.parameters())  # all are FP32
         return [name for name in names if types.of(name, one, name in kept) is not self._dtype]
 
-    def _join(self) -> None:
-        from dws.on_demand import sharding
-
-        assert self._memory is not None and self._publisher is not None
-        self._leave()
-        trainer = self._publisher.trainer
-        if trainer is None or trainer.world_size != self.ranks:
-            raise LayoutError(f"the model is published by one rank of {self.ranks}: expected each to have a sender, and {{rank}} in its socket's name")
-        self._outbox = self._memory.outbox(self._outbox_buffers)
-        self._member = Member(
-            self._socket.replace("{rank}", str(self.rank)), self._job_id, self.rank, self._timeout
-        )
-        request = self._memory.request(trainer.session, self._outbox)
-        self._member.join(request, self._memory.descriptors(self._outbox), _JOIN_SECONDS)
-        self._outbox.handed_over()
-        self._session = trainer.session
-        barrier = sharding.barrier if self._lockstep else None
-        self._traffic = Traffic(
-            self._member, self._outbox, self.ranks, barrier, self._memory.slots, self._timeout, self.waits
-        )
-        self._traffic.version = self.version
-        self._set_communication()
-
-    def _set_communication(self) -> None:
+    def _communicate_by(self, traffic: Traffic, memory: RankMemory) -> None:
+        """Gives FSDP2 its communication."""
         from dws.on_demand.comms import UnitGather, UnitReduce
 
-        assert self._memory is not None and self._traffic is not None
-        forget = self._gradients.detach
+        arena, forget = memory.arena, self._gradients.detach
         for index, (module, unit) in enumerate(self._units):
             module.set_custom_all_gather(
-                UnitGather(index, unit, self._dtype, self.ranks, self.rank, self._memory.arena, self._traffic)
+                UnitGather(index, unit, self._dtype, self.ranks, self.rank, arena, traffic)
             )
             module.set_custom_reduce_scatter(
-                UnitReduce(index, unit, self._gradient_dtype, self.ranks, self._traffic, forget)
+                UnitReduce(index, unit, self._gradient_dtype, self.ranks, traffic, forget)
             )
 
     def minibatch(self, plan: Union[Plan, Sequence[Sequence[Microbatch]]]) -> Iterator[Attempt]:
@@ -273,8 +258,9 @@ class Training:
                 raise StateError("the attempt was not run: write `with attempt:` and attempt.finish()")
 
     def _next_attempt(self, microbatches: Sequence[Microbatch]) -> Attempt:
-        self._rejoin_if_lost()
-        member, traffic = self._require_joined()
+        membership = self._require_joined()
+        membership.join_if_lost(self.version)
+        member, traffic = membership.member, membership.traffic
 
         def ready(view: Any) -> bool:
             of_next = view.version == self.version and view.attempt.minibatch > self._done
@@ -289,12 +275,12 @@ class Training:
         return Attempt(identity, microbatches, traffic.begin_microbatch, self._finish, self._leave_attempt)
 
     def _finish(self, weight: float) -> Step:
-        member, traffic = self._require_joined()
-        return self._take(member.finish(traffic.pushes, weight, self.waits))
+        membership = self._require_joined()
+        return self._take(membership.member.finish(membership.traffic.pushes, weight, self.waits))
 
     def _take(self, view: Any) -> Step:
         """Takes a decision: a view whose phase is in DECIDED."""
-        _, traffic = self._require_joined()
+        traffic = self._require_joined().traffic
         self._gradients.detach()
         decision = view.step
         finite = view.phase == STEPPED and decision.finite
@@ -319,8 +305,9 @@ class Training:
         """The attempt ended without a decision. Returns why it was abandoned; None: because of the error itself."""
         from dws.on_demand import sharding
 
-        member, traffic = self._require_joined()
-        traffic.end()
+        membership = self._require_joined()
+        membership.traffic.end()
+        member = membership.member
         abandoned = None
         if isinstance(error, MinibatchAbandonedError):
             abandoned = error
@@ -336,30 +323,6 @@ class Training:
             if self._on_abandoned is not None:
                 self._on_abandoned(abandoned)
         return abandoned
-
-    def _rejoin_if_lost(self) -> None:
-        """Joins again after a restart of the sender. The memory that is registered has the version that was published last,
-        and the sender's record of the minibatch is with the gradients.
-
-        Raises:
-          DwsError: the membership was ended by another process of this rank, or the sender does not come back.
-        """
-        member, _ = self._require_joined()
-        if member.lost is None:
-            return
-        trainer = self._publisher.trainer
-        if trainer.connected:
-            raise member.lost
-        deadline = Deadline(_RECONNECT_SECONDS)
-        while True:
-            try:
-                trainer.reconnect(deadline.left)
-                trainer.publish_again()
-                return self._join()
-            except DaemonUnavailableError:  # it ended again
-                if not deadline.left:
-                    raise
-                time.sleep(_RETRY_SECONDS)
 
     def clip(self, max_norm: float) -> float:
         """Scales the gradient so that its norm is at most `max_norm`, as torch.nn.utils.clip_grad_norm_ does, but with the
@@ -386,12 +349,12 @@ class Training:
           The errors of Publisher.publish: call `publish` again.
         """
         step = self._require_step()
-        self._rejoin_if_lost()
+        membership = self._require_joined()
+        membership.join_if_lost(self.version)
         self._gradients.detach()
-        stats = self._publisher.publish(self.version + 1)
+        stats = self.publisher.publish(self.version + 1)
         self.version += 1
-        if self._publisher.trainer.session != self._session:  # the sender was restarted meanwhile
-            self._join()
+        membership.join_if_registered_again(self.version)
         self._decided(step)
         return stats
 
@@ -403,16 +366,15 @@ class Training:
         """
         if self._step is None or self._step.finite:
             raise StateError("skip() is for a step whose gradient is not finite (step.finite is False): call publish()")
-        self._rejoin_if_lost()
-        member, _ = self._require_joined()
+        membership = self._require_joined()
+        membership.join_if_lost(self.version)
         self._gradients.detach()
-        member.skip(self._step.minibatch)
+        membership.member.skip(self._step.minibatch)
         self._decided(self._step)
 
     def _decided(self, step: Step) -> None:
-        assert self._traffic is not None
         self._done, self._step = step.minibatch, None
-        self._traffic.version = self.version
+        self._require_joined().traffic.version = self.version
 
     def _require_step(self) -> Step:
         if self._step is None:
@@ -424,26 +386,17 @@ class Training:
             )
         return self._step
 
-    def _require_joined(self) -> tuple[Member, Traffic]:
-        if self._member is None or self._traffic is None:
+    def _require_joined(self) -> Membership:
+        if self._membership is None:
             raise StateError("call fully_shard and start first")
-        return self._member, self._traffic
-
-    def _leave(self) -> None:
-        if self._member is not None:
-            self._member.close()
-        if self._outbox is not None:
-            self._outbox.close()
+        return self._membership
 
     def close(self) -> None:
         """Leaves the job: to the other ranks this one is lost. Parameters keep their values. Idempotent."""
-        self._leave()
         if self._gradients is not None:
             self._gradients.detach()
-        if self._publisher is not None:
-            self._publisher.close()
-        if self._memory is not None:
-            self._memory.close()
+        if self._membership is not None:
+            self._membership.close()
 
     def __enter__(self) -> Training:
         return self
