@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|quantised|slime [OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|pulse_loco|quantised|slime [OPTION...]
 # Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
 # balance: bubble rates of balanced minibatches beside published ones; --write=$PWD/docs/on-demand.md puts them into that
@@ -12,6 +12,7 @@
 # both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
 # build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with
 # weights on a GPU (docs/performance.md). gather: units whose shards have several owners on one host, beside copies.
+# pulse_loco: a small model trained by workers that send what changes a BF16 weight, beside DiLoCo: losses, and bytes.
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.
@@ -20,7 +21,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|quantised|slime [OPTION...]; see --help}"
+name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|pulse_loco|quantised|slime [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2

@@ -165,8 +165,8 @@ Status MinibatchMemberState::MayPublish(uint64_t minibatch, WeightVersion versio
   DWS_RETURN_IF_ERROR(MayEnd(minibatch, true));
   if (version.value() == record_.version.value() + 1) return OkStatus();
   return FailedPreconditionError("version {} of rank {}: minibatch {} leads from {} to {}",
-                                 version.value(), rank_.value(), minibatch,
-                                 record_.version.value(), record_.version.value() + 1);
+                                 version.value(), rank_.value(), minibatch, record_.version.value(),
+                                 record_.version.value() + 1);
 }
 
 Status MinibatchMemberState::OnPublished(uint64_t minibatch, WeightVersion version) {

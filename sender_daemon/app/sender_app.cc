@@ -159,6 +159,8 @@ void SenderApp::StartPipeline() {
   pipeline_ = std::make_unique<PublishPipeline>(PublishPipeline::Outputs{
       .record =
           [this](const RankState& state, const RetainedVersion& version) {
+            // A version that was lost with a restart, and is published again, is recorded.
+            if (ledger_->state().last_version() == version.version) return OkStatus();
             return ledger_->Append(VersionPublished{.stream = state.stream,
                                                     .version = version.version,
                                                     .base = version.base,

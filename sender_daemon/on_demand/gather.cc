@@ -56,8 +56,8 @@ struct Gather::Attempt {
   }
 };
 
-Result<std::unique_ptr<Gather>> Gather::Create(Options options, OwnerLinks& owners, ThreadPool& pool,
-                                               const Clock& clock) {
+Result<std::unique_ptr<Gather>> Gather::Create(Options options, OwnerLinks& owners,
+                                               ThreadPool& pool, const Clock& clock) {
   if (options.units.empty() || options.units.size() > limits::kTrainUnitsMax) {
     return InvalidArgumentError("{} units, expected 1 to {}", options.units.size(),
                                 limits::kTrainUnitsMax);
@@ -137,7 +137,8 @@ Status Gather::Await(const Wanted& wanted, const Look& look) {
     }
     // A cancellation does not wake this.
     seen = now;
-    owners_.changed().WaitBeyond(seen, std::min<Duration>(limits::kTick, wanted.deadline - clock_.Now()));
+    owners_.changed().WaitBeyond(seen,
+                                 std::min<Duration>(limits::kTick, wanted.deadline - clock_.Now()));
   }
   MutexLock lock(mutex_);
   waits_.erase(number);

@@ -55,8 +55,8 @@ class Gather {
 
   // INVALID_ARGUMENT: more units than are supported, two units of one name, or no such way. `pool`
   // copies; it, `owners` and `clock` outlive the object.
-  static Result<std::unique_ptr<Gather>> Create(Options options, OwnerLinks& owners, ThreadPool& pool,
-                                                const Clock& clock);
+  static Result<std::unique_ptr<Gather>> Create(Options options, OwnerLinks& owners,
+                                                ThreadPool& pool, const Clock& clock);
   ~Gather();
 
   // The bytes of every unit, in their order. Waits until all owners have registered in `stream`.

@@ -43,8 +43,7 @@ Result<uint64_t> UnitBytes(const UnitSpec& unit, const Tensors& tensors) {
 }
 
 Status CheckCounts(const v1::JoinRequest& request) {
-  if (request.units().empty() ||
-      request.units_size() > static_cast<int>(limits::kTrainUnitsMax)) {
+  if (request.units().empty() || request.units_size() > static_cast<int>(limits::kTrainUnitsMax)) {
     return InvalidArgumentError("{} units, expected 1 to {}", request.units_size(),
                                 limits::kTrainUnitsMax);
   }
@@ -91,7 +90,9 @@ Result<JoinOrder> ParseJoin(const v1::JoinRequest& request, const RankLayout& la
 
 Digest CommonDigest(const JoinOrder& order) {
   std::string text = order.exact ? "exact" : "fp32";
-  const auto add = [&text](const std::string& part) { text += fmt::format(" {}:{}", part.size(), part); };
+  const auto add = [&text](const std::string& part) {
+    text += fmt::format(" {}:{}", part.size(), part);
+  };
   for (const UnitSpec& unit : order.units) {
     add(unit.name);
     text += fmt::format(" {}", unit.tensors.size());

@@ -19,7 +19,7 @@ inline constexpr size_t kOwnersAtOnce = 8;               // owners that are read
 inline constexpr size_t kGathersMax = 2 + kPrefetchMax;  // at the same time
 inline constexpr size_t kTrainQueueMax = 4096;           // messages that wait for the other sender
 inline constexpr size_t kPullsAtOnce = 4;                // pieces that are fetched at the same time
-inline constexpr std::chrono::seconds kPieceDeadline{60};   // of a piece that is fetched
+inline constexpr std::chrono::seconds kPieceDeadline{60};  // of a piece that is fetched
 inline constexpr size_t kPieceChunkBytes = size_t{1} << 20;
 inline constexpr size_t kGatherThreads = 4;  // gathers of the rank that run or wait for owners
 inline constexpr size_t kGatherCallsMax = 2 * kGathersMax;  // of the rank, that wait or run

@@ -87,11 +87,12 @@ TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
           },
       .seal =
           [this, number](const AttemptId& attempt, double weight) {
-            adder_.Seal(job_->memory(), [this, number, attempt,
-                                         weight](const Result<GradientSum>& sum) {
-              if (!sum.ok()) return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
-              WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
-            });
+            adder_.Seal(
+                job_->memory(), [this, number, attempt, weight](const Result<GradientSum>& sum) {
+                  if (!sum.ok())
+                    return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
+                  WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
+                });
           },
       .let_go = [this] { adder_.LetGo(job_->memory()); },
   };
@@ -124,16 +125,16 @@ Status MinibatchEngine::Join(Joining joining) {
     const bool begins = job_ == nullptr || job_->identity().job.stream != joining.stream;
     if (begins) {
       ++jobs_;
-      job_ = std::make_unique<TrainJob>(
-          TrainJob::Identity{.job = {.job_id = options_.job_id,
-                                     .stream = joining.stream,
-                                     .world_size = joining.world_size},
-                             .rank = options_.rank,
-                             .epoch = options_.epoch,
-                             .common = joining.common,
-                             .units = joining.units,
-                             .peer_timeout = options_.peer_timeout},
-          OutputsOf(jobs_), clock_.Now());
+      job_ =
+          std::make_unique<TrainJob>(TrainJob::Identity{.job = {.job_id = options_.job_id,
+                                                                .stream = joining.stream,
+                                                                .world_size = joining.world_size},
+                                                        .rank = options_.rank,
+                                                        .epoch = options_.epoch,
+                                                        .common = joining.common,
+                                                        .units = joining.units,
+                                                        .peer_timeout = options_.peer_timeout},
+                                     OutputsOf(jobs_), clock_.Now());
     }
     joined = job_->Join(joining.version, std::move(joining.process), std::move(joining.memory));
     if (!joined.ok() && begins) job_.reset();

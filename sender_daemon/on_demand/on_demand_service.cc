@@ -191,12 +191,12 @@ dws::Status OnDemandService::OnDescriptors(uint64_t number, const RankStatePtr& 
                                            std::vector<UniqueFd> descriptors) {
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<RankMemory> memory,
                        RankMemory::Map(order, state->world_size, std::move(descriptors)));
-  DWS_ASSIGN_OR_RETURN(
-      auto gathers,
-      RankGathers::Create(
-          {.stream = state->stream, .units = order.units, .prefetch = order.prefetch,
-           .gather = gather_},
-          memory->TakeArena(), parts_.owners, parts_.pool, parts_.clock));
+  DWS_ASSIGN_OR_RETURN(auto gathers, RankGathers::Create({.stream = state->stream,
+                                                          .units = order.units,
+                                                          .prefetch = order.prefetch,
+                                                          .gather = gather_},
+                                                         memory->TakeArena(), parts_.owners,
+                                                         parts_.pool, parts_.clock));
   DWS_RETURN_IF_ERROR(
       parts_.engine.Join({.member = number,
                           .stream = state->stream,
@@ -282,8 +282,7 @@ grpc::ServerUnaryReactor* OnDemandService::Skip(grpc::CallbackServerContext* con
                                                 v1::SkipReply* /*reply*/) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(parts_.engine.ForMember(
-      request->member(),
-      [request](TrainJob& job) { return job.Skip(request->minibatch()); })));
+      request->member(), [request](TrainJob& job) { return job.Skip(request->minibatch()); })));
   return reactor;
 }
 

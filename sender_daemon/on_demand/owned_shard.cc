@@ -69,7 +69,11 @@ void OwnedShard::OnPulled(TrainerRank from, const PiecePull& pull, Result<LentPi
                                {"attempt", ToString(pull.attempt)},
                                {"piece", pull.number.value()},
                                {"reason", Message(bytes.status())}});
-  state_.OnPullFailed(from, pull);
+  failed_.emplace_back(from, pull);
+}
+
+void OwnedShard::Tick() {
+  for (const auto& [from, pull] : std::exchange(failed_, {})) state_.OnPullFailed(from, pull);
 }
 
 void OwnedShard::Begin(Waiting piece) {

@@ -50,6 +50,8 @@ class OwnedShard {
   void OnConnect(TrainerRank from);
   void OnPulled(TrainerRank from, const PiecePull& pull, Result<LentPiece> bytes);
   void OnAdded(TrainerRank from, const PiecePull& piece);
+  // Called every limits::kTick: pulls that have failed are tried again.
+  void Tick();
   // Pulls what is next, and seals what is complete.
   void Settle();
 
@@ -70,6 +72,7 @@ class OwnedShard {
   AccumulateState state_;
   std::vector<std::map<PieceNumber, PieceToPull>> places_;  // of what is queued, by rank
   std::vector<Waiting> waiting_;                            // for the add of another piece
+  std::vector<std::pair<TrainerRank, PiecePull>> failed_;   // pulls
   Counts counts_;
 };
 

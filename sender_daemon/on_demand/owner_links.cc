@@ -6,8 +6,9 @@
 
 namespace dws {
 
-Result<std::unique_ptr<OwnerLinks>> OwnerLinks::Create(const Options& options, TrainListener& listener,
-                                               const Clock& clock) {
+Result<std::unique_ptr<OwnerLinks>> OwnerLinks::Create(const Options& options,
+                                                       TrainListener& listener,
+                                                       const Clock& clock) {
   const size_t count = options.addresses.size();
   if (count == 0 || count > limits::kTrainRanksMax || options.self.value() >= count) {
     return InvalidArgumentError("trainer rank {} of {} owners, at most {} are supported",

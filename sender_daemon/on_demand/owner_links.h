@@ -28,7 +28,7 @@ class OwnerLinks final : public SenderLinks {
   // INVALID_ARGUMENT: more owners than are supported, no such rank, or an address that is none.
   // `listener` and `clock` outlive it.
   static Result<std::unique_ptr<OwnerLinks>> Create(const Options& options, TrainListener& listener,
-                                                const Clock& clock);
+                                                    const Clock& clock);
   ~OwnerLinks() override;
 
   SenderLink& sender(const Piece& piece) const override { return owner(piece.rank); }

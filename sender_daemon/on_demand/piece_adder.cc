@@ -20,11 +20,8 @@ void PieceAdder::Post(std::function<void()> task) {
 void PieceAdder::Add(std::shared_ptr<RankMemory> memory, UnitIndex unit, LentPiece piece,
                      std::function<void(const Status&)> done) {
   Post([this, memory = std::move(memory), unit, piece = std::move(piece), done = std::move(done)] {
-    done(memory->sums().Add({.unit = unit.value(),
-                             .blocks = {},
-                             .dtype = piece.dtype,
-                             .bytes = piece.bytes},
-                            pool_));
+    done(memory->sums().Add(
+        {.unit = unit.value(), .blocks = {}, .dtype = piece.dtype, .bytes = piece.bytes}, pool_));
   });
 }
 

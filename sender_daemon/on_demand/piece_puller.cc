@@ -61,15 +61,14 @@ Result<OutboxMemory> PiecePuller::Open(const PieceToPull& pull) {
   DWS_RETURN_IF_ERROR(FromGrpc(link.train_stub()->OpenOutbox(call.context(), request, &reply)));
   DWS_RETURN_IF_ERROR(link.CheckPeer(*call.context()));
   DWS_ASSIGN_OR_RETURN(PassedMemory passed,
-                       TakePassed(reply.handle_socket(), reply.token(),
-                                  link.options().tls.users, limits::kErrorBytesMax));
+                       TakePassed(reply.handle_socket(), reply.token(), link.options().tls.users,
+                                  limits::kErrorBytesMax));
   if (passed.message.descriptors.size() != 1) {
     return FailedPreconditionError("the handle socket {} passed {} descriptors, expected one",
                                    reply.handle_socket(), passed.message.descriptors.size());
   }
-  DWS_ASSIGN_OR_RETURN(HostRegion region,
-                       HostRegion::Map(std::move(passed.message.descriptors[0]),
-                                       reply.size_bytes(), Access::kReadOnly));
+  DWS_ASSIGN_OR_RETURN(HostRegion region, HostRegion::Map(std::move(passed.message.descriptors[0]),
+                                                          reply.size_bytes(), Access::kReadOnly));
   return OutboxMemory::Open(std::move(region));
 }
 
@@ -110,8 +109,7 @@ Result<PiecePuller::Bytes> PiecePuller::Fetch(const PieceToPull& pull) {
     return DataLossError("piece {} of {} has arrived damaged", pull.offer.number.value(),
                          ToString(pull.offer.attempt));
   }
-  return Bytes{.way = "grpc",
-               .piece = {.dtype = pull.dtype, .bytes = *bytes, .keeper = bytes}};
+  return Bytes{.way = "grpc", .piece = {.dtype = pull.dtype, .bytes = *bytes, .keeper = bytes}};
 }
 
 }  // namespace dws

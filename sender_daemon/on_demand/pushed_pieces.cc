@@ -53,10 +53,8 @@ Status PushedPieces::Take() {
 
 Status PushedPieces::Advance() {
   for (auto next = pushes_.find(pushed_ + 1);
-       next != pushes_.end() && next->second.taken == owners_;
-       next = pushes_.find(pushed_ + 1)) {
-    DWS_RETURN_IF_ERROR(
-        state_.Push(state_.attempt(), UnitIndex(next->second.pieces.front().unit)));
+       next != pushes_.end() && next->second.taken == owners_; next = pushes_.find(pushed_ + 1)) {
+    DWS_RETURN_IF_ERROR(state_.Push(state_.attempt(), UnitIndex(next->second.pieces.front().unit)));
     ++pushed_;
   }
   if (!finish_.has_value() || finish_->count > pushed_) return OkStatus();
@@ -125,9 +123,8 @@ std::vector<v1::TrainMessage> PushedPieces::Due(TrainerRank owner, TimePoint now
 }
 
 Result<LentPiece> PushedPieces::Lend(TrainerRank owner, const PiecePull& pull) const {
-  const OutboxPiece* const piece = pull.attempt == state_.attempt()
-                                       ? Find(owner, pull.number.value())
-                                       : nullptr;
+  const OutboxPiece* const piece =
+      pull.attempt == state_.attempt() ? Find(owner, pull.number.value()) : nullptr;
   if (piece == nullptr) {
     return AbortedError("piece {} of {} is not there for owner {}: it was added, or given up",
                         pull.number.value(), ToString(pull.attempt), owner.value());

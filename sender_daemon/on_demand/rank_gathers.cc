@@ -75,9 +75,8 @@ Status RankGathers::TakeNow(const v1::GatherRequest& request, TimePoint deadline
   const Gather::Wanted wanted{.deadline = deadline, .cancellation = &given_up};
   DWS_ASSIGN_OR_RETURN(UnitArena* const arena, Arena(wanted));
   if (request.begins_microbatch()) arena->BeginMicrobatch();
-  const UnitAt unit{
-      .unit = UnitIndex(request.unit()),
-      .at = {.stream = options_.stream, .version = WeightVersion(request.version())}};
+  const UnitAt unit{.unit = UnitIndex(request.unit()),
+                    .at = {.stream = options_.stream, .version = WeightVersion(request.version())}};
   DWS_ASSIGN_OR_RETURN(UnitArena::Lease lease, arena->Take(unit, wanted));
   reply.set_offset_bytes(lease.offset());
   reply.set_size_bytes(lease.bytes().size());

@@ -53,8 +53,8 @@ class RankGathers {
  private:
   RankGathers(const Options& options, HostRegion arena, std::unique_ptr<Gather> gather,
               const Clock& clock);
-  Status TakeNow(const v1::GatherRequest& request, TimePoint deadline,
-                 const Cancellation& given_up, v1::GatherReply& reply);
+  Status TakeNow(const v1::GatherRequest& request, TimePoint deadline, const Cancellation& given_up,
+                 v1::GatherReply& reply);
   // The arena, which is made when all owners have registered.
   Result<UnitArena*> Arena(const Gather::Wanted& wanted);
   void Release(const v1::GatherRequest& request);

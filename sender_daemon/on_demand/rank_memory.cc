@@ -21,13 +21,14 @@ uint64_t RandomId() {
 Result<std::shared_ptr<RankMemory>> RankMemory::Map(const JoinOrder& order, uint32_t ranks,
                                                     std::vector<UniqueFd> descriptors) {
   if (descriptors.size() != 4) {
-    return InvalidArgumentError("{} descriptors, expected those of arena, gradients, outbox and "
-                                "its socket", descriptors.size());
+    return InvalidArgumentError(
+        "{} descriptors, expected those of arena, gradients, outbox and "
+        "its socket",
+        descriptors.size());
   }
   UniqueFd outbox_again(::fcntl(descriptors[2].get(), F_DUPFD_CLOEXEC, 0));
   if (outbox_again.get() < 0) return ResourceExhaustedError("no descriptor is left");
-  const auto map = [&](std::string_view what, size_t index,
-                       uint64_t bytes) -> Result<HostRegion> {
+  const auto map = [&](std::string_view what, size_t index, uint64_t bytes) -> Result<HostRegion> {
     auto region = HostRegion::Map(std::move(descriptors[index]), bytes, Access::kReadWrite);
     if (!region.ok()) return Annotate(region.status(), what);
     return region;
@@ -41,8 +42,8 @@ Result<std::shared_ptr<RankMemory>> RankMemory::Map(const JoinOrder& order, uint
                          gradients.mutable_bytes().subspan(limits::kRecordPageBytes)));
   const OutboxBounds bounds{.unit_count = static_cast<uint32_t>(order.units.size()),
                             .owner_count = ranks};
-  DWS_ASSIGN_OR_RETURN(OutboxReader reader, OutboxReader::Open(std::move(outbox),
-                                                               std::move(descriptors[3]), bounds));
+  DWS_ASSIGN_OR_RETURN(OutboxReader reader,
+                       OutboxReader::Open(std::move(outbox), std::move(descriptors[3]), bounds));
   const uint32_t pushes = reader.slot_count() / ranks;
   if (pushes == 0 || pushes > limits::kOutboxPushesMax) {
     return InvalidArgumentError(

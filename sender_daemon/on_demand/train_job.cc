@@ -53,14 +53,13 @@ TrainJob::TrainJob(Identity identity, Outputs outputs, TimePoint now)
   }
   shard_ = std::make_unique<OwnedShard>(
       identity_.job.stream, identity_.job.world_size, identity_.units,
-      OwnedShard::Outputs{.send =
-                              [this](TrainerRank to, const TrainBody& body) {
-                                outputs_.down(to, Addressed(body));
-                              },
-                          .pull = outputs_.pull,
-                          .add = outputs_.add,
-                          .seal = outputs_.seal,
-                          .let_go = outputs_.let_go});
+      OwnedShard::Outputs{
+          .send = [this](TrainerRank to,
+                         const TrainBody& body) { outputs_.down(to, Addressed(body)); },
+          .pull = outputs_.pull,
+          .add = outputs_.add,
+          .seal = outputs_.seal,
+          .let_go = outputs_.let_go});
 }
 
 v1::TrainMessage TrainJob::Addressed(const TrainBody& body) const {
@@ -94,6 +93,8 @@ Status TrainJob::Join(WeightVersion version, std::string process,
   memory_ = std::move(memory);
   process_ = std::move(process);
   pushed_ = std::make_unique<PushedPieces>(memory_, identity_.job.world_size);
+  // No process of the rank has done anything in it, else it would be lost.
+  if (member_->open()) pushed_->Open(*member_->record().attempt);
   return OkStatus();
 }
 
@@ -211,14 +212,15 @@ void TrainJob::OnPeerGone(TrainerRank rank, TimePoint now) {
 
 void TrainJob::OnSealed(const AttemptId& attempt, double weight, const GradientSum& sum) {
   exact_ = sum.exact;
-  const Status sealed = member_->OnSealed(attempt, {.sum_squares = sum.finite ? sum.of_squares : 0,
-                                                    .weight = weight,
-                                                    .finite = sum.finite});
+  const Status sealed = member_->OnSealed(
+      attempt,
+      {.sum_squares = sum.finite ? sum.of_squares : 0, .weight = weight, .finite = sum.finite});
   if (!sealed.ok()) LogInfo("seal_too_late", {{"reason", Message(sealed)}});
 }
 
 void TrainJob::Tick(TimePoint now) {
   if (leader_.has_value()) leader_->Tick(now);
+  shard_->Tick();
   OnOutbox();  // in case the rank's byte was lost
 }
 
@@ -284,8 +286,8 @@ v1::MinibatchView TrainJob::View() const {
   if (leader_.has_value()) {
     const MinibatchLeaderState::Waiting waiting = leader_->WaitsFor();
     if (!waiting.ranks.empty()) {
-      waits += fmt::format("; the leader waits for ranks {}: {}", Ranks(waiting.ranks),
-                           waiting.what);
+      waits +=
+          fmt::format("; the leader waits for ranks {}: {}", Ranks(waiting.ranks), waiting.what);
     }
     if (leader_->broken().has_value()) waits += "; " + *leader_->broken();
   }

@@ -267,10 +267,10 @@ Status PassOutbox(const TrainServiceImpl::Parts& parts, const std::optional<Unix
     handles.Drop(passed.get());
     return OkStatus();
   };
-  DWS_ASSIGN_OR_RETURN(const HandleSocket::Registration expected,
-                       parts.handles->Expect({.peer = peer,
-                                              .on_descriptors = pass,
-                                              .on_hangup = [](const Status&) {}}));
+  DWS_ASSIGN_OR_RETURN(
+      const HandleSocket::Registration expected,
+      parts.handles->Expect(
+          {.peer = peer, .on_descriptors = pass, .on_hangup = [](const Status&) {}}));
   id->set_value(expected.id);
   reply.set_token(expected.token.data(), expected.token.size());
   reply.set_handle_socket(parts.handles->path());

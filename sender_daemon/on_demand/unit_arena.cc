@@ -37,8 +37,8 @@ Result<std::unique_ptr<UnitArena>> UnitArena::Create(HostRegion memory, size_t p
         "prefetched",
         memory.size_bytes(), gather.NameOf(unit), slot_bytes, slot_bytes * (2 + prefetch));
   }
-  return std::unique_ptr<UnitArena>(new UnitArena(std::move(memory), prefetch, gather, clock,
-                                                  std::move(unit_bytes), slot_bytes));
+  return std::unique_ptr<UnitArena>(
+      new UnitArena(std::move(memory), prefetch, gather, clock, std::move(unit_bytes), slot_bytes));
 }
 
 UnitArena::UnitArena(HostRegion memory, size_t prefetch, Gather& gather, const Clock& clock,
@@ -50,8 +50,8 @@ UnitArena::UnitArena(HostRegion memory, size_t prefetch, Gather& gather, const C
       unit_bytes_(std::move(unit_bytes)),
       slot_bytes_(slot_bytes),
       slots_(std::min<uint64_t>(2 + prefetch, memory_.size_bytes() / slot_bytes_)),
-      prefetches_(std::clamp<size_t>(prefetch, 1, limits::kPrefetchThreads),
-                  limits::kPrefetchMax) {}
+      prefetches_(std::clamp<size_t>(prefetch, 1, limits::kPrefetchThreads), limits::kPrefetchMax) {
+}
 
 UnitArena::~UnitArena() { Stop(); }
 

@@ -110,14 +110,13 @@ class TrainerSession {
   // layout is past a limit, or the trainer's memory cannot be read with it. Other errors: not now.
   Status CheckRefine(const StreamId& stream, const CutWishes& wishes) const;
   // Engines need more cuts: the layout becomes finer, with a higher rank epoch, as soon as no
-  // version is open. The weights of the newest version stay; older versions are no longer retained.
-  // OK also if no cuts are missing, or if `stream` is not the current one. Errors as CheckRefine. A
-  // request that failed is not tried again at once.
+  // version is open. The newest version's weights stay; older ones are no longer retained. OK also
+  // if no cuts are missing, or `stream` is not the current one. Errors as CheckRefine. A request
+  // that failed is not tried again at once.
   Status Refine(const StreamId& stream, const CutWishes& wishes);
 
-  // An operator's order: ledger and process forget the recorded stream, except that it cannot be
-  // registered again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION: `stream` is another one,
-  // or its trainer is registered.
+  // An operator's order: ledger and process forget the recorded stream; it cannot be registered
+  // again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION: another one, or its trainer is here.
   Status ForgetStream(const StreamId& stream);
 
   // What a live session publishes. FAILED_PRECONDITION: it is no longer registered.

@@ -213,7 +213,7 @@ void Accumulators::LetGo() {
 ByteSpan Accumulators::Gradient(size_t unit) const {
   DWS_CHECK(sealed_ && unit < units_.size());
   return ByteSpan(memory_).subspan(OffsetBytes(unit),
-                                        units_[unit].declared.elements * sizeof(float));
+                                   units_[unit].declared.elements * sizeof(float));
 }
 
 }  // namespace dws

@@ -18,7 +18,13 @@ Result<OutboxReader> OutboxReader::Open(HostRegion region, UniqueFd wake, Outbox
     return InvalidArgumentError("outbox: expected a region that may be written");
   }
   DWS_ASSIGN_OR_RETURN(OutboxMemory memory, OutboxMemory::Open(std::move(region)));
-  return OutboxReader(std::move(memory), std::move(wake), bounds);
+  OutboxReader reader(std::move(memory), std::move(wake), bounds);
+  for (uint32_t slot = 0; slot < reader.slot_count(); ++slot) {
+    if (reader.memory_.State(slot) != static_cast<uint32_t>(OutboxSlotState::kOffered)) continue;
+    reader.memory_.SetState(slot, OutboxSlotState::kFree);
+  }
+  reader.wake_.Notify();
+  return reader;
 }
 
 // Marks nothing before all filled slots were read: an error leaves no piece half taken.

@@ -25,7 +25,8 @@ struct OutboxBounds {
 // not freed may be read from any.
 class OutboxReader {
  public:
-  // `region` may be written. INVALID_ARGUMENT: it is no outbox.
+  // `region` may be written. Frees what another sender had taken. INVALID_ARGUMENT: it is no
+  // outbox.
   static Result<OutboxReader> Open(HostRegion region, UniqueFd wake, OutboxBounds bounds);
 
   // Takes the pieces that were filled since, ascending by number; at most one a slot. Never waits.

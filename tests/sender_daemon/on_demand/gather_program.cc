@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sender_daemon/on_demand/gather.h"
+#include "tests/sender_daemon/on_demand/silent_listener.h"
 
 namespace dws {
 namespace {
@@ -28,14 +29,17 @@ struct Options {
 Status Run(const Options& options) {
   RealClock clock;
   ThreadPool pool(1);
+  SilentListener listener;
+  OwnerLinks::Options to;
+  to.job_id = options.job;
+  to.addresses = options.owners;
+  DWS_ASSIGN_OR_RETURN(const auto links, OwnerLinks::Create(to, listener, clock));
   Gather::Options of;
-  of.job_id = options.job;
-  of.owners = options.owners;
   of.units = {{.name = "unit", .tensors = options.tensors}};
   if (!options.way.empty()) of.only = options.way;
   of.fabric = {.on = true, .only = FabricProvider::kTcp};
   of.spool_folder = "/tmp";
-  DWS_ASSIGN_OR_RETURN(const auto gather, Gather::Create(std::move(of), pool, clock));
+  DWS_ASSIGN_OR_RETURN(const auto gather, Gather::Create(std::move(of), *links, pool, clock));
   const StreamId stream{
       .incarnation = options.incarnation, .id_hi = options.id_hi, .id_lo = options.id_lo};
   const Gather::Wanted wanted{.deadline =

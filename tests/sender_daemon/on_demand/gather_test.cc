@@ -81,10 +81,10 @@ TEST_CASE("every byte of a unit equals its owner's, by each way, whatever the sh
 TEST_CASE("a way that does not work is passed over, and the reason is told", "[on_demand]") {
   Owners owners(RowsOf(2, 200), 1);
   owners.Publish(1);
-  Gather::Options options = owners.Options();
+  Owners::Opening options = owners.Options();
   SECTION("another host, without a fabric") {
-    options.host_id = "another host";
-    options.fabric = {};
+    options.links.host_id = "another host";
+    options.gather.fabric = {};
     const auto gather = owners.Open(std::move(options));
     REQUIRE(owners.Run(*gather, 0, 1).ok());
     CHECK(gather->last(TrainerRank(1)).source == "grpc");
@@ -93,7 +93,7 @@ TEST_CASE("a way that does not work is passed over, and the reason is told", "[o
   }
   SECTION("another host, with one") {
     if (!HasFabric()) return;
-    options.host_id = "another host";
+    options.links.host_id = "another host";
     const auto gather = owners.Open(std::move(options));
     REQUIRE(owners.Run(*gather, 0, 1).ok());
     CHECK(gather->last(TrainerRank(1)).source == "fabric");
@@ -101,7 +101,7 @@ TEST_CASE("a way that does not work is passed over, and the reason is told", "[o
   }
   SECTION("a required way that does not work is an error that names the owner") {
     owners.owner(1).CloseHandleSocket();
-    options.only = "same-host";
+    options.gather.only = "same-host";
     const auto gather = owners.Open(std::move(options));
     const Status status = owners.Run(*gather, 0, 1);
     CHECK_THAT(ToString(status),
@@ -272,15 +272,15 @@ TEST_CASE("damage in an owner's memory is found by each way, and the owner is na
 TEST_CASE("an owner of another job, rank, world or incarnation is refused by name", "[on_demand]") {
   Owners owners(RowsOf(2, 50), 1);
   owners.Publish(1);
-  Gather::Options options = owners.Options();
+  Owners::Opening options = owners.Options();
   std::string why;
   std::unique_ptr<Owner> other;
   const auto instead = [&](const Owner::Options& of) {
     other = std::make_unique<Owner>(of, owners.model().layouts[1]);
-    options.owners[1] = other->address();
+    options.links.addresses[1] = other->address();
   };
   SECTION("another job") {
-    options.job_id = "another";
+    options.links.job_id = "another";
     why = "this sender serves job 'job', the other belongs to 'another'";
   }
   SECTION("another rank") {
@@ -339,24 +339,24 @@ TEST_CASE("an owner that has refined its layout is read by the finer one", "[on_
 TEST_CASE("a gather refuses options and buffers that cannot be right", "[on_demand]") {
   Owners owners(RowsOf(2, 50), 1);
   owners.Publish(1);
-  RealClock clock;
-  ThreadPool pool(0);
-  const auto refusal = [&](const std::function<void(Gather::Options&)>& change) {
-    Gather::Options options = owners.Options();
+  const auto refusal = [&](const std::function<void(Owners::Opening&)>& change) {
+    Owners::Opening options = owners.Options();
     change(options);
-    const auto gather = Gather::Create(std::move(options), pool, clock);
+    const auto gather = owners.TryOpen(std::move(options));
     CHECK(absl::IsInvalidArgument(gather.status()));
     return ToString(gather.status());
   };
-  CHECK_THAT(refusal([](auto& options) { options.owners.clear(); }), Contains("0 owners"));
-  CHECK_THAT(refusal([](auto& options) { options.owners.resize(257, "h:1"); }),
+  CHECK_THAT(refusal([](auto& options) { options.links.addresses.clear(); }), Contains("0 owners"));
+  CHECK_THAT(refusal([](auto& options) { options.links.addresses.resize(257, "h:1"); }),
              Contains("at most 256"));
-  CHECK_THAT(refusal([](auto& options) { options.owners[1] = "nowhere"; }), Contains("'nowhere'"));
-  CHECK_THAT(refusal([](auto& options) { options.self = TrainerRank(2); }),
+  CHECK_THAT(refusal([](auto& options) { options.links.addresses[1] = "nowhere"; }),
+             Contains("'nowhere'"));
+  CHECK_THAT(refusal([](auto& options) { options.links.self = TrainerRank(2); }),
              Contains("trainer rank 2"));
-  CHECK_THAT(refusal([](auto& options) { options.units.push_back(options.units[0]); }),
-             Contains("two units have the name 'all'"));
-  CHECK_THAT(refusal([](auto& options) { options.only = "pigeon"; }), Contains("'pigeon'"));
+  CHECK_THAT(
+      refusal([](auto& options) { options.gather.units.push_back(options.gather.units[0]); }),
+      Contains("two units have the name 'all'"));
+  CHECK_THAT(refusal([](auto& options) { options.gather.only = "pigeon"; }), Contains("'pigeon'"));
   const auto gather = owners.Open(owners.Options());
   std::vector<std::byte> small(50 * 2048 - 1);
   const Status status = gather->Run({.unit = UnitIndex(0), .at = Owners::At(1)}, small,

@@ -31,7 +31,7 @@ class Owner {
       : options_(options),
         hub_(clock_, options.job),
         peers_(options.job, TrainerRank(options.rank)),
-        train_(peers_),
+        train_({.peers = peers_}),
         sync_({.hub = hub_, .metrics = metrics_, .recheck = recheck_, .refine = {}}, *handles_,
               loans_, fabric_, egress_, deltas_, fulls_, full_transfers_) {
     grpc::ServerBuilder builder;

@@ -13,6 +13,7 @@
 #include "sender_daemon/on_demand/gather.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/on_demand/owner.h"
+#include "tests/sender_daemon/on_demand/silent_listener.h"
 
 namespace dws {
 
@@ -120,6 +121,11 @@ struct ShardedModel {
 // All ranks of a model, and the gather of one of them.
 class Owners {
  public:
+  struct Opening {
+    OwnerLinks::Options links;
+    Gather::Options gather;
+  };
+
   Owners(ShardedModel model, uint64_t seed) : model_(std::move(model)), random_(seed) {
     const auto world = static_cast<uint32_t>(model_.layouts.size());
     for (uint32_t r = 0; r < world; ++r) {
@@ -154,19 +160,24 @@ class Owners {
     std::shuffle(units[0].tensors.begin(), units[0].tensors.end(), random_);
     return units;
   }
-  Gather::Options Options(std::optional<std::string> only = std::nullopt) {
-    Gather::Options options{.job_id = "job",
-                            .self = TrainerRank(0),
-                            .owners = {},
-                            .units = Units(),
-                            .only = std::move(only),
-                            .fabric = {.on = true, .only = FabricProvider::kTcp},
-                            .spool_folder = folder_.path()};
-    for (const auto& owner : owners_) options.owners.push_back(owner->address());
+  Opening Options(std::optional<std::string> only = std::nullopt) {
+    Opening options;
+    options.links.job_id = "job";
+    options.gather = {.units = Units(),
+                      .only = std::move(only),
+                      .fabric = {.on = true, .only = FabricProvider::kTcp},
+                      .spool_folder = folder_.path()};
+    for (const auto& owner : owners_) options.links.addresses.push_back(owner->address());
     return options;
   }
-  std::unique_ptr<Gather> Open(Gather::Options options) {
-    auto gather = Gather::Create(std::move(options), pool_, clock_);
+  // Its connections last as long as this object.
+  Result<std::unique_ptr<Gather>> TryOpen(Opening options) {
+    DWS_ASSIGN_OR_RETURN(auto links, OwnerLinks::Create(options.links, listener_, clock_));
+    links_.push_back(std::move(links));
+    return Gather::Create(std::move(options.gather), *links_.back(), pool_, clock_);
+  }
+  std::unique_ptr<Gather> Open(Opening options) {
+    auto gather = TryOpen(std::move(options));
     REQUIRE(gather.ok());
     return *std::move(gather);
   }
@@ -221,6 +232,8 @@ class Owners {
   ThreadPool pool_{1};
   std::vector<std::vector<std::vector<std::byte>>> versions_;  // by version, by tensor
   std::vector<std::unique_ptr<Owner>> owners_;
+  SilentListener listener_;
+  std::vector<std::unique_ptr<OwnerLinks>> links_;
 };
 
 }  // namespace dws

@@ -28,12 +28,16 @@ struct Case {
     return model;
   }
   std::unique_ptr<Gather> OpenGather() {
-    Gather::Options options = owners.Options("grpc");
-    options.units.erase(options.units.begin());  // "all"
+    Owners::Opening options = owners.Options("grpc");
+    options.gather.units.erase(options.gather.units.begin());  // "all"
     return owners.Open(std::move(options));
   }
-  Result<std::unique_ptr<UnitArena>> Open(UnitArena::Options options) {
-    return UnitArena::Create(options, *gather, owners.clock(), kTrainStream, In());
+  // `bytes`: of the memory.
+  Result<std::unique_ptr<UnitArena>> Open(size_t prefetch, uint64_t bytes) {
+    DWS_ASSIGN_OR_RETURN(CreatedRegion made, CreateHostRegion("arena", bytes));
+    memory = std::move(made.fd);
+    return UnitArena::Create(std::move(made.region), prefetch, *gather, owners.clock(),
+                             kTrainStream, In());
   }
   Gather::Wanted In(std::chrono::milliseconds time = std::chrono::seconds(20)) const {
     return owners.In(time);
@@ -50,47 +54,37 @@ struct Case {
 
   Owners owners{Model(), 1};
   std::unique_ptr<Gather> gather = OpenGather();
+  UniqueFd memory;  // of the last arena
 };
 
 constexpr uint64_t kLargest = 5056;  // 5001 bytes in whole lines of 64
 
 }  // namespace
 
-TEST_CASE("an arena has exactly 2 + prefetch times the largest unit", "[arena]") {
+TEST_CASE("an arena has at most 2 + prefetch slots, and as many as its memory has room for",
+          "[arena]") {
   Case with;
   for (const size_t prefetch : {0U, 1U, 3U}) {
-    const auto arena = with.Open({.prefetch = prefetch});
+    const auto arena = with.Open(prefetch, 10 * kLargest);
     REQUIRE(arena.ok());
-    CHECK((*arena)->size_bytes() == (2 + prefetch) * kLargest);
     CHECK((*arena)->slots() == 2 + prefetch);
   }
-}
-
-TEST_CASE("a cap is kept to the byte, and refused with the bytes that are needed", "[arena]") {
-  Case with;
-  CHECK((*with.Open({.prefetch = 1, .bytes_max = 3 * kLargest}))->slots() == 3);
-  CHECK((*with.Open({.prefetch = 1, .bytes_max = 3 * kLargest - 1}))->slots() == 2);
-  CHECK((*with.Open({.prefetch = 1, .bytes_max = kLargest}))->size_bytes() == kLargest);
-  const auto small = with.Open({.prefetch = 1, .bytes_max = kLargest - 1});
+  CHECK((*with.Open(1, 3 * kLargest))->slots() == 3);
+  CHECK((*with.Open(1, 3 * kLargest - 1))->slots() == 2);
+  CHECK((*with.Open(1, kLargest))->slots() == 1);
+  const auto small = with.Open(1, kLargest - 1);
   CHECK(absl::IsInvalidArgument(small.status()));
-  CHECK_THAT(
-      ToString(small.status()),
-      Contains("may have 5055 bytes, and unit 'only t4' alone needs 5056: 15168 are enough"));
-  CHECK_THAT(ToString(with.Open({.prefetch = 65}).status()), Contains("at most 64"));
+  CHECK_THAT(ToString(small.status()),
+             Contains("has 5055 bytes, and unit 'only t4' alone needs 5056: 15168 are enough"));
+  CHECK_THAT(ToString(with.Open(65, kLargest).status()), Contains("at most 64"));
 }
 
-TEST_CASE("a rank maps the arena, reads its units there, and cannot write", "[arena]") {
+TEST_CASE("a rank finds its units in the memory that it has given", "[arena]") {
   Case with;
-  const auto arena = with.Open({});
+  const auto arena = with.Open(1, 3 * kLargest);
   REQUIRE(arena.ok());
-  auto descriptor = (*arena)->ReadOnlyDescriptor();
-  REQUIRE(descriptor.ok());
-  const auto mapped =
-      HostRegion::Map(*std::move(descriptor), (*arena)->size_bytes(), Access::kReadOnly);
+  const auto mapped = HostRegion::Map(std::move(with.memory), 3 * kLargest, Access::kReadOnly);
   REQUIRE(mapped.ok());
-  CHECK_FALSE(
-      HostRegion::Map(*(*arena)->ReadOnlyDescriptor(), (*arena)->size_bytes(), Access::kReadWrite)
-          .ok());
   for (const uint32_t unit : {4U, 0U, 8U}) {
     const auto lease = (*arena)->Take(Case::Unit(unit), with.In());
     REQUIRE(lease.ok());
@@ -101,7 +95,7 @@ TEST_CASE("a rank maps the arena, reads its units there, and cannot write", "[ar
 
 TEST_CASE("what does not fit waits until a unit is released", "[arena]") {
   Case with;
-  const auto arena = with.Open({.prefetch = 0, .bytes_max = kLargest});
+  const auto arena = with.Open(0, kLargest);
   REQUIRE(arena.ok());
   std::optional<UnitArena::Lease> first;
   {
@@ -127,7 +121,7 @@ TEST_CASE("what does not fit waits until a unit is released", "[arena]") {
 
 TEST_CASE("from the second microbatch on units are there before they are asked for", "[arena]") {
   Case with;
-  const auto arena = with.Open({.prefetch = 2});
+  const auto arena = with.Open(2, 4 * kLargest);
   REQUIRE(arena.ok());
   const auto take = [&](uint32_t unit, uint64_t version) {
     const auto lease = (*arena)->Take(Case::Unit(unit, version), with.In());
@@ -148,7 +142,7 @@ TEST_CASE("from the second microbatch on units are there before they are asked f
 
 TEST_CASE("a unit that cannot be gathered is an error, and its slot is free again", "[arena]") {
   Case with;
-  const auto arena = with.Open({.prefetch = 0, .bytes_max = kLargest});
+  const auto arena = with.Open(0, kLargest);
   REQUIRE(arena.ok());
   const auto missing = (*arena)->Take(Case::Unit(0, 7), with.In(std::chrono::milliseconds(20)));
   CHECK_THAT(ToString(missing.status()), Contains("it has not published version 7"));
@@ -162,7 +156,7 @@ TEST_CASE("ranks' threads that take units side by side each find the right bytes
   INFO("seed " << seed);
   Case with;
   with.owners.Publish(2);
-  const auto arena = with.Open({.prefetch = 1});
+  const auto arena = with.Open(1, 3 * kLargest);
   REQUIRE(arena.ok());
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;

@@ -16,6 +16,7 @@
 #include "common/memory/stream_copy.h"
 #include "sender_daemon/on_demand/gather.h"
 #include "tests/sender_daemon/on_demand/owner.h"
+#include "tests/sender_daemon/on_demand/silent_listener.h"
 #include "tools/bench/measure/report.h"
 #include "tools/bench/measure/timing.h"
 
@@ -68,13 +69,15 @@ class Job {
 
   Result<std::unique_ptr<Gather>> Open(ThreadPool& pool, const std::string& way) {
     Gather::Options options;
-    options.job_id = "job";
     options.units = units_;
     options.only = way;
     options.spool_folder = "/tmp";
     options.fabric.on = way == "fabric";
-    for (const auto& owner : owners_) options.owners.push_back(owner->address());
-    return Gather::Create(std::move(options), pool, clock_);
+    OwnerLinks::Options to;
+    to.job_id = "job";
+    for (const auto& owner : owners_) to.addresses.push_back(owner->address());
+    DWS_ASSIGN_OR_RETURN(links_, OwnerLinks::Create(to, listener_, clock_));
+    return Gather::Create(std::move(options), *links_, pool, clock_);
   }
   UnitAt At(uint32_t unit) const {
     return {.unit = UnitIndex(unit), .at = {.stream = kTrainStream, .version = WeightVersion(1)}};
@@ -90,6 +93,8 @@ class Job {
   RealClock clock_;
   std::vector<UnitSpec> units_;
   std::vector<std::unique_ptr<Owner>> owners_;
+  SilentListener listener_;
+  std::unique_ptr<OwnerLinks> links_;  // of the last gather
 };
 
 struct Piece {

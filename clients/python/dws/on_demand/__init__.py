@@ -1,10 +1,11 @@
-"""Training on demand: ranks fetch parameters when they need them, and wait for each other once a minibatch. `Training` needs
-torch 2.9, which it imports when a model is cut; the rest needs numpy only.
+"""Training on demand: ranks fetch parameters when they need them, and wait for each other once a minibatch; and PULSELoCo.
+`Training` needs torch 2.9, which it imports when a model is cut; the rest needs numpy only.
 """
 
 from dws.on_demand.member import Waits
 from dws.on_demand.minibatch import Attempt, Step
 from dws.on_demand.outbox import Buffer, Outbox, Piece
+from dws.on_demand.pulse_loco import PulseLoCo
 from dws.on_demand.training import Training
 
-__all__ = ["Attempt", "Buffer", "Outbox", "Piece", "Step", "Training", "Waits"]
+__all__ = ["Attempt", "Buffer", "Outbox", "Piece", "PulseLoCo", "Step", "Training", "Waits"]
