@@ -170,7 +170,10 @@ class Traffic:
             except DeadlineError as error:
                 if time.monotonic() > deadline:
                     waits_for = self._member.view.waits_for
-                    raise DeadlineError(f"{what}: {error}; the sender waits for: {waits_for}") from error
+                    raise DeadlineError(
+                        f"{what}: no room in the outbox after {self._timeout:g} s, because the owners of earlier ones are "
+                        f"behind; what the sender waits for: {waits_for or 'it does not say'}"
+                    ) from error
         self.waits.push_seconds += self._outbox.wait_seconds - before
         self._buffers[unit] = buffer
         return buffer
