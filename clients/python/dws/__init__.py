@@ -4,7 +4,7 @@ Two classes, one for each side: Trainer (talks to dws-sender) and Engine (talks 
 Weights are numpy arrays or torch tensors; torch is used if the program imports it, never needed.
 """
 
-from dws import balance, declare
+from dws import balance, declare, on_demand
 from dws.boundaries import Boundaries
 from dws.dtypes import DType
 from dws.engine import Engine
@@ -19,6 +19,8 @@ from dws.errors import (
     EnginePaused,
     InvalidArgumentError,
     LayoutError,
+    MinibatchAbandonedError,
+    RankLostError,
     RegistrationLostError,
     SenderStalledError,
     StateError,
@@ -54,10 +56,12 @@ __all__ = [
     "InvalidArgumentError",
     "LayoutError",
     "LeaseStats",
+    "MinibatchAbandonedError",
     "NotCommittedError",
     "Part",
     "Parts",
     "PublishStats",
+    "RankLostError",
     "ReceiverBehind",
     "RegistrationLostError",
     "SenderStalledError",
@@ -76,4 +80,5 @@ __all__ = [
     "declare",
     "even_cuts",
     "named_tensors",
+    "on_demand",
 ]

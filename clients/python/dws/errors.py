@@ -70,6 +70,30 @@ class EngineEndedError(DwsError):
     """The engine may not continue with its weights: its commit group has ended. Start it again."""
 
 
+class MinibatchAbandonedError(DwsError):
+    """The attempt at a minibatch is over, on all ranks, and none of them has stepped: the same samples run again.
+
+    Attributes:
+      reason: why, in words.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = printable(reason)
+
+
+class RankLostError(MinibatchAbandonedError):
+    """As MinibatchAbandonedError, because of one rank: it is lost, or could not go on.
+
+    Attributes:
+      rank: its number.
+    """
+
+    def __init__(self, message: str, reason: str, rank: int) -> None:
+        super().__init__(message, reason)
+        self.rank = rank
+
+
 class EnginePaused(DeadlineError):
     """The engine may not generate now.
 

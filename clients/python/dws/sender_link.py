@@ -87,6 +87,11 @@ class SenderLink:
         """Returns whether the registration is live."""
         return self._handles is not None and not self._handles.hung_up()
 
+    @property
+    def session(self) -> int:
+        """The number by which the sender knows the registration; 0: there is none."""
+        return self._session
+
     @contextlib.contextmanager
     def attempt(self, version: int) -> Iterator[None]:
         """A block for all calls in which the sender reads weights, to publish one version. If the

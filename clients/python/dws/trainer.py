@@ -96,6 +96,21 @@ class Trainer(RegisteredTrainer):
         self.last_version = version
         return stats
 
+    def publish_again(self, timeout: float = PUBLISH_TIMEOUT_SECONDS) -> PublishStats:
+        """Publishes the newest version again, in full, from memory that has not changed since: after a restart the sender
+        has none, and other trainer ranks may read this one (dws.on_demand). Call it after `reconnect`.
+
+        Raises:
+          StateError: not registered, registered as a ring, or nothing was published.
+          The errors of `publish`.
+        """
+        handover = self._require_registered()
+        if handover.ring is not None or not self.last_version:
+            raise StateError("publish_again() needs resident weights and a version that was published")
+        started = time.monotonic()
+        with self._link.attempt(self.last_version):
+            return self._link.publish(self.last_version, started, timeout, full=True)
+
     @contextlib.contextmanager
     def version(
         self, version: int, timeout: float = PUBLISH_TIMEOUT_SECONDS, *, full: bool = False

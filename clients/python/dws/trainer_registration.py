@@ -184,6 +184,11 @@ class RegisteredTrainer:
         """Returns whether the registration is live."""
         return self._link.connected
 
+    @property
+    def session(self) -> int:
+        """The number by which the sender knows the registration, another one after each `reconnect`."""
+        return self._link.session
+
     def _require_unregistered(self) -> None:
         if self._handover is not None:
             raise StateError(

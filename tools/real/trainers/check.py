@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 class Case:
     """`run`: the trainer's program; `kind`: of models.py; `dtype`: of the engine; `ranks`: by torchrun if
     there are several; `senders`: one for each rank that publishes; `options`: of the program; `engine`: whether there is one of plain torch;
-    `engine_parts`: in how many tensors it holds a weight; `needs`: packages.
+    `engine_parts`: in how many tensors it holds a weight; `peers`: whether the senders train on demand with each other; `needs`: packages.
     """
 
     run: str
@@ -47,6 +47,7 @@ class Case:
     options: tuple[str, ...] = ()
     engine: bool = True
     engine_parts: int = 1
+    peers: bool = False
     needs: tuple[str, ...] = ("torch", "transformers", "accelerate")
 
     def command(self, python: str) -> list[str]:
@@ -96,6 +97,10 @@ def _megatron(layout: str, kind: str) -> Case:
     )
 
 
+def _on_demand(run: str, senders: int, ranks: int, *options: str) -> Case:
+    return Case(run, ranks=ranks, senders=senders, options=options, engine=False, peers=True, needs=_FSDP)
+
+
 _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 CASES = {
     "hf": Case("hf_run.py"),
@@ -131,6 +136,9 @@ CASES = {
     "megatron-tp4": _megatron("qwen3-tp4", "qwen3"),
     "megatron-moe": _megatron("qwen3-moe", "qwen3-moe"),
     "megatron-moe-etp": _megatron("qwen3-moe-etp", "qwen3-moe"),
+    "on_demand": _on_demand("on_demand_run.py", 3, 3),
+    "on_demand-2": _on_demand("on_demand_run.py", 2, 2, "--steps=40"),
+    "on_demand-killed": _on_demand("on_demand_killed_run.py", 3, 1),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
     "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),
@@ -168,8 +176,10 @@ def run_case(
 
     with Cluster("trainers-check") as cluster, contextlib.ExitStack() as stack:
         folder = cluster.folder
+        sockets = [f"unix:{folder}/sender-{rank}/d.sock" for rank in range(case.senders)]
+        flags = [f"--train-peers={','.join(sockets)}"] if case.peers else []
         for rank in range(case.senders):
-            cluster.start_sender(rank)
+            cluster.start_sender(rank, *flags)
         receiver = cluster.start_receiver("engine")
         seen = os.path.join(folder, "seen")
         logs = {

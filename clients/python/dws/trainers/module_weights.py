@@ -31,6 +31,11 @@ from dws.trainers.shares import Declarations, Declared, Share
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", FSDP1_WRAPPER)
 
 
+def canonical_name(own_name: str) -> str:
+    """The name that checkpoints and engines have for what a module names `own_name`."""
+    return ".".join(part for part in own_name.split(".") if part not in _WRAPPERS)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Weight:
     """Attributes:
@@ -102,7 +107,7 @@ class ModuleWeights:
         self._cuts = dict(cuts or {})
         tensors = module_tensors(self._module)
         parameters = {name for name, _ in self._module.named_parameters()}
-        names = {own: ".".join(p for p in own.split(".") if p not in _WRAPPERS) for own in tensors}
+        names = {own: canonical_name(own) for own in tensors}
         kept = kept_by_model(self._module, types.dtype, names.values())
         for own_name, name in names.items():
             tensor, is_buffer = tensors[own_name], own_name not in parameters

@@ -1,0 +1,67 @@
+"""The sums of gradients in shared memory, as `.grad` of the parameters. Needs torch 2.9."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from dws.dtypes import DType
+from dws.on_demand.rank_memory import RankMemory
+from dws.on_demand.units import RECORD_BYTES, Unit
+
+
+class Gradients:
+    """Lifecycle: made once. Threads: one at a time.
+
+    Attributes:
+      flat: all of them, FP32, with what fills units up.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        units: Sequence[Unit],
+        ranks: int,
+        memory: RankMemory,
+    ) -> None:
+        """Args:
+        parameters: cut ones, by the names under which they are published.
+        """
+        self.flat = memory.gradients.view(
+            "torch", DType.F32, (memory.gradient_elements,), RECORD_BYTES
+        )
+        self._places: list[tuple[nn.Parameter, int]] = []  # where each parameter's begin
+        for unit, begin in zip(units, memory.gradient_offsets):
+            for each in unit.parameters:
+                if each.trains:
+                    self._places.append((parameters[each.name], begin))
+                    begin += each.padded(ranks)
+
+    def attach(self) -> None:
+        """Makes them `.grad` of all parameters that train."""
+        for parameter, begin in self._places:
+            cut: Any = parameter  # a DTensor
+            local = cut.to_local()
+            part = self.flat[begin : begin + local.numel()].view(local.shape)
+            parameter.grad = DTensor.from_local(
+                part,
+                cut.device_mesh,
+                cut.placements,
+                run_check=False,
+                shape=cut.shape,
+                stride=cut.stride(),
+            )
+
+    def detach(self) -> None:
+        """Sets `.grad` of all parameters that train to None."""
+        for parameter, _ in self._places:
+            parameter.grad = None
+
+    def scale(self, factor: float) -> None:
+        """Multiplies all of them."""
+        if factor != 1.0:
+            with torch.no_grad():
+                self.flat.mul_(factor)
