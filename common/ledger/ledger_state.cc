@@ -1,6 +1,7 @@
 #include "common/ledger/ledger_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -90,7 +91,9 @@ Status SenderLedgerState::ApplyOne(const StreamOpened& record) {
   // nullopt compares below every version.
   last_version_ = same ? std::max(last_version_, record.last_version) : record.last_version;
   numbers_lost_ = false;
-  published_.clear();
+  // The last version may be published once more: its weights stay known.
+  const bool known = same && !published_.empty() && published_.back().version == last_version_;
+  published_.erase(published_.begin(), known ? std::prev(published_.end()) : published_.end());
   return OkStatus();
 }
 

@@ -159,9 +159,7 @@ void SenderApp::StartPipeline() {
   pipeline_ = std::make_unique<PublishPipeline>(PublishPipeline::Outputs{
       .record =
           [this](const RankState& state, const RetainedVersion& version) {
-            // A version that was lost with a restart, and is published again, is recorded.
-            if (ledger_->state().last_version() == version.version) return OkStatus();
-            return ledger_->Append(VersionPublished{.stream = state.stream,
+            return ledger_->Record(VersionPublished{.stream = state.stream,
                                                     .version = version.version,
                                                     .base = version.base,
                                                     .state_token = version.manifest.state_token});
@@ -190,11 +188,13 @@ Status SenderApp::StartParts() {
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   if (!options_.train_peers.empty()) {
     engine_ = std::make_unique<MinibatchEngine>(
-        MinibatchEngine::Options{.job_id = options_.job_id,
-                                 .rank = TrainerRank(options_.trainer_rank),
-                                 .ranks = static_cast<uint32_t>(options_.train_peers.size()),
-                                 .epoch = RankEpoch(EpochFloor()),
-                                 .peer_timeout = options_.train_peer_timeout},
+        MinibatchEngine::Options{
+            .job_id = options_.job_id,
+            .rank = TrainerRank(options_.trainer_rank),
+            .ranks = static_cast<uint32_t>(options_.train_peers.size()),
+            .epoch = std::max(RankEpoch(EpochFloor()),
+                              RankEpoch(ledger_->state().rank_epoch().value() + 1)),
+            .peer_timeout = options_.train_peer_timeout},
         *pool_, clock_);
   }
   DWS_RETURN_IF_ERROR(OpenSinks());
@@ -362,8 +362,15 @@ Status SenderApp::Serve() {
   DWS_RETURN_IF_ERROR(StartOnDemand());
   PublishGate gate;
   if (engine_ != nullptr) {
-    gate = {.may = [this](WeightVersion version) { return engine_->MayPublish(version); },
-            .captured = [this](WeightVersion version) { engine_->OnPublished(version); }};
+    // On the trainer's thread, like its registrations.
+    gate = {.may = [this](WeightVersion version) -> Status {
+              const RankStatePtr state = train_peers_->state();
+              return state == nullptr ? OkStatus() : engine_->MayPublish(state->stream, version);
+            },
+            .captured =
+                [this](WeightVersion version) {
+                  engine_->OnPublished(train_peers_->state()->stream, version);
+                }};
   }
   trainer_service_ = std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_,
                                                           *hub_, metrics_, std::move(gate));

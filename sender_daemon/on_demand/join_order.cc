@@ -101,4 +101,10 @@ Digest CommonDigest(const JoinOrder& order) {
   return DigestBytes(AsBytes(text), 0);
 }
 
+Digest ShardsDigest(const JoinOrder& order) {
+  Digest digest;
+  for (size_t u = 0; u < order.shards.size(); ++u) digest += MixWord(u, order.shards[u].elements);
+  return digest;
+}
+
 }  // namespace dws

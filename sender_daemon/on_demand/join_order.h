@@ -32,5 +32,7 @@ Result<JoinOrder> ParseJoin(const v1::JoinRequest& request, const RankLayout& la
 
 // What all ranks have to have in common: names and tensors of the units, and the kind of the sums.
 Digest CommonDigest(const JoinOrder& order);
+// Of the sizes of this rank's shards.
+Digest ShardsDigest(const JoinOrder& order);
 
 }  // namespace dws

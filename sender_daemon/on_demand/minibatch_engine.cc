@@ -68,17 +68,15 @@ TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
                      v1::TrainMessage message) { peers_->Send(peer, std::move(message)); },
       .pull =
           [this, number](const PieceToPull& pull) {
-            puller_->Pull(pull, [this, number, from = pull.from,
-                                 piece = PiecePull{.attempt = pull.offer.attempt,
-                                                   .number = pull.offer.number}](
-                                    const Result<PiecePuller::Bytes>& bytes) {
-              if (bytes.ok()) {
-                MutexLock lock(mutex_);
-                pulled_bytes_[bytes->way] += bytes->piece.bytes.size();
-              }
-              const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
-              WithJob([&](TrainJob& job) { job.shard().OnPulled(from, piece, lent); }, number);
-            });
+            return puller_->Pull(
+                pull, [this, number, pull](const Result<PiecePuller::Bytes>& bytes) {
+                  if (bytes.ok()) {
+                    MutexLock lock(mutex_);
+                    pulled_bytes_[bytes->way] += bytes->piece.bytes.size();
+                  }
+                  const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
+                  WithJob([&](TrainJob& job) { job.shard().OnPulled(pull, lent); }, number);
+                });
           },
       .add =
           [this, number](TrainerRank from, const PiecePull& piece, UnitIndex unit,
@@ -110,7 +108,9 @@ Status MinibatchEngine::CheckJoins(const Joining& joining) const {
   }
   MutexLock lock(mutex_);
   if (job_ == nullptr || job_->identity().job.stream != joining.stream) return OkStatus();
-  if (job_->identity().common == joining.common) return OkStatus();
+  if (job_->identity().common == joining.common && job_->identity().shards == joining.shards) {
+    return OkStatus();
+  }
   return FailedPreconditionError(
       "rank {} joins again with other units, or another kind of sums, than before in this "
       "incarnation",
@@ -122,7 +122,7 @@ Status MinibatchEngine::Join(Joining joining) {
   Status joined;
   {
     MutexLock lock(mutex_);
-    if (joining.member <= member_) {
+    if (joining.member <= last_member_) {
       return FailedPreconditionError("another process of rank {} has joined meanwhile",
                                      options_.rank.value());
     }
@@ -136,13 +136,14 @@ Status MinibatchEngine::Join(Joining joining) {
                                                         .rank = options_.rank,
                                                         .epoch = options_.epoch,
                                                         .common = joining.common,
+                                                        .shards = joining.shards,
                                                         .units = joining.units,
                                                         .peer_timeout = options_.peer_timeout},
                                      OutputsOf(jobs_), clock_.Now());
     }
     joined = job_->Join(joining.version, std::move(joining.process), std::move(joining.memory));
     if (!joined.ok() && begins) job_.reset();
-    if (joined.ok()) member_ = joining.member;
+    if (joined.ok()) member_ = last_member_ = joining.member;
   }
   WithJob([](TrainJob&) {});
   DWS_RETURN_IF_ERROR(joined);
@@ -151,8 +152,9 @@ Status MinibatchEngine::Join(Joining joining) {
 }
 
 void MinibatchEngine::Leave(uint64_t member) {
-  (void)ForMember(member, [](TrainJob& job) {
+  (void)ForMember(member, [this](TrainJob& job) {
     job.Leave();
+    member_ = 0;  // under the lock
     return OkStatus();
   });
 }
@@ -162,7 +164,7 @@ Status MinibatchEngine::ForMember(uint64_t member, const std::function<Status(Tr
   Status status;
   {
     MutexLock lock(mutex_);
-    if (job_ == nullptr || member != member_) {
+    if (job_ == nullptr || member == 0 || member != member_) {
       return FailedPreconditionError(
           "the rank has to join: another process has taken its place, or this sender has started "
           "again");
@@ -176,7 +178,7 @@ Status MinibatchEngine::ForMember(uint64_t member, const std::function<Status(Tr
 
 Result<v1::MinibatchView> MinibatchEngine::View(uint64_t member) const {
   MutexLock lock(mutex_);
-  if (job_ == nullptr || member != member_) {
+  if (job_ == nullptr || member == 0 || member != member_) {
     return FailedPreconditionError("another process of the rank has joined, or none");
   }
   return job_->View();
@@ -189,15 +191,15 @@ void MinibatchEngine::FillStatus(v1::OnDemandStatus& status) const {
   if (job_ != nullptr) job_->FillStatus(status, clock_.Now());
 }
 
-Status MinibatchEngine::MayPublish(WeightVersion version) const {
+Status MinibatchEngine::MayPublish(const StreamId& stream, WeightVersion version) const {
   MutexLock lock(mutex_);
-  if (job_ == nullptr || !job_->member().rank_present()) return OkStatus();
+  if (job_ == nullptr || job_->identity().job.stream != stream) return OkStatus();
   return job_->MayPublish(version);
 }
 
-void MinibatchEngine::OnPublished(WeightVersion version) {
+void MinibatchEngine::OnPublished(const StreamId& stream, WeightVersion version) {
   WithJob([&](TrainJob& job) {
-    if (job.member().rank_present()) job.OnPublished(version);
+    if (job.identity().job.stream == stream) job.OnPublished(version);
   });
 }
 

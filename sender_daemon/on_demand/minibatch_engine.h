@@ -42,6 +42,7 @@ class MinibatchEngine final : public TrainListener {
     uint32_t world_size = 0;
     WeightVersion version;  // that it has published
     Digest common;          // CommonDigest
+    Digest shards;          // ShardsDigest
     uint32_t units = 0;
     std::string process;  // "pid 7", for people
     std::shared_ptr<RankMemory> memory;
@@ -67,9 +68,10 @@ class MinibatchEngine final : public TrainListener {
 
   void FillStatus(v1::OnDemandStatus& status) const;
 
-  // OK: the rank may publish this version now; also if it has not joined.
-  Status MayPublish(WeightVersion version) const;
-  void OnPublished(WeightVersion version);
+  // OK: the rank may publish this version of `stream` now: before it has joined in that any, and
+  // from then on what Step has led to, also while it is away.
+  Status MayPublish(const StreamId& stream, WeightVersion version) const;
+  void OnPublished(const StreamId& stream, WeightVersion version);
 
   // For the senders of other ranks. ABORTED: it is not there.
   Result<LentPiece> Lend(const v1::FetchPieceRequest& request) const;
@@ -96,8 +98,9 @@ class MinibatchEngine final : public TrainListener {
   TrainPeers* peers_ = nullptr;
   mutable Mutex mutex_;
   std::function<void()> on_view_ GUARDED_BY(mutex_);
-  uint64_t jobs_ GUARDED_BY(mutex_) = 0;  // so far; the number of the job
-  uint64_t member_ GUARDED_BY(mutex_) = 0;
+  uint64_t jobs_ GUARDED_BY(mutex_) = 0;    // so far; the number of the job
+  uint64_t member_ GUARDED_BY(mutex_) = 0;  // 0: the rank is away
+  uint64_t last_member_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, uint64_t> pulled_bytes_ GUARDED_BY(mutex_);  // by way
   std::unique_ptr<TrainJob> job_ GUARDED_BY(mutex_);
   std::unique_ptr<PiecePuller> puller_;

@@ -102,6 +102,10 @@ OnDemandService::OnDemandService(const Parts& parts, dws::Gather::Options gather
 OnDemandService::~OnDemandService() { Stop(); }
 
 void OnDemandService::Stop() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+  }
   parts_.engine.SetOnView(nullptr);
   followers_.EndAll(UnavailableError("the sender is shutting down"), limits::kTick);
   Replace(nullptr);
@@ -117,6 +121,7 @@ void OnDemandService::Replace(MemberPtr member) {
   MemberPtr before;
   {
     MutexLock lock(mutex_);
+    if (stopping_ && member != nullptr) return;
     before = std::exchange(member_, std::move(member));
   }
   if (before == nullptr) return;
@@ -177,9 +182,9 @@ dws::Status OnDemandService::Expect(const v1::JoinRequest& request,
           {.descriptor_count = kDescriptors,
            .peer = peer,
            .on_descriptors =
-               [this, number, state, order = std::move(order), process, handle](
+               [this, number, ranks = state->world_size, order = std::move(order), process, handle](
                    std::vector<UniqueFd> descriptors, const UniqueFd& /*connection*/) {
-                 return OnDescriptors(number, state, order, process, handle.get(),
+                 return OnDescriptors(number, ranks, order, process, handle.get(),
                                       std::move(descriptors));
                },
            .on_hangup = [this, number](const dws::Status&) { OnHangup(number); }}));
@@ -190,12 +195,34 @@ dws::Status OnDemandService::Expect(const v1::JoinRequest& request,
   return OkStatus();
 }
 
-dws::Status OnDemandService::OnDescriptors(uint64_t number, const RankStatePtr& state,
-                                           const JoinOrder& order, const std::string& process,
-                                           HandleRegistrationId handle,
+dws::Status OnDemandService::OnDescriptors(uint64_t number, uint32_t ranks, const JoinOrder& order,
+                                           const std::string& process, HandleRegistrationId handle,
                                            std::vector<UniqueFd> descriptors) {
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<RankMemory> memory,
-                       RankMemory::Map(order, state->world_size, std::move(descriptors)));
+                       RankMemory::Map(order, ranks, std::move(descriptors)));
+  // Not while a version is published: on the trainer's thread.
+  auto outcome = std::make_shared<std::promise<dws::Status>>();
+  std::future<dws::Status> done = outcome->get_future();
+  if (!parts_.trainer_executor.Post([this, number, order, process, handle, memory, outcome] {
+        outcome->set_value(Activate(number, order, process, handle, memory));
+      })) {
+    return ResourceExhaustedError("the sender is busy; join again");
+  }
+  if (done.wait_for(limits::kRpcDeadline) != std::future_status::ready) {
+    return DeadlineExceededError("the rank was not taken in in time; join again");
+  }
+  try {
+    return done.get();
+  } catch (const std::future_error&) {  // the executor stopped and dropped the task
+    return UnavailableError("the sender is shutting down");
+  }
+}
+
+dws::Status OnDemandService::Activate(uint64_t number, const JoinOrder& order,
+                                      const std::string& process, HandleRegistrationId handle,
+                                      const std::shared_ptr<RankMemory>& memory) {
+  // Another process may have registered meanwhile.
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, parts_.state_of(order.session));
   DWS_ASSIGN_OR_RETURN(auto gathers, RankGathers::Create({.stream = state->stream,
                                                           .units = order.units,
                                                           .prefetch = order.prefetch,
@@ -208,6 +235,7 @@ dws::Status OnDemandService::OnDescriptors(uint64_t number, const RankStatePtr& 
                           .world_size = state->world_size,
                           .version = state->snapshot->newest().value_or(WeightVersion(0)),
                           .common = CommonDigest(order),
+                          .shards = ShardsDigest(order),
                           .units = static_cast<uint32_t>(order.units.size()),
                           .process = process,
                           .memory = memory}));
@@ -233,6 +261,7 @@ grpc::ServerWriteReactor<v1::MinibatchView>* OnDemandService::Follow(
 }
 
 void OnDemandService::TellFollowers() {
+  MutexLock one_at_a_time(telling_);
   std::set<std::pair<uint64_t, LatestStream<v1::MinibatchView>::Ptr>> views;
   {
     MutexLock lock(mutex_);

@@ -67,9 +67,12 @@ class OnDemandService final : public v1::OnDemandService::CallbackService {
 
   dws::Status Expect(const v1::JoinRequest& request, const std::optional<UnixPeer>& peer,
                      v1::JoinReply& reply);
-  dws::Status OnDescriptors(uint64_t number, const RankStatePtr& state, const JoinOrder& order,
+  dws::Status OnDescriptors(uint64_t number, uint32_t ranks, const JoinOrder& order,
                             const std::string& process, HandleRegistrationId handle,
                             std::vector<UniqueFd> descriptors);
+  // On the trainer's executor.
+  dws::Status Activate(uint64_t number, const JoinOrder& order, const std::string& process,
+                       HandleRegistrationId handle, const std::shared_ptr<RankMemory>& memory);
   void OnHangup(uint64_t number);
   // Null: another one has joined, or none.
   MemberPtr Current(uint64_t number) const;
@@ -80,7 +83,9 @@ class OnDemandService final : public v1::OnDemandService::CallbackService {
   const Parts parts_;
   const dws::Gather::Options gather_;
   LatestStreams<v1::MinibatchView> followers_;
+  Mutex telling_;  // a follower never gets an older view after a newer one
   mutable Mutex mutex_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t last_member_ GUARDED_BY(mutex_);
   MemberPtr member_ GUARDED_BY(mutex_);
   std::set<std::pair<uint64_t, LatestStream<v1::MinibatchView>::Ptr>> views_ GUARDED_BY(mutex_);

@@ -5,6 +5,13 @@
 #include "common/proto_convert/convert.h"
 
 namespace dws {
+namespace {
+
+PiecePull PullOf(const PieceToPull& pull) {
+  return {.attempt = pull.offer.attempt, .number = pull.offer.number};
+}
+
+}  // namespace
 
 OwnedShard::OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Outputs outputs)
     : stream_(stream),
@@ -23,22 +30,21 @@ void OwnedShard::Open(const AttemptId& attempt) {
 Status OwnedShard::OnOffer(TrainerRank from, const PieceOffer& offer, const v1::PieceOffer& place,
                            const Accumulators& sums) {
   DWS_ASSIGN_OR_RETURN(const DType dtype, FromProto(place.dtype()));
-  Status fits = sums.CheckPiece(offer.unit.value(), dtype, place.size_bytes());
-  const Result<AccumulateState::Answer> answer =
-      fits.ok() ? state_.OnOffer(from, offer) : Result<AccumulateState::Answer>(fits);
+  const PieceToPull piece{.stream = stream_,
+                          .from = from,
+                          .offer = offer,
+                          .outbox = place.outbox(),
+                          .offset_bytes = place.offset_bytes(),
+                          .size_bytes = place.size_bytes(),
+                          .dtype = dtype};
+  const Result<AccumulateState::Answer> answer = Admit(piece, sums);
   if (!answer.ok()) {
     ++counts_.refused;
     return answer.status();
   }
   switch (*answer) {
     case AccumulateState::Answer::kQueued:
-      places_[from.value()][offer.number] = {.stream = stream_,
-                                             .from = from,
-                                             .offer = offer,
-                                             .outbox = place.outbox(),
-                                             .offset_bytes = place.offset_bytes(),
-                                             .size_bytes = place.size_bytes(),
-                                             .dtype = dtype};
+      places_[from.value()].emplace(offer.number, piece);
       break;
     case AccumulateState::Answer::kAcknowledge:
       ++counts_.repeated;
@@ -51,6 +57,20 @@ Status OwnedShard::OnOffer(TrainerRank from, const PieceOffer& offer, const v1::
   return OkStatus();
 }
 
+Result<AccumulateState::Answer> OwnedShard::Admit(const PieceToPull& piece,
+                                                  const Accumulators& sums) {
+  const PieceOffer& offer = piece.offer;
+  if (offer.attempt == state_.attempt() && piece.from.value() < ranks_) {
+    DWS_RETURN_IF_ERROR(sums.CheckPiece(offer.unit.value(), piece.dtype, piece.size_bytes));
+    const auto known = places_[piece.from.value()].find(offer.number);
+    if (known != places_[piece.from.value()].end() && known->second != piece) {
+      return InvalidArgumentError("rank {} offers its piece {} again as another one",
+                                  piece.from.value(), offer.number.value());
+    }
+  }
+  return state_.OnOffer(piece.from, offer);
+}
+
 Status OwnedShard::OnFinish(TrainerRank from, const PushFinish& finish) {
   DWS_RETURN_IF_ERROR(state_.OnFinish(from, finish));
   outputs_.send(from, FinishAck{.attempt = finish.attempt});
@@ -60,16 +80,25 @@ Status OwnedShard::OnFinish(TrainerRank from, const PushFinish& finish) {
 void OwnedShard::OnConnect(TrainerRank from) {
   if (from.value() >= ranks_) return;
   state_.OnConnect(from);
+  places_[from.value()].clear();  // it offers what is not added again
   if (state_.attempt().minibatch > 0) outputs_.send(from, state_.wanted(from));
 }
 
-void OwnedShard::OnPulled(TrainerRank from, const PiecePull& pull, Result<LentPiece> bytes) {
-  if (bytes.ok()) return Begin({.from = from, .pull = pull, .bytes = *std::move(bytes)});
-  LogInfo("piece_not_pulled", {{"trainer_rank", from.value()},
-                               {"attempt", ToString(pull.attempt)},
-                               {"piece", pull.number.value()},
-                               {"reason", Message(bytes.status())}});
-  failed_.emplace_back(from, pull);
+bool OwnedShard::IsNext(const PieceToPull& pull) const {
+  const auto& places = places_[pull.from.value()];
+  const auto place = places.find(pull.offer.number);
+  return place != places.end() && place->second == pull;
+}
+
+void OwnedShard::OnPulled(const PieceToPull& pull, Result<LentPiece> bytes) {
+  if (bytes.ok() && IsNext(pull)) return Begin({.pull = pull, .bytes = *std::move(bytes)});
+  if (!bytes.ok()) {
+    LogInfo("piece_not_pulled", {{"trainer_rank", pull.from.value()},
+                                 {"attempt", ToString(pull.offer.attempt)},
+                                 {"piece", pull.offer.number.value()},
+                                 {"reason", Message(bytes.status())}});
+  }
+  failed_.emplace_back(pull.from, PullOf(pull));
 }
 
 void OwnedShard::Tick() {
@@ -77,15 +106,17 @@ void OwnedShard::Tick() {
 }
 
 void OwnedShard::Begin(Waiting piece) {
-  switch (state_.Begin(piece.from, piece.pull)) {
+  if (!IsNext(piece.pull)) return;
+  const TrainerRank from = piece.pull.from;
+  switch (state_.Begin(from, PullOf(piece.pull))) {
     case AccumulateState::Add::kStale:
       return;
     case AccumulateState::Add::kBusy:
       return waiting_.push_back(std::move(piece));
     case AccumulateState::Add::kStore:
     case AccumulateState::Add::kAdd:
-      return outputs_.add(piece.from, piece.pull, state_.adding(piece.from),
-                          std::move(piece.bytes));
+      DWS_CHECK(state_.adding(from) == piece.pull.offer.unit);
+      return outputs_.add(from, PullOf(piece.pull), state_.adding(from), std::move(piece.bytes));
   }
 }
 
@@ -98,14 +129,15 @@ void OwnedShard::OnAdded(TrainerRank from, const PiecePull& piece) {
   for (Waiting& waiting : std::exchange(waiting_, {})) Begin(std::move(waiting));
 }
 
-void OwnedShard::Settle() {
+void OwnedShard::Settle(bool rank_present) {
+  if (!rank_present) return;
   for (uint32_t r = 0; r < ranks_; ++r) {
     const TrainerRank from(r);
     const std::optional<PieceOffer> offer = state_.NextPull(from);
     if (!offer.has_value()) continue;
     const auto place = places_[r].find(offer->number);
     DWS_CHECK(place != places_[r].end());
-    outputs_.pull(place->second);
+    if (!outputs_.pull(place->second)) failed_.emplace_back(from, PullOf(place->second));
   }
   if (const std::optional<double> weight = state_.TakeSealed()) {
     outputs_.seal(state_.attempt(), *weight);

@@ -24,7 +24,8 @@ class OwnedShard {
   // What has to be done. None may block, or call back at once.
   struct Outputs {
     std::function<void(TrainerRank to, const TrainBody& body)> send;
-    std::function<void(const PieceToPull& pull)> pull;
+    // Then OnPulled. False: not now.
+    std::function<bool(const PieceToPull& pull)> pull;
     // Then OnAdded; the sums are those of the newest memory.
     std::function<void(TrainerRank from, const PiecePull& piece, UnitIndex unit, LentPiece bytes)>
         add;
@@ -48,23 +49,26 @@ class OwnedShard {
   Status OnFinish(TrainerRank from, const PushFinish& finish);
   // Our connection from this rank is a new one.
   void OnConnect(TrainerRank from);
-  void OnPulled(TrainerRank from, const PiecePull& pull, Result<LentPiece> bytes);
+  void OnPulled(const PieceToPull& pull, Result<LentPiece> bytes);
   void OnAdded(TrainerRank from, const PiecePull& piece);
   // Called every limits::kTick: pulls that have failed are tried again.
   void Tick();
-  // Pulls what is next, and seals what is complete.
-  void Settle();
+  // Pulls what is next, and seals what is complete. Only while the rank is there: what would be
+  // added without it is not in the memory that its next process brings.
+  void Settle(bool rank_present);
 
   const AccumulateState& state() const { return state_; }
   const Counts& counts() const { return counts_; }
 
  private:
   struct Waiting {
-    TrainerRank from;
-    PiecePull pull;
+    PieceToPull pull;
     LentPiece bytes;
   };
+  Result<AccumulateState::Answer> Admit(const PieceToPull& piece, const Accumulators& sums);
   void Begin(Waiting piece);
+  // It is what this owner would pull now.
+  bool IsNext(const PieceToPull& pull) const;
 
   const StreamId stream_;
   const uint32_t ranks_;

@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "common/base/log/log.h"
-#include "common/train_state/train_limits.h"
 
 namespace dws {
 namespace {
-// One add for each rank and unit at a time, a seal, and what lets go.
-constexpr size_t kTasksMax = size_t{4} * limits::kTrainRanksMax;
+// Far more than there are: one add for each rank at a time, a seal, and what lets go.
+constexpr size_t kTasksMax = size_t{1} << 20;
 }  // namespace
 
 PieceAdder::PieceAdder(ThreadPool& pool) : pool_(pool), adds_(1, kTasksMax) {}

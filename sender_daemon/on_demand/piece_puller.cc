@@ -15,11 +15,8 @@ namespace dws {
 PiecePuller::PiecePuller(OwnerLinks& links)
     : links_(links), pulls_(limits::kPullsAtOnce, limits::kTrainRanksMax) {}
 
-void PiecePuller::Pull(const PieceToPull& pull, Done done) {
-  // One pull at a time for each rank, so there is room for it.
-  if (!pulls_.Post([this, pull, done] { done(Bring(pull)); })) {
-    LogDebug("pull_dropped", {{"from", pull.from.value()}});
-  }
+bool PiecePuller::Pull(const PieceToPull& pull, Done done) {
+  return pulls_.Post([this, pull, done = std::move(done)] { done(Bring(pull)); });
 }
 
 Result<PiecePuller::Bytes> PiecePuller::Bring(const PieceToPull& pull) {

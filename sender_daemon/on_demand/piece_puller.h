@@ -25,6 +25,8 @@ struct PieceToPull {
   uint64_t offset_bytes = 0;
   uint64_t size_bytes = 0;  // that the owner has checked
   DType dtype = DType::kBF16;
+
+  friend bool operator==(const PieceToPull&, const PieceToPull&) = default;
 };
 
 // Lifecycle: Stop, or the destructor, waits for pulls. Threads: safe from any.
@@ -40,9 +42,10 @@ class PiecePuller {
   explicit PiecePuller(OwnerLinks& links);
   ~PiecePuller() { Stop(); }
 
-  // Calls `done` once, from another thread, unless it is stopped before. Errors: DATA_LOSS: the
-  // bytes are not as their sender says. ABORTED: they are no longer there. Others: the call's.
-  void Pull(const PieceToPull& pull, Done done);
+  // Calls `done` once, from another thread, unless it is stopped before. False: too many pulls wait,
+  // and it will not. Errors: DATA_LOSS: the bytes are not as their sender says. ABORTED: they are no
+  // longer there. Others: the call's.
+  [[nodiscard]] bool Pull(const PieceToPull& pull, Done done);
   void Stop() { pulls_.Stop(); }
 
  private:

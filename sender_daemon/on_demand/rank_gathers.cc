@@ -29,13 +29,13 @@ RankGathers::~RankGathers() { Stop(); }
 
 void RankGathers::Stop() {
   gather_->Stop();
-  calls_.Stop();
   {
-    MutexLock lock(mutex_);
-    leases_.clear();
+    MutexLock lock(making_);
+    if (arena_ != nullptr) arena_->Stop();
   }
-  MutexLock lock(making_);
-  if (arena_ != nullptr) arena_->Stop();
+  calls_.Stop();
+  MutexLock lock(mutex_);
+  leases_.clear();
 }
 
 Result<UnitArena*> RankGathers::Arena(const Gather::Wanted& wanted) {
@@ -62,12 +62,19 @@ void RankGathers::Release(const v1::GatherRequest& request) {
 void RankGathers::Take(const v1::GatherRequest& request, TimePoint deadline,
                        const Cancellation& given_up, v1::GatherReply& reply, const Done& done) {
   Release(request);
-  if (!calls_.Post([this, &request, deadline, &given_up, &reply, done] {
-        done(TakeNow(request, deadline, given_up, reply));
-      })) {
-    done(ResourceExhaustedError("{} gathers of this rank wait, or it is gone",
-                                limits::kGatherCallsMax));
-  }
+  // Answers also if it is dropped.
+  struct Answer {
+    explicit Answer(Done tell) : done(std::move(tell)) {}
+    Answer(const Answer&) = delete;
+    ~Answer() { done(status); }
+    const Done done;
+    Status status = ResourceExhaustedError("{} gathers of this rank wait, or it is gone",
+                                           limits::kGatherCallsMax);
+  };
+  const auto answer = std::make_shared<Answer>(done);
+  (void)calls_.Post([this, &request, deadline, &given_up, &reply, answer] {
+    answer->status = TakeNow(request, deadline, given_up, reply);
+  });
 }
 
 Status RankGathers::TakeNow(const v1::GatherRequest& request, TimePoint deadline,
@@ -78,6 +85,7 @@ Status RankGathers::TakeNow(const v1::GatherRequest& request, TimePoint deadline
   const UnitAt unit{.unit = UnitIndex(request.unit()),
                     .at = {.stream = options_.stream, .version = WeightVersion(request.version())}};
   DWS_ASSIGN_OR_RETURN(UnitArena::Lease lease, arena->Take(unit, wanted));
+  if (given_up.cancelled()) return CancelledError("the rank has given the gather up");
   reply.set_offset_bytes(lease.offset());
   reply.set_size_bytes(lease.bytes().size());
   MutexLock lock(mutex_);

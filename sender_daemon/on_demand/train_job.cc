@@ -80,30 +80,48 @@ v1::TrainMessage TrainJob::Addressed(const TrainBody& body) const {
   return message;
 }
 
+bool TrainJob::LeadsTo(WeightVersion version) const {
+  const MemberRecord& record = member_->record();
+  return record.step.has_value() && record.step->finite &&
+         version.value() == record.version.value() + 1;
+}
+
 Status TrainJob::Join(WeightVersion version, std::string process,
                       std::shared_ptr<RankMemory> memory) {
+  // What an earlier process of this sender has left with the rank. Always read: what is saved next
+  // has to be newer.
+  const std::optional<v1::TrainMessage> left = memory->record().Load();
   if (!member_.has_value()) {
-    // What an earlier process of this sender has left with the rank.
     std::optional<MemberRecord> record;
-    if (const auto left = memory->record().Load();
-        left.has_value() && CheckMessage(identity_.rank, *left).ok()) {
+    if (left.has_value() && CheckMessage(identity_.rank, *left).ok()) {
       DWS_ASSIGN_OR_RETURN(record, FromProto(left->report().record()));
     }
     member_.emplace(identity_.rank, identity_.epoch, record);
     opened_ = member_->record().attempt;  // its gradient stays as it is
-  } else {
-    Leave();
   }
-  DWS_RETURN_IF_ERROR(member_->OnRank(version));
+  // It may have published what Step asked for to a process of this sender that is gone.
+  const bool published = LeadsTo(version);
+  const WeightVersion held = member_->record().version;
+  if (!published && held != WeightVersion(0) && held != version) {
+    return FailedPreconditionError(
+        "rank {} holds version {}, and version {} is published: start the job again from a "
+        "checkpoint that all ranks have",
+        identity_.rank.value(), version.value(), held.value());
+  }
+  Leave();
+  DWS_RETURN_IF_ERROR(member_->OnRank(published ? held : version));
+  if (published) OnPublished(version);
   if (memory_ != nullptr && member_->record().sealed.has_value()) {
     const MutableByteSpan to = memory->gradients();
+    DWS_CHECK(to.size() == memory_->gradients().size());  // CheckJoins
     std::memmove(to.data(), memory_->gradients().data(), to.size());
   }
   memory_ = std::move(memory);
   process_ = std::move(process);
   pushed_ = std::make_unique<PushedPieces>(memory_, identity_.job.world_size);
   // No process of the rank has done anything in it, else it would be lost.
-  if (member_->open()) pushed_->Open(*member_->record().attempt);
+  if (member_->open() && opened_ == member_->record().attempt) pushed_->Open(*opened_);
+  Save();
   return OkStatus();
 }
 
@@ -119,8 +137,12 @@ void TrainJob::GiveUp(const Status& why, TrainerRank because_of) {
 }
 
 void TrainJob::OnOutbox() {
-  const Status taken = pushed_->Take();
-  if (!taken.ok()) GiveUp(taken, identity_.rank);
+  if (!member_->rank_present()) return;
+  if (const Status taken = pushed_->Take(); !taken.ok()) {
+    // Its outbox stays as it is, so nothing more is taken from this process.
+    GiveUp(taken, identity_.rank);
+    return member_->OnRankLost(process_);
+  }
   if (!pushed_->TakeFinished()) return;
   const Status finished = member_->OnFinished(pushed_->state().attempt());
   if (!finished.ok()) LogInfo("finish_too_late", {{"reason", Message(finished)}});
@@ -140,18 +162,23 @@ Status TrainJob::Abandon(const AttemptId& attempt, std::string_view reason) {
 Status TrainJob::Skip(uint64_t minibatch) { return member_->OnSkipped(minibatch); }
 
 Status TrainJob::MayPublish(WeightVersion version) const {
-  const std::optional<AttemptId>& attempt = member_->record().attempt;
-  if (!attempt.has_value()) {
-    return FailedPreconditionError("version {}: the job has not begun, rank {} holds version {}",
-                                   version.value(), identity_.rank.value(),
-                                   member_->record().version.value());
+  const MemberRecord& record = member_->record();
+  if (version <= record.version) return OkStatus();  // once more
+  if (record.attempt.has_value()) {
+    return member_->MayPublish(record.attempt->minibatch, version);
   }
-  return member_->MayPublish(attempt->minibatch, version);
+  return FailedPreconditionError("version {}: the job has not begun, rank {} holds version {}",
+                                 version.value(), identity_.rank.value(), record.version.value());
 }
 
 void TrainJob::OnPublished(WeightVersion version) {
-  const Status status = member_->OnPublished(member_->record().attempt->minibatch, version);
-  DWS_CHECK(status.ok());  // MayPublish was, and nothing else ends a minibatch after Step
+  const MemberRecord& record = member_->record();
+  if (version <= record.version) return;
+  const Status status =
+      record.attempt.has_value()
+          ? member_->OnPublished(record.attempt->minibatch, version)
+          : FailedPreconditionError("version {} before the job has begun", version.value());
+  if (!status.ok()) LogError("published_without_step", {{"reason", Message(status)}});
 }
 
 Status TrainJob::CheckMessage(TrainerRank from, const v1::TrainMessage& message) const {
@@ -169,7 +196,7 @@ Status TrainJob::CheckMessage(TrainerRank from, const v1::TrainMessage& message)
 Status TrainJob::HearUp(TrainerRank from, const v1::TrainMessage& message, TimePoint now) {
   Status status = CheckMessage(from, message);
   if (!status.ok()) {
-    refused_[from] = Message(status);
+    if (from.value() < identity_.job.world_size) refused_[from] = Message(status);
     return status;
   }
   refused_.erase(from);
@@ -242,7 +269,7 @@ bool TrainJob::Settle(TimePoint now) {
     OpenAttempt();
     report_at_ = {};
   }
-  shard_->Settle();
+  shard_->Settle(member_->rank_present());
   SendDue(now);
   const auto place = std::pair(member_->phase(), opened_);
   if (place != std::exchange(place_, place)) place_since_ = now;

@@ -33,6 +33,7 @@ class TrainJob {
     TrainerRank rank;
     RankEpoch epoch;  // of this process
     Digest common;    // CommonDigest
+    Digest shards;    // ShardsDigest
     uint32_t units = 0;
     Duration peer_timeout = {};
   };
@@ -40,7 +41,7 @@ class TrainJob {
   struct Outputs {
     std::function<void(TrainerRank owner, v1::TrainMessage message)> up;
     std::function<void(TrainerRank peer, v1::TrainMessage message)> down;
-    std::function<void(const PieceToPull& pull)> pull;
+    std::function<bool(const PieceToPull& pull)> pull;
     std::function<void(TrainerRank from, const PiecePull& piece, UnitIndex unit, LentPiece bytes)>
         add;
     std::function<void(const AttemptId& attempt, double weight)> seal;
@@ -50,7 +51,7 @@ class TrainJob {
   TrainJob(Identity identity, Outputs outputs, TimePoint now);
 
   // The rank's process, with its memory; the one before is gone. FAILED_PRECONDITION: it holds
-  // another version than the job is at.
+  // another version than the job is at, and nothing has changed.
   Status Join(WeightVersion version, std::string process, std::shared_ptr<RankMemory> memory);
   // "the process pid 7 of rank 2 is gone"
   void Leave();
@@ -84,6 +85,8 @@ class TrainJob {
   void FillStatus(v1::OnDemandStatus& status, TimePoint now) const;
 
  private:
+  // Step is decided, and leads to this version.
+  bool LeadsTo(WeightVersion version) const;
   Status CheckMessage(TrainerRank from, const v1::TrainMessage& message) const;
   v1::TrainMessage Addressed(const TrainBody& body) const;
   void Save();

@@ -21,7 +21,9 @@ Status AttemptGivenUp(uint64_t version) {
 // OK: it is new, or it was recorded with the same weights.
 Status CheckRecorded(const SenderLedgerState& ledger, const CapturedVersion& captured) {
   const bool recorded = ledger.last_version() == captured.version;
-  if (!recorded || ledger.published().back().state_token == StateToken(captured.after)) {
+  if (!recorded) return OkStatus();
+  const auto& published = ledger.published();
+  if (!published.empty() && published.back().state_token == StateToken(captured.after)) {
     return OkStatus();
   }
   return FailedPreconditionError(

@@ -18,6 +18,14 @@ class SharedSenderLedger {
     MutexLock lock(mutex_);
     return ledger_->Append(record);
   }
+  // OK also if the version is recorded: one that a restart has lost is published once more.
+  Status Record(const VersionPublished& version) {
+    MutexLock lock(mutex_);
+    const SenderLedgerState& state = ledger_->state();
+    const bool recorded =
+        state.stream() == version.stream && state.last_version() == version.version;
+    return recorded ? OkStatus() : ledger_->Append(version);
+  }
   SenderLedgerState state() const {
     MutexLock lock(mutex_);
     return ledger_->state();

@@ -79,6 +79,7 @@ grpc::ServerUnaryReactor* TrainerServiceImpl::Begin(grpc::CallbackServerContext*
                                                     const v1::BeginRequest* request,
                                                     v1::BeginReply* reply) {
   return Post(context, [this, request, reply]() -> Status {
+    DWS_RETURN_IF_ERROR(gate_.may(WeightVersion(request->version())));
     DWS_ASSIGN_OR_RETURN(*reply, session_.Begin(*request));
     return OkStatus();
   });

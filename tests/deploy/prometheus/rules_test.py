@@ -35,6 +35,8 @@ EXPECTED = frozenset({
     "DwsRetentionNearCap",
     "DwsScrubLate",
     "DwsSenderDigestMismatch",
+    "DwsTrainAbandons",
+    "DwsTrainStalled",
     "DwsTrainerStallHigh",
 })
 

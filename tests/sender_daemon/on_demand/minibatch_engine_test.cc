@@ -160,6 +160,54 @@ TEST_CASE("a rank that is gone is named by all, and its minibatch is done again"
   CheckStep(cluster, model);
 }
 
+TEST_CASE("what others push while a rank is away is in the gradient of its next process",
+          "[minibatch]") {
+  TrainCluster cluster(Uneven(2));
+  Model model(cluster.options(), Catch::rngSeed());
+  cluster.JoinAll();
+  const uint32_t away = GENERATE(0U, 1U);
+  TrainRank& other = cluster.rank(1 - away);
+  cluster.rank(away).AwaitOpen(1);
+  other.AwaitOpen(1);
+  cluster.rank(away).Leave();
+  other.AwaitOpen(1);  // the next attempt
+  model.Clear();
+  for (const uint32_t unit : {0U, 2U}) CHECK(other.Push(unit, model.Draw(unit)));
+  CHECK(other.Finish(1.5).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  cluster.ReplaceRank(away);
+  REQUIRE(cluster.rank(away).Join(cluster.sender(away).engine(), 1).ok());
+  cluster.rank(away).AwaitOpen(1);
+  CHECK(cluster.rank(away).Push(1, model.Draw(1)));
+  CHECK(cluster.rank(away).Finish(1.5).ok());
+  CheckStep(cluster, model);
+}
+
+TEST_CASE("a rank that comes back with other shards is refused", "[minibatch]") {
+  TrainCluster cluster(Uneven(2));
+  cluster.JoinAll();
+  CHECK_THAT(ToString(cluster.rank(0).Join(cluster.sender(0).engine(), 1,
+                                           [](JoinOrder& order) {
+                                             // Less, and as much together.
+                                             order.shards[2].elements = 4;
+                                           })),
+             Contains("joins again with other units"));
+  cluster.rank(0).AwaitOpen(1);
+}
+
+TEST_CASE("a rank that has published when its sender dies goes on from there", "[minibatch]") {
+  TrainCluster cluster(Uneven(2));
+  Model model(cluster.options(), Catch::rngSeed());
+  cluster.JoinAll();
+  PushAll(cluster, model, 1);
+  CheckStep(cluster, model);
+  cluster.RestartSender(1);
+  REQUIRE(cluster.rank(1).Join(cluster.sender(1).engine(), 2).ok());
+  CHECK(cluster.rank(0).Publish(2).ok());
+  PushAll(cluster, model, 2);
+  CheckStep(cluster, model);
+}
+
 TEST_CASE("a rank that is gone after Step finds its gradient when it is back", "[minibatch]") {
   TrainCluster cluster(Uneven(2));
   Model model(cluster.options(), Catch::rngSeed());

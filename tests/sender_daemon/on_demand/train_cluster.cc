@@ -126,6 +126,7 @@ Status TrainRank::Join(MinibatchEngine& engine, uint64_t version,
                                    .world_size = options_.ranks,
                                    .version = WeightVersion(version),
                                    .common = CommonDigest(order),
+                                   .shards = ShardsDigest(order),
                                    .units = static_cast<uint32_t>(order.units.size()),
                                    .process = "pid 7",
                                    .memory = memory}));
@@ -252,8 +253,8 @@ std::vector<float> TrainRank::Gradient(uint32_t unit) const {
 }
 
 Status TrainRank::Publish(uint64_t version) {
-  DWS_RETURN_IF_ERROR(engine_->MayPublish(WeightVersion(version)));
-  engine_->OnPublished(WeightVersion(version));
+  DWS_RETURN_IF_ERROR(engine_->MayPublish(kJobStream, WeightVersion(version)));
+  engine_->OnPublished(kJobStream, WeightVersion(version));
   return OkStatus();
 }
 

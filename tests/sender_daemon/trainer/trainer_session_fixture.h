@@ -74,25 +74,8 @@ class Fixture {
     auto handles = HandleSocket::Listen({.path = folder_ + "/handles"});
     REQUIRE(handles.ok());
     handles_ = *std::move(handles);
-    session_.emplace(
-        TrainerSession::Options{.job_id = "job",
-                                .log_limits = {.bytes_max = uint64_t{1} << 30, .versions_max = 10}},
-        TrainerSession::Parts{
-            .clock = &clock_,
-            .executor = &executor_,
-            .pool = &pool_,
-            .handles = handles_.get(),
-            .ledger = &ledger_,
-            .pipeline = &pipeline_,
-            .drain = &drain_,
-            .devices = devices,
-            .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
-            .on_gone =
-                [this] {
-                  if (!told_gone_.exchange(true)) gone_.set_value();
-                },
-            .on_replacing = [this] { on_replacing_(); },
-            .on_refined = [this](RankStatePtr state) { state_ = std::move(state); }});
+    devices_ = devices;
+    Start();
   }
   ~Fixture() {
     handles_.reset();
@@ -107,6 +90,14 @@ class Fixture {
     REQUIRE(executor_.Post([&] { result.set_value(fn(*session_)); }));
     return result.get_future().get();
   }
+  // As a new process of the sender, with the ledger of the one before.
+  void Restart() {
+    Run([this](TrainerSession&) {
+      Start();
+      return true;
+    });
+  }
+
   // Runs on the session's own thread, as all code that uses the snapshot does.
   Weights Snapshot() {
     return Run([this](TrainerSession&) { return SnapshotWeights(*state_); });
@@ -131,7 +122,31 @@ class Fixture {
     return reply->session();
   }
 
+  void Start() {
+    session_.reset();
+    session_.emplace(
+        TrainerSession::Options{.job_id = "job",
+                                .log_limits = {.bytes_max = uint64_t{1} << 30, .versions_max = 10}},
+        TrainerSession::Parts{
+            .clock = &clock_,
+            .executor = &executor_,
+            .pool = &pool_,
+            .handles = handles_.get(),
+            .ledger = &ledger_,
+            .pipeline = &pipeline_,
+            .drain = &drain_,
+            .devices = devices_,
+            .on_state = [this](RankStatePtr state) { state_ = std::move(state); },
+            .on_gone =
+                [this] {
+                  if (!told_gone_.exchange(true)) gone_.set_value();
+                },
+            .on_replacing = [this] { on_replacing_(); },
+            .on_refined = [this](RankStatePtr state) { state_ = std::move(state); }});
+  }
+
   std::string folder_;
+  cuda::CudaDevices* devices_ = nullptr;
   RealClock clock_;
   Executor executor_{1, 100};
   ThreadPool pool_{1};
@@ -141,7 +156,7 @@ class Fixture {
   PublishPipeline pipeline_{
       {.record =
            [this](const RankState& state, const RetainedVersion& version) {
-             return ledger_.Append(VersionPublished{.stream = state.stream,
+             return ledger_.Record(VersionPublished{.stream = state.stream,
                                                     .version = version.version,
                                                     .base = version.base,
                                                     .state_token = version.manifest.state_token});

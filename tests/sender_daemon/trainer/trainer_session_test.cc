@@ -92,6 +92,41 @@ TEST_CASE("a version that does not increase is refused and the newest is named",
   }
 }
 
+TEST_CASE("after a restart the last version is published once more, with the same weights only",
+          "[trainer_session]") {
+  Fixture fixture;
+  Region region(Layout().size_bytes());
+  HandleClient client;
+  uint64_t session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  REQUIRE(fixture.Publish(session, 5).ok());
+  region.Set(10, 1);
+  REQUIRE(fixture.Publish(session, 6).ok());
+  REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
+  const Weights weights = fixture.Snapshot();
+  // Also if the sender starts twice before the trainer is back.
+  for (int restart = 0; restart < 2; ++restart) {
+    fixture.Restart();
+    session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  }
+  CHECK(absl::IsFailedPrecondition(fixture.Publish(session, 5).status()));
+  SECTION("the same") {
+    REQUIRE(fixture.Publish(session, 6).ok());
+    CHECK(fixture.Snapshot() == weights);
+    CHECK(absl::IsFailedPrecondition(fixture.Publish(session, 6).status()));
+  }
+  SECTION("others") {
+    region.Set(10, 2);
+    const auto refused = fixture.Publish(session, 6);
+    CHECK(absl::IsFailedPrecondition(refused.status()));
+    CHECK_THAT(std::string(Message(refused.status())),
+               Catch::Contains("version 6 is recorded with other weights"));
+    CHECK(absl::IsFailedPrecondition(fixture.Publish(session, 7).status()));
+    session = fixture.Attach(Resident(1, Layout()), region.fd, client);
+  }
+  REQUIRE(fixture.Publish(session, 7).ok());
+  REQUIRE(fixture.pipeline_.Drain(kTimeout).ok());
+}
+
 TEST_CASE("a publish that the trainer cancels leaves no version", "[trainer_session]") {
   Fixture fixture;
   Region region(Layout().size_bytes());
