@@ -10,6 +10,7 @@ v1::SealedGradient ToProto(const SealedGradient& sealed) {
   message.set_sum_squares(sealed.sum_squares);
   message.set_weight(sealed.weight);
   message.set_finite(sealed.finite);
+  message.set_exact(sealed.exact);
   return message;
 }
 
@@ -57,7 +58,8 @@ MemberRecord Unchecked(const v1::MemberRecord& message) {
   if (message.has_sealed()) {
     record.sealed = SealedGradient{.sum_squares = message.sealed().sum_squares(),
                                    .weight = message.sealed().weight(),
-                                   .finite = message.sealed().finite()};
+                                   .finite = message.sealed().finite(),
+                                   .exact = message.sealed().exact()};
   }
   if (message.has_step()) record.step = FromProto(message.step());
   if (message.has_last_step()) record.last_step = FromProto(message.last_step());

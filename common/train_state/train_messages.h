@@ -59,6 +59,7 @@ struct SealedGradient {
   double sum_squares = 0;  // of its elements; 0 unless finite
   double weight = 0;       // the sum over all ranks, in rank order
   bool finite = true;
+  bool exact = false;  // no addition was rounded, as far as that was watched
 
   friend bool operator==(const SealedGradient&, const SealedGradient&) = default;
 };

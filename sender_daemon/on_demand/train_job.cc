@@ -250,10 +250,10 @@ void TrainJob::OnPeerGone(TrainerRank rank, TimePoint now) {
 }
 
 void TrainJob::OnSealed(const AttemptId& attempt, double weight, const GradientSum& sum) {
-  exact_ = sum.exact;
-  const Status sealed = member_->OnSealed(
-      attempt,
-      {.sum_squares = sum.finite ? sum.of_squares : 0, .weight = weight, .finite = sum.finite});
+  const Status sealed = member_->OnSealed(attempt, {.sum_squares = sum.finite ? sum.of_squares : 0,
+                                                    .weight = weight,
+                                                    .finite = sum.finite,
+                                                    .exact = sum.exact});
   if (!sealed.ok()) LogInfo("seal_too_late", {{"reason", Message(sealed)}});
 }
 
@@ -290,7 +290,6 @@ void TrainJob::OpenAttempt() {
   const std::optional<AttemptId>& attempt = member_->record().attempt;
   if (!attempt.has_value() || opened_ == attempt) return;
   opened_ = attempt;
-  exact_ = false;
   shard_->Open(*attempt);
   pushed_->Open(*attempt);
 }
@@ -328,7 +327,7 @@ void TrainJob::FillStatus(v1::OnDemandStatus& status, TimePoint now) const {
   status.set_pieces_repeated(shard_->counts().repeated);
   status.set_pieces_refused(shard_->counts().refused);
   status.set_pushes_waiting(pushed_->state().in_use());
-  status.set_exact(exact_);
+  status.set_exact(View().exact());
 }
 
 v1::MinibatchView TrainJob::View() const {
@@ -338,7 +337,7 @@ v1::MinibatchView TrainJob::View() const {
   view.set_version(record.version.value());
   if (record.attempt.has_value()) *view.mutable_attempt() = ToProto(*record.attempt);
   if (record.step.has_value()) *view.mutable_step() = ToProto(*record.step);
-  view.set_exact(exact_);
+  view.set_exact(record.sealed.has_value() && record.sealed->exact);
   if (abandoned_.has_value()) *view.mutable_abandoned() = ToProto(*abandoned_);
   std::string waits = member_->WaitsFor();
   if (leader_.has_value()) {

@@ -105,7 +105,6 @@ class TrainJob {
   std::unique_ptr<PushedPieces> pushed_;
   std::optional<AttemptId> opened_;
   std::optional<AbandonDecision> abandoned_;
-  bool exact_ = false;                          // the sealed sums
   std::map<TrainerRank, std::string> refused_;  // why their last message was
   TimePoint report_at_;
   std::string seen_;  // the last View, serialised
