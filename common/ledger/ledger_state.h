@@ -56,8 +56,8 @@ class SenderLedgerState {
   const std::optional<StreamId>& stream() const { return stream_; }
   RankEpoch rank_epoch() const { return rank_epoch_; }
   std::optional<WeightVersion> last_version() const { return last_version_; }
-  // The newest limits::kRetainedVersionsMax of the current stream, ascending; of those before it was
-  // opened again only the last.
+  // The newest limits::kRetainedVersionsMax of the current stream, ascending; of those before it
+  // was opened again only the last.
   const std::deque<Published>& published() const { return published_; }
   // The latest limits::kForgottenStreamsMax, each with its last rank epoch.
   const std::deque<Fence>& forgotten() const { return forgotten_; }

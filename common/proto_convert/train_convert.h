@@ -19,7 +19,7 @@ v1::AttemptId ToProto(const AttemptId& attempt);
 v1::StepDecision ToProto(const StepDecision& step);
 v1::AbandonDecision ToProto(const AbandonDecision& abandon);
 v1::MemberRecord ToProto(const MemberRecord& record);
-// Fills the body. Of a PieceOffer the place in the outbox stays unset.
+// Fills the body. The place of a PieceOffer in the outbox stays unset.
 void FillBody(const TrainBody& body, v1::TrainMessage& message);
 
 AttemptId FromProto(const v1::AttemptId& attempt);

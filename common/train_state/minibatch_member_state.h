@@ -64,7 +64,7 @@ class MinibatchMemberState {
   // is let go, and the next minibatch opens. FAILED_PRECONDITION: that is not what was decided;
   // nothing may be published.
   Status OnPublished(uint64_t minibatch, WeightVersion version);
-  // Whether OnPublished would be OK.
+  // OK: so would OnPublished be.
   Status MayPublish(uint64_t minibatch, WeightVersion version) const;
   // The rank skips the step. Codes as OnPublished.
   Status OnSkipped(uint64_t minibatch);

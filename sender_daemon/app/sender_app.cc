@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "common/base/log/log.h"
 #include "common/base/threads/cancellation.h"
 #include "common/base/threads/executor.h"
+#include "common/base/threads/run_on.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
 #include "common/memory/cuda/cuda_devices.h"
@@ -23,8 +23,7 @@
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
 #include "sender_daemon/metrics/sender_metrics.h"
-#include "sender_daemon/on_demand/on_demand_service.h"
-#include "sender_daemon/on_demand/train_service.h"
+#include "sender_daemon/on_demand/on_demand.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
 #include "sender_daemon/publish/version_sink.h"
@@ -80,8 +79,6 @@ class SenderApp final : public Daemon {
 
  private:
   Status StartParts();
-  // Training on demand.
-  Status StartOnDemand();
   // The places that versions are published to. A new one is made here.
   Status OpenSinks();
   void StartPipeline();
@@ -106,11 +103,10 @@ class SenderApp final : public Daemon {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;
   std::unique_ptr<SnapshotRecheck> recheck_;
-  std::unique_ptr<MinibatchEngine> engine_;  // null: no training on demand, like owners_
+  std::unique_ptr<OnDemand> on_demand_;
   VersionSinks sinks_;
   std::unique_ptr<SenderReadiness> readiness_;
   Broadcaster* broadcaster_ = nullptr;  // of a sink; null: no broadcasts
-  TrainPeers* train_peers_ = nullptr;   // a sink
   std::unique_ptr<PublishPipeline> pipeline_;
   std::unique_ptr<HandleSocket> handles_;
   std::unique_ptr<GpuLoans> loans_;
@@ -128,9 +124,6 @@ class SenderApp final : public Daemon {
   EgressLimit no_limit_{0, clock_};                       // to this host
   std::unique_ptr<SyncServiceImpl> local_sync_service_;   // of the unix socket
   std::unique_ptr<SyncServiceImpl> remote_sync_service_;  // of --listen
-  std::unique_ptr<TrainServiceImpl> train_service_;       // of both
-  std::unique_ptr<OwnerLinks> owners_;
-  std::unique_ptr<OnDemandService> on_demand_service_;
   std::unique_ptr<SenderOperations> operations_;
 };
 
@@ -186,17 +179,17 @@ Status SenderApp::StartParts() {
       std::make_unique<ReceiverMemory>(files_, options_.state_folder,
                                        [] { return EpochFloor() / 1'000'000; }));
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
-  if (!options_.train_peers.empty()) {
-    engine_ = std::make_unique<MinibatchEngine>(
-        MinibatchEngine::Options{
-            .job_id = options_.job_id,
-            .rank = TrainerRank(options_.trainer_rank),
-            .ranks = static_cast<uint32_t>(options_.train_peers.size()),
-            .epoch = std::max(RankEpoch(EpochFloor()),
-                              RankEpoch(ledger_->state().rank_epoch().value() + 1)),
-            .peer_timeout = options_.train_peer_timeout},
-        *pool_, clock_);
-  }
+  on_demand_ = std::make_unique<OnDemand>(
+      OnDemand::Options{
+          .job_id = options_.job_id,
+          .rank = TrainerRank(options_.trainer_rank),
+          .peers = options_.train_peers,
+          .peer_timeout = options_.train_peer_timeout,
+          .host_id = options_.host_id,
+          .gather = {.fabric = options_.fabric, .spool_folder = options_.state_folder},
+          .epoch = std::max(RankEpoch(EpochFloor()),
+                            RankEpoch(ledger_->state().rank_epoch().value() + 1))},
+      *pool_, clock_);
   DWS_RETURN_IF_ERROR(OpenSinks());
   readiness_ = std::make_unique<SenderReadiness>(SenderReadiness::Parts{
       .awaited = fmt::format("trainer rank {} of job '{}' to register on {}", options_.trainer_rank,
@@ -280,35 +273,6 @@ void SenderApp::StartSession() {
   refinements_ = std::make_unique<RefinementQueue>(*trainer_executor_, *session_);
 }
 
-Status SenderApp::StartOnDemand() {
-  if (engine_ == nullptr) return OkStatus();
-  DWS_CHECK(train_peers_ != nullptr && session_ != nullptr);
-  DWS_ASSIGN_OR_RETURN(
-      owners_, OwnerLinks::Create({.job_id = options_.job_id,
-                                   .self = TrainerRank(options_.trainer_rank),
-                                   .addresses = options_.train_peers,
-                                   .tls = {.credentials = credentials_, .users = allowed_users_},
-                                   .host_id = options_.host_id},
-                                  *engine_, clock_));
-  engine_->Connect(*owners_, *train_peers_);
-  on_demand_service_ = std::make_unique<OnDemandService>(
-      OnDemandService::Parts{
-          .engine = *engine_,
-          .owners = *owners_,
-          .handles = *handles_,
-          .trainer_executor = *trainer_executor_,
-          .pool = *pool_,
-          .clock = clock_,
-          .state_of = [this](uint64_t session) { return session_->StateOf(session); }},
-      Gather::Options{.fabric = options_.fabric, .spool_folder = options_.state_folder},
-      EpochFloor());
-  train_peers_->SetStatus([this](v1::OnDemandStatus& status) {
-    engine_->FillStatus(status);
-    on_demand_service_->FillStatus(status);
-  });
-  return OkStatus();
-}
-
 void SenderApp::StartOperations() {
   DWS_CHECK(hub_ != nullptr && session_ != nullptr && pipeline_ != nullptr);
   operations_ = std::make_unique<SenderOperations>(
@@ -332,48 +296,38 @@ void SenderApp::StartOperations() {
 
 // Runs on the trainer's thread, which alone knows whether a trainer is registered.
 Status SenderApp::ForgetStream(const StreamId& stream) {
-  const auto outcome = std::make_shared<std::promise<Status>>();
-  std::future<Status> done = outcome->get_future();
-  if (!trainer_executor_->Post([this, stream, outcome] {
-        const Status status = session_->ForgetStream(stream);
-        if (status.ok()) {
-          hub_->Forget();
-          views_->Forget();
-          fabric_->EndOthers(0);
-        }
-        outcome->set_value(status);
-      })) {
-    return ResourceExhaustedError("the sender is busy with its trainer's calls; try again");
-  }
-  if (done.wait_for(2 * limits::kRpcDeadline) != std::future_status::ready) {
-    return DeadlineExceededError("a call of the trainer has not ended; forget the stream later");
-  }
-  try {
-    return done.get();
-  } catch (const std::future_error&) {  // the executor stopped and dropped the task
-    return UnavailableError("the sender is shutting down");
-  }
+  return RunOn(*trainer_executor_, 2 * limits::kRpcDeadline, "forgetting the stream",
+               [this, stream] {
+                 Status status = session_->ForgetStream(stream);
+                 if (status.ok()) {
+                   hub_->Forget();
+                   views_->Forget();
+                   fabric_->EndOthers(0);
+                 }
+                 return status;
+               });
 }
 
 Status SenderApp::Serve() {
   DWS_CHECK(trainer_executor_ != nullptr && delta_executor_ != nullptr &&
             full_executor_ != nullptr && recheck_ != nullptr);
   StartOperations();
-  DWS_RETURN_IF_ERROR(StartOnDemand());
-  PublishGate gate;
-  if (engine_ != nullptr) {
-    // On the trainer's thread, like its registrations.
-    gate = {.may = [this](WeightVersion version) -> Status {
-              const RankStatePtr state = train_peers_->state();
-              return state == nullptr ? OkStatus() : engine_->MayPublish(state->stream, version);
-            },
-            .captured =
-                [this](WeightVersion version) {
-                  engine_->OnPublished(train_peers_->state()->stream, version);
-                }};
-  }
+  DWS_RETURN_IF_ERROR(on_demand_->Start({
+      .tls = {.credentials = credentials_, .users = allowed_users_},
+      .handles = *handles_,
+      .trainer_executor = *trainer_executor_,
+      .reads = *delta_executor_,
+      // A wait for version 1 has the same conditions.
+      .check_session =
+          [this](uint64_t session) {
+            v1::WaitRequest wait;
+            wait.set_session(session);
+            wait.set_version(1);
+            return session_->CheckWait(wait);
+          },
+  }));
   trainer_service_ = std::make_unique<TrainerServiceImpl>(clock_, *trainer_executor_, *session_,
-                                                          *hub_, metrics_, std::move(gate));
+                                                          *hub_, metrics_, on_demand_->gate());
   // One for each server, over the same parts.
   const auto make_sync_service = [this](EgressLimit& egress) {
     return std::make_unique<SyncServiceImpl>(
@@ -391,24 +345,19 @@ Status SenderApp::Serve() {
   };
   local_sync_service_ = make_sync_service(no_limit_);
   remote_sync_service_ = make_sync_service(egress_);
-  train_service_ = std::make_unique<TrainServiceImpl>(
-      TrainServiceImpl::Parts{.peers = *train_peers_,
-                              .engine = engine_.get(),
-                              .handles = handles_.get(),
-                              .executor = delta_executor_.get()});
   DaemonServers::Services local{
       {.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
       {.name = "dws.v1.SyncService", .service = local_sync_service_.get()},
-      {.name = "dws.v1.TrainService", .service = train_service_.get()}};
-  if (on_demand_service_ != nullptr) {
-    local.push_back({.name = "dws.v1.OnDemandService", .service = on_demand_service_.get()});
+      {.name = "dws.v1.TrainService", .service = on_demand_->for_senders()}};
+  if (on_demand_->for_rank() != nullptr) {
+    local.push_back({.name = "dws.v1.OnDemandService", .service = on_demand_->for_rank()});
   }
   DWS_RETURN_IF_ERROR(StartServers(
       {.operations = *operations_,
        .metrics = metrics_.registry(),
        .local = std::move(local),
        .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()},
-                  {.name = "dws.v1.TrainService", .service = train_service_.get()}}}));
+                  {.name = "dws.v1.TrainService", .service = on_demand_->for_senders()}}}));
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", grpc_port()}, {"http_port", http_port()}});
   return WritePorts("sync");
@@ -428,10 +377,7 @@ Status SenderApp::OpenSinks() {
   broadcaster_ = broadcasts->broadcaster();
   sinks_.push_back(std::move(broadcasts));
   sinks_.push_back(std::make_unique<AnnouncementSink>(*hub_));
-  auto train_peers = std::make_unique<TrainPeers>(
-      options_.job_id, TrainerRank(options_.trainer_rank), engine_.get());
-  train_peers_ = train_peers.get();
-  sinks_.push_back(std::move(train_peers));
+  sinks_.push_back(on_demand_->MakeSink());
   DWS_ASSIGN_OR_RETURN(
       sinks_.emplace_back(),
       SharedSink::Open({.dir = options_.shared_dir,
@@ -472,9 +418,7 @@ void SenderApp::Stop(std::chrono::milliseconds grace) {
   if (trainer_executor_ != nullptr && !AwaitTrainerCalls(deadline)) {  // 2
     LogWarning("stopped_during_a_call_of_the_trainer");
   }
-  if (owners_ != nullptr) owners_->Stop();  // 3
-  if (on_demand_service_ != nullptr) on_demand_service_->Stop();
-  if (engine_ != nullptr) engine_->Stop();
+  if (on_demand_ != nullptr) on_demand_->Stop();  // 3
   ShutdownServers();
   if (trainer_executor_ != nullptr) trainer_executor_->Stop();
   if (loans_ != nullptr) loans_->Stop();

@@ -10,12 +10,13 @@
 
 #include "common/base/log/log.h"
 #include "common/base/threads/loop_thread.h"
+#include "common/base/threads/run_on.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/train_convert.h"
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/unix_socket.h"
 #include "common/train_state/train_limits.h"
-#include "sender_daemon/on_demand/limits.h"
+#include "sender_daemon/on_demand/gather/limits.h"
 
 namespace dws {
 namespace {
@@ -201,21 +202,10 @@ dws::Status OnDemandService::OnDescriptors(uint64_t number, uint32_t ranks, cons
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<RankMemory> memory,
                        RankMemory::Map(order, ranks, std::move(descriptors)));
   // Not while a version is published: on the trainer's thread.
-  auto outcome = std::make_shared<std::promise<dws::Status>>();
-  std::future<dws::Status> done = outcome->get_future();
-  if (!parts_.trainer_executor.Post([this, number, order, process, handle, memory, outcome] {
-        outcome->set_value(Activate(number, order, process, handle, memory));
-      })) {
-    return ResourceExhaustedError("the sender is busy; join again");
-  }
-  if (done.wait_for(limits::kRpcDeadline) != std::future_status::ready) {
-    return DeadlineExceededError("the rank was not taken in in time; join again");
-  }
-  try {
-    return done.get();
-  } catch (const std::future_error&) {  // the executor stopped and dropped the task
-    return UnavailableError("the sender is shutting down");
-  }
+  return RunOn(parts_.trainer_executor, limits::kRpcDeadline, "the join",
+               [this, number, order, process, handle, memory] {
+                 return Activate(number, order, process, handle, memory);
+               });
 }
 
 dws::Status OnDemandService::Activate(uint64_t number, const JoinOrder& order,

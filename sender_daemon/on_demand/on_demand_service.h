@@ -1,5 +1,5 @@
-// The service for the rank beside this sender: it joins training on demand with its memory, gathers,
-// pushes and learns what was decided.
+// The service for the rank beside this sender: it joins training on demand with its memory,
+// gathers, pushes and learns what was decided.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 #include "common/service/grpc/latest_streams.h"
 #include "common/service/sockets/handle_socket.h"
 #include "proto/on_demand.grpc.pb.h"
-#include "sender_daemon/on_demand/join_order.h"
-#include "sender_daemon/on_demand/minibatch_engine.h"
-#include "sender_daemon/on_demand/owner_links.h"
+#include "sender_daemon/on_demand/gather/owner_links.h"
+#include "sender_daemon/on_demand/minibatch/join_order.h"
+#include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
 #include "sender_daemon/on_demand/rank_gathers.h"
 #include "sender_daemon/publish/rank_state.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/model/limits.h"
-#include "sender_daemon/on_demand/limits.h"
+#include "sender_daemon/on_demand/gather/limits.h"
 
 namespace dws {
 

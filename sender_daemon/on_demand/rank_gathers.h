@@ -17,8 +17,8 @@
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
 #include "proto/on_demand.pb.h"
-#include "sender_daemon/on_demand/gather.h"
-#include "sender_daemon/on_demand/unit_arena.h"
+#include "sender_daemon/on_demand/gather/gather.h"
+#include "sender_daemon/on_demand/gather/unit_arena.h"
 
 namespace dws {
 

@@ -17,7 +17,7 @@
 #include "common/service/sockets/descriptor_message.h"
 #include "common/service/sockets/unix_socket.h"
 #include "common/transport/same_host/host_id.h"
-#include "sender_daemon/on_demand/limits.h"
+#include "sender_daemon/on_demand/gather/limits.h"
 #include "sender_daemon/serve/sync_messages.h"
 
 namespace dws {

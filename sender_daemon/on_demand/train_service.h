@@ -1,5 +1,6 @@
 // The service for the senders of the other trainer ranks: tells them what this rank publishes, and
-// serves the gradients that it pushes. Weights are read through SyncService, as receivers read them.
+// serves the gradients that it pushes. Weights are read through SyncService, as receivers read
+// them.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@
 #include "common/service/security/access.h"
 #include "common/service/sockets/handle_socket.h"
 #include "proto/train.grpc.pb.h"
-#include "sender_daemon/on_demand/minibatch_engine.h"
+#include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
 #include "sender_daemon/publish/version_sink.h"
 
 namespace dws {
@@ -37,7 +38,7 @@ class TrainPeers final : public VersionSink {
   void Disconnect() override { Stop(); }
   void Stop() override;
   void FillStatus(v1::SenderStatus& status) const override;
-  // Calls `fill` from then on for a sender that trains on demand; null: not any more.
+  // Calls `fill` from then on for a sender that trains on demand; null: no longer.
   void SetStatus(std::function<void(v1::OnDemandStatus& status)> fill);
 
   const std::string& job_id() const { return job_id_; }

@@ -26,6 +26,19 @@ class SharedSenderLedger {
         state.stream() == version.stream && state.last_version() == version.version;
     return recorded ? OkStatus() : ledger_->Append(version);
   }
+  // OK: the version is new, or recorded with these weights.
+  Status CheckRecorded(WeightVersion version, const Digest& state_token) const {
+    const SenderLedgerState ledger = state();
+    const bool recorded = ledger.last_version() == version;
+    const auto& known = ledger.published();
+    if (!recorded || (!known.empty() && known.back().state_token == state_token)) {
+      return OkStatus();
+    }
+    return FailedPreconditionError(
+        "version {} is recorded with other weights than these: register again, and publish the "
+        "recorded ones, or version {}",
+        version.value(), version.value() + 1);
+  }
   SenderLedgerState state() const {
     MutexLock lock(mutex_);
     return ledger_->state();

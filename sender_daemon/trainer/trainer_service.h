@@ -1,25 +1,17 @@
 // The service for the trainer: thin shells that post each call to the session's executor.
 #pragma once
 
-#include <functional>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/threads/executor.h"
 #include "proto/trainer.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
+#include "sender_daemon/publish/publish_gate.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/trainer/trainer_session.h"
 
 namespace dws {
-
-// Who has a say in what is published when, beside the trainer. Threads: the trainer's executor.
-struct PublishGate {
-  // An error refuses the version.
-  std::function<Status(WeightVersion version)> may = [](WeightVersion) { return OkStatus(); };
-  // Its weights are captured.
-  std::function<void(WeightVersion version)> captured = [](WeightVersion) {};
-};
 
 // The RPCs of the trainer: registers, publishes, waits.
 class TrainerServiceImpl final : public v1::TrainerService::CallbackService {

@@ -119,8 +119,6 @@ class TrainerSession {
   // again (SenderLedgerState::CheckOpen). FAILED_PRECONDITION: another one, or its trainer is here.
   Status ForgetStream(const StreamId& stream);
 
-  // What a live session publishes. FAILED_PRECONDITION: it is no longer registered.
-  Result<RankStatePtr> StateOf(uint64_t session);
   bool trainer_present() const { return present_.load(); }
   // Returns whether a Publish is in progress that may have been admitted before a drain.
   bool publishing() const { return publishing_.load(); }

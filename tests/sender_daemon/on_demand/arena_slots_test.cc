@@ -1,4 +1,4 @@
-#include "sender_daemon/on_demand/arena_slots.h"
+#include "sender_daemon/on_demand/gather/arena_slots.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sender_daemon/on_demand/gather.h"
+#include "sender_daemon/on_demand/gather/gather.h"
 #include "tests/sender_daemon/on_demand/silent_listener.h"
 
 namespace dws {

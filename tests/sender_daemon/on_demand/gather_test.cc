@@ -1,5 +1,5 @@
 // Gathers from real senders' serving parts, by each way.
-#include "sender_daemon/on_demand/gather.h"
+#include "sender_daemon/on_demand/gather/gather.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

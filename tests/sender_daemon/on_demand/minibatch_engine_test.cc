@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/on_demand/train_cluster.h"
 
 namespace dws {
@@ -174,7 +175,11 @@ TEST_CASE("what others push while a rank is away is in the gradient of its next 
   model.Clear();
   for (const uint32_t unit : {0U, 2U}) CHECK(other.Push(unit, model.Draw(unit)));
   CHECK(other.Finish(1.5).ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  // When its own owner has added them, the one that is away might have, too.
+  REQUIRE(Eventually([&] {
+    return other.Gradient(0) == model.Sum(1 - away, 0) &&
+           other.Gradient(2) == model.Sum(1 - away, 2);
+  }));
   cluster.ReplaceRank(away);
   REQUIRE(cluster.rank(away).Join(cluster.sender(away).engine(), 1).ok());
   cluster.rank(away).AwaitOpen(1);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "sender_daemon/on_demand/gather.h"
+#include "sender_daemon/on_demand/gather/gather.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/on_demand/owner.h"
 #include "tests/sender_daemon/on_demand/silent_listener.h"

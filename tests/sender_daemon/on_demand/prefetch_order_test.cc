@@ -1,4 +1,4 @@
-#include "sender_daemon/on_demand/prefetch_order.h"
+#include "sender_daemon/on_demand/gather/prefetch_order.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,7 +1,7 @@
 // A sender that does not listen to what others say of minibatches.
 #pragma once
 
-#include "sender_daemon/on_demand/train_listener.h"
+#include "sender_daemon/on_demand/gather/train_listener.h"
 
 namespace dws {
 

@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/proto_convert/train_convert.h"
-#include "sender_daemon/on_demand/limits.h"
+#include "sender_daemon/on_demand/gather/limits.h"
 #include "tests/fakes/eventually.h"
 
 namespace dws {
@@ -75,7 +75,9 @@ void TrainSender::Connect(const std::vector<std::string>& addresses) {
   auto links = OwnerLinks::Create(to, *engine_, clock_);
   DWS_CHECK(links.ok());
   links_ = *std::move(links);
-  engine_->Connect(*links_, *peers_);
+  engine_->Connect(*links_, [this](TrainerRank rank, v1::TrainMessage message) {
+    peers_->Send(rank, std::move(message));
+  });
 }
 
 TrainRank::TrainRank(const ClusterOptions& options, TrainerRank rank)

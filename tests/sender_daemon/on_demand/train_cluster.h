@@ -14,9 +14,9 @@
 #include "common/base/threads/executor.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/memory/gradients/outbox.h"
-#include "sender_daemon/on_demand/join_order.h"
-#include "sender_daemon/on_demand/minibatch_engine.h"
-#include "sender_daemon/on_demand/owner_links.h"
+#include "sender_daemon/on_demand/gather/owner_links.h"
+#include "sender_daemon/on_demand/minibatch/join_order.h"
+#include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
 #include "sender_daemon/on_demand/train_service.h"
 #include "tests/fakes/temp_folder.h"
 

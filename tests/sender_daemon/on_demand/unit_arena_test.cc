@@ -1,4 +1,4 @@
-#include "sender_daemon/on_demand/unit_arena.h"
+#include "sender_daemon/on_demand/gather/unit_arena.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

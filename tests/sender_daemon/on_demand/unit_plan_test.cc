@@ -1,4 +1,4 @@
-#include "sender_daemon/on_demand/unit_plan.h"
+#include "sender_daemon/on_demand/gather/unit_plan.h"
 
 #include <catch2/catch.hpp>
 

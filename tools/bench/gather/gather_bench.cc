@@ -14,7 +14,7 @@
 
 #include "common/memory/host/host_region.h"
 #include "common/memory/stream_copy.h"
-#include "sender_daemon/on_demand/gather.h"
+#include "sender_daemon/on_demand/gather/gather.h"
 #include "tests/sender_daemon/on_demand/owner.h"
 #include "tests/sender_daemon/on_demand/silent_listener.h"
 #include "tools/bench/measure/report.h"

@@ -13,7 +13,7 @@ from dws.memory import SharedRegion
 from dws.on_demand.outbox import Outbox
 from dws.on_demand.units import RECORD_BYTES, Unit, gradient_offsets
 
-# The sender's limit (sender_daemon/on_demand/limits.h).
+# The sender's limit (sender_daemon/on_demand/gather/limits.h).
 PREFETCH_MAX = 64
 
 

@@ -1,0 +1,245 @@
+// One lock for the job: what it does under it is arithmetic on small values, and messages that are
+// queued. Bytes are brought and added by other threads, which tell the job when they have done so;
+// what belongs to an earlier job is told by its number, and dropped.
+#include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log/log.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "sender_daemon/on_demand/gather/owner_links.h"
+
+namespace dws {
+namespace {
+
+void LogRefused(TrainerRank from, const Status& status) {
+  if (status.ok() || absl::IsAborted(status) || absl::IsUnavailable(status)) return;
+  LogWarning("train_message_refused", {{"from", from.value()}, {"reason", Message(status)}});
+}
+
+}  // namespace
+
+MinibatchEngine::MinibatchEngine(Options options, ThreadPool& pool, const Clock& clock)
+    : options_(std::move(options)), pool_(pool), clock_(clock), adder_(pool_), ticks_([this] {
+        WithJob([this](TrainJob& job) { job.Tick(clock_.Now()); });
+        return limits::kTick;
+      }) {}
+
+MinibatchEngine::~MinibatchEngine() { Stop(); }
+
+void MinibatchEngine::Connect(OwnerLinks& links, Down down) {
+  links_ = &links;
+  down_ = std::move(down);
+  puller_ = std::make_unique<PiecePuller>(links);
+  ticks_.Start();
+}
+
+void MinibatchEngine::Stop() {
+  ticks_.Stop();
+  if (puller_ != nullptr) puller_->Stop();
+  adder_.Stop();
+}
+
+void MinibatchEngine::SetOnView(std::function<void()> on_view) {
+  MutexLock lock(mutex_);
+  on_view_ = std::move(on_view);
+}
+
+void MinibatchEngine::WithJob(const Change& change, uint64_t number) {
+  std::function<void()> tell;
+  {
+    MutexLock lock(mutex_);
+    if (job_ == nullptr || (number != 0 && number != jobs_)) return;
+    change(*job_);
+    if (job_->Settle(clock_.Now())) tell = on_view_;
+  }
+  if (tell != nullptr) tell();
+}
+
+// Runs under the lock, and so may not be called back at once.
+TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
+  return {
+      .up = [this](TrainerRank owner,
+                   v1::TrainMessage message) { links_->owner(owner).Send(std::move(message)); },
+      .down = down_,
+      .pull =
+          [this, number](const PieceToPull& pull) {
+            return puller_->Pull(
+                pull, [this, number, pull](const Result<PiecePuller::Bytes>& bytes) {
+                  if (bytes.ok()) {
+                    MutexLock lock(mutex_);
+                    pulled_bytes_[bytes->way] += bytes->piece.bytes.size();
+                  }
+                  const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
+                  WithJob([&](TrainJob& job) { job.shard().OnPulled(pull, lent); }, number);
+                });
+          },
+      .add =
+          [this, number](TrainerRank from, const PiecePull& piece, UnitIndex unit,
+                         LentPiece bytes) {
+            adder_.Add(job_->memory(), unit, std::move(bytes),
+                       [this, number, from, piece](const Status& added) {
+                         DWS_CHECK(added.ok());  // the piece was checked when it was offered
+                         WithJob([&](TrainJob& job) { job.shard().OnAdded(from, piece); }, number);
+                       });
+          },
+      .seal =
+          [this, number](const AttemptId& attempt, double weight) {
+            adder_.Seal(
+                job_->memory(), [this, number, attempt, weight](const Result<GradientSum>& sum) {
+                  if (!sum.ok())
+                    return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
+                  WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
+                });
+          },
+      .let_go = [this] { adder_.LetGo(job_->memory()); },
+  };
+}
+
+Status MinibatchEngine::CheckJoins(const Joining& joining) const {
+  if (joining.world_size != options_.ranks) {
+    return FailedPreconditionError(
+        "the trainer has {} ranks, and --train-peers names {} senders: expected one each",
+        joining.world_size, options_.ranks);
+  }
+  MutexLock lock(mutex_);
+  if (job_ == nullptr || job_->identity().job.stream != joining.stream) return OkStatus();
+  if (job_->identity().common == joining.common && job_->identity().shards == joining.shards) {
+    return OkStatus();
+  }
+  return FailedPreconditionError(
+      "rank {} joins again with other units, or another kind of sums, than before in this "
+      "incarnation",
+      options_.rank.value());
+}
+
+Status MinibatchEngine::Join(Joining joining) {
+  DWS_RETURN_IF_ERROR(CheckJoins(joining));
+  Status joined;
+  {
+    MutexLock lock(mutex_);
+    if (joining.member <= last_member_) {
+      return FailedPreconditionError("another process of rank {} has joined meanwhile",
+                                     options_.rank.value());
+    }
+    const bool begins = job_ == nullptr || job_->identity().job.stream != joining.stream;
+    if (begins) {
+      ++jobs_;
+      job_ =
+          std::make_unique<TrainJob>(TrainJob::Identity{.job = {.job_id = options_.job_id,
+                                                                .stream = joining.stream,
+                                                                .world_size = joining.world_size},
+                                                        .rank = options_.rank,
+                                                        .epoch = options_.epoch,
+                                                        .common = joining.common,
+                                                        .shards = joining.shards,
+                                                        .units = joining.units,
+                                                        .peer_timeout = options_.peer_timeout},
+                                     OutputsOf(jobs_), clock_.Now());
+    }
+    joined = job_->Join(joining.version, std::move(joining.process), std::move(joining.memory));
+    if (!joined.ok() && begins) job_.reset();
+    if (joined.ok()) member_ = last_member_ = joining.member;
+  }
+  WithJob([](TrainJob&) {});
+  DWS_RETURN_IF_ERROR(joined);
+  LogInfo("rank_joined", {{"version", joining.version.value()}, {"member", joining.member}});
+  return OkStatus();
+}
+
+void MinibatchEngine::Leave(uint64_t member) {
+  (void)ForMember(member, [this](TrainJob& job) {
+    job.Leave();
+    member_ = 0;  // under the lock
+    return OkStatus();
+  });
+}
+
+Status MinibatchEngine::ForMember(uint64_t member, const std::function<Status(TrainJob&)>& what) {
+  std::function<void()> tell;
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    if (job_ == nullptr || member == 0 || member != member_) {
+      return FailedPreconditionError(
+          "the rank has to join: another process has taken its place, or this sender has started "
+          "again");
+    }
+    status = what(*job_);
+    if (job_->Settle(clock_.Now())) tell = on_view_;
+  }
+  if (tell != nullptr) tell();
+  return status;
+}
+
+Result<v1::MinibatchView> MinibatchEngine::View(uint64_t member) const {
+  MutexLock lock(mutex_);
+  if (job_ == nullptr || member == 0 || member != member_) {
+    return FailedPreconditionError("another process of the rank has joined, or none");
+  }
+  return job_->View();
+}
+
+void MinibatchEngine::FillStatus(v1::OnDemandStatus& status) const {
+  status.set_ranks(options_.ranks);
+  MutexLock lock(mutex_);
+  for (const auto& [way, bytes] : pulled_bytes_) (*status.mutable_pulled_bytes())[way] = bytes;
+  if (job_ != nullptr) job_->FillStatus(status, clock_.Now());
+}
+
+Status MinibatchEngine::MayPublish(const StreamId& stream, WeightVersion version) const {
+  MutexLock lock(mutex_);
+  if (job_ == nullptr || job_->identity().job.stream != stream) return OkStatus();
+  return job_->MayPublish(version);
+}
+
+void MinibatchEngine::OnPublished(const StreamId& stream, WeightVersion version) {
+  WithJob([&](TrainJob& job) {
+    if (job.identity().job.stream == stream) job.OnPublished(version);
+  });
+}
+
+Result<LentPiece> MinibatchEngine::Lend(const v1::FetchPieceRequest& request) const {
+  MutexLock lock(mutex_);
+  if (job_ == nullptr || job_->identity().job.stream != AsStands(request.stream())) {
+    return AbortedError("rank {} is in another incarnation of the job, or in none",
+                        options_.rank.value());
+  }
+  return job_->pushed().Lend(
+      TrainerRank(request.trainer_rank()),
+      {.attempt = FromProto(request.attempt()), .number = PieceNumber(request.number())});
+}
+
+Result<std::shared_ptr<RankMemory>> MinibatchEngine::Outbox(
+    const v1::OpenOutboxRequest& request) const {
+  MutexLock lock(mutex_);
+  if (job_ != nullptr && job_->identity().job.stream == AsStands(request.stream()) &&
+      job_->memory()->outbox_id() == request.outbox()) {
+    return job_->memory();
+  }
+  return AbortedError("rank {} has another outbox, or none", options_.rank.value());
+}
+
+void MinibatchEngine::OnOwner(TrainerRank rank) {
+  WithJob([&](TrainJob& job) { job.OnConnect(rank, /*up=*/true); });
+}
+
+void MinibatchEngine::OnDown(TrainerRank from, const v1::TrainMessage& message) {
+  WithJob([&](TrainJob& job) { LogRefused(from, job.HearDown(from, message)); });
+}
+
+void MinibatchEngine::OnPeer(TrainerRank rank) {
+  WithJob([&](TrainJob& job) { job.OnConnect(rank, /*up=*/false); });
+}
+
+void MinibatchEngine::OnUp(TrainerRank from, const v1::TrainMessage& message) {
+  WithJob([&](TrainJob& job) { LogRefused(from, job.HearUp(from, message, clock_.Now())); });
+}
+
+void MinibatchEngine::OnPeerGone(TrainerRank rank) {
+  WithJob([&](TrainJob& job) { job.OnPeerGone(rank, clock_.Now()); });
+}
+
+}  // namespace dws

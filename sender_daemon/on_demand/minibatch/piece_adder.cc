@@ -1,0 +1,38 @@
+#include "sender_daemon/on_demand/minibatch/piece_adder.h"
+
+#include <utility>
+
+#include "common/base/log/log.h"
+
+namespace dws {
+namespace {
+// Far more than there are: one add for each rank at a time, a seal, and what lets go.
+constexpr size_t kTasksMax = size_t{1} << 20;
+}  // namespace
+
+PieceAdder::PieceAdder(ThreadPool& pool) : pool_(pool), adds_(1, kTasksMax) {}
+
+void PieceAdder::Post(std::function<void()> task) {
+  if (!adds_.Post(std::move(task))) LogDebug("add_dropped", {});  // it is stopping
+}
+
+void PieceAdder::Add(std::shared_ptr<RankMemory> memory, UnitIndex unit, LentPiece piece,
+                     std::function<void(const Status&)> done) {
+  Post([this, memory = std::move(memory), unit, piece = std::move(piece), done = std::move(done)] {
+    done(memory->sums().Add(
+        {.unit = unit.value(), .blocks = {}, .dtype = piece.dtype, .bytes = piece.bytes}, pool_));
+  });
+}
+
+void PieceAdder::Seal(std::shared_ptr<RankMemory> memory,
+                      std::function<void(const Result<GradientSum>&)> done) {
+  Post([this, memory = std::move(memory), done = std::move(done)] {
+    done(memory->sums().Seal(pool_));
+  });
+}
+
+void PieceAdder::LetGo(std::shared_ptr<RankMemory> memory) {
+  Post([memory = std::move(memory)] { memory->sums().LetGo(); });
+}
+
+}  // namespace dws

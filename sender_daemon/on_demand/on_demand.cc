@@ -1,0 +1,86 @@
+// Connections end first, so that nothing waits for other senders while the rest ends.
+#include "sender_daemon/on_demand/on_demand.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace dws {
+
+OnDemand::OnDemand(Options options, ThreadPool& pool, const Clock& clock)
+    : options_(std::move(options)), pool_(pool), clock_(clock) {
+  if (options_.peers.empty()) return;
+  engine_ = std::make_unique<MinibatchEngine>(
+      MinibatchEngine::Options{.job_id = options_.job_id,
+                               .rank = options_.rank,
+                               .ranks = static_cast<uint32_t>(options_.peers.size()),
+                               .epoch = options_.epoch,
+                               .peer_timeout = options_.peer_timeout},
+      pool_, clock_);
+}
+
+std::unique_ptr<VersionSink> OnDemand::MakeSink() {
+  auto peers = std::make_unique<TrainPeers>(options_.job_id, options_.rank, engine_.get());
+  peers_ = peers.get();
+  return peers;
+}
+
+Status OnDemand::Start(const Parts& parts) {
+  DWS_CHECK(peers_ != nullptr);
+  train_service_ =
+      std::make_unique<TrainServiceImpl>(TrainServiceImpl::Parts{.peers = *peers_,
+                                                                 .engine = engine_.get(),
+                                                                 .handles = &parts.handles,
+                                                                 .executor = &parts.reads});
+  if (engine_ == nullptr) return OkStatus();
+  OwnerLinks::Options to;
+  to.job_id = options_.job_id;
+  to.self = options_.rank;
+  to.addresses = options_.peers;
+  to.tls = parts.tls;
+  to.host_id = options_.host_id;
+  DWS_ASSIGN_OR_RETURN(links_, OwnerLinks::Create(to, *engine_, clock_));
+  engine_->Connect(*links_, [this](TrainerRank rank, v1::TrainMessage message) {
+    peers_->Send(rank, std::move(message));
+  });
+  service_ = std::make_unique<OnDemandService>(
+      OnDemandService::Parts{.engine = *engine_,
+                             .owners = *links_,
+                             .handles = parts.handles,
+                             .trainer_executor = parts.trainer_executor,
+                             .pool = pool_,
+                             .clock = clock_,
+                             .state_of = [this, check = parts.check_session](
+                                             uint64_t session) -> Result<RankStatePtr> {
+                               DWS_RETURN_IF_ERROR(check(session));
+                               return peers_->state();
+                             }},
+      options_.gather, options_.epoch.value());
+  peers_->SetStatus([this](v1::OnDemandStatus& status) {
+    engine_->FillStatus(status);
+    service_->FillStatus(status);
+  });
+  return OkStatus();
+}
+
+void OnDemand::Stop() {
+  if (peers_ != nullptr) peers_->SetStatus(nullptr);
+  if (links_ != nullptr) links_->Stop();
+  if (service_ != nullptr) service_->Stop();
+  if (engine_ != nullptr) engine_->Stop();
+}
+
+// Both run on the trainer's thread, like its registrations, so the state is the live one's.
+PublishGate OnDemand::gate() {
+  if (engine_ == nullptr) return {};
+  return {.may = [this](WeightVersion version) -> Status {
+            const RankStatePtr state = peers_->state();
+            return state == nullptr ? OkStatus() : engine_->MayPublish(state->stream, version);
+          },
+          .captured =
+              [this](WeightVersion version) {
+                engine_->OnPublished(peers_->state()->stream, version);
+              }};
+}
+
+}  // namespace dws

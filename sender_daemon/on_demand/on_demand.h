@@ -1,0 +1,70 @@
+// Training on demand in one sender: its parts, in the order in which they need each other.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/threads/executor.h"
+#include "common/base/threads/thread_pool.h"
+#include "common/service/sockets/handle_socket.h"
+#include "sender_daemon/on_demand/gather/gather.h"
+#include "sender_daemon/on_demand/gather/owner_links.h"
+#include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
+#include "sender_daemon/on_demand/on_demand_service.h"
+#include "sender_daemon/on_demand/train_service.h"
+#include "sender_daemon/publish/publish_gate.h"
+#include "sender_daemon/publish/version_sink.h"
+
+namespace dws {
+
+// Lifecycle: made; MakeSink, once; Start; Stop before what Start was given ends. It outlives its
+// sink, and the servers. Threads: one at a time.
+class OnDemand {
+ public:
+  struct Options {
+    std::string job_id;
+    TrainerRank rank;
+    std::vector<std::string> peers;  // none: other senders may read weights here, and that is all
+    Duration peer_timeout = limits::kTrainPeerTimeoutDefault;
+    std::string host_id;
+    Gather::Options gather;  // units aside
+    RankEpoch epoch;         // of this process: above that of every earlier one
+  };
+  struct Parts {
+    PeerTls tls = {};
+    HandleSocket& handles;
+    Executor& trainer_executor;
+    Executor& reads;  // of gradients, for other senders
+    // Runs on the trainer's executor. OK: the session is registered, and has published.
+    std::function<Status(uint64_t session)> check_session;
+  };
+
+  OnDemand(Options options, ThreadPool& pool, const Clock& clock);
+
+  // Tells the senders of other ranks what this rank publishes.
+  std::unique_ptr<VersionSink> MakeSink();
+  // Errors: those of OwnerLinks::Create.
+  Status Start(const Parts& parts);
+  void Stop();
+
+  // Refuses what no Step has led to.
+  PublishGate gate();
+  grpc::Service* for_senders() { return train_service_.get(); }
+  grpc::Service* for_rank() { return service_.get(); }  // null: no peers
+
+ private:
+  const Options options_;
+  ThreadPool& pool_;
+  const Clock& clock_;
+  std::unique_ptr<MinibatchEngine> engine_;  // null: no peers
+  TrainPeers* peers_ = nullptr;              // the sink
+  std::unique_ptr<TrainServiceImpl> train_service_;
+  std::unique_ptr<OwnerLinks> links_;
+  std::unique_ptr<OnDemandService> service_;
+};
+
+}  // namespace dws
