@@ -302,6 +302,10 @@ Status SenderApp::StartOnDemand() {
           .state_of = [this](uint64_t session) { return session_->StateOf(session); }},
       Gather::Options{.fabric = options_.fabric, .spool_folder = options_.state_folder},
       EpochFloor());
+  train_peers_->SetStatus([this](v1::OnDemandStatus& status) {
+    engine_->FillStatus(status);
+    on_demand_service_->FillStatus(status);
+  });
   return OkStatus();
 }
 

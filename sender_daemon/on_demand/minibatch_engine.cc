@@ -72,6 +72,10 @@ TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
                                  piece = PiecePull{.attempt = pull.offer.attempt,
                                                    .number = pull.offer.number}](
                                     const Result<PiecePuller::Bytes>& bytes) {
+              if (bytes.ok()) {
+                MutexLock lock(mutex_);
+                pulled_bytes_[bytes->way] += bytes->piece.bytes.size();
+              }
               const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
               WithJob([&](TrainJob& job) { job.shard().OnPulled(from, piece, lent); }, number);
             });
@@ -176,6 +180,13 @@ Result<v1::MinibatchView> MinibatchEngine::View(uint64_t member) const {
     return FailedPreconditionError("another process of the rank has joined, or none");
   }
   return job_->View();
+}
+
+void MinibatchEngine::FillStatus(v1::OnDemandStatus& status) const {
+  status.set_ranks(options_.ranks);
+  MutexLock lock(mutex_);
+  for (const auto& [way, bytes] : pulled_bytes_) (*status.mutable_pulled_bytes())[way] = bytes;
+  if (job_ != nullptr) job_->FillStatus(status, clock_.Now());
 }
 
 Status MinibatchEngine::MayPublish(WeightVersion version) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
 #include "proto/on_demand.pb.h"
+#include "proto/sender_status.pb.h"
 #include "sender_daemon/on_demand/piece_adder.h"
 #include "sender_daemon/on_demand/train_job.h"
 #include "sender_daemon/on_demand/train_listener.h"
@@ -63,6 +65,8 @@ class MinibatchEngine final : public TrainListener {
   // `on_view` is called after each change of the view, without a lock.
   void SetOnView(std::function<void()> on_view);
 
+  void FillStatus(v1::OnDemandStatus& status) const;
+
   // OK: the rank may publish this version now; also if it has not joined.
   Status MayPublish(WeightVersion version) const;
   void OnPublished(WeightVersion version);
@@ -94,6 +98,7 @@ class MinibatchEngine final : public TrainListener {
   std::function<void()> on_view_ GUARDED_BY(mutex_);
   uint64_t jobs_ GUARDED_BY(mutex_) = 0;  // so far; the number of the job
   uint64_t member_ GUARDED_BY(mutex_) = 0;
+  std::map<std::string, uint64_t> pulled_bytes_ GUARDED_BY(mutex_);  // by way
   std::unique_ptr<TrainJob> job_ GUARDED_BY(mutex_);
   std::unique_ptr<PiecePuller> puller_;
   PieceAdder adder_;

@@ -126,14 +126,19 @@ void OnDemandService::Replace(MemberPtr member) {
   (void)ends_.Post([before = std::move(before)] {});
 }
 
-std::vector<dws::Gather::Wait> OnDemandService::waits() const {
-  MutexLock lock(mutex_);
-  return member_ == nullptr ? std::vector<dws::Gather::Wait>() : member_->gathers().waits();
-}
-
-std::vector<SourceChain::Total> OnDemandService::totals() const {
-  MutexLock lock(mutex_);
-  return member_ == nullptr ? std::vector<SourceChain::Total>() : member_->gathers().totals();
+void OnDemandService::FillStatus(v1::OnDemandStatus& status) const {
+  MemberPtr member;
+  {
+    MutexLock lock(mutex_);
+    member = member_;
+  }
+  if (member == nullptr) return;
+  for (const SourceChain::Total& total : member->gathers().totals()) {
+    (*status.mutable_gathered_bytes())[total.source] += total.bytes;
+  }
+  for (const dws::Gather::Wait& wait : member->gathers().waits()) {
+    status.add_gathers(fmt::format("{}: {}: {}", wait.unit, wait.owner, wait.reason));
+  }
 }
 
 grpc::ServerUnaryReactor* OnDemandService::Join(grpc::CallbackServerContext* context,

@@ -43,9 +43,7 @@ class OnDemandService final : public v1::OnDemandService::CallbackService {
   ~OnDemandService() override;
 
   void Stop();
-  // What the rank waits for now.
-  std::vector<Gather::Wait> waits() const;
-  std::vector<SourceChain::Total> totals() const;
+  void FillStatus(v1::OnDemandStatus& status) const;
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request, v1::JoinReply* reply) override;

@@ -2,6 +2,8 @@
 // is said again.
 #include "sender_daemon/on_demand/train_job.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +34,13 @@ v1::MinibatchView::Phase ToProto(MinibatchMemberState::Phase phase) {
       return v1::MinibatchView::PHASE_TO_BE_SKIPPED;
   }
   return v1::MinibatchView::PHASE_UNSPECIFIED;
+}
+
+std::string PhaseText(MinibatchMemberState::Phase phase) {
+  std::string text = v1::MinibatchView::Phase_Name(ToProto(phase)).substr(6);  // "PHASE_"
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return c == '_' ? ' ' : std::tolower(c); });
+  return text;
 }
 
 std::string Ranks(const std::vector<TrainerRank>& ranks) {
@@ -190,7 +199,10 @@ Status TrainJob::HearDown(TrainerRank from, const v1::TrainMessage& message) {
   const std::optional<AttemptId> before = member_->record().attempt;
   DWS_RETURN_IF_ERROR(member_->OnDown(*order));
   const auto* abandon = std::get_if<AbandonDecision>(&order->what);
-  if (abandon != nullptr && member_->record().attempt != before) abandoned_ = *abandon;
+  if (abandon != nullptr && member_->record().attempt != before) {
+    abandoned_ = *abandon;
+    if (before.has_value()) ++abandons_;
+  }
   return OkStatus();
 }
 
@@ -232,6 +244,8 @@ bool TrainJob::Settle(TimePoint now) {
   }
   shard_->Settle();
   SendDue(now);
+  const auto place = std::pair(member_->phase(), opened_);
+  if (place != std::exchange(place_, place)) place_since_ = now;
   std::string view = View().SerializeAsString();
   if (view == seen_) return false;
   seen_ = std::move(view);
@@ -271,6 +285,23 @@ void TrainJob::SendDue(TimePoint now) {
       outputs_.up(TrainerRank(r), std::move(message));
     }
   }
+}
+
+void TrainJob::FillStatus(v1::OnDemandStatus& status, TimePoint now) const {
+  status.set_rank_present(member_->rank_present());
+  if (opened_.has_value()) {
+    status.set_minibatch(opened_->minibatch);
+    status.set_attempt(opened_->attempt);
+  }
+  status.set_phase(PhaseText(member_->phase()));
+  status.set_waits_for(View().waits_for());
+  status.set_phase_seconds(ToSeconds(now - place_since_));
+  status.set_abandoned(abandons_);
+  status.set_pieces_added(shard_->counts().added);
+  status.set_pieces_repeated(shard_->counts().repeated);
+  status.set_pieces_refused(shard_->counts().refused);
+  status.set_pushes_waiting(pushed_->state().in_use());
+  status.set_exact(exact_);
 }
 
 v1::MinibatchView TrainJob::View() const {

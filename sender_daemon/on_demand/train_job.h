@@ -10,12 +10,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/train_state/minibatch_leader_state.h"
 #include "common/train_state/minibatch_member_state.h"
 #include "proto/on_demand.pb.h"
+#include "proto/sender_status.pb.h"
 #include "sender_daemon/on_demand/owned_shard.h"
 #include "sender_daemon/on_demand/pushed_pieces.h"
 #include "sender_daemon/on_demand/rank_memory.h"
@@ -79,6 +81,7 @@ class TrainJob {
   const MinibatchMemberState& member() const { return *member_; }
   const std::optional<MinibatchLeaderState>& leader() const { return leader_; }
   v1::MinibatchView View() const;
+  void FillStatus(v1::OnDemandStatus& status, TimePoint now) const;
 
  private:
   Status CheckMessage(TrainerRank from, const v1::TrainMessage& message) const;
@@ -103,6 +106,9 @@ class TrainJob {
   std::map<TrainerRank, std::string> refused_;  // why their last message was
   TimePoint report_at_;
   std::string seen_;  // the last View, serialised
+  std::pair<MinibatchMemberState::Phase, std::optional<AttemptId>> place_;  // in the minibatch
+  TimePoint place_since_;
+  uint64_t abandons_ = 0;
 };
 
 }  // namespace dws

@@ -155,6 +155,20 @@ std::set<std::shared_ptr<TrainStream>> TrainPeers::Streams() const {
   return streams_;
 }
 
+void TrainPeers::SetStatus(std::function<void(v1::OnDemandStatus& status)> fill) {
+  MutexLock lock(mutex_);
+  fill_ = std::move(fill);
+}
+
+void TrainPeers::FillStatus(v1::SenderStatus& status) const {
+  std::function<void(v1::OnDemandStatus&)> fill;
+  {
+    MutexLock lock(mutex_);
+    fill = fill_;
+  }
+  if (fill != nullptr) fill(*status.mutable_on_demand());
+}
+
 void TrainPeers::Welcome(const RankStatePtr& state) {
   {
     MutexLock lock(mutex_);

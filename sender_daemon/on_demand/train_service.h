@@ -2,6 +2,7 @@
 // serves the gradients that it pushes. Weights are read through SyncService, as receivers read them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -35,8 +36,9 @@ class TrainPeers final : public VersionSink {
   void Offer(const RankStatePtr& state) override;
   void Disconnect() override { Stop(); }
   void Stop() override;
-  // They have no part of the status yet.
-  void FillStatus(v1::SenderStatus& /*status*/) const override {}
+  void FillStatus(v1::SenderStatus& status) const override;
+  // Calls `fill` from then on for a sender that trains on demand; null: not any more.
+  void SetStatus(std::function<void(v1::OnDemandStatus& status)> fill);
 
   const std::string& job_id() const { return job_id_; }
   TrainerRank rank() const { return rank_; }
@@ -58,6 +60,7 @@ class TrainPeers final : public VersionSink {
   TrainListener* const listener_;
   mutable Mutex mutex_;
   bool stopping_ GUARDED_BY(mutex_) = false;
+  std::function<void(v1::OnDemandStatus&)> fill_ GUARDED_BY(mutex_);
   RankStatePtr state_ GUARDED_BY(mutex_);
   std::set<std::shared_ptr<TrainStream>> streams_ GUARDED_BY(mutex_);
   std::map<TrainerRank, std::shared_ptr<TrainStream>> newest_ GUARDED_BY(mutex_);

@@ -89,6 +89,16 @@ std::string OfMax(const std::string& value, const std::string& max, bool limited
 
 // `where` describes the daemon's place in the broadcast: v1::BroadcastStatus or
 // v1::ReceivedBroadcasts.
+std::string FormatOnDemand(const v1::OnDemandStatus& status) {
+  if (status.phase().empty()) {
+    return fmt::format("{} ranks; this one has not joined", status.ranks());
+  }
+  return fmt::format(
+      "minibatch {}, attempt {}: {} for {}, {}waits for {}; {} attempts abandoned",
+      status.minibatch(), status.attempt(), status.phase(), FormatSeconds(status.phase_seconds()),
+      status.rank_present() ? "" : "without its rank, ", status.waits_for(), status.abandoned());
+}
+
 std::string FormatBroadcast(const auto& broadcast, const std::string& where, size_t columns) {
   return FormatKeyLine("broadcast",
                        fmt::format("{}; {} succeeded, {} failed",
@@ -159,6 +169,12 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
   }
   if (sender.fabric() != "off" && !sender.fabric().empty()) {
     text += FormatKeyLine("fabric", sender.fabric(), columns);
+  }
+  if (sender.has_on_demand()) {
+    text += FormatKeyLine("on demand", FormatOnDemand(sender.on_demand()), columns);
+    for (const std::string& gather : sender.on_demand().gathers()) {
+      text += FormatKeyLine("gather", gather, columns);
+    }
   }
   if (sender.has_slime()) text += FormatFolder("slime", sender.slime(), "", columns);
   const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();
