@@ -45,9 +45,10 @@ def training_python(named: str, folder: Optional[str] = None) -> Interpreter:
         )
         require_torch(asked.stdout.strip())
     except OSError as error:
-        raise NoTorch(f"{expected}: {error.strerror}") from error
+        raise NoTorch(f"{expected} {error.strerror}") from error
     except subprocess.CalledProcessError as error:
-        raise NoTorch(f"{expected}: " + error.stderr.strip().rpartition("\n")[2]) from error
+        found = error.stderr.strip().rpartition("\n")[2] or f"a program that ends with status {error.returncode}"
+        raise NoTorch(f"{expected} {found}") from error
     except dws.StateError as error:
         raise NoTorch(f"{python.path}: {error}") from error
     return python
