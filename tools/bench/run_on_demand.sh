@@ -16,7 +16,7 @@ training() {
 part="${1:-}"
 if [[ $# -gt 0 ]]; then shift; fi
 case "$part" in
-  "") echo id,case,ours,reference,ratio,unit; accumulate; training ;;
+  "") echo id,case,ours,reference,ratio,unit; accumulate "$@"; training "$@" ;;
   accumulate | training)
     if [[ " $* " != *" --help "* ]]; then echo id,case,ours,reference,ratio,unit; fi
     "$part" "$@"

@@ -26,17 +26,18 @@ class Clock:
 
 
 class _Compute(torch.autograd.Function):
-    """The identity, after a sleep in each pass."""
+    """The identity, after a sleep in each pass. Arguments: the tensor, a Clock, and the seconds of both passes."""
 
     @staticmethod
-    def forward(context: Any, hidden: torch.Tensor, clock: Clock, forward: float, backward: float) -> torch.Tensor:
-        context.clock, context.seconds = clock, backward
+    def forward(ctx: Any, *arguments: Any, **_: Any) -> Any:
+        hidden, clock, forward, backward = arguments
+        ctx.clock, ctx.seconds = clock, backward
         clock.sleep(forward)
         return hidden.view_as(hidden)
 
     @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        context.clock.sleep(context.seconds)
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.clock.sleep(ctx.seconds)
         return gradients[0], None, None, None
 
 
@@ -51,7 +52,8 @@ class Layer(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         seconds = self.seconds
         hidden = _Compute.apply(hidden, self.clock, seconds * _FORWARD, seconds * (1 - _FORWARD))
-        return hidden + self.down(torch.tanh(self.up(hidden)))
+        result: torch.Tensor = hidden + self.down(torch.tanh(self.up(hidden)))
+        return result
 
 
 class SleptModel(nn.Module):
@@ -75,4 +77,5 @@ class SleptModel(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             hidden = layer(hidden)
-        return self.norm(hidden).float().square().mean()
+        loss: torch.Tensor = self.norm(hidden).float().square().mean()
+        return loss

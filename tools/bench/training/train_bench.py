@@ -26,6 +26,7 @@ from tools.real.environment import Interpreter
 from tools.real.torch_python import NoTorch, training_python
 
 _RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_ranks.py")
+_END_SECONDS = 60.0
 _BAR_SAMPLES = 4  # a rank, of the cells with bars
 _SPAN_BAR, _FSDP2_BAR, _BALANCED_BAR = 0.95, 1.3, 1.0
 _NAMES = {"on_demand": "on demand", "lockstep": "lock-step", "fsdp2": "FSDP2/gloo"}
@@ -86,7 +87,7 @@ def _run(options: argparse.Namespace, python: Interpreter, cells: Sequence[Cell]
         for prefix, cluster, of_cluster in zip(("", "lockstep-"), clusters, pids):
             command += [f"--{prefix}sender={cluster.folder}/sender-{{rank}}/d.sock", f"--{prefix}job-id={cluster.job_id}"]
             command += [f"--{prefix}senders={json.dumps(of_cluster)}"]
-        trainer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        trainer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         stack.callback(_end, trainer)
         assert trainer.stdout is not None
         for _ in cells:
@@ -99,11 +100,14 @@ def _run(options: argparse.Namespace, python: Interpreter, cells: Sequence[Cell]
             sys.exit(f"the trainers ended with status {trainer.returncode}")
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process and its process group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _end(launcher: subprocess.Popen[str]) -> None:
+    """Ends torchrun, which ends its ranks: they have sessions of their own."""
+    launcher.terminate()
+    try:
+        launcher.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        launcher.kill()
+        launcher.wait()
 
 
 def _add(report: Report, cell: Cell, found: Found) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Protocol, Sequence
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -30,7 +30,7 @@ class Way(Protocol):
     def close(self) -> None: ...
 
 
-def _seconds(minibatch: Minibatch, samples: Any) -> float:
+def _seconds(minibatch: Minibatch, samples: Sequence[int]) -> float:
     return sum(minibatch.seconds[i] for i in samples)
 
 

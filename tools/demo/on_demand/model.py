@@ -35,7 +35,8 @@ class Layer(nn.Module):
         query, key, value = heads.permute(1, 2, 0, 3)
         mixed = functional.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True)
         hidden = hidden + self.out(mixed[0].transpose(0, 1).flatten(1))
-        return hidden + self.down(functional.gelu(self.up(self.second_norm(hidden))))
+        result: torch.Tensor = hidden + self.down(functional.gelu(self.up(self.second_norm(hidden))))
+        return result
 
 
 class Transformer(nn.Module):
