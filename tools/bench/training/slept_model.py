@@ -71,7 +71,7 @@ class SleptModel(nn.Module):
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.seconds = seconds / len(self.layers)
-        loss: torch.Tensor = self(self._input.clone().requires_grad_())
+        loss: torch.Tensor = self(self._input.to(self.norm.weight.dtype, copy=True).requires_grad_())
         return loss
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

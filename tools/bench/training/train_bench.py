@@ -29,7 +29,7 @@ _RANKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_ranks.p
 _END_SECONDS = 60.0
 _BAR_SAMPLES = 4  # a rank, of the cells with bars
 _SPAN_BAR, _FSDP2_BAR, _BALANCED_BAR = 0.95, 1.3, 1.0
-_NAMES = {"on_demand": "on demand", "lockstep": "lock-step", "fsdp2": "FSDP2/gloo"}
+_NAMES = {"on_demand": "on demand", "lockstep": "lock-step", "fsdp2": "FSDP2/gloo", "alone": "no communication"}
 Found = dict[str, dict[str, float]]
 
 
@@ -141,8 +141,10 @@ def _add_context(report: Report, cell: Cell, found: Found, outcomes: tuple[Outco
     for name in ("lockstep", "fsdp2"):
         case = f"{cell.name}; {_NAMES[name]}; its plan's span"
         report.add("span", case, rates[name], at_micro, rates[name] / at_micro, "samples/s")
+    case = f"{cell.name}; {_NAMES['alone']}; the plan's span of lb_mini"
+    report.add("span", case, rates["alone"], at_mini, rates["alone"] / at_mini, "samples/s")
     for name, of_way in found.items():
-        for who in ("trainers", "daemons") if name != "fsdp2" else ("trainers",):
+        for who in ("trainers", "daemons") if name in ("on_demand", "lockstep") else ("trainers",):
             used, reference = (each / cell.count for each in (of_way[who], found["fsdp2"]["trainers"]))
             case = f"{cell.name}; {_NAMES[name]}; {who}; FSDP2's trainers"
             report.add("cpu", case, used, reference, used / reference, "CPU s each")

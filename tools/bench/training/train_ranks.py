@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 from tools.bench.training.cells import Cell
 from tools.bench.training.slept_model import SleptModel
-from tools.bench.training.ways import Fsdp2, Training, Way
+from tools.bench.training.ways import Alone, Fsdp2, Training, Way
 
-ON_DEMAND, LOCKSTEP, FSDP2 = WAYS = ("on_demand", "lockstep", "fsdp2")
+ON_DEMAND, LOCKSTEP, FSDP2, ALONE = WAYS = ("on_demand", "lockstep", "fsdp2", "alone")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,7 +43,7 @@ class Ranks:
     """The ways, and what each has used."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._pids: dict[str, list[int]] = {ON_DEMAND: options.senders, LOCKSTEP: options.lockstep_senders, FSDP2: []}
+        self._pids: dict[str, list[int]] = {ON_DEMAND: options.senders, LOCKSTEP: options.lockstep_senders}
         torch.manual_seed(5)
 
         def model() -> SleptModel:
@@ -53,6 +53,7 @@ class Ranks:
             ON_DEMAND: Training(model(), options.sender, options.job_id, False),
             LOCKSTEP: Training(model(), options.lockstep_sender, options.lockstep_job_id, True),
             FSDP2: Fsdp2(model()),
+            ALONE: Alone(model()),
         }
 
     def cell(self, cell: Cell) -> dict[str, dict[str, float]]:
@@ -62,9 +63,9 @@ class Ranks:
         minibatches = cell.minibatches()
         before: dict[str, dict[str, float]] = {}
         for number, minibatch in enumerate([minibatches[0], *minibatches]):
-            for name in WAYS[number % 3 :] + WAYS[: number % 3]:
+            for name in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
                 dist.barrier()
-                daemons, cpu, began = _daemon_seconds(self._pids[name]), time.process_time(), time.perf_counter()
+                daemons, cpu, began = _daemon_seconds(self._pids.get(name, [])), time.process_time(), time.perf_counter()
                 self.ways[name].train(minibatch)
                 dist.barrier()
                 if number == 0:
@@ -72,7 +73,7 @@ class Ranks:
                 else:
                     found[name]["seconds"] += time.perf_counter() - began
                     found[name]["trainers"] += time.process_time() - cpu
-                    found[name]["daemons"] += _daemon_seconds(self._pids[name]) - daemons
+                    found[name]["daemons"] += _daemon_seconds(self._pids.get(name, [])) - daemons
         for name in WAYS:
             found[name]["trainers"] = _summed(found[name]["trainers"])
             for part, seconds in self.ways[name].parts.items():

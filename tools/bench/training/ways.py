@@ -94,3 +94,21 @@ class Fsdp2:
 
     def close(self) -> None:
         pass
+
+
+class Alone:
+    """The plan of lb_mini on a model that is not cut: passes without any communication, optimizer or publishing. What it is
+    slower than the plan comes from sleeps and from torch."""
+
+    def __init__(self, model: SleptModel) -> None:
+        self._model = model.to(torch.bfloat16)
+        self._rank = torch.distributed.get_rank()
+        self.parts: dict[str, float] = {}
+
+    def train(self, minibatch: Minibatch) -> None:
+        for samples in minibatch.mini.ranks[self._rank]:
+            self._model.loss(_seconds(minibatch, samples)).backward()
+        self._model.zero_grad()
+
+    def close(self) -> None:
+        pass
