@@ -72,7 +72,7 @@ def _losses_agree(findings: Findings, way: str) -> Outcome:
     tolerance = max(_NOISES * noise, _FLOOR)
     return Outcome(
         len(findings.losses) == findings.steps and apart <= tolerance,
-        f"{len(findings.losses)} losses {way} are within {apart:.1e} of FSDP2's; allowed: {tolerance:.1e}, which is "
+        f"{way}: the losses of {len(findings.losses)} steps are within {apart:.1e} of FSDP2's; allowed: {tolerance:.1e}, "
         f"{_NOISES:g} times the distance of a second run of FSDP2 with a microbatch for each sample",
     )
 
