@@ -140,7 +140,13 @@ void OnDemandService::FillStatus(v1::OnDemandStatus& status) const {
   }
   if (member == nullptr) return;
   for (const SourceChain::Total& total : member->gathers().totals()) {
-    (*status.mutable_gathered_bytes())[total.source] += total.bytes;
+    if (total.source == "same-host") {
+      status.set_gathered_mapped_bytes(status.gathered_mapped_bytes() + total.bytes);
+    } else if (total.source == "fabric") {
+      status.set_gathered_fabric_bytes(status.gathered_fabric_bytes() + total.bytes);
+    } else {
+      status.set_gathered_fetched_bytes(status.gathered_fetched_bytes() + total.bytes);
+    }
   }
   for (const dws::Gather::Wait& wait : member->gathers().waits()) {
     status.add_gathers(fmt::format("{}: {}: {}", wait.unit, wait.owner, wait.reason));

@@ -70,7 +70,7 @@ TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
                 pull, [this, number, pull](const Result<PiecePuller::Bytes>& bytes) {
                   if (bytes.ok()) {
                     MutexLock lock(mutex_);
-                    pulled_bytes_[bytes->way] += bytes->piece.bytes.size();
+                    (bytes->mapped ? mapped_bytes_ : fetched_bytes_) += bytes->piece.bytes.size();
                   }
                   const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
                   WithJob([&](TrainJob& job) { job.shard().OnPulled(pull, lent); }, number);
@@ -185,7 +185,8 @@ Result<v1::MinibatchView> MinibatchEngine::View(uint64_t member) const {
 void MinibatchEngine::FillStatus(v1::OnDemandStatus& status) const {
   status.set_ranks(options_.ranks);
   MutexLock lock(mutex_);
-  for (const auto& [way, bytes] : pulled_bytes_) (*status.mutable_pulled_bytes())[way] = bytes;
+  status.set_pulled_mapped_bytes(mapped_bytes_);
+  status.set_pulled_fetched_bytes(fetched_bytes_);
   if (job_ != nullptr) job_->FillStatus(status, clock_.Now());
 }
 

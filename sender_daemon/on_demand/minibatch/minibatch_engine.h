@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -102,7 +101,8 @@ class MinibatchEngine final : public TrainListener {
   uint64_t jobs_ GUARDED_BY(mutex_) = 0;    // so far; the number of the job
   uint64_t member_ GUARDED_BY(mutex_) = 0;  // 0: the rank is away
   uint64_t last_member_ GUARDED_BY(mutex_) = 0;
-  std::map<std::string, uint64_t> pulled_bytes_ GUARDED_BY(mutex_);  // by way
+  uint64_t mapped_bytes_ GUARDED_BY(mutex_) = 0;  // pulled
+  uint64_t fetched_bytes_ GUARDED_BY(mutex_) = 0;
   std::unique_ptr<TrainJob> job_ GUARDED_BY(mutex_);
   std::unique_ptr<PiecePuller> puller_;
   PieceAdder adder_;

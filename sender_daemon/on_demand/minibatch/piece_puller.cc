@@ -23,8 +23,7 @@ Result<PiecePuller::Bytes> PiecePuller::Bring(const PieceToPull& pull) {
   const std::shared_ptr<const OutboxMemory> memory = Map(pull);
   if (memory == nullptr) return Fetch(pull);
   DWS_ASSIGN_OR_RETURN(const ByteSpan bytes, memory->Bytes(pull.offset_bytes, pull.size_bytes));
-  return Bytes{.way = "same-host",
-               .piece = {.dtype = pull.dtype, .bytes = bytes, .keeper = memory}};
+  return Bytes{.mapped = true, .piece = {.dtype = pull.dtype, .bytes = bytes, .keeper = memory}};
 }
 
 std::shared_ptr<const OutboxMemory> PiecePuller::Map(const PieceToPull& pull) {
@@ -106,7 +105,7 @@ Result<PiecePuller::Bytes> PiecePuller::Fetch(const PieceToPull& pull) {
     return DataLossError("piece {} of {} has arrived damaged", pull.offer.number.value(),
                          ToString(pull.offer.attempt));
   }
-  return Bytes{.way = "grpc", .piece = {.dtype = pull.dtype, .bytes = *bytes, .keeper = bytes}};
+  return Bytes{.mapped = false, .piece = {.dtype = pull.dtype, .bytes = *bytes, .keeper = bytes}};
 }
 
 }  // namespace dws

@@ -33,7 +33,7 @@ struct PieceToPull {
 class PiecePuller {
  public:
   struct Bytes {
-    std::string way;  // "same-host" or "grpc"
+    bool mapped = false;  // else it was fetched
     LentPiece piece;
   };
   using Done = std::function<void(Result<Bytes> bytes)>;

@@ -1,0 +1,40 @@
+#!/bin/bash
+# Builds the daemons and trains a small transformer on demand, beside FSDP2 over gloo and beside lock-step:
+# tools/demo_on_demand.sh [OPTION...]
+#
+#   --python PYTHON     with torch 2.9 or newer, numpy, grpcio and protobuf; by default that of $DWS_ENGINES/vllm, which
+#                       tools/real.sh install makes
+#   --ranks N           trainer ranks, a process each (4)
+#   --steps N           (24)
+#   --kill-step N       the step in which a rank is killed (half of the steps)
+#   --seed N            of everything random (1)
+#
+# Sequences have the shape of LongAlign's, scaled to 1,024 tokens. One rollout engine follows the run on demand. A rank is
+# killed in the middle of a minibatch: the others name it, all ranks start again from the checkpoint of the step before,
+# and do the step again. Ends with a verdict; the exit status is 0 only when every claim holds.
+# LD_LIBRARY_PATH is for the Python that --python names.
+set -euo pipefail
+# shellcheck source=tools/shell/usage.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
+
+# Prints the path of a Python, which need not be there; a name without a folder is looked up in PATH.
+absolute_python() {
+  realpath -sm "$(command -v "$1" || echo "$1")"
+}
+
+options=()
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --python=*) options+=("--python=$(absolute_python "${1#*=}")"); shift ;;
+    --python) options+=("--python=$(absolute_python "${2:?--python: expected the path of a Python}")"); shift 2 ;;
+    *) options+=("$1"); shift ;;
+  esac
+done
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tools/install.sh
+# LD_LIBRARY_PATH and PYTHONPATH are for the named Python: Bazel runs without them.
+bazel=(env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh)
+"${bazel[@]}" build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/demo:demo_on_demand
+binaries="$("${bazel[@]}" info --noshow_progress bazel-bin 2>/dev/null)"
+exec "$binaries/tools/demo/demo_on_demand" ${options[@]+"${options[@]}"}
