@@ -6,7 +6,6 @@ from typing import Any, Mapping, Sequence
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from dws.dtypes import DType
 from dws.on_demand.rank_memory import RankMemory
@@ -42,6 +41,8 @@ class Gradients:
 
     def attach(self) -> None:
         """Makes them `.grad` of all parameters that train."""
+        from torch.distributed.tensor import DTensor  # older torches lack it
+
         for parameter, begin in self._places:
             cut: Any = parameter  # a DTensor
             local = cut.to_local()

@@ -4,18 +4,17 @@ forward or backward pass ended with an error. Needs torch 2.9; all that is not p
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Iterator, Optional, Sequence
 
 import torch
 import torch.distributed as dist
-import torch.distributed.fsdp
 from torch import nn
 
 from dws.errors import DTypeError, InvalidArgumentError, LayoutError
 from dws.on_demand.units import Unit, UnitParameter
 from dws.trainers.module_weights import canonical_name
 
-_fsdp: Any = torch.distributed.fsdp
 RANKS_MAX = 256
 _REFUSED = {
     "shard_placement_fn": "units have one group of parameters, cut by rows",
@@ -23,6 +22,11 @@ _REFUSED = {
     "mp_policy": "pass param_dtype= and reduce_dtype=",
     "dp_mesh_dims": "ranks are on a mesh of one dimension",
 }
+
+
+def _fsdp() -> Any:
+    """torch.distributed.fsdp, which not every older torch can import."""
+    return importlib.import_module("torch.distributed.fsdp")
 
 
 def cut(
@@ -45,9 +49,10 @@ def cut(
     names = _parameter_names(model)
     found = [(module, _unit(model, module, set(units), names)) for module in [*units, model]]
     _require_once(found)
-    policy = _fsdp.MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+    fsdp = _fsdp()
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
     for module in [*units, model]:
-        _fsdp.fully_shard(module, mp_policy=policy, **options)
+        fsdp.fully_shard(module, mp_policy=policy, **options)
     return [(module, unit) for module, unit in found if unit.parameters]
 
 
@@ -77,7 +82,7 @@ def _check_modules(model: nn.Module, units: Sequence[nn.Module]) -> None:
             raise LayoutError(f"units= has a {type(unit).__name__} that is not a part of the model")
     for name, module in model.named_modules():
         what = f"module '{name}', a {type(module).__name__},"
-        if isinstance(module, _fsdp.FSDPModule):
+        if isinstance(module, _fsdp().FSDPModule):
             raise LayoutError(f"{what} is cut already: pass the model as it was before torch's fully_shard")
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise LayoutError(f"{what} is compiled, which is not supported with training on demand: pass it as it was")
