@@ -248,6 +248,7 @@ Status TrainRank::Abandon(const std::string& reason) {
 
 std::vector<float> TrainRank::Gradient(uint32_t unit) const {
   std::vector<float> gradient(options_.shards[rank_.value()][unit]);
+  if (gradient.empty()) return gradient;
   std::memcpy(gradient.data(),
               gradients_.region.bytes().data() + limits::kRecordPageBytes + offsets_[unit],
               gradient.size() * 4);
