@@ -17,24 +17,7 @@ set -euo pipefail
 # shellcheck source=tools/shell/usage.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 
-# Prints the path of a Python, which need not be there; a name without a folder is looked up in PATH.
-absolute_python() {
-  realpath -sm "$(command -v "$1" || echo "$1")"
-}
-
-options=()
-while [[ $# -gt 0 ]]; do
-  case "$1" in
-    --python=*) options+=("--python=$(absolute_python "${1#*=}")"); shift ;;
-    --python) options+=("--python=$(absolute_python "${2:?--python: expected the path of a Python}")"); shift 2 ;;
-    *) options+=("$1"); shift ;;
-  esac
-done
-
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-tools/install.sh
-# LD_LIBRARY_PATH and PYTHONPATH are for the named Python: Bazel runs without them.
-bazel=(env -u LD_LIBRARY_PATH -u PYTHONPATH tools/bazel.sh)
-"${bazel[@]}" build --ui_event_filters=-info,-stdout,-stderr --noshow_progress //tools/demo:demo_on_demand
-binaries="$("${bazel[@]}" info --noshow_progress bazel-bin 2>/dev/null)"
+targets=(//tools/demo:demo_on_demand)
+# shellcheck source=tools/shell/demo.sh
+source "$(dirname "${BASH_SOURCE[0]}")/shell/demo.sh"
 exec "$binaries/tools/demo/demo_on_demand" ${options[@]+"${options[@]}"}
