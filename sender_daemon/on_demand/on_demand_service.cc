@@ -47,12 +47,6 @@ std::string HostName() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
 }
 
-dws::Status NotJoined() {
-  return FailedPreconditionError(
-      "the rank has to join: another process has taken its place, or this sender has started "
-      "again");
-}
-
 }  // namespace
 
 // A process of the rank that has joined. Lifecycle: ends its gathers with it, and waits for them.
@@ -118,11 +112,12 @@ OnDemandService::MemberPtr OnDemandService::Current(uint64_t number) const {
   return member_ != nullptr && member_->number() == number ? member_ : nullptr;
 }
 
-void OnDemandService::Replace(MemberPtr member) {
+void OnDemandService::Replace(MemberPtr member, std::optional<uint64_t> only) {
   MemberPtr before;
   {
     MutexLock lock(mutex_);
     if (stopping_ && member != nullptr) return;
+    if (only.has_value() && (member_ == nullptr || member_->number() != *only)) return;
     before = std::exchange(member_, std::move(member));
   }
   if (before == nullptr) return;
@@ -219,12 +214,13 @@ dws::Status OnDemandService::Activate(uint64_t number, const JoinOrder& order,
                                       const std::shared_ptr<RankMemory>& memory) {
   // Another process may have registered meanwhile.
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, parts_.state_of(order.session));
-  DWS_ASSIGN_OR_RETURN(auto gathers, RankGathers::Create({.stream = state->stream,
-                                                          .units = order.units,
-                                                          .prefetch = order.prefetch,
-                                                          .gather = gather_},
-                                                         memory->TakeArena(), parts_.owners,
-                                                         parts_.pool, parts_.clock));
+  dws::Gather::Options gather = gather_;
+  gather.units = order.units;
+  DWS_ASSIGN_OR_RETURN(
+      auto gathers,
+      RankGathers::Create(
+          {.stream = state->stream, .prefetch = order.prefetch, .gather = std::move(gather)},
+          memory->TakeArena(), parts_.owners, parts_.pool, parts_.clock));
   DWS_RETURN_IF_ERROR(
       parts_.engine.Join({.member = number,
                           .stream = state->stream,
@@ -241,7 +237,7 @@ dws::Status OnDemandService::Activate(uint64_t number, const JoinOrder& order,
 
 void OnDemandService::OnHangup(uint64_t number) {
   parts_.engine.Leave(number);
-  if (Current(number) != nullptr) Replace(nullptr);
+  Replace(nullptr, number);
 }
 
 grpc::ServerWriteReactor<v1::MinibatchView>* OnDemandService::Follow(
@@ -279,7 +275,7 @@ grpc::ServerUnaryReactor* OnDemandService::Gather(grpc::CallbackServerContext* c
   auto* const call = new GatherCall();
   const MemberPtr member = Current(request->member());
   if (member == nullptr) {
-    call->Finish(ToGrpc(NotJoined()));
+    call->Finish(ToGrpc(MinibatchEngine::NotJoined()));
     return call;
   }
   member->gathers().Take(*request, DeadlineOf(*context, parts_.clock), call->given_up(), *reply,
@@ -287,33 +283,35 @@ grpc::ServerUnaryReactor* OnDemandService::Gather(grpc::CallbackServerContext* c
   return call;
 }
 
+grpc::ServerUnaryReactor* OnDemandService::ForMember(
+    grpc::CallbackServerContext* context, uint64_t member,
+    const std::function<dws::Status(TrainJob&)>& what) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(parts_.engine.ForMember(member, what)));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* OnDemandService::Finish(grpc::CallbackServerContext* context,
                                                   const v1::FinishRequest* request,
                                                   v1::FinishReply* /*reply*/) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(parts_.engine.ForMember(request->member(), [request](TrainJob& job) {
+  return ForMember(context, request->member(), [request](TrainJob& job) {
     return job.Finish(FromProto(request->attempt()), request->pushes(), request->weight());
-  })));
-  return reactor;
+  });
 }
 
 grpc::ServerUnaryReactor* OnDemandService::Abandon(grpc::CallbackServerContext* context,
                                                    const v1::AbandonRequest* request,
                                                    v1::AbandonReply* /*reply*/) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(parts_.engine.ForMember(request->member(), [request](TrainJob& job) {
+  return ForMember(context, request->member(), [request](TrainJob& job) {
     return job.Abandon(FromProto(request->attempt()), request->reason());
-  })));
-  return reactor;
+  });
 }
 
 grpc::ServerUnaryReactor* OnDemandService::Skip(grpc::CallbackServerContext* context,
                                                 const v1::SkipRequest* request,
                                                 v1::SkipReply* /*reply*/) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(parts_.engine.ForMember(
-      request->member(), [request](TrainJob& job) { return job.Skip(request->minibatch()); })));
-  return reactor;
+  return ForMember(context, request->member(),
+                   [request](TrainJob& job) { return job.Skip(request->minibatch()); });
 }
 
 }  // namespace dws

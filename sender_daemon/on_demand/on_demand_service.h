@@ -76,8 +76,11 @@ class OnDemandService final : public v1::OnDemandService::CallbackService {
   void OnHangup(uint64_t number);
   // Null: another one has joined, or none.
   MemberPtr Current(uint64_t number) const;
-  // Takes its place, and ends the one before.
-  void Replace(MemberPtr member);
+  // Takes the place of the member that is there, if that is `only`, and ends that one.
+  void Replace(MemberPtr member, std::optional<uint64_t> only = std::nullopt);
+  // Answers with what(job).
+  grpc::ServerUnaryReactor* ForMember(grpc::CallbackServerContext* context, uint64_t member,
+                                      const std::function<dws::Status(TrainJob&)>& what);
   void TellFollowers();
 
   const Parts parts_;

@@ -10,9 +10,7 @@ namespace dws {
 Result<std::unique_ptr<RankGathers>> RankGathers::Create(const Options& options, HostRegion arena,
                                                          OwnerLinks& owners, ThreadPool& pool,
                                                          const Clock& clock) {
-  Gather::Options gather = options.gather;
-  gather.units = options.units;
-  DWS_ASSIGN_OR_RETURN(auto made, Gather::Create(std::move(gather), owners, pool, clock));
+  DWS_ASSIGN_OR_RETURN(auto made, Gather::Create(options.gather, owners, pool, clock));
   return std::unique_ptr<RankGathers>(
       new RankGathers(options, std::move(arena), std::move(made), clock));
 }
@@ -41,8 +39,6 @@ void RankGathers::Stop() {
 Result<UnitArena*> RankGathers::Arena(const Gather::Wanted& wanted) {
   MutexLock lock(making_);
   if (arena_ != nullptr) return arena_.get();
-  // Before the memory is given away.
-  DWS_RETURN_IF_ERROR(gather_->UnitBytes(options_.stream, wanted).status());
   DWS_ASSIGN_OR_RETURN(arena_, UnitArena::Create(std::move(memory_), options_.prefetch, *gather_,
                                                  clock_, options_.stream, wanted));
   return arena_.get();

@@ -28,9 +28,8 @@ class RankGathers {
  public:
   struct Options {
     StreamId stream;
-    std::vector<UnitSpec> units;
     size_t prefetch = 1;
-    Gather::Options gather;  // `units` aside
+    Gather::Options gather;
   };
 
   // INVALID_ARGUMENT: as Gather::Create. `owners`, `pool` and `clock` outlive it.

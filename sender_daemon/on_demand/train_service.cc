@@ -3,7 +3,6 @@
 #include "sender_daemon/on_demand/train_service.h"
 
 #include <algorithm>
-#include <future>
 #include <utility>
 
 #include "common/base/log/log.h"
@@ -14,7 +13,7 @@
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/grpc/server_stream.h"
 #include "common/service/protocol_version.h"
-#include "common/service/sockets/descriptor_message.h"
+#include "common/service/sockets/pass_descriptor.h"
 #include "common/service/sockets/unix_socket.h"
 #include "common/transport/same_host/host_id.h"
 #include "sender_daemon/on_demand/gather/limits.h"
@@ -271,22 +270,10 @@ Status PassOutbox(const TrainServiceImpl::Parts& parts, const std::optional<Unix
   }
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<RankMemory> memory, parts.engine->Outbox(request));
   reply.set_size_bytes(memory->outbox_bytes());
-  const auto id = std::make_shared<std::promise<HandleRegistrationId>>();
-  std::shared_future<HandleRegistrationId> passed = id->get_future().share();
-  const auto pass = [&handles = *parts.handles, passed, memory](
-                        const std::vector<UniqueFd>&, const UniqueFd& connection) -> Status {
-    DWS_ASSIGN_OR_RETURN(const UniqueFd outbox, memory->OutboxDescriptor());
-    const int descriptors[] = {outbox.get()};
-    DWS_RETURN_IF_ERROR(SendDescriptorMessage(connection, AsBytes("outbox"), descriptors));
-    handles.Drop(passed.get());
-    return OkStatus();
-  };
-  DWS_ASSIGN_OR_RETURN(
-      const HandleSocket::Registration expected,
-      parts.handles->Expect(
-          {.peer = peer, .on_descriptors = pass, .on_hangup = [](const Status&) {}}));
-  id->set_value(expected.id);
-  reply.set_token(expected.token.data(), expected.token.size());
+  DWS_ASSIGN_OR_RETURN(const HandleToken token,
+                       PassDescriptor(*parts.handles, peer, "outbox",
+                                      [memory] { return memory->OutboxDescriptor(); }));
+  reply.set_token(token.data(), token.size());
   reply.set_handle_socket(parts.handles->path());
   return OkStatus();
 }

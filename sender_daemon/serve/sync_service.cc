@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +16,7 @@
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_status.h"
-#include "common/service/sockets/descriptor_message.h"
+#include "common/service/sockets/pass_descriptor.h"
 #include "common/transport/same_host/host_id.h"
 #include "sender_daemon/serve/transfers/early_stream.h"
 #include "sender_daemon/serve/transfers/full_stream.h"
@@ -253,23 +252,11 @@ Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
   }
   reply.set_snapshot(state->snapshot->memory().id());
   if (request.mapped() == reply.snapshot()) return OkStatus();
-  // The connection has served its purpose with the descriptor, and ends then: it would take the
-  // place of a trainer's.
-  const auto id = std::make_shared<std::promise<HandleRegistrationId>>();
-  std::shared_future<HandleRegistrationId> passed = id->get_future().share();
-  const auto pass = [&handles, passed, snapshot = state->snapshot](
-                        const std::vector<UniqueFd>&, const UniqueFd& connection) -> Status {
-    DWS_ASSIGN_OR_RETURN(const UniqueFd memory, snapshot->memory().ReadOnlyDescriptor());
-    const int descriptors[] = {memory.get()};
-    DWS_RETURN_IF_ERROR(SendDescriptorMessage(connection, AsBytes("snapshot"), descriptors));
-    handles.Drop(passed.get());
-    return OkStatus();
-  };
-  DWS_ASSIGN_OR_RETURN(
-      const HandleSocket::Registration expected,
-      handles.Expect({.peer = peer, .on_descriptors = pass, .on_hangup = [](const Status&) {}}));
-  id->set_value(expected.id);
-  reply.set_token(expected.token.data(), expected.token.size());
+  DWS_ASSIGN_OR_RETURN(const HandleToken token,
+                       PassDescriptor(handles, peer, "snapshot", [snapshot = state->snapshot] {
+                         return snapshot->memory().ReadOnlyDescriptor();
+                       }));
+  reply.set_token(token.data(), token.size());
   reply.set_handle_socket(handles.path());
   return OkStatus();
 }

@@ -19,7 +19,7 @@ Result<OutboxReader> OutboxReader::Open(HostRegion region, UniqueFd wake, Outbox
   }
   DWS_ASSIGN_OR_RETURN(OutboxMemory memory, OutboxMemory::Open(std::move(region)));
   OutboxReader reader(std::move(memory), std::move(wake), bounds);
-  for (uint32_t slot = 0; slot < reader.slot_count(); ++slot) {
+  for (uint32_t slot = 0; slot < reader.geometry().slot_count; ++slot) {
     if (reader.memory_.State(slot) != static_cast<uint32_t>(OutboxSlotState::kOffered)) continue;
     reader.memory_.SetState(slot, OutboxSlotState::kFree);
   }

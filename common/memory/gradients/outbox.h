@@ -34,7 +34,7 @@ class OutboxReader {
   // writes; the message names it. Then no piece was taken: give the rank up.
   Result<std::vector<OutboxPiece>> Take();
 
-  uint32_t slot_count() const { return memory_.geometry().slot_count; }
+  const OutboxGeometry& geometry() const { return memory_.geometry(); }
   // The bytes of a piece that was taken; the rank may change them at any time.
   ByteSpan Bytes(const OutboxPiece& piece) const;
 

@@ -19,7 +19,7 @@ ByteSpan UnitArena::Lease::bytes() const {
   return arena_->memory_.bytes().subspan(offset(), size_);
 }
 
-Result<std::unique_ptr<UnitArena>> UnitArena::Create(HostRegion memory, size_t prefetch,
+Result<std::unique_ptr<UnitArena>> UnitArena::Create(HostRegion&& memory, size_t prefetch,
                                                      Gather& gather, const Clock& clock,
                                                      const StreamId& stream,
                                                      const Gather::Wanted& wanted) {

@@ -45,10 +45,10 @@ class UnitArena {
   };
 
   // Divides `memory`, which may be written, into at most 2 + `prefetch` slots of the largest unit's
-  // bytes. INVALID_ARGUMENT: it has no room for one, which the message names with the bytes it
-  // needs, or `prefetch` is above limits::kPrefetchMax. Others: those of Gather::UnitBytes.
-  // `gather` and `clock` outlive it.
-  static Result<std::unique_ptr<UnitArena>> Create(HostRegion memory, size_t prefetch,
+  // bytes, and takes it; after an error it is still the caller's. INVALID_ARGUMENT: it has no room
+  // for one slot, which the message names with the bytes it needs, or `prefetch` is above
+  // limits::kPrefetchMax. Others: those of Gather::UnitBytes. `gather` and `clock` outlive it.
+  static Result<std::unique_ptr<UnitArena>> Create(HostRegion&& memory, size_t prefetch,
                                                    Gather& gather, const Clock& clock,
                                                    const StreamId& stream,
                                                    const Gather::Wanted& wanted);

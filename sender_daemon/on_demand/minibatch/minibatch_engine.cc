@@ -22,7 +22,7 @@ void LogRefused(TrainerRank from, const Status& status) {
 }  // namespace
 
 MinibatchEngine::MinibatchEngine(Options options, ThreadPool& pool, const Clock& clock)
-    : options_(std::move(options)), pool_(pool), clock_(clock), adder_(pool_), ticks_([this] {
+    : options_(std::move(options)), clock_(clock), adder_(pool), ticks_([this] {
         WithJob([this](TrainJob& job) { job.Tick(clock_.Now()); });
         return limits::kTick;
       }) {}
@@ -47,55 +47,77 @@ void MinibatchEngine::SetOnView(std::function<void()> on_view) {
   on_view_ = std::move(on_view);
 }
 
-void MinibatchEngine::WithJob(const Change& change, uint64_t number) {
+Status MinibatchEngine::Settled(const std::function<Status()>& change) {
   std::function<void()> tell;
+  Status status;
   {
     MutexLock lock(mutex_);
-    if (job_ == nullptr || (number != 0 && number != jobs_)) return;
-    change(*job_);
-    if (job_->Settle(clock_.Now())) tell = on_view_;
+    status = change();
+    if (job_ != nullptr && job_->Settle(clock_.Now())) tell = on_view_;
   }
   if (tell != nullptr) tell();
+  return status;
+}
+
+void MinibatchEngine::WithJob(const Change& change, uint64_t number) {
+  (void)Settled([&] {
+    if (job_ != nullptr && (number == 0 || number == jobs_)) change(*job_);
+    return OkStatus();
+  });
+}
+
+Status MinibatchEngine::NotJoined() {
+  return FailedPreconditionError(
+      "the rank has to join: another process has taken its place, or this sender has started "
+      "again");
+}
+
+Status MinibatchEngine::CheckMember(uint64_t member) const {
+  const bool joined = job_ != nullptr && member != 0 && member == member_;
+  return joined ? OkStatus() : NotJoined();
 }
 
 // Runs under the lock, and so may not be called back at once.
 TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
-  return {
-      .up = [this](TrainerRank owner,
-                   v1::TrainMessage message) { links_->owner(owner).Send(std::move(message)); },
-      .down = down_,
-      .pull =
-          [this, number](const PieceToPull& pull) {
-            return puller_->Pull(
-                pull, [this, number, pull](const Result<PiecePuller::Bytes>& bytes) {
-                  if (bytes.ok()) {
-                    MutexLock lock(mutex_);
-                    (bytes->mapped ? mapped_bytes_ : fetched_bytes_) += bytes->piece.bytes.size();
-                  }
-                  const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
-                  WithJob([&](TrainJob& job) { job.shard().OnPulled(pull, lent); }, number);
-                });
-          },
-      .add =
-          [this, number](TrainerRank from, const PiecePull& piece, UnitIndex unit,
-                         LentPiece bytes) {
-            adder_.Add(job_->memory(), unit, std::move(bytes),
-                       [this, number, from, piece](const Status& added) {
-                         DWS_CHECK(added.ok());  // the piece was checked when it was offered
-                         WithJob([&](TrainJob& job) { job.shard().OnAdded(from, piece); }, number);
-                       });
-          },
-      .seal =
-          [this, number](const AttemptId& attempt, double weight) {
-            adder_.Seal(
-                job_->memory(), [this, number, attempt, weight](const Result<GradientSum>& sum) {
-                  if (!sum.ok())
-                    return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
-                  WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
-                });
-          },
-      .let_go = [this] { adder_.LetGo(job_->memory()); },
-  };
+  return {.up = [this](TrainerRank owner,
+                       v1::TrainMessage message) { links_->owner(owner).Send(std::move(message)); },
+          .down = down_,
+          .work = {
+              .pull =
+                  [this, number](const PieceToPull& pull) {
+                    return puller_->Pull(
+                        pull, [this, number, pull](const Result<PiecePuller::Bytes>& bytes) {
+                          if (bytes.ok()) {
+                            MutexLock lock(mutex_);
+                            (bytes->mapped ? mapped_bytes_ : fetched_bytes_) +=
+                                bytes->piece.bytes.size();
+                          }
+                          const auto lent =
+                              bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
+                          WithJob([&](TrainJob& job) { job.shard().OnPulled(pull, lent); }, number);
+                        });
+                  },
+              .add =
+                  [this, number](TrainerRank from, const PiecePull& piece, UnitIndex unit,
+                                 LentPiece bytes) {
+                    adder_.Add(
+                        job_->memory(), unit, std::move(bytes),
+                        [this, number, from, piece](const Status& added) {
+                          DWS_CHECK(added.ok());  // the piece was checked when it was offered
+                          WithJob([&](TrainJob& job) { job.shard().OnAdded(from, piece); }, number);
+                        });
+                  },
+              .seal =
+                  [this, number](const AttemptId& attempt, double weight) {
+                    adder_.Seal(job_->memory(), [this, number, attempt,
+                                                 weight](const Result<GradientSum>& sum) {
+                      if (!sum.ok())
+                        return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
+                      WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
+                    });
+                  },
+              .let_go = [this] { adder_.LetGo(job_->memory()); },
+          }};
 }
 
 Status MinibatchEngine::CheckJoins(const Joining& joining) const {
@@ -104,7 +126,10 @@ Status MinibatchEngine::CheckJoins(const Joining& joining) const {
         "the trainer has {} ranks, and --train-peers names {} senders: expected one each",
         joining.world_size, options_.ranks);
   }
-  MutexLock lock(mutex_);
+  if (joining.member <= last_member_) {
+    return FailedPreconditionError("another process of rank {} has joined meanwhile",
+                                   options_.rank.value());
+  }
   if (job_ == nullptr || job_->identity().job.stream != joining.stream) return OkStatus();
   if (job_->identity().common == joining.common && job_->identity().shards == joining.shards) {
     return OkStatus();
@@ -116,14 +141,8 @@ Status MinibatchEngine::CheckJoins(const Joining& joining) const {
 }
 
 Status MinibatchEngine::Join(Joining joining) {
-  DWS_RETURN_IF_ERROR(CheckJoins(joining));
-  Status joined;
-  {
-    MutexLock lock(mutex_);
-    if (joining.member <= last_member_) {
-      return FailedPreconditionError("another process of rank {} has joined meanwhile",
-                                     options_.rank.value());
-    }
+  const Status joined = Settled([&]() -> Status {
+    DWS_RETURN_IF_ERROR(CheckJoins(joining));
     const bool begins = job_ == nullptr || job_->identity().job.stream != joining.stream;
     if (begins) {
       ++jobs_;
@@ -139,11 +158,12 @@ Status MinibatchEngine::Join(Joining joining) {
                                                         .peer_timeout = options_.peer_timeout},
                                      OutputsOf(jobs_), clock_.Now());
     }
-    joined = job_->Join(joining.version, std::move(joining.process), std::move(joining.memory));
-    if (!joined.ok() && begins) job_.reset();
-    if (joined.ok()) member_ = last_member_ = joining.member;
-  }
-  WithJob([](TrainJob&) {});
+    Status taken =
+        job_->Join(joining.version, std::move(joining.process), std::move(joining.memory));
+    if (!taken.ok() && begins) job_.reset();
+    if (taken.ok()) member_ = last_member_ = joining.member;
+    return taken;
+  });
   DWS_RETURN_IF_ERROR(joined);
   LogInfo("rank_joined", {{"version", joining.version.value()}, {"member", joining.member}});
   return OkStatus();
@@ -158,27 +178,15 @@ void MinibatchEngine::Leave(uint64_t member) {
 }
 
 Status MinibatchEngine::ForMember(uint64_t member, const std::function<Status(TrainJob&)>& what) {
-  std::function<void()> tell;
-  Status status;
-  {
-    MutexLock lock(mutex_);
-    if (job_ == nullptr || member == 0 || member != member_) {
-      return FailedPreconditionError(
-          "the rank has to join: another process has taken its place, or this sender has started "
-          "again");
-    }
-    status = what(*job_);
-    if (job_->Settle(clock_.Now())) tell = on_view_;
-  }
-  if (tell != nullptr) tell();
-  return status;
+  return Settled([&]() -> Status {
+    DWS_RETURN_IF_ERROR(CheckMember(member));
+    return what(*job_);
+  });
 }
 
 Result<v1::MinibatchView> MinibatchEngine::View(uint64_t member) const {
   MutexLock lock(mutex_);
-  if (job_ == nullptr || member == 0 || member != member_) {
-    return FailedPreconditionError("another process of the rank has joined, or none");
-  }
+  DWS_RETURN_IF_ERROR(CheckMember(member));
   return job_->View();
 }
 

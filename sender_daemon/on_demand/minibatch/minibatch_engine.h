@@ -59,8 +59,10 @@ class MinibatchEngine final : public TrainListener {
   Status Join(Joining joining);
   // The rank's process is gone, unless another one has taken its place.
   void Leave(uint64_t member);
-  // Calls what(job) for the member, and carries out what follows. FAILED_PRECONDITION: another
-  // process has joined, or none.
+  // FAILED_PRECONDITION: another process of the rank has joined, or none.
+  static Status NotJoined();
+  // Calls what(job) for the member, and carries out what follows. NotJoined: it is not the one that
+  // has joined.
   Status ForMember(uint64_t member, const std::function<Status(TrainJob&)>& what);
   Result<v1::MinibatchView> View(uint64_t member) const;
   // `on_view` is called after each change of the view, without a lock.
@@ -85,14 +87,17 @@ class MinibatchEngine final : public TrainListener {
 
  private:
   using Change = std::function<void(TrainJob& job)>;
+  // Calls change() under the lock, carries out what follows, and tells of a new view without it.
+  Status Settled(const std::function<Status()>& change);
   // Calls change(job) if there is a job, of this number if that is given, and carries out what
   // follows.
   void WithJob(const Change& change, uint64_t number = 0);
+  // FAILED_PRECONDITION: as ForMember. Under the lock.
+  Status CheckMember(uint64_t member) const REQUIRES(mutex_);
   TrainJob::Outputs OutputsOf(uint64_t number);
-  Status CheckJoins(const Joining& joining) const;
+  Status CheckJoins(const Joining& joining) const REQUIRES(mutex_);
 
   const Options options_;
-  ThreadPool& pool_;
   const Clock& clock_;
   OwnerLinks* links_ = nullptr;
   Down down_;

@@ -15,18 +15,19 @@ PiecePull PullOf(const PieceToPull& pull) {
 
 }  // namespace
 
-OwnedShard::OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Outputs outputs)
+OwnedShard::OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Send send, Work work)
     : stream_(stream),
       ranks_(ranks),
-      outputs_(std::move(outputs)),
+      send_(std::move(send)),
+      work_(std::move(work)),
       state_(ranks, units, limits::kOutboxPushesMax),
       places_(ranks) {}
 
 void OwnedShard::Open(const AttemptId& attempt) {
-  outputs_.let_go();  // before any add of this attempt
+  work_.let_go();  // before any add of this attempt
   waiting_.clear();
   for (auto& places : places_) places.clear();
-  for (const TrainerRank early : state_.Open(attempt)) outputs_.send(early, state_.wanted(early));
+  for (const TrainerRank early : state_.Open(attempt)) send_(early, state_.wanted(early));
 }
 
 Status OwnedShard::OnOffer(TrainerRank from, const PieceOffer& offer, const v1::PieceOffer& place,
@@ -50,10 +51,10 @@ Status OwnedShard::OnOffer(TrainerRank from, const PieceOffer& offer, const v1::
       break;
     case AccumulateState::Answer::kAcknowledge:
       ++counts_.repeated;
-      outputs_.send(from, state_.acknowledged(from));
+      send_(from, state_.acknowledged(from));
       break;
     case AccumulateState::Answer::kAskAgain:
-      outputs_.send(from, state_.wanted(from));
+      send_(from, state_.wanted(from));
       break;
   }
   return OkStatus();
@@ -75,7 +76,7 @@ Result<AccumulateState::Answer> OwnedShard::Admit(const PieceToPull& piece,
 
 Status OwnedShard::OnFinish(TrainerRank from, const PushFinish& finish) {
   DWS_RETURN_IF_ERROR(state_.OnFinish(from, finish));
-  outputs_.send(from, FinishAck{.attempt = finish.attempt});
+  send_(from, FinishAck{.attempt = finish.attempt});
   return OkStatus();
 }
 
@@ -83,7 +84,7 @@ void OwnedShard::OnConnect(TrainerRank from) {
   if (from.value() >= ranks_) return;
   state_.OnConnect(from);
   places_[from.value()].clear();  // it offers what is not added again
-  if (state_.attempt().minibatch > 0) outputs_.send(from, state_.wanted(from));
+  if (state_.attempt().minibatch > 0) send_(from, state_.wanted(from));
 }
 
 bool OwnedShard::IsNext(const PieceToPull& pull) const {
@@ -118,7 +119,7 @@ void OwnedShard::Begin(Waiting piece) {
     case AccumulateState::Add::kStore:
     case AccumulateState::Add::kAdd:
       DWS_CHECK(state_.adding(from) == piece.pull.offer.unit);
-      return outputs_.add(from, PullOf(piece.pull), state_.adding(from), std::move(piece.bytes));
+      return work_.add(from, PullOf(piece.pull), state_.adding(from), std::move(piece.bytes));
   }
 }
 
@@ -126,7 +127,7 @@ void OwnedShard::OnAdded(TrainerRank from, const PiecePull& piece) {
   if (state_.Added(from, piece)) {
     ++counts_.added;
     places_[from.value()].erase(piece.number);
-    outputs_.send(from, state_.acknowledged(from));
+    send_(from, state_.acknowledged(from));
   }
   for (Waiting& waiting : std::exchange(waiting_, {})) Begin(std::move(waiting));
 }
@@ -139,10 +140,10 @@ void OwnedShard::Settle(bool rank_present) {
     if (!offer.has_value()) continue;
     const auto place = places_[r].find(offer->number);
     DWS_CHECK(place != places_[r].end());
-    if (!outputs_.pull(place->second)) failed_.emplace_back(from, PullOf(place->second));
+    if (!work_.pull(place->second)) failed_.emplace_back(from, PullOf(place->second));
   }
   if (const std::optional<double> weight = state_.TakeSealed()) {
-    outputs_.seal(state_.attempt(), *weight);
+    work_.seal(state_.attempt(), *weight);
   }
 }
 

@@ -22,8 +22,7 @@ namespace dws {
 class OwnedShard {
  public:
   // What has to be done. None may block, or call back at once.
-  struct Outputs {
-    std::function<void(TrainerRank to, const TrainBody& body)> send;
+  struct Work {
     // Then OnPulled. False: not now.
     std::function<bool(const PieceToPull& pull)> pull;
     // Then OnAdded; the sums are those of the newest memory.
@@ -39,7 +38,9 @@ class OwnedShard {
     uint64_t refused = 0;
   };
 
-  OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Outputs outputs);
+  // `send` tells another rank's sender.
+  using Send = std::function<void(TrainerRank to, const TrainBody& body)>;
+  OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Send send, Work work);
 
   // Lets go of the sums, and takes the pieces of this attempt.
   void Open(const AttemptId& attempt);
@@ -72,7 +73,8 @@ class OwnedShard {
 
   const StreamId stream_;
   const uint32_t ranks_;
-  const Outputs outputs_;
+  const Send send_;
+  const Work work_;
   AccumulateState state_;
   std::vector<std::map<PieceNumber, PieceToPull>> places_;  // of what is queued, by rank
   std::vector<Waiting> waiting_;                            // for the add of another piece

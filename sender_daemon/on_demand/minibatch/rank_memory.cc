@@ -45,20 +45,20 @@ Result<std::shared_ptr<RankMemory>> RankMemory::Map(const JoinOrder& order, uint
                             .owner_count = ranks};
   DWS_ASSIGN_OR_RETURN(OutboxReader reader,
                        OutboxReader::Open(std::move(outbox), std::move(descriptors[3]), bounds));
-  const uint32_t pushes = reader.slot_count() / ranks;
+  const uint32_t slots = reader.geometry().slot_count;
+  const uint32_t pushes = slots / ranks;
   if (pushes == 0 || pushes > limits::kOutboxPushesMax) {
     return InvalidArgumentError(
-        "an outbox of {} slots for {} owners: expected room for 1 to {} pushes",
-        reader.slot_count(), ranks, limits::kOutboxPushesMax);
+        "an outbox of {} slots for {} owners: expected room for 1 to {} pushes", slots, ranks,
+        limits::kOutboxPushesMax);
   }
-  return std::shared_ptr<RankMemory>(
-      new RankMemory(std::move(arena), std::move(gradients), std::move(sums), std::move(reader),
-                     std::move(outbox_again), pushes, order.outbox_bytes));
+  return std::shared_ptr<RankMemory>(new RankMemory(std::move(arena), std::move(gradients),
+                                                    std::move(sums), std::move(reader),
+                                                    std::move(outbox_again), pushes));
 }
 
 RankMemory::RankMemory(HostRegion arena, HostRegion gradients, Accumulators sums,
-                       OutboxReader outbox, UniqueFd outbox_fd, uint32_t pushes,
-                       uint64_t outbox_bytes)
+                       OutboxReader outbox, UniqueFd outbox_fd, uint32_t pushes)
     : arena_(std::move(arena)),
       gradients_(std::move(gradients)),
       record_(gradients_.mutable_bytes().first(limits::kRecordPageBytes)),
@@ -66,7 +66,6 @@ RankMemory::RankMemory(HostRegion arena, HostRegion gradients, Accumulators sums
       outbox_(std::move(outbox)),
       outbox_fd_(std::move(outbox_fd)),
       pushes_(pushes),
-      outbox_bytes_(outbox_bytes),
       outbox_id_(RandomId()) {}
 
 MutableByteSpan RankMemory::gradients() const {

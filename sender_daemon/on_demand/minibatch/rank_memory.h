@@ -33,7 +33,7 @@ class RankMemory {
   uint32_t pushes() const { return pushes_; }
   // Names the outbox on this host; hard to guess.
   uint64_t outbox_id() const { return outbox_id_; }
-  uint64_t outbox_bytes() const { return outbox_bytes_; }
+  uint64_t outbox_bytes() const { return outbox_.geometry().SizeBytes(); }
   // For the senders of other ranks.
   Result<UniqueFd> OutboxDescriptor() const { return ReopenReadOnly(outbox_fd_); }
   // The memory behind the record.
@@ -41,7 +41,7 @@ class RankMemory {
 
  private:
   RankMemory(HostRegion arena, HostRegion gradients, Accumulators sums, OutboxReader outbox,
-             UniqueFd outbox_fd, uint32_t pushes, uint64_t outbox_bytes);
+             UniqueFd outbox_fd, uint32_t pushes);
 
   HostRegion arena_;
   const HostRegion gradients_;
@@ -50,7 +50,6 @@ class RankMemory {
   OutboxReader outbox_;
   const UniqueFd outbox_fd_;
   const uint32_t pushes_;
-  const uint64_t outbox_bytes_;
   const uint64_t outbox_id_;
 };
 

@@ -43,12 +43,6 @@ std::string PhaseText(MinibatchMemberState::Phase phase) {
   return text;
 }
 
-// Step is decided, and leads to this version.
-bool LeadsTo(const MemberRecord& record, WeightVersion version) {
-  return record.step.has_value() && record.step->finite &&
-         version.value() == record.version.value() + 1;
-}
-
 std::string Ranks(const std::vector<TrainerRank>& ranks) {
   std::string text;
   for (const TrainerRank rank : ranks) {
@@ -68,20 +62,19 @@ TrainJob::TrainJob(Identity identity, Outputs outputs, TimePoint now)
   }
   shard_ = std::make_unique<OwnedShard>(
       identity_.job.stream, identity_.job.world_size, identity_.units,
-      OwnedShard::Outputs{
-          .send = [this](TrainerRank to,
-                         const TrainBody& body) { outputs_.down(to, identity_.Address(body)); },
-          .pull = outputs_.pull,
-          .add = outputs_.add,
-          .seal = outputs_.seal,
-          .let_go = outputs_.let_go});
+      [this](TrainerRank to, const TrainBody& body) { outputs_.down(to, identity_.Address(body)); },
+      outputs_.work);
+}
+
+void TrainJob::Identity::Address(v1::TrainMessage& message) const {
+  *message.mutable_stream() = ToProto(job.stream);
+  message.set_world_size(job.world_size);
+  *message.mutable_units() = ToProto(common);
 }
 
 v1::TrainMessage TrainJob::Identity::Address(const TrainBody& body) const {
   v1::TrainMessage message;
-  *message.mutable_stream() = ToProto(job.stream);
-  message.set_world_size(job.world_size);
-  *message.mutable_units() = ToProto(common);
+  Address(message);
   FillBody(body, message);
   return message;
 }
@@ -100,16 +93,12 @@ Status TrainJob::Join(WeightVersion version, std::string process,
     opened_ = member_->record().attempt;  // its gradient stays as it is
   }
   // It may have published what Step asked for to a process of this sender that is gone.
-  const bool published = LeadsTo(member_->record(), version);
   const WeightVersion held = member_->record().version;
-  if (!published && held != WeightVersion(0) && held != version) {
-    return FailedPreconditionError(
-        "rank {} holds version {}, and version {} is published: start the job again from a "
-        "checkpoint that all ranks have",
-        identity_.rank.value(), version.value(), held.value());
-  }
+  const bool published = version > held && MayPublish(version).ok();
+  const WeightVersion known = published ? held : version;
+  DWS_RETURN_IF_ERROR(MinibatchMemberState(*member_).OnRank(known));  // before anything changes
   Leave();
-  DWS_RETURN_IF_ERROR(member_->OnRank(published ? held : version));
+  DWS_RETURN_IF_ERROR(member_->OnRank(known));
   if (published) OnPublished(version);
   if (memory_ != nullptr && member_->record().sealed.has_value()) {
     const MutableByteSpan to = memory->gradients();
@@ -278,9 +267,7 @@ bool TrainJob::Settle(TimePoint now) {
   const auto place = std::pair(member_->phase(), opened_);
   if (place != std::exchange(place_, place)) place_since_ = now;
   std::string view = View().SerializeAsString();
-  if (view == seen_) return false;
-  seen_ = std::move(view);
-  return true;
+  return view != std::exchange(seen_, view);
 }
 
 void TrainJob::Save() {
@@ -298,32 +285,30 @@ void TrainJob::SendDue(TimePoint now) {
   if (leader_.has_value()) {
     for (const auto& [to, order] : leader_->Due(now)) outputs_.down(to, identity_.Address(order));
   }
-  const v1::TrainMessage common = identity_.Address(FinishAck());
   for (uint32_t r = 0; r < identity_.job.world_size; ++r) {
     for (v1::TrainMessage& message : pushed_->Due(TrainerRank(r), now)) {
-      *message.mutable_stream() = common.stream();
-      message.set_world_size(common.world_size());
-      *message.mutable_units() = common.units();
+      identity_.Address(message);
       outputs_.up(TrainerRank(r), std::move(message));
     }
   }
 }
 
 void TrainJob::FillStatus(v1::OnDemandStatus& status, TimePoint now) const {
+  const v1::MinibatchView view = View();
   status.set_rank_present(member_->rank_present());
   if (opened_.has_value()) {
     status.set_minibatch(opened_->minibatch);
     status.set_attempt(opened_->attempt);
   }
   status.set_phase(PhaseText(member_->phase()));
-  status.set_waits_for(View().waits_for());
+  status.set_waits_for(view.waits_for());
   status.set_phase_seconds(ToSeconds(now - place_since_));
   status.set_abandoned(abandons_);
   status.set_pieces_added(shard_->counts().added);
   status.set_pieces_repeated(shard_->counts().repeated);
   status.set_pieces_refused(shard_->counts().refused);
   status.set_pushes_waiting(pushed_->state().in_use());
-  status.set_exact(View().exact());
+  status.set_exact(view.exact());
 }
 
 v1::MinibatchView TrainJob::View() const {

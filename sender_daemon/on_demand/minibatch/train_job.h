@@ -37,7 +37,8 @@ class TrainJob {
     uint32_t units = 0;
     Duration peer_timeout = {};
 
-    // A message to another sender of the job.
+    // Makes it a message to another sender of the job.
+    void Address(v1::TrainMessage& message) const;
     v1::TrainMessage Address(const TrainBody& body) const;
     // FAILED_PRECONDITION: a message that `from` has addressed is of another job, or has other
     // units.
@@ -47,11 +48,7 @@ class TrainJob {
   struct Outputs {
     std::function<void(TrainerRank owner, v1::TrainMessage message)> up;
     std::function<void(TrainerRank peer, v1::TrainMessage message)> down;
-    std::function<bool(const PieceToPull& pull)> pull;
-    std::function<void(TrainerRank from, const PiecePull& piece, UnitIndex unit, LentPiece bytes)>
-        add;
-    std::function<void(const AttemptId& attempt, double weight)> seal;
-    std::function<void()> let_go;
+    OwnedShard::Work work;
   };
 
   TrainJob(Identity identity, Outputs outputs, TimePoint now);
