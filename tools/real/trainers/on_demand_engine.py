@@ -38,7 +38,7 @@ def quantised(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def digests(weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Of an engine of each kind, by its name, for the trainer's whole weights."""
+    """The digests that engines have to have, by kind of engine, for the trainer's whole weights."""
     cast = {name: each.detach().to(torch.bfloat16) for name, each in weights.items()}
     return {"plain": models.digest(cast), "fp8": models.digest(quantised(cast))}
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Callable, Optional, Sequence
 
 from tests.integration.cluster import Cluster
+from tests.integration.fault_proxy import FaultProxy
 from tools.demo.on_demand.processes import Process, Said
 
 RANKS = 3
@@ -29,7 +30,11 @@ class Job:
       seen: kind of engine -> (incarnation, version) -> its SHA-256, in the order in which it saw them.
     """
 
-    def __init__(self, name: str, *flags: str) -> None:
+    def __init__(self, name: str, *flags: str, between_hosts: bool = False) -> None:
+        """Args:
+        flags: of the senders.
+        between_hosts: senders say that they are on different hosts, and a proxy is in front of each.
+        """
         self.cluster = Cluster(name)
         self.ranks: list[Process] = []
         self.results: dict[int, dict[int, tuple[str, str]]] = {}
@@ -40,13 +45,18 @@ class Job:
         self._engines: list[Process] = []
         self._said: queue.Queue[tuple[str, Optional[Said]]] = queue.Queue()
         self._flags = flags
+        self.proxies = [FaultProxy(0) for _ in range(RANKS)] if between_hosts else []
 
     def __enter__(self) -> Job:
         folder = self.cluster.folder
-        sockets = ",".join(f"unix:{folder}/sender-{rank}/d.sock" for rank in range(RANKS))
+        addresses = [f"127.0.0.1:{proxy.port}" for proxy in self.proxies]
+        peers = ",".join(addresses or [f"unix:{folder}/sender-{rank}/d.sock" for rank in range(RANKS)])
         try:
             for rank in range(RANKS):
-                self.cluster.start_sender(rank, f"--train-peers={sockets}", *self._flags)
+                of_host = ["--insecure", f"--host-id=host-{rank}"] if self.proxies else []
+                sender = self.cluster.start_sender(rank, f"--train-peers={peers}", *of_host, *self._flags)
+                if self.proxies:
+                    self.proxies[rank].lead_to(sender.ports["sync"])
         except BaseException:
             self.cluster.stop()
             raise
@@ -58,6 +68,8 @@ class Job:
             self._engines.pop().end()
         if kind is not None:
             print(self.cluster.logs(), file=sys.stderr)
+        for proxy in self.proxies:
+            proxy.__exit__()
         self.cluster.stop()
 
     def start_engines(self, kinds: Sequence[str]) -> None:
@@ -92,7 +104,7 @@ class Job:
             rank.popen.send_signal(signal.SIGKILL)
         while self.ranks:
             self.ranks.pop().end()
-        while not self._said.empty():  # ranks that ended are no error any more
+        while not self._said.empty():  # that ranks have ended is no error
             name, line = self._said.get()
             if line is not None:
                 self._note(name, line)

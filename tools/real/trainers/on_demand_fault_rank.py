@@ -83,15 +83,15 @@ def load(run: Run, path: str) -> None:
 def step(run: Run, holds: Holds, number: int) -> None:
     holds.step = number
     minibatch = batch(number)
+    losses: list[float] = []
     for attempt in run.od.minibatch(lb_mini(minibatch)):
-        losses = []
+        mine = []
         with attempt:
             for samples in attempt.microbatches:
-                losses.append(run.microbatch(minibatch, samples))
+                mine.append(run.microbatch(minibatch, samples))
             holds.reach("finish")
             decision = attempt.finish()
-        if attempt.step is not None and not losses:
-            say(adopted=number)  # the step was decided while the sender was away
+        losses = mine or losses  # none: the step was decided while the sender was away
     holds.reach("decided")
     run.step()
     say(step=number, loss=math.fsum(losses).hex(), norm=decision.norm.hex(), exact=decision.exact, version=run.od.version)

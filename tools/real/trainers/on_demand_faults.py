@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from random import Random
 from typing import Iterator
 
 from tests.integration.cluster import Daemon
@@ -126,11 +127,50 @@ def stopped_case() -> str:
         time.sleep(12)
         sender.send_signal(signal.SIGCONT)
         assert job.finish() == wanted, (job.results, wanted)
-        assert not job.lost, job.lost
-    return "a rank stopped for 20 s, named in status, and a sender for 12 s: nothing abandoned, the same losses and norms"
+        # gRPC's keepalive takes a sender that stands still for 10 s for dead.
+        assert all(line["lost"] == 1 for _, line in job.lost), job.lost
+        assert len(job.lost) == len({rank for rank, _ in job.lost}), job.lost  # once each
+    return (
+        "a rank stopped for 20 s, named in status, and nothing abandoned; a sender for 12 s, abandoned at most once, as "
+        f"{len(job.lost)} ranks said; the same losses and norms"
+    )
+
+
+def silent_case() -> str:
+    """Stops an owner's sender on another host for longer than --train-peer-timeout."""
+    wanted = undisturbed()
+    with Job("silent", "--train-peer-timeout=3", between_hosts=True) as job:
+        job.start_ranks(rank2=[f"finish@{FAULT}"])
+        job.at(2, "finish")
+        sender = job.cluster.senders[1].process
+        assert sender is not None
+        sender.send_signal(signal.SIGSTOP)
+        job.until(lambda name, line: "lost" in line)
+        time.sleep(2)
+        sender.send_signal(signal.SIGCONT)
+        job.go_on(2)
+        assert job.finish() == wanted, (job.results, wanted)
+        assert all(line["step"] == FAULT and line["lost"] == 1 for _, line in job.lost), job.lost
+        assert len(job.lost) == len({rank for rank, _ in job.lost}), job.lost  # once each
+    return f"a sender silent for longer than the timeout: abandoned once, as {len(job.lost)} ranks said; the same losses"
+
+
+def proxy_case() -> str:
+    """Cuts the connections between senders on different hosts again and again."""
+    wanted, random, cuts = undisturbed(), Random(7), 0
+    with Job("proxy", between_hosts=True) as job:
+        for proxy in job.proxies:
+            proxy.cut_after(*[random.randrange(2_000, 60_000) for _ in range(100)])
+        job.start_ranks()
+        assert job.finish() == wanted, (job.results, wanted)
+        cuts = sum(proxy.cuts for proxy in job.proxies)
+        assert cuts >= RANKS, cuts
+    return f"{cuts} cuts between senders, {len(job.lost)} attempts given up; the same losses and norms"
 
 
 CASES = {
+    "proxy": proxy_case,
+    "silent": silent_case,
     "engines": engines_case,
     "leader": leader_case,
     "ranks": ranks_case,
