@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/log/log.h"
 #include "common/base/printable.h"
 #include "common/proto_convert/convert.h"
@@ -283,7 +284,12 @@ void TrainJob::SendDue(TimePoint now) {
     if (const auto report = member_->Report()) outputs_.up(kLeader, identity_.Address(*report));
   }
   if (leader_.has_value()) {
-    for (const auto& [to, order] : leader_->Due(now)) outputs_.down(to, identity_.Address(order));
+    for (const auto& [to, order] : leader_->Due(now)) {
+      if (std::holds_alternative<StepDecision>(order.what)) {
+        DWS_KILLPOINT("sender.train.before_step");
+      }
+      outputs_.down(to, identity_.Address(order));
+    }
   }
   for (uint32_t r = 0; r < identity_.job.world_size; ++r) {
     for (v1::TrainMessage& message : pushed_->Due(TrainerRank(r), now)) {

@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import io
 import os
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -69,6 +71,20 @@ class CasesTest(unittest.TestCase):
 
     def test_a_python_names_the_packages_that_it_lacks(self) -> None:
         self.assertEqual(check.missing_packages(self.PYTHON, {"json", "no_such_package"}), {"no_such_package"})
+
+    def test_processes_of_other_sessions_end_with_the_one_that_started_them(self) -> None:
+        child = [sys.executable, "-c", "import time; time.sleep(600)"]
+        program = f"import subprocess, time; subprocess.Popen({child}, start_new_session=True); time.sleep(600)"
+        mark = f"test-{os.getpid()}"
+        process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "DWS_REAL_CASE": mark})
+        deadline = time.monotonic() + 30
+        while len(check.marked(mark)) < 2:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        self.assertIn(process.pid, check.marked(mark))
+        check._end(process, mark)
+        self.assertEqual(check.marked(mark), [])
+        self.assertEqual(check.marked(f"{mark}0"), [])
 
     def test_a_case_that_is_named_fails_without_its_packages(self) -> None:
         lacking = {"a": check.Case("hf_run.py", needs=("json", "no_such_package"))}

@@ -15,6 +15,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from typing import IO, Collection, Optional
 
 from tests.integration.cluster import Cluster
@@ -23,6 +25,9 @@ from tools.real.report import Report, matching
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SECONDS_MAX = 600.0  # of one case
+END_SECONDS = 10.0
+_ROUNDS = 100
+_MARK = "DWS_REAL_CASE"  # in the environment of a case's processes
 # One thread, because the results of sums may depend on the number of threads.
 _ENVIRONMENT = {
     "PYTHONFAULTHANDLER": "1",
@@ -101,6 +106,11 @@ def _on_demand(run: str, senders: int, ranks: int, *options: str) -> Case:
     return Case(run, ranks=ranks, senders=senders, options=options, engine=False, peers=True, needs=_FSDP)
 
 
+def _faults(case: str) -> Case:
+    """It has daemons of its own."""
+    return Case("on_demand_faults.py", senders=0, options=(f"--case={case}",), engine=False, needs=_FSDP)
+
+
 _TRL = ("torch", "transformers", "accelerate", "trl", "datasets")
 CASES = {
     "hf": Case("hf_run.py"),
@@ -139,6 +149,13 @@ CASES = {
     "on_demand": _on_demand("on_demand_run.py", 3, 3),
     "on_demand-2": _on_demand("on_demand_run.py", 2, 2, "--steps=40"),
     "on_demand-killed": _on_demand("on_demand_killed_run.py", 3, 1),
+    "on_demand-engines": _faults("engines"),
+    "on_demand-leader": _faults("leader"),
+    "on_demand-proxy": _faults("proxy"),
+    "on_demand-ranks": _faults("ranks"),
+    "on_demand-silent": _faults("silent"),
+    "on_demand-stopped": _faults("stopped"),
+    "on_demand-whole": _faults("whole"),
     "grpo": Case("grpo_run.py", needs=_TRL),
     "grpo-async": Case("grpo_async_run.py", needs=(*_TRL, "requests", "aiohttp")),
     "grpo-vllm": Case("grpo_vllm_run.py", engine=False, needs=(*_TRL, "vllm")),
@@ -153,10 +170,34 @@ def missing_packages(python: Interpreter, packages: Collection[str]) -> set[str]
     return set(json.loads(answer.stdout))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process and its process group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+def marked(mark: str) -> list[int]:
+    """The processes in whose environment _MARK is `mark`: those that a case has started, and all that these have started,
+    whatever session or parent they have now."""
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.append(int(entry))
+    return found
+
+
+def _end(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Ends the process, which has END_SECONDS to end what it has started, and then all that are marked."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    for _ in range(_ROUNDS):  # one may start another meanwhile
+        if not (left := marked(mark)):
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
     process.wait()
 
 
@@ -172,7 +213,12 @@ def run_case(
     environment = {**python.variables(modules), **_ENVIRONMENT}
 
     def start(command: list[str], log: IO[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        mark = uuid.uuid4().hex
+        process = subprocess.Popen(
+            command, env={**environment, _MARK: mark}, stdout=log, stderr=log, start_new_session=True
+        )
+        stack.callback(_end, process, mark)
+        return process
 
     with Cluster("trainers-check") as cluster, contextlib.ExitStack() as stack:
         folder = cluster.folder
@@ -180,28 +226,29 @@ def run_case(
         flags = [f"--train-peers={','.join(sockets)}"] if case.peers else []
         for rank in range(case.senders):
             cluster.start_sender(rank, *flags)
-        receiver = cluster.start_receiver("engine")
+        receiver = os.path.join(folder, "engine", "d.sock")
+        if case.senders:
+            cluster.start_receiver("engine")
         seen = os.path.join(folder, "seen")
         logs = {
             name: os.path.join(log_folder or folder, f"{name}.log")
             for name in ("engine", "trainer")
         }
         files = {name: stack.enter_context(open(path, "w")) for name, path in logs.items()}
-        engine = [python.path, os.path.join(HERE, "engine.py"), f"--receiver={receiver.socket}"]
+        engine = [python.path, os.path.join(HERE, "engine.py"), f"--receiver={receiver}"]
         engine += [f"--kind={case.kind}", f"--dtype={case.dtype}", f"--seen={seen}"]
         engine += [f"--parts={case.engine_parts}"]
         if case.engine:
-            stack.callback(_end, start(engine, files["engine"]))
+            start(engine, files["engine"])
         command = [
             *case.command(python.path),
             *case.options,
             f"--sender={folder}/sender-{{rank}}/d.sock",
             f"--seen={seen}",
         ]
-        command += [f"--receiver={receiver.socket}", f"--job-id={cluster.job_id}"]
+        command += [f"--receiver={receiver}", f"--job-id={cluster.job_id}"]
         command += [f"--dtype={case.dtype}"]
         trainer = start(command, files["trainer"])
-        stack.callback(_end, trainer)
         with contextlib.suppress(subprocess.TimeoutExpired):
             trainer.wait(SECONDS_MAX)
         texts = {}

@@ -33,6 +33,7 @@ _Phase = on_demand_pb2.MinibatchView
 # How long a call that failed may wait for news that its attempt is over, which is then the reason.
 _NEWS_SECONDS = 10.0
 _ABANDON_SECONDS = 5.0
+_FOLLOW_AGAIN_SECONDS = 0.05
 
 OPEN = _Phase.PHASE_OPEN
 STEPPED = _Phase.PHASE_STEPPED
@@ -140,18 +141,31 @@ class Member:
 
     def _listen(self) -> None:
         lost: DwsError = DaemonUnavailableError("the sender has ended the membership: join again")
-        try:
-            for view in self._follow:
-                with self._news:
-                    self._view = view
-                    self._news.notify_all()
-        except grpc.RpcError as error:
-            lost = self._daemon.error(error, f"following the minibatch as rank {self._rank}")
+        while True:
+            try:
+                for view in self._follow:
+                    with self._news:
+                        self._view = view
+                        self._news.notify_all()
+            except grpc.RpcError as error:
+                lost = self._daemon.error(error, f"following the minibatch as rank {self._rank}")
+                if self._still_joined(error):
+                    time.sleep(_FOLLOW_AGAIN_SECONDS)
+                    self._follow = self._stub.Follow(on_demand_pb2.FollowRequest(member=self._member))
+                    continue
+            break
         with self._news:
             self._lost = lost
             self._news.notify_all()
         if not self._closed:
             _LOG.warning("dws: rank %d: %s", self._rank, lost)
+
+    def _still_joined(self, error: grpc.RpcError) -> bool:
+        """Returns whether only gRPC's connection is broken: after either process stood still, its keepalive takes the other for
+        dead. The handle socket ends with the sender and with the membership, and not before."""
+        if self._closed or error.code() != grpc.StatusCode.UNAVAILABLE:
+            return False
+        return self._handles is not None and not self._handles.hung_up()
 
     @property
     def view(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import tempfile
 import threading
 import time
@@ -48,6 +49,7 @@ class Sender(on_demand_pb2_grpc.OnDemandServiceServicer):
         self.handles = HandleSocket(self.socket + ".handles")
         self.views: queue.Queue[Any] = queue.Queue()
         self.requests: list[Any] = []
+        self.follows = 0
         self.gathers = threading.Event()  # not set: gathers wait
         self.gathers.set()
         self.fails: Optional[tuple[grpc.StatusCode, str]] = None
@@ -67,7 +69,10 @@ class Sender(on_demand_pb2_grpc.OnDemandServiceServicer):
         return self._answer(request, context, reply)
 
     def Follow(self, request: Any, context: Any) -> Iterator[Any]:
+        self.follows += 1
         while (message := self.views.get()) is not None:
+            if message == "broken":
+                context.abort(grpc.StatusCode.UNAVAILABLE, "keepalive watchdog timeout")
             yield message
 
     def Gather(self, request: Any, context: Any) -> Any:
@@ -132,6 +137,20 @@ class MemberTest(unittest.TestCase):
         with self.assertRaisesRegex(MinibatchAbandonedError, "nobody knows") as caught_too:
             member.wait(lambda _: False, "nothing")
         self.assertNotIsInstance(caught_too.exception, RankLostError)
+
+    def test_a_broken_connection_is_followed_again_while_the_handle_socket_lives(self) -> None:
+        member = self.join()
+        self.sender.views.put("broken")
+        self.sender.views.put(view(View.PHASE_SEALED))
+        member.wait(lambda news: news.phase == View.PHASE_SEALED, "news over the next connection")
+        self.assertEqual(self.sender.follows, 2)
+        self.assertIsNone(member.lost)
+        member.check()
+        self.sender.handles.connections[0].shutdown(socket.SHUT_RDWR)
+        self.sender.views.put("broken")
+        with self.assertRaises(DaemonUnavailableError):
+            member.wait(lambda _: False, "nothing", 10)
+        self.assertEqual(self.sender.follows, 2)
 
     def test_an_attempt_that_is_lost_is_raised_when_the_reason_is_known(self) -> None:
         member = self.join()
