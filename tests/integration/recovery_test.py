@@ -43,7 +43,7 @@ def failpoints() -> list[str]:
     with open("common/base/failpoint.h") as header:
         names = re.findall(r'^    "([a-z_.]+)",$', header.read(), re.MULTILINE)
     elsewhere = ("test.", "slime.", "follow.", "group.", "sender.refine.")
-    elsewhere += ("sender.broadcast.", "receiver.broadcast.", "sender.gpu.")
+    elsewhere += ("sender.broadcast.", "receiver.broadcast.", "sender.gpu.", "sender.train.")
     return [name for name in names if not name.startswith(elsewhere)]
 
 

@@ -4,6 +4,7 @@ model."""
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 import types
@@ -270,6 +271,47 @@ class OnDemandTest(unittest.TestCase):
             self.assertEqual(again.step, views[killed].step)
             views[killed] = again
             self.check_sums(views, 7.0, 3.0)
+            self.each(Rank.publish)
+
+    def decided(self, rank: Rank) -> Any:
+        """What is decided about the next minibatch, with one push in each attempt."""
+
+        def news(view: Any) -> bool:
+            is_next = view.attempt.minibatch > rank.done
+            return bool(is_next and (view.phase == OPEN or view.phase in DECIDED))
+
+        while True:
+            try:
+                rank.membership.join_if_lost(rank.version)
+                view = rank.member.wait(news, f"a minibatch of rank {rank.rank}")
+                if view.phase in DECIDED:  # by the sender's last process
+                    rank.done = view.attempt.minibatch
+                    return view
+                rank.begin()
+                rank.push(2.0**rank.rank)
+                return rank.finish(1.0)
+            except (dws.RankLostError, dws.MinibatchAbandonedError, dws.DaemonUnavailableError):
+                rank.traffic.end()
+
+    def test_the_leader_may_be_killed_when_its_decision_is_told_to_nobody_or_to_some(self) -> None:
+        self.start()
+        leader = self.cluster.senders[0]
+        for told in range(RANKS):
+            leader.kill()
+            plain = leader.command[0]
+            leader.command[0] = plain + "-failpoints"
+            os.environ["DWS_FAILPOINT"] = f"sender.train.before_step:kill@{told + 1}"
+            try:
+                leader.start()
+            finally:
+                del os.environ["DWS_FAILPOINT"]
+                leader.command[0] = plain
+            with futures.ThreadPoolExecutor(RANKS) as pool:
+                views = [pool.submit(self.decided, rank) for rank in self.ranks]
+                self.assertIsNotNone(leader.process)
+                leader.process.wait(SECONDS)
+                leader.start()
+                self.check_sums([view.result(SECONDS) for view in views], 7.0, 3.0)
             self.each(Rank.publish)
 
     def test_a_rank_that_gives_up_says_why_to_the_others(self) -> None:
