@@ -25,7 +25,7 @@ namespace dws {
 // All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts, cuda_sync_test.py at that of GPUs.
-// on_demand_test.py kills the leader of training on demand at its own, and kill_test.py kills either
+// on_demand_test.py kills the leader of training on demand at its own. kill_test.py kills either
 // daemon in a transfer by each source.
 inline constexpr std::array<std::string_view, 60> kFailpoints = {
     "sender.register.after_record",

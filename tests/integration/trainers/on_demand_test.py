@@ -100,7 +100,9 @@ class Rank:
         """Waits for the next attempt, and takes part."""
 
         def ready(view: Any) -> bool:
-            return bool(view.phase == OPEN and view.version == self.version and view.attempt.minibatch > self.done)
+            is_next = view.version == self.version and view.attempt.minibatch > self.done
+            # The news that the last one is over may still be on its way.
+            return bool(view.phase == OPEN and is_next and AttemptId.from_proto(view.attempt) != self.member.attempt)
 
         view = self.member.wait(ready, f"a minibatch of rank {self.rank}")
         self.member.attempt = AttemptId.from_proto(view.attempt)
