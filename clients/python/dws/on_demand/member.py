@@ -136,29 +136,36 @@ class Member:
             return int(reply.member)
 
         self._member = again_while_displaced(once)
-        self._follow = self._stub.Follow(on_demand_pb2.FollowRequest(member=self._member))
+        self._start_following()
         threading.Thread(target=self._listen, name="dws-on-demand", daemon=True).start()
 
     def _listen(self) -> None:
-        lost: DwsError = DaemonUnavailableError("the sender has ended the membership: join again")
-        while True:
-            try:
-                for view in self._follow:
-                    with self._news:
-                        self._view = view
-                        self._news.notify_all()
-            except grpc.RpcError as error:
-                lost = self._daemon.error(error, f"following the minibatch as rank {self._rank}")
-                if self._still_joined(error):
-                    time.sleep(_FOLLOW_AGAIN_SECONDS)
-                    self._follow = self._stub.Follow(on_demand_pb2.FollowRequest(member=self._member))
-                    continue
-            break
+        while (lost := self._hear()) is None:
+            time.sleep(_FOLLOW_AGAIN_SECONDS)
+            self._start_following()
         with self._news:
             self._lost = lost
             self._news.notify_all()
         if not self._closed:
             _LOG.warning("dws: rank %d: %s", self._rank, lost)
+
+    def _start_following(self) -> None:
+        with self._news:
+            if not self._closed:
+                self._follow = self._stub.Follow(on_demand_pb2.FollowRequest(member=self._member))
+
+    def _hear(self) -> Optional[DwsError]:
+        """Takes news until they end. Returns why the membership has ended; None: it has not."""
+        try:
+            for view in self._follow:
+                with self._news:
+                    self._view = view
+                    self._news.notify_all()
+        except grpc.RpcError as error:
+            if self._still_joined(error):
+                return None
+            return self._daemon.error(error, f"following the minibatch as rank {self._rank}")
+        return DaemonUnavailableError("the sender has ended the membership: join again")
 
     def _still_joined(self, error: grpc.RpcError) -> bool:
         """Returns whether only gRPC's connection is broken: after either process stood still, its keepalive takes the other for
@@ -349,7 +356,8 @@ class Member:
 
     def close(self) -> None:
         """Ends the membership: the other ranks see this one as lost. Idempotent."""
-        self._closed = True
+        with self._news:
+            self._closed = True
         if self._follow is not None:
             self._follow.cancel()
         if self._handles is not None:
