@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.request
 from typing import Any, Optional
+from unittest import mock
 
 # Paths in the runfiles.
 SENDER = "sender_daemon/dws-sender"
@@ -110,6 +111,13 @@ class Daemon:
             time.sleep(0.01)
         with open(ports_file) as file:
             self.ports = json.load(file)
+
+    def start_armed(self, **environment: str) -> None:
+        """Starts it this once as the program with failpoints, which `environment` arms (DWS_FAILPOINT)."""
+        with mock.patch.dict(os.environ, environment), mock.patch.object(
+            self, "command", [f"{self.command[0]}-failpoints", *self.command[1:]]
+        ):
+            self.start()
 
     def _reserve_ports(self) -> None:
         """Reserves the ports while the daemon is down. Bound sockets that do not listen: a daemon,

@@ -4,7 +4,6 @@ model."""
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 import types
@@ -300,14 +299,7 @@ class OnDemandTest(unittest.TestCase):
         leader = self.cluster.senders[0]
         for told in range(RANKS):
             leader.kill()
-            plain = leader.command[0]
-            leader.command[0] = plain + "-failpoints"
-            os.environ["DWS_FAILPOINT"] = f"sender.train.before_step:kill@{told + 1}"
-            try:
-                leader.start()
-            finally:
-                del os.environ["DWS_FAILPOINT"]
-                leader.command[0] = plain
+            leader.start_armed(DWS_FAILPOINT=f"sender.train.before_step:kill@{told + 1}")
             with futures.ThreadPoolExecutor(RANKS) as pool:
                 views = [pool.submit(self.decided, rank) for rank in self.ranks]
                 self.assertIsNotNone(leader.process)

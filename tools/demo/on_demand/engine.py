@@ -5,14 +5,13 @@ signal.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
 
 import torch
 
 import dws
+from tools.demo.engine_versions import new_versions
 from tools.demo.on_demand.model import Transformer
+from tools.demo.on_demand.processes import say
 from tools.demo.weights_hash import weights_sha256
 
 _SEED = 99  # other weights than the trainer's
@@ -25,20 +24,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = Transformer(_SEED).to(torch.bfloat16)
-    last = 0
     with dws.Engine(options.receiver) as engine:
         engine.attach(model)
         engine.wait_ready(_READY_SECONDS)
-        while True:
-            with engine.running(_READY_SECONDS) as grant:
-                version = grant.version
-                if version != last:
-                    said = {"version": version, "sha256": weights_sha256(model.named_parameters())}
-                    sys.stdout.write(json.dumps(said) + "\n")
-                    sys.stdout.flush()
-            if version == last:
-                time.sleep(0.005)
-            last = version
+        for grant in new_versions(engine, _READY_SECONDS):
+            say(version=grant.version, sha256=weights_sha256(model.named_parameters()))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,29 @@ import json
 import queue
 import socket
 import subprocess
+import sys
 import threading
 import time
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from tools.real.environment import Interpreter
 
 Said = dict[str, Any]
+
+
+def say(**what: Any) -> None:
+    """Such a line, by one of the processes."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def rank_environments(count: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """What each rank of a process group has in its environment, besides what it is given here."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    group = {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    return [{**group, "RANK": str(rank)} for rank in range(count)]
 
 
 class Ended(RuntimeError):
@@ -65,13 +81,8 @@ class Processes:
         self.engine = Process("engine", command, self._environment, self._said)
 
     def start_ranks(self, count: int, arguments: Sequence[str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        for rank in range(count):
-            environment = {**self._environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            environment.update(RANK=str(rank), WORLD_SIZE=str(count))
-            command = [self._python.path, "-m", "tools.demo.on_demand.rank", *arguments]
+        command = [self._python.path, "-m", "tools.demo.on_demand.rank", *arguments]
+        for rank, environment in enumerate(rank_environments(count, self._environment)):
             self.ranks.append(Process(str(rank), command, environment, self._said))
 
     def end_ranks(self) -> None:

@@ -5,7 +5,6 @@ lines of JSON, what has happened.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -17,16 +16,12 @@ import torch.distributed.checkpoint as checkpoints
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from tools.demo.on_demand.model import Minibatch
+from tools.demo.on_demand.processes import say
 from tools.demo.on_demand.settings import AGAIN, FSDP2, LOCKSTEP, ON_DEMAND
 from tools.demo.on_demand.ways import Fsdp2, OnDemand, Way
 from tools.demo.weights_hash import weights_sha256
 
 _KILL_SECONDS = 120.0  # until a rank that is to be killed gives up
-
-
-def say(**what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 class Rank:

@@ -8,12 +8,12 @@ tensor parallelism do, and puts them together for the digest.
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 import torch
 
 import dws
+from tools.demo.engine_versions import new_versions
 from tools.real.trainers import models
 
 ENGINE_SEED = 99  # other weights than the trainer's
@@ -52,16 +52,9 @@ def main() -> None:
         tensors, mapping = split(tensors, options.parts)
     with dws.Engine(options.receiver) as engine, open(options.seen, "a", buffering=1) as seen:
         views = engine.attach(tensors, mapping=mapping, timeout=300)
-        last = (0, "")
-        while True:
-            with engine.running() as grant:
-                now = (grant.version, str(grant.stream))
-                if now != last:
-                    digest = models.digest(joined(views, mapping) if mapping else views)
-                    seen.write(f"{grant.version} {digest}\n")
-            if now == last:
-                time.sleep(0.002)
-            last = now
+        for grant in new_versions(engine):
+            digest = models.digest(joined(views, mapping) if mapping else views)
+            seen.write(f"{grant.version} {digest}\n")
 
 
 if __name__ == "__main__":

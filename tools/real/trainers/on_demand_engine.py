@@ -5,15 +5,14 @@ lines of JSON, the digest of all its weights. Ended by a signal.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
 from typing import Any, Mapping
 
 import torch
 
 import dws
 from tests.common.quantise import oracle
+from tools.demo.engine_versions import new_versions
+from tools.demo.on_demand.processes import say
 from tools.real.trainers import models, on_demand_model
 
 RECIPE = "fp8-channel/vllm"
@@ -53,17 +52,8 @@ def main() -> None:
     tensors: Any = weights if options.kind == "plain" else quantised(weights)
     with dws.Engine(options.receiver) as engine:
         views = engine.attach(tensors, timeout=120)
-        last = (0, 0)
-        while True:
-            with engine.running() as grant:
-                now = (grant.version, grant.stream.incarnation)
-                if now != last:
-                    said = {"sees": grant.version, "stream": now[1], "sha256": models.digest(views)}
-                    sys.stdout.write(json.dumps(said) + "\n")
-                    sys.stdout.flush()
-            if now == last:
-                time.sleep(0.002)
-            last = now
+        for grant in new_versions(engine):
+            say(sees=grant.version, stream=grant.stream.incarnation, sha256=models.digest(views))
 
 
 if __name__ == "__main__":

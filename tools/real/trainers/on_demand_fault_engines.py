@@ -4,7 +4,7 @@ each has, at each version that it sees, the bits of the trainer's own cast.
 
 from __future__ import annotations
 
-from tools.real.trainers.on_demand_fault_job import FAULT, RANKS, STEPS, Job
+from tools.real.trainers.on_demand_fault_job import FAULT, RANKS, STEPS, Job, undisturbed
 
 _KINDS = ("plain", "fp8")
 
@@ -45,9 +45,7 @@ def engines_case() -> str:
 
 def whole_job_case() -> str:
     """Kills all ranks and senders in the middle of a minibatch; training goes on from a checkpoint before the last."""
-    with Job("undisturbed") as job:
-        job.start_ranks()
-        wanted = job.finish()
+    wanted = undisturbed()
     with Job("whole") as job:
         job.start_engines(_KINDS)
         job.start_ranks(digests=True, rank2=[f"push@{FAULT}"])
@@ -63,8 +61,6 @@ def whole_job_case() -> str:
             sender.kill()
             sender.start()
         first = FAULT - 1
-        before = {step: each for step, each in job.results.items() if step < first}
-        job.results = before
         job.start_ranks(first=first, version=first + 1, digests=True)
         assert job.finish() == wanted, (job.results, wanted)
         _await_last(job)

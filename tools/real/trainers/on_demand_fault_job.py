@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import sys
 from typing import Any, Callable, Optional, Sequence
 
 from tests.integration.cluster import Cluster
 from tests.integration.fault_proxy import FaultProxy
-from tools.demo.on_demand.processes import Process, Said
+from tools.demo.on_demand.processes import Process, Said, rank_environments
 
 RANKS = 3
 STEPS = 4
@@ -82,20 +81,17 @@ class Job:
 
     def start_ranks(self, first: int = 0, version: int = 1, digests: bool = False, **holds: list[str]) -> None:
         """Args:
+        first: the step that is next; it and later ones have no results then.
         digests: rank 0 says what engines have to have.
         holds: "rankN" -> its --hold options.
         """
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        self.results = {step: of_ranks for step, of_ranks in self.results.items() if step < first}
         folder = self.cluster.folder
         command = [sys.executable, os.path.join(_HERE, "on_demand_fault_rank.py"), f"--job-id={self.cluster.job_id}"]
         command += [f"--sender={folder}/sender-{{rank}}/d.sock", *(["--digests"] if digests else [])]
         command += [f"--checkpoints={folder}/checkpoints", f"--first={first}", f"--steps={STEPS}", f"--version={version}"]
         self._done = set()
-        for rank in range(RANKS):
-            environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            environment.update(RANK=str(rank), WORLD_SIZE=str(RANKS))
+        for rank, environment in enumerate(rank_environments(RANKS, os.environ)):
             of_rank = [f"--hold={hold}" for hold in holds.get(f"rank{rank}", [])]
             self.ranks.append(Process(str(rank), [*command, *of_rank], environment, self._said))
 
@@ -163,3 +159,10 @@ class Job:
     def waits_for(self, rank: int) -> str:
         """What the status page of that rank's sender says it waits for."""
         return self.cluster.senders[rank].page("/status")
+
+
+def undisturbed() -> dict[int, dict[int, tuple[str, str]]]:
+    """The results of a job that nothing happens to."""
+    with Job("undisturbed") as job:
+        job.start_ranks()
+        return job.finish()

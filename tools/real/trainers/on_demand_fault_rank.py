@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -14,19 +13,13 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as checkpoints
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import dws
 from dws.on_demand.member import Member
 from dws.on_demand.traffic import Traffic
+from tools.demo.on_demand.processes import say
 from tools.real.trainers import on_demand_engine
-from tools.real.trainers.on_demand_run import Run, batch, lb_mini
-
-
-def say(**what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
+from tools.real.trainers.on_demand_run import Run, batch, lb_mini, load, save
 
 
 class Holds:
@@ -44,40 +37,17 @@ class Holds:
         say(at=point, step=self.step, when=time.time())
         sys.stdin.readline()
 
-    def before(self, owner: type, method: str, point: str) -> None:
-        """Makes each call of the method reach the point first."""
+    def around(self, owner: type, method: str, before: str = "", after: str = "") -> None:
+        """Makes each call of the method reach these points."""
         plain: Callable[..., Any] = getattr(owner, method)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            self.reach(point)
-            return plain(*arguments, **named)
-
-        setattr(owner, method, call)
-
-    def after(self, owner: type, method: str, point: str) -> None:
-        """Makes each call of the method reach the point when it has ended."""
-        plain: Callable[..., Any] = getattr(owner, method)
-
-        def call(*arguments: Any, **named: Any) -> Any:
+            self.reach(before)
             result = plain(*arguments, **named)
-            self.reach(point)
+            self.reach(after)
             return result
 
         setattr(owner, method, call)
-
-
-def save(run: Run, path: str) -> None:
-    weights, state = get_state_dict(run.model, run.optimizer)
-    checkpoints.save({"model": weights, "optimizer": state}, checkpoint_id=path)
-
-
-def load(run: Run, path: str) -> None:
-    weights, state = get_state_dict(run.model, run.optimizer)
-    found = {"model": weights, "optimizer": state}
-    checkpoints.load(found, checkpoint_id=path)
-    set_state_dict(
-        run.model, run.optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
-    )
 
 
 def step(run: Run, holds: Holds, number: int) -> None:
@@ -117,15 +87,15 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     holds = Holds(options.hold)
-    holds.before(Member, "settle", "gather")
-    holds.after(Traffic, "push", "push")
+    holds.around(Member, "settle", before="gather")
+    holds.around(Traffic, "push", after="push")
 
     def abandoned(error: dws.MinibatchAbandonedError) -> None:
         say(lost=getattr(error, "rank", None), when=time.time(), reason=str(error), step=holds.step)
 
     run = Run(options, start=False, exact=True, on_abandoned=abandoned)
     if options.first:
-        load(run, os.path.join(options.checkpoints, f"before-{options.first}"))
+        load(run.model, run.optimizer, os.path.join(options.checkpoints, f"before-{options.first}"))
     run.od.start(options.version)
     if options.digests:
         say_casts(run)
@@ -133,7 +103,7 @@ def main() -> None:
         step(run, holds, number)
         if options.digests:
             say_casts(run)
-        save(run, os.path.join(options.checkpoints, f"before-{number + 1}"))
+        save(run.model, run.optimizer, os.path.join(options.checkpoints, f"before-{number + 1}"))
     say(done=True)
     sys.stdin.readline()
     os._exit(0)  # without the end of the process group, for which ranks would wait in turn

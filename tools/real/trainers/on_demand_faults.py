@@ -5,26 +5,17 @@ of an undisturbed job to the bit, with exact sums; who was killed is named by th
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
 import time
 from random import Random
-from typing import Iterator
 
 from tests.integration.cluster import Daemon
 from tools.real.trainers.on_demand_fault_engines import engines_case, whole_job_case
-from tools.real.trainers.on_demand_fault_job import FAULT, RANKS, SAY_SECONDS, STEPS, Job
+from tools.real.trainers.on_demand_fault_job import FAULT, RANKS, SAY_SECONDS, STEPS, Job, undisturbed
 
 NAMED_SECONDS = 2.0
-FAILPOINTS = "sender_daemon/dws-sender-failpoints"
-
-
-def undisturbed() -> dict[int, dict[int, tuple[str, str]]]:
-    with Job("undisturbed") as job:
-        job.start_ranks()
-        return job.finish()
 
 
 def killed_rank(job: Job, point: str) -> float:
@@ -57,8 +48,6 @@ def killed_rank(job: Job, point: str) -> float:
         assert FAULT not in job.results, job.results  # never half a gradient
     assert named <= NAMED_SECONDS, named
     job.end_ranks()
-    before = {step: each for step, each in job.results.items() if step < FAULT}
-    job.results = before
     job.start_ranks(first=FAULT, version=1)
     return named
 
@@ -73,27 +62,20 @@ def ranks_case() -> str:
     return f"a rank killed in {', '.join(said)}; losses and norms of {STEPS} steps are those of an undisturbed job"
 
 
-@contextlib.contextmanager
-def held_at(daemon: Daemon, failpoint: str, number: int) -> Iterator[str]:
-    """Starts the sender again, to wait when it reaches the failpoint for that time. Yields the file that it makes then."""
+def held_at(daemon: Daemon, failpoint: str, number: int) -> str:
+    """Starts the sender again, to wait when it reaches the failpoint for that time. Returns the file that it makes then."""
     held = os.path.join(daemon.folder, "held")
     daemon.stop()
-    plain = daemon.command[0]
-    daemon.command[0] = FAILPOINTS
-    os.environ.update(DWS_FAILPOINT=f"{failpoint}:hold@{number}", DWS_FAILPOINT_HOLD=held)
-    try:
-        daemon.start()
-    finally:
-        del os.environ["DWS_FAILPOINT"], os.environ["DWS_FAILPOINT_HOLD"]
-        daemon.command[0] = plain
-    yield held
+    daemon.start_armed(DWS_FAILPOINT=f"{failpoint}:hold@{number}", DWS_FAILPOINT_HOLD=held)
+    return held
 
 
 def leader_case() -> str:
     """Kills the leader when its decision about a minibatch is told to nobody, or to some ranks."""
     wanted, said = undisturbed(), []
     for told in (0, 2):
-        with Job(f"leader-{told}") as job, held_at(job.cluster.senders[0], "sender.train.before_step", told + 1) as held:
+        with Job(f"leader-{told}") as job:
+            held = held_at(job.cluster.senders[0], "sender.train.before_step", told + 1)
             job.start_ranks()
             deadline = time.monotonic() + SAY_SECONDS
             while not os.path.exists(held):
@@ -157,7 +139,7 @@ def silent_case() -> str:
 
 def proxy_case() -> str:
     """Cuts the connections between senders on different hosts again and again."""
-    wanted, random, cuts = undisturbed(), Random(7), 0
+    wanted, random = undisturbed(), Random(7)
     with Job("proxy", between_hosts=True) as job:
         for proxy in job.proxies:
             proxy.cut_after(*[random.randrange(2_000, 60_000) for _ in range(100)])

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import dws
+from tools.demo.on_demand.processes import rank_environments
 from tools.real.trainers import on_demand_run
 from tools.real.trainers.on_demand_run import Run, batch, one_rank_idle, whole
 
@@ -68,17 +68,11 @@ class Ranks:
     """The processes of all ranks."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.processes = []
-        for rank in range(RANKS):
-            environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            environment.update(RANK=str(rank), WORLD_SIZE=str(RANKS))
-            command = [sys.executable, os.path.abspath(__file__), *arguments]
-            self.processes.append(
-                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            )
+        command = [sys.executable, os.path.abspath(__file__), *arguments]
+        self.processes = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            for environment in rank_environments(RANKS, os.environ)
+        ]
 
     def line(self, rank: int, begin: str) -> str:
         """The rest of the rank's line with that begin."""

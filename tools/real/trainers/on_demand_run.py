@@ -42,6 +42,19 @@ def whole(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: each.full_tensor() for name, each in model.state_dict().items()}
 
 
+def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
+    """A checkpoint. A collective call."""
+    weights, state = get_state_dict(model, optimizer)
+    checkpoints.save({"model": weights, "optimizer": state}, checkpoint_id=folder)
+
+
+def load(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
+    weights, state = get_state_dict(model, optimizer)
+    found = {"model": weights, "optimizer": state}
+    checkpoints.load(found, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+
+
 def summed(value: float) -> float:
     """Over all ranks."""
     total = torch.tensor(value, dtype=torch.float64)
@@ -251,22 +264,13 @@ def round_trip(options: argparse.Namespace) -> str:
     folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(folder, src=0)
 
-    def save(model: Any, optimizer: Any, name: str) -> None:
-        weights, state = get_state_dict(model, optimizer)
-        checkpoints.save({"model": weights, "optimizer": state}, checkpoint_id=os.path.join(folder[0], name))
-
-    def load(model: Any, optimizer: Any, name: str) -> None:
-        weights, state = get_state_dict(model, optimizer)
-        found = {"model": weights, "optimizer": state}
-        checkpoints.load(found, checkpoint_id=os.path.join(folder[0], name))
-        set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
-
+    here, there = (os.path.join(folder[0], name) for name in ("here", "there"))
     run = Run(options)
     run.steps(3, lb_micro)
-    save(run.model, run.optimizer, "here")
+    save(run.model, run.optimizer, here)
     model = plain()
     optimizer = adamw(model)
-    load(model, optimizer, "here")
+    load(model, optimizer, here)
     require_same(whole(run.model), whole(model), "FSDP2 has loaded other weights")
     run.steps(1, lb_micro, first=3)
     version = run.od.version
@@ -280,9 +284,9 @@ def round_trip(options: argparse.Namespace) -> str:
     assert summed(math.fsum(losses)) == run.losses[-1]
     optimizer.step()
     optimizer.zero_grad()
-    save(model, optimizer, "there")
+    save(model, optimizer, there)
     back = Run(options, start=False)
-    load(back.model, back.optimizer, "there")
+    load(back.model, back.optimizer, there)
     back.od.start(version + 1)
     require_same(whole(back.model), whole(model), "loaded other weights than FSDP2's")
     used = check_gradients(back, lb_mini, 2, exact=False)
