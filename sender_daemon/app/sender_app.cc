@@ -186,6 +186,7 @@ Status SenderApp::StartParts() {
           .peers = options_.train_peers,
           .peer_timeout = options_.train_peer_timeout,
           .host_id = options_.host_id,
+          .host_cache_bytes = options_.host_cache_bytes,
           .gather = {.fabric = options_.fabric, .spool_folder = options_.state_folder},
           .epoch = std::max(RankEpoch(EpochFloor()),
                             RankEpoch(ledger_->state().rank_epoch().value() + 1))},
@@ -340,7 +341,8 @@ Status SenderApp::Serve() {
                 [this](const std::string& view, const std::function<void(const Status&)>& refused) {
                   views_->Follow(view, refused);
                 },
-            .broadcaster = broadcaster_},
+            .broadcaster = broadcaster_,
+            .host_id = options_.host_id},
         *handles_, *loans_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };
   local_sync_service_ = make_sync_service(no_limit_);

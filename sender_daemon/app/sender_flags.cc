@@ -98,6 +98,12 @@ void AddTrainFlags(CLI::App& app, SenderOptions& options) {
                  "What host this sender says it is on: those with different ones map no memory of "
                  "each other (default: the kernel's boot id)")
       ->type_name("ID");
+  app.add_option("--host-cache-bytes", options.host_cache_bytes,
+                 "Weights of other hosts' ranks that this sender keeps for the ranks of its host, "
+                 "so that each is fetched once a host and version; 0: none")
+      ->type_name("BYTES")
+      ->check(CLI::Range(uint64_t{0}, limits::kRegionBytesMax))
+      ->capture_default_str();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/memory/available_memory.h"
 
 namespace dws {
 
@@ -20,19 +21,30 @@ OnDemand::OnDemand(Options options, ThreadPool& pool, const Clock& clock)
 }
 
 std::unique_ptr<VersionSink> OnDemand::MakeSink() {
-  auto peers = std::make_unique<TrainPeers>(options_.job_id, options_.rank, engine_.get());
+  auto peers = std::make_unique<TrainPeers>(
+      options_.job_id, options_.rank, engine_.get(),
+      OwnerHost{.id = options_.host_id, .cache_bytes = options_.host_cache_bytes});
   peers_ = peers.get();
   return peers;
 }
 
 Status OnDemand::Start(const Parts& parts) {
   DWS_CHECK(peers_ != nullptr);
+  if (engine_ != nullptr) DWS_RETURN_IF_ERROR(Connect(parts));
   train_service_ =
       std::make_unique<TrainServiceImpl>(TrainServiceImpl::Parts{.peers = *peers_,
                                                                  .engine = engine_.get(),
+                                                                 .cache = cache_.get(),
                                                                  .handles = &parts.handles,
                                                                  .executor = &parts.reads});
-  if (engine_ == nullptr) return OkStatus();
+  return OkStatus();
+}
+
+Status OnDemand::Connect(const Parts& parts) {
+  if (const uint64_t left = AvailableMemoryBytes(); options_.host_cache_bytes > left) {
+    return ResourceExhaustedError("--host-cache-bytes is {}, but only {} bytes of memory are left",
+                                  options_.host_cache_bytes, left);
+  }
   OwnerLinks::Options to;
   to.job_id = options_.job_id;
   to.self = options_.rank;
@@ -40,9 +52,16 @@ Status OnDemand::Start(const Parts& parts) {
   to.tls = parts.tls;
   to.host_id = options_.host_id;
   DWS_ASSIGN_OR_RETURN(links_, OwnerLinks::Create(to, *engine_, clock_));
+  cache_ =
+      std::make_unique<HostCache>(HostCache::Options{.bytes_max = options_.host_cache_bytes,
+                                                     .fabric = options_.gather.fabric,
+                                                     .spool_folder = options_.gather.spool_folder},
+                                  *links_, clock_);
   engine_->Connect(*links_, [this](TrainerRank rank, v1::TrainMessage message) {
     peers_->Send(rank, std::move(message));
   });
+  Gather::Options gather = options_.gather;
+  if (options_.host_cache_bytes > 0) gather.cache = cache_.get();
   service_ = std::make_unique<OnDemandService>(
       OnDemandService::Parts{.engine = *engine_,
                              .owners = *links_,
@@ -55,10 +74,13 @@ Status OnDemand::Start(const Parts& parts) {
                                DWS_RETURN_IF_ERROR(check(session));
                                return peers_->state();
                              }},
-      options_.gather, options_.epoch.value());
+      std::move(gather), options_.epoch.value());
   peers_->SetStatus([this](v1::OnDemandStatus& status) {
     engine_->FillStatus(status);
     service_->FillStatus(status);
+    const HostCache::Counts cached = cache_->counts();
+    status.set_host_cache_bytes(cached.held_bytes);
+    status.set_host_cache_fetched_bytes(cached.fetched_bytes);
   });
   return OkStatus();
 }
@@ -66,6 +88,7 @@ Status OnDemand::Start(const Parts& parts) {
 void OnDemand::Stop() {
   if (peers_ != nullptr) peers_->SetStatus(nullptr);
   if (links_ != nullptr) links_->Stop();
+  if (cache_ != nullptr) cache_->Stop();
   if (service_ != nullptr) service_->Stop();
   if (engine_ != nullptr) engine_->Stop();
 }

@@ -31,6 +31,7 @@ class OnDemand {
     std::vector<std::string> peers;  // none: other senders may read weights here, and that is all
     Duration peer_timeout = limits::kTrainPeerTimeoutDefault;
     std::string host_id;
+    uint64_t host_cache_bytes = 0;
     Gather::Options gather;  // units aside
     RankEpoch epoch;         // of this process: above that of every earlier one
   };
@@ -47,7 +48,7 @@ class OnDemand {
 
   // Tells the senders of other ranks what this rank publishes.
   std::unique_ptr<VersionSink> MakeSink();
-  // Errors: those of OwnerLinks::Create.
+  // Errors: those of OwnerLinks::Create. RESOURCE_EXHAUSTED: there is no memory for the cache.
   Status Start(const Parts& parts);
   void Stop();
 
@@ -57,6 +58,8 @@ class OnDemand {
   grpc::Service* for_rank() { return service_.get(); }  // null: no peers
 
  private:
+  Status Connect(const Parts& parts);
+
   const Options options_;
   ThreadPool& pool_;
   const Clock& clock_;
@@ -64,6 +67,7 @@ class OnDemand {
   TrainPeers* peers_ = nullptr;              // the sink
   std::unique_ptr<TrainServiceImpl> train_service_;
   std::unique_ptr<OwnerLinks> links_;
+  std::unique_ptr<HostCache> cache_;
   std::unique_ptr<OnDemandService> service_;
 };
 

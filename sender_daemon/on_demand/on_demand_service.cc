@@ -137,6 +137,8 @@ void OnDemandService::FillStatus(v1::OnDemandStatus& status) const {
   for (const SourceChain::Total& total : member->gathers().totals()) {
     if (total.source == "same-host") {
       status.set_gathered_mapped_bytes(status.gathered_mapped_bytes() + total.bytes);
+    } else if (total.source == "host-cache") {
+      status.set_gathered_cached_bytes(status.gathered_cached_bytes() + total.bytes);
     } else if (total.source == "fabric") {
       status.set_gathered_fabric_bytes(status.gathered_fabric_bytes() + total.bytes);
     } else {

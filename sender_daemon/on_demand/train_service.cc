@@ -92,7 +92,8 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
     DWS_RETURN_IF_ERROR(peers_.Add(rank_, shared_from_this()));
     LogInfo("train_peer_connected", {{"trainer_rank", hello.trainer_rank()}});
     // Without a trainer, too, the other side is to hear that it is connected.
-    Update([this] { greeted_ = welcome_due_ = published_due_ = keepalive_due_ = true; });
+    Update(
+        [this] { greeted_ = host_due_ = welcome_due_ = published_due_ = keepalive_due_ = true; });
     if (peers_.listener_ != nullptr) peers_.listener_->OnPeer(rank_);
     return OkStatus();
   }
@@ -104,7 +105,12 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
     // Under the lock: never older than what set a flag.
     const RankStatePtr state = peers_.state();
     Fill fill;
-    if (state != nullptr && std::exchange(welcome_due_, false)) {
+    if (std::exchange(host_due_, false)) {
+      fill = [this](v1::TrainDown& down) {
+        down.mutable_host()->set_host_id(peers_.host().id);
+        down.mutable_host()->set_cache_bytes(peers_.host().cache_bytes);
+      };
+    } else if (state != nullptr && std::exchange(welcome_due_, false)) {
       fill = [this, state](v1::TrainDown& down) {
         FillWelcome(*state, *down.mutable_welcome());
         down.mutable_welcome()->set_job_id(peers_.job_id());
@@ -129,13 +135,19 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
   const Peer peer_;
   TrainerRank rank_;  // from the hello on; used only in gRPC's reactions
   bool greeted_ GUARDED_BY(mutex_) = false;
+  bool host_due_ GUARDED_BY(mutex_) = false;
   bool welcome_due_ GUARDED_BY(mutex_) = false;
   bool published_due_ GUARDED_BY(mutex_) = false;
   bool keepalive_due_ GUARDED_BY(mutex_) = false;
 };
 
-TrainPeers::TrainPeers(std::string job_id, TrainerRank rank, TrainListener* listener)
-    : job_id_(std::move(job_id)), rank_(rank), listener_(listener), keepalives_([this] {
+TrainPeers::TrainPeers(std::string job_id, TrainerRank rank, TrainListener* listener,
+                       OwnerHost host)
+    : job_id_(std::move(job_id)),
+      rank_(rank),
+      listener_(listener),
+      host_(std::move(host)),
+      keepalives_([this] {
         for (const auto& stream : Streams()) stream->KeepaliveDue();
         return limits::kKeepaliveInterval;
       }) {
@@ -265,7 +277,7 @@ class PieceStream final : public grpc::ServerWriteReactor<v1::PieceChunk> {
 Status PassOutbox(const TrainServiceImpl::Parts& parts, const std::optional<UnixPeer>& peer,
                   const v1::OpenOutboxRequest& request, v1::OpenOutboxReply& reply) {
   if (parts.engine == nullptr) return UnimplementedError("this sender has no --train-peers");
-  if (request.host().empty() || request.host() != HostId()) {
+  if (!IsThisHost(request.host(), parts.peers.host().id)) {
     return FailedPreconditionError("this sender is on another host");
   }
   DWS_ASSIGN_OR_RETURN(const std::shared_ptr<RankMemory> memory, parts.engine->Outbox(request));
@@ -275,6 +287,35 @@ Status PassOutbox(const TrainServiceImpl::Parts& parts, const std::optional<Unix
                                       [memory] { return memory->OutboxDescriptor(); }));
   reply.set_token(token.data(), token.size());
   reply.set_handle_socket(parts.handles->path());
+  return OkStatus();
+}
+
+// Errors: it is refused.
+Result<HostCache::Want> WantOf(const TrainServiceImpl::Parts& parts,
+                               const v1::OpenHostCopyRequest& request) {
+  if (parts.cache == nullptr) return UnimplementedError("this sender has no --train-peers");
+  if (!IsThisHost(request.host(), parts.peers.host().id)) {
+    return FailedPreconditionError("this sender is on another host");
+  }
+  HostCache::Want want{.owner = TrainerRank(request.trainer_rank()),
+                       .layout = FromProto(request.layout_signature()),
+                       .slices = {}};
+  DWS_ASSIGN_OR_RETURN(want.at.stream, FromProto(request.stream()));
+  want.at.version = WeightVersion(request.version());
+  for (const uint32_t slice : request.slices()) want.slices.emplace_back(slice);
+  return want;
+}
+
+Status PassHostCopy(HandleSocket& handles, const std::optional<UnixPeer>& peer, uint64_t mapped,
+                    const Result<HostCache::Copy>& brought, v1::OpenHostCopyReply& reply) {
+  DWS_RETURN_IF_ERROR(brought.status());
+  reply.set_copy((*brought)->id());
+  if (mapped == reply.copy()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(const HandleToken token,
+                       PassDescriptor(handles, peer, "copy",
+                                      [copy = *brought] { return copy->ReadOnlyDescriptor(); }));
+  reply.set_token(token.data(), token.size());
+  reply.set_handle_socket(handles.path());
   return OkStatus();
 }
 
@@ -315,6 +356,23 @@ grpc::ServerUnaryReactor* TrainServiceImpl::OpenOutbox(grpc::CallbackServerConte
                                                        v1::OpenOutboxReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(PassOutbox(parts_, PeerOfCall(context->peer()), *request, *reply)));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* TrainServiceImpl::OpenHostCopy(grpc::CallbackServerContext* context,
+                                                         const v1::OpenHostCopyRequest* request,
+                                                         v1::OpenHostCopyReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Result<HostCache::Want> want = WantOf(parts_, *request);
+  if (!want.ok()) {
+    reactor->Finish(ToGrpc(want.status()));
+    return reactor;
+  }
+  parts_.cache->Bring(
+      *want, [handles = parts_.handles, peer = PeerOfCall(context->peer()), reactor,
+              mapped = request->mapped(), reply](const Result<HostCache::Copy>& brought) {
+        reactor->Finish(ToGrpc(PassHostCopy(*handles, peer, mapped, brought, *reply)));
+      });
   return reactor;
 }
 

@@ -16,7 +16,9 @@
 #include "common/model/weight_version.h"
 #include "common/service/security/access.h"
 #include "common/service/sockets/handle_socket.h"
+#include "common/transport/same_host/host_id.h"
 #include "proto/train.grpc.pb.h"
+#include "sender_daemon/on_demand/gather/host_cache.h"
 #include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
 #include "sender_daemon/publish/version_sink.h"
 
@@ -28,7 +30,8 @@ class TrainStream;
 class TrainPeers final : public VersionSink {
  public:
   // `listener` hears what they say of minibatches, and outlives it; null: nobody does.
-  TrainPeers(std::string job_id, TrainerRank rank, TrainListener* listener = nullptr);
+  TrainPeers(std::string job_id, TrainerRank rank, TrainListener* listener = nullptr,
+             OwnerHost host = {.id = HostId()});
   ~TrainPeers() override;
 
   std::string_view name() const override { return "train"; }
@@ -43,6 +46,8 @@ class TrainPeers final : public VersionSink {
 
   const std::string& job_id() const { return job_id_; }
   TrainerRank rank() const { return rank_; }
+  // Where this sender is.
+  const OwnerHost& host() const { return host_; }
   // What this rank publishes; null: no trainer has registered.
   RankStatePtr state() const;
   // To the sender of this rank. Drops the message if that is not connected.
@@ -59,6 +64,7 @@ class TrainPeers final : public VersionSink {
   const std::string job_id_;
   const TrainerRank rank_;
   TrainListener* const listener_;
+  const OwnerHost host_;
   mutable Mutex mutex_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::function<void(v1::OnDemandStatus&)> fill_ GUARDED_BY(mutex_);
@@ -74,6 +80,7 @@ class TrainServiceImpl final : public v1::TrainService::CallbackService {
   struct Parts {
     TrainPeers& peers;
     MinibatchEngine* engine = nullptr;  // null: this sender does not train on demand
+    HostCache* cache = nullptr;         // null: the same
     HandleSocket* handles = nullptr;
     Executor* executor = nullptr;  // reads gradients
   };
@@ -86,6 +93,9 @@ class TrainServiceImpl final : public v1::TrainService::CallbackService {
   grpc::ServerUnaryReactor* OpenOutbox(grpc::CallbackServerContext* context,
                                        const v1::OpenOutboxRequest* request,
                                        v1::OpenOutboxReply* reply) override;
+  grpc::ServerUnaryReactor* OpenHostCopy(grpc::CallbackServerContext* context,
+                                         const v1::OpenHostCopyRequest* request,
+                                         v1::OpenHostCopyReply* reply) override;
 
  private:
   const Parts parts_;

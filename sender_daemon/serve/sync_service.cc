@@ -243,11 +243,11 @@ Stream* Serve(Executor& executor, Stream* stream, Open open) {
 }
 
 // `peer`: the process that asks, if it asks over the unix socket.
-Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles,
+Status PassSnapshot(const ReceiverHub& hub, HandleSocket& handles, const std::string& host_id,
                     const std::optional<UnixPeer>& peer, const v1::OpenSnapshotRequest& request,
                     v1::OpenSnapshotReply& reply) {
   DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
-  if (request.host().empty() || request.host() != HostId()) {
+  if (!IsThisHost(request.host(), host_id)) {
     return FailedPreconditionError("this sender is on another host");
   }
   reply.set_snapshot(state->snapshot->memory().id());
@@ -348,8 +348,8 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenSnapshot(grpc::CallbackServerCont
                                                         const v1::OpenSnapshotRequest* request,
                                                         v1::OpenSnapshotReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(
-      ToGrpc(PassSnapshot(hub_, handles_, PeerOfCall(context->peer()), *request, *reply)));
+  reactor->Finish(ToGrpc(PassSnapshot(hub_, handles_, streams_.host_id, PeerOfCall(context->peer()),
+                                      *request, *reply)));
   return reactor;
 }
 

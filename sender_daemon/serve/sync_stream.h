@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "common/model/limits.h"
 #include "common/service/grpc/server_stream.h"
 #include "common/service/security/access.h"
+#include "common/transport/same_host/host_id.h"
 #include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
@@ -39,6 +41,7 @@ class SyncStream final : public ServerStream<v1::SyncUp, v1::SyncDown>,
               refused(UnimplementedError("this sender has no views"));
             };
     Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
+    std::string host_id = HostId();      // what this sender says of its host
   };
   // `peer` is the client that opened the stream, according to its certificate.
   static SyncStream* Start(const Parts& parts, Peer peer);

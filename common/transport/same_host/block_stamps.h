@@ -41,6 +41,17 @@ class StampedChange {
   const uint64_t version_;
 };
 
+// Marks blocks as changing, of which nothing is known then, until MarkAt. For their one writer.
+inline void MarkChanging(std::span<BlockStamp> stamps) {
+  for (BlockStamp& stamp : stamps) {
+    stamp.store(internal::kStampChanging, std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_release);  // before the bytes
+}
+inline void MarkAt(std::span<BlockStamp> stamps, WeightVersion version) {
+  for (BlockStamp& stamp : stamps) stamp.store(version.value(), std::memory_order_release);
+}
+
 // Returns the version whose capture changed the block last; nullopt: one is changing it now. If the
 // stamp is the same after the bytes were taken, they are of that version, unless its capture was
 // undone.

@@ -12,9 +12,8 @@
 #include <utility>
 
 #include "common/model/limits.h"
-#include "common/sources/sender/fabric_source.h"
-#include "common/sources/sender/grpc_source.h"
 #include "common/sources/sender/same_host_source.h"
+#include "sender_daemon/on_demand/gather/host_cache_source.h"
 #include "sender_daemon/on_demand/gather/limits.h"
 
 namespace dws {
@@ -22,18 +21,6 @@ namespace {
 
 // How often a plan is made again because an owner has refined its layout meanwhile.
 constexpr int kPlansMax = 3;
-
-// The chain does not judge what its last source has brought again.
-Status CheckDigests(const FullWant& want, const FetchedFull& full) {
-  std::map<RankSlice, Digest> arrived;
-  for (const SpooledFrame& frame : full.frames) arrived[frame.slice] += *frame.arrived;
-  for (const auto& [slice, digest] : arrived) {
-    if (digest == want.expected[slice.value()]) continue;
-    return DataLossError("slice {} of tensor '{}' is not as published", slice.value(),
-                         want.layout.tensor(slice).name);
-  }
-  return OkStatus();
-}
 
 }  // namespace
 
@@ -62,9 +49,10 @@ Result<std::unique_ptr<Gather>> Gather::Create(Options options, OwnerLinks& owne
     return InvalidArgumentError("{} units, expected 1 to {}", options.units.size(),
                                 limits::kTrainUnitsMax);
   }
-  static constexpr std::string_view kWays[] = {"same-host", "fabric", "grpc"};
+  static constexpr std::string_view kWays[] = {"same-host", "host-cache", "fabric", "grpc"};
   if (options.only.has_value() && std::ranges::find(kWays, *options.only) == std::end(kWays)) {
-    return InvalidArgumentError("expected same-host, fabric or grpc, found '{}'", *options.only);
+    return InvalidArgumentError("expected same-host, host-cache, fabric or grpc, found '{}'",
+                                *options.only);
   }
   std::set<std::string_view> names;
   for (const UnitSpec& unit : options.units) {
@@ -80,18 +68,15 @@ Gather::Gather(Options options, OwnerLinks& owners, ThreadPool& pool, const Cloc
       owners_(owners),
       clock_(clock),
       readers_(limits::kOwnersAtOnce, limits::kGathersMax * limits::kTrainRanksMax) {
-  sources_.push_back(std::make_unique<SameHostSource>(owners_, pool, stopped_));
-  if (options_.fabric.on) {
-    sources_.push_back(
-        std::make_unique<FabricSource>(owners_, options_.fabric, LentMemory::Connect(), clock_));
+  std::vector<std::unique_ptr<Source>> sources;
+  sources.push_back(std::make_unique<SameHostSource>(owners_, pool, stopped_));
+  if (options_.cache != nullptr) {
+    sources.push_back(std::make_unique<HostCacheSource>(*options_.cache, owners_, pool));
   }
-  sources_.push_back(std::make_unique<GrpcSource>(owners_, ProfileChoice::kAuto, clock_));
-  std::vector<Source*> sources;
-  for (const auto& source : sources_) sources.push_back(source.get());
-  chain_ = std::make_unique<SourceChain>(
-      std::move(sources),
-      SourceChain::Options{
-          .senders = owners_.names(), .only_full = options_.only, .cancellation = &stopped_});
+  PartReader::AddFarSources(owners_, options_.fabric, clock_, sources);
+  reader_ = std::make_unique<PartReader>(
+      PartReader::Options{.only = options_.only, .spool_folder = options_.spool_folder},
+      std::move(sources), owners_, stopped_);
 }
 
 Gather::~Gather() { Stop(); }
@@ -208,34 +193,6 @@ Result<std::vector<uint64_t>> Gather::UnitBytes(const StreamId& stream, const Wa
   return bytes;
 }
 
-Result<std::shared_ptr<const std::vector<Digest>>> Gather::Digests(const Piece& piece,
-                                                                   const VersionAt& at,
-                                                                   const SenderWelcome& owner) {
-  {
-    MutexLock lock(mutex_);
-    const auto found = described_.find(piece.rank);
-    if (found != described_.end() && found->second.at == at &&
-        found->second.rank_epoch == owner.rank_epoch &&
-        found->second.digests->size() == owner.layout->slice_count()) {
-      return found->second.digests;
-    }
-  }
-  DWS_ASSIGN_OR_RETURN(
-      PublishedState state,
-      owners_.sender(piece).fetcher(piece.target, piece.rank).Describe(at.stream, at.version));
-  if (state.slices.size() != owner.layout->slice_count() ||
-      StateToken(state.slices) != state.state_token) {
-    return DataLossError("it describes {} slices, its layout has {}, or their state token is wrong",
-                         state.slices.size(), owner.layout->slice_count());
-  }
-  Described described{
-      .at = at,
-      .rank_epoch = owner.rank_epoch,
-      .digests = std::make_shared<const std::vector<Digest>>(std::move(state.slices))};
-  MutexLock lock(mutex_);
-  return (described_[piece.rank] = std::move(described)).digests;
-}
-
 Status Gather::ReadPart(const UnitPlan::Part& part, const SenderWelcome& owner, Attempt& attempt) {
   const VersionAt& at = attempt.unit.at;
   const OwnerLink& link = owners_.owner(part.owner);
@@ -243,34 +200,19 @@ Status Gather::ReadPart(const UnitPlan::Part& part, const SenderWelcome& owner, 
   if (owner.layout->signature() != planned.signature()) {
     return AbortedError("{}: its layout was refined", link.name());
   }
-  SyncTarget target{.stream = at.stream, .version = at.version, .ranks = {}};
-  target.ranks.resize(part.owner.value() + 1);
-  target.ranks.back() = {.sender = SenderIndex(part.owner.value()),
-                         .nonce = 1,  // it is published
-                         .layout = owner.layout,
-                         .state_token = std::nullopt,
-                         .base = std::nullopt};
-  const Piece piece{.target = target, .rank = part.owner};
-  const auto digests = Digests(piece, at, owner);
-  if (!digests.ok()) return Annotate(digests.status(), link.name());
   const PlacedMemory placed{.memory = attempt.to, .places = part.places};
-  const FullWant want{.layout = *owner.layout,
-                      .slices = part.slices,
-                      .expected = **digests,
-                      .placed = &placed,
-                      .rank = part.owner};
-  const auto read =
-      chain_->Full(piece, want,
-                   {.folder = options_.spool_folder,
-                    .memory_bytes_max = limits::kTurnBackBytesMax,
-                    .size_bytes_max = limits::kObjectBytesMax,
-                    .wanted = [&] { return !attempt.failed && Continues(attempt.wanted).ok(); }});
-  if (read.ok()) return Annotate(CheckDigests(want, *read), link.name());
-  if (absl::IsCancelled(read.status())) {  // by this gather, whose reason says more
+  const Status read =
+      reader_->Read({.at = at,
+                     .owner = part.owner,
+                     .slices = part.slices,
+                     .placed = placed,
+                     .wanted = [&] { return !attempt.failed && Continues(attempt.wanted).ok(); }},
+                    owner);
+  if (absl::IsCancelled(read)) {  // by this gather, whose reason says more
     const Status on = Continues(attempt.wanted);
     if (!on.ok()) return Annotate(on, link.name());
   }
-  return Annotate(read.status(), link.name());
+  return Annotate(read, link.name());
 }
 
 Status Gather::ReadParts(Attempt& attempt) {

@@ -21,9 +21,9 @@
 #include "common/base/threads/executor.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
-#include "common/sources/fabric/lent_memory.h"
-#include "common/sources/source_chain.h"
+#include "sender_daemon/on_demand/gather/host_cache.h"
 #include "sender_daemon/on_demand/gather/owner_links.h"
+#include "sender_daemon/on_demand/gather/part_reader.h"
 #include "sender_daemon/on_demand/gather/unit_at.h"
 #include "sender_daemon/on_demand/gather/unit_plan.h"
 
@@ -35,8 +35,10 @@ class Gather {
  public:
   struct Options {
     std::vector<UnitSpec> units;
-    // The only way that may be used: "same-host", "fabric" or "grpc"; none: the first that works.
+    // The only way that may be used: "same-host", "host-cache", "fabric" or "grpc"; none: the first
+    // that works.
     std::optional<std::string> only;
+    HostCache* cache = nullptr;  // of this sender, which outlives the gather; null: it has none
     FabricChoice fabric = {};
     std::string spool_folder;  // where deltas go that do not fit memory
   };
@@ -78,11 +80,9 @@ class Gather {
   // "unit 'layers.0'"; the unit exists.
   std::string NameOf(UnitIndex unit) const;
   // Which way brought how many bytes since the start.
-  std::vector<SourceChain::Total> totals() const { return chain_->totals(); }
+  std::vector<SourceChain::Total> totals() const { return reader_->totals(); }
   // Why an owner's last bytes did not come by an earlier way.
-  SourceChain::Last last(TrainerRank owner) const {
-    return chain_->last(SenderIndex(owner.value()), Content::kFull);
-  }
+  SourceChain::Last last(TrainerRank owner) const { return reader_->last(owner); }
   // Ends all gathers, present and future, with CANCELLED.
   void Stop();
 
@@ -93,13 +93,6 @@ class Gather {
     std::vector<std::shared_ptr<const RankLayout>> layouts;
     std::shared_ptr<const UnitPlan> plan;
   };
-  // The digests of an owner's newest version that was asked for.
-  struct Described {
-    VersionAt at;
-    RankEpoch rank_epoch;
-    std::shared_ptr<const std::vector<Digest>> digests;
-  };
-
   Gather(Options options, OwnerLinks& owners, ThreadPool& pool, const Clock& clock);
   // Looks what it has to wait for, again after each change, until that is nothing. Errors: those of
   // `look`; DEADLINE_EXCEEDED and CANCELLED name the first owner that is waited for.
@@ -109,9 +102,6 @@ class Gather {
   // Reads all parts, those of several owners at the same time.
   Status ReadParts(Attempt& attempt);
   Status ReadPart(const UnitPlan::Part& part, const SenderWelcome& owner, Attempt& attempt);
-  Result<std::shared_ptr<const std::vector<Digest>>> Digests(const Piece& piece,
-                                                             const VersionAt& at,
-                                                             const SenderWelcome& owner);
   // OK: the gather is to go on.
   Status Continues(const Wanted& wanted) const;
 
@@ -119,11 +109,9 @@ class Gather {
   OwnerLinks& owners_;
   const Clock& clock_;
   Cancellation stopped_;
-  std::vector<std::unique_ptr<Source>> sources_;  // best first
-  std::unique_ptr<SourceChain> chain_;
+  std::unique_ptr<PartReader> reader_;
   mutable Mutex mutex_;
   std::map<UnitIndex, Planned> plans_ GUARDED_BY(mutex_);
-  std::map<TrainerRank, Described> described_ GUARDED_BY(mutex_);
   uint64_t waits_begun_ GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::vector<Wait>> waits_ GUARDED_BY(mutex_);  // by number
   Executor readers_;

@@ -86,6 +86,8 @@ Status OwnerLink::OnMessage(const v1::TrainDown& message, const Peer& peer, bool
       return OnWelcome(message.welcome(), peer);
     case v1::TrainDown::kPublished:
       return OnPublished(message.published());
+    case v1::TrainDown::kHost:
+      return OnHost(message.host());
     case v1::TrainDown::kTrain:
       DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, options_.owner.value()));
       listener_.OnDown(options_.owner, message.train());
@@ -162,6 +164,21 @@ Status OwnerLink::OnPublished(const v1::Published& message) {
   return OkStatus();
 }
 
+Status OwnerLink::OnHost(const v1::TrainHost& message) {
+  if (message.host_id().size() > limits::kIdBytesMax) {
+    return InvalidArgumentError("a host id of {} bytes, at most {} are supported",
+                                message.host_id().size(), limits::kIdBytesMax);
+  }
+  MutexLock lock(mutex_);
+  host_ = OwnerHost{.id = message.host_id(), .cache_bytes = message.cache_bytes()};
+  return OkStatus();
+}
+
+std::optional<OwnerHost> OwnerLink::host() const {
+  MutexLock lock(mutex_);
+  return host_;
+}
+
 void OwnerLink::OnDone(const Status& reason) {
   {
     MutexLock lock(mutex_);
@@ -170,6 +187,7 @@ void OwnerLink::OnDone(const Status& reason) {
     }
     connected_ = reason;
     versions_.clear();
+    host_.reset();
   }
   snapshot_.Forget();  // another process may answer next
   changed_.Notify();

@@ -2,6 +2,7 @@
 // calls that bring its bytes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,12 @@ struct OwnerLinkOptions {
   std::string host_id;  // HostSnapshot::Options
 };
 
+// Where an owner's sender is.
+struct OwnerHost {
+  std::string id;
+  uint64_t cache_bytes = 0;  // that it has for weights of other hosts
+};
+
 // Lifecycle: connects with its first Tick; Stop ends calls, present and future, and waits for the
 // stream's end. Threads: safe from any.
 class OwnerLink final : public SenderLink {
@@ -50,6 +57,8 @@ class OwnerLink final : public SenderLink {
   // Like Registered, for an owner that has published `at.version`. UNAVAILABLE also: it has not
   // published it yet. ABORTED: it no longer retains it.
   Result<SenderWelcome> Has(const VersionAt& at) const;
+  // None: it is not connected.
+  std::optional<OwnerHost> host() const;
   // "trainer rank 3 at HOST:PORT"
   std::string name() const;
   const OwnerLinkOptions& options() const { return options_; }
@@ -78,6 +87,7 @@ class OwnerLink final : public SenderLink {
   // FAILED_PRECONDITION: it cannot follow the last one.
   Status CheckFollows(const SenderWelcome& welcome) const REQUIRES(mutex_);
   Status OnPublished(const v1::Published& message);
+  Status OnHost(const v1::TrainHost& message);
   void OnDone(const Status& reason);
 
   const OwnerLinkOptions options_;
@@ -92,6 +102,7 @@ class OwnerLink final : public SenderLink {
   Status connected_ GUARDED_BY(mutex_);  // why it is not; OK: it is
   std::optional<SenderWelcome> welcome_ GUARDED_BY(mutex_);
   std::vector<WeightVersion> versions_ GUARDED_BY(mutex_);  // ascending, of welcome_
+  std::optional<OwnerHost> host_ GUARDED_BY(mutex_);
   TrainLink stream_;
 };
 
