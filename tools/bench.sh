@@ -7,8 +7,8 @@
 # plane, and receivers that join or are slow. e2e: publish to last ACK against slime's path and a full copy, over loopback and
 # files, and as root over links of several speeds; full versions; what is chosen at each density. mesh: full
 # weights on one host (--peers=PYTHON: beside Mooncake), and as root between hosts in network namespaces; layouts of
-# published models. on_demand [accumulate|training]: gradients that are added on one host; samples a second of training on
-# demand beside lock-step and FSDP2, which needs torch 2.9 (--python, or $DWS_ENGINES).
+# published models. on_demand [accumulate|hosts|training]: gradients that are added on one host; gathers between hosts, as root
+# over links; samples a second beside lock-step and FSDP2, which needs torch 2.9 (--python, or $DWS_ENGINES).
 # quantised: deltas and captures of views, beside those of BF16. slime: its version folders, published and applied by
 # both. gate: bytes, and instructions of each stage, against committed ones, which --update replaces; of the default
 # build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with

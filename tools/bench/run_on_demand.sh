@@ -13,13 +13,17 @@ training() {
   /usr/bin/python3 -m tools.bench.training.train_bench "$@"
 }
 
+hosts() {
+  /usr/bin/python3 -m tools.bench.training.hosts_bench "$@"
+}
+
 part="${1:-}"
 if [[ $# -gt 0 ]]; then shift; fi
 case "$part" in
-  "") echo id,case,ours,reference,ratio,unit; accumulate "$@"; training "$@" ;;
-  accumulate | training)
+  "") echo id,case,ours,reference,ratio,unit; accumulate "$@"; hosts "$@"; training "$@" ;;
+  accumulate | hosts | training)
     if [[ " $* " != *" --help "* ]]; then echo id,case,ours,reference,ratio,unit; fi
     "$part" "$@"
     ;;
-  *) echo "tools/bench.sh on_demand: expected accumulate, training or nothing, found $part" >&2; exit 2 ;;
+  *) echo "tools/bench.sh on_demand: expected accumulate, hosts, training or nothing, found $part" >&2; exit 2 ;;
 esac
