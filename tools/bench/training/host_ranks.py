@@ -64,9 +64,8 @@ class _Rank:
         specs = [dws.TensorSpec(each.name, DType.BF16, each.shape, (edges,)) for each in parameters]
         shards = {each.name: (rank, 1) for each in parameters}
         self.parts = self.trainer.register(specs, shards, views="numpy")
-        random = np.random.default_rng(rank)
-        for part in self.parts.values():
-            part[...] = random.integers(0, 1 << 16, part.shape, np.uint16)
+        self._random = np.random.default_rng(rank)
+        self._change(1.0)
         self.version = 1
         self.trainer.publish(1)
         self._memory = RankMemory(self._units, shape.world, DType.BF16, DType.BF16, prefetch=shape.prefetch, exact=False)
@@ -80,6 +79,14 @@ class _Rank:
             1,
             lambda traffic: None,
         )
+
+    def _change(self, share: float) -> None:
+        """1: all elements get other values; less: so many of them change by one unit in the last place."""
+        for part in self.parts.values():
+            if share == 1.0:
+                part[...] = self._random.integers(0, 1 << 15, part.shape, np.uint16)
+            else:
+                part ^= self._random.random(part.shape, np.float32) < share
 
     def join(self) -> None:
         self._membership.join(self.version)
@@ -101,14 +108,13 @@ class _Rank:
                 gathering, lambda at: read(index, self._memory.arena.view("numpy", DType.BF16, shape, at))
             )
 
-    def publish(self) -> None:
-        """Ends the minibatch, and publishes the next version, with one other element a tensor."""
+    def publish(self, share: float) -> None:
+        """Ends the minibatch, changes weights, and publishes the next version."""
         membership = self._membership
         self._done = membership.member.finish(0, 1.0, Waits()).attempt.minibatch
         membership.traffic.end()
         self.version += 1
-        for part in self.parts.values():
-            part[0, 0] ^= 1
+        self._change(share)
         self.trainer.publish(self.version)
         membership.traffic.version = self.version
 
@@ -164,11 +170,15 @@ class HostRanks:
     def _each(self, act: Callable[[_Rank], Any]) -> None:
         list(self._pool.map(act, self._ranks))
 
-    def minibatch(self, check: bool = False) -> float:
+    def minibatch(self, share: float = 1.0, check: bool = False) -> float:
         """The seconds in which all ranks gather all units of the present version.
 
+        Args:
+          share: of the weights that change after it.
+          check: compares what was gathered.
+
         Raises:
-          RuntimeError: `check` is set, and a rank has gathered other weights than the owners' ones.
+          RuntimeError: a rank has gathered other weights than the owners' ones.
         """
 
         def compare(unit: int, found: Any) -> None:
@@ -180,5 +190,5 @@ class HostRanks:
         begin = time.monotonic()
         self._each(lambda rank: rank.gather(compare if check else lambda unit, found: None))
         seconds = time.monotonic() - begin
-        self._each(_Rank.publish)
+        self._each(lambda rank: rank.publish(share))
         return seconds
