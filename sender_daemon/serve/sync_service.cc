@@ -169,6 +169,10 @@ Result<FetchRange> OpenRange(const ReceiverHub& hub, const v1::FetchRequest& req
   DWS_ASSIGN_OR_RETURN(std::vector<ObjectRange> ranges,
                        RangesOf(*object, version.get(), request, state->layout()));
   const uint64_t size = SizeOf(ranges);
+  if (request.size_bytes_max() > 0 && size > request.size_bytes_max()) {
+    return ResourceExhaustedError("the object or part has {} bytes, at most {} are wanted", size,
+                                  request.size_bytes_max());
+  }
   if (request.offset() > size || request.length() > size - request.offset()) {
     return InvalidArgumentError("bytes {} + {} are outside the {} bytes of the object or part",
                                 request.offset(), request.length(), size);

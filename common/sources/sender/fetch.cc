@@ -66,6 +66,10 @@ Status TakeChunk(const v1::FetchChunk& chunk, const Spool::Options& options, uin
       return DataLossError("a sender offers an object of {} bytes, at most {} are supported",
                            chunk.object_bytes(), limits::kObjectBytesMax);
     }
+    if (options.size_bytes_max > 0 && chunk.object_bytes() > options.size_bytes_max) {
+      return ResourceExhaustedError("a sender offers an object of {} bytes, at most {} are wanted",
+                                    chunk.object_bytes(), options.size_bytes_max);
+    }
     object_bytes = chunk.object_bytes();
     Spool::Options sized = options;
     sized.size_bytes_max = object_bytes;
@@ -122,6 +126,7 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
   std::optional<Spool> spool;
   uint64_t object_bytes = 0;
   v1::FetchRequest request = ObjectRequest(stream, base, version, profile, slices);
+  request.set_size_bytes_max(options.size_bytes_max);
   Attempts attempts(calls_);
   while (true) {
     if (options.wanted && !options.wanted()) return CancelledError("it was given up");

@@ -135,7 +135,8 @@ void HostCache::Bring(const Want& want, Done done) {
     }
     if (!part->fetching) {
       part->fetching = true;
-      if (!fetches_.Post([this, want, part, memory] { Fetch(want, part, memory); })) {
+      if (!fetches_.Post(
+              [this, want, base = part->at, part, memory] { Fetch(want, base, part, memory); })) {
         part->fetching = false;
         return UnavailableError("too many fetches wait");
       }
@@ -147,8 +148,9 @@ void HostCache::Bring(const Want& want, Done done) {
   if (!copy.ok() || *copy != nullptr) done(std::move(copy));
 }
 
-void HostCache::Fetch(const Want& want, const PartPtr& part, const Copy& memory) {
-  const Status fetched = FetchNow(want, *memory);
+void HostCache::Fetch(const Want& want, WeightVersion base, const PartPtr& part,
+                      const Copy& memory) {
+  const Status fetched = FetchNow(want, base, *memory);
   if (!fetched.ok()) {
     LogInfo("host_copy_failed",
             {{"trainer_rank", want.owner.value()}, {"reason", Message(fetched)}});
@@ -171,7 +173,7 @@ void HostCache::Fetch(const Want& want, const PartPtr& part, const Copy& memory)
   }
 }
 
-Status HostCache::FetchNow(const Want& want, SnapshotMemory& memory) {
+Status HostCache::FetchNow(const Want& want, WeightVersion base, SnapshotMemory& memory) {
   DWS_ASSIGN_OR_RETURN(const SenderWelcome welcome, owners_.owner(want.owner).Has(want.at));
   const RankLayout& layout = *welcome.layout;
   if (layout.signature() != want.layout) return AbortedError("its layout was refined");
@@ -184,15 +186,20 @@ Status HostCache::FetchNow(const Want& want, SnapshotMemory& memory) {
     placed.places.push_back({.first_byte = memory.places().slice_offset(slice)});
     MarkChanging(stamps_of(slice));
   }
-  DWS_RETURN_IF_ERROR(reader_.Read({.at = want.at,
-                                    .owner = want.owner,
-                                    .slices = want.slices,
-                                    .placed = placed,
-                                    .wanted = [this] { return !stopped_.cancelled(); }},
-                                   welcome));
+  const PartReader::Want part{.at = want.at,
+                              .owner = want.owner,
+                              .slices = want.slices,
+                              .placed = placed,
+                              .wanted = [this] { return !stopped_.cancelled(); }};
+  Result<uint64_t> bytes = AbortedError("nothing of it is here");
+  if (base != WeightVersion(0)) bytes = reader_.Advance(part, base, welcome);
+  if (!bytes.ok()) {  // mostly because nearly all elements have changed
+    DWS_RETURN_IF_ERROR(reader_.Read(part, welcome));
+    bytes = BytesOf(layout, want.slices);
+  }
   for (const RankSlice slice : want.slices) MarkAt(stamps_of(slice), want.at.version);
   MutexLock lock(mutex_);
-  counts_.fetched_bytes += BytesOf(layout, want.slices);
+  counts_.fetched_bytes += *bytes;
   return OkStatus();
 }
 

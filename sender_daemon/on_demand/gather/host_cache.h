@@ -3,10 +3,10 @@
 // stamps of its blocks say which version they have, and nothing is known of a block that no stamp
 // names.
 //
-// Slices that were asked for together have their bytes until the trainer registers again, and each
-// version is fetched once. What comes when the bytes are used up is never kept: units are asked for
-// in the same order again and again, and to let go of the oldest one then would leave none that is
-// still there when it is asked for.
+// Slices that were asked for together have their bytes until the trainer registers again. Each
+// version is fetched once: by the delta from the version that is there, or in full. What comes when
+// the bytes are used up is never kept: units are asked for in the same order again and again, and
+// to let go of the oldest one then would leave none that is still there when it is asked for.
 #pragma once
 
 #include <cstdint>
@@ -84,8 +84,9 @@ class HostCache {
   // The place of what is wanted; `welcome` is the owner's. Errors as Bring.
   Result<PartPtr> Place(const Want& want, const SenderWelcome& welcome) REQUIRES(mutex_);
   Result<Rank*> RankOf(const Want& want, const SenderWelcome& welcome) REQUIRES(mutex_);
-  void Fetch(const Want& want, const PartPtr& part, const Copy& memory);
-  Status FetchNow(const Want& want, SnapshotMemory& memory);
+  // `base`: the version that is there; 0: none.
+  void Fetch(const Want& want, WeightVersion base, const PartPtr& part, const Copy& memory);
+  Status FetchNow(const Want& want, WeightVersion base, SnapshotMemory& memory);
 
   const Options options_;
   OwnerLinks& owners_;

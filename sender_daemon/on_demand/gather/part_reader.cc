@@ -1,5 +1,6 @@
 #include "sender_daemon/on_demand/gather/part_reader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/model/limits.h"
@@ -7,6 +8,7 @@
 #include "common/sources/sender/fabric_source.h"
 #include "common/sources/sender/grpc_source.h"
 #include "sender_daemon/on_demand/gather/limits.h"
+#include "sender_daemon/on_demand/gather/slice_advance.h"
 
 namespace dws {
 namespace {
@@ -72,7 +74,7 @@ Result<std::shared_ptr<const std::vector<Digest>>> PartReader::Digests(const Pie
   return (described_[piece.rank] = std::move(described)).digests;
 }
 
-Status PartReader::Read(const Want& want, const SenderWelcome& owner) {
+SyncTarget PartReader::TargetOf(const Want& want, const SenderWelcome& owner) {
   SyncTarget target{.stream = want.at.stream, .version = want.at.version, .ranks = {}};
   target.ranks.resize(want.owner.value() + 1);
   target.ranks.back() = {.sender = SenderIndex(want.owner.value()),
@@ -80,6 +82,11 @@ Status PartReader::Read(const Want& want, const SenderWelcome& owner) {
                          .layout = owner.layout,
                          .state_token = std::nullopt,
                          .base = std::nullopt};
+  return target;
+}
+
+Status PartReader::Read(const Want& want, const SenderWelcome& owner) {
+  const SyncTarget target = TargetOf(want, owner);
   const Piece piece{.target = target, .rank = want.owner};
   DWS_ASSIGN_OR_RETURN(const auto digests, Digests(piece, want.at, owner));
   const FullWant full{.layout = *owner.layout,
@@ -94,6 +101,26 @@ Status PartReader::Read(const Want& want, const SenderWelcome& owner) {
                                      .size_bytes_max = limits::kObjectBytesMax,
                                      .wanted = want.wanted}));
   return CheckDigests(full, read);
+}
+
+Result<uint64_t> PartReader::Advance(const Want& want, WeightVersion base,
+                                     const SenderWelcome& owner) {
+  const SyncTarget target = TargetOf(want, owner);
+  const Piece piece{.target = target, .rank = want.owner};
+  DWS_ASSIGN_OR_RETURN(const auto digests, Digests(piece, want.at, owner));
+  uint64_t bytes = 0;
+  for (const RankSlice slice : want.slices) bytes += owner.layout->slice(slice).size_bytes();
+  const SliceSelection selection = std::vector<RankSlice>(want.slices.begin(), want.slices.end());
+  SliceAdvance slices(*owner.layout, want.slices, want.placed);
+  DWS_ASSIGN_OR_RETURN(const FetchedDelta delta,
+                       chain_->Delta(piece, {.base = base, .slices = selection},
+                                     {.folder = options_.spool_folder,
+                                      .memory_bytes_max = limits::kTurnBackBytesMax,
+                                      .size_bytes_max = std::max<uint64_t>(bytes / 2, 1),
+                                      .wanted = want.wanted},
+                                     slices));
+  DWS_RETURN_IF_ERROR(slices.Check(*digests));
+  return delta.bytes;
 }
 
 }  // namespace dws

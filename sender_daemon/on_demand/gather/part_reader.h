@@ -47,6 +47,10 @@ class PartReader {
   // `owner`: as it has registered; it has published the version. Errors: those of Source, and
   // DATA_LOSS: the bytes are not as the owner says.
   Status Read(const Want& want, const SenderWelcome& owner);
+  // Like Read, for memory that has the slices, each in one run, as of version `base`: by a delta
+  // that has at most half of their bytes. Returns the bytes that came. After an error the memory
+  // has neither version. RESOURCE_EXHAUSTED: the delta is larger.
+  Result<uint64_t> Advance(const Want& want, WeightVersion base, const SenderWelcome& owner);
 
   // Which way brought how many bytes since the start.
   std::vector<SourceChain::Total> totals() const { return chain_->totals(); }
@@ -62,6 +66,7 @@ class PartReader {
     RankEpoch rank_epoch;
     std::shared_ptr<const std::vector<Digest>> digests;
   };
+  static SyncTarget TargetOf(const Want& want, const SenderWelcome& owner);
   Result<std::shared_ptr<const std::vector<Digest>>> Digests(const Piece& piece,
                                                              const VersionAt& at,
                                                              const SenderWelcome& owner);

@@ -228,8 +228,10 @@ class OnDemandTest(unittest.TestCase):
         found = self.run_on_two_hosts(1 << 20)
         bytes_of = [sum(part.nbytes for part in rank.part.values()) for rank in self.ranks]
         self.assertEqual(found["fetched"], [0] * RANKS)
-        self.assertEqual(sum(found["for host"][:2]), 3 * bytes_of[2])
-        self.assertEqual(found["for host"][2], 3 * (bytes_of[0] + bytes_of[1]))
+        # Later versions may come as deltas.
+        for fetched, lacking in ((sum(found["for host"][:2]), bytes_of[2]), (found["for host"][2], sum(bytes_of[:2]))):
+            self.assertGreater(fetched, lacking)
+            self.assertLessEqual(fetched, 3 * lacking)
         self.assertEqual(sum(found["kept"][:2]), bytes_of[2])
         self.assertEqual(found["from cache"][0], found["from cache"][1])
         self.assertGreaterEqual(found["from cache"][0], 3 * bytes_of[2])

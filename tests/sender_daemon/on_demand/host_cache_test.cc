@@ -63,6 +63,25 @@ class Cached {
     return answer->get_future();
   }
   Result<HostCache::Copy> Bring(const HostCache::Want& want) { return Ask(want).get(); }
+  // Without the cache.
+  Status Advance(SnapshotMemory& copy, WeightVersion base, const HostCache::Want& want) {
+    Cancellation stopped;
+    std::vector<std::unique_ptr<Source>> sources;
+    PartReader::AddFarSources(*links_, {}, clock_, sources);
+    PartReader reader({.only = std::nullopt, .spool_folder = folder_.path()}, std::move(sources),
+                      *links_, stopped);
+    const PlacedMemory placed{
+        .memory = copy.content(),
+        .places = {{.first_byte = copy.places().slice_offset(want.slices[0])}}};
+    return reader
+        .Advance({.at = want.at,
+                  .owner = want.owner,
+                  .slices = want.slices,
+                  .placed = placed,
+                  .wanted = [] { return true; }},
+                 base, *links_->owner(want.owner).Has(want.at))
+        .status();
+  }
   // Returns whether a slice is there as its owner has published it, and all of its blocks say so.
   bool Has(const SnapshotMemory& copy, uint32_t slice, uint64_t version) {
     const RankLayout& layout = owners_.model().layouts[1];
@@ -104,6 +123,46 @@ TEST_CASE("what several ask for is fetched once a version", "[on_demand]") {
     CHECK(cached.cache().counts().fetched_bytes == version * 2 * kSliceBytes);
     CHECK(cached.cache().counts().held_bytes == 2 * kSliceBytes);
   }
+}
+
+TEST_CASE("of a version that is like the one that is there only the changes are fetched",
+          "[on_demand]") {
+  Cached cached(uint64_t{1} << 20);
+  CHECK(cached.Bring(cached.Want(1, {0, 2})).ok());
+  const uint64_t full = 2 * kSliceBytes;
+  REQUIRE(cached.cache().counts().fetched_bytes == full);
+  for (uint64_t version = 2; version <= 4; ++version) cached.owners().PublishLike(version, 100);
+  REQUIRE(cached.Registered(4));
+  for (const uint64_t version : {2, 4}) {  // the second one by a delta over two versions
+    const Result<HostCache::Copy> copy = cached.Bring(cached.Want(version, {0, 2}));
+    REQUIRE(copy.ok());
+    CHECK(cached.Has(**copy, 0, version));
+    CHECK(cached.Has(**copy, 2, version));
+  }
+  const uint64_t fetched = cached.cache().counts().fetched_bytes;
+  CHECK(fetched > full);
+  CHECK(fetched < full + full / 10);
+
+  // Memory that is not as it should be is noticed, and fetched in full.
+  const Result<HostCache::Copy> copy = cached.Bring(cached.Want(4, {0, 2}));
+  (*copy)->content()[(*copy)->places().slice_offset(RankSlice(2)) + 5] ^= std::byte{1};
+  cached.owners().PublishLike(5, 100);
+  REQUIRE(cached.Registered(5));
+  CHECK(cached.Bring(cached.Want(5, {0, 2})).ok());
+  CHECK(cached.Has(**copy, 2, 5));
+  CHECK(cached.cache().counts().fetched_bytes == fetched + full);
+}
+
+TEST_CASE("a delta with more than half of the bytes is not sent", "[on_demand]") {
+  Cached cached(uint64_t{1} << 20);
+  cached.owners().Publish(2);
+  REQUIRE(cached.Registered(2));
+  const Result<HostCache::Copy> copy = cached.Bring(cached.Want(1, {0}));
+  REQUIRE(copy.ok());
+  const Status status = cached.Advance(**copy, WeightVersion(1), cached.Want(2, {0}));
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(ToString(status),
+             Contains("the object or part has") && Contains("bytes, at most 51200 are wanted"));
 }
 
 TEST_CASE("slices have room in the order in which they are asked for", "[on_demand]") {

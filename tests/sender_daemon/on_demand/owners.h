@@ -143,6 +143,14 @@ class Owners {
     if (versions_.size() <= version) versions_.resize(version + 1);
     versions_[version] = model_.RandomTensors(random_);
   }
+  // The version before with `count` other bytes in each tensor, published by all ranks.
+  void PublishLike(uint64_t version, uint32_t count) {
+    versions_.push_back(versions_[version - 1]);
+    for (auto& tensor : versions_[version]) {
+      for (uint32_t i = 0; i < count; ++i) tensor[random_() % tensor.size()] ^= std::byte{1};
+    }
+    for (uint32_t r = 0; r < owners_.size(); ++r) PublishOf(r, version);
+  }
   void PublishOf(uint32_t rank, uint64_t version) {
     owners_[rank]->Publish(version, model_.Shares(rank, versions_[version]));
   }
