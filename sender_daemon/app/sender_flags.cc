@@ -94,6 +94,10 @@ void AddTrainFlags(CLI::App& app, SenderOptions& options) {
       ->type_name("SECONDS")
       ->check(CLI::Range(int64_t{1}, int64_t{limits::kTrainPeerTimeoutMax.count()}))
       ->default_str(fmt::to_string(limits::kTrainPeerTimeoutDefault.count()));
+  AddSizeFlag(app, "--object-bytes", options.object_bytes,
+              "Cap on what the rank of a sender with --train-peers puts there for other ranks "
+              "(PULSELoCo), in bytes or as 4GiB; 0: they exchange no objects",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
   app.add_option("--host-id", options.host_id,
                  "What host this sender says it is on: those with different ones map no memory of "
                  "each other (default: the kernel's boot id)")

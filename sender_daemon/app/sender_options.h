@@ -43,6 +43,7 @@ struct SenderOptions : DaemonOptions {
   std::vector<std::string> train_peers;
   std::chrono::seconds train_peer_timeout = limits::kTrainPeerTimeoutDefault;
   std::string host_id = HostId();
+  uint64_t object_bytes = limits::kObjectBytesDefault;  // that the rank gives others; 0: none
   SharedDirOptions shared_dir;
   SlimeDirOptions slime_dir;
 };

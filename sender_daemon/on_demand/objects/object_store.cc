@@ -7,24 +7,20 @@
 namespace dws {
 
 std::string ToString(const RankObjectKey& key) {
-  return fmt::format("'{}' of group {}", key.name, key.group);
+  return fmt::format("'{}' number {}", key.name, key.number);
 }
 
-ObjectStore::Attached ObjectStore::Attach(const std::string& process) {
-  Attached attached;
+uint64_t ObjectStore::Attach(const std::string& process) {
+  uint64_t number = 0;
   {
     MutexLock lock(mutex_);
-    std::erase_if(objects_, [&](const auto& entry) {
-      if (entry.first.group < group_) return false;
-      bytes_ -= entry.second->bytes.size();
-      return true;
-    });
-    attached_ = ++last_process_;
+    objects_.clear();
+    first_ = 0;
+    number = attached_ = ++last_process_;
     process_ = process;
-    attached = {.process = attached_, .group = group_};
   }
   Tell();
-  return attached;
+  return number;
 }
 
 void ObjectStore::Detach(uint64_t process) {
@@ -32,144 +28,140 @@ void ObjectStore::Detach(uint64_t process) {
     MutexLock lock(mutex_);
     if (process != attached_) return;
     attached_ = 0;
-    std::erase_if(objects_, [&](const auto& entry) {
-      if (entry.first.group < group_) return false;
-      bytes_ -= entry.second->bytes.size();
-      return true;
-    });
+    objects_.clear();
   }
   Tell();
 }
 
-Status ObjectStore::CheckProcess(uint64_t process) const {
-  if (process != 0 && process == attached_) return OkStatus();
-  return FailedPreconditionError(
-      "this process of rank {} has to attach: another one has taken its place, or this sender has "
-      "started again",
-      options_.rank.value());
-}
-
 Status ObjectStore::CheckKey(uint64_t process, const RankObjectKey& key) const {
-  DWS_RETURN_IF_ERROR(CheckProcess(process));
-  if (key.group >= group_) return OkStatus();
-  return AbortedError("{} is over: rank {} is in group {}", ToString(key), options_.rank.value(),
-                      group_);
+  if (process == 0 || process != attached_) {
+    return FailedPreconditionError(
+        "this process of rank {} has to attach: another one has taken its place, or this sender "
+        "has started again",
+        options_.rank.value());
+  }
+  const auto found = objects_.find(key.name);
+  const bool later = found != objects_.end() && found->second->number > key.number;
+  if (key.number >= first_ && !later) return OkStatus();
+  return AbortedError("{} is over: rank {} has gone on to number {}", ToString(key),
+                      options_.rank.value(), later ? found->second->number : first_);
 }
 
-Status ObjectStore::Reserve(uint64_t process, const RankObjectKey& key, uint64_t size_bytes) {
+Result<std::unique_ptr<const ObjectRoom>> ObjectStore::Reserve(
+    uint64_t process, const RankObjectKey& key, uint64_t size_bytes,
+    const std::optional<std::string>& over_because) {
   if (key.name.empty() || key.name.size() > limits::kObjectNameBytesMax) {
     return InvalidArgumentError("an object's name has {} bytes, expected 1 to {}", key.name.size(),
                                 limits::kObjectNameBytesMax);
   }
-  MutexLock lock(mutex_);
-  DWS_RETURN_IF_ERROR(CheckKey(process, key));
-  if (objects_.size() >= limits::kObjectsMax) {
-    return ResourceExhaustedError("rank {} has put {} objects, more are not supported",
-                                  options_.rank.value(), objects_.size());
-  }
-  if (size_bytes > options_.bytes_max - std::min(options_.bytes_max, bytes_)) {
-    return ResourceExhaustedError(
-        "{} has {} bytes, and rank {} has put {} before: expected at most {} in all, raise "
-        "--object-bytes",
-        ToString(key), size_bytes, options_.rank.value(), bytes_, options_.bytes_max);
-  }
-  bytes_ += size_bytes;
-  return OkStatus();
-}
-
-void ObjectStore::Release(uint64_t size_bytes) {
-  MutexLock lock(mutex_);
-  bytes_ -= size_bytes;
-}
-
-Status ObjectStore::Put(uint64_t process, const RankObjectKey& key, RankObjectPtr object) {
+  std::unique_ptr<const ObjectRoom> room;
   {
     MutexLock lock(mutex_);
-    const uint64_t size = object->bytes.size();
-    Status status = CheckKey(process, key);
-    const auto before = objects_.find(key);
-    const bool is_new = status.ok() && before == objects_.end();
-    if (!is_new) bytes_ -= size;
-    if (status.ok() && !is_new && before->second->bytes != object->bytes) {
-      status = AlreadyExistsError("other bytes were put as {} before", ToString(key));
+    DWS_RETURN_IF_ERROR(CheckKey(process, key));
+    if (over_because.has_value()) {
+      std::erase_if(objects_, [&](const auto& entry) { return entry.second->number < key.number; });
+      first_ = key.number;
+      reason_ = over_because->substr(0, limits::kObjectReasonBytesMax);
     }
-    if (!is_new) return status;
-    objects_.emplace(key, std::move(object));
+    if (objects_.size() >= limits::kObjectsMax) {
+      return ResourceExhaustedError("rank {} has put {} objects, more are not supported",
+                                    options_.rank.value(), objects_.size());
+    }
+    const uint64_t held = *held_bytes_;
+    if (size_bytes > options_.bytes_max - std::min(options_.bytes_max, held)) {
+      return ResourceExhaustedError(
+          "{} has {} bytes, and rank {} has {} in other objects: expected at most {} in all, raise "
+          "--object-bytes",
+          ToString(key), size_bytes, options_.rank.value(), held, options_.bytes_max);
+    }
+    *held_bytes_ += size_bytes;
+    room = std::make_unique<const ObjectRoom>(held_bytes_, size_bytes);
+  }
+  Tell();
+  return room;
+}
+
+Status ObjectStore::Put(const std::string& name, RankObjectPtr object) {
+  {
+    MutexLock lock(mutex_);
+    const RankObjectKey key{.name = name, .number = object->number};
+    DWS_RETURN_IF_ERROR(CheckKey(object->process, key));
+    RankObjectPtr& place = objects_[name];
+    if (place != nullptr && place->number == object->number) {
+      if (place->bytes == object->bytes) return OkStatus();
+      return AlreadyExistsError("other bytes were put as {} before", ToString(key));
+    }
+    place = std::move(object);
   }
   Tell();
   return OkStatus();
 }
 
-Status ObjectStore::Advance(uint64_t process, uint64_t group, const std::vector<std::string>& kept,
-                            const std::string& reason) {
-  {
-    MutexLock lock(mutex_);
-    DWS_RETURN_IF_ERROR(CheckProcess(process));
-    if (group <= group_) {
-      return InvalidArgumentError("rank {} is in group {}, expected a later one, found {}",
-                                  options_.rank.value(), group_, group);
-    }
-    std::erase_if(objects_, [&](const auto& entry) {
-      const auto& [key, object] = entry;
-      if (key.group == group_ && std::ranges::find(kept, key.name) != kept.end()) return false;
-      if (key.group >= group) return false;
-      bytes_ -= object->bytes.size();
-      return true;
-    });
-    group_ = group;
-    reason_ = reason;
-  }
-  Tell();
-  return OkStatus();
-}
-
-bool ObjectStore::Answered(const Wanted& wanted, Answer& answer) const {
+std::optional<ObjectStore::Answer> ObjectStore::AnswerTo(const Wanted& wanted) const {
   const uint32_t rank = options_.rank.value();
-  const auto found = objects_.find(wanted.key);
-  if (stopping_) {
-    answer.status = UnavailableError("the sender of rank {} is shutting down", rank);
-  } else if (found != objects_.end() && found->second->bytes.size() > wanted.size_bytes_max) {
-    answer.status = MakeStatus(
+  if (stopping_) return Answer{UnavailableError("the sender of rank {} is shutting down", rank)};
+  if (attached_ == 0) {
+    return Answer{process_.empty() ? UnavailableError("no process of rank {} has attached", rank)
+                                   : UnavailableError("rank {} ({}) is gone", rank, process_)};
+  }
+  const bool same = wanted.process == attached_;
+  if (!same && !wanted.newer) {
+    return Answer{
+        UnavailableError("another process of rank {} ({}) has taken the place of the one "
+                         "that was asked",
+                         rank, process_)};
+  }
+  const auto found = objects_.find(wanted.key.name);
+  const RankObjectPtr object = found == objects_.end() ? nullptr : found->second;
+  const uint64_t number = object == nullptr ? 0 : object->number;
+  const bool fits = object != nullptr && (wanted.newer ? !same || number > wanted.key.number
+                                                       : number == wanted.key.number);
+  if (fits && object->bytes.size() > wanted.size_bytes_max) {
+    return Answer{MakeStatus(
         absl::StatusCode::kOutOfRange,
         fmt::format("{} of rank {} has {} bytes, expected at most {}", ToString(wanted.key), rank,
-                    found->second->bytes.size(), wanted.size_bytes_max));
-  } else if (found != objects_.end()) {
-    answer.object = found->second;
-  } else if (wanted.key.group < group_) {
-    answer.group = group_;
-    answer.status = AbortedError("rank {} ({}) has gone on to group {}: {}", rank, process_, group_,
-                                 reason_.empty() ? "it does not say why" : reason_);
-  } else if (attached_ == 0 && !wanted.patient) {
-    answer.status = process_.empty() ? UnavailableError("no process of rank {} has attached", rank)
-                                     : UnavailableError("rank {} ({}) is gone", rank, process_);
-  } else {
-    return false;
+                    object->bytes.size(), wanted.size_bytes_max))};
   }
-  return true;
+  if (fits) return Answer{.status = OkStatus(), .object = object};
+  if (wanted.newer || (number <= wanted.key.number && wanted.key.number >= first_)) {
+    return std::nullopt;
+  }
+  return Answer{AbortedError("rank {} ({}) has gone on to number {}: {}", rank, process_,
+                             std::max(number, first_),
+                             reason_.empty() ? "it does not say why" : reason_)};
 }
 
 uint64_t ObjectStore::Fetch(const Wanted& wanted, Done done) {
-  Answer answer;
+  std::optional<Answer> answer;
   {
     MutexLock lock(mutex_);
-    bool known = Answered(wanted, answer);
-    if (!known && waiters_.size() >= limits::kObjectWaitersMax) {
-      answer.status = ResourceExhaustedError("{} calls wait for objects of rank {}",
-                                             waiters_.size(), options_.rank.value());
-      known = true;
+    if (wanted.key.name.size() > limits::kObjectNameBytesMax) {
+      answer = Answer{InvalidArgumentError("an object's name has {} bytes, expected at most {}",
+                                           wanted.key.name.size(), limits::kObjectNameBytesMax)};
+    } else {
+      answer = AnswerTo(wanted);
     }
-    if (!known) {
+    if (!answer.has_value() && waiters_.size() >= limits::kObjectWaitersMax) {
+      answer = Answer{ResourceExhaustedError("{} calls wait for objects of rank {}",
+                                             waiters_.size(), options_.rank.value())};
+    }
+    if (!answer.has_value()) {
       waiters_.emplace(++last_waiter_, Waiter{.wanted = wanted, .done = std::move(done)});
       return last_waiter_;
     }
   }
-  done(answer);
+  done(*answer);
   return 0;
 }
 
-void ObjectStore::Forget(uint64_t waiter) {
+bool ObjectStore::Forget(uint64_t waiter) {
   MutexLock lock(mutex_);
-  waiters_.erase(waiter);
+  return waiters_.erase(waiter) != 0;
+}
+
+size_t ObjectStore::waits() const {
+  MutexLock lock(mutex_);
+  return waiters_.size();
 }
 
 void ObjectStore::Tell() {
@@ -177,9 +169,9 @@ void ObjectStore::Tell() {
   {
     MutexLock lock(mutex_);
     std::erase_if(waiters_, [&](auto& entry) {
-      Answer answer;
-      if (!Answered(entry.second.wanted, answer)) return false;
-      answered.emplace_back(std::move(entry.second.done), std::move(answer));
+      std::optional<Answer> answer = AnswerTo(entry.second.wanted);
+      if (!answer.has_value()) return false;
+      answered.emplace_back(std::move(entry.second.done), *std::move(answer));
       return true;
     });
   }
