@@ -80,7 +80,8 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
     reader_.RemoveHold();
   }
 
-  // gRPC may tell this while the call to the other sender ends: the lock keeps its context.
+  // gRPC may tell this while the call to the other sender ends: the lock keeps its context. That
+  // cannot deadlock: gRPC runs reactions on its own threads.
   void OnCancel() override {
     MutexLock lock(mutex_);
     if (call_ != nullptr) call_->context()->TryCancel();
