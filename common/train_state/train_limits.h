@@ -20,5 +20,6 @@ inline constexpr std::chrono::seconds kTrainPeerTimeoutDefault{20};
 inline constexpr std::chrono::seconds kTrainPeerTimeoutMax{3600};
 // Reports, decisions and offers that were not answered are repeated this often.
 inline constexpr std::chrono::seconds kTrainRepeat{1};
+inline constexpr uint64_t kObjectBytesDefault = uint64_t{4} << 30;  // that a rank gives others
 
 }  // namespace dws::limits

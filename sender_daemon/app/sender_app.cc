@@ -187,6 +187,7 @@ Status SenderApp::StartParts() {
           .peer_timeout = options_.train_peer_timeout,
           .host_id = options_.host_id,
           .host_cache_bytes = options_.host_cache_bytes,
+          .object_bytes = options_.object_bytes,
           .gather = {.fabric = options_.fabric, .spool_folder = options_.state_folder},
           .epoch = std::max(RankEpoch(EpochFloor()),
                             RankEpoch(ledger_->state().rank_epoch().value() + 1))},
@@ -349,17 +350,18 @@ Status SenderApp::Serve() {
   remote_sync_service_ = make_sync_service(egress_);
   DaemonServers::Services local{
       {.name = "dws.v1.TrainerService", .service = trainer_service_.get()},
-      {.name = "dws.v1.SyncService", .service = local_sync_service_.get()},
-      {.name = "dws.v1.TrainService", .service = on_demand_->for_senders()}};
-  if (on_demand_->for_rank() != nullptr) {
-    local.push_back({.name = "dws.v1.OnDemandService", .service = on_demand_->for_rank()});
+      {.name = "dws.v1.SyncService", .service = local_sync_service_.get()}};
+  DaemonServers::Services remote{
+      {.name = "dws.v1.SyncService", .service = remote_sync_service_.get()}};
+  for (const auto& service : on_demand_->for_rank()) local.push_back(service);
+  for (const auto& service : on_demand_->for_senders()) {
+    local.push_back(service);
+    remote.push_back(service);
   }
-  DWS_RETURN_IF_ERROR(StartServers(
-      {.operations = *operations_,
-       .metrics = metrics_.registry(),
-       .local = std::move(local),
-       .remote = {{.name = "dws.v1.SyncService", .service = remote_sync_service_.get()},
-                  {.name = "dws.v1.TrainService", .service = on_demand_->for_senders()}}}));
+  DWS_RETURN_IF_ERROR(StartServers({.operations = *operations_,
+                                    .metrics = metrics_.registry(),
+                                    .local = std::move(local),
+                                    .remote = std::move(remote)}));
   LogInfo("listening",
           {{"socket", options_.socket}, {"sync_port", grpc_port()}, {"http_port", http_port()}});
   return WritePorts("sync");

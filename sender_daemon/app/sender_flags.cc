@@ -94,16 +94,18 @@ void AddTrainFlags(CLI::App& app, SenderOptions& options) {
       ->type_name("SECONDS")
       ->check(CLI::Range(int64_t{1}, int64_t{limits::kTrainPeerTimeoutMax.count()}))
       ->default_str(fmt::to_string(limits::kTrainPeerTimeoutDefault.count()));
+  AddSizeFlag(app, "--object-bytes", options.object_bytes,
+              "Cap on what the rank of a sender with --train-peers puts there for other ranks "
+              "(PULSELoCo), in bytes or as 4GiB; 0: they exchange no objects",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
   app.add_option("--host-id", options.host_id,
                  "What host this sender says it is on: those with different ones map no memory of "
                  "each other (default: the kernel's boot id)")
       ->type_name("ID");
-  app.add_option("--host-cache-bytes", options.host_cache_bytes,
-                 "Weights of other hosts' ranks that this sender keeps for the ranks of its host, "
-                 "so that each is fetched once a host and version; 0: none")
-      ->type_name("BYTES")
-      ->check(CLI::Range(uint64_t{0}, limits::kRegionBytesMax))
-      ->capture_default_str();
+  AddSizeFlag(app, "--host-cache-bytes", options.host_cache_bytes,
+              "Weights of other hosts' ranks that this sender keeps for the ranks of its host, so "
+              "that each is fetched once a host and version, in bytes or as 64GiB; 0: none",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
 }
 
 }  // namespace

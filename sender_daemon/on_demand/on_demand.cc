@@ -9,7 +9,12 @@
 namespace dws {
 
 OnDemand::OnDemand(Options options, ThreadPool& pool, const Clock& clock)
-    : options_(std::move(options)), pool_(pool), clock_(clock) {
+    : options_(std::move(options)),
+      pool_(pool),
+      clock_(clock),
+      objects_({.rank = options_.rank,
+                .bytes_max = options_.object_bytes,
+                .epoch = options_.epoch.value()}) {
   if (options_.peers.empty()) return;
   engine_ = std::make_unique<MinibatchEngine>(
       MinibatchEngine::Options{.job_id = options_.job_id,
@@ -75,6 +80,12 @@ Status OnDemand::Connect(const Parts& parts) {
                                return peers_->state();
                              }},
       std::move(gather), options_.epoch.value());
+  if (options_.object_bytes > 0) {
+    peer_objects_ = std::make_unique<PeerObjectServiceImpl>(options_.job_id, objects_);
+    object_service_ = std::make_unique<ObjectServiceImpl>(
+        options_.job_id,
+        ObjectServiceImpl::Parts{.store = objects_, .owners = *links_, .clock = clock_});
+  }
   peers_->SetStatus([this](v1::OnDemandStatus& status) {
     engine_->FillStatus(status);
     service_->FillStatus(status);
@@ -85,8 +96,29 @@ Status OnDemand::Connect(const Parts& parts) {
   return OkStatus();
 }
 
+std::vector<GrpcServer::NamedService> OnDemand::for_senders() {
+  std::vector<GrpcServer::NamedService> services{
+      {.name = "dws.v1.TrainService", .service = train_service_.get()}};
+  if (peer_objects_ != nullptr) {
+    services.push_back({.name = "dws.v1.PeerObjectService", .service = peer_objects_.get()});
+  }
+  return services;
+}
+
+std::vector<GrpcServer::NamedService> OnDemand::for_rank() {
+  std::vector<GrpcServer::NamedService> services;
+  if (service_ != nullptr) {
+    services.push_back({.name = "dws.v1.OnDemandService", .service = service_.get()});
+  }
+  if (object_service_ != nullptr) {
+    services.push_back({.name = "dws.v1.ObjectService", .service = object_service_.get()});
+  }
+  return services;
+}
+
 void OnDemand::Stop() {
   if (peers_ != nullptr) peers_->SetStatus(nullptr);
+  if (object_service_ != nullptr) object_service_->Stop();
   if (links_ != nullptr) links_->Stop();
   if (cache_ != nullptr) cache_->Stop();
   if (service_ != nullptr) service_->Stop();

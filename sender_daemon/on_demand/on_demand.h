@@ -10,10 +10,13 @@
 #include "common/base/status.h"
 #include "common/base/threads/executor.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/service/grpc/grpc_server.h"
 #include "common/service/sockets/handle_socket.h"
 #include "sender_daemon/on_demand/gather/gather.h"
 #include "sender_daemon/on_demand/gather/owner_links.h"
 #include "sender_daemon/on_demand/minibatch/minibatch_engine.h"
+#include "sender_daemon/on_demand/objects/object_services.h"
+#include "sender_daemon/on_demand/objects/object_store.h"
 #include "sender_daemon/on_demand/on_demand_service.h"
 #include "sender_daemon/on_demand/train_service.h"
 #include "sender_daemon/publish/publish_gate.h"
@@ -32,8 +35,9 @@ class OnDemand {
     Duration peer_timeout = limits::kTrainPeerTimeoutDefault;
     std::string host_id;
     uint64_t host_cache_bytes = 0;
-    Gather::Options gather;  // units aside
-    RankEpoch epoch;         // of this process: above that of every earlier one
+    uint64_t object_bytes = limits::kObjectBytesDefault;  // 0: ranks give each other no objects
+    Gather::Options gather;                               // units aside
+    RankEpoch epoch;  // of this process: above that of every earlier one
   };
   struct Parts {
     PeerTls tls = {};
@@ -54,8 +58,9 @@ class OnDemand {
 
   // Refuses what no Step has led to.
   PublishGate gate();
-  grpc::Service* for_senders() { return train_service_.get(); }
-  grpc::Service* for_rank() { return service_.get(); }  // null: no peers
+  // After Start.
+  std::vector<GrpcServer::NamedService> for_senders();
+  std::vector<GrpcServer::NamedService> for_rank();  // none: no peers
 
  private:
   Status Connect(const Parts& parts);
@@ -69,6 +74,9 @@ class OnDemand {
   std::unique_ptr<OwnerLinks> links_;
   std::unique_ptr<HostCache> cache_;
   std::unique_ptr<OnDemandService> service_;
+  ObjectStore objects_;
+  std::unique_ptr<PeerObjectServiceImpl> peer_objects_;  // null: no peers, or no objects
+  std::unique_ptr<ObjectServiceImpl> object_service_;    // the same
 };
 
 }  // namespace dws

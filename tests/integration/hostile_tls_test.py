@@ -103,6 +103,7 @@ class RoleTest(HostileCase):
         "dws.v1.SyncService/OpenGpuCopies": {"receive"},
         "dws.v1.SyncService/OpenSnapshot": {"publish", "receive"},
         "dws.v1.TrainService/Train": {"publish"},
+        "dws.v1.PeerObjectService/Fetch": {"publish"},
         "dws.v1.AdminService/Status": {"publish", "receive", "operate"},
         "dws.v1.AdminService/Watch": {"publish", "receive", "operate"},
         "dws.v1.AdminService/Plan": {"operate"},

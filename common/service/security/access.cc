@@ -21,6 +21,7 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.TrainService/FetchPiece", CallAccess::kPublish},
     MethodAccess{"/dws.v1.TrainService/OpenOutbox", CallAccess::kPublish},
     MethodAccess{"/dws.v1.TrainService/OpenHostCopy", CallAccess::kPublish},
+    MethodAccess{"/dws.v1.PeerObjectService/Fetch", CallAccess::kPublish},
     MethodAccess{"/dws.v1.GroupService/Join", CallAccess::kReceive},
     MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},

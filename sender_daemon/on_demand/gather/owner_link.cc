@@ -14,6 +14,15 @@
 #include "sender_daemon/on_demand/gather/limits.h"
 
 namespace dws {
+namespace {
+
+// The other sender answers, and does not want us.
+bool Refuses(const Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status) ||
+         absl::IsPermissionDenied(status);
+}
+
+}  // namespace
 
 OwnerLink::OwnerLink(OwnerLinkOptions options, ChangeSignal& changed, TrainListener& listener,
                      const Clock& clock)
@@ -193,12 +202,15 @@ void OwnerLink::OnDone(const Status& reason) {
   changed_.Notify();
 }
 
+Status OwnerLink::connected() const {
+  MutexLock lock(mutex_);
+  if (connected_.ok() || Refuses(connected_)) return connected_;
+  return UnavailableError("{}", Message(connected_));
+}
+
 Result<SenderWelcome> OwnerLink::Registered(const StreamId& stream) const {
   MutexLock lock(mutex_);
-  if (absl::IsFailedPrecondition(connected_) || absl::IsUnimplemented(connected_) ||
-      absl::IsPermissionDenied(connected_)) {
-    return FailedPreconditionError("{}", Message(connected_));  // it refuses us
-  }
+  if (Refuses(connected_)) return FailedPreconditionError("{}", Message(connected_));
   if (!welcome_.has_value()) {
     if (!connected_.ok()) return UnavailableError("{}", Message(connected_));
     return UnavailableError("its trainer has not registered");

@@ -69,6 +69,10 @@ class OwnerLink final : public SenderLink {
   std::unique_ptr<v1::TrainService::Stub> train_stub() const {
     return v1::TrainService::NewStub(channel_.channel());
   }
+  // OK: its sender answers. UNAVAILABLE: it does not, with the reason; other errors: it refuses us.
+  Status connected() const;
+  // For calls of other services of its sender, while it is connected.
+  std::shared_ptr<grpc::Channel> channel() const { return channel_.channel(); }
   ActiveCalls& calls() { return calls_; }
   // See SenderChannel::CheckPublisher.
   Status CheckPeer(const grpc::ClientContext& context) const;

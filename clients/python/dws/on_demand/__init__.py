@@ -5,7 +5,7 @@
 from dws.on_demand.member import Waits
 from dws.on_demand.minibatch import Attempt, Step
 from dws.on_demand.outbox import Buffer, Outbox, Piece
-from dws.on_demand.pulse_loco import PulseLoCo
+from dws.on_demand.pulse_loco import LocalRounds, PulseLoCo
 from dws.on_demand.training import Training
 
-__all__ = ["Attempt", "Buffer", "Outbox", "Piece", "PulseLoCo", "Step", "Training", "Waits"]
+__all__ = ["Attempt", "Buffer", "LocalRounds", "Outbox", "Piece", "PulseLoCo", "Step", "Training", "Waits"]

@@ -3,7 +3,7 @@ compared with it bit for bit."""
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -37,8 +37,12 @@ class Reference:
         return np.where(mask, v, F32(0)), np.where(mask, s - v, s)
 
     def round(self, thetas: Sequence[Array]) -> None:
+        self.round_of(dict(enumerate(thetas)))
+
+    def round_of(self, thetas: Mapping[int, Array]) -> None:
+        """A round with the contributions of these ranks."""
         sums = np.zeros(self.theta.size, np.float64)
-        for rank, theta_r in enumerate(thetas):
+        for rank, theta_r in sorted(thetas.items()):
             v, self.residuals[rank] = self.sent(rank, theta_r)
             sums = sums + v.astype(np.float64)
         d = sums.astype(F32) / F32(len(thetas))

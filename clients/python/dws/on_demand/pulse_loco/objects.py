@@ -174,6 +174,11 @@ def _require_expected(header: Any, kind: Kind, address: Address, base: Base, dty
         raise damaged(what, f"expected {fixed} to {most} bytes of payload, found {header['payload_bytes']}")
 
 
+def object_bytes_max(elements: int) -> int:
+    """The most bytes that an object of a shard with so many elements can have."""
+    return _HEADER.itemsize + _RANKS_BYTES + _block_count(elements) * (4 + block_bytes_max(BLOCK_ELEMENTS))
+
+
 def _block_count(elements: int) -> int:
     return -(-elements // BLOCK_ELEMENTS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
@@ -92,6 +93,11 @@ class PulseLoCo:
     def residual(self) -> Array:
         """e, which no open round changes."""
         return _read_only(self._residual)
+
+    @property
+    def last_attempt(self) -> int:
+        """The number of the last attempt of this round; 0: there was none."""
+        return self._last_attempt
 
     @property
     def shards(self) -> list[int]:
@@ -202,6 +208,10 @@ class PulseLoCo:
         self._counted = counted
         self._commit(self.round + 1, theta, u, residual, bases)
         return self.digest()
+
+    def fork(self) -> "PulseLoCo":
+        """The same worker again, for a step that may be given up. They share arrays, which neither writes."""
+        return copy.copy(self)
 
     def full(self) -> Full:
         """What another worker needs to become equal. Arrays are not copied, and stay as they are."""

@@ -1,0 +1,189 @@
+// What a rank puts is copied chunk by chunk into memory that was reserved before it was allocated.
+#include "sender_daemon/on_demand/objects/object_services.h"
+
+#include <optional>
+#include <utility>
+
+#include "common/base/log/log.h"
+#include "common/model/limits.h"
+#include "common/proto_convert/convert.h"
+#include "common/service/grpc/grpc_credentials.h"
+#include "common/service/grpc/grpc_status.h"
+#include "common/service/security/access.h"
+#include "common/service/sockets/unix_socket.h"
+#include "sender_daemon/on_demand/objects/object_relay.h"
+#include "sender_daemon/on_demand/objects/object_stream.h"
+
+namespace dws {
+namespace {
+
+// One Put. Owns itself until the call has ended.
+class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
+ public:
+  explicit PutCall(ObjectStore& store) : store_(store) { StartRead(&chunk_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(ToGrpc(End()));
+    if (const Status status = Take(); !status.ok()) return Finish(ToGrpc(status));
+    chunk_.Clear();
+    StartRead(&chunk_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  Status Take() {
+    if (object_ == nullptr) DWS_RETURN_IF_ERROR(Begin());
+    const ByteSpan data = AsBytes(chunk_.data());
+    if (data.size() > size_bytes_ - object_->bytes.size()) {
+      return InvalidArgumentError("'{}' has more than its {} bytes", name_, size_bytes_);
+    }
+    object_->bytes.insert(object_->bytes.end(), data.begin(), data.end());
+    return OkStatus();
+  }
+
+  Status Begin() {
+    const RankObjectKey key{.name = chunk_.key().name(), .number = chunk_.key().number()};
+    std::optional<std::string> over_because;
+    if (chunk_.has_over_because()) over_because = chunk_.over_because();
+    DWS_ASSIGN_OR_RETURN(auto room,
+                         store_.Reserve(chunk_.process(), key, chunk_.size_bytes(), over_because));
+    name_ = key.name;
+    size_bytes_ = chunk_.size_bytes();
+    object_ = std::make_shared<RankObject>();
+    object_->process = chunk_.process();
+    object_->number = key.number;
+    object_->digest = FromProto(chunk_.digest());
+    object_->room = std::move(room);
+    object_->bytes.reserve(size_bytes_);
+    return OkStatus();
+  }
+
+  Status End() {
+    if (object_ == nullptr) return InvalidArgumentError("expected a first message, found none");
+    if (object_->bytes.size() != size_bytes_) {
+      return InvalidArgumentError("'{}' ended after {} bytes, expected {}", name_,
+                                  object_->bytes.size(), size_bytes_);
+    }
+    const Digest found = DigestBytes(object_->bytes, 0);
+    if (found != object_->digest) {
+      return DataLossError("'{}' has arrived damaged: expected digest {}, found {}; put it again",
+                           name_, ToString(object_->digest), ToString(found));
+    }
+    return store_.Put(name_, object_);
+  }
+
+  ObjectStore& store_;
+  v1::PutObjectChunk chunk_;
+  std::string name_;
+  uint64_t size_bytes_ = 0;
+  std::shared_ptr<RankObject> object_;  // from the first message on
+};
+
+std::string Short(const std::string& id) { return id.substr(0, limits::kIdBytesMax); }
+
+}  // namespace
+
+void ObjectServiceImpl::Stop() {
+  Attachment::Ptr attachment;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    attachment = std::move(attachment_);
+  }
+  if (attachment != nullptr) attachment->Close(UnavailableError("the sender is shutting down"));
+  parts_.store.Stop();
+}
+
+dws::Status ObjectServiceImpl::CheckAttach(const v1::AttachObjectsRequest& request) const {
+  if (request.job_id() != job_id_) {
+    return FailedPreconditionError("this sender serves job '{}', the rank belongs to '{}'", job_id_,
+                                   Short(request.job_id()));
+  }
+  if (request.trainer_rank() != parts_.store.rank().value()) {
+    return FailedPreconditionError(
+        "this sender is of trainer rank {}, the process says that it is "
+        "rank {}",
+        parts_.store.rank().value(), request.trainer_rank());
+  }
+  if (request.ranks() != parts_.owners.size()) {
+    return FailedPreconditionError(
+        "the process counts {} ranks, --train-peers of this sender names {}", request.ranks(),
+        parts_.owners.size());
+  }
+  return OkStatus();
+}
+
+grpc::ServerWriteReactor<v1::ObjectsAttached>* ObjectServiceImpl::Attach(
+    grpc::CallbackServerContext* context, const v1::AttachObjectsRequest* request) {
+  if (const dws::Status wrong = CheckAttach(*request); !wrong.ok()) {
+    const Attachment::Ptr refused =
+        Attachment::Make(context, parts_.clock, [](const Attachment::Ptr&) {});
+    refused->Close(wrong);
+    return refused.get();
+  }
+  const std::optional<UnixPeer> peer = PeerOfCall(context->peer());
+  const std::string name = peer.has_value() ? fmt::format("pid {}", peer->pid) : "its process";
+  const uint64_t process = parts_.store.Attach(name);
+  LogInfo("objects_attached", {{"process", name}});
+  const Attachment::Ptr stream =
+      Attachment::Make(context, parts_.clock, [this, process, name](const Attachment::Ptr&) {
+        parts_.store.Detach(process);
+        LogInfo("objects_detached", {{"process", name}});
+      });
+  v1::ObjectsAttached attached;
+  attached.set_process(process);
+  attached.set_bytes_max(parts_.store.bytes_max());
+  stream->Offer(std::move(attached));
+  Attachment::Ptr replaced = stream;
+  dws::Status why = FailedPreconditionError("another process of the rank has attached");
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      why = UnavailableError("the sender is shutting down");
+    } else if (process > newest_) {
+      newest_ = process;
+      replaced = std::exchange(attachment_, stream);
+    }
+  }
+  if (replaced != nullptr) replaced->Close(why);
+  return stream.get();
+}
+
+grpc::ServerReadReactor<v1::PutObjectChunk>* ObjectServiceImpl::Put(
+    grpc::CallbackServerContext* /*context*/, v1::PutObjectReply* /*reply*/) {
+  return new PutCall(parts_.store);
+}
+
+grpc::ServerWriteReactor<v1::ObjectChunk>* ObjectServiceImpl::Fetch(
+    grpc::CallbackServerContext* context, const v1::FetchObjectRequest* request) {
+  const TrainerRank rank(request->trainer_rank());
+  if (rank == parts_.store.rank()) return ObjectStream::Start(parts_.store, FromProto(*request));
+  if (rank.value() >= parts_.owners.size()) {
+    return ObjectStream::Refuse(ToGrpc(InvalidArgumentError(
+        "an object of rank {}, expected a rank below {}", rank.value(), parts_.owners.size())));
+  }
+  return RelayObject(parts_.owners.owner(rank), *request, *context);
+}
+
+grpc::ServerWriteReactor<v1::ObjectChunk>* PeerObjectServiceImpl::Fetch(
+    grpc::CallbackServerContext* context, const v1::FetchPeerObjectRequest* request) {
+  const auto refuse = [](const dws::Status& status) {
+    return ObjectStream::Refuse(ToGrpc(status));
+  };
+  if (request->job_id() != job_id_) {
+    return refuse(FailedPreconditionError("this sender serves job '{}', the other belongs to '{}'",
+                                          job_id_, Short(request->job_id())));
+  }
+  if (request->wanted().trainer_rank() != store_.rank().value()) {
+    return refuse(FailedPreconditionError("this sender is of trainer rank {}, expected {}",
+                                          store_.rank().value(), request->wanted().trainer_rank()));
+  }
+  const uint32_t asks = request->trainer_rank();
+  const dws::Status known =
+      CheckPeer(PeerOf(context->auth_context().get()), SenderIdentity(job_id_, asks),
+                fmt::format("the sender of trainer rank {}", asks));
+  if (!known.ok()) return refuse(known);
+  return ObjectStream::Start(store_, FromProto(request->wanted()));
+}
+
+}  // namespace dws
