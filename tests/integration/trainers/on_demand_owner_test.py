@@ -1,0 +1,163 @@
+"""An owner of gradients that stands still or is slow: the ranks wait when their outbox is full, no process takes more memory for
+that, and every piece is added once.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+import unittest
+from concurrent import futures
+from typing import Iterator
+
+from dws.on_demand.units import Unit, UnitParameter
+from tests.integration.cluster import Daemon
+from tests.integration.fault_proxy import FaultProxy
+from tests.integration.trainers.on_demand_case import OUTBOX_BUFFERS, RANKS, OnDemandCase, Rank
+
+PIECE_ELEMENTS = 500_000
+PIECE_BYTES = PIECE_ELEMENTS * 4  # of FP32
+PUSHES = 40  # 240 MB for each owner
+WARM_UP = 10  # pushes of the minibatch before
+OWNER = 1  # who is slow
+STOPPED_SECONDS = 3.0
+SLOW_PUSHES = 14
+SLOW_BYTES_PER_SECOND = 5e6
+# What a sender may take more than in a minibatch before, in memory of its own. Between hosts an owner has one piece of each rank
+# that it adds next, and one that is being added or fetched; a pusher has what gRPC sends. All pushes are 240 MB.
+GROWTH_BYTES_MAX = 2 * RANKS * PIECE_BYTES + (16 << 20)
+
+
+def own_bytes(daemon: Daemon) -> int:
+    """The memory that only this process has: without what it maps of ranks, whose size is fixed."""
+    assert daemon.process is not None
+    with open(f"/proc/{daemon.process.pid}/status") as status:
+        found = re.search(r"RssAnon:\s*(\d+) kB", status.read())
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def values(pushes: int) -> list[list[float]]:
+    """Whole numbers, different ones from each rank and in each push."""
+    return [[float(1 + rank + RANKS * push) for push in range(pushes)] for rank in range(RANKS)]
+
+
+def total(pushes: list[list[float]]) -> float:
+    return sum(sum(of_rank) for of_rank in pushes)
+
+
+class OwnerTest(OnDemandCase):
+    """Attributes:
+      most: how much more memory each sender has had.
+    """
+
+    units = (Unit("whole", (UnitParameter("a", (RANKS * PIECE_ELEMENTS,), True),)),)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.most: dict[str, int] = {}
+
+    def start_between_hosts(self) -> None:
+        """Each sender on a host of its own; what owner OWNER fetches from others comes by proxies."""
+        for rank in range(RANKS):
+            sender = self.cluster.add_sender(rank, "--insecure", f"--host-id=host-{rank}")
+            sender.reserve_ports()
+        ports = [sender.ports["sync"] for sender in self.cluster.senders]
+        self.proxies = [FaultProxy(port) for port in ports]
+        for proxy in self.proxies:
+            self.addCleanup(proxy.__exit__)
+        for rank, sender in enumerate(self.cluster.senders):
+            seen = [self.proxies[r].port if rank == OWNER != r else ports[r] for r in range(RANKS)]
+            sender.command.append("--train-peers=" + ",".join(f"127.0.0.1:{port}" for port in seen))
+            sender.start()
+        self.start_ranks()
+
+    def warm_up(self) -> None:
+        """A minibatch, after which senders have what they allocate once."""
+        pushes = values(WARM_UP)
+        self.check_sums(self.minibatch(pushes), total(pushes), RANKS * WARM_UP)
+        self.each(Rank.publish)
+        for rank in self.ranks:
+            rank.waits.push_seconds = 0.0
+
+    def under_way(self, count: int) -> Iterator[None]:
+        """Begins a minibatch of so many pushes of each rank, and yields again and again while they push; then checks its sums, and
+        that nothing was abandoned."""
+        pushes = values(count)
+        before = {sender.name: own_bytes(sender) for sender in self.cluster.senders}
+        with futures.ThreadPoolExecutor(RANKS) as pool:
+            views = [pool.submit(self.attempt, rank, pushes[rank.rank]) for rank in self.ranks]
+            while not all(view.done() for view in views):
+                for sender in self.cluster.senders:
+                    more = own_bytes(sender) - before[sender.name]
+                    self.most[sender.name] = max(self.most.get(sender.name, 0), more)
+                    self.assertLess(more, GROWTH_BYTES_MAX, f"{sender.name}: {self.most}")
+                yield
+                time.sleep(0.01)
+            self.check_sums([view.result() for view in views], total(pushes), RANKS * count)
+        print("MiB:", {name: round(more / (1 << 20), 1) for name, more in self.most.items()})
+        for sender in self.cluster.senders:
+            self.assertEqual(sender.metric("dws_sender_train_abandoned_total"), 0)
+            self.assertEqual(sender.metric("dws_sender_train_pieces_total", "added"), RANKS * (WARM_UP + count))
+
+    def signal_owner(self, number: signal.Signals) -> None:
+        process = self.cluster.senders[OWNER].process
+        assert process is not None
+        process.send_signal(number)
+
+    def stop_owner(self) -> None:
+        """Stops the owner in the middle of a minibatch, and lets it go on after a while in which the others can push no more."""
+        self.warm_up()
+        others = [rank for rank in self.ranks if rank.rank != OWNER]
+        stopped = went_on = 0.0
+        pushed: list[int] = []
+        for _ in self.under_way(PUSHES):
+            pushes = [rank.traffic.pushes for rank in self.ranks]
+            if not stopped and min(pushes) >= 5:
+                self.signal_owner(signal.SIGSTOP)
+                self.addCleanup(self.signal_owner, signal.SIGCONT)
+                stopped, at_stop = time.monotonic(), pushes
+            elif stopped and not went_on and time.monotonic() > stopped + STOPPED_SECONDS / 2 and not pushed:
+                pushed = pushes
+                for rank in others:
+                    waiting = self.cluster.senders[rank.rank].metric("dws_sender_train_pushes_waiting")
+                    self.assertEqual(waiting, OUTBOX_BUFFERS)
+            elif stopped and not went_on and time.monotonic() > stopped + STOPPED_SECONDS:
+                # What had been added and not acknowledged may free a buffer or two, no more.
+                self.assertEqual(pushes, pushed)
+                for before, after in zip(at_stop, pushes):
+                    self.assertLessEqual(after, before + 2 * OUTBOX_BUFFERS)
+                    self.assertLess(after, PUSHES)
+                self.signal_owner(signal.SIGCONT)
+                went_on = time.monotonic()
+        self.assertTrue(went_on)
+        for rank in others:
+            self.assertGreater(rank.waits.push_seconds, STOPPED_SECONDS * 0.9)
+
+    def test_pushers_wait_for_an_owner_on_their_host_that_stands_still(self) -> None:
+        self.start_job()
+        self.stop_owner()
+
+    def test_pushers_wait_for_an_owner_on_another_host_that_stands_still(self) -> None:
+        self.start_between_hosts()
+        self.stop_owner()
+
+    def test_pushers_are_as_fast_as_an_owner_behind_a_slow_link(self) -> None:
+        self.start_between_hosts()
+        self.warm_up()
+        for rank in (0, 2):
+            self.proxies[rank].limit(SLOW_BYTES_PER_SECOND)
+        began = time.monotonic()
+        full = 0
+        for _ in self.under_way(SLOW_PUSHES):
+            full += self.cluster.senders[0].metric("dws_sender_train_pushes_waiting") == OUTBOX_BUFFERS
+        took = time.monotonic() - began
+        self.assertGreater(took, SLOW_PUSHES * PIECE_BYTES / SLOW_BYTES_PER_SECOND * 0.9)
+        for rank in (0, 2):
+            self.assertGreater(self.ranks[rank].waits.push_seconds, took / 3)
+        self.assertGreater(full, 20)  # times that the outbox was seen to be full
+
+
+if __name__ == "__main__":
+    unittest.main()
