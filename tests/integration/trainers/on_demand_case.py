@@ -57,13 +57,14 @@ class Rank:
         self.memory = RankMemory(units, RANKS, DType.F32, DType.F32, prefetch=1, exact=True)
 
         def traffic(member: Member, outbox: Outbox) -> Traffic:
-            return Traffic(member, outbox, RANKS, None, self.memory.slots, SECONDS, self.waits)
+            return Traffic(member, outbox, RANKS, None, self.memory.slots, self.seconds, self.waits)
 
+        self.seconds = SECONDS  # of each wait, from the next join on
         self.waits = Waits()
         self.membership = Membership(
             types.SimpleNamespace(trainer=self.trainer, close=self.trainer.close),
             self.memory,
-            lambda: Member(sender, "test", rank, SECONDS),
+            lambda: Member(sender, "test", rank, self.seconds),
             traffic,
             OUTBOX_BUFFERS,
             lambda traffic: None,

@@ -115,6 +115,19 @@ class OnDemandTest(OnDemandCase):
                 self.check_sums([view.result(SECONDS) for view in views], 7.0, 3.0)
             self.each(Rank.publish)
 
+    def test_a_gather_that_waits_too_long_names_who_has_not_published(self) -> None:
+        self.start_job()
+        waiting = self.ranks[0]
+        waiting.seconds = 2.0
+        waiting.join()
+        self.each(Rank.begin)
+        self.each(lambda rank: rank.finish(1.0))
+        for rank in self.ranks[:2]:
+            rank.publish()
+        waiting.begin()
+        with self.assertRaisesRegex(dws.DeadlineError, "unit 'first'.*: trainer rank 2 at .*: it has not published version 2"):
+            waiting.check_gathers()
+
     def test_a_rank_that_gives_up_says_why_to_the_others(self) -> None:
         self.start_job()
         self.each(Rank.begin)
