@@ -165,6 +165,13 @@ class Daemon:
             raise KeyError(f"{self.name} has {len(found)} samples of {name} with {label!r}")
         return float(found[0].rsplit(" ", 1)[1])
 
+    def own_bytes(self) -> int:
+        """The memory of the running process alone: without what it shares, as regions of trainers and engines are."""
+        assert self.process is not None
+        with open(f"/proc/{self.process.pid}/status") as status:
+            (line,) = (line for line in status if line.startswith("RssAnon:"))
+        return int(line.split()[1]) << 10  # kB
+
     def kill(self) -> None:
         """kill -9."""
         self._end(signal.SIGKILL)

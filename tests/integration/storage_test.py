@@ -13,7 +13,7 @@ import numpy as np
 import dws
 from tests.integration.cluster import Daemon, DaemonFailed
 from tests.integration.integration_case import IntegrationCase, change, eventually
-from tests.integration.small_disk import READ_ONLY_DISK, SMALL_DISK, can_mount, fill, on_disk
+from tests.integration.faults.small_disk import READ_ONLY_DISK, SMALL_DISK, can_mount, fill, on_disk
 
 SHAPES = {"a": (900, 700), "b": (33,)}
 VERSIONS_MAX = 500  # far more than the rest of a page, which a full disk still accepts

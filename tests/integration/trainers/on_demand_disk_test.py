@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tests.integration.integration_case import eventually
-from tests.integration.small_disk import SMALL_DISK, can_mount, fill, on_disk
+from tests.integration.faults.small_disk import SMALL_DISK, can_mount, fill, on_disk
 from tests.integration.trainers.on_demand_case import RANKS, OnDemandCase, Rank, weights_at
 
 FULL = 1  # the rank whose sender has no room

@@ -11,7 +11,7 @@ from random import Random
 from typing import Callable, Optional
 
 import dws
-from tests.integration.late_proxy import LateProxy
+from tests.integration.faults.late_proxy import LateProxy
 from tests.integration.trainers.on_demand_case import RANKS, OnDemandCase, Rank
 
 LATE_SECONDS = 0.02

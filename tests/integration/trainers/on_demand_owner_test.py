@@ -4,7 +4,6 @@ that, and every piece is added once.
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 import unittest
@@ -12,7 +11,6 @@ from concurrent import futures
 from typing import Iterator
 
 from dws.on_demand.units import Unit, UnitParameter
-from tests.integration.cluster import Daemon
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.trainers.on_demand_case import OUTBOX_BUFFERS, RANKS, OnDemandCase, Rank
 
@@ -27,15 +25,6 @@ SLOW_BYTES_PER_SECOND = 5e6
 # What a sender may take more than in a minibatch before, in memory of its own. Between hosts an owner has one piece of each rank
 # that it adds next, and one that is being added or fetched; a pusher has what gRPC sends. All pushes are 240 MB.
 GROWTH_BYTES_MAX = 2 * RANKS * PIECE_BYTES + (16 << 20)
-
-
-def own_bytes(daemon: Daemon) -> int:
-    """The memory that only this process has: without what it maps of ranks, whose size is fixed."""
-    assert daemon.process is not None
-    with open(f"/proc/{daemon.process.pid}/status") as status:
-        found = re.search(r"RssAnon:\s*(\d+) kB", status.read())
-    assert found is not None
-    return int(found[1]) << 10
 
 
 def values(pushes: int) -> list[list[float]]:
@@ -85,12 +74,12 @@ class OwnerTest(OnDemandCase):
         """Begins a minibatch of so many pushes of each rank, and yields again and again while they push; then checks its sums, and
         that nothing was abandoned."""
         pushes = values(count)
-        before = {sender.name: own_bytes(sender) for sender in self.cluster.senders}
+        before = {sender.name: sender.own_bytes() for sender in self.cluster.senders}
         with futures.ThreadPoolExecutor(RANKS) as pool:
             views = [pool.submit(self.attempt, rank, pushes[rank.rank]) for rank in self.ranks]
             while not all(view.done() for view in views):
                 for sender in self.cluster.senders:
-                    more = own_bytes(sender) - before[sender.name]
+                    more = sender.own_bytes() - before[sender.name]
                     self.most[sender.name] = max(self.most.get(sender.name, 0), more)
                     self.assertLess(more, GROWTH_BYTES_MAX, f"{sender.name}: {self.most}")
                 yield

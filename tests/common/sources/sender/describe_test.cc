@@ -31,9 +31,9 @@ class BreakingSender final : public v1::SyncService::Service {
 
   Result<PublishedState> Ask() {
     ActiveCalls calls;
-    Fetcher fetcher(grpc::CreateChannel(fmt::format("127.0.0.1:{}", port_),
-                                        grpc::InsecureChannelCredentials()),
-                    calls, Digest{}, [](const grpc::ClientContext&) { return OkStatus(); });
+    Fetcher fetcher(
+        grpc::CreateChannel(fmt::format("127.0.0.1:{}", port_), grpc::InsecureChannelCredentials()),
+        calls, Digest{}, [](const grpc::ClientContext&) { return OkStatus(); });
     return fetcher.Describe(StreamId{}, WeightVersion(1));
   }
   int calls() const { return calls_; }
