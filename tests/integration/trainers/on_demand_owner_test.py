@@ -22,8 +22,8 @@ OWNER = 1  # who is slow
 STOPPED_SECONDS = 2.0  # without a push; after 10 s connections would end
 SLOW_PUSHES = 10
 SLOW_BYTES_PER_SECOND = 1.2e6  # a push in 0.8 s
-# What a sender may take more than in a minibatch before, in memory of its own. Between hosts an owner has one piece of each rank
-# that it adds next, and one that is being added or fetched; a pusher has what gRPC sends. All pushes are 120 MB.
+# What a sender may take more than in a minibatch before, in memory of its own. An owner has one piece of each rank on another host,
+# which it fetches and then adds; a pusher has what gRPC sends. All pushes are 120 MB.
 GROWTH_BYTES_MAX = 2 * RANKS * PIECE_BYTES + (16 << 20)
 
 
