@@ -41,7 +41,7 @@ def weights_at(units: Sequence[Unit], version: int) -> dict[str, np.ndarray[Any,
 class Rank:
     """One rank: a Trainer with its part of the weights, and a membership."""
 
-    def __init__(self, sender: str, rank: int, stream: dws.Stream, units: Sequence[Unit]) -> None:
+    def __init__(self, sender: str, rank: int, stream: dws.Stream, units: Sequence[Unit], seconds: float) -> None:
         self.rank, self.version, self.done = rank, 0, 0
         self.units = units
         self.parameters = {each.name: each for unit in units for each in unit.parameters}
@@ -57,14 +57,13 @@ class Rank:
         self.memory = RankMemory(units, RANKS, DType.F32, DType.F32, prefetch=1, exact=True)
 
         def traffic(member: Member, outbox: Outbox) -> Traffic:
-            return Traffic(member, outbox, RANKS, None, self.memory.slots, self.seconds, self.waits)
+            return Traffic(member, outbox, RANKS, None, self.memory.slots, seconds, self.waits)
 
-        self.seconds = SECONDS  # of each wait, from the next join on
         self.waits = Waits()
         self.membership = Membership(
             types.SimpleNamespace(trainer=self.trainer, close=self.trainer.close),
             self.memory,
-            lambda: Member(sender, "test", rank, self.seconds),
+            lambda: Member(sender, "test", rank, seconds),
             traffic,
             OUTBOX_BUFFERS,
             lambda traffic: None,
@@ -154,17 +153,18 @@ class Rank:
 class OnDemandCase(IntegrationCase):
     units: Sequence[Unit] = UNITS
 
-    def start_job(self) -> None:
-        """Starts senders on one host, and ranks."""
+    def start_job(self, seconds: float = SECONDS) -> None:
+        """Starts senders on one host, and ranks. Args: seconds: of each wait of a rank."""
         sockets = [f"unix:{self.cluster.folder}/sender-{rank}/d.sock" for rank in range(RANKS)]
         for rank in range(RANKS):
             self.cluster.start_sender(rank, f"--train-peers={','.join(sockets)}")
-        self.start_ranks()
+        self.start_ranks(seconds)
 
-    def start_ranks(self) -> None:
+    def start_ranks(self, seconds: float = SECONDS) -> None:
         """Each joins beside its sender, which runs."""
         stream = dws.Stream.new()
-        self.ranks = [Rank(self.cluster.senders[rank].socket, rank, stream, self.units) for rank in range(RANKS)]
+        sockets = [sender.socket for sender in self.cluster.senders]
+        self.ranks = [Rank(sockets[rank], rank, stream, self.units, seconds) for rank in range(RANKS)]
         for rank in self.ranks:
             self.addCleanup(rank.close)
         self.each(Rank.join)

@@ -116,10 +116,8 @@ class OnDemandTest(OnDemandCase):
             self.each(Rank.publish)
 
     def test_a_gather_that_waits_too_long_names_who_has_not_published(self) -> None:
-        self.start_job()
+        self.start_job(seconds=6.0)
         waiting = self.ranks[0]
-        waiting.seconds = 2.0
-        waiting.join()
         self.each(Rank.begin)
         self.each(lambda rank: rank.finish(1.0))
         for rank in self.ranks[:2]:
