@@ -85,7 +85,7 @@ class Daemon:
           DaemonFailed: it ended or was not ready in time.
         """
         if self.host == "127.0.0.1" and not self._reserved:
-            self._reserve_ports()
+            self.reserve_ports()
         ports_file = os.path.join(self.folder, "ports.json")
         if os.path.exists(ports_file):
             os.unlink(ports_file)
@@ -119,7 +119,7 @@ class Daemon:
         ):
             self.start()
 
-    def _reserve_ports(self) -> None:
+    def reserve_ports(self) -> None:
         """Reserves the ports while the daemon is down. Bound sockets that do not listen: a daemon,
         which sets SO_REUSEADDR too, may listen beside them."""
         for name in ("http", "sync"):
@@ -164,6 +164,13 @@ class Daemon:
         if len(found) != 1:
             raise KeyError(f"{self.name} has {len(found)} samples of {name} with {label!r}")
         return float(found[0].rsplit(" ", 1)[1])
+
+    def own_bytes(self) -> int:
+        """The memory of the running process alone: without what it shares, as regions of trainers and engines are."""
+        assert self.process is not None
+        with open(f"/proc/{self.process.pid}/status") as status:
+            (line,) = (line for line in status if line.startswith("RssAnon:"))
+        return int(line.split()[1]) << 10  # kB
 
     def kill(self) -> None:
         """kill -9."""
@@ -218,8 +225,14 @@ class Cluster:
 
     def start_sender(self, rank: int = 0, *flags: str, name: str = "") -> Daemon:
         """A sender for one trainer rank; `name`: its folder, if the rank has several senders."""
+        daemon = self.add_sender(rank, *flags, name=name)
+        daemon.start()
+        return daemon
+
+    def add_sender(self, rank: int = 0, *flags: str, name: str = "") -> Daemon:
+        """As start_sender, for the caller to start, who may first set its ports and add flags that need them."""
         command = [SENDER, f"--job-id={self.job_id}", f"--trainer-rank={rank}", *flags]
-        return self._start(name or f"sender-{rank}", command, self.senders)
+        return self._add(name or f"sender-{rank}", command, self.senders)
 
     def start_receiver(
         self, receiver_id: str, *flags: str, senders: bool = True, name: str = ""
@@ -236,15 +249,16 @@ class Cluster:
         tcp = any(flag == "--insecure" or flag.startswith("--tls-ca=") for flag in flags)
         if tcp and not any(flag.startswith("--full-way") for flag in flags):
             command.append("--full-way=grpc")
-        return self._start(name or receiver_id, command, self.receivers)
+        daemon = self._add(name or receiver_id, command, self.receivers)
+        daemon.start()
+        return daemon
 
-    def _start(self, name: str, command: list[str], daemons: list[Daemon]) -> Daemon:
+    def _add(self, name: str, command: list[str], daemons: list[Daemon]) -> Daemon:
         folder = os.path.join(self.folder, name)
         os.makedirs(folder, exist_ok=True)
         daemons.append(
             Daemon(name, folder, [*self.prefix, *command], host=self.host, pages=self.pages)
         )
-        daemons[-1].start()
         return daemons[-1]
 
     @property

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import tempfile
 import unittest
 from typing import Any
 
@@ -15,24 +13,10 @@ import numpy as np
 import dws
 from tests.integration.cluster import Daemon, DaemonFailed
 from tests.integration.integration_case import IntegrationCase, change, eventually
+from tests.integration.faults.small_disk import READ_ONLY_DISK, SMALL_DISK, can_mount, fill, on_disk
 
 SHAPES = {"a": (900, 700), "b": (33,)}
-DISK_BYTES = 64 << 10
-# Runs the daemon in its own mount namespace, with a small or a read-only disk as its state folder.
-ON_SMALL_DISK = f'mount -t tmpfs -o size={DISK_BYTES} none "$0" && exec "$@"'
-ON_READ_ONLY_DISK = 'mount -t tmpfs -o ro none "$0" && exec "$@"'
 VERSIONS_MAX = 500  # far more than the rest of a page, which a full disk still accepts
-
-
-def can_mount() -> bool:
-    folder = tempfile.mkdtemp()
-    try:
-        command = ["unshare", "-rm", "sh", "-c", ON_SMALL_DISK, folder, "true"]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-    finally:
-        os.rmdir(folder)
 
 
 class StorageCase(IntegrationCase):
@@ -100,24 +84,15 @@ class DiskTest(StorageCase):
         state = self.state(daemon)
         shutil.rmtree(state)
         os.mkdir(state)
-        daemon.command = ["unshare", "-rm", "sh", "-c", disk, state, *daemon.command]
+        daemon.command = on_disk(disk, state, daemon.command)
         daemon.start()
-
-    def fill(self, daemon: Daemon) -> str:
-        assert daemon.process is not None
-        # The folder as the daemon sees it.
-        path = f"/proc/{daemon.process.pid}/root{self.state(daemon)}/filler"
-        with open(path, "wb", buffering=0) as filler, self.assertRaises(OSError):
-            while True:
-                filler.write(b"x" * 512)
-        return path
 
     def test_a_receiver_with_a_full_disk_commits_nothing_until_it_has_room(self) -> None:
         self.begin()
-        self.restart_on(self.receiver, ON_SMALL_DISK)
+        self.restart_on(self.receiver, SMALL_DISK)
         self.publish()
         self.check()
-        filler = self.fill(self.receiver)
+        filler = fill(self.receiver, self.state(self.receiver))
         reason = "No space left on device"
         for _ in range(VERSIONS_MAX):
             before = {name: array.copy() for name, array in self.source.items()}
@@ -137,11 +112,11 @@ class DiskTest(StorageCase):
 
     def test_a_sender_with_a_full_disk_announces_nothing_until_it_has_room(self) -> None:
         self.begin()
-        self.restart_on(self.sender, ON_SMALL_DISK)
+        self.restart_on(self.sender, SMALL_DISK)
         self.dws_trainer.reconnect()
         self.publish()
         self.check()
-        filler = self.fill(self.sender)
+        filler = fill(self.sender, self.state(self.sender))
         before = self.source
         with self.assertRaisesRegex(dws.DwsError, "No space left on device"):
             for _ in range(VERSIONS_MAX):
@@ -161,7 +136,7 @@ class DiskTest(StorageCase):
         self.begin()
         for daemon in (self.receiver, self.sender):
             with self.assertRaisesRegex(DaemonFailed, "Read-only file system"):
-                self.restart_on(daemon, ON_READ_ONLY_DISK)
+                self.restart_on(daemon, READ_ONLY_DISK)
             self.check_stays(self.source, self.version)
 
 

@@ -154,14 +154,22 @@ Result<Spool> Fetcher::Object(const StreamId& stream, WeightVersion base, Weight
 }
 
 Result<PublishedState> Fetcher::Describe(const StreamId& stream, WeightVersion version) {
-  ActiveCalls::Call call(calls_, limits::kRpcDeadline);
   v1::DescribeRequest request;
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout_);
   request.set_version(version.value());
   v1::DescribeReply reply;
-  DWS_RETURN_IF_ERROR(FromGrpc(stub_->Describe(call.context(), request, &reply)));
-  DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
+  for (Attempts attempts(calls_);;) {
+    ActiveCalls::Call call(calls_, limits::kRpcDeadline);
+    const Status status = Ended(FromGrpc(stub_->Describe(call.context(), request, &reply)), calls_);
+    if (status.ok()) {
+      DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
+      break;
+    }
+    if (!absl::IsUnavailable(status)) return status;
+    DWS_RETURN_IF_ERROR(attempts.Next(status, false));
+    reply.Clear();
+  }
   PublishedState description{.slices = {}, .state_token = FromProto(reply.state_token())};
   description.slices.reserve(static_cast<size_t>(reply.slices_size()));
   for (const v1::Digest& digest : reply.slices()) description.slices.push_back(FromProto(digest));

@@ -49,6 +49,7 @@ class Fetcher {
                                              const DeltaWant& want, DeltaProfile profile,
                                              const Spool::Options& options, LinkSpeed& speed,
                                              const FrameTaker& take);
+  // Asks again if the connection breaks, at most kFetchAttemptsMax times; then UNAVAILABLE.
   Result<PublishedState> Describe(const StreamId& stream, WeightVersion version);
   // Fetches the blocks that the assembly lacks. Blocks from a stream that broke are kept if their
   // slice turns out right.

@@ -106,7 +106,8 @@ Result<std::shared_ptr<const SnapshotMemory>> HostCacheSource::AskOther(
   for (;;) {
     // The fetch goes on when a call for it has ended, so it is asked for again.
     ActiveCalls::Call call(link.calls(), limits::kHostCopyCall);
-    const Status asked = FromGrpc(link.train_stub()->OpenHostCopy(call.context(), request, &reply));
+    const Status asked = FromGrpc(
+        v1::TrainService::NewStub(link.channel())->OpenHostCopy(call.context(), request, &reply));
     if (!assembly.wanted()) return CancelledError("given up");
     if (absl::IsDeadlineExceeded(asked)) continue;
     DWS_RETURN_IF_ERROR(asked);

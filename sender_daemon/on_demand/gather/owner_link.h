@@ -65,13 +65,9 @@ class OwnerLink final : public SenderLink {
 
   // Drops the message if there is no connection.
   void Send(v1::TrainMessage message);
-  // For calls that bring gradients from it.
-  std::unique_ptr<v1::TrainService::Stub> train_stub() const {
-    return v1::TrainService::NewStub(channel_.channel());
-  }
   // OK: its sender answers. UNAVAILABLE: it does not, with the reason; other errors: it refuses us.
   Status connected() const;
-  // For calls of other services of its sender, while it is connected.
+  // For other calls of its sender, while it is connected.
   std::shared_ptr<grpc::Channel> channel() const { return channel_.channel(); }
   ActiveCalls& calls() { return calls_; }
   // See SenderChannel::CheckPublisher.

@@ -54,7 +54,8 @@ Result<OutboxMemory> PiecePuller::Open(const PieceToPull& pull) {
   request.set_host(link.options().host_id);
   v1::OpenOutboxReply reply;
   ActiveCalls::Call call(link.calls(), limits::kRpcDeadline);
-  DWS_RETURN_IF_ERROR(FromGrpc(link.train_stub()->OpenOutbox(call.context(), request, &reply)));
+  DWS_RETURN_IF_ERROR(FromGrpc(
+      v1::TrainService::NewStub(link.channel())->OpenOutbox(call.context(), request, &reply)));
   DWS_RETURN_IF_ERROR(link.CheckPeer(*call.context()));
   DWS_ASSIGN_OR_RETURN(PassedMemory passed,
                        TakePassed(reply.handle_socket(), reply.token(), link.options().tls.users,
@@ -76,7 +77,7 @@ Result<PiecePuller::Bytes> PiecePuller::Fetch(const PieceToPull& pull) {
   *request.mutable_attempt() = ToProto(pull.offer.attempt);
   request.set_number(pull.offer.number.value());
   ActiveCalls::Call call(link.calls(), limits::kPieceDeadline);
-  const auto stub = link.train_stub();
+  const auto stub = v1::TrainService::NewStub(link.channel());
   const auto reader = stub->FetchPiece(call.context(), request);
   const auto bytes = std::make_shared<std::vector<std::byte>>();
   bytes->reserve(pull.size_bytes);

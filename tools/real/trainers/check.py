@@ -152,6 +152,7 @@ CASES = {
     "on_demand-engines": _faults("engines"),
     "on_demand-leader": _faults("leader"),
     "on_demand-proxy": _faults("proxy"),
+    "on_demand-publish": Case("on_demand_publish.py", senders=0, engine=False, needs=_FSDP),
     "on_demand-ranks": _faults("ranks"),
     "on_demand-silent": _faults("silent"),
     "on_demand-stopped": _faults("stopped"),

@@ -16,6 +16,8 @@ from tools.real.trainers.on_demand_fault_engines import engines_case, whole_job_
 from tools.real.trainers.on_demand_fault_job import FAULT, RANKS, SAY_SECONDS, STEPS, Job, undisturbed
 
 NAMED_SECONDS = 2.0
+OWNER_SECONDS = 30  # that an owner's sender stands still
+GROWTH_BYTES_MAX = 32 << 20  # of each sender meanwhile
 
 
 def killed_rank(job: Job, point: str) -> float:
@@ -105,16 +107,19 @@ def stopped_case() -> str:
         job.until(lambda name, line: line.get("step") == FAULT)
         sender = job.cluster.senders[1].process
         assert sender is not None
+        before = [each.own_bytes() for each in job.cluster.senders]
         sender.send_signal(signal.SIGSTOP)
-        time.sleep(12)
+        time.sleep(OWNER_SECONDS)
+        more = max(each.own_bytes() - held for each, held in zip(job.cluster.senders, before))
         sender.send_signal(signal.SIGCONT)
+        assert more < GROWTH_BYTES_MAX, more
         assert job.finish() == wanted, (job.results, wanted)
-        # gRPC's keepalive takes a sender that stands still for 10 s for dead.
+        # It is silent for longer than 20 s, and gRPC's keepalive takes a sender that stands still for 10 s for dead.
         assert all(line["lost"] == 1 for _, line in job.lost), job.lost
         assert len(job.lost) == len({rank for rank, _ in job.lost}), job.lost  # once each
     return (
-        "a rank stopped for 20 s, named in status, and nothing abandoned; a sender for 12 s, abandoned at most once, as "
-        f"{len(job.lost)} ranks said; the same losses and norms"
+        f"a rank stopped for 20 s, named in status, and nothing abandoned; a sender for {OWNER_SECONDS} s, abandoned at most once, "
+        f"as {len(job.lost)} ranks said, with {more / (1 << 20):.1f} MiB more in a sender; the same losses and norms"
     )
 
 

@@ -271,7 +271,7 @@ class Member:
           The GatherReply: call `release` with it when its bytes were read.
 
         Raises:
-          As `wait`; DwsError: the gather failed.
+          As `wait`; DwsError: the gather failed. A DeadlineError names the owner that it has waited for.
         """
         try:
             self.wait(lambda _: bool(call.done()), what)
@@ -281,7 +281,10 @@ class Member:
         try:
             return call.result()
         except grpc.RpcError as error:
-            self.explain(self._daemon.error(error, what))
+            failed = self._daemon.error(error, what)
+            if isinstance(failed, DeadlineError):
+                raise failed from error
+            self.explain(failed)
 
     def explain(self, error: DwsError) -> Any:
         """Raises the error of a call. It may have failed because the attempt is over, of which the news is still on
