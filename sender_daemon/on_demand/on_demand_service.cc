@@ -135,6 +135,9 @@ void OnDemandService::FillStatus(v1::OnDemandStatus& status) const {
   {
     MutexLock lock(mutex_);
     member = member_;
+    status.set_gather_wait_seconds(waits_.gather_seconds());
+    status.set_push_wait_seconds(waits_.push_seconds());
+    status.set_decision_wait_seconds(waits_.decision_seconds());
   }
   if (member == nullptr) return;
   for (const SourceChain::Total& total : member->gathers().totals()) {
@@ -299,6 +302,10 @@ grpc::ServerUnaryReactor* OnDemandService::ForMember(
 grpc::ServerUnaryReactor* OnDemandService::Finish(grpc::CallbackServerContext* context,
                                                   const v1::FinishRequest* request,
                                                   v1::FinishReply* /*reply*/) {
+  if (Current(request->member()) != nullptr) {
+    MutexLock lock(mutex_);
+    waits_ = request->waits();
+  }
   return ForMember(context, request->member(), [request](TrainJob& job) {
     return job.Finish(FromProto(request->attempt()), request->pushes(), request->weight());
   });

@@ -91,6 +91,7 @@ class OnDemandService final : public v1::OnDemandService::CallbackService {
   bool stopping_ GUARDED_BY(mutex_) = false;
   uint64_t last_member_ GUARDED_BY(mutex_);
   MemberPtr member_ GUARDED_BY(mutex_);
+  v1::RankWaits waits_ GUARDED_BY(mutex_);  // up to the rank's last Finish
   std::set<std::pair<uint64_t, LatestStream<v1::MinibatchView>::Ptr>> views_ GUARDED_BY(mutex_);
   Executor ends_;  // of members, which wait for their gathers
 };

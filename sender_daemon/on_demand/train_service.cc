@@ -369,9 +369,10 @@ grpc::ServerUnaryReactor* TrainServiceImpl::OpenHostCopy(grpc::CallbackServerCon
     return reactor;
   }
   parts_.cache->Bring(
-      *want, [handles = parts_.handles, peer = PeerOfCall(context->peer()), reactor,
-              mapped = request->mapped(), reply](const Result<HostCache::Copy>& brought) {
-        reactor->Finish(ToGrpc(PassHostCopy(*handles, peer, mapped, brought, *reply)));
+      *want, [this, context, request, reply, reactor](const Result<HostCache::Copy>& brought) {
+        if (context->IsCancelled()) return reactor->Finish(ToGrpc(CancelledError("nobody waits")));
+        reactor->Finish(ToGrpc(PassHostCopy(*parts_.handles, PeerOfCall(context->peer()),
+                                            request->mapped(), brought, *reply)));
       });
   return reactor;
 }

@@ -54,6 +54,9 @@ Result<std::unique_ptr<Gather>> Gather::Create(Options options, OwnerLinks& owne
     return InvalidArgumentError("expected same-host, host-cache, fabric or grpc, found '{}'",
                                 *options.only);
   }
+  if (options.only == "host-cache" && options.cache == nullptr) {
+    return InvalidArgumentError("only host-cache, but this sender has no --host-cache-bytes");
+  }
   std::set<std::string_view> names;
   for (const UnitSpec& unit : options.units) {
     if (!names.insert(unit.name).second) {

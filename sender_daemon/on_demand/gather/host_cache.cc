@@ -83,6 +83,10 @@ Result<HostCache::Rank*> HostCache::RankOf(const Want& want, const SenderWelcome
                        SnapshotMemory::Create(*welcome.layout));
   if (found != ranks_.end()) {  // its parts keep what their fetches need
     counts_.held_bytes -= found->second.bytes;
+    for (auto& [slice, part] : found->second.parts) {
+      for (auto& [version, done] : part->waiting) passed_.push_back(std::move(done));
+      part->waiting.clear();
+    }
     ranks_.erase(found);
   }
   return &ranks_
@@ -115,6 +119,7 @@ Result<HostCache::PartPtr> HostCache::Place(const Want& want, const SenderWelcom
 }
 
 void HostCache::Bring(const Want& want, Done done) {
+  std::vector<Done> passed;
   const auto bring = [&]() -> Result<Copy> {  // null: `done` is called later
     if (options_.bytes_max == 0) {
       return FailedPreconditionError("this sender keeps no weights of other hosts");
@@ -126,7 +131,9 @@ void HostCache::Bring(const Want& want, Done done) {
     DWS_ASSIGN_OR_RETURN(const SenderWelcome welcome, owners_.owner(want.owner).Has(want.at));
     MutexLock lock(mutex_);
     if (stopping_) return UnavailableError("the sender is shutting down");
-    DWS_ASSIGN_OR_RETURN(const PartPtr part, Place(want, welcome));
+    const Result<PartPtr> place = Place(want, welcome);
+    passed.swap(passed_);
+    DWS_ASSIGN_OR_RETURN(const PartPtr part, place);
     const Copy memory = ranks_.at(want.owner).memory;
     if (!part->fetching && part->at == want.at.version) return memory;
     if (part->at > want.at.version) {
@@ -145,13 +152,18 @@ void HostCache::Bring(const Want& want, Done done) {
     return Copy();
   };
   Result<Copy> copy = bring();
+  for (const Done& each : passed) each(UnavailableError("the owner has registered again"));
   if (!copy.ok() || *copy != nullptr) done(std::move(copy));
 }
 
 void HostCache::Fetch(const Want& want, WeightVersion base, const PartPtr& part,
                       const Copy& memory) {
-  const Status fetched = FetchNow(want, base, *memory);
+  Status fetched = FetchNow(want, base, *memory);
   if (!fetched.ok()) {
+    // Ranks that wait for it may ask elsewhere; RESOURCE_EXHAUSTED would say that there is no room.
+    if (absl::IsCancelled(fetched) || absl::IsResourceExhausted(fetched)) {
+      fetched = UnavailableError("{}", Message(fetched));
+    }
     LogInfo("host_copy_failed",
             {{"trainer_rank", want.owner.value()}, {"reason", Message(fetched)}});
   }
@@ -193,7 +205,13 @@ Status HostCache::FetchNow(const Want& want, WeightVersion base, SnapshotMemory&
                               .wanted = [this] { return !stopped_.cancelled(); }};
   Result<uint64_t> bytes = AbortedError("nothing of it is here");
   if (base != WeightVersion(0)) bytes = reader_.Advance(part, base, welcome);
-  if (!bytes.ok()) {  // mostly because nearly all elements have changed
+  if (!bytes.ok()) {
+    if (base != WeightVersion(0) && !absl::IsResourceExhausted(bytes.status())) {
+      LogInfo("host_copy_not_advanced", {{"trainer_rank", want.owner.value()},
+                                         {"base_version", base.value()},
+                                         {"version", want.at.version.value()},
+                                         {"reason", Message(bytes.status())}});
+    }
     DWS_RETURN_IF_ERROR(reader_.Read(part, welcome));
     bytes = BytesOf(layout, want.slices);
   }

@@ -95,6 +95,7 @@ class HostCache {
   mutable Mutex mutex_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::map<TrainerRank, Rank> ranks_ GUARDED_BY(mutex_);
+  std::vector<Done> passed_ GUARDED_BY(mutex_);  // of parts whose owner has registered again
   Counts counts_ GUARDED_BY(mutex_);
   Executor fetches_;
 };

@@ -14,6 +14,8 @@
 namespace dws {
 namespace {
 
+constexpr std::chrono::milliseconds kAskAgain{10};
+
 // Mixes the bits of a number, the same in every process.
 uint64_t Mix(uint64_t number) {
   number = (number ^ number >> 30) * 0xbf58476d1ce4e5b9;
@@ -59,6 +61,9 @@ Status HostCacheSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
     }
     const auto copy = Ask(keeper, want, assembly);
     if (copy.ok()) return ReadSnapshot(**copy, want.at.version, assembly, pool_, true);
+    if (absl::IsCancelled(copy.status()) && assembly.wanted()) {  // the keeper is silent, or stops
+      return UnavailableError("{}", Message(copy.status()));
+    }
     if (!absl::IsResourceExhausted(copy.status())) return copy.status();
     MutexLock lock(mutex_);
     full_.insert(place);
@@ -69,8 +74,16 @@ Status HostCacheSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
 Result<std::shared_ptr<const SnapshotMemory>> HostCacheSource::Ask(TrainerRank keeper,
                                                                    const HostCache::Want& want,
                                                                    const FullAssembly& assembly) {
-  if (keeper == links_.owner(keeper).options().self) return AskOwn(want, assembly);
-  return AskOther(keeper, want, assembly);
+  OwnerLink& link = links_.owner(keeper);
+  const bool own = keeper == link.options().self;
+  const auto until = std::chrono::steady_clock::now() + limits::kHostCopyPatience;
+  while (true) {
+    auto copy = own ? AskOwn(want, assembly) : AskOther(keeper, want, assembly);
+    // Mostly it has not yet heard of a version of which this sender has.
+    const bool again = absl::IsUnavailable(copy.status()) && assembly.wanted() &&
+                       std::chrono::steady_clock::now() < until;
+    if (!again || !link.calls().Wait(kAskAgain)) return copy;
+  }
 }
 
 Result<std::shared_ptr<const SnapshotMemory>> HostCacheSource::AskOwn(

@@ -21,7 +21,8 @@ inline constexpr size_t kTrainQueueMax = 4096;           // messages that wait f
 inline constexpr size_t kPullsAtOnce = 4;                // pieces that are fetched at the same time
 inline constexpr std::chrono::seconds kPieceDeadline{60};  // of a piece that is fetched
 inline constexpr size_t kPieceChunkBytes = size_t{1} << 20;
-inline constexpr std::chrono::seconds kHostCopyCall{5};  // that asks for a copy of a host
+inline constexpr std::chrono::seconds kHostCopyCall{5};      // that asks for a copy of a host
+inline constexpr std::chrono::seconds kHostCopyPatience{1};  // with one that has not heard of it
 inline constexpr size_t kHostCopiesWaitingMax = size_t{4} * kTrainUnitsMax;  // to be fetched
 inline constexpr size_t kGatherThreads = 4;  // gathers of the rank that run or wait for owners
 inline constexpr size_t kGatherCallsMax = 2 * kGathersMax;  // of the rank, that wait or run

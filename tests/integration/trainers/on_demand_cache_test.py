@@ -51,7 +51,7 @@ class HostCacheTest(OnDemandCase):
         self.assertGreater(min(found["from cache"]), 0)
         self.assertGreater(min(found["fetched"]), 0)
 
-    def test_a_keeper_may_be_killed(self) -> None:
+    def test_a_keeper_that_was_killed_fetches_again(self) -> None:
         self.run_on_two_hosts(1 << 20)
         self.each(Rank.begin)
         self.cluster.senders[1].kill()
@@ -63,6 +63,9 @@ class HostCacheTest(OnDemandCase):
         self.ranks[1].membership.join_if_lost(4)
         self.check_sums(self.minibatch([[1.0], [2.0], [4.0]]), 7.0, 3.0)
         self.each(Rank.publish)
+        found = self.cached()
+        self.assertEqual(found["fetched"], [0] * RANKS)
+        self.assertEqual(found["kept"][1], found["for host"][1])  # it has them in full
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ class Rank:
             self.traffic.push(index, unit, DType.F32)
 
     def finish(self, weight: float) -> Any:
-        view = self.member.finish(self.traffic.pushes, weight, Waits())
+        view = self.member.finish(self.traffic.pushes, weight, self.waits)
         self.done = view.attempt.minibatch
         self.traffic.end()
         return view

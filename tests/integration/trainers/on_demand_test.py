@@ -26,6 +26,24 @@ class OnDemandTest(OnDemandCase):
             self.each(Rank.publish)
         self.assertEqual([rank.version for rank in self.ranks], [4] * RANKS)
 
+    def test_a_sender_says_how_long_its_rank_has_waited(self) -> None:
+        self.start_job()
+
+        def run(rank: Rank) -> None:
+            rank.begin()
+            time.sleep(0.5 * rank.rank)
+            rank.finish(1.0)
+            rank.publish()
+
+        for _ in range(2):  # the second one says what was waited in the first
+            self.each(run)
+        name = "dws_sender_train_wait_seconds_total"
+        waited = [sender.metric(name, 'cause="decision"') for sender in self.cluster.senders]
+        self.assertGreater(waited[0], 0.9)
+        self.assertLess(waited[2], 0.5)
+        for cause in ("gather", "push"):
+            self.assertEqual(self.cluster.senders[0].metric(name, f'cause="{cause}"'), 0)
+
     def test_a_gradient_that_is_not_finite_is_skipped_by_all(self) -> None:
         self.start_job()
         views = self.minibatch([[1.0], [math.nan], []])

@@ -315,6 +315,11 @@ class Member:
     def finish(self, pushes: int, weight: float, waits: Waits) -> Any:
         """Says that the rank has pushed everything, and waits for the decision.
 
+        Args:
+          pushes: of the attempt.
+          weight: what they count.
+          waits: what the rank has waited so far, for the sender's status.
+
         Returns:
           The view with it, whose phase is in DECIDED.
 
@@ -323,7 +328,12 @@ class Member:
         """
         assert self.attempt is not None
         request = on_demand_pb2.FinishRequest(
-            member=self._member, attempt=self.attempt.to_proto(), pushes=pushes, weight=weight
+            member=self._member, attempt=self.attempt.to_proto(), pushes=pushes, weight=weight,
+            waits=on_demand_pb2.RankWaits(
+                gather_seconds=waits.gather_seconds,
+                push_seconds=waits.push_seconds,
+                decision_seconds=waits.decision_seconds,
+            ),
         )
         what = f"finishing {self.attempt}"
         try:
