@@ -59,15 +59,15 @@ class TakenTest(AgainCase):
         super().setUp()
         for rank in (0, 1):
             self.join(make_worker(rank, DType.BF16), missing_after=0.2, on_contributed=self.on_contributed)
-        self.fail: Optional[Callable[[], None]] = None
+        self.when_taken: Optional[Callable[[], None]] = None
         self.results = self.run_until(1)[0]
         self.rounds[0]._missing_after = SECONDS
 
     def on_contributed(self, worker: PulseLoCo) -> None:
-        if worker.rank == 1 and self.fail is not None:
+        if worker.rank == 1 and self.when_taken is not None:
             until(lambda: self.rounds[2].worker.round == 1)
-            fail, self.fail = self.fail, None
-            fail()
+            when_taken, self.when_taken = self.when_taken, None
+            when_taken()
 
     def check_rounds(self, result: Round) -> None:
         """The steps are in the residual of rank 2, once."""
@@ -87,14 +87,14 @@ class TakenTest(AgainCase):
         return [self.start_run(0), self.start_run(1), self.start_run(2, self.theta_r)]
 
     def test_steps_in_the_residual_are_not_contributed_when_the_round_is_tried_again(self) -> None:
-        self.fail = lambda: self.restart_sender(1)
+        self.when_taken = lambda: self.restart_sender(1)
         results = [each.result(SECONDS) for each in self.start_away()]
         self.assertTrue(results[2].abandoned)
         self.check_rounds(results[2])
 
     def test_steps_in_the_residual_are_not_contributed_by_another_call_of_run(self) -> None:
         raised = threading.Event()
-        self.fail = lambda: self.assertTrue(raised.wait(SECONDS))
+        self.when_taken = lambda: self.assertTrue(raised.wait(SECONDS))
         *others, away = self.start_away(timeout=2.0)
         with self.assertRaises(dws.DeadlineError):
             away.result(SECONDS)
@@ -199,6 +199,18 @@ class HelloTest(AgainCase):
                 first.result(SECONDS)
             self.rounds[0]._timeout = SECONDS
             self.check_rounds([self.start_run(0), second, self.start_run(2)])
+
+    def test_hellos_that_were_said_again_are_over_with_the_plan(self) -> None:
+        with mock.patch.object(module, "_HELLO_AGAIN_SECONDS", 0.2):
+            runs = self.start_two()
+            heard = self.rounds[0]._heard[1][1]
+            until(lambda: self.rounds[1]._next > heard + 2)
+            for each in [*runs, self.start_run(2)]:
+                each.result(SECONDS)
+        early = self.start_run(0)
+        time.sleep(0.5)
+        for each in [early, self.start_run(1), self.start_run(2)]:
+            self.assertEqual(each.result(SECONDS)[2:], ((0, 1, 2), (0, 1, 2), None, ()))
 
     def test_a_plan_that_answers_an_old_hello_is_given_up(self) -> None:
         for each in [*self.start_two(), self.start_run(2)]:
