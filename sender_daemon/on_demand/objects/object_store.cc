@@ -47,6 +47,19 @@ Status ObjectStore::CheckKey(uint64_t process, const RankObjectKey& key) const {
                       options_.rank.value(), later ? found->second->number : first_);
 }
 
+Status ObjectStore::CheckRoom(const RankObjectKey& key, uint64_t size_bytes) const {
+  if (objects_.size() >= limits::kObjectsMax) {
+    return ResourceExhaustedError("rank {} has put {} objects, more are not supported",
+                                  options_.rank.value(), objects_.size());
+  }
+  const uint64_t held = *held_bytes_;
+  if (size_bytes <= options_.bytes_max - std::min(options_.bytes_max, held)) return OkStatus();
+  return ResourceExhaustedError(
+      "{} has {} bytes, and rank {} has {} in other objects: expected at most {} in all, raise "
+      "--object-bytes",
+      ToString(key), size_bytes, options_.rank.value(), held, options_.bytes_max);
+}
+
 Result<std::unique_ptr<const ObjectRoom>> ObjectStore::Reserve(
     uint64_t process, const RankObjectKey& key, uint64_t size_bytes,
     const std::optional<std::string>& over_because) {
@@ -55,6 +68,7 @@ Result<std::unique_ptr<const ObjectRoom>> ObjectStore::Reserve(
                                 limits::kObjectNameBytesMax);
   }
   std::unique_ptr<const ObjectRoom> room;
+  Status fits;
   {
     MutexLock lock(mutex_);
     DWS_RETURN_IF_ERROR(CheckKey(process, key));
@@ -63,21 +77,14 @@ Result<std::unique_ptr<const ObjectRoom>> ObjectStore::Reserve(
       first_ = key.number;
       reason_ = over_because->substr(0, limits::kObjectReasonBytesMax);
     }
-    if (objects_.size() >= limits::kObjectsMax) {
-      return ResourceExhaustedError("rank {} has put {} objects, more are not supported",
-                                    options_.rank.value(), objects_.size());
+    fits = CheckRoom(key, size_bytes);
+    if (fits.ok()) {
+      *held_bytes_ += size_bytes;
+      room = std::make_unique<const ObjectRoom>(held_bytes_, size_bytes);
     }
-    const uint64_t held = *held_bytes_;
-    if (size_bytes > options_.bytes_max - std::min(options_.bytes_max, held)) {
-      return ResourceExhaustedError(
-          "{} has {} bytes, and rank {} has {} in other objects: expected at most {} in all, raise "
-          "--object-bytes",
-          ToString(key), size_bytes, options_.rank.value(), held, options_.bytes_max);
-    }
-    *held_bytes_ += size_bytes;
-    room = std::make_unique<const ObjectRoom>(held_bytes_, size_bytes);
   }
-  Tell();
+  Tell();  // also if there is no room: lower numbers are over
+  DWS_RETURN_IF_ERROR(fits);
   return room;
 }
 

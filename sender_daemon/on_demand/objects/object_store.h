@@ -115,6 +115,7 @@ class ObjectStore {
     Done done;
   };
   Status CheckKey(uint64_t process, const RankObjectKey& key) const REQUIRES(mutex_);
+  Status CheckRoom(const RankObjectKey& key, uint64_t size_bytes) const REQUIRES(mutex_);
   // Nullopt: the answer is not known yet.
   std::optional<Answer> AnswerTo(const Wanted& wanted) const REQUIRES(mutex_);
   // Answers those whose answer is known. Takes the lock.

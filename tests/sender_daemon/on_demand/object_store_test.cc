@@ -132,7 +132,9 @@ TEST_CASE("objects are bounded, and what is dropped makes room once nobody sends
   CHECK(absl::IsResourceExhausted(Put(store, process, {"c", 1}, ~uint64_t{0} - 3)));
   {
     const auto sending = Ask(store, process, {"a", 1});
-    CHECK(absl::IsResourceExhausted(Put(store, process, {"a", 2}, 7, 7, "")));
+    const auto waits = Ask(store, process, {"c", 1});
+    CHECK(absl::IsResourceExhausted(Put(store, process, {"a", 2}, 7, 7, "it began again")));
+    CHECK_THAT(waits->why(), Contains("gone on to number 2: it began again"));
   }
   CHECK(Put(store, process, {"a", 2}, 5).ok());
   CHECK(Put(store, process, {"a", 2}, 5).ok());  // again

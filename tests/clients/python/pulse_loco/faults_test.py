@@ -182,6 +182,33 @@ class JoinTest(FaultCase):
         self.assertTrue(same_bits(self.workers[1].residual, whole))
         self.assertEqual(len({worker.digest() for worker in self.workers}), 1)
 
+    def test_other_weights_than_those_that_were_contributed(self) -> None:
+        """What the later steps moved is in the residual, less what was counted; also if the round is not over."""
+        self.run_round()
+        for counted in (True, False):
+            with self.subTest(counted=counted):
+                thetas = self.contribute_all()
+                lost = saved(self.workers[1])
+                self.commit_without(self.workers[1], counted)
+                later = local_steps(self.generator, thetas[1])
+                whole = lost.residual + (lost.theta_g - later)
+                sent = self.reference.sent(1, thetas[1])[0] if counted else np.zeros_like(whole)
+                found = lost.take(self.workers[0].full(), later)
+                self.assertIs(found, Residual.COUNTED if counted else Residual.KEPT)
+                self.assertTrue(same_bits(lost.residual, whole - sent))
+                if counted:
+                    self.reference.round(thetas)
+                self.workers[1], self.reference.residuals[1] = lost, lost.residual.copy()
+        lost.begin()
+        weights = local_steps(self.generator, lost.theta_g)
+        lost.contribute(weights)
+        whole = lost.residual + (lost.theta_g - weights)
+        self.assertIs(lost.take(self.workers[0].full(), final=True), Residual.KEPT)
+        self.assertTrue(same_bits(lost.residual, whole))
+        weights[5] = np.nan
+        with self.assertRaisesRegex(InvalidArgumentError, "change together has 1 of .* the first is number 5"):
+            lost.take(self.workers[0].full(), weights, final=True)
+
     def test_killed_with_a_state_that_does_not_know_what_was_counted(self) -> None:
         self.run_round()
         old = saved(self.workers[1])

@@ -7,7 +7,8 @@
 4. Each worker says that it is ready, with the digest of that. When all are, rank 0 puts the decision; only then a worker
    takes the new theta_g in the place of the old one.
 5. A worker that finds another one gone before that tells why, and goes back to 1. A worker that missed a decision is behind
-   at the next hello, and takes theta_g in full.
+   at the next hello, and takes theta_g in full. Then its local steps are in its residual, and it contributes no more to the
+   round, also if that is tried again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from dws._proto import local_rounds_pb2
 from dws.deadline import Deadline
-from dws.digest import Digest, digest_hex
+from dws.digest import Digest, digest_bytes, digest_hex
 from dws.errors import DaemonUnavailableError, DeadlineError, DwsError, InvalidArgumentError, RankLostError
 from dws.on_demand.pulse_loco.arithmetic import Array, require_finite, require_flat
 from dws.on_demand.pulse_loco.exchange import ObjectExchange, Wanted, from_proto, to_proto
@@ -33,6 +34,7 @@ from dws.on_demand.pulse_loco.worker import Full, PulseLoCo, Residual
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.1
 _LAST_TRY_SECONDS = 0.5  # long enough to hear that a rank is gone
+_HELLO_AGAIN_SECONDS = 10.0
 _CLOSE_SECONDS = 10.0
 _MESSAGE_BYTES_MAX = 1 << 20  # of hello, plan and the like
 _SHARDS_MAX = 1024
@@ -46,7 +48,9 @@ class Round(NamedTuple):
       attempt: that was decided.
       members: the ranks that took part, ascending.
       counted: those whose contributions are in the sums.
-      residual: what became of this worker's residual, if it took theta_g in full; else None.
+      residual: what became of this worker's residual, if it took theta_g in full in this round, or in calls of `run`
+        before that raised; else None. The residual has what the local steps moved and was not sent, unless it was
+        dropped.
       abandoned: why attempts before were abandoned.
     """
 
@@ -80,7 +84,8 @@ class LocalRounds:
           socket: of the sender of the worker's rank, which was started with --train-peers.
           ranks: how many workers the job has, and senders.
           timeout: seconds that `run` waits for other workers, which are named when they are over.
-          missing_after: seconds that rank 0 waits for workers without a process, before it begins the round without them.
+          missing_after: seconds that rank 0 waits for a worker without a process, from when it finds that, before it begins
+            the round without it.
           on_contributed: called in each attempt with the worker, before anything is sent. If it saves `worker.state()`, no
             residual is dropped after a kill.
 
@@ -99,7 +104,10 @@ class LocalRounds:
         self._exchange = ObjectExchange(socket, job_id, worker.rank, ranks)
         self._next = worker.last_attempt + 1  # the number of the next object that is not of an attempt
         self._heard: dict[int, tuple[int, int]] = {}  # by rank, the last hello, or of rank 0 the last plan
+        # Since the last `run` that returned: what takes did to the residual, and digests of weights whose steps are in the
+        # residual, or in theta_g, already.
         self._residual: Optional[Residual] = None
+        self._spent: set[Digest] = set()
         self._last: Optional[Plan] = None  # decided
 
     @property
@@ -109,6 +117,10 @@ class LocalRounds:
 
     def run(self, theta_r: Optional[Array]) -> Round:
         """Runs a round with the others, again until an attempt is decided.
+
+        After an error it may be called again with the same weights, whose steps count once: if this worker took theta_g in
+        full before the error, they are in its residual, and it takes part without a contribution. Other weights have to
+        come from steps that start from `theta_g` as it is then.
 
         Args:
           theta_r: the weights after local steps from `theta_g`, FP32, 1-D; None: this worker takes part without a
@@ -125,11 +137,14 @@ class LocalRounds:
             require_finite("theta_r", theta_r)
         deadline = Deadline(self._timeout)
         abandoned: list[DwsError] = []
-        self._residual = None
         while True:
+            theta_r = self._unspent(theta_r)
             process = self._exchange.attached(deadline.left)
             try:
-                return self._attempt(process, theta_r, deadline, abandoned)
+                result = self._attempt(process, theta_r, deadline, abandoned)
+                self._residual = None
+                self._spent.clear()
+                return result
             except (RankLostError, DaemonUnavailableError) as error:
                 if not deadline.left:
                     self._give_up(process, error)
@@ -140,6 +155,12 @@ class LocalRounds:
             except BaseException as error:
                 self._give_up(process, error)
                 raise
+
+    def _unspent(self, theta_r: Optional[Array]) -> Optional[Array]:
+        """None: what the weights are to contribute is in the residual, or in theta_g, already."""
+        if theta_r is None or not self._spent:
+            return theta_r
+        return None if digest_bytes(np.ascontiguousarray(theta_r)) in self._spent else theta_r
 
     def _attempt(self, process: int, theta_r: Optional[Array], deadline: Deadline, abandoned: Sequence[DwsError]) -> Round:
         plan = self._agree(process, theta_r is not None, deadline, abandoned)
@@ -152,9 +173,13 @@ class LocalRounds:
         else:
             after.abandon()
         self._decide(plan, process, after.digest(), deadline)
+        if self.worker.contributed_weights is not None:
+            self._spent.add(self.worker.contributed_weights)
         self.worker, self._last = after, plan
         if self._rank:
-            self._put(process, "done", plan.attempt, b"")
+            # The round is decided: what happens to a sender does not change that.
+            with contextlib.suppress(DwsError):
+                self._put(process, "done", plan.attempt, b"")
         return Round(after.round, plan.attempt, tuple(plan.members), tuple(plan.contributors), self._residual, tuple(abandoned))
 
     def _agree(self, process: int, contributes: bool, deadline: Deadline, abandoned: Sequence[DwsError]) -> Plan:
@@ -162,20 +187,23 @@ class LocalRounds:
         message = local_rounds_pb2.RoundHello(
             round=self.worker.round, digest=to_proto(self.worker.digest()), contributes=contributes, common=self._common
         )
-        hello = Hello(process, self._next, message)
-        self._next += 1
         # The others may still want what rank 0 has put in a round that it has decided; their next hello says that they do not.
         over = str(abandoned[-1]) if abandoned else "it has begun another round" if self._rank else None
-        self._put(process, "hello", hello.number, message.SerializeToString(), over)
+        hello = Hello(process, self._say_hello(process, message, over), message)
         plan = self._await_plan(hello, deadline) if self._rank else self._make_plan(hello, deadline)
-        self._next = plan.attempt + 1
+        self._next = max(self._next, plan.attempt + 1)
         return plan
+
+    def _say_hello(self, process: int, message: Optional[Any], over: Optional[str] = None) -> int:
+        """Returns its number. Without a message: the hellos before are answered, there is no new one yet."""
+        number, self._next = self._next, self._next + 1
+        self._put(process, "hello", number, b"" if message is None else message.SerializeToString(), over)
+        return number
 
     def _make_plan(self, mine: Hello, deadline: Deadline) -> Plan:
         hellos = {0: mine}
-        patience = Deadline(self._missing_after)
         for rank in range(1, self._ranks):
-            hello = self._hello_of(rank, patience, deadline)
+            hello = self._hello_of(rank, deadline)
             if hello is not None and hello.message.common == self._common:
                 hellos[rank] = hello
         message = make_plan(hellos)
@@ -183,8 +211,9 @@ class LocalRounds:
         self._put(mine.process, "plan", attempt, message.SerializeToString(), "it has begun another attempt")
         return Plan.from_proto(mine.process, attempt, message)
 
-    def _hello_of(self, rank: int, patience: Deadline, deadline: Deadline) -> Optional[Hello]:
+    def _hello_of(self, rank: int, deadline: Deadline) -> Optional[Hello]:
         """None: the worker has no process."""
+        patience: Optional[Deadline] = None  # once it has none
         while True:
             wanted = self._newer(rank, "hello")
             try:
@@ -192,23 +221,34 @@ class LocalRounds:
             except RankLostError as error:
                 if not deadline.left:
                     raise
+                patience = patience or Deadline(self._missing_after)
                 if not patience.left:
                     _LOG.warning("dws: round %d begins without rank %d: %s", self.worker.round, rank, error)
                     return None
                 time.sleep(_AGAIN_SECONDS)
                 continue
             self._heard[rank] = found.process, found.number
+            if not found.data:
+                continue
             return Hello(found.process, found.number, _parse(local_rounds_pb2.RoundHello, found.data, rank))
 
     def _await_plan(self, mine: Hello, deadline: Deadline) -> Plan:
+        """Says hello again and again, since rank 0 may have heard it in an attempt that it has given up, and want another."""
+        numbers = [mine.number]  # of hellos that a plan may answer
         while True:
             wanted = self._newer(0, "plan")
             try:
-                found = self._exchange.fetch(wanted, max(deadline.left, _LAST_TRY_SECONDS))
-            except RankLostError:
-                if not deadline.left:
+                found = self._exchange.fetch(wanted, min(max(deadline.left, _LAST_TRY_SECONDS), _HELLO_AGAIN_SECONDS))
+            except (RankLostError, DeadlineError) as error:
+                if not deadline.left and isinstance(error, RankLostError):
                     raise
+                if not deadline.left:
+                    raise DeadlineError(
+                        f"rank 0 has planned no round with this worker of rank {self._rank} in {self._timeout:g} s: is a "
+                        "worker slow, or did one stop calling run?"
+                    ) from error
                 time.sleep(_AGAIN_SECONDS)
+                numbers.append(self._say_hello(mine.process, mine.message))
                 continue
             self._heard[0] = found.process, found.number
             self._next = max(self._next, found.number + 1)
@@ -216,18 +256,19 @@ class LocalRounds:
             require_same(self._common, message.common, self._rank)
             plan = Plan.from_proto(found.process, found.number, message)
             me = plan.members.get(self._rank)
-            if me is not None and (me.process, me.hello) == (mine.process, mine.number):
+            if me is None or me.process != mine.process:
+                continue
+            if me.hello in numbers:
+                if me.hello != numbers[-1]:
+                    self._say_hello(mine.process, None)
                 return plan
+            # Rank 0 waits for an attempt that this worker does not make: it answers a hello of one that is over.
+            numbers = [self._say_hello(mine.process, mine.message, "the plan answers a hello that is over")]
 
     def _begin(self, plan: Plan, process: int, theta_r: Optional[Array], deadline: Deadline) -> None:
         """Gives or takes theta_g in full, and opens the round."""
         if plan.members[self._rank].takes_full:
-            if theta_r is not None and self.worker.contributed is None:
-                # The others went on without it: so its steps go to the residual.
-                self.worker.abandon()
-                self.worker.begin(plan.attempt)
-                self.worker.contribute(theta_r)
-            self._residual = self.worker.take(self._fetch_full(plan, deadline))
+            self._take(self._fetch_full(plan, deadline), theta_r)
         else:
             self.worker.abandon()
         if plan.takers and self._rank == plan.source:
@@ -237,6 +278,14 @@ class LocalRounds:
             self._put(process, "full-theta", plan.attempt, full.theta_g.tobytes())
             self._put(process, "full-u", plan.attempt, full.u.tobytes())
         self.worker.begin(plan.attempt)
+
+    def _take(self, full: Full, theta_r: Optional[Array]) -> None:
+        """The others go on without this worker's steps, or have counted them: so what was not counted goes to the residual."""
+        spent = [self.worker.contributed_weights, None if theta_r is None else digest_bytes(np.ascontiguousarray(theta_r))]
+        found = self.worker.take(full, theta_r, final=True)
+        self._spent.update(digest for digest in spent if digest is not None)
+        if self._residual is None or self._residual is Residual.KEPT:
+            self._residual = found
 
     def _fetch_full(self, plan: Plan, deadline: Deadline) -> Full:
         size = 4 * self.worker.theta_g.size

@@ -40,7 +40,7 @@ class Residual(enum.Enum):
     """What became of a worker's residual when it took a Full."""
 
     KEPT = "nothing of the worker was counted since; what it had contributed to a round that is over is in the residual"
-    COUNTED = "the contribution of the open round was counted"
+    COUNTED = "the contribution of the open round was counted; what it did not send is in the residual"
     DROPPED = "contributions that this state does not know were counted, so the residual was set to 0"
 
 
@@ -107,6 +107,11 @@ class PulseLoCo:
     def contributed(self) -> Optional[list[bytes]]:
         """The objects of the open attempt, to send them again; None before `contribute`."""
         return list(self._pending.objects) if self._pending else None
+
+    @property
+    def contributed_weights(self) -> Optional[Digest]:
+        """The digest of the weights that `contributed` was made from."""
+        return self._pending.theta_r if self._pending else None
 
     def digest(self) -> Digest:
         """The digest of theta_g, u and who was counted when. Workers compare it after each round."""
@@ -217,14 +222,20 @@ class PulseLoCo:
         """What another worker needs to become equal. Arrays are not copied, and stay as they are."""
         return Full(self.round, self.theta_g, self.u, self._counted.copy(), self.digest())
 
-    def take(self, full: Full) -> Residual:
+    def take(self, full: Full, theta_r: Optional[Array] = None, *, final: bool = False) -> Residual:
         """Makes this worker equal to another. An open attempt ends.
+
+        Args:
+          theta_r: the weights after local steps from this worker's theta_g, FP32, 1-D; they may differ from those that
+            were contributed to the open attempt. What the steps moved goes to the residual, less what was counted of it.
+            None: the weights that were contributed.
+          final: they are not contributed again, also if the round is not over.
 
         Returns:
           What became of the residual. It is never added twice; it is lost only as the value says.
 
         Raises:
-          InvalidArgumentError: the arrays do not have the digest, or are not finite.
+          InvalidArgumentError: the arrays do not have the digest, or are not finite; or theta_r is not.
           LayoutError, DTypeError: they have other shapes or types.
           StateError: it is of an earlier round than this worker.
         """
@@ -245,10 +256,10 @@ class PulseLoCo:
         last = tuple(full.counted[self.rank].tolist())
         if last == tuple(self._counted[self.rank].tolist()):
             # A round that is not over is abandoned: its weights may be contributed again.
-            over = full.round > self.round
-            outcome, residual = Residual.KEPT, self._residual_after(False) if over else self._residual
+            over = final or full.round > self.round
+            outcome, residual = Residual.KEPT, self._residual_after(False, theta_r) if over else self._residual
         elif self._pending is not None and last == (self.round, self.attempt):
-            outcome, residual = Residual.COUNTED, self._residual_after(True)
+            outcome, residual = Residual.COUNTED, self._residual_after(True, theta_r)
         else:
             outcome, residual = Residual.DROPPED, np.zeros_like(self._residual)
         self._counted = full.counted.copy()
@@ -280,18 +291,35 @@ class PulseLoCo:
         self.round, self._theta, self._u, self._residual, self._bases = number, theta, u, residual, bases
         self.attempt, self._last_attempt, self._pending = None, 0, None
 
-    def _residual_after(self, counted: bool) -> Array:
+    def _residual_after(self, counted: bool, theta_r: Optional[Array] = None) -> Array:
+        """Args:
+          counted: the open attempt's contribution was.
+          theta_r: as of `take`.
+        """
+        if theta_r is not None:
+            require_flat("theta_r", theta_r, self._theta.size)
+            with np.errstate(over="ignore", invalid="ignore"):
+                s: Array = self._residual + (self._theta - theta_r)
+                if counted:
+                    self._add_sent(s, -1)
+            require_finite("the residual and this round's change together", s)
+            return s
         if self._pending is None:
             return self._residual
         if counted:
             return self._pending.residual
         # The residual was s - v, without rounding where v is not 0; so this is s again, to the bit.
-        own = [decode(Kind.CONTRIBUTION, data, self.address(shard), base, self.settings.values, "this worker")
-               for shard, (data, base) in enumerate(zip(self._pending.objects, self._bases))]
         s = self._pending.residual.copy()
-        for part, (begin, end) in zip(own, self._ranges()):
-            s[begin:end][part.positions] += part.values
+        self._add_sent(s, 1)
         return s
+
+    def _add_sent(self, out: Array, sign: int) -> None:
+        """Adds what the open attempt has contributed, or subtracts it."""
+        objects = self._pending.objects if self._pending else []
+        own = [decode(Kind.CONTRIBUTION, data, self.address(shard), base, self.settings.values, "this worker")
+               for shard, (data, base) in enumerate(zip(objects, self._bases))]
+        for part, (begin, end) in zip(own, self._ranges()):
+            out[begin:end][part.positions] += np.float32(sign) * part.values
 
     def _common_ranks(self, found: Sequence[Decoded]) -> tuple[int, ...]:
         for shard, part in enumerate(found):
