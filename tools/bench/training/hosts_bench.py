@@ -37,7 +37,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-
 def _loopback(shape: Shape, rounds: int, report: Report) -> None:
     moved = shape.hosts * shape.lacking_bytes
     limits = RawLimits(moved)
