@@ -176,6 +176,9 @@ Status MinibatchMemberState::OnPublished(uint64_t minibatch, WeightVersion versi
 }
 
 Status MinibatchMemberState::OnSkipped(uint64_t minibatch) {
+  const std::optional<StepDecision>& last = record_.last_step;
+  const bool once_more = last.has_value() && last->attempt.minibatch == minibatch && !last->finite;
+  if (once_more) return OkStatus();
   DWS_RETURN_IF_ERROR(MayEnd(minibatch, false));
   OpenNext(record_.version);
   return OkStatus();

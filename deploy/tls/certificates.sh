@@ -18,9 +18,10 @@
 #   --authority DIR           the authority's folder: ca.pem and ca.key (job, issue, renew)
 #   --out DIR                 folder for the authority, or for the certificates' folders (job, authority, issue)
 #   --publish RANK[@HOSTS]    a sender: its trainer rank, or ranks as 0-7; HOSTS with commas between (job)
+#   --train RANK[@HOSTS]      the same, with --train-peers: it has both roles (job)
 #   --receive ID[@HOSTS]      a receiver: its --receiver-id (job)
 #   --operate NAME[@HOSTS]    an operator who gives orders with dwsctl, or Prometheus (job)
-#   --role ROLE               publish, receive or operate (issue)
+#   --role ROLE               publish, train, receive or operate (issue)
 #   --name NAME               a trainer rank, a receiver's id, or an operator's name (issue)
 #   --host HOST               a DNS name or address that clients dial; loopback is always included (job, issue)
 #   --days DAYS               how long it is valid: 90, 825 at most; an authority 3650, 7300 at most
@@ -108,7 +109,7 @@ check_host() {  # OPTION HOST
   is_host "$2" || wrong "$1: '${2:0:253}' is not a host: expected a DNS name or an IP address"
 }
 declare -A value=() seen=()
-host=() publish=() receive=() operate=() files=()
+host=() publish=() train=() receive=() operate=() files=()
 
 # Reads the options of a command: parse "KNOWN" "REQUIRED" ARGUMENT...
 parse() {
@@ -138,7 +139,7 @@ parse() {
     fi
     shift
     case "$option" in
-      host | publish | receive | operate)
+      host | publish | train | receive | operate)
         local -n list="$option"
         list+=("$text")
         ;;
@@ -164,10 +165,11 @@ request() {
   local job="$1" role="$2" name="$3" uri hosts
   shift 3
   check_part "the name of --$role" "$name"
-  uri="dws://$(escape "$job")/$role/$(escape "$name")"
+  uri="dws://$(escape "$job")/${role/#train/publish}/$(escape "$name")"
   [[ -z "${seen[$uri]+given}" ]] ||
     wrong "--$role names '$name' twice, expected one certificate for each: name it once, with all its hosts"
   seen[$uri]=1
+  if [[ "$role" == train ]]; then uri+=" dws://$(escape "$job")/train/$name"; fi
   [[ $# -le $HOSTS_MAX ]] || wrong "--$role $name: $# hosts, expected at most $HOSTS_MAX"
   hosts=" $* "
   for loopback in localhost 127.0.0.1 ::1; do
@@ -178,13 +180,13 @@ request() {
   request_folders+=("${value[out]}/$role-${uri##*/}")
 }
 
-# Adds what one --publish, --receive or --operate asks for: requests ROLE TEXT
+# Adds what one --publish, --train, --receive or --operate asks for: requests ROLE TEXT
 requests() {
   local role="$1" text="$2" names="${2%%@*}" one first last hosts=() all=("${2%%@*}")
   if [[ "$text" == *@* ]]; then mapfile -t -d , hosts < <(printf '%s,' "${text#*@}"); fi
   hosts+=("${host[@]}")
   for one in "${hosts[@]}"; do check_host "--$role $text" "$one"; done
-  if [[ "$role" == publish ]]; then
+  if [[ "$role" == publish || "$role" == train ]]; then
     first="${names%%-*}" last="${names#*-}"
     if ! is_rank "$first" || ! is_rank "$last" || [[ "$first" -gt "$last" ]]; then
       wrong "'$names' is not a trainer rank: expected a number from 0 to $RANK_MAX, or two with '-' between"
@@ -259,8 +261,7 @@ check_certificate() {  # PATH
 }
 # Seconds since 1970 at which a certificate ends.
 end_of() {
-  local line
-  line="$(openssl x509 -in "$1" -noout -enddate)"
+  local line; line="$(openssl x509 -in "$1" -noout -enddate)"
   date -d "${line#notAfter=}" +%s
 }
 # The subject alternative names, one a line: URI:..., DNS:..., IP Address:...
@@ -293,9 +294,10 @@ leaf_extensions() {  # URIS HOSTS
   done
   extensions CA:FALSE digitalSignature "$usage" "$1" "$2"
 }
-# The subject: the part of an identity after the job.
+# The subject: the part after the job of the first identity of several.
 subject_of() {
-  local title="${1:0:COMMON_NAME_BYTES_MAX}"
+  local title="${1%% dws://*}"
+  title="${title:0:COMMON_NAME_BYTES_MAX}"
   printf '/CN=%s' "${title//\//\\/}"
 }
 
@@ -336,15 +338,13 @@ read_authority() {
     refuse "$folder/ca.key is not the key of $folder/ca.pem: expected both of one authority"
 }
 check_lifetime() {  # DAYS: of a certificate that the authority signs
-  local end
-  end="$(end_of "${value[authority]}/ca.pem")"
+  local end; end="$(end_of "${value[authority]}/ca.pem")"
   [[ $(($(date +%s) + $1 * 86400)) -le "$end" ]] ||
     refuse "a certificate of $1 days would outlive its authority, which ends at $(date -u -d "@$end" '+%F %T UTC'):" \
       "give fewer --days, or make a new authority"
 }
 show() {  # PATH WHAT
-  local uris
-  uris="$(names_of "$1" | sed -n 's/^URI:\(dws:\)/\1/p' | paste -s -d ' ')"
+  local uris; uris="$(names_of "$1" | sed -n 's/^URI:\(dws:\)/\1/p' | paste -s -d ' ')"
   printf '%s: %s%s, expires in %d days\n' "$1" "$2" "${uris:+: $uris}" "$((($(end_of "$1") - $(date +%s) + 43200) / 86400))"
 }
 
@@ -400,9 +400,9 @@ run_issue() {
   local role one
   parse "authority role name host out days force" "authority role name out" "$@"
   role="${value[role]}"
-  [[ "$role" =~ ^(publish|receive|operate)$ ]] ||
-    wrong "'$role' is not a role: expected publish, receive or operate"
-  [[ "$role" != publish ]] || is_rank "${value[name]}" ||
+  [[ "$role" =~ ^(publish|train|receive|operate)$ ]] ||
+    wrong "'$role' is not a role: expected publish, train, receive or operate"
+  [[ "$role" != publish && "$role" != train ]] || is_rank "${value[name]}" ||
     wrong "'${value[name]}' is not a trainer rank: expected a number from 0 to $RANK_MAX"
   for one in "${host[@]}"; do check_host --host "$one"; done
   read_authority
@@ -411,12 +411,13 @@ run_issue() {
   issue_all
 }
 run_job() {
-  local one
-  parse "job-id authority out publish receive operate host days force" "job-id authority out" "$@"
-  for one in "${publish[@]}"; do requests publish "$one"; done
-  for one in "${receive[@]}"; do requests receive "$one"; done
-  for one in "${operate[@]}"; do requests operate "$one"; done
-  [[ ${#request_uris[@]} -gt 0 ]] || wrong "nothing to issue: expected --publish, --receive or --operate"
+  local one role
+  parse "job-id authority out publish train receive operate host days force" "job-id authority out" "$@"
+  for role in publish train receive operate; do
+    local -n asked="$role"
+    for one in "${asked[@]}"; do requests "$role" "$one"; done
+  done
+  [[ ${#request_uris[@]} -gt 0 ]] || wrong "nothing to issue: expected --publish, --train, --receive or --operate"
   check_places
   if [[ -e "${value[authority]}/ca.pem" ]]; then
     read_authority
@@ -429,7 +430,7 @@ run_job() {
 }
 
 renew_one() {
-  local path="$1" authority="${value[authority]}" name uris="" dialled="" first text
+  local path="$1" authority="${value[authority]}" name uris="" dialled="" text
   if [[ -L "$path" ]]; then
     refuse "$path is a symbolic link to $(readlink -- "$path"), expected the certificate file itself, because renew" \
       "replaces that file: nothing is written; give the path $(realpath -m -- "$path")"
@@ -444,9 +445,9 @@ renew_one() {
   while IFS= read -r name; do
     case "$name" in
       URI:dws://*)
-        [[ "$name" =~ ^URI:dws://"$job"/(publish|receive|operate)/[A-Za-z0-9._~%-]+$ ]] ||
+        [[ "$name" =~ ^URI:dws://"$job"/(publish|train|receive|operate)/[A-Za-z0-9._~%-]+$ ]] ||
           refuse "$path: '${name#URI:}' is not an identity of job '$(unescape "$job")': issue a new certificate"
-        uris+="${name#URI:} "
+        uris+="${uris:+ }${name#URI:}"
         ;;
       DNS:* | "IP Address:"*)
         name="${name#*:}"
@@ -459,9 +460,8 @@ renew_one() {
   check_lifetime "${value[days]}"
   leaf_extensions "$uris" "$dialled"
   openssl x509 -in "$path" -noout -pubkey >"$work/public"
-  first="${uris%% *}"
   # Without the private key there is no request to sign. For a public key openssl begins at this moment, not before.
-  openssl_for "the signature" x509 -new -force_pubkey "$work/public" -subj "$(subject_of "${first#dws://*/}")" \
+  openssl_for "the signature" x509 -new -force_pubkey "$work/public" -subj "$(subject_of "${uris#dws://*/}")" \
     -CA "$authority/ca.pem" -CAkey "$authority/ca.key" -set_serial "0x1$(openssl rand -hex 19)" -sha256 \
     -days "${value[days]}" -extfile "$work/extensions" -extensions extensions -out "$work/signed"
   text="$(openssl x509 -in "$work/signed")"

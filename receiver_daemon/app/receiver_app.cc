@@ -90,7 +90,7 @@ class ReceiverApp final : public Daemon {
 
 Status ReceiverApp::Start() {
   DWS_RETURN_IF_ERROR(CheckOptions(options_));
-  DWS_RETURN_IF_ERROR(LoadSecurity(ReceiverIdentity(options_.job_id, options_.receiver_id)));
+  DWS_RETURN_IF_ERROR(LoadSecurity({ReceiverIdentity(options_.job_id, options_.receiver_id)}));
   DWS_ASSIGN_OR_RETURN(
       ledger_, OpenReceiverLedger(files_, options_.state_dir,
                                   {.quarantine_damaged = options_.quarantine_damaged_ledger}));

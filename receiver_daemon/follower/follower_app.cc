@@ -112,7 +112,7 @@ Status FollowerApp::Serve() {
 
 Status FollowerApp::Start() {
   DWS_RETURN_IF_ERROR(CheckOptions(options_));
-  DWS_RETURN_IF_ERROR(LoadSecurity(ReceiverIdentity(options_.job_id, options_.receiver_id)));
+  DWS_RETURN_IF_ERROR(LoadSecurity({ReceiverIdentity(options_.job_id, options_.receiver_id)}));
   DWS_RETURN_IF_ERROR(MakeFollower());
   DWS_RETURN_IF_ERROR(Serve());
   follower_->Start();

@@ -141,7 +141,11 @@ SenderApp::~SenderApp() {
 }
 
 Status SenderApp::Start() {
-  DWS_RETURN_IF_ERROR(LoadSecurity(SenderIdentity(options_.job_id, options_.trainer_rank)));
+  std::vector<Identity> own{SenderIdentity(options_.job_id, options_.trainer_rank)};
+  if (!options_.train_peers.empty()) {
+    own.push_back(SenderIdentity(options_.job_id, options_.trainer_rank, Role::kTrain));
+  }
+  DWS_RETURN_IF_ERROR(LoadSecurity(std::move(own)));
   DWS_RETURN_IF_ERROR(StartParts());
   DWS_RETURN_IF_ERROR(Serve());
   readiness_->Update();

@@ -38,7 +38,9 @@ class RankGathers {
                                                      const Clock& clock);
   ~RankGathers();
 
-  // Calls `done` once, from another thread. `given_up` tells that nobody waits for it.
+  // Calls `done` once, from any thread. `given_up` tells that nobody waits for it. The same
+  // lease once more gets the same bytes, until it is released. INVALID_ARGUMENT: it is that of
+  // another unit. Others: those of UnitArena::Take.
   using Done = std::function<void(const Status& status)>;
   void Take(const v1::GatherRequest& request, TimePoint deadline, const Cancellation& given_up,
             v1::GatherReply& reply, const Done& done);
@@ -52,8 +54,21 @@ class RankGathers {
  private:
   RankGathers(const Options& options, HostRegion arena, std::unique_ptr<Gather> gather,
               const Clock& clock);
-  Status TakeNow(const v1::GatherRequest& request, TimePoint deadline, const Cancellation& given_up,
-                 v1::GatherReply& reply);
+  // What the rank does with a lease.
+  struct Use {
+    UnitAt unit;
+    size_t calls = 0;  // that are under way
+    bool released = false;
+    std::optional<UnitArena::Lease> bytes;
+  };
+
+  Result<UnitArena::Lease> TakeNow(const v1::GatherRequest& request, const UnitAt& unit,
+                                   const Gather::Wanted& wanted);
+  // Counts a call in. False: the lease has its bytes, which are in the reply.
+  Result<bool> Begin(uint64_t lease, const UnitAt& unit, v1::GatherReply& reply);
+  // Counts it out, with what it has brought. Returns its answer.
+  Status End(uint64_t lease, const Status& status, std::optional<UnitArena::Lease> bytes,
+             v1::GatherReply& reply);
   // The arena, which is made when all owners have registered.
   Result<UnitArena*> Arena(const Gather::Wanted& wanted);
   void Release(const v1::GatherRequest& request);
@@ -65,8 +80,8 @@ class RankGathers {
   Mutex mutex_;
   HostRegion memory_ GUARDED_BY(making_);
   std::unique_ptr<UnitArena> arena_ GUARDED_BY(making_);
-  uint64_t last_lease_ GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, UnitArena::Lease> leases_ GUARDED_BY(mutex_);
+  uint64_t microbatch_ GUARDED_BY(mutex_) = 0;  // the lease that has begun it
+  std::map<uint64_t, Use> leases_ GUARDED_BY(mutex_);
   Executor calls_;
 };
 

@@ -86,7 +86,7 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
                                      peers_.rank().value(), hello.wanted_rank());
     }
     DWS_RETURN_IF_ERROR(
-        CheckPeer(peer_, SenderIdentity(hello.job_id(), hello.trainer_rank()),
+        CheckPeer(peer_, SenderIdentity(hello.job_id(), hello.trainer_rank(), Role::kTrain),
                   fmt::format("the sender of trainer rank {}", hello.trainer_rank())));
     rank_ = TrainerRank(hello.trainer_rank());
     DWS_RETURN_IF_ERROR(peers_.Add(rank_, shared_from_this()));
@@ -322,7 +322,8 @@ Status PassHostCopy(HandleSocket& handles, const std::optional<UnixPeer>& peer, 
 // OK: the caller, if it has a certificate, is the sender of this rank.
 Status CheckRank(const TrainPeers& peers, const grpc::CallbackServerContext& context,
                  uint32_t rank) {
-  return CheckPeer(PeerOf(context.auth_context().get()), SenderIdentity(peers.job_id(), rank),
+  return CheckPeer(PeerOf(context.auth_context().get()),
+                   SenderIdentity(peers.job_id(), rank, Role::kTrain),
                    fmt::format("the sender of trainer rank {}", rank));
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Iterator, Optional
 
 import grpc
 
-from dws._proto import admin_pb2, sync_pb2, sync_pb2_grpc
+from dws._proto import admin_pb2, objects_pb2, sync_pb2, sync_pb2_grpc, train_pb2
 from tests.integration.certificates import Authority, Files, read
 from tests.integration.cluster import PROTOCOL_MAJOR, DaemonFailed
 from tests.integration.hostile_case import CALL_SECONDS, HostileCase, ask_status, channel, code_of
@@ -102,18 +102,22 @@ class RoleTest(HostileCase):
         "dws.v1.SyncService/OpenFabric": {"publish", "receive"},
         "dws.v1.SyncService/OpenGpuCopies": {"receive"},
         "dws.v1.SyncService/OpenSnapshot": {"publish", "receive"},
-        "dws.v1.TrainService/Train": {"publish"},
-        "dws.v1.PeerObjectService/Fetch": {"publish"},
-        "dws.v1.AdminService/Status": {"publish", "receive", "operate"},
-        "dws.v1.AdminService/Watch": {"publish", "receive", "operate"},
+        "dws.v1.TrainService/Train": {"train"},
+        "dws.v1.TrainService/FetchPiece": {"train"},
+        "dws.v1.TrainService/OpenOutbox": {"train"},
+        "dws.v1.TrainService/OpenHostCopy": {"train"},
+        "dws.v1.PeerObjectService/Fetch": {"train"},
+        "dws.v1.AdminService/Status": {"publish", "train", "receive", "operate"},
+        "dws.v1.AdminService/Watch": {"publish", "train", "receive", "operate"},
         "dws.v1.AdminService/Plan": {"operate"},
         "dws.v1.AdminService/Verify": {"operate"},
         "dws.v1.AdminService/Resync": {"operate"},
         "dws.v1.AdminService/Boundary": {"operate"},
-        "grpc.health.v1.Health/Check": {"publish", "receive", "operate", "stranger"},
+        "grpc.health.v1.Health/Check": {"publish", "train", "receive", "operate", "stranger"},
     }
     WHO = {
         "publish": "dws://test/publish/0",
+        "train": "dws://test/train/0",
         "receive": "dws://test/receive/receiver-0",
         "operate": "dws://test/operate/ann",
         "stranger": "dws://another/operate/ann",
@@ -134,7 +138,7 @@ class RoleTest(HostileCase):
                     self.assertEqual(code, UNIMPLEMENTED)
 
     def test_only_operators_may_drain(self) -> None:
-        for role in ("publish", "receive", "stranger"):
+        for role in ("publish", "train", "receive", "stranger"):
             files = self.authority.issue(f"drain-{role}", self.WHO[role])
             for port in (self.sender.ports["sync"], self.receiver.ports["admin"]):
                 with channel(port, files) as connection:
@@ -172,6 +176,51 @@ class RoleTest(HostileCase):
         self.before[0] = self.state(self.sender)  # the sender now knows the twin
         for receiver_id, job_id in (("receiver-0", "test"), ("twin/1", "other"), ("", "test")):
             self.assertEqual(code_of(lambda: self.hello(files, receiver_id, job_id)), DENIED)
+
+
+class TrainTest(HostileCase):
+    """Senders with --train-peers: each has both roles, and speaks for its own rank."""
+
+    def files(self, rank: int, *roles: str) -> Files:
+        uris = [f"dws://test/{role}/{rank}" for role in roles]
+        return self.authority.issue(f"{'-'.join(roles)}-{rank}", *uris)
+
+    def start(self, files: Files, rank: int, peers: list[str]) -> Any:
+        return self.cluster.start_sender(rank, *files.flags(), f"--train-peers={','.join(peers)}")
+
+    def test_a_sender_without_the_role_does_not_train(self) -> None:
+        files = self.files(2, "publish")
+        with self.assertRaisesRegex(DaemonFailed, "must have the URI dws://test/train/2 .*, found dws://test/publish/2"):
+            self.start(files, 2, ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"])
+
+    def test_a_certificate_speaks_for_its_own_rank_only(self) -> None:
+        sender = self.start(self.files(3, "publish", "train"), 3, [f"127.0.0.1:{port}" for port in (1, 2, 3, 4)])
+        self.addCleanup(sender.stop)
+        own = self.files(1, "publish", "train")
+
+        def hello(rank: int) -> Any:
+            return train_pb2.TrainUp(hello=train_pb2.TrainHello(
+                job_id="test", protocol_major=PROTOCOL_MAJOR, trainer_rank=rank, wanted_rank=3))  # fmt: skip
+
+        def piece(rank: int) -> Any:
+            return train_pb2.FetchPieceRequest(trainer_rank=rank, number=1)
+
+        def fetched(rank: int) -> Any:
+            wanted = objects_pb2.FetchObjectRequest(trainer_rank=3, key=objects_pb2.ObjectKey(name="x", number=1))
+            return objects_pb2.FetchPeerObjectRequest(job_id="test", trainer_rank=rank, wanted=wanted)
+
+        for path, request in (("TrainService/Train", hello), ("TrainService/FetchPiece", piece),
+                              ("PeerObjectService/Fetch", fetched)):  # fmt: skip
+            for rank, denied in ((1, False), (0, True), (3, True)):
+                with self.subTest(path=path, rank=rank), channel(sender.ports["sync"], own) as connection:
+                    said = ""
+                    try:
+                        raw_call(connection, f"/dws.v1.{path}", request(rank).SerializeToString())
+                    except grpc.RpcError as error:
+                        said = f"{error.code()}: {error.details()}"
+                    refused = f"needs a certificate with dws://test/train/{rank}, the one shown has"
+                    self.assertEqual(refused in said, denied, said)
+                    self.assertEqual(str(DENIED) in said, denied, said)
 
 
 class FakeSender(sync_pb2_grpc.SyncServiceServicer):

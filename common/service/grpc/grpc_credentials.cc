@@ -156,7 +156,7 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> LoadChannelCredentials(const T
   const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
-  DWS_RETURN_IF_ERROR(CheckTlsMaterial(files, std::nullopt, now, material));
+  DWS_RETURN_IF_ERROR(CheckTlsMaterial(files, {}, now, material));
   return MakeChannelCredentials(material);
 }
 

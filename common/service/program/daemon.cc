@@ -11,11 +11,11 @@ namespace dws {
 // The servers use parts of the derived class, which are destroyed by now.
 Daemon::~Daemon() { DWS_CHECK(servers_ == nullptr); }
 
-Status Daemon::LoadSecurity(const Identity& identity) {
+Status Daemon::LoadSecurity(std::vector<Identity> identities) {
   DWS_ASSIGN_OR_RETURN(allowed_users_, AllowedUsers::Parse(reached_.allow_users));
   if (!reached_.tls.given()) return OkStatus();
-  DWS_ASSIGN_OR_RETURN(credentials_,
-                       Credentials::Load({.files = reached_.tls, .required = identity}));
+  DWS_ASSIGN_OR_RETURN(
+      credentials_, Credentials::Load({.files = reached_.tls, .required = std::move(identities)}));
   return OkStatus();
 }
 

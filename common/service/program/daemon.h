@@ -67,7 +67,7 @@ class Daemon {
 
   // Reads the list of users and the TLS files, whose certificate must have the identity. Call it
   // first.
-  Status LoadSecurity(const Identity& identity);
+  Status LoadSecurity(std::vector<Identity> identities);
   struct Served {
     AdminOperations& operations;
     Metrics& metrics;

@@ -17,11 +17,11 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.SyncService/OpenSnapshot", CallAccess::kReadWeights},
     MethodAccess{"/dws.v1.SyncService/OpenFabric", CallAccess::kReadWeights},
     MethodAccess{"/dws.v1.SyncService/OpenGpuCopies", CallAccess::kReceive},
-    MethodAccess{"/dws.v1.TrainService/Train", CallAccess::kPublish},
-    MethodAccess{"/dws.v1.TrainService/FetchPiece", CallAccess::kPublish},
-    MethodAccess{"/dws.v1.TrainService/OpenOutbox", CallAccess::kPublish},
-    MethodAccess{"/dws.v1.TrainService/OpenHostCopy", CallAccess::kPublish},
-    MethodAccess{"/dws.v1.PeerObjectService/Fetch", CallAccess::kPublish},
+    MethodAccess{"/dws.v1.TrainService/Train", CallAccess::kTrain},
+    MethodAccess{"/dws.v1.TrainService/FetchPiece", CallAccess::kTrain},
+    MethodAccess{"/dws.v1.TrainService/OpenOutbox", CallAccess::kTrain},
+    MethodAccess{"/dws.v1.TrainService/OpenHostCopy", CallAccess::kTrain},
+    MethodAccess{"/dws.v1.PeerObjectService/Fetch", CallAccess::kTrain},
     MethodAccess{"/dws.v1.GroupService/Join", CallAccess::kReceive},
     MethodAccess{"/dws.v1.AdminService/Status", CallAccess::kAnyRole},
     MethodAccess{"/dws.v1.AdminService/Watch", CallAccess::kAnyRole},
@@ -78,8 +78,8 @@ bool IsGranted(CallAccess access, std::string_view job_id, std::span<const Ident
       return Has(identities, job_id, Role::kReceive);
     case CallAccess::kReadWeights:
       return Has(identities, job_id, Role::kReceive) || Has(identities, job_id, Role::kPublish);
-    case CallAccess::kPublish:
-      return Has(identities, job_id, Role::kPublish);
+    case CallAccess::kTrain:
+      return Has(identities, job_id, Role::kTrain);
     case CallAccess::kOperate:
       return Has(identities, job_id, Role::kOperate);
   }
@@ -95,8 +95,8 @@ std::string_view NeededRole(CallAccess access) {
       return "role receive";
     case CallAccess::kReadWeights:
       return "role receive or publish";
-    case CallAccess::kPublish:
-      return "role publish";
+    case CallAccess::kTrain:
+      return "role train";
     case CallAccess::kOperate:
       return "role operate";
   }

@@ -18,7 +18,7 @@ enum class CallAccess {
   kAnyRole,         // any role of the job
   kReceive,         // role receive of the job
   kReadWeights,     // role receive of the job, or publish: other ranks' senders read shards
-  kPublish,         // role publish of the job
+  kTrain,           // role train of the job
   kOperate,         // role operate of the job
 };
 

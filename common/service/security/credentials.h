@@ -8,8 +8,8 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/threads/loop_thread.h"
@@ -27,7 +27,7 @@ class Credentials {
   struct Options {
     TlsFiles files;
     // The daemon's certificate must have this identity; nullopt: any identity or none.
-    std::optional<Identity> required = std::nullopt;
+    std::vector<Identity> required;
     std::chrono::milliseconds check_interval = limits::kTlsCheckInterval;
   };
 

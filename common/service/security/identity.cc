@@ -12,7 +12,7 @@ namespace dws {
 namespace {
 
 constexpr std::string_view kScheme = "dws://";
-constexpr std::array kRoles = {Role::kPublish, Role::kReceive, Role::kOperate};
+constexpr std::array kRoles = {Role::kPublish, Role::kTrain, Role::kReceive, Role::kOperate};
 
 // RFC 3986's "unreserved": characters that no segment needs to escape.
 bool IsUnreserved(char c) {
@@ -72,6 +72,8 @@ std::string_view ToString(Role role) {
   switch (role) {
     case Role::kPublish:
       return "publish";
+    case Role::kTrain:
+      return "train";
     case Role::kReceive:
       return "receive";
     case Role::kOperate:
@@ -80,9 +82,8 @@ std::string_view ToString(Role role) {
   return "";
 }
 
-Identity SenderIdentity(std::string job_id, uint32_t trainer_rank) {
-  return {
-      .job_id = std::move(job_id), .role = Role::kPublish, .name = std::to_string(trainer_rank)};
+Identity SenderIdentity(std::string job_id, uint32_t trainer_rank, Role role) {
+  return {.job_id = std::move(job_id), .role = role, .name = std::to_string(trainer_rank)};
 }
 
 Identity ReceiverIdentity(std::string job_id, std::string receiver_id) {
@@ -99,8 +100,8 @@ bool IsIdentityUri(std::string_view uri) { return uri.starts_with(kScheme); }
 Result<Identity> ParseIdentity(std::string_view uri) {
   const auto refuse = [uri](std::string_view what) {
     return InvalidArgumentError(
-        "expected an identity, as dws://JOB/receive/ID, dws://JOB/publish/RANK or "
-        "dws://JOB/operate/NAME, found \"{}\": {}",
+        "expected an identity, as dws://JOB/receive/ID, dws://JOB/publish/RANK, "
+        "dws://JOB/train/RANK or dws://JOB/operate/NAME, found \"{}\": {}",
         uri.substr(0, 4 * limits::kIdBytesMax), what);
   };
   if (!IsIdentityUri(uri)) return refuse("another scheme");
@@ -118,7 +119,8 @@ Result<Identity> ParseIdentity(std::string_view uri) {
   const auto role = std::find_if(kRoles.begin(), kRoles.end(),
                                  [word](Role candidate) { return ToString(candidate) == word; });
   if (role == kRoles.end()) return refuse("an unknown role");
-  if (*role == Role::kPublish && !IsRank(*name)) return refuse("the rank is not a number");
+  const bool of_rank = *role == Role::kPublish || *role == Role::kTrain;
+  if (of_rank && !IsRank(*name)) return refuse("the rank is not a number");
   return Identity{.job_id = *job_id, .role = *role, .name = *name};
 }
 

@@ -1,6 +1,7 @@
 // The identities in a certificate: URIs among its subject alternative names.
 //
 //   dws://JOB/publish/RANK          the sender beside a trainer rank
+//   dws://JOB/train/RANK            the same, if it trains on demand; it has both
 //   dws://JOB/receive/RECEIVER_ID   a receiver
 //   dws://JOB/operate/NAME          an operator, or an operator's tool
 //
@@ -16,9 +17,9 @@
 
 namespace dws {
 
-enum class Role { kPublish, kReceive, kOperate };
+enum class Role { kPublish, kTrain, kReceive, kOperate };
 
-// "publish", "receive", "operate".
+// "publish", "train", "receive", "operate".
 std::string_view ToString(Role role);
 
 // One identity, decoded.
@@ -30,7 +31,8 @@ struct Identity {
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 
-Identity SenderIdentity(std::string job_id, uint32_t trainer_rank);
+// `role`: kPublish or kTrain.
+Identity SenderIdentity(std::string job_id, uint32_t trainer_rank, Role role = Role::kPublish);
 Identity ReceiverIdentity(std::string job_id, std::string receiver_id);
 
 // The canonical spelling of an identity: only characters that need an escape are escaped, in upper

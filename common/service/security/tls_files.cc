@@ -186,7 +186,7 @@ Result<TlsMaterial> ReadTlsFiles(const TlsFiles& files) {
   return material;
 }
 
-Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& required,
+Status CheckTlsMaterial(const TlsFiles& files, std::span<const Identity> required,
                         int64_t unix_seconds, TlsMaterial& material) {
   DWS_ASSIGN_OR_RETURN(const auto authorities, ParseCertificates(files.ca, material.ca_pem));
   DWS_ASSIGN_OR_RETURN(const auto chain, ParseCertificates(files.cert, material.cert_pem));
@@ -210,10 +210,11 @@ Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& re
     material.identities.push_back(*std::move(identity));
   }
   const auto& has = material.identities;
-  if (required.has_value() && std::find(has.begin(), has.end(), *required) == has.end()) {
+  for (const Identity& identity : required) {
+    if (std::find(has.begin(), has.end(), identity) != has.end()) continue;
     return FailedPreconditionError(
         "{}: the certificate must have the URI {} among its subject alternative names, found {}",
-        files.cert, ToUri(*required), has.empty() ? "no dws:// URI" : material.identity());
+        files.cert, ToUri(identity), has.empty() ? "no dws:// URI" : material.identity());
   }
   return OkStatus();
 }

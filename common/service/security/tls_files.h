@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,8 +43,8 @@ Result<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
 // Checks the material, and fills in identities and expiry. FAILED_PRECONDITION, naming the file and
 // the problem: nothing in PEM, an encrypted or broken key, a key of another certificate, a
 // certificate that is not yet or no longer valid at `unix_seconds`, a certificate that no CA of the
-// file has signed, an identity that cannot be parsed, or no identity that equals `required`.
-Status CheckTlsMaterial(const TlsFiles& files, const std::optional<Identity>& required,
+// file has signed, an identity that cannot be parsed, or one of `required` that is missing.
+Status CheckTlsMaterial(const TlsFiles& files, std::span<const Identity> required,
                         int64_t unix_seconds, TlsMaterial& material);
 
 }  // namespace dws

@@ -15,7 +15,8 @@ namespace dws {
 // Threads: safe from any.
 class SenderChannel {
  public:
-  SenderChannel(std::string address, std::string job_id, PeerTls tls);
+  // `role`: as which the sender identifies itself, kPublish or kTrain.
+  SenderChannel(std::string address, std::string job_id, PeerTls tls, Role role = Role::kPublish);
 
   // The newest channel. Calls on an older one end by themselves.
   std::shared_ptr<grpc::Channel> channel() const { return channel_.channel(); }
@@ -24,13 +25,14 @@ class SenderChannel {
   // See PeerChannel.
   Status Refresh() { return channel_.Refresh(); }
 
-  // Checks that the peer of a call publishes for `rank` of the job. Called once something has
+  // Checks that the peer of a call is the sender of `rank` of the job. Called once something has
   // arrived on the call. PERMISSION_DENIED: it does not. UNAUTHENTICATED: there are credentials,
   // and the peer is not verified.
-  Status CheckPublisher(const Peer& peer, uint32_t rank) const;
+  Status CheckSender(const Peer& peer, uint32_t rank) const;
 
  private:
   const std::string job_id_;
+  const Role role_;
   PeerChannel channel_;
 };
 

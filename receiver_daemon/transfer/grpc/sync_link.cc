@@ -69,7 +69,7 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
 Fetcher SyncLink::fetcher(const SyncTarget& target, TrainerRank rank) {
   const Digest& layout = target.ranks[rank.value()].layout->signature();
   return {channel_.channel(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
-            return channel_.CheckPublisher(PeerOf(context.auth_context().get()), rank.value());
+            return channel_.CheckSender(PeerOf(context.auth_context().get()), rank.value());
           }};
 }
 
@@ -168,7 +168,7 @@ Status SyncLink::OnMessage(const v1::SyncDown& message, const Peer& peer, bool f
 }
 
 Status SyncLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
-  DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, message.trainer_rank()));
+  DWS_RETURN_IF_ERROR(channel_.CheckSender(peer, message.trainer_rank()));
   DWS_ASSIGN_OR_RETURN(SenderWelcome welcome, ParseWelcome(message, name_.job_id, view_));
   KeepInline(nullptr);  // perhaps of another rank
   snapshot_.Forget();   // perhaps there is another snapshot

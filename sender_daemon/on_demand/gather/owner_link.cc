@@ -29,7 +29,7 @@ OwnerLink::OwnerLink(OwnerLinkOptions options, ChangeSignal& changed, TrainListe
     : options_(std::move(options)),
       changed_(changed),
       listener_(listener),
-      channel_(options_.address, options_.job_id, options_.tls),
+      channel_(options_.address, options_.job_id, options_.tls, Role::kTrain),
       snapshot_({.users = options_.tls.users, .host_id = options_.host_id, .asks_again = false}),
       connected_(UnavailableError("it is not connected yet")),
       stream_(
@@ -61,7 +61,7 @@ void OwnerLink::Send(v1::TrainMessage message) {
 }
 
 Status OwnerLink::CheckPeer(const grpc::ClientContext& context) const {
-  return channel_.CheckPublisher(PeerOf(context.auth_context().get()), options_.owner.value());
+  return channel_.CheckSender(PeerOf(context.auth_context().get()), options_.owner.value());
 }
 
 void OwnerLink::Stop() {
@@ -98,7 +98,7 @@ Status OwnerLink::OnMessage(const v1::TrainDown& message, const Peer& peer, bool
     case v1::TrainDown::kHost:
       return OnHost(message.host());
     case v1::TrainDown::kTrain:
-      DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, options_.owner.value()));
+      DWS_RETURN_IF_ERROR(channel_.CheckSender(peer, options_.owner.value()));
       listener_.OnDown(options_.owner, message.train());
       return OkStatus();
     case v1::TrainDown::kKeepalive:
@@ -109,7 +109,7 @@ Status OwnerLink::OnMessage(const v1::TrainDown& message, const Peer& peer, bool
 }
 
 Status OwnerLink::OnWelcome(const v1::Welcome& message, const Peer& peer) {
-  DWS_RETURN_IF_ERROR(channel_.CheckPublisher(peer, options_.owner.value()));
+  DWS_RETURN_IF_ERROR(channel_.CheckSender(peer, options_.owner.value()));
   DWS_ASSIGN_OR_RETURN(SenderWelcome welcome,
                        ParseWelcome(message, options_.job_id, {}, "this sender"));
   if (welcome.trainer_rank != options_.owner) {

@@ -70,7 +70,7 @@ class OwnerLink final : public SenderLink {
   // For other calls of its sender, while it is connected.
   std::shared_ptr<grpc::Channel> channel() const { return channel_.channel(); }
   ActiveCalls& calls() { return calls_; }
-  // See SenderChannel::CheckPublisher.
+  // See SenderChannel::CheckSender.
   Status CheckPeer(const grpc::ClientContext& context) const;
 
   Fetcher fetcher(const SyncTarget& target, TrainerRank rank) override;

@@ -68,8 +68,11 @@ Status PushedPieces::Advance() {
 
 Status PushedPieces::Finish(const AttemptId& attempt, uint64_t count, double weight) {
   if (attempt != state_.attempt()) return AbortedError("{} is over", ToString(attempt));
-  if (state_.finish().has_value() || finish_.has_value()) {
-    return FailedPreconditionError("{} is finished already", ToString(attempt));
+  const std::optional<PushFinish>& before = finish_.has_value() ? finish_ : state_.finish();
+  if (before.has_value()) {
+    if (before->count == count && before->weight == weight) return OkStatus();  // once more
+    return FailedPreconditionError("{} is finished already, with {} pushes of weight {}",
+                                   ToString(attempt), before->count, before->weight);
   }
   if (count < pushed_) {
     return InvalidArgumentError("{} counts {} pushes, and {} were made", ToString(attempt), count,

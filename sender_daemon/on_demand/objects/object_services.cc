@@ -180,7 +180,7 @@ grpc::ServerWriteReactor<v1::ObjectChunk>* PeerObjectServiceImpl::Fetch(
   }
   const uint32_t asks = request->trainer_rank();
   const dws::Status known =
-      CheckPeer(PeerOf(context->auth_context().get()), SenderIdentity(job_id_, asks),
+      CheckPeer(PeerOf(context->auth_context().get()), SenderIdentity(job_id_, asks, Role::kTrain),
                 fmt::format("the sender of trainer rank {}", asks));
   if (!known.ok()) return refuse(known);
   return ObjectStream::Start(store_, FromProto(request->wanted()));

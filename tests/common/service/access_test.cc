@@ -17,6 +17,7 @@ namespace dws {
 namespace {
 
 const Identity kSender = SenderIdentity("job", 3);
+const Identity kTrainer = SenderIdentity("job", 3, Role::kTrain);
 const Identity kReceiver = ReceiverIdentity("job", "r0");
 const Identity kOperator = {.job_id = "job", .role = Role::kOperate, .name = "ann"};
 
@@ -50,11 +51,15 @@ TEST_CASE("each role may call exactly its own methods", "[access]") {
     CHECK(Ask(path, {ReceiverIdentity("another", "r0")}) == kNo);
     CHECK(Ask(path, {}) == kNo);
   }
-  CHECK(Ask("/dws.v1.TrainService/Train", {kSender}) == kYes);
-  CHECK(Ask("/dws.v1.TrainService/Train", {kReceiver, kOperator}) == kNo);
-  CHECK(Ask("/dws.v1.PeerObjectService/Fetch", {kSender}) == kYes);
-  CHECK(Ask("/dws.v1.PeerObjectService/Fetch", {kReceiver, kOperator}) == kNo);
-  CHECK(Ask("/dws.v1.TrainService/Train", {SenderIdentity("another", 3)}) == kNo);
+  for (const std::string method :
+       {"TrainService/Train", "TrainService/FetchPiece", "TrainService/OpenOutbox",
+        "TrainService/OpenHostCopy", "PeerObjectService/Fetch"}) {
+    INFO(method);
+    const std::string path = "/dws.v1." + method;
+    CHECK(Ask(path, {kSender, kTrainer}) == kYes);
+    CHECK(Ask(path, {kSender, kReceiver, kOperator}) == kNo);
+    CHECK(Ask(path, {SenderIdentity("another", 3, Role::kTrain)}) == kNo);
+  }
   for (const std::string method : {"Status", "Watch"}) {
     const std::string path = "/dws.v1.AdminService/" + method;
     for (const Identity& identity : {kSender, kReceiver, kOperator}) {

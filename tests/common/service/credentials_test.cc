@@ -46,7 +46,7 @@ struct Fixture {
 
   Result<std::shared_ptr<Credentials>> Load(
       std::chrono::milliseconds interval = std::chrono::hours(1)) const {
-    return Credentials::Load({.files = files, .required = kIdentity, .check_interval = interval});
+    return Credentials::Load({.files = files, .required = {kIdentity}, .check_interval = interval});
   }
 };
 

@@ -41,7 +41,7 @@ class NoOperations final : public AdminOperations {
 class SmallDaemon final : public Daemon {
  public:
   explicit SmallDaemon(const std::string& socket) : Daemon({.job_id = "job", .socket = socket}) {
-    REQUIRE(LoadSecurity(SenderIdentity("job", 0)).ok());
+    REQUIRE(LoadSecurity({SenderIdentity("job", 0)}).ok());
     REQUIRE(StartServers({.operations = operations_, .metrics = metrics_}).ok());
   }
   ~SmallDaemon() override { CloseServers(); }

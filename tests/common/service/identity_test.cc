@@ -16,6 +16,7 @@ TEST_CASE("an identity is read from its URI and written to it", "[identity]") {
   };
   const std::vector<Case> cases = {
       {"dws://job/publish/0", SenderIdentity("job", 0)},
+      {"dws://job/train/12", SenderIdentity("job", 12, Role::kTrain)},
       {"dws://job/publish/4294967295", SenderIdentity("job", 4294967295U)},
       {"dws://rl-run_7.a~b/receive/node-3", ReceiverIdentity("rl-run_7.a~b", "node-3")},
       {"dws://a%2Fb/receive/x%20y%25", ReceiverIdentity("a/b", "x y%")},
@@ -63,6 +64,7 @@ TEST_CASE("a malformed identity is refused and quoted", "[identity]") {
                                  std::string("dws://j/admin/a"),
                                  std::string("dws://j//a"),
                                  std::string("dws://j/publish/x"),
+                                 std::string("dws://j/train/x"),
                                  std::string("dws://j/publish/-1"),
                                  std::string("dws://j/publish/01"),
                                  std::string("dws://j/publish/4294967296"),

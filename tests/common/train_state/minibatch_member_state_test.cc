@@ -85,9 +85,12 @@ TEST_CASE("a gradient that is not finite is skipped and the version stays", "[tr
   MinibatchMemberState member = Stepped(false);
   CHECK(member.phase() == Phase::kToBeSkipped);
   CHECK(absl::IsFailedPrecondition(member.OnPublished(1, WeightVersion(5))));
-  CHECK(member.OnSkipped(1).ok());
-  CHECK(member.record().version == WeightVersion(4));
-  CHECK(member.record().attempt == At(2, 1));
+  for (int times = 0; times < 2; ++times) {  // the rank may say it again
+    CHECK(member.OnSkipped(1).ok());
+    CHECK(member.record().version == WeightVersion(4));
+    CHECK(member.record().attempt == At(2, 1));
+  }
+  CHECK(absl::IsFailedPrecondition(member.OnSkipped(2)));
 }
 
 TEST_CASE("Abandon opens the next attempt and voids what was sealed", "[train]") {

@@ -250,6 +250,18 @@ class CertificatesTest(unittest.TestCase):
         self.assertEqual(changed, {"tls/publish-1/cert.pem", "tls/publish-1/key.pem"})
         self.openssl("verify -CAfile ca/ca.pem tls/publish-1/cert.pem")
 
+    def test_a_sender_that_trains_has_both_roles(self) -> None:
+        job = "job --job-id train --authority ca --out tls --train 0-1@t.example"
+        self.assertEqual(self.run_line(job).count("issued"), 2)
+        roles = "URI:dws://train/publish/1, URI:dws://train/train/1, DNS:t.example"
+        self.assertIn(roles, self.names("tls/train-1/cert.pem"))
+        self.assertIn("renewed", self.run_line("renew --authority ca --within 91 tls/train-1/cert.pem"))
+        self.assertIn(roles, self.names("tls/train-1/cert.pem"))
+        self.run_line("issue --authority ca --role train --name 2 --out tls")
+        self.assertIn("URI:dws://train/publish/2, URI:dws://train/train/2", self.names("tls/train-2/cert.pem"))
+        both = self.run_line("job --job-id train --authority ca --out more --train 0 --publish 0", code=2)
+        self.assertIn("names '0' twice", both)
+
     def test_mistakes_are_named_and_write_nothing(self) -> None:
         self.authority()
         before = self.content()
@@ -267,7 +279,7 @@ class CertificatesTest(unittest.TestCase):
             ("authority --job-id job --out x --role receive", 2, "authority has no option '--role'"),
             ("authority --job-id job --out x --force=no", 2, "--force takes no value"),
             ("authority job --out x", 2, "'job' is not expected here"),
-            (f"{issue} boss --name a", 2, "'boss' is not a role: expected publish, receive or operate"),
+            (f"{issue} boss --name a", 2, "'boss' is not a role: expected publish, train, receive or operate"),
             (f"{issue} publish --name first", 2, "'first' is not a trainer rank: expected a number from 0 to 4095"),
             (f"{issue} publish --name 99999", 2, "'99999' is not a trainer rank: expected a number from 0 to 4095"),
             (f"{issue} publish --name 4096", 2, "'4096' is not a trainer rank"),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sender_daemon/on_demand/gather/gather.h"
+#include "sender_daemon/on_demand/rank_gathers.h"
 #include "tests/fakes/eventually.h"
 #include "tests/sender_daemon/on_demand/owner.h"
 #include "tests/sender_daemon/on_demand/silent_listener.h"
@@ -188,6 +189,13 @@ class Owners {
     auto gather = TryOpen(std::move(options));
     REQUIRE(gather.ok());
     return *std::move(gather);
+  }
+  // The gathers of a rank with this arena.
+  Result<std::unique_ptr<RankGathers>> OpenRank(Opening options, HostRegion arena) {
+    DWS_ASSIGN_OR_RETURN(auto links, OwnerLinks::Create(options.links, listener_, clock_));
+    links_.push_back(std::move(links));
+    return RankGathers::Create({.stream = At(1).stream, .gather = std::move(options.gather)},
+                               std::move(arena), *links_.back(), pool_, clock_);
   }
   Gather::Wanted In(std::chrono::milliseconds time) const {
     return {.deadline = clock_.Now() + time};

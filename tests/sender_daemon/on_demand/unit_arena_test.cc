@@ -1,6 +1,7 @@
 #include "sender_daemon/on_demand/gather/unit_arena.h"
 
 #include <catch2/catch.hpp>
+#include <future>
 #include <thread>
 
 #include "tests/sender_daemon/on_demand/owners.h"
@@ -27,11 +28,12 @@ struct Case {
     for (auto& owned : shards) model.layouts.push_back(MakeLayout(std::move(owned)));
     return model;
   }
-  std::unique_ptr<Gather> OpenGather() {
+  Owners::Opening Options() {
     Owners::Opening options = owners.Options("grpc");
     options.gather.units.erase(options.gather.units.begin());  // "all"
-    return owners.Open(std::move(options));
+    return options;
   }
+  std::unique_ptr<Gather> OpenGather() { return owners.Open(Options()); }
   // `bytes`: of the memory.
   Result<std::unique_ptr<UnitArena>> Open(size_t prefetch, uint64_t bytes) {
     DWS_ASSIGN_OR_RETURN(CreatedRegion made, CreateHostRegion("arena", bytes));
@@ -55,6 +57,48 @@ struct Case {
   Owners owners{Model(), 1};
   std::unique_ptr<Gather> gather = OpenGather();
   UniqueFd memory;  // of the last arena
+};
+
+// What a rank asks of its sender, with an arena of one slot.
+struct Rank {
+  explicit Rank(Case& with) : with_(with) {
+    auto made = CreateHostRegion("arena", 5056);
+    REQUIRE(made.ok());
+    auto opened = with.owners.OpenRank(with.Options(), std::move(made->region));
+    REQUIRE(opened.ok());
+    gathers = *std::move(opened);
+  }
+  v1::GatherRequest Request(uint64_t lease, uint32_t unit, std::vector<uint64_t> released = {}) {
+    v1::GatherRequest request;
+    request.set_lease(lease);
+    request.set_unit(unit);
+    request.set_version(1);
+    for (const uint64_t each : released) request.add_released(each);
+    return request;
+  }
+  struct Call {
+    v1::GatherRequest request;
+    v1::GatherReply reply;
+    std::promise<Status> ended;
+  };
+  // `call` lasts until it has ended.
+  std::future<Status> Start(Call& call, std::chrono::milliseconds time = std::chrono::seconds(20)) {
+    gathers->Take(call.request, with_.In(time).deadline, given_up, call.reply,
+                  [&call](const Status& status) { call.ended.set_value(status); });
+    return call.ended.get_future();
+  }
+  Status Take(const v1::GatherRequest& request,
+              std::chrono::milliseconds time = std::chrono::seconds(20)) {
+    Call call{.request = request, .reply = {}, .ended = {}};
+    Status status = Start(call, time).get();
+    size_bytes = call.reply.size_bytes();
+    return status;
+  }
+
+  Case& with_;
+  Cancellation given_up;
+  uint64_t size_bytes = 0;  // of the last
+  std::unique_ptr<RankGathers> gathers;
 };
 
 constexpr uint64_t kLargest = 5056;  // 5001 bytes in whole lines of 64
@@ -173,6 +217,36 @@ TEST_CASE("ranks' threads that take units side by side each find the right bytes
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
+}
+
+TEST_CASE("a rank that asks for a lease again gets it, and not another slot", "[arena]") {
+  Case with;
+  Rank rank(with);
+  REQUIRE(rank.Take(rank.Request(1, 0)).ok());
+  CHECK(rank.size_bytes == 2000);
+  REQUIRE(rank.Take(rank.Request(1, 0)).ok());  // the only slot is in use
+  CHECK(rank.size_bytes == 2000);
+  CHECK_THAT(ToString(rank.Take(rank.Request(1, 2))),
+             Contains("lease 1 is of unit 0 at version 1, and unit 2 at 1 is wanted"));
+  CHECK_THAT(ToString(rank.Take(rank.Request(0, 0))), Contains("a gather without a lease"));
+  const auto wait = std::chrono::milliseconds(20);
+  CHECK(absl::IsDeadlineExceeded(rank.Take(rank.Request(2, 1), wait)));
+  CHECK(rank.Take(rank.Request(2, 1, {1})).ok());
+  CHECK(rank.Take(rank.Request(3, 2, {1, 2})).ok());  // 1 once more
+}
+
+TEST_CASE("a lease that is released while its gather waits keeps no slot", "[arena]") {
+  Case with;
+  Rank rank(with);
+  REQUIRE(rank.Take(rank.Request(1, 0)).ok());
+  Rank::Call first{.request = rank.Request(2, 1), .reply = {}, .ended = {}};
+  Rank::Call again{.request = rank.Request(2, 1), .reply = {}, .ended = {}};
+  auto waiting = rank.Start(first);
+  auto once_more = rank.Start(again);
+  REQUIRE(rank.Take(rank.Request(3, 2, {2, 1})).ok());
+  CHECK(absl::IsCancelled(waiting.get()));
+  CHECK(absl::IsCancelled(once_more.get()));
+  REQUIRE(rank.Take(rank.Request(4, 3, {3})).ok());
 }
 
 }  // namespace dws

@@ -26,14 +26,14 @@ from dws.errors import (
     StateError,
 )
 from dws.handles import Descriptor, HandleConnection, again_while_displaced
-from dws.rpc import DaemonConnection
+from dws.rpc import RPC_TIMEOUT_SECONDS, DaemonConnection
 
 _LOG = logging.getLogger(__name__)
 _Phase = on_demand_pb2.MinibatchView
 # How long a call that failed may wait for news that its attempt is over, which is then the reason.
 _NEWS_SECONDS = 10.0
 _ABANDON_SECONDS = 5.0
-_FOLLOW_AGAIN_SECONDS = 0.05
+_AGAIN_SECONDS = 0.05
 
 OPEN = _Phase.PHASE_OPEN
 STEPPED = _Phase.PHASE_STEPPED
@@ -79,6 +79,17 @@ class Waits:
     pushes: int = 0
 
 
+@dataclasses.dataclass
+class GatherCall:
+    """Attributes:
+    request: a GatherRequest, whose lease lasts until `Member.release`.
+    future: the newest gRPC call with it.
+    """
+
+    request: Any
+    future: Any
+
+
 class Member:
     """Lifecycle: make; join once; close. After a restart of the sender, make another one.
 
@@ -106,6 +117,7 @@ class Member:
         self._view: Any = on_demand_pb2.MinibatchView()
         self._lost: Optional[DwsError] = None
         self._closed = False
+        self._leases = 0  # that were named
         self._released: list[int] = []  # leases
         self._follow: Any = None
         self.attempt: Optional[AttemptId] = None
@@ -141,7 +153,7 @@ class Member:
 
     def _listen(self) -> None:
         while (lost := self._hear()) is None:
-            time.sleep(_FOLLOW_AGAIN_SECONDS)
+            time.sleep(_AGAIN_SECONDS)
             self._start_following()
         with self._news:
             self._lost = lost
@@ -249,42 +261,74 @@ class Member:
             raise RankLostError(f"{over} was abandoned because of rank {decision.rank}: {reason}", reason, decision.rank)
         raise MinibatchAbandonedError(f"{over} was abandoned: {reason}", reason)
 
-    def gather(self, unit: int, version: int, begins_microbatch: bool) -> Any:
+    def gather(self, unit: int, version: int, begins_microbatch: bool) -> GatherCall:
         """Asks for a unit; `settle` what it returns."""
         with self._news:
             released, self._released = self._released, []
+            self._leases += 1
+            lease = self._leases
         request = on_demand_pb2.GatherRequest(
             member=self._member,
             unit=unit,
             version=version,
             begins_microbatch=begins_microbatch,
             released=released,
+            lease=lease,
         )
-        call = self._stub.Gather.future(request, timeout=self._timeout)
-        call.add_done_callback(lambda _: self.wake())
-        return call
+        return GatherCall(request, self._ask(request, self._timeout))
 
-    def settle(self, call: Any, what: str) -> Any:
+    def _ask(self, request: Any, timeout: float) -> Any:
+        future = self._stub.Gather.future(request, timeout=timeout)
+        future.add_done_callback(lambda _: self.wake())
+        return future
+
+    def settle(self, call: GatherCall, what: str) -> Any:
         """Waits for a gather.
 
         Returns:
-          The GatherReply: call `release` with it when its bytes were read.
+          The GatherReply: call `release` with the call when its bytes were read.
 
         Raises:
           As `wait`; DwsError: the gather failed. A DeadlineError names the owner that it has waited for.
         """
+        deadline = Deadline(self._timeout)
+        failed = False
+
+        def once() -> Any:
+            nonlocal failed
+            if failed:
+                call.future = self._ask(call.request, deadline.left)
+            self.wait(lambda _: bool(call.future.done()), what)
+            failed = True
+            return call.future.result()
+
         try:
-            self.wait(lambda _: bool(call.done()), what)
+            return self._again_while_joined(once, what, deadline)
         except BaseException:
             self.forget(call)
             raise
-        try:
-            return call.result()
-        except grpc.RpcError as error:
-            failed = self._daemon.error(error, what)
-            if isinstance(failed, DeadlineError):
-                raise failed from error
-            self.explain(failed)
+
+    def _again_while_joined(self, once: Callable[[], Any], what: str, deadline: Deadline) -> Any:
+        """Makes a call, and again while it ends with UNAVAILABLE and the handle socket lives: after either process stood
+        still, or if the owner of a shard cannot be reached.
+
+        Args:
+          once: the call, which may be made any number of times.
+
+        Raises:
+          As `wait`; DwsError: of the call.
+        """
+        while True:
+            try:
+                return once()
+            except grpc.RpcError as error:
+                if not self._still_joined(error) or deadline.left <= _AGAIN_SECONDS:
+                    failed = self._daemon.error(error, what)
+                    if isinstance(failed, DeadlineError):
+                        raise failed from error
+                    self.explain(failed)
+            time.sleep(_AGAIN_SECONDS)
+            self.check()
 
     def explain(self, error: DwsError) -> Any:
         """Raises the error of a call. It may have failed because the attempt is over, of which the news is still on
@@ -298,19 +342,14 @@ class Member:
                 raise over from error
         raise error
 
-    def release(self, reply: Any) -> None:
+    def release(self, call: GatherCall) -> None:
         """Lets go of gathered bytes, with the next gather."""
         with self._news:
-            self._released.append(reply.lease)
+            self._released.append(call.request.lease)
 
-    def forget(self, call: Any) -> None:
+    def forget(self, call: GatherCall) -> None:
         """Lets go of a gather's bytes as soon as it has ended, without waiting for that."""
-
-        def ended(done: Any) -> None:
-            if not done.cancelled() and done.exception() is None:
-                self.release(done.result())
-
-        call.add_done_callback(ended)
+        call.future.add_done_callback(lambda _: self.release(call))
 
     def finish(self, pushes: int, weight: float, waits: Waits) -> Any:
         """Says that the rank has pushed everything, and waits for the decision.
@@ -336,10 +375,7 @@ class Member:
             ),
         )
         what = f"finishing {self.attempt}"
-        try:
-            self._daemon.call(self._stub.Finish, request, what)
-        except DwsError as error:
-            self.explain(error)
+        self._call_again(self._stub.Finish, request, what)
         started = time.monotonic()
         view = self.wait(
             lambda view: not self._is_over(view) and view.phase in DECIDED,
@@ -365,7 +401,12 @@ class Member:
     def skip(self, minibatch: int) -> None:
         """Skips the step of a minibatch whose gradient is not finite."""
         request = on_demand_pb2.SkipRequest(member=self._member, minibatch=minibatch)
-        self._daemon.call(self._stub.Skip, request, f"skipping minibatch {minibatch}")
+        self._call_again(self._stub.Skip, request, f"skipping minibatch {minibatch}")
+
+    def _call_again(self, method: Callable[..., Any], request: Any, what: str) -> None:
+        self._again_while_joined(
+            lambda: method(request, timeout=RPC_TIMEOUT_SECONDS), what, Deadline(RPC_TIMEOUT_SECONDS)
+        )
 
     def close(self) -> None:
         """Ends the membership: the other ranks see this one as lost. Idempotent."""

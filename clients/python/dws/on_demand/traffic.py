@@ -148,7 +148,7 @@ class Traffic:
         try:
             read(reply.offset_bytes)
         finally:
-            self._member.release(reply)
+            self._member.release(gathering.call)
 
     def allocate(self, unit: int, what: str) -> Buffer:
         """A buffer for the gradients of a unit, to be pushed; waits for room.

@@ -53,6 +53,7 @@ class Sender(on_demand_pb2_grpc.OnDemandServiceServicer):
         self.gathers = threading.Event()  # not set: gathers wait
         self.gathers.set()
         self.fails: Optional[tuple[grpc.StatusCode, str]] = None
+        self.breaks = 0  # calls that end as if the connection did
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
         on_demand_pb2_grpc.add_OnDemandServiceServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self.socket}")
@@ -60,6 +61,9 @@ class Sender(on_demand_pb2_grpc.OnDemandServiceServicer):
 
     def _answer(self, request: Any, context: Any, reply: Any) -> Any:
         self.requests.append(request)
+        if self.breaks:
+            self.breaks -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "keepalive watchdog timeout")
         if self.fails is not None:
             context.abort(*self.fails)
         return reply
@@ -76,7 +80,7 @@ class Sender(on_demand_pb2_grpc.OnDemandServiceServicer):
             yield message
 
     def Gather(self, request: Any, context: Any) -> Any:
-        reply = on_demand_pb2.GatherReply(lease=100 + len(self.requests), offset_bytes=64, size_bytes=8)
+        reply = on_demand_pb2.GatherReply(offset_bytes=64, size_bytes=8)
         self.gathers.wait()
         return self._answer(request, context, reply)
 
@@ -168,23 +172,54 @@ class MemberTest(unittest.TestCase):
 
     def test_leases_are_released_with_the_next_gather(self) -> None:
         member = self.join()
-        replies = [member.settle(member.gather(unit, 3, unit == 0), "gathering") for unit in (0, 1)]
-        for reply in replies:
-            member.release(reply)
+        calls = [member.gather(unit, 3, unit == 0) for unit in (0, 1)]
+        for call in calls:
+            member.settle(call, "gathering")
+            member.release(call)
         forgotten = member.gather(2, 3, False)
         member.forget(forgotten)
-        forgotten.result()
-        while len(self.sender.requests) < 4 or forgotten.running():
-            time.sleep(0.001)
+        forgotten.future.result()
         deadline = time.monotonic() + 10  # the callback runs on a thread of gRPC
-        while not (released := member.gather(3, 3, False)) or time.monotonic() < deadline:
-            released.result()
+        while time.monotonic() < deadline:
+            member.gather(3, 3, False).future.result()
             if self.sender.requests[-1].released:
                 break
         gathers = self.sender.requests[1:]
         self.assertEqual([g.begins_microbatch for g in gathers[:3]], [True, False, False])
-        self.assertEqual(list(gathers[2].released), [reply.lease for reply in replies])
-        self.assertEqual(len(gathers[-1].released), 1)
+        self.assertEqual([gather.lease for gather in gathers], list(range(1, len(gathers) + 1)))
+        self.assertEqual(list(gathers[2].released), [1, 2])
+        self.assertEqual(list(gathers[-1].released), [3])
+
+    def test_calls_are_made_again_while_the_handle_socket_lives(self) -> None:
+        member = self.join()
+        self.sender.breaks = 2
+        call = member.gather(4, 3, True)
+        self.assertEqual(member.settle(call, "gathering").offset_bytes, 64)
+        gathers = self.sender.requests[1:]
+        self.assertEqual(len(gathers), 3)
+        self.assertEqual(gathers, gathers[:1] * 3)  # of the same lease
+        decided = view(View.PHASE_STEPPED)
+        decided.step.CopyFrom(train_pb2.StepDecision(attempt=FIRST.to_proto(), norm=2.0, weight=5.0, finite=True))
+        self.sender.views.put(decided)
+        self.sender.breaks = 1
+        member.finish(4, 2.5, Waits())
+        self.assertEqual(self.sender.requests[-2], self.sender.requests[-1])
+        self.sender.breaks = 1
+        member.skip(1)
+        self.assertEqual([request.minibatch for request in self.sender.requests[-2:]], [1, 1])
+
+    def test_a_call_is_not_made_again_after_the_end_of_the_attempt_or_of_the_sender(self) -> None:
+        member = self.join()
+        self.sender.breaks = 1 << 20
+        threading.Timer(0.3, self.sender.views.put, [view(View.PHASE_OPEN, SECOND, "why", rank=1)]).start()
+        with self.assertRaisesRegex(RankLostError, "why"):
+            member.settle(member.gather(0, 3, True), "gathering")
+        threading.Timer(0.3, self.sender.handles.connections[0].shutdown, [socket.SHUT_RDWR]).start()
+        with self.assertRaises(DaemonUnavailableError):
+            member.settle(member.gather(0, 3, True), "gathering")
+        before = len(self.sender.requests)
+        time.sleep(0.2)
+        self.assertEqual(len(self.sender.requests), before)
 
     def test_a_gather_ends_when_its_attempt_is_over(self) -> None:
         member = self.join()

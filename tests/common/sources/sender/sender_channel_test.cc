@@ -28,18 +28,25 @@ TEST_CASE("with certificates only the publisher of a rank is accepted as its sen
   const SenderChannel channel("127.0.0.1:1", "job",
                               {.credentials = *credentials, .server_name = ""});
   const auto check = [&channel](bool verified, const Identity& identity) {
-    return channel.CheckPublisher({.verified = verified, .identities = {identity}}, 3).code();
+    return channel.CheckSender({.verified = verified, .identities = {identity}}, 3).code();
   };
   CHECK(check(true, SenderIdentity("job", 3)) == absl::StatusCode::kOk);
   CHECK(check(true, SenderIdentity("job", 4)) == absl::StatusCode::kPermissionDenied);
   CHECK(check(true, SenderIdentity("other", 3)) == absl::StatusCode::kPermissionDenied);
   CHECK(check(true, ReceiverIdentity("job", "3")) == absl::StatusCode::kPermissionDenied);
   CHECK(check(false, SenderIdentity("job", 3)) == absl::StatusCode::kUnauthenticated);
-  CHECK(channel.CheckPublisher({}, 3).code() == absl::StatusCode::kUnauthenticated);
+  CHECK(channel.CheckSender({}, 3).code() == absl::StatusCode::kUnauthenticated);
+  const SenderChannel trains("127.0.0.1:1", "job", {.credentials = *credentials, .server_name = ""},
+                             Role::kTrain);
+  const auto check_train = [&trains](const Identity& identity) {
+    return trains.CheckSender({.verified = true, .identities = {identity}}, 3).code();
+  };
+  CHECK(check_train(SenderIdentity("job", 3, Role::kTrain)) == absl::StatusCode::kOk);
+  CHECK(check_train(SenderIdentity("job", 3)) == absl::StatusCode::kPermissionDenied);
   // A sender on this host is reached by its socket, and the kernel reports its user.
   const SenderChannel local("unix:/run/dws/s.sock", "job",
                             {.credentials = *credentials, .server_name = ""});
-  CHECK(local.CheckPublisher({}, 3).ok());
+  CHECK(local.CheckSender({}, 3).ok());
 }
 
 TEST_CASE("a channel connects to a sender's unix socket once a process listens there", "[unix]") {
@@ -54,7 +61,7 @@ TEST_CASE("a channel connects to a sender's unix socket once a process listens t
   REQUIRE(listener.ok());
   CHECK(channel.Refresh().ok());
   // The kernel has reported the listener's user, so no certificate is needed.
-  CHECK(channel.CheckPublisher({}, 3).ok());
+  CHECK(channel.CheckSender({}, 3).ok());
 }
 
 TEST_CASE("a unix socket is trusted if root or this user or an allowed user serves it", "[unix]") {
@@ -97,7 +104,7 @@ TEST_CASE("another daemon's address is a host and port, or an absolute path", "[
 
 TEST_CASE("without certificates every peer is accepted", "[tls]") {
   const SenderChannel channel("127.0.0.1:1", "job", {});
-  CHECK(channel.CheckPublisher({}, 3).ok());
+  CHECK(channel.CheckSender({}, 3).ok());
 }
 
 }  // namespace dws
