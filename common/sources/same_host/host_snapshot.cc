@@ -1,8 +1,8 @@
+// Calls overlap, so a snapshot that was forgotten meanwhile is not kept.
 #include "common/sources/same_host/host_snapshot.h"
 
 #include <utility>
 
-#include "common/base/printable.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
@@ -10,20 +10,6 @@
 #include "common/sources/same_host/passed_memory.h"
 
 namespace dws {
-namespace {
-
-// Takes the descriptor over the handle socket.
-Result<UniqueFd> Take(const std::string& path, const std::string& token,
-                      const AllowedUsers& users) {
-  DWS_ASSIGN_OR_RETURN(PassedMemory passed, TakePassed(path, token, users, limits::kErrorBytesMax));
-  DescriptorMessage& message = passed.message;
-  if (message.descriptors.size() == 1) return std::move(message.descriptors[0]);
-  return FailedPreconditionError("the sender's handle socket {} answers '{}' with {} descriptors",
-                                 path, EscapeUnprintable(AsText(message.payload)),
-                                 message.descriptors.size());
-}
-
-}  // namespace
 
 void HostSnapshot::Forget() {
   MutexLock lock(mutex_);
@@ -47,7 +33,7 @@ Result<MappedSnapshot> HostSnapshot::Open(v1::SyncService::Stub& stub, ActiveCal
   DWS_RETURN_IF_ERROR(check_peer(*call.context()));
   if (mapped != nullptr && reply.snapshot() == mapped->id()) return mapped;
   DWS_ASSIGN_OR_RETURN(UniqueFd descriptor,
-                       Take(reply.handle_socket(), reply.token(), options_.users));
+                       TakeDescriptor(reply.handle_socket(), reply.token(), options_.users));
   DWS_ASSIGN_OR_RETURN(MappedSnapshot opened, SnapshotMemory::Map(std::move(descriptor), layout));
   if (opened->id() != reply.snapshot()) {
     return FailedPreconditionError("the handle socket {} passed another snapshot than the sender's",

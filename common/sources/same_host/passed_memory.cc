@@ -9,6 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/bytes.h"
+#include "common/base/printable.h"
+#include "common/model/limits.h"
 #include "common/service/sockets/handle_socket.h"
 
 namespace dws {
@@ -50,6 +53,16 @@ Result<PassedMemory> TakePassed(const std::string& path, const std::string& toke
   DWS_RETURN_IF_ERROR(SendDescriptorMessage(connected->fd, payload, {}));
   DWS_ASSIGN_OR_RETURN(DescriptorMessage message, Await(connected->fd, payload_bytes_max));
   return PassedMemory{.connection = std::move(connected->fd), .message = std::move(message)};
+}
+
+Result<UniqueFd> TakeDescriptor(const std::string& path, const std::string& token,
+                                const AllowedUsers& users) {
+  DWS_ASSIGN_OR_RETURN(PassedMemory passed, TakePassed(path, token, users, limits::kErrorBytesMax));
+  DescriptorMessage& message = passed.message;
+  if (message.descriptors.size() == 1) return std::move(message.descriptors[0]);
+  return FailedPreconditionError("the sender's handle socket {} answers '{}' with {} descriptors",
+                                 path, EscapeUnprintable(AsText(message.payload)),
+                                 message.descriptors.size());
 }
 
 }  // namespace dws

@@ -22,4 +22,8 @@ struct PassedMemory {
 Result<PassedMemory> TakePassed(const std::string& path, const std::string& token,
                                 const AllowedUsers& users, size_t payload_bytes_max);
 
+// Like TakePassed, but takes one descriptor. FAILED_PRECONDITION: another number of them came.
+Result<UniqueFd> TakeDescriptor(const std::string& path, const std::string& token,
+                                const AllowedUsers& users);
+
 }  // namespace dws

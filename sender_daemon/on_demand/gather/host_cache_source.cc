@@ -128,16 +128,10 @@ Result<std::shared_ptr<const SnapshotMemory>> HostCacheSource::AskOther(
     break;
   }
   if (mapped.memory != nullptr && reply.copy() == mapped.id) return mapped.memory;
-  DWS_ASSIGN_OR_RETURN(PassedMemory passed,
-                       TakePassed(reply.handle_socket(), reply.token(), link.options().tls.users,
-                                  limits::kErrorBytesMax));
-  if (passed.message.descriptors.size() != 1) {
-    return FailedPreconditionError("the handle socket {} passed {} descriptors, expected one",
-                                   reply.handle_socket(), passed.message.descriptors.size());
-  }
   DWS_ASSIGN_OR_RETURN(
-      std::shared_ptr<const SnapshotMemory> memory,
-      SnapshotMemory::Map(std::move(passed.message.descriptors[0]), assembly.layout()));
+      UniqueFd fd, TakeDescriptor(reply.handle_socket(), reply.token(), link.options().tls.users));
+  DWS_ASSIGN_OR_RETURN(std::shared_ptr<const SnapshotMemory> memory,
+                       SnapshotMemory::Map(std::move(fd), assembly.layout()));
   if (memory->id() != reply.copy()) {
     return FailedPreconditionError("the handle socket {} passed another copy than rank {}'s",
                                    reply.handle_socket(), keeper.value());

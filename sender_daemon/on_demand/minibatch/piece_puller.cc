@@ -57,15 +57,10 @@ Result<OutboxMemory> PiecePuller::Open(const PieceToPull& pull) {
   DWS_RETURN_IF_ERROR(FromGrpc(
       v1::TrainService::NewStub(link.channel())->OpenOutbox(call.context(), request, &reply)));
   DWS_RETURN_IF_ERROR(link.CheckPeer(*call.context()));
-  DWS_ASSIGN_OR_RETURN(PassedMemory passed,
-                       TakePassed(reply.handle_socket(), reply.token(), link.options().tls.users,
-                                  limits::kErrorBytesMax));
-  if (passed.message.descriptors.size() != 1) {
-    return FailedPreconditionError("the handle socket {} passed {} descriptors, expected one",
-                                   reply.handle_socket(), passed.message.descriptors.size());
-  }
-  DWS_ASSIGN_OR_RETURN(HostRegion region, HostRegion::Map(std::move(passed.message.descriptors[0]),
-                                                          reply.size_bytes(), Access::kReadOnly));
+  DWS_ASSIGN_OR_RETURN(
+      UniqueFd fd, TakeDescriptor(reply.handle_socket(), reply.token(), link.options().tls.users));
+  DWS_ASSIGN_OR_RETURN(HostRegion region,
+                       HostRegion::Map(std::move(fd), reply.size_bytes(), Access::kReadOnly));
   return OutboxMemory::Open(std::move(region));
 }
 
