@@ -56,6 +56,10 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
                                                      const Parts& parts) {
   std::unique_ptr<SenderSide> side(new SenderSide());
   side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
+  if (IsStore(options.shared_dir.root)) {
+    DWS_ASSIGN_OR_RETURN(side->store_, OpenStore(options.shared_dir.root, options.shared_dir.store,
+                                                 side->stopping_));
+  }
   side->links_ = std::make_unique<SyncLinks>(
       SyncLinks::Options{
           .addresses = options.senders,
@@ -124,7 +128,7 @@ Result<std::unique_ptr<Source>> SenderSide::OpenSharedDir(const ReceiverOptions&
                                .poll = std::chrono::milliseconds(dir.poll_ms),
                                .before_read = std::move(access.before_read),
                                .before_read_required = dir.before_read_required},
-      parts.files, cancellation_));
+      directory(parts), cancellation_));
 }
 
 Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& parts) {
@@ -141,8 +145,13 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
                            .before_read = std::move(access.before_read),
                            .before_read_required = dir.before_read_required,
                            .liveness = &parts.liveness},
-                          parts.files, parts.subscription));
+                          directory(parts), parts.subscription));
   return OkStatus();
+}
+
+FileSystem& SenderSide::directory(const Parts& parts) const {
+  if (store_ != nullptr) return *store_;
+  return parts.files;
 }
 
 Senders& SenderSide::senders() {
@@ -167,6 +176,7 @@ void SenderSide::CancelFetches() {
 }
 
 void SenderSide::Stop() {
+  stopping_.Cancel();
   if (shared_ != nullptr) shared_->Stop();
   links_->Stop();
 }

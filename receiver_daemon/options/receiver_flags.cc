@@ -13,6 +13,7 @@
 #include "common/quantise/view.h"
 #include "common/service/peers/peer_address.h"
 #include "common/service/program/daemon_flags.h"
+#include "common/service/program/store_flags.h"
 #include "common/sync_state/presence_limits.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 
@@ -113,9 +114,10 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
 
 void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
   app.add_option("--shared-dir", dir.root,
-                 "Directory on a shared filesystem where senders publish: instead of --sender, or "
-                 "for the bytes of what is announced there")
-      ->type_name("PATH");
+                 "Directory on a shared filesystem, or in an S3-compatible store, where senders "
+                 "publish: instead of --sender, or for the bytes of what is announced there")
+      ->type_name("PATH|s3://BUCKET/PREFIX");
+  AddStoreFlags(app, dir.store);
   app.add_option(
          "--shared-dir-key", dir.key_file,
          "File with the key that the files there are signed with; the senders have the same")
@@ -342,6 +344,7 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (!options.host_share.folder.empty() && options.senders.empty()) {
     config.Reject("host-share", "there is no sender: it shares what is fetched from them");
   }
+  FinishStoreFlags(config, options.shared_dir.root, options.shared_dir.store);
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");
   }

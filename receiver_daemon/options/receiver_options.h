@@ -18,6 +18,7 @@
 #include "common/sync_state/sender_watch.h"
 #include "common/transport/fabric/provider.h"
 #include "common/transport/nccl/broadcast_parts.h"
+#include "common/transport/s3/store.h"
 #include "receiver_daemon/group/group_place.h"
 
 namespace dws {
@@ -49,6 +50,7 @@ struct SharedSideOptions {
   uint32_t poll_ms = limits::kSharedPollDefault.count();
   std::string before_read;  // a command; empty: none
   bool before_read_required = false;
+  StoreOptions store;  // of a root that is one
 };
 
 // --host-share and its companion.

@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,7 @@
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/model/delta_profile.h"
+#include "common/transport/s3/store.h"
 #include "common/transport/shared_fs/version_catalog.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "sender_daemon/publish/offer_loop.h"
@@ -47,6 +49,7 @@ struct SharedDirOptions {
   size_t anchor_every = 32;
   DeltaProfile profile = DeltaProfile::kWan;  // of deltas, where a version has that encoding
   bool from_base = false;                     // rule 2: a stream begins with digests only
+  StoreOptions store;                         // of a root that is one
   std::string after_write;                    // a command; empty: none
   bool after_write_required = false;
 
@@ -78,6 +81,8 @@ class SharedPublisher {
     shared::VisibilityHook after_write;
     size_t versions_max = 64;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
+    // Called with the rank's folder before anything of a stream is written; may be empty.
+    std::function<Status(const std::string& folder)> clean;
   };
 
   // `files` and `hub` must outlive it.
@@ -188,9 +193,8 @@ class SharedPublisher {
 
   mutable Mutex mutex_;
   SharedView view_ GUARDED_BY(mutex_);  // `failures` and `trouble` are not used
-  At offered_ GUARDED_BY(mutex_);       // newest version when it was offered
-  At written_ GUARDED_BY(mutex_);       // newest version written
-  OfferLoop loop_;                      // last, since its thread uses all other members
+  At offered_ GUARDED_BY(mutex_), written_ GUARDED_BY(mutex_);  // newest versions
+  OfferLoop loop_;  // last, since its thread uses all other members
 };
 
 }  // namespace dws

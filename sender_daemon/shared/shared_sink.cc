@@ -5,6 +5,7 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/service/program/store_flags.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
@@ -12,9 +13,10 @@ namespace dws {
 void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
   app.add_option(
          "--shared-dir", dir.root,
-         "Directory on a shared filesystem to publish to as well; receivers may need nothing "
-         "else")
-      ->type_name("PATH");
+         "Directory on a shared filesystem, or in an S3-compatible store, to publish to as well; "
+         "receivers may need nothing else")
+      ->type_name("PATH|s3://BUCKET/PREFIX");
+  AddStoreFlags(app, dir.store);
   app.add_option("--shared-dir-key", dir.key_file,
                  "File with the key that signs the files there; the receivers have the same")
       ->type_name("PATH");
@@ -58,6 +60,7 @@ void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoic
                     "or fast here",
                     ToString(made)));
   }
+  FinishStoreFlags(config, dir.root, dir.store);
   if (dir.root.empty() && !dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");
   }
@@ -69,6 +72,10 @@ void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoic
 Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts parts) {
   std::unique_ptr<SharedSink> sink(new SharedSink(std::move(parts)));
   if (options.dir.root.empty()) return std::unique_ptr<VersionSink>(std::move(sink));
+  if (IsStore(options.dir.root)) {
+    DWS_ASSIGN_OR_RETURN(sink->store_,
+                         OpenStore(options.dir.root, options.dir.store, sink->stopping_));
+  }
   FileSystem& files = sink->parts_.files;
   SharedPublisher::Options publisher{.dir = options.dir,
                                      .job_id = options.job_id,
@@ -82,8 +89,14 @@ Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts par
   // Checked now, although the folder is made later: a bad id is a mistake of the configuration.
   DWS_RETURN_IF_ERROR(
       SharedRankFolder(options.dir.root, options.job_id, options.trainer_rank).status());
+  FileSystem* const place = sink->store_ != nullptr ? sink->store_.get() : &files;
+  if (sink->store_ != nullptr) {
+    publisher.clean = [store = sink->store_.get()](const std::string& folder) {
+      return store->AbortUploads(folder);
+    };
+  }
   sink->publisher_ = std::make_unique<SharedPublisher>(
-      std::move(publisher), files, sink->parts_.hub,
+      std::move(publisher), *place, sink->parts_.hub,
       [raw = sink.get()](const v1::SharedReport& report, bool current) {
         raw->OnRejected(report, current);
       });
@@ -105,6 +118,7 @@ void SharedSink::Offer(const RankStatePtr& state) {
 }
 
 void SharedSink::Stop() {
+  stopping_.Cancel();
   if (publisher_ != nullptr) publisher_->Stop();
 }
 

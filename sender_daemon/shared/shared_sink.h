@@ -56,6 +56,8 @@ class SharedSink final : public VersionSink {
   void OnRejected(const v1::SharedReport& report, bool current) const;
 
   const Parts parts_;
+  Cancellation stopping_;                       // requests to the store
+  std::unique_ptr<s3::S3FileSystem> store_;     // null: the directory is one of this machine
   std::unique_ptr<SharedPublisher> publisher_;  // null: no directory
 };
 

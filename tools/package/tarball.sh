@@ -29,7 +29,7 @@ sed -e "s/@VERSION@/$version/g" -e "s/@GLIBC@/${glibc#GLIBC_}/g" deploy/tarball/
 
 # The linked libraries and their licences.
 linked=(
-  libabsl-dev libc-ares-dev libcli11-dev libevent-dev libfabric-dev libfmt-dev libgrpc-dev libgrpc++-dev
+  libabsl-dev libc-ares-dev libcli11-dev libevent-dev libexpat1-dev libfabric-dev libfmt-dev libgrpc-dev libgrpc++-dev
   libprotobuf-dev libre2-dev libspdlog-dev libssl-dev libstdc++-12-dev libtomlplusplus-dev
   libxxhash-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
 )

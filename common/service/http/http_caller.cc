@@ -1,5 +1,5 @@
-// Each call runs libevent's HTTP client on an event loop of its own. That is simple and enough:
-// there is one call at a time, and it may take as long as an engine takes to load.
+// Each call runs libevent's HTTP client on an event loop of its own. That is simple and enough: a
+// call may take as long as an engine takes to load, or carries megabytes.
 #include "common/service/http/http_caller.h"
 
 #include <arpa/inet.h>
@@ -9,10 +9,13 @@
 #include <event2/dns.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <event2/keyvalq_struct.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
+#include <cctype>
 #include <optional>
 
 #include "common/base/check.h"
@@ -44,8 +47,14 @@ evhttp_cmd_type ToType(HttpMethod method) {
   switch (method) {
     case HttpMethod::kGet:
       return EVHTTP_REQ_GET;
+    case HttpMethod::kHead:
+      return EVHTTP_REQ_HEAD;
+    case HttpMethod::kPut:
+      return EVHTTP_REQ_PUT;
     case HttpMethod::kPost:
       return EVHTTP_REQ_POST;
+    case HttpMethod::kDelete:
+      return EVHTTP_REQ_DELETE;
     case HttpMethod::kOptions:
       return EVHTTP_REQ_OPTIONS;
   }
@@ -177,7 +186,7 @@ bool Exchange::Send(const HttpCall& call) {
       return false;
     }
   }
-  if (call.method == HttpMethod::kPost) {
+  if (call.method == HttpMethod::kPost || call.method == HttpMethod::kPut) {
     evbuffer_add(evhttp_request_get_output_buffer(request), call.body.data(), call.body.size());
   }
   // The library owns the request from here on; after an error it has already freed it.
@@ -194,6 +203,12 @@ void Exchange::OnDone(evhttp_request* request) {
     evbuffer* const input = evhttp_request_get_input_buffer(request);
     HttpAnswer answer{.code = code, .body = std::string(evbuffer_get_length(input), '\0')};
     evbuffer_remove(input, answer.body.data(), answer.body.size());
+    const evkeyvalq* const headers = evhttp_request_get_input_headers(request);
+    for (const evkeyval* each = headers->tqh_first; each != nullptr; each = each->next.tqe_next) {
+      std::string name = each->key;
+      std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+      answer.headers.emplace_back(std::move(name), each->value);
+    }
     answer_ = std::move(answer);
   }
   event_base_loopbreak(base_.get());
@@ -240,8 +255,14 @@ const char* ToString(HttpMethod method) {
   switch (method) {
     case HttpMethod::kGet:
       return "GET";
+    case HttpMethod::kHead:
+      return "HEAD";
+    case HttpMethod::kPut:
+      return "PUT";
     case HttpMethod::kPost:
       return "POST";
+    case HttpMethod::kDelete:
+      return "DELETE";
     case HttpMethod::kOptions:
       return "OPTIONS";
   }

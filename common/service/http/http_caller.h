@@ -1,7 +1,6 @@
 // Calls an HTTP server and waits for its reply: one request per connection, with or without TLS, a
 // deadline for the whole call, and a limit on the reply's size. It does not retry and does not
-// follow redirects. A reply of any status is returned as a reply; the caller decides what it means
-// (receiver_daemon/engine_http).
+// follow redirects. A reply of any status is returned as a reply; the caller decides what it means.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +19,20 @@ struct ssl_ctx_st;
 
 namespace dws {
 
-enum class HttpMethod : uint8_t { kGet, kPost, kOptions };
+enum class HttpMethod : uint8_t { kGet, kHead, kPut, kPost, kDelete, kOptions };
 const char* ToString(HttpMethod method);
 
-// A request to an engine.
 struct HttpCall {
   HttpMethod method = HttpMethod::kGet;
   std::string target;  // path and query, after the URL's path
   std::vector<std::pair<std::string, std::string>> headers;
-  std::string body;  // of a POST
+  std::string body;  // of a PUT or POST
 };
 
 struct HttpAnswer {
   int code = 0;
   std::string body;
+  std::vector<std::pair<std::string, std::string>> headers = {};  // names in lower case
 };
 
 struct HttpOutcome {

@@ -1,0 +1,36 @@
+// They are the shared directory's, so that both daemons have them in one place of their files.
+#include "common/service/program/store_flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace dws {
+
+void AddStoreFlags(CLI::App& app, StoreOptions& store) {
+  app.add_option("--shared-endpoint", store.endpoint,
+                 "URL of the store that --shared-dir=s3://BUCKET/PREFIX is in (default: AWS's of "
+                 "the region)")
+      ->type_name("URL");
+  app.add_option("--shared-region", store.region, "Region of that bucket, for signatures")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--shared-credentials", store.credentials,
+                 "File with the keys for that store, in AWS's form, read again for each request "
+                 "(default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment)")
+      ->type_name("PATH");
+  app.add_option("--shared-ca", store.ca_file,
+                 "CAs that prove that store (default: those that this machine trusts)")
+      ->type_name("PATH");
+}
+
+void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store) {
+  if (IsStore(dir)) {
+    const Status usable = CheckStore(dir, store);
+    if (!usable.ok()) config.Reject("shared-dir", Message(usable));
+  } else if (!store.endpoint.empty() || !store.credentials.empty() || !store.ca_file.empty()) {
+    config.Reject("shared-dir",
+                  "it is no store, as s3://BUCKET/PREFIX, and shared-endpoint, "
+                  "shared-credentials or shared-ca is given");
+  }
+}
+
+}  // namespace dws

@@ -1,0 +1,283 @@
+// Each attempt is signed anew: a signature is good for minutes only, and keys may have changed.
+#include "common/transport/s3/client.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "common/base/check.h"
+#include "common/base/printable.h"
+
+namespace dws::s3 {
+namespace {
+
+constexpr int kAttempts = 5;
+constexpr size_t kPagesMax = 10'000;  // of 1,000 keys
+constexpr size_t kReasonBytesMax = 300;
+
+std::string HeaderOf(const HttpAnswer& answer, std::string_view name) {
+  const auto found = std::ranges::find(answer.headers, name, [](const auto& h) { return h.first; });
+  return found == answer.headers.end() ? "" : found->second;
+}
+
+// The store's own words, of a reply that is an error.
+std::string Reason(const HttpAnswer& answer) {
+  const Result<Elements> elements = ReadXml(answer.body);
+  std::string code = elements.ok() ? TextOf(*elements, "Error/Code") : "";
+  if (code.empty()) return fmt::format("status {}", answer.code);
+  code += ": " + TextOf(*elements, "Error/Message");
+  return fmt::format("status {}: {}", answer.code,
+                     EscapeUnprintable(std::string_view(code).substr(0, kReasonBytesMax)));
+}
+
+Status ErrorOf(const HttpAnswer& answer) {
+  const std::string reason = Reason(answer);
+  switch (answer.code) {
+    case 404:
+      return NotFoundError("{}", reason);
+    case 401:
+    case 403:
+      return MakeStatus(absl::StatusCode::kPermissionDenied,
+                        reason + "; look at the credentials, at what they allow, and at the clock");
+    case 301:
+    case 307:
+      return FailedPreconditionError("{}: set the endpoint and the region of the bucket", reason);
+    case 412:
+      return AbortedError("another object has this name by now: {}", reason);
+    case 408:
+    case 429:
+    case 500:
+    case 502:
+    case 503:
+    case 504:
+      return UnavailableError("{}", reason);
+    default:
+      return DataLossError("{}, which is not expected of an S3-compatible store", reason);
+  }
+}
+
+bool MayHelp(const Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+bool IsDone(int code) { return code >= 200 && code < 300; }
+
+// An answer with 200 may still be an error: the store begins to answer before it is done.
+Result<Elements> Body(const HttpAnswer& answer, std::string_view root) {
+  auto elements = ReadXml(answer.body);
+  if (!elements.ok()) return DataLossError("{}", Message(elements.status()));
+  const std::string first = elements->empty() ? "" : elements->front().first;
+  if (first != root && !first.starts_with(fmt::format("{}/", root))) {
+    if (first.starts_with("Error/")) return UnavailableError("{}", Reason(answer));
+    return DataLossError("expected <{}>, found \"{}\"", root,
+                         EscapeUnprintable(std::string_view(answer.body).substr(0, 80)));
+  }
+  return elements;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> Client::Create(Options options) {
+  DWS_CHECK(options.credentials != nullptr && options.cancellation != nullptr);
+  DWS_ASSIGN_OR_RETURN(auto caller,
+                       HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
+                                                             .answer_bytes_max = kBodyBytesMax}));
+  return std::unique_ptr<Client>(new Client(std::move(options), std::move(caller)));
+}
+
+Client::Client(Options options, std::unique_ptr<HttpCaller> caller)
+    : options_(std::move(options)), caller_(std::move(caller)) {}
+
+std::string Client::NameOf(const Request& request) const {
+  return fmt::format("{} s3://{}/{} at {}", ToString(request.method), options_.bucket,
+                     EscapeUnprintable(request.key), options_.endpoint.ToString());
+}
+
+Result<HttpAnswer> Client::Try(const Request& request) const {
+  DWS_ASSIGN_OR_RETURN(const Credentials credentials, options_.credentials());
+  const std::string path =
+      fmt::format("/{}{}{}", options_.bucket, request.key.empty() ? "" : "/", request.key);
+  const SignedRequest to_sign{.method = ToString(request.method),
+                              .host = options_.endpoint.HostPort(),
+                              .path = options_.endpoint.path + path,
+                              .query = request.query,
+                              .headers = request.headers,
+                              .body = AsBytes(request.body)};
+  const std::string query = QueryText(request.query);
+  HttpCall call{.method = request.method,
+                .target = Escape(path, true) + (query.empty() ? "" : "?" + query),
+                .headers = request.headers,
+                .body = std::string(request.body)};
+  const Headers proof = Sign(to_sign, credentials, {.region = options_.region, .service = "s3"},
+                             options_.wall_clock->Now());
+  call.headers.insert(call.headers.end(), proof.begin(), proof.end());
+  HttpOutcome outcome =
+      caller_->Call(call, options_.attempt, [this] { return options_.cancellation->cancelled(); });
+  DWS_RETURN_IF_ERROR(outcome.answer.status());
+  if (!IsDone(outcome.answer->code)) return ErrorOf(*outcome.answer);
+  return std::move(outcome.answer);
+}
+
+Result<HttpAnswer> Client::Send(const Request& request) const {
+  Duration delay = options_.retry_delay;
+  for (int attempt = 1;; ++attempt) {
+    Result<HttpAnswer> answer = Try(request);
+    if (answer.ok()) return answer;
+    const bool again = attempt < kAttempts && MayHelp(answer.status());
+    if (!again) {
+      return MakeStatus(answer.status().code(),
+                        fmt::format("{}: {}", NameOf(request), Message(answer.status())));
+    }
+    if (!options_.cancellation->Sleep(delay)) {
+      return CancelledError("{}: given up", NameOf(request));
+    }
+    delay *= 2;
+  }
+}
+
+Status Client::Put(const std::string& key, ByteSpan bytes) const {
+  return Send({.method = HttpMethod::kPut, .key = key, .body = AsText(bytes)}).status();
+}
+
+Result<std::string> Client::Get(const std::string& key) const {
+  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send({.key = key}));
+  return std::move(answer.body);
+}
+
+Result<std::string> Client::GetRange(const std::string& key, uint64_t first, uint64_t size,
+                                     const std::string& etag) const {
+  const Request request{.key = key,
+                        .headers = {{"range", fmt::format("bytes={}-{}", first, first + size - 1)},
+                                    {"if-match", etag}}};
+  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request));
+  if (answer.code != 206 || answer.body.size() != size) {
+    return DataLossError("{}: asked for {} bytes from {} on, got {} with status {}",
+                         NameOf(request), size, first, answer.body.size(), answer.code);
+  }
+  return std::move(answer.body);
+}
+
+Result<ObjectState> Client::Head(const std::string& key) const {
+  const Request request{.method = HttpMethod::kHead, .key = key};
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+  const std::string size = HeaderOf(answer, "content-length");
+  ObjectState info{.size_bytes = 0, .etag = HeaderOf(answer, "etag")};
+  const auto [end, error] =
+      std::from_chars(size.data(), size.data() + size.size(), info.size_bytes);
+  if (error != std::errc() || end != size.data() + size.size() || info.etag.empty()) {
+    return DataLossError("{}: the reply has no Content-Length or no ETag", NameOf(request));
+  }
+  return info;
+}
+
+Status Client::Delete(const std::string& key) const {
+  const Status status = Send({.method = HttpMethod::kDelete, .key = key}).status();
+  return absl::IsNotFound(status) ? OkStatus() : status;
+}
+
+Status Client::Pages(Query query, std::string_view root,
+                     const std::vector<std::pair<std::string, std::string>>& next,
+                     const std::function<void(const Elements&)>& on_page) const {
+  const size_t fixed = query.size();
+  for (size_t page = 0; page < kPagesMax; ++page) {
+    const Request request{.key = "", .query = query};
+    DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+    const Result<Elements> elements = Body(answer, root);
+    if (!elements.ok()) {
+      return MakeStatus(elements.status().code(),
+                        fmt::format("{}: {}", NameOf(request), Message(elements.status())));
+    }
+    on_page(*elements);
+    if (TextOf(*elements, fmt::format("{}/IsTruncated", root)) != "true") return OkStatus();
+    query.resize(fixed);
+    for (const auto& [parameter, element] : next) {
+      query.emplace_back(parameter, TextOf(*elements, fmt::format("{}/{}", root, element)));
+      if (query.back().second.empty()) {
+        return DataLossError("{}: a page ends without <{}>", NameOf(request), element);
+      }
+    }
+  }
+  return ResourceExhaustedError("s3://{}: more than {} pages", options_.bucket, kPagesMax);
+}
+
+Result<Listing> Client::List(const std::string& prefix) const {
+  Listing listing;
+  DWS_RETURN_IF_ERROR(Pages({{"list-type", "2"}, {"prefix", prefix}, {"delimiter", "/"}},
+                            "ListBucketResult", {{"continuation-token", "NextContinuationToken"}},
+                            [&listing](const Elements& elements) {
+                              for (const auto& [path, text] : elements) {
+                                if (path == "ListBucketResult/Contents/Key") {
+                                  listing.keys.push_back(text);
+                                } else if (path == "ListBucketResult/CommonPrefixes/Prefix") {
+                                  listing.folders.push_back(text);
+                                }
+                              }
+                            }));
+  std::ranges::sort(listing.keys);
+  std::ranges::sort(listing.folders);
+  return listing;
+}
+
+Result<std::string> Client::BeginUpload(const std::string& key) const {
+  const Request request{.method = HttpMethod::kPost, .key = key, .query = {{"uploads", ""}}};
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+  DWS_ASSIGN_OR_RETURN(const Elements elements, Body(answer, "InitiateMultipartUploadResult"));
+  std::string upload = TextOf(elements, "InitiateMultipartUploadResult/UploadId");
+  if (upload.empty()) return DataLossError("{}: the reply has no UploadId", NameOf(request));
+  return upload;
+}
+
+Result<std::string> Client::UploadPart(const std::string& key, const std::string& upload,
+                                       size_t number, ByteSpan bytes) const {
+  const Request request{.method = HttpMethod::kPut,
+                        .key = key,
+                        .query = {{"partNumber", fmt::format("{}", number)}, {"uploadId", upload}},
+                        .body = AsText(bytes)};
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+  std::string etag = HeaderOf(answer, "etag");
+  if (etag.empty()) return DataLossError("{}: the reply has no ETag", NameOf(request));
+  return etag;
+}
+
+Status Client::CompleteUpload(const std::string& key, const std::string& upload,
+                              const std::vector<std::string>& etags) const {
+  std::string body = "<CompleteMultipartUpload>";
+  for (size_t i = 0; i < etags.size(); ++i) {
+    std::string etag;
+    for (const char c : etags[i]) {  // a store's etag has no other characters that XML escapes
+      etag += c == '"' ? "&quot;" : c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);
+    }
+    body += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", i + 1, etag);
+  }
+  body += "</CompleteMultipartUpload>";
+  const Request request{
+      .method = HttpMethod::kPost, .key = key, .query = {{"uploadId", upload}}, .body = body};
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+  const Status done = Body(answer, "CompleteMultipartUploadResult").status();
+  if (done.ok()) return done;
+  return MakeStatus(done.code(), fmt::format("{}: {}", NameOf(request), Message(done)));
+}
+
+Status Client::AbortUpload(const std::string& key, const std::string& upload) const {
+  const Status status =
+      Send({.method = HttpMethod::kDelete, .key = key, .query = {{"uploadId", upload}}}).status();
+  return absl::IsNotFound(status) ? OkStatus() : status;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> Client::Uploads(
+    const std::string& prefix) const {
+  std::vector<std::pair<std::string, std::string>> uploads;
+  DWS_RETURN_IF_ERROR(
+      Pages({{"uploads", ""}, {"prefix", prefix}}, "ListMultipartUploadsResult",
+            {{"key-marker", "NextKeyMarker"}, {"upload-id-marker", "NextUploadIdMarker"}},
+            [&uploads](const Elements& elements) {
+              std::string key;
+              for (const auto& [path, text] : elements) {
+                if (path == "ListMultipartUploadsResult/Upload/Key") key = text;
+                if (path == "ListMultipartUploadsResult/Upload/UploadId")
+                  uploads.emplace_back(key, text);
+              }
+            }));
+  return uploads;
+}
+
+}  // namespace dws::s3

@@ -1,0 +1,109 @@
+// Requests to one bucket of an S3-compatible store, path-style (ENDPOINT/BUCKET/KEY), each signed
+// with the newest credentials, and repeated for a while where the store may do better. Every answer
+// is untrusted: readers check what they get.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/threads/cancellation.h"
+#include "common/base/wall_clock.h"
+#include "common/service/http/http_caller.h"
+#include "common/transport/s3/reply_xml.h"
+#include "common/transport/s3/signature.h"
+
+namespace dws::s3 {
+
+// The largest body of a request and of a reply.
+inline constexpr uint64_t kBodyBytesMax = uint64_t{64} << 20;
+
+// An object as it is now.
+struct ObjectState {
+  uint64_t size_bytes = 0;
+  std::string etag;  // of this content
+};
+
+// What begins with a prefix, up to the next slash.
+struct Listing {
+  std::vector<std::string> keys;     // whole, ascending
+  std::vector<std::string> folders;  // whole, each with its slash, ascending
+};
+
+// Errors of all calls: NOT_FOUND: there is no such key, upload or bucket. PERMISSION_DENIED: the
+// store refuses the credentials. FAILED_PRECONDITION: the bucket is elsewhere, or a certificate is
+// not accepted. ABORTED: the object is another one by now. DATA_LOSS: the answer is not one of such
+// a store. UNAVAILABLE, DEADLINE_EXCEEDED: it cannot be reached, or is overloaded, after several
+// attempts. CANCELLED. They name the request and the store's reason.
+//
+// Threads: safe from any.
+class Client {
+ public:
+  struct Options {
+    HttpUrl endpoint;
+    std::string bucket;
+    std::string region;
+    std::string ca_file;  // "": for https, the CAs that this machine trusts
+    std::function<Result<Credentials>()> credentials;
+    Cancellation* cancellation = nullptr;         // ends requests, present and future; never null
+    Duration attempt = std::chrono::seconds(60);  // for one
+    Duration retry_delay = std::chrono::milliseconds(100);  // doubles
+    const WallClock* wall_clock = &kSystemWallClock;
+  };
+
+  static Result<std::unique_ptr<Client>> Create(Options options);
+
+  Status Put(const std::string& key, ByteSpan bytes) const;
+  Result<std::string> Get(const std::string& key) const;
+  // Bytes [first, first + size) of the object with this etag; `size` is not 0, and they exist.
+  Result<std::string> GetRange(const std::string& key, uint64_t first, uint64_t size,
+                               const std::string& etag) const;
+  Result<ObjectState> Head(const std::string& key) const;
+  // OK also if there is no such key.
+  Status Delete(const std::string& key) const;
+  Result<Listing> List(const std::string& prefix) const;
+
+  // Objects in parts of at least 5 MiB, the last aside.
+  Result<std::string> BeginUpload(const std::string& key) const;
+  // `number`: from 1. Returns the part's etag.
+  Result<std::string> UploadPart(const std::string& key, const std::string& upload, size_t number,
+                                 ByteSpan bytes) const;
+  Status CompleteUpload(const std::string& key, const std::string& upload,
+                        const std::vector<std::string>& etags) const;
+  Status AbortUpload(const std::string& key, const std::string& upload) const;
+  // (key, upload) of all that were begun and not ended, with keys of this prefix.
+  Result<std::vector<std::pair<std::string, std::string>>> Uploads(const std::string& prefix) const;
+
+ private:
+  using Query = std::vector<std::pair<std::string, std::string>>;
+  struct Request {
+    HttpMethod method = HttpMethod::kGet;
+    std::string key = {};  // "": the bucket
+    Query query = {};
+    Headers headers = {};
+    std::string_view body = {};
+  };
+
+  Client(Options options, std::unique_ptr<HttpCaller> caller);
+  // An answer that says that it is done.
+  Result<HttpAnswer> Send(const Request& request) const;
+  Result<HttpAnswer> Try(const Request& request) const;
+  // All pages of a listing; `on_page` gets each.
+  Status Pages(Query query, std::string_view root,
+               const std::vector<std::pair<std::string, std::string>>& next,
+               const std::function<void(const Elements&)>& on_page) const;
+  std::string NameOf(const Request& request) const;
+
+  const Options options_;
+  const std::unique_ptr<HttpCaller> caller_;
+};
+
+}  // namespace dws::s3

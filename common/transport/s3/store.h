@@ -1,0 +1,38 @@
+// Opens the store that a shared directory's path names, if it names one: "s3://BUCKET/PREFIX".
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/base/threads/cancellation.h"
+#include "common/transport/s3/s3_file_system.h"
+
+namespace dws {
+
+// The options --store-*.
+struct StoreOptions {
+  std::string endpoint;  // a URL; "": AWS's of the region
+  std::string region = "us-east-1";
+  std::string credentials;  // a file; "": the environment
+  std::string ca_file;      // "": for https, the CAs that this machine trusts
+};
+
+// Returns whether a path names a store.
+bool IsStore(std::string_view path);
+
+// OK: the path names a bucket and perhaps a prefix, and the options can be used with it.
+Status CheckStore(const std::string& path, const StoreOptions& options);
+
+// `cancellation` ends requests, and outlives it. Errors: those of CheckStore; FAILED_PRECONDITION:
+// there are no credentials, or others may read them.
+Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
+                                                    const StoreOptions& options,
+                                                    Cancellation& cancellation);
+
+// Reads "NAME = VALUE" lines of the profile "default", as aws_access_key_id, of a file that only
+// its owner and group can access. FAILED_PRECONDITION: a key is missing, or others may read it.
+Result<s3::Credentials> ReadCredentials(const std::string& path);
+
+}  // namespace dws
