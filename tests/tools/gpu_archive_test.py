@@ -88,7 +88,7 @@ class GpuArchiveTest(unittest.TestCase):
 
     def test_its_script_runs_its_programs_and_the_checks_of_pytorch(self) -> None:
         out = self.unpacked / "results.json"
-        options = ["--only=info,memory,staging,torch,job,fsdp,sanitize", "--size=1MiB", "--rounds=1"]
+        options = ["--only=info,memory,staging,torch,job,fsdp,on_demand,sanitize", "--size=1MiB", "--rounds=1"]
         options += ["--job-sizes=0.001", "--job-deltas=2", "--fsdp-sizes=0.001", "--fsdp-deltas=2"]
         done = subprocess.run(
             [self.unpacked / "run.sh", "--out", out, *options],
@@ -118,7 +118,7 @@ class GpuArchiveTest(unittest.TestCase):
             self.assertEqual(versions, [1, 2, 3, 4, 5, 6, 10])
             self.assertEqual(sum(r["name"].startswith("P38") for r in results), 2)
         self.assertLessEqual(wanted, passed)
-        self.assertLessEqual({"fsdp", "sanitize"}, {r["section"] for r in content["results"]})
+        self.assertLessEqual({"fsdp", "on_demand", "sanitize"}, {r["section"] for r in content["results"]})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 # Writes FILE (default results.json): date, machine, command and all results. One line for each check on
 # stdout; the last has the totals. The exit status is 0 when none failed.
 #
-#   --only=A,B        only these sections: those of gpu_check, and torch, job, fsdp and sanitize
+#   --only=A,B        only these sections: those of gpu_check, and torch, job, fsdp, on_demand and sanitize
 #   --job-sizes=A,B   billions of parameters of the section job's models (default 0.9,2.8), --fsdp-sizes of fsdp's (0.9)
 #   --job-deltas=N    deltas of each (default 8), --fsdp-deltas likewise (4)
 #   --sanitize        the section sanitize too: gpu_tests under compute-sanitizer, up to eight minutes more
@@ -55,13 +55,14 @@ in_python() {  # SCRIPT OPTION...
   PYTHONPATH="$here/python${PYTHONPATH:+:$PYTHONPATH}" "${PYTHON:-python3}" \
     "$here/python/tools/gpu_check/$1" --bin="$here/bin" --device="$device" "${@:2}" | tee -a "$lines" || status=1
 }
-sections="$(tr ',' '\n' <<<"$only" | grep -vxE '|torch|job|fsdp|sanitize' | paste -sd,)" || true
+sections="$(tr ',' '\n' <<<"$only" | grep -vxE '|torch|job|fsdp|on_demand|sanitize' | paste -sd,)" || true
 if [[ -z "$only" || -n "$sections" ]]; then
   "$here/bin/gpu_check" "${options[@]}" ${sections:+--only="$sections"} | tee "$lines" || status=1
 fi
 if wanted torch; then in_python torch_check.py; fi
 if wanted job; then in_python job_check.py "${job_options[@]}"; fi
 if wanted fsdp; then in_python job_check.py --section=fsdp "${fsdp_options[@]}"; fi
+if wanted on_demand; then in_python on_demand_check.py; fi
 if [[ "$sanitize" == 1 || ",$only," == *,sanitize,* ]]; then in_python sanitize_check.py; fi
 
 "${PYTHON:-python3}" "$here/python/tools/gpu_check/collect.py" "$lines" "$out" "$command" "$(cat "$here/commit")" || status=1

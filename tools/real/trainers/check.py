@@ -155,6 +155,7 @@ CASES = {
     "on_demand-publish": Case("on_demand_publish.py", senders=0, engine=False, needs=_FSDP),
     "on_demand-ranks": _faults("ranks"),
     "on_demand-silent": _faults("silent"),
+    "on_demand-staged": _on_demand("on_demand_run.py", 2, 2, "--steps=40", "--staged"),
     "on_demand-stopped": _faults("stopped"),
     "on_demand-whole": _faults("whole"),
     "grpo": Case("grpo_run.py", needs=_TRL),

@@ -62,6 +62,7 @@ def models() -> int:
         (dws.LayoutError, "module '0', a FSDPLinear, is cut already", _cut(whole)),
         (dws.LayoutError, "'0.weight' is in the units '0' and '(the model)'", _cut(two, two[0])),
         (dws.LayoutError, "not a part of the model", _cut(_pair(), nn.Linear(2, 2))),
+        (dws.LayoutError, "'0.weight' is on meta, expected the host or a CUDA device", _cut(_pair().to("meta"))),
         (dws.LayoutError, "parameter 'gain' has no dimension", _cut(scalar)),
         (dws.DTypeError, "'0.weight' is torch.bfloat16: expected float32", _cut(halves)),
     ]

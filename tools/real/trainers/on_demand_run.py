@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import dws
+from tests.clients.python.on_demand.late_copies import late_copies
 from tools.real.trainers import on_demand_model, on_demand_refusals
 from tools.real.trainers.on_demand_model import Minibatch, Transformer
 
@@ -71,18 +72,38 @@ def require_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor],
         assert torch.equal(bits(each), bits(theirs[name])), f"{what}: {name}"
 
 
+class Staged(dws.on_demand.Training):
+    """Parameters are on the host, and go the way of those of a device, with copies that end late."""
+
+    def _copies_of(self, device: Any, unit_bytes: int) -> Any:
+        return late_copies(device, unit_bytes)
+
+
 class Run:
     """One run of training on demand."""
 
-    def __init__(self, options: argparse.Namespace, recompute: bool = False, start: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        recompute: bool = False,
+        start: bool = True,
+        staged: Optional[bool] = None,
+        **settings: Any,
+    ) -> None:
+        """Args: staged: None: as in `options`; programs that do not have it there are not."""
         self.model = on_demand_model.make(recompute)
-        self.od = dws.on_demand.Training(options.sender, options.job_id, timeout=60, **settings)
+        self._staged = vars(options).get("staged", False) if staged is None else staged
+        training = Staged if self._staged else dws.on_demand.Training
+        self.od = training(options.sender, options.job_id, timeout=60, **settings)
         self.od.fully_shard(self.model, units=self.model.layers, param_dtype=BF16, start=start)
         self.optimizer = adamw(self.model)
         self.losses: list[float] = []
 
     def close(self) -> None:
         """A collective call: a rank that leaves early is lost to the others."""
+        if self._staged:
+            runtime = self.od._copies.runtime
+            assert runtime.late or not runtime.afters, "no copy has ended late"
         dist.barrier()
         self.od.close()
         dist.barrier()
@@ -227,9 +248,10 @@ def beside_fsdp2(options: argparse.Namespace) -> str:
 
 
 def bit_for_bit(options: argparse.Namespace) -> str:
-    """(b), (c) Lock-step, the same run again, and recomputed activations."""
+    """(b), (c) Lock-step, the same run again, and recomputed activations. If copies are staged, also a run without."""
     runs = []
-    for settings in ({}, {}, {"lockstep": True, "prefetch": 0}):
+    every: list[dict[str, Any]] = [{}, {}, {"lockstep": True, "prefetch": 0}, *([{"staged": False}] if options.staged else [])]
+    for settings in every:
         run = Run(options, recompute=len(runs) == 1, exact=True, **settings)
         run.steps(options.steps, lb_micro)
         runs.append((run.losses, whole(run.model)))
@@ -237,7 +259,7 @@ def bit_for_bit(options: argparse.Namespace) -> str:
     for losses, weights in runs[1:]:
         assert losses == runs[0][0]
         require_same(runs[0][1], weights, "runs differ")
-    return f"three runs of {options.steps} steps, one in lock-step, are the same to the bit"
+    return f"{len(runs)} runs of {options.steps} steps, one in lock-step, are the same to the bit"
 
 
 def uneven(options: argparse.Namespace) -> str:
@@ -383,6 +405,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     for name in ("receiver", "seen", "dtype"):  # other cases need them
         parser.add_argument(f"--{name}")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--staged", action="store_true", help="the way of parameters on a device, without a device")
     parser.add_argument("--parts", default=",".join(PARTS))
     options = parser.parse_args(arguments)
     dist.init_process_group("gloo")

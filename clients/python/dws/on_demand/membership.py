@@ -110,6 +110,8 @@ class Membership:
                 time.sleep(_RETRY_SECONDS)
 
     def _leave(self) -> None:
+        if self._traffic is not None:
+            self._traffic.end()
         if self._member is not None:
             self._member.close()
         if self._outbox is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dws.deadline import Deadline
 from dws.digest import digest_bytes
 from dws.dtypes import DType
 from dws.errors import DaemonUnavailableError, DeadlineError, DTypeError, InvalidArgumentError, StateError
+from dws.host_pin import HostPin
 from dws.memory import SharedRegion, aligned
 
 SLOTS_MAX = 65_536
@@ -127,13 +128,21 @@ class Outbox:
         self._held = [False] * buffers
         self._end, self.sender_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._end.setblocking(False)
+        self._pin: Optional[HostPin] = None
+
+    def pin(self) -> None:
+        """Page-locks the memory for the device of this process; see HostPin.try_pin."""
+        self._pin = HostPin(self.region)
+        self._pin.try_pin()
 
     def handed_over(self) -> None:
         """Call it when the sender has `sender_end`: then its end tells that the sender is gone."""
         self.sender_end.close()
 
     def close(self) -> None:
-        """Drops the descriptors. Views of buffers stay valid."""
+        """Drops the descriptors. Views of buffers stay valid. No copy of a device may be under way."""
+        if self._pin is not None:
+            self._pin.close()
         self.region.close()
         self.sender_end.close()
         self._end.close()

@@ -9,6 +9,7 @@ from dws._proto import on_demand_pb2
 from dws.dtypes import DType
 from dws.errors import InvalidArgumentError
 from dws.handles import Descriptor
+from dws.host_pin import HostPin
 from dws.memory import SharedRegion
 from dws.on_demand.outbox import Outbox
 from dws.on_demand.units import RECORD_BYTES, Unit, gradient_offsets
@@ -22,6 +23,7 @@ class RankMemory:
 
     Attributes:
       arena: `slots` times the largest unit.
+      unit_bytes: of the largest unit in it.
       slots: 2 + prefetch.
       gradients: the sender's record, then the sums.
       gradient_offsets: for each unit, the number of its first element.
@@ -49,18 +51,29 @@ class RankMemory:
         self._buffer_bytes = max(
             ranks * max(unit.shard_elements(ranks) for unit in units) * gradient_dtype.itemsize, 1
         )
-        largest = max(unit.arena_offsets(dtype.itemsize)[1] for unit in units)
+        self.unit_bytes = max([1, *(unit.arena_offsets(dtype.itemsize)[1] for unit in units)])
         self.slots = 2 + prefetch
-        self.arena = SharedRegion("dws-arena", max(largest, 1) * self.slots)
+        self.arena = SharedRegion("dws-arena", self.unit_bytes * self.slots)
         self.gradient_offsets, self.gradient_elements = gradient_offsets(units, ranks)
         element_bytes = 8 if exact else 4
         self.gradients = SharedRegion(
             "dws-gradients", RECORD_BYTES + max(self.gradient_elements, 1) * element_bytes
         )
+        self._pins: list[HostPin] = []
+
+    def pin(self) -> None:
+        """Page-locks what the device of this process copies from and to, later outboxes too. What cannot be is logged, and
+        only slower."""
+        self._pins = [HostPin(region) for region in (self.arena, self.gradients)]
+        for pin in self._pins:
+            pin.try_pin()
 
     def outbox(self, buffers: int) -> Outbox:
         """A new outbox. Args: buffers: how many units' gradients can be on their way."""
-        return Outbox(self._ranks, buffers, self._buffer_bytes)
+        outbox = Outbox(self._ranks, buffers, self._buffer_bytes)
+        if self._pins:
+            outbox.pin()
+        return outbox
 
     def request(self, session: int, outbox: Outbox) -> Any:
         """A JoinRequest."""
@@ -90,6 +103,8 @@ class RankMemory:
         ]
 
     def close(self) -> None:
-        """Drops the descriptors. Views stay valid."""
+        """Drops the descriptors. Views stay valid. No copy of a device may be under way."""
+        for pin in self._pins:
+            pin.close()
         self.arena.close()
         self.gradients.close()

@@ -5,7 +5,7 @@ forward or backward pass ended with an error. Needs torch 2.9; all that is not p
 from __future__ import annotations
 
 import importlib
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterable, Iterator, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -88,15 +88,34 @@ def _check_modules(model: nn.Module, units: Sequence[nn.Module]) -> None:
             raise LayoutError(f"{what} is compiled, which is not supported with training on demand: pass it as it was")
         if type(module).__name__ in ("FullyShardedDataParallel", "DistributedDataParallel"):
             raise LayoutError(f"{what} is a wrapper: pass the model inside")
+    _check_devices(model.named_parameters())
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "placements"):
             raise LayoutError(f"parameter '{name}' is a DTensor: a model that is cut otherwise too is not supported")
-        if parameter.device.type != "cpu":
-            raise LayoutError(f"parameter '{name}' is on {parameter.device}: training on demand was built for CPUs so far")
         if parameter.dtype != torch.float32:
             raise DTypeError(f"parameter '{name}' is {parameter.dtype}: expected float32, which param_dtype= casts for the passes")
         if not parameter.dim():
             raise LayoutError(f"parameter '{name}' has no dimension: FSDP2 cuts rows; make it a vector of one element")
+
+
+def _check_devices(parameters: Iterable[tuple[str, Any]]) -> None:
+    """Args: parameters: and their names."""
+    first: Optional[tuple[str, Any]] = None
+    for name, parameter in parameters:
+        device = parameter.device
+        if device.type not in ("cpu", "cuda"):
+            remedy = ": call model.to_empty(device=...) and load it first" if device.type == "meta" else ""
+            raise LayoutError(f"parameter '{name}' is on {device}, expected the host or a CUDA device{remedy}")
+        first = first or (name, device)
+        if device != first[1]:
+            raise LayoutError(
+                f"parameter '{first[0]}' is on {first[1]}, '{name}' on {device}: expected all of a rank on one device"
+            )
+
+
+def device_of(model: nn.Module) -> Any:
+    """The device that the parameters of a model are on that was cut: FSDP2 moves them to that of the mesh."""
+    return next(model.parameters()).device
 
 
 def _parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:

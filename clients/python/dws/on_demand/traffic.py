@@ -1,4 +1,8 @@
-"""What a rank has under way with its sender: gathers and pushes of the present attempt. Needs no torch."""
+"""What a rank has under way with its sender: gathers and pushes of the present attempt. Needs no torch.
+
+With parameters on a device, a gathered unit is let go of, and a push handed over, when the device's copy has ended. Nothing waits
+for that but a gather or a push for which there is no room, and the end of the attempt; each call looks what has ended.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,15 @@ from typing import Any, Callable, Optional
 
 from dws.dtypes import DType
 from dws.errors import DeadlineError, StateError
-from dws.on_demand.member import Member, Waits
+from dws.on_demand.deferred import Deferred, Done
+from dws.on_demand.member import GatherCall, Member, Waits
 from dws.on_demand.outbox import Buffer, Outbox, Piece
 from dws.on_demand.units import Unit
 
 # How often a push that waits for room looks whether its attempt is over.
 _ROOM_SECONDS = 0.05
+# The same while copies are under way, which may make room, too.
+_COPY_SECONDS = 0.001
 
 
 @dataclasses.dataclass
@@ -30,7 +37,7 @@ class Gathering:
     begins_microbatch: bool
     what: str
     ended: int
-    call: Any = None
+    call: Optional[GatherCall] = None
 
 
 class Traffic:
@@ -69,6 +76,8 @@ class Traffic:
         self._begins_microbatch = False
         self._ended = 0  # attempts
         self._buffers: dict[int, Buffer] = {}  # allocated for a unit and not pushed
+        self._written: list[Buffer] = []  # to be pushed when their copies have ended
+        self._leases, self._copied, self._checks = Deferred(), Deferred(), Deferred()  # units, pushes, comparisons
 
     @property
     def pushes(self) -> int:
@@ -81,20 +90,48 @@ class Traffic:
 
     def end(self) -> None:
         """The attempt is over, whatever is under way: gathers that somebody still waits for end without bytes, and
-        buffers are free."""
+        buffers are free. Waits for copies."""
         self._ended += 1
         self._under_way = 0
+        self._copied.end()
+        self._checks.end()
+        for release in self._leases.end():
+            release()
         while self._buffers:
             self._buffers.popitem()[1].drop()
+        while self._written:
+            self._written.pop().drop()
 
     def begin_microbatch(self) -> None:
         """The next gather is the first one of a microbatch.
 
         Raises:
           MinibatchAbandonedError: the attempt is over.
+          StateError: see check_later.
+        """
+        self._look()
+        self._begins_microbatch = True
+
+    def settle(self) -> None:
+        """Waits until all is pushed and compared.
+
+        Raises:
+          As begin_microbatch.
         """
         self._member.check()
-        self._begins_microbatch = True
+        self._copied.run(0)
+        self._checks.run(0)
+
+    def check_later(self, done: Done, check: Callable[[], None]) -> None:
+        """Calls `check` when a copy has ended, at the latest before the attempt is finished. What it raises is raised by
+        the call that finds that the copy has ended."""
+        self._checks.add(done, check)
+
+    def _look(self) -> None:
+        """Does what waits for copies that have ended."""
+        self._member.check()
+        for waiting in (self._leases, self._copied, self._checks):
+            waiting.run()
 
     def start_gather(self, unit: int, what: str) -> Gathering:
         """Asks for a unit; `end_gather` waits for it. If the arena has no room for one more, because FSDP2 was told to
@@ -108,7 +145,7 @@ class Traffic:
             raise StateError(
                 f"{what}: the step is decided: call publish() or skip() before the model is used again"
             )
-        self._member.check()
+        self._look()
         self._meet()
         begins, self._begins_microbatch = self._begins_microbatch, False
         gathering = Gathering(unit, self.version, begins, what, self._ended)
@@ -116,15 +153,18 @@ class Traffic:
             self._ask(gathering)
         return gathering
 
-    def _ask(self, gathering: Gathering) -> None:
+    def _ask(self, gathering: Gathering) -> GatherCall:
+        """Waits for copies from the arena, if those hold the slot."""
+        self._leases.run(self._slots - self._under_way - 1)
         self._under_way += 1
         gathering.call = self._member.gather(gathering.unit, gathering.version, gathering.begins_microbatch)
+        return gathering.call
 
-    def end_gather(self, gathering: Gathering, read: Callable[[int], None]) -> None:
+    def end_gather(self, gathering: Gathering, read: Callable[[int], Optional[Done]]) -> None:
         """Waits for a gather and has its bytes read.
 
         Args:
-          read: gets the offset of the unit in the arena.
+          read: gets the offset of the unit in the arena. Returns the end of the copy that reads it; None: it was read.
 
         Raises:
           As Member.settle; StateError: too many other units wait to be read.
@@ -133,22 +173,27 @@ class Traffic:
             if gathering.call is not None:
                 self._member.forget(gathering.call)
             return
-        if gathering.call is None:
+        call = gathering.call
+        if call is None:
             if self._under_way >= self._slots:
                 raise StateError(
                     f"{gathering.what}: FSDP2 holds {self._under_way} other units that it has not read, and the arena has "
                     f"room for {self._slots}: prefetch fewer modules, or use Training(prefetch={self._under_way})"
                 )
-            self._ask(gathering)
+            call = self._ask(gathering)
         started = time.monotonic()
         self._under_way -= 1
-        reply = self._member.settle(gathering.call, gathering.what)
+        reply = self._member.settle(call, gathering.what)
         self.waits.gather_seconds += time.monotonic() - started
         self.waits.gathers += 1
+        done = None
         try:
-            read(reply.offset_bytes)
+            done = read(reply.offset_bytes)
         finally:
-            self._member.release(gathering.call)
+            if done is None:
+                self._member.release(call)
+        if done is not None:
+            self._leases.add(done, lambda: self._member.release(call))
 
     def allocate(self, unit: int, what: str) -> Buffer:
         """A buffer for the gradients of a unit, to be pushed; waits for room.
@@ -160,39 +205,57 @@ class Traffic:
         """
         if self._member.attempt is None:
             raise StateError(f"{what}: backward passes need an attempt: `for attempt in od.minibatch(plan)`, `with attempt:`")
-        before = self._outbox.wait_seconds
         deadline = time.monotonic() + self._timeout
         while True:
-            self._member.check()
+            self._look()
+            copying, before = len(self._copied) > 0, self._outbox.wait_seconds
             try:
-                buffer = self._outbox.allocate(_ROOM_SECONDS)
+                buffer = self._outbox.allocate(_COPY_SECONDS if copying else _ROOM_SECONDS)
                 break
             except DeadlineError as error:
                 if time.monotonic() > deadline:
-                    waits_for = self._member.view.waits_for
-                    raise DeadlineError(
-                        f"{what}: no room in the outbox after {self._timeout:g} s, because the owners of earlier ones are "
-                        f"behind; what the sender waits for: {waits_for or 'it does not say'}"
-                    ) from error
-        self.waits.push_seconds += self._outbox.wait_seconds - before
+                    raise DeadlineError(self._no_room(what)) from error
+            finally:
+                if not copying:
+                    self.waits.push_seconds += self._outbox.wait_seconds - before
         self._buffers[unit] = buffer
         return buffer
 
-    def push(self, index: int, unit: Unit, dtype: DType) -> None:
+    def _no_room(self, what: str) -> str:
+        why = f"the owners of earlier ones are behind; what the sender waits for: {self._member.view.waits_for or 'it does not say'}"
+        if self._copied:
+            why = f"the device has not ended {len(self._copied)} copies to it"
+        return f"{what}: no room in the outbox after {self._timeout:g} s, because {why}"
+
+    def push(self, index: int, unit: Unit, dtype: DType, copied: Optional[Done] = None) -> None:
         """Pushes what was written to the unit's buffer: one piece for each owner.
+
+        Args:
+          copied: the end of the copy that writes it; None: it was written.
 
         Raises:
           MinibatchAbandonedError: the attempt is over.
+          StateError: see check_later.
         """
+        buffer = self._buffers.pop(index)
+        self._written.append(buffer)
+        if copied is not None:  # before all that may fail, so that `end` waits for it
+            self._copied.add(copied, lambda: self._push(index, unit, dtype, buffer))
         self._meet()
-        self._member.check()
+        self._look()
+        if copied is None:
+            self._push(index, unit, dtype, buffer)
+
+    def _push(self, index: int, unit: Unit, dtype: DType, buffer: Buffer) -> None:
         attempt = self._member.attempt
-        assert attempt is not None
+        if attempt is None:  # it is over, and `end` drops the buffer
+            return
         size = unit.shard_elements(self._ranks) * dtype.itemsize
         self._pushes += 1
         self.waits.pushes += 1
         pieces = [Piece(self._pushes, index, owner, owner * size, size) for owner in range(self._ranks)]
-        self._buffers.pop(index).push(
+        self._written.remove(buffer)
+        buffer.push(
             pieces, minibatch=attempt.minibatch, term=attempt.term, attempt=attempt.attempt, dtype=dtype
         )
 

@@ -68,6 +68,7 @@ class Training:
         average: str = "ranks",
         lockstep: bool = False,
         outbox_buffers: int = 2,
+        on_device: bool = True,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
         on_abandoned: Optional[Callable[[MinibatchAbandonedError], None]] = None,
     ) -> None:
@@ -80,6 +81,8 @@ class Training:
             "weight", the sum of the weights that ranks pass to `finish`; or "none".
           lockstep: a barrier of all ranks in each gather and each push, to measure what waiting costs.
           outbox_buffers: gradients of units that can be on their way; each has the size of the largest.
+          on_device: False: of parameters on a device, what is published is copied to the host before each version, as with
+            Publisher(on_device=False): for devices whose memory the sender cannot open.
           timeout: seconds of each wait for other ranks. A rank that is only slow is waited for so long.
           on_abandoned: called with the reason each time when an attempt is abandoned.
 
@@ -100,12 +103,14 @@ class Training:
         self._average = average
         self._lockstep = lockstep
         self._outbox_buffers = outbox_buffers
+        self._on_device = on_device
         self._timeout = timeout
         self._on_abandoned = on_abandoned
         self._model: Any = None
         self._units: list[tuple[Any, Unit]] = []
         self._dtype = self._gradient_dtype = DType.F32
         self._gradients: Any = None
+        self._copies: Any = None  # a DeviceCopies; None: parameters are on the host
         self._membership: Optional[Membership] = None
         self._step: Optional[Step] = None  # that was decided, and neither published nor skipped
         self._done = 0  # the minibatch whose step was published or skipped last
@@ -121,8 +126,8 @@ class Training:
         start: bool = True,
         **options: Any,
     ) -> Any:
-        """Cuts the model with torch's FSDP2, and gives FSDP2 the communication of this class. Parameters are FP32 and on the
-        host.
+        """Cuts the model with torch's FSDP2, and gives FSDP2 the communication of this class. Parameters are FP32, and on the
+        host or on one CUDA device.
 
         Args:
           units: modules of the model whose parameters are gathered at once, such as its layers; what is left is one more.
@@ -184,9 +189,14 @@ class Training:
             units, self.ranks, self._dtype, self._gradient_dtype, self._prefetch, self._exact
         )
         parameters = {canonical_name(name): each for name, each in self._model.named_parameters()}
-        self._gradients = Gradients(parameters, units, self.ranks, memory)
+        self._copies = self._copies_of(sharding.device_of(self._model), memory.unit_bytes)
+        if self._copies is not None:
+            memory.pin()
+        self._gradients = Gradients(parameters, units, self.ranks, memory, self._copies)
         cast = None if self._dtype is DType.F32 else self._dtype.torch
-        publisher = Publisher(self._socket, self._job_id, dtype=cast, cast=self._cast_too(cast))
+        publisher = Publisher(
+            self._socket, self._job_id, dtype=cast, cast=self._cast_too(cast), on_device=self._reads_on_device()
+        )
         socket = self._socket.replace("{rank}", str(self.rank))
         barrier = sharding.barrier if self._lockstep else None
         membership = Membership(
@@ -209,6 +219,20 @@ class Training:
             raise
         self.version, self.publisher, self._membership = version, publisher, membership
 
+    def _copies_of(self, device: Any, unit_bytes: int) -> Any:
+        from dws.on_demand.device_copies import copies_of
+
+        return copies_of(device, unit_bytes)
+
+    def _reads_on_device(self) -> bool:
+        """Returns whether the sender may read on a device what is published. It must not find there what has changed since,
+        when it has restarted and gets the version again: so all has to be cast, which makes a copy."""
+        if self._copies is None or not self._on_device:
+            return self._on_device
+        published = self._model.state_dict()
+        buffers = any(name in published for name, _ in self._model.named_buffers())  # they are not cast
+        return self._dtype is not DType.F32 and not buffers
+
     def _cast_too(self, dtype: Any) -> list[str]:
         """Parameters that are gathered in `dtype`, although engines would keep them in FP32."""
         from dws.trainers.published_types import PublishedTypes, kept_by_model
@@ -225,13 +249,13 @@ class Training:
         """Gives FSDP2 its communication."""
         from dws.on_demand.comms import UnitGather, UnitReduce
 
-        arena, forget = memory.arena, self._gradients.detach
+        arena, forget, copies = memory.arena, self._gradients.detach, self._copies
         for index, (module, unit) in enumerate(self._units):
             module.set_custom_all_gather(
-                UnitGather(index, unit, self._dtype, self.ranks, self.rank, arena, traffic)
+                UnitGather(index, unit, self._dtype, self.ranks, self.rank, arena, traffic, copies)
             )
             module.set_custom_reduce_scatter(
-                UnitReduce(index, unit, self._gradient_dtype, self.ranks, traffic, forget)
+                UnitReduce(index, unit, self._gradient_dtype, self.ranks, traffic, forget, copies)
             )
 
     def minibatch(self, plan: Union[Plan, Sequence[Sequence[Microbatch]]]) -> Iterator[Attempt]:
@@ -276,6 +300,7 @@ class Training:
 
     def _finish(self, weight: float) -> Step:
         membership = self._require_joined()
+        membership.traffic.settle()
         return self._take(membership.member.finish(membership.traffic.pushes, weight, self.waits))
 
     def _take(self, view: Any) -> Step:
@@ -297,8 +322,7 @@ class Training:
             minibatch=decision.attempt.minibatch,
         )
         if finite:
-            self._gradients.scale(scale)
-            self._gradients.attach()
+            self._gradients.attach(scale)
         return self._step
 
     def _leave_attempt(self, error: BaseException) -> Optional[MinibatchAbandonedError]:
@@ -316,6 +340,8 @@ class Training:
             abandoned = MinibatchAbandonedError(reason, reason)
         else:
             member.abandon(f"{type(error).__name__}: {error}")
+        if self._copies is not None:
+            self._copies.finish()
         sharding.reset(self._model)
         self._gradients.detach()
         if abandoned is not None:
@@ -395,6 +421,8 @@ class Training:
         """Leaves the job: to the other ranks this one is lost. Parameters keep their values. Idempotent."""
         if self._gradients is not None:
             self._gradients.detach()
+        if self._copies is not None:
+            self._copies.finish()
         if self._membership is not None:
             self._membership.close()
 
