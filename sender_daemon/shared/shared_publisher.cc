@@ -114,10 +114,10 @@ bool SharedPublisher::AwaitsReport() const {
 
 Status SharedPublisher::Begin() {
   if (progress_->begun) return OkStatus();
+  DWS_RETURN_IF_ERROR(progress_->writer.Begin());
   if (options_.clean != nullptr) {
     DWS_RETURN_IF_ERROR(options_.clean(progress_->writer.rank_folder()));
   }
-  DWS_RETURN_IF_ERROR(progress_->writer.Begin());
   progress_->catalog.emplace(
       files_, shared::VersionCatalog::Place{.job_id = options_.job_id,
                                             .rank = options_.trainer_rank,

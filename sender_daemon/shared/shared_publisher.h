@@ -81,7 +81,7 @@ class SharedPublisher {
     shared::VisibilityHook after_write;
     size_t versions_max = 64;
     std::chrono::milliseconds retry_delay = limits::kOfferRetryDelayMin;  // doubles
-    // Called with the rank's folder before anything of a stream is written; may be empty.
+    // Called with the rank's folder before a stream's first version is written; may be empty.
     std::function<Status(const std::string& folder)> clean;
   };
 

@@ -5,6 +5,7 @@ It has what common/transport/s3 asks for: objects, ranges, listings in pages, up
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
@@ -124,13 +125,14 @@ class S3Store:
         except Refused as error:
             status = error.status
             answer = f"<Error><Code>{error.code}</Code><Message>{escape(error.message)}</Message></Error>".encode()
-        handler.send_response(status)
-        for name, value in {"Content-Length": str(len(answer)), **headers}.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        if request.method != "HEAD":
-            handler.wfile.write(answer)
         handler.close_connection = True
+        with contextlib.suppress(ConnectionError):  # the daemon was killed
+            handler.send_response(status)
+            for name, value in {"Content-Length": str(len(answer)), **headers}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            if request.method != "HEAD":
+                handler.wfile.write(answer)
 
     def _check(self, handler: Any, path: str, query: Mapping[str, str], body: bytes) -> None:
         """Refuses a request whose signature is wrong."""

@@ -223,9 +223,9 @@ TEST_CASE("a rank that asks for a lease again gets it, and not another slot", "[
   Case with;
   Rank rank(with);
   REQUIRE(rank.Take(rank.Request(1, 0)).ok());
-  CHECK(rank.size_bytes == 2000);
+  CHECK(rank.size_bytes == 2048);
   REQUIRE(rank.Take(rank.Request(1, 0)).ok());  // the only slot is in use
-  CHECK(rank.size_bytes == 2000);
+  CHECK(rank.size_bytes == 2048);
   CHECK_THAT(ToString(rank.Take(rank.Request(1, 2))),
              Contains("lease 1 is of unit 0 at version 1, and unit 2 at 1 is wanted"));
   CHECK_THAT(ToString(rank.Take(rank.Request(0, 0))), Contains("a gather without a lease"));
