@@ -7,6 +7,7 @@
 #   tools/real.sh capture [OPTION...]        the mappings that attaching makes, beside what engines load
 #   tools/real.sh declare [OPTION...]        the tensors that dws.declare gives for a module, beside those that transformers saves
 #   tools/real.sh quantise [OPTION...]       the quantisation recipes, beside the libraries that define them
+#   tools/real.sh store --python=PYTHON      a shared directory in a store of another project's: moto's, with boto3
 #   tools/real.sh demo [OPTION...]           a trainer and a real vLLM learn together; ends with a verdict
 #
 #   --engines=FOLDER     of `install`; $DWS_ENGINES by default. All but engines and capture use vLLM's environment there,

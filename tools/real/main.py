@@ -35,6 +35,7 @@ NEEDS = {
         "transformers 5 or newer",
         "from importlib.metadata import version as v; assert int(v('transformers').split('.')[0]) >= 5",
     ),
+    "store": Needs("moto with its server, and boto3", "import boto3, moto.server"),
     "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
     "demo": Needs(
         "vLLM and transformers",
@@ -42,7 +43,7 @@ NEEDS = {
         "assert not lacks, lacks",
     ),
 }
-CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "demo")
+CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "demo")
 
 
 def parse() -> argparse.Namespace:

@@ -16,6 +16,7 @@ from tools.real.report import Report, matching
 CAUSES = {
     "trainers": "Traceback",
     "declare": "PackageNotFoundError",
+    "store": "ModuleNotFoundError",
     "quantise": "(AttributeError|ModuleNotFoundError)",
     "demo": "AssertionError",
 }
