@@ -86,6 +86,22 @@ Result<TrainBody> FromProto(const v1::TrainOrder& message) {
   return down;
 }
 
+Result<TrainBody> FromProto(const v1::CombineRequest& message) {
+  CombineRequest request{.attempt = dws::FromProto(message.attempt()),
+                         .owner = TrainerRank(message.owner()),
+                         .units = {}};
+  for (const uint32_t unit : message.units()) {
+    if (unit >= limits::kTrainUnitsMax || unit < request.units.size()) {
+      return InvalidArgumentError("a combiner asks for unit {}: expected ascending ones below {}",
+                                  unit, limits::kTrainUnitsMax);
+    }
+    request.units.resize(unit + 1);
+    request.units[unit] = true;
+  }
+  DWS_RETURN_IF_ERROR(Validate(request));
+  return request;
+}
+
 PieceOffer FromProto(const v1::PieceOffer& message) {
   return {.attempt = dws::FromProto(message.attempt()),
           .number = PieceNumber(message.number()),
@@ -121,6 +137,14 @@ struct Filler {
   }
   void operator()(const FinishAck& ack) const {
     *message.mutable_finish_ack()->mutable_attempt() = dws::ToProto(ack.attempt);
+  }
+  void operator()(const CombineRequest& request) const {
+    v1::CombineRequest& to = *message.mutable_combine();
+    *to.mutable_attempt() = dws::ToProto(request.attempt);
+    to.set_owner(request.owner.value());
+    for (uint32_t u = 0; u < request.units.size(); ++u) {
+      if (request.units[u]) to.add_units(u);
+    }
   }
 };
 
@@ -198,6 +222,8 @@ Result<TrainBody> BodyOf(const v1::TrainMessage& message) {
                         .weight = message.finish().weight()};
     case v1::TrainMessage::kFinishAck:
       return FinishAck{.attempt = FromProto(message.finish_ack().attempt())};
+    case v1::TrainMessage::kCombine:
+      return FromProto(message.combine());
     case v1::TrainMessage::BODY_NOT_SET:
       break;
   }

@@ -12,8 +12,8 @@
 namespace dws {
 
 // What is said between two senders.
-using TrainBody =
-    std::variant<TrainReport, TrainDown, PieceOffer, PieceAck, PieceWanted, PushFinish, FinishAck>;
+using TrainBody = std::variant<TrainReport, TrainDown, PieceOffer, PieceAck, PieceWanted,
+                               PushFinish, FinishAck, CombineRequest>;
 
 v1::AttemptId ToProto(const AttemptId& attempt);
 v1::StepDecision ToProto(const StepDecision& step);

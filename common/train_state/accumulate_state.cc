@@ -10,8 +10,8 @@
 
 namespace dws {
 
-AccumulateState::AccumulateState(uint32_t ranks, uint32_t units, uint32_t slots)
-    : slots_(slots), pushers_(ranks), units_(units) {
+AccumulateState::AccumulateState(uint32_t ranks, uint32_t units, uint32_t slots, Counts counts)
+    : slots_(slots), counts_(counts), pushers_(ranks), units_(units) {
   DWS_CHECK(ranks > 0 && ranks <= limits::kTrainRanksMax);
   DWS_CHECK(units > 0 && units <= limits::kTrainUnitsMax);
   DWS_CHECK(slots > 0 && slots <= limits::kOutboxPushesMax);
@@ -32,12 +32,32 @@ std::vector<TrainerRank> AccumulateState::Open(const AttemptId& attempt) {
   return early;
 }
 
+// Rule 7.
+void AccumulateState::Ask(TrainerRank rank) {
+  DWS_CHECK(counts_ == Counts::kAsked && !told_);
+  pushers_.at(rank.value()).asked = true;
+}
+
+std::vector<TrainerRank> AccumulateState::AsksDue(TimePoint now) {
+  std::vector<TrainerRank> due;
+  for (uint32_t r = 0; r < pushers_.size(); ++r) {
+    Pusher& pusher = pushers_[r];
+    if (!pusher.asked || pusher.finish.has_value() || now < pusher.ask_at) continue;
+    pusher.ask_at = now + limits::kTrainRepeat;
+    due.emplace_back(r);
+  }
+  return due;
+}
+
 Status AccumulateState::Admit(TrainerRank rank, const AttemptId& attempt) {
   if (rank.value() >= pushers_.size()) {
     return InvalidArgumentError("a piece of rank {}, the job has {}", rank.value(),
                                 pushers_.size());
   }
-  if (attempt == attempt_) return OkStatus();
+  if (attempt == attempt_) {
+    if (IsCounted(pushers_[rank.value()])) return OkStatus();
+    return FailedPreconditionError("a piece of rank {}, which was not asked for it", rank.value());
+  }
   if (attempt < attempt_) {
     return AbortedError("{} of rank {} is over: this owner is at {}", ToString(attempt),
                         rank.value(), ToString(attempt_));
@@ -98,6 +118,7 @@ void AccumulateState::OnConnect(TrainerRank rank) {
   Pusher& pusher = pushers_.at(rank.value());
   pusher.offers.clear();
   pusher.pulling = false;
+  pusher.ask_at = {};
 }
 
 std::optional<PieceOffer> AccumulateState::NextPull(TrainerRank rank) {
@@ -154,26 +175,34 @@ PieceWanted AccumulateState::wanted(TrainerRank rank) const {
   return {.attempt = attempt_, .from = PieceNumber(pusher.added + pusher.offers.size() + 1)};
 }
 
+bool AccumulateState::IsComplete(const Pusher& pusher) {
+  return pusher.finish.has_value() && pusher.added == pusher.finish->count;
+}
+
 bool AccumulateState::sealed() const {
-  return std::all_of(pushers_.begin(), pushers_.end(), [](const Pusher& pusher) {
-    return pusher.finish.has_value() && pusher.added == pusher.finish->count;
-  });
+  bool any = false;
+  for (const Pusher& pusher : pushers_) {
+    if (!IsCounted(pusher)) continue;
+    if (!IsComplete(pusher)) return false;
+    any = true;
+  }
+  return any;
 }
 
 std::optional<double> AccumulateState::TakeSealed() {
   if (told_ || !sealed()) return std::nullopt;
   told_ = true;
   double weight = 0;
-  for (const Pusher& pusher : pushers_) weight += pusher.finish->weight;
+  for (const Pusher& pusher : pushers_) {
+    if (IsCounted(pusher)) weight += pusher.finish->weight;
+  }
   return weight;
 }
 
 std::vector<TrainerRank> AccumulateState::WaitsFor() const {
   std::vector<TrainerRank> ranks;
   for (uint32_t r = 0; r < pushers_.size(); ++r) {
-    const Pusher& pusher = pushers_[r];
-    if (pusher.finish.has_value() && pusher.added == pusher.finish->count) continue;
-    ranks.emplace_back(r);
+    if (IsCounted(pushers_[r]) && !IsComplete(pushers_[r])) ranks.emplace_back(r);
   }
   return ranks;
 }

@@ -1,6 +1,7 @@
 // What the owner of a shard knows of the pieces that all ranks push to it, in one attempt at a
-// time: each piece is added once, in the order of its rank. No I/O, no clock, no threads, no bytes:
-// the owner's sender feeds it under one lock and carries out what it says.
+// time: each piece is added once, in the order of its rank. A combiner has one for each owner
+// elsewhere whose pieces its host's ranks bring it. No I/O, no clock, no threads, no bytes: the
+// sender feeds it under one lock and carries out what it says.
 //
 // Rules (docs/on-demand.md):
 //  1. Pieces of a rank are numbered from 1 in each attempt. The next one is pulled and added, an
@@ -14,6 +15,8 @@
 //     have ended.
 //  6. An owner is sealed once, when every rank has said how many pieces it pushed, and all are
 //     added.
+//  7. A combiner counts only the ranks that it has asked in this attempt. It asks each of them
+//     again and again until its Finish has come, and none once it is sealed.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/train_state/train_messages.h"
 
@@ -44,16 +48,28 @@ class AccumulateState {
     kStale,  // drop them: added already, or of another attempt
   };
 
+  // The ranks whose pieces count.
+  enum class Counts : uint8_t {
+    kAll,    // an owner's
+    kAsked,  // a combiner's: rule 7
+  };
+
   // `units`: that a shard may have pieces of. `slots`: of each rank's outbox.
-  AccumulateState(uint32_t ranks, uint32_t units, uint32_t slots);
+  AccumulateState(uint32_t ranks, uint32_t units, uint32_t slots, Counts counts = Counts::kAll);
 
   // Forgets the last attempt and takes pieces of this one, which must be later. Returns the ranks
   // that offered too early: send wanted() to each. The gradient of the last attempt is lost with
   // the first add.
   std::vector<TrainerRank> Open(const AttemptId& attempt);
 
+  // A combiner counts this rank, if it does not yet. Only before it is sealed (CHECK).
+  void Ask(TrainerRank rank);
+  // The ranks to send a CombineRequest to now.
+  std::vector<TrainerRank> AsksDue(TimePoint now);
+
   // ABORTED: the attempt is over. UNAVAILABLE: it is not open yet, see Open. INVALID_ARGUMENT: no
   // such rank or unit, more pieces than the outbox has slots, or than its Finish has counted.
+  // FAILED_PRECONDITION: the rank was not asked.
   Result<Answer> OnOffer(TrainerRank rank, const PieceOffer& offer);
   // OK: send a FinishAck, also if it came before. Other codes as OnOffer; INVALID_ARGUMENT also if
   // it differs from the first, or counts fewer pieces than were offered.
@@ -93,6 +109,8 @@ class AccumulateState {
     std::optional<UnitIndex> adding;  // piece added + 1
     bool early = false;               // has offered a later attempt
     std::optional<PushFinish> finish;
+    bool asked = false;
+    TimePoint ask_at = {};
   };
   struct Unit {
     bool touched = false;
@@ -101,8 +119,11 @@ class AccumulateState {
 
   // Rule 2.
   Status Admit(TrainerRank rank, const AttemptId& attempt);
+  bool IsCounted(const Pusher& pusher) const { return counts_ == Counts::kAll || pusher.asked; }
+  static bool IsComplete(const Pusher& pusher);
 
   const uint32_t slots_;
+  const Counts counts_;
   AttemptId attempt_;
   std::vector<Pusher> pushers_;
   std::vector<Unit> units_;

@@ -94,6 +94,13 @@ Status Validate(const TrainDown& down) {
   return InvalidArgumentError("{} is opened without the step before it", ToString(abandon.next));
 }
 
+Status Validate(const CombineRequest& request) {
+  DWS_RETURN_IF_ERROR(Validate(request.attempt));
+  if (request.units.size() <= limits::kTrainUnitsMax) return OkStatus();
+  return InvalidArgumentError("a combiner asks for {} units, at most {} are supported",
+                              request.units.size(), limits::kTrainUnitsMax);
+}
+
 Status Validate(const TrainReport& report) {
   if (report.lost.size() > limits::kAbandonReasonBytesMax) {
     return InvalidArgumentError("a reason of {} bytes, at most {} are allowed", report.lost.size(),

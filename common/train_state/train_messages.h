@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/strong_type.h"
@@ -119,7 +120,18 @@ struct TrainReport {
   std::optional<TrainerRank> lost_rank;  // that caused it
 };
 
-// Between the sender of a rank that pushes, and the owner of a shard.
+// Where pieces of a rank for one owner go: to the owner itself, or to a combiner, a sender on the
+// rank's host that adds up the host's pieces and sends the owner their sum.
+struct PieceRoute {
+  TrainerRank to;
+  TrainerRank owner;
+
+  friend auto operator<=>(const PieceRoute&, const PieceRoute&) = default;
+};
+inline PieceRoute DirectTo(TrainerRank owner) { return {.to = owner, .owner = owner}; }
+
+// Between the sender of a rank that pushes, and the owner of a shard, or a combiner. Messages of
+// two routes say nothing of each other.
 struct PieceOffer {
   AttemptId attempt;
   PieceNumber number;
@@ -153,6 +165,13 @@ struct PushFinish {
 struct FinishAck {
   AttemptId attempt;
 };
+// A combiner asks a rank of its host for the pieces of these units that are for an owner elsewhere,
+// until the rank's Finish for that owner has come to the combiner.
+struct CombineRequest {
+  AttemptId attempt;
+  TrainerRank owner;
+  std::vector<bool> units;  // by unit; those after the last one are not meant
+};
 
 // OK if a message of job `theirs` from `from` is for a sender of job `mine`. FAILED_PRECONDITION
 // names what differs: job, incarnation or world size. INVALID_ARGUMENT: the job has no such rank.
@@ -162,5 +181,7 @@ Status CheckJob(const TrainingJob& mine, const TrainingJob& theirs, TrainerRank 
 Status Validate(const MemberRecord& record);
 Status Validate(const TrainDown& down);
 Status Validate(const TrainReport& report);
+// INVALID_ARGUMENT if a number is out of range.
+Status Validate(const CombineRequest& request);
 
 }  // namespace dws

@@ -191,6 +191,7 @@ Status SenderApp::StartParts() {
           .peer_timeout = options_.train_peer_timeout,
           .host_id = options_.host_id,
           .host_cache_bytes = options_.host_cache_bytes,
+          .host_accumulate_bytes = options_.host_accumulate_bytes,
           .object_bytes = options_.object_bytes,
           .gather = {.fabric = options_.fabric, .spool_folder = options_.state_folder},
           .epoch = std::max(RankEpoch(EpochFloor()),

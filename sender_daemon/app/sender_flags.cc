@@ -106,6 +106,11 @@ void AddTrainFlags(CLI::App& app, SenderOptions& options) {
               "Weights of other hosts' ranks that this sender keeps for the ranks of its host, so "
               "that each is fetched once a host and version, in bytes or as 64GiB; 0: none",
               {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+  AddSizeFlag(app, "--host-accumulate-bytes", options.host_accumulate_bytes,
+              "Memory of this sender for sums of the gradients that the ranks of its host push to "
+              "ranks of other hosts, so that each sum leaves once a minibatch, in bytes or as "
+              "64GiB; 0: none",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct SenderOptions : DaemonOptions {
   std::chrono::seconds train_peer_timeout = limits::kTrainPeerTimeoutDefault;
   std::string host_id = HostId();
   uint64_t host_cache_bytes = 0;
+  uint64_t host_accumulate_bytes = 0;
   uint64_t object_bytes = limits::kObjectBytesDefault;  // that the rank gives others; 0: none
   SharedDirOptions shared_dir;
   SlimeDirOptions slime_dir;

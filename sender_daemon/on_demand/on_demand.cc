@@ -21,14 +21,17 @@ OnDemand::OnDemand(Options options, ThreadPool& pool, const Clock& clock)
                                .rank = options_.rank,
                                .ranks = static_cast<uint32_t>(options_.peers.size()),
                                .epoch = options_.epoch,
-                               .peer_timeout = options_.peer_timeout},
+                               .peer_timeout = options_.peer_timeout,
+                               .accumulate_bytes = options_.host_accumulate_bytes},
       pool_, clock_);
 }
 
 std::unique_ptr<VersionSink> OnDemand::MakeSink() {
-  auto peers = std::make_unique<TrainPeers>(
-      options_.job_id, options_.rank, engine_.get(),
-      OwnerHost{.id = options_.host_id, .cache_bytes = options_.host_cache_bytes});
+  auto peers =
+      std::make_unique<TrainPeers>(options_.job_id, options_.rank, engine_.get(),
+                                   OwnerHost{.id = options_.host_id,
+                                             .cache_bytes = options_.host_cache_bytes,
+                                             .accumulate_bytes = options_.host_accumulate_bytes});
   peers_ = peers.get();
   return peers;
 }
@@ -46,9 +49,13 @@ Status OnDemand::Start(const Parts& parts) {
 }
 
 Status OnDemand::Connect(const Parts& parts) {
-  if (const uint64_t left = AvailableMemoryBytes(); options_.host_cache_bytes > left) {
-    return ResourceExhaustedError("--host-cache-bytes is {}, but only {} bytes of memory are left",
-                                  options_.host_cache_bytes, left);
+  const uint64_t left = AvailableMemoryBytes();
+  if (options_.host_cache_bytes > left ||
+      options_.host_accumulate_bytes > left - options_.host_cache_bytes) {
+    return ResourceExhaustedError(
+        "--host-cache-bytes is {} and --host-accumulate-bytes {}, but only {} bytes of memory are "
+        "left",
+        options_.host_cache_bytes, options_.host_accumulate_bytes, left);
   }
   OwnerLinks::Options to;
   to.job_id = options_.job_id;

@@ -35,6 +35,7 @@ class OnDemand {
     Duration peer_timeout = limits::kTrainPeerTimeoutDefault;
     std::string host_id;
     uint64_t host_cache_bytes = 0;
+    uint64_t host_accumulate_bytes = 0;
     uint64_t object_bytes = limits::kObjectBytesDefault;  // 0: ranks give each other no objects
     Gather::Options gather;                               // units aside
     RankEpoch epoch;  // of this process: above that of every earlier one

@@ -234,9 +234,7 @@ dws::Status OnDemandService::Activate(uint64_t number, const JoinOrder& order,
                           .stream = state->stream,
                           .world_size = state->world_size,
                           .version = state->snapshot->newest().value_or(WeightVersion(0)),
-                          .common = CommonDigest(order),
-                          .shards = ShardsDigest(order),
-                          .units = static_cast<uint32_t>(order.units.size()),
+                          .order = order,
                           .process = process,
                           .memory = memory}));
   Replace(std::make_shared<Member>(number, handle, memory, std::move(gathers), parts_.engine));

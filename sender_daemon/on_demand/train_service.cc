@@ -109,6 +109,7 @@ class TrainStream final : public ServerStream<v1::TrainUp, v1::TrainDown>,
       fill = [this](v1::TrainDown& down) {
         down.mutable_host()->set_host_id(peers_.host().id);
         down.mutable_host()->set_cache_bytes(peers_.host().cache_bytes);
+        down.mutable_host()->set_accumulate_bytes(peers_.host().accumulate_bytes);
       };
     } else if (state != nullptr && std::exchange(welcome_due_, false)) {
       fill = [this, state](v1::TrainDown& down) {

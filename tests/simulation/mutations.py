@@ -24,7 +24,7 @@ def mutated(name: str) -> str:
 
 
 def _models() -> list[list[Edit]]:
-    return [_of_bytes() + _of_receivers() + _of_groups(), _of_pieces() + _of_leaders() + _of_members()]
+    return [_of_bytes() + _of_receivers() + _of_groups(), _of_pieces() + _of_outboxes() + _of_leaders() + _of_members()]
 
 
 def _of_bytes() -> list[Edit]:
@@ -147,12 +147,11 @@ def _of_groups() -> list[Edit]:
 
 def _of_pieces() -> list[Edit]:
     accumulate = "common/train_state/accumulate_state.cc"
-    outbox = "common/train_state/outbox_state.cc"
     return [
         Edit(
             accumulate,
-            "if (attempt == attempt_) return OkStatus();",
-            f"if (attempt == attempt_ || {mutated('kSkipAttempt')}) return OkStatus();",
+            "if (attempt == attempt_) {",
+            f"if (attempt == attempt_ || {mutated('kSkipAttempt')}) {{",
         ),
         Edit(
             accumulate,
@@ -176,11 +175,9 @@ def _of_pieces() -> list[Edit]:
         ),
         Edit(
             accumulate,
-            "  return std::all_of(pushers_.begin(), pushers_.end(), [](const Pusher& pusher) {\n"
-            "    return pusher.finish.has_value() && pusher.added == pusher.finish->count;\n",
-            "  return std::all_of(pushers_.begin(), pushers_.end(), [](const Pusher& pusher) {\n"
-            "    return pusher.finish.has_value() &&\n"
-            f"           (pusher.added == pusher.finish->count || {mutated('kForgetCount')});\n",
+            "  return pusher.finish.has_value() && pusher.added == pusher.finish->count;\n",
+            "  return pusher.finish.has_value() &&\n"
+            f"         (pusher.added == pusher.finish->count || {mutated('kForgetCount')});\n",
         ),
         Edit(
             accumulate,
@@ -193,14 +190,54 @@ def _of_pieces() -> list[Edit]:
             f"if ((old_adds_ > 0 && !{mutated('kMixAttempts')}) || unit.busy) return",
         ),
         Edit(
+            accumulate,
+            "    if (!IsComplete(pusher)) return false;\n",
+            f"    const bool forgets = {mutated('kForgetAsked')} && counts_ == Counts::kAsked;\n"
+            "    if (!IsComplete(pusher) && (!forgets || !any)) return false;\n",
+        ),
+        Edit(
+            accumulate,
+            "    if (IsCounted(pusher)) weight += pusher.finish->weight;\n",
+            "    if (IsCounted(pusher) && pusher.finish.has_value()) weight += pusher.finish->weight;\n",
+        ),
+    ]
+
+
+def _of_outboxes() -> list[Edit]:
+    outbox = "common/train_state/outbox_state.cc"
+    return [
+        Edit(
             outbox,
-            "return owner.added < other.added; });",
-            f"return {mutated('kFreeEarly')} ? owner.added > other.added : owner.added < other.added; }});",
+            "if (item.push > 0) --pending_[item.slot.value()];",
+            f"if (item.push > 0 && {mutated('kFreeEarly')}) pending_[item.slot.value()] = 1;\n"
+            "    if (item.push > 0 && pending_[item.slot.value()] > 0) --pending_[item.slot.value()];",
         ),
         Edit(
             outbox,
-            "if (now - entry.sent_at >= limits::kTrainRepeat) OnConnect(owner);",
-            f"if (now - entry.sent_at >= limits::kTrainRepeat && !{mutated('kNeverRepeat')}) OnConnect(owner);",
+            "if (now - known->sent_at >= limits::kTrainRepeat) known->OfferAgain();",
+            f"if (now - known->sent_at >= limits::kTrainRepeat && !{mutated('kNeverRepeat')}) known->OfferAgain();",
+        ),
+        Edit(
+            outbox,
+            "    RouteOf(TrainerRank(o), unit).items.push_back({.push = pushed_, .unit = unit, .slot = *slot});\n",
+            "    const Item item{.push = pushed_, .unit = unit, .slot = *slot};\n"
+            "    Route& route = RouteOf(TrainerRank(o), unit);\n"
+            "    Route& direct = routes_.at(DirectTo(TrainerRank(o)));\n"
+            "    route.items.push_back(item);\n"
+            f"    if (!{mutated('kTwoRoutes')} || &route == &direct) continue;\n"
+            "    direct.items.push_back(item);\n"
+            "    ++pending_[slot->value()];\n",
+        ),
+        Edit(
+            outbox,
+            "routes_.at(DirectTo(owner)).held = true;",
+            f"routes_.at(DirectTo(owner)).held = !{mutated('kNeverHold')};",
+        ),
+        Edit(
+            outbox,
+            "DWS_CHECK(route.held && finish_.has_value());",
+            f"DWS_CHECK({mutated('kNeverHold')} || {mutated('kForgetAsked')} || (route.held && finish_.has_value()));\n"
+            "  if (!finish_.has_value()) return;",
         ),
     ]
 

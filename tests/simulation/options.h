@@ -52,6 +52,9 @@ enum class Mutation : uint8_t {
   kFollowAnyEpoch,  // a member takes decisions that were made for its last process
   kKeepAttempt,     // a sender that starts again goes on with the attempt
   kFollowAnyJob,    // messages of another incarnation count
+  kTwoRoutes,       // a piece goes to its owner and to a combiner
+  kNeverHold,       // a combiner finishes at the owner before it sends its sums
+  kForgetAsked,     // a combiner does not wait for all that it has asked
 };
 
 inline constexpr std::pair<Mutation, std::string_view> kMutations[] = {
@@ -96,6 +99,9 @@ inline constexpr std::pair<Mutation, std::string_view> kTrainMutations[] = {
     {Mutation::kFollowAnyEpoch, "follow any epoch"},
     {Mutation::kKeepAttempt, "keep attempt"},
     {Mutation::kFollowAnyJob, "follow any job"},
+    {Mutation::kTwoRoutes, "two routes"},
+    {Mutation::kNeverHold, "never hold"},
+    {Mutation::kForgetAsked, "forget asked"},
 };
 
 struct Options {

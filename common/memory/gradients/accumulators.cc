@@ -109,9 +109,11 @@ Status Accumulators::CheckSize(const GradientPiece& piece, uint64_t size_bytes) 
                                 units_.size(), piece.unit);
   }
   const Unit& unit = units_[piece.unit];
-  if (piece.dtype != DType::kBF16 && piece.dtype != DType::kF32) {
-    return InvalidArgumentError("gradients of unit {}: expected BF16 or F32, found {}",
-                                unit.declared.name, ToString(piece.dtype));
+  const bool wide = piece.dtype == DType::kF64 && exact();
+  if (piece.dtype != DType::kBF16 && piece.dtype != DType::kF32 && !wide) {
+    return InvalidArgumentError("gradients of unit {}: expected BF16 or F32{}, found {}",
+                                unit.declared.name, exact() ? " or F64" : "",
+                                ToString(piece.dtype));
   }
   const GradientBlocks blocks = BlocksOf(piece, unit.block_count);
   if (blocks.first > unit.block_count || blocks.count > unit.block_count - blocks.first) {
@@ -136,8 +138,10 @@ Status Accumulators::Add(const GradientPiece& piece, ThreadPool& pool) {
   DWS_RETURN_IF_ERROR(Check(piece));
   const Unit& unit = units_[piece.unit];
   const GradientBlocks blocks = BlocksOf(piece, unit.block_count);
-  const AddLoops& loops = piece.dtype == DType::kBF16 ? kernels_->bf16 : kernels_->fp32;
-  const bool exact = element_bytes_ == sizeof(double);
+  const AddLoops& loops = piece.dtype == DType::kBF16  ? kernels_->bf16
+                          : piece.dtype == DType::kF32 ? kernels_->fp32
+                                                       : kernels_->fp64;
+  const bool exact = this->exact();
   const uint64_t piece_block_bytes = uint64_t{limits::kBlockElements} * ElementBytes(piece.dtype);
   std::atomic<bool> inexact = false;
   pool.ParallelFor(blocks.count, [&](size_t index, size_t) {
@@ -163,7 +167,6 @@ Status Accumulators::Add(const GradientPiece& piece, ThreadPool& pool) {
 // a wave alone: it is rounded in ascending order, and its elements never move up.
 void Accumulators::RoundAll(ThreadPool& pool) {
   std::byte* const memory = memory_.data();
-  std::atomic<bool> rounded = false;
   size_t first = 0;
   while (first < blocks_.size()) {
     const uint64_t end = 2 * blocks_[first].first_element;
@@ -175,18 +178,15 @@ void Accumulators::RoundAll(ThreadPool& pool) {
       const DefaultFloatEnvironment environment;
       const Block& block = blocks_[first + index];
       std::byte* const to = memory + block.first_element * sizeof(float);
-      if (block.stored && kernels_->round(to, At(block), block.elements)) {
-        rounded.store(true, std::memory_order_relaxed);
-      }
+      if (block.stored) kernels_->round(to, At(block), block.elements);
     });
     first = next;
   }
-  rounded_ = rounded.load();
 }
 
 Result<GradientSum> Accumulators::Seal(ThreadPool& pool) {
   if (sealed_) return FailedPreconditionError("the sums are sealed already");
-  const bool exact = element_bytes_ == sizeof(double);
+  const bool exact = this->exact();
   if (exact) RoundAll(pool);
   std::byte* const memory = memory_.data();
   pool.ParallelFor(blocks_.size(), [&](size_t index, size_t) {
@@ -198,8 +198,7 @@ Result<GradientSum> Accumulators::Seal(ThreadPool& pool) {
   });
   sealed_ = true;
   const DefaultFloatEnvironment environment;
-  GradientSum sum = {
-      .of_squares = SquaresInOrder(), .exact = exact && !inexact_, .rounded = rounded_};
+  GradientSum sum = {.of_squares = SquaresInOrder(), .exact = all_exact()};
   sum.finite = std::isfinite(sum.of_squares);
   if (std::isnan(sum.of_squares)) sum.of_squares = std::numeric_limits<double>::quiet_NaN();
   return sum;
@@ -207,7 +206,13 @@ Result<GradientSum> Accumulators::Seal(ThreadPool& pool) {
 
 void Accumulators::LetGo() {
   for (Block& block : blocks_) block.stored = false;
-  sealed_ = inexact_ = rounded_ = false;
+  sealed_ = inexact_ = false;
+}
+
+ByteSpan Accumulators::Sums(size_t unit) const {
+  DWS_CHECK(!sealed_ && unit < units_.size());
+  return ByteSpan(memory_).subspan(units_[unit].first_element * element_bytes_,
+                                   units_[unit].declared.elements * element_bytes_);
 }
 
 ByteSpan Accumulators::Gradient(size_t unit) const {

@@ -24,6 +24,8 @@ namespace dws {
 struct GradientUnit {
   std::string name;
   uint64_t elements = 0;  // may be 0
+
+  friend bool operator==(const GradientUnit&, const GradientUnit&) = default;
 };
 
 struct AccumulatorOptions {
@@ -40,12 +42,12 @@ struct GradientBlocks {
   uint64_t count = 0;
 };
 
-// Gradients of one unit from one rank. The bytes may change while they are added: then sums are
-// wrong, nothing else.
+// Gradients of one unit from one rank, or the sum of a host's. The bytes may change while they are
+// added: then sums are wrong, nothing else.
 struct GradientPiece {
   size_t unit = 0;
   std::optional<GradientBlocks> blocks;  // nullopt: the whole unit
-  DType dtype = DType::kBF16;            // or kF32
+  DType dtype = DType::kBF16;            // or kF32; with AccumulatorOptions::exact also kF64
   ByteSpan bytes;
 };
 
@@ -59,9 +61,6 @@ struct GradientSum {
   // With AccumulatorOptions::exact: no addition was rounded, so FP64 sums are the true ones, and
   // every order of the pieces in which that is so gives the same bits. False without it.
   bool exact = false;
-  // The true sum of some element is no FP32 number: the gradient is the FP32 number next to it.
-  // Only with AccumulatorOptions::exact.
-  bool rounded = false;
 };
 
 // Lifecycle: created; pieces are added, then the sums are sealed, then let go for the next
@@ -107,6 +106,13 @@ class Accumulators {
   // The FP32 gradient of a unit, valid until LetGo. Only after Seal (CHECK).
   ByteSpan Gradient(size_t unit) const;
 
+  // What a host sends on: the sums of a unit to which whole pieces were added, of sum_dtype().
+  // Only before Seal (CHECK).
+  ByteSpan Sums(size_t unit) const;
+  DType sum_dtype() const { return exact() ? DType::kF64 : DType::kF32; }
+  // No addition since LetGo was rounded; false without AccumulatorOptions::exact.
+  bool all_exact() const { return exact() && !inexact_; }
+
   // For the rank, which maps all of the memory. Only of Create.
   const UniqueFd& descriptor() const { return owned_.fd; }
   uint64_t size_bytes() const { return memory_.size(); }
@@ -129,6 +135,8 @@ class Accumulators {
 
   Accumulators() = default;
 
+  bool exact() const { return element_bytes_ == sizeof(double); }
+
   // All but the memory, which takes `bytes`.
   static Result<Accumulators> Make(std::vector<GradientUnit> units, bool exact, uint64_t& bytes);
   Status Check(const GradientPiece& piece) const;
@@ -147,7 +155,6 @@ class Accumulators {
   MutableByteSpan memory_;
   bool sealed_ = false;
   bool inexact_ = false;  // some addition was rounded
-  bool rounded_ = false;
 };
 
 }  // namespace dws

@@ -29,14 +29,15 @@ struct AddLoops {
 struct AddKernels {
   AddLoops bf16;
   AddLoops fp32;
+  AddLoops fp64;  // to FP64 sums only: `store` and `add` are null
   // Returns the sum of the squares of FP32 values, in FP64. Element i is added to lane i mod 16, in
   // ascending order; then lanes 8 apart are added, 4 apart, 2 and 1. A square of FP32 values is
   // exact in FP64, and no sum of fewer than 2^64 of them overflows: the result is finite if and
   // only if all values are. `values` begins at a multiple of 64 bytes.
   double (*sum_of_squares)(const std::byte* values, size_t count);
-  // Rounds FP64 values to FP32. Returns whether some value was changed by it; a NaN is not. Both
-  // begin at multiples of 64 bytes. `to` may be `from` or lie before it, and may then overlap it.
-  bool (*round)(std::byte* to, const std::byte* from, size_t count);
+  // Rounds FP64 values to FP32. Both begin at multiples of 64 bytes. `to` may be `from` or lie
+  // before it, and may then overlap it.
+  void (*round)(std::byte* to, const std::byte* from, size_t count);
 };
 
 // The machine must support `set`.

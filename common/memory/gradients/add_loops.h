@@ -42,40 +42,58 @@ DWS_ADD_CODE void ForEachLanes(std::byte* sum, const std::byte* piece, size_t co
   std::memcpy(sum + whole * Step::kSumWidth, last_sum.bytes, (count - whole) * Step::kSumWidth);
 }
 
-template <typename Lanes, bool kBf16>
-struct Piece {
-  static constexpr size_t kWidth = kBf16 ? 2 : 4;
-
+// The element types of pieces.
+template <typename Lanes>
+struct Bf16Piece {
+  static constexpr size_t kWidth = 2;
   static DWS_ADD_CODE typename Lanes::Floats Load(const std::byte* from) {
-    if constexpr (kBf16) {
-      return Lanes::LoadBf16(from);
-    } else {
-      return Lanes::Load(from);
-    }
+    return Lanes::LoadBf16(from);
+  }
+  static DWS_ADD_CODE typename Lanes::Doubles LoadWide(const std::byte* from) {
+    return Lanes::Widen(Load(from));
   }
 };
 
-template <typename Lanes, bool kBf16>
-struct StoreStep : Piece<Lanes, kBf16> {
+template <typename Lanes>
+struct Fp32Piece {
+  static constexpr size_t kWidth = 4;
+  static DWS_ADD_CODE typename Lanes::Floats Load(const std::byte* from) {
+    return Lanes::Load(from);
+  }
+  static DWS_ADD_CODE typename Lanes::Doubles LoadWide(const std::byte* from) {
+    return Lanes::Widen(Load(from));
+  }
+};
+
+template <typename Lanes>
+struct Fp64Piece {
+  static constexpr size_t kWidth = 8;
+  static DWS_ADD_CODE typename Lanes::Doubles LoadWide(const std::byte* from) {
+    return Lanes::LoadDoubles(from);
+  }
+};
+
+template <typename Lanes, typename Piece>
+struct StoreStep : Piece {
   static constexpr size_t kSumWidth = 4;
   DWS_ADD_CODE void operator()(std::byte* sum, const std::byte* piece) {
     Lanes::Stream(sum, this->Load(piece));
   }
 };
 
-template <typename Lanes, bool kBf16>
-struct AddStep : Piece<Lanes, kBf16> {
+template <typename Lanes, typename Piece>
+struct AddStep : Piece {
   static constexpr size_t kSumWidth = 4;
   DWS_ADD_CODE void operator()(std::byte* sum, const std::byte* piece) {
     Lanes::Store(sum, Lanes::Add(Lanes::Load(sum), this->Load(piece)));
   }
 };
 
-template <typename Lanes, bool kBf16>
-struct StoreExactStep : Piece<Lanes, kBf16> {
+template <typename Lanes, typename Piece>
+struct StoreExactStep : Piece {
   static constexpr size_t kSumWidth = 8;
   DWS_ADD_CODE void operator()(std::byte* sum, const std::byte* piece) {
-    Lanes::Stream(sum, Lanes::Widen(this->Load(piece)));
+    Lanes::Stream(sum, this->LoadWide(piece));
   }
 };
 
@@ -83,13 +101,13 @@ struct StoreExactStep : Piece<Lanes, kBf16> {
 // has. So if both differences are the other term, the error of s = a + b is zero; and if that is
 // zero, both are. (It is TwoSum's error, found with half its operations.) Comparisons with a NaN
 // are false: sums that are not finite do not count.
-template <typename Lanes, bool kBf16>
-struct AddExactStep : Piece<Lanes, kBf16> {
+template <typename Lanes, typename Piece>
+struct AddExactStep : Piece {
   static constexpr size_t kSumWidth = 8;
   typename Lanes::Mask rounded;  // no initialiser: its constructor would lack the attributes
   DWS_ADD_CODE void operator()(std::byte* sum, const std::byte* piece) {
     const typename Lanes::Doubles a = Lanes::LoadDoubles(sum);
-    const typename Lanes::Doubles b = Lanes::Widen(this->Load(piece));
+    const typename Lanes::Doubles b = this->LoadWide(piece);
     const typename Lanes::Doubles s = Lanes::Add(a, b);
     rounded = Lanes::Or(rounded, Lanes::Differ(Lanes::Subtract(s, a), b));
     rounded = Lanes::Or(rounded, Lanes::Differ(Lanes::Subtract(s, b), a));
@@ -97,29 +115,29 @@ struct AddExactStep : Piece<Lanes, kBf16> {
   }
 };
 
-template <typename Lanes, bool kBf16>
+template <typename Lanes, typename Piece>
 DWS_ADD_CODE void StoreLoop(std::byte* sum, const std::byte* piece, size_t count) {
-  StoreStep<Lanes, kBf16> step;
+  StoreStep<Lanes, Piece> step;
   ForEachLanes(sum, piece, count, step);
   Lanes::EndStream();
 }
 
-template <typename Lanes, bool kBf16>
+template <typename Lanes, typename Piece>
 DWS_ADD_CODE void AddLoop(std::byte* sum, const std::byte* piece, size_t count) {
-  AddStep<Lanes, kBf16> step;
+  AddStep<Lanes, Piece> step;
   ForEachLanes(sum, piece, count, step);
 }
 
-template <typename Lanes, bool kBf16>
+template <typename Lanes, typename Piece>
 DWS_ADD_CODE void StoreExactLoop(std::byte* sum, const std::byte* piece, size_t count) {
-  StoreExactStep<Lanes, kBf16> step;
+  StoreExactStep<Lanes, Piece> step;
   ForEachLanes(sum, piece, count, step);
   Lanes::EndStream();
 }
 
-template <typename Lanes, bool kBf16>
+template <typename Lanes, typename Piece>
 DWS_ADD_CODE bool AddExactLoop(std::byte* sum, const std::byte* piece, size_t count) {
-  AddExactStep<Lanes, kBf16> step = {{}, Lanes::None()};
+  AddExactStep<Lanes, Piece> step = {{}, Lanes::None()};
   ForEachLanes(sum, piece, count, step);
   return Lanes::Any(step.rounded);
 }
@@ -146,39 +164,34 @@ DWS_ADD_CODE double SumOfSquaresLoop(const std::byte* values, size_t count) {
 }
 
 template <typename Lanes>
-DWS_ADD_CODE bool RoundLoop(std::byte* to, const std::byte* from, size_t count) {
-  typename Lanes::Mask changed = Lanes::None();
+DWS_ADD_CODE void RoundLoop(std::byte* to, const std::byte* from, size_t count) {
   const size_t whole = count / kLanes * kLanes;
   for (size_t i = 0; i < whole; i += kLanes) {
-    const typename Lanes::Doubles exact = Lanes::LoadDoubles(from + i * 8);
-    const typename Lanes::Floats rounded = Lanes::Narrow(exact);
-    Lanes::Store(to + i * 4, rounded);
-    changed = Lanes::Or(changed, Lanes::Differ(Lanes::Widen(rounded), exact));
+    Lanes::Store(to + i * 4, Lanes::Narrow(Lanes::LoadDoubles(from + i * 8)));
   }
-  if (whole < count) {
-    const LastLanes<8> last(from + whole * 8, count - whole);
-    const typename Lanes::Doubles exact = Lanes::LoadDoubles(last.bytes);
-    const typename Lanes::Floats rounded = Lanes::Narrow(exact);
-    changed = Lanes::Or(changed, Lanes::Differ(Lanes::Widen(rounded), exact));
-    alignas(64) std::byte bytes[kLanes * 4];
-    Lanes::Store(bytes, rounded);
-    std::memcpy(to + whole * 4, bytes, (count - whole) * 4);
-  }
-  return Lanes::Any(changed);
+  if (whole == count) return;
+  const LastLanes<8> last(from + whole * 8, count - whole);
+  alignas(64) std::byte bytes[kLanes * 4];
+  Lanes::Store(bytes, Lanes::Narrow(Lanes::LoadDoubles(last.bytes)));
+  std::memcpy(to + whole * 4, bytes, (count - whole) * 4);
 }
 
-template <typename Lanes, bool kBf16>
+template <typename Lanes, typename Piece>
 constexpr AddLoops kLoops = {
-    .store = StoreLoop<Lanes, kBf16>,
-    .add = AddLoop<Lanes, kBf16>,
-    .store_exact = StoreExactLoop<Lanes, kBf16>,
-    .add_exact = AddExactLoop<Lanes, kBf16>,
+    .store = StoreLoop<Lanes, Piece>,
+    .add = AddLoop<Lanes, Piece>,
+    .store_exact = StoreExactLoop<Lanes, Piece>,
+    .add_exact = AddExactLoop<Lanes, Piece>,
 };
 
 template <typename Lanes>
 constexpr AddKernels kKernels = {
-    .bf16 = kLoops<Lanes, true>,
-    .fp32 = kLoops<Lanes, false>,
+    .bf16 = kLoops<Lanes, Bf16Piece<Lanes>>,
+    .fp32 = kLoops<Lanes, Fp32Piece<Lanes>>,
+    .fp64 = {.store = nullptr,
+             .add = nullptr,
+             .store_exact = StoreExactLoop<Lanes, Fp64Piece<Lanes>>,
+             .add_exact = AddExactLoop<Lanes, Fp64Piece<Lanes>>},
     .sum_of_squares = SumOfSquaresLoop<Lanes>,
     .round = RoundLoop<Lanes>,
 };

@@ -19,6 +19,8 @@ inline constexpr size_t kOwnersAtOnce = 8;               // owners that are read
 inline constexpr size_t kGathersMax = 2 + kPrefetchMax;  // at the same time
 inline constexpr size_t kTrainQueueMax = 4096;           // messages that wait for the other sender
 inline constexpr size_t kPullsAtOnce = 4;                // pieces that are fetched at the same time
+// Pulls that wait, of the own shard and of those for which the sender combines: one of each rank.
+inline constexpr size_t kPullsWaitingMax = size_t{4} * kTrainRanksMax;
 inline constexpr std::chrono::seconds kPieceDeadline{60};  // of a piece that is fetched
 inline constexpr size_t kPieceChunkBytes = size_t{1} << 20;
 inline constexpr std::chrono::seconds kHostCopyCall{5};      // that asks for a copy of a host

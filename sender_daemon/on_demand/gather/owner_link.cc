@@ -179,7 +179,9 @@ Status OwnerLink::OnHost(const v1::TrainHost& message) {
                                 message.host_id().size(), limits::kIdBytesMax);
   }
   MutexLock lock(mutex_);
-  host_ = OwnerHost{.id = message.host_id(), .cache_bytes = message.cache_bytes()};
+  host_ = OwnerHost{.id = message.host_id(),
+                    .cache_bytes = message.cache_bytes(),
+                    .accumulate_bytes = message.accumulate_bytes()};
   return OkStatus();
 }
 

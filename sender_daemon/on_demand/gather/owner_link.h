@@ -34,7 +34,8 @@ struct OwnerLinkOptions {
 // Where an owner's sender is.
 struct OwnerHost {
   std::string id;
-  uint64_t cache_bytes = 0;  // that it has for weights of other hosts
+  uint64_t cache_bytes = 0;       // that it has for weights of other hosts
+  uint64_t accumulate_bytes = 0;  // for sums of its host's gradients
 };
 
 // Lifecycle: connects with its first Tick; Stop ends calls, present and future, and waits for the

@@ -71,6 +71,11 @@ Result<JoinOrder> ParseJoin(const v1::JoinRequest& request, const RankLayout& la
                   .gradients_bytes = request.gradients_bytes(),
                   .outbox_bytes = request.outbox_bytes()};
   for (const v1::TrainUnit& unit : request.units()) {
+    if (unit.pushed_elements_size() > static_cast<int>(limits::kTrainRanksMax)) {
+      return InvalidArgumentError("unit '{}' is pushed to {} owners, at most {} are supported",
+                                  EscapeUnprintable(unit.name()), unit.pushed_elements_size(),
+                                  limits::kTrainRanksMax);
+    }
     if (unit.name().empty() || unit.name().size() > limits::kIdBytesMax) {
       return InvalidArgumentError("a unit's name has {} bytes, expected 1 to {}",
                                   unit.name().size(), limits::kIdBytesMax);
@@ -83,6 +88,7 @@ Result<JoinOrder> ParseJoin(const v1::JoinRequest& request, const RankLayout& la
                                   order.arena_bytes);
     }
     order.shards.push_back({.name = spec.name, .elements = unit.shard_elements()});
+    order.pushed.emplace_back(unit.pushed_elements().begin(), unit.pushed_elements().end());
     order.units.push_back(std::move(spec));
   }
   return order;
@@ -99,12 +105,6 @@ Digest CommonDigest(const JoinOrder& order) {
     for (const std::string& tensor : unit.tensors) add(tensor);
   }
   return DigestBytes(AsBytes(text), 0);
-}
-
-Digest ShardsDigest(const JoinOrder& order) {
-  Digest digest;
-  for (size_t u = 0; u < order.shards.size(); ++u) digest += MixWord(u, order.shards[u].elements);
-  return digest;
 }
 
 }  // namespace dws

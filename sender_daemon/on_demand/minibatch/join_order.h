@@ -19,6 +19,8 @@ struct JoinOrder {
   uint64_t session = 0;
   std::vector<UnitSpec> units;
   std::vector<GradientUnit> shards;  // of this rank, as `units`
+  // By unit: the gradients that the rank pushes to each owner. Empty: as many as its own shard.
+  std::vector<std::vector<uint64_t>> pushed;
   size_t prefetch = 0;
   bool exact = false;
   uint64_t arena_bytes = 0;
@@ -32,7 +34,5 @@ Result<JoinOrder> ParseJoin(const v1::JoinRequest& request, const RankLayout& la
 
 // What all ranks have to have in common: names and tensors of the units, and the kind of the sums.
 Digest CommonDigest(const JoinOrder& order);
-// The digest of the sizes of this rank's shards.
-Digest ShardsDigest(const JoinOrder& order);
 
 }  // namespace dws

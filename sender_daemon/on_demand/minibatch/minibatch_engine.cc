@@ -19,6 +19,30 @@ void LogRefused(TrainerRank from, const Status& status) {
   LogWarning("train_message_refused", {{"from", from.value()}, {"reason", Message(status)}});
 }
 
+std::vector<std::optional<SenderHost>> HostsOf(const OwnerLinks& links) {
+  std::vector<std::optional<SenderHost>> hosts;
+  for (uint32_t r = 0; r < links.size(); ++r) {
+    std::optional<SenderHost>& host = hosts.emplace_back();
+    const std::optional<OwnerHost> told = links.owner(TrainerRank(r)).host();
+    if (told.has_value()) host = {.id = told->id, .combines = told->accumulate_bytes > 0};
+  }
+  return hosts;
+}
+
+TrainJob::Identity IdentityOf(const MinibatchEngine::Options& options,
+                              const MinibatchEngine::Joining& joining) {
+  return {
+      .job = {.job_id = options.job_id, .stream = joining.stream, .world_size = joining.world_size},
+      .rank = options.rank,
+      .epoch = options.epoch,
+      .common = CommonDigest(joining.order),
+      .peer_timeout = options.peer_timeout,
+      .exact = joining.order.exact,
+      .shards = joining.order.shards,
+      .pushed = joining.order.pushed,
+      .accumulate_bytes = options.accumulate_bytes};
+}
+
 }  // namespace
 
 MinibatchEngine::MinibatchEngine(Options options, ThreadPool& pool, const Clock& clock)
@@ -79,45 +103,51 @@ Status MinibatchEngine::CheckMember(uint64_t member) const {
 
 // Runs under the lock, and so may not be called back at once.
 TrainJob::Outputs MinibatchEngine::OutputsOf(uint64_t number) {
-  return {.up = [this](TrainerRank owner,
-                       v1::TrainMessage message) { links_->owner(owner).Send(std::move(message)); },
+  using Sums = std::function<std::shared_ptr<Accumulators>()>;
+  const auto work_of = [this, number](std::optional<TrainerRank> combined_for, const Sums& sums) {
+    const auto with_shard = [this, number, combined_for](const auto& what) {
+      WithJob([&](TrainJob& job) { what(*job.shard(combined_for)); }, number);
+    };
+    OwnedShard::Work work;
+    work.pull = [this, with_shard](const PieceToPull& pull) {
+      return puller_->Pull(pull, [this, with_shard, pull](const Result<PiecePuller::Bytes>& bytes) {
+        if (bytes.ok()) {
+          MutexLock lock(mutex_);
+          (bytes->mapped ? mapped_bytes_ : fetched_bytes_) += bytes->piece.bytes.size();
+        }
+        const auto lent = bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
+        with_shard([&](OwnedShard& shard) { shard.OnPulled(pull, lent); });
+      });
+    };
+    work.add = [this, with_shard, sums](TrainerRank from, const PiecePull& piece, UnitIndex unit,
+                                        LentPiece bytes) {
+      adder_.Add(sums(), unit, std::move(bytes), [with_shard, from, piece](const Status& added) {
+        DWS_CHECK(added.ok());  // the piece was checked when it was offered
+        with_shard([&](OwnedShard& shard) { shard.OnAdded(from, piece); });
+      });
+    };
+    work.seal = [this, number, sums](const AttemptId& attempt, double weight) {
+      adder_.Seal(sums(), [this, number, attempt, weight](const Result<GradientSum>& sum) {
+        if (!sum.ok()) return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
+        WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
+      });
+    };
+    work.let_go = [this, sums] { adder_.LetGo(sums()); };
+    return work;
+  };
+  const Sums of_rank = [this] {
+    const std::shared_ptr<RankMemory>& memory = job_->memory();
+    return std::shared_ptr<Accumulators>(memory, &memory->sums());
+  };
+  return {.up = [this](TrainerRank to,
+                       v1::TrainMessage message) { links_->owner(to).Send(std::move(message)); },
           .down = down_,
-          .work = {
-              .pull =
-                  [this, number](const PieceToPull& pull) {
-                    return puller_->Pull(
-                        pull, [this, number, pull](const Result<PiecePuller::Bytes>& bytes) {
-                          if (bytes.ok()) {
-                            MutexLock lock(mutex_);
-                            (bytes->mapped ? mapped_bytes_ : fetched_bytes_) +=
-                                bytes->piece.bytes.size();
-                          }
-                          const auto lent =
-                              bytes.ok() ? Result<LentPiece>(bytes->piece) : bytes.status();
-                          WithJob([&](TrainJob& job) { job.shard().OnPulled(pull, lent); }, number);
-                        });
-                  },
-              .add =
-                  [this, number](TrainerRank from, const PiecePull& piece, UnitIndex unit,
-                                 LentPiece bytes) {
-                    adder_.Add(
-                        job_->memory(), unit, std::move(bytes),
-                        [this, number, from, piece](const Status& added) {
-                          DWS_CHECK(added.ok());  // the piece was checked when it was offered
-                          WithJob([&](TrainJob& job) { job.shard().OnAdded(from, piece); }, number);
-                        });
-                  },
-              .seal =
-                  [this, number](const AttemptId& attempt, double weight) {
-                    adder_.Seal(job_->memory(), [this, number, attempt,
-                                                 weight](const Result<GradientSum>& sum) {
-                      if (!sum.ok())
-                        return LogWarning("not_sealed", {{"reason", Message(sum.status())}});
-                      WithJob([&](TrainJob& job) { job.OnSealed(attempt, weight, *sum); }, number);
-                    });
-                  },
-              .let_go = [this] { adder_.LetGo(job_->memory()); },
-          }};
+          .work = work_of(std::nullopt, of_rank),
+          .combined_work =
+              [work_of](TrainerRank owner, const std::shared_ptr<Accumulators>& sums) {
+                return work_of(owner, [sums] { return sums; });
+              },
+          .hosts = [this] { return HostsOf(*links_); }};
 }
 
 Status MinibatchEngine::CheckJoins(const Joining& joining) const {
@@ -130,10 +160,16 @@ Status MinibatchEngine::CheckJoins(const Joining& joining) const {
     return FailedPreconditionError("another process of rank {} has joined meanwhile",
                                    options_.rank.value());
   }
-  if (job_ == nullptr || job_->identity().job.stream != joining.stream) return OkStatus();
-  if (job_->identity().common == joining.common && job_->identity().shards == joining.shards) {
-    return OkStatus();
+  const JoinOrder& order = joining.order;
+  for (size_t u = 0; u < order.pushed.size(); ++u) {
+    const size_t owners = order.pushed[u].size();
+    if (owners == 0 || owners == joining.world_size) continue;
+    return InvalidArgumentError("unit '{}' is pushed to {} owners, and the job has {} ranks",
+                                order.shards[u].name, owners, joining.world_size);
   }
+  if (job_ == nullptr || job_->identity().job.stream != joining.stream) return OkStatus();
+  const TrainJob::Identity& known = job_->identity();
+  if (known.common == CommonDigest(order) && known.shards == order.shards) return OkStatus();
   return FailedPreconditionError(
       "rank {} joins again with other units, or another kind of sums, than before in this "
       "incarnation",
@@ -147,16 +183,7 @@ Status MinibatchEngine::Join(Joining joining) {
     if (begins) {
       ++jobs_;
       job_ =
-          std::make_unique<TrainJob>(TrainJob::Identity{.job = {.job_id = options_.job_id,
-                                                                .stream = joining.stream,
-                                                                .world_size = joining.world_size},
-                                                        .rank = options_.rank,
-                                                        .epoch = options_.epoch,
-                                                        .common = joining.common,
-                                                        .shards = joining.shards,
-                                                        .units = joining.units,
-                                                        .peer_timeout = options_.peer_timeout},
-                                     OutputsOf(jobs_), clock_.Now());
+          std::make_unique<TrainJob>(IdentityOf(options_, joining), OutputsOf(jobs_), clock_.Now());
     }
     Status taken =
         job_->Join(joining.version, std::move(joining.process), std::move(joining.memory));
@@ -216,8 +243,10 @@ Result<LentPiece> MinibatchEngine::Lend(const v1::FetchPieceRequest& request) co
     return AbortedError("rank {} is in another incarnation of the job, or in none",
                         options_.rank.value());
   }
+  const TrainerRank from(request.trainer_rank());
+  const TrainerRank owner = request.has_combined_for() ? TrainerRank(request.combined_for()) : from;
   return job_->pushed().Lend(
-      TrainerRank(request.trainer_rank()),
+      {.to = from, .owner = owner},
       {.attempt = FromProto(request.attempt()), .number = PieceNumber(request.number())});
 }
 

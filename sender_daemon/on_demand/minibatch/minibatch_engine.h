@@ -15,6 +15,7 @@
 #include "proto/on_demand.pb.h"
 #include "proto/sender_status.pb.h"
 #include "sender_daemon/on_demand/gather/train_listener.h"
+#include "sender_daemon/on_demand/minibatch/join_order.h"
 #include "sender_daemon/on_demand/minibatch/piece_adder.h"
 #include "sender_daemon/on_demand/minibatch/train_job.h"
 
@@ -32,6 +33,7 @@ class MinibatchEngine final : public TrainListener {
     uint32_t ranks = 1;
     RankEpoch epoch;  // of this process: above that of every earlier one
     Duration peer_timeout = limits::kTrainPeerTimeoutDefault;
+    uint64_t accumulate_bytes = 0;  // for sums of this host's gradients
   };
   // A rank that joins.
   struct Joining {
@@ -39,9 +41,7 @@ class MinibatchEngine final : public TrainListener {
     StreamId stream;
     uint32_t world_size = 0;
     WeightVersion version;  // that it has published
-    Digest common;          // CommonDigest
-    Digest shards;          // ShardsDigest
-    uint32_t units = 0;
+    JoinOrder order;
     std::string process;  // "pid 7", for people
     std::shared_ptr<RankMemory> memory;
   };
@@ -55,7 +55,8 @@ class MinibatchEngine final : public TrainListener {
   void Stop();
 
   // FAILED_PRECONDITION: the job has another number of ranks, or other units, or is at another
-  // version; or a later process has joined.
+  // version; or a later process has joined. INVALID_ARGUMENT: the rank pushes to another number of
+  // owners than there are.
   Status Join(Joining joining);
   // The rank's process is gone, unless another one has taken its place.
   void Leave(uint64_t member);

@@ -15,17 +15,19 @@ PiecePull PullOf(const PieceToPull& pull) {
 
 }  // namespace
 
-OwnedShard::OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Send send, Work work)
-    : stream_(stream),
-      ranks_(ranks),
+OwnedShard::OwnedShard(Options options, Send send, Work work)
+    : options_(options),
       send_(std::move(send)),
       work_(std::move(work)),
-      state_(ranks, units, limits::kOutboxPushesMax),
-      places_(ranks) {}
+      state_(options.ranks, options.units, limits::kOutboxPushesMax,
+             options.combined_for.has_value() ? AccumulateState::Counts::kAsked
+                                              : AccumulateState::Counts::kAll),
+      places_(options.ranks) {}
 
 void OwnedShard::Open(const AttemptId& attempt) {
   work_.let_go();  // before any add of this attempt
   waiting_.clear();
+  rounded_ = false;
   for (auto& places : places_) places.clear();
   for (const TrainerRank early : state_.Open(attempt)) send_(early, state_.wanted(early));
 }
@@ -33,13 +35,15 @@ void OwnedShard::Open(const AttemptId& attempt) {
 Status OwnedShard::OnOffer(TrainerRank from, const PieceOffer& offer, const v1::PieceOffer& place,
                            const Accumulators& sums) {
   DWS_ASSIGN_OR_RETURN(const DType dtype, FromProto(place.dtype()));
-  const PieceToPull piece{.stream = stream_,
+  const PieceToPull piece{.stream = options_.stream,
                           .from = from,
+                          .combined_for = options_.combined_for,
                           .offer = offer,
                           .outbox = place.outbox(),
                           .offset_bytes = place.offset_bytes(),
                           .size_bytes = place.size_bytes(),
-                          .dtype = dtype};
+                          .dtype = dtype,
+                          .rounded = place.rounded()};
   const Result<AccumulateState::Answer> answer = Admit(piece, sums);
   if (!answer.ok()) {
     ++counts_.refused;
@@ -63,7 +67,7 @@ Status OwnedShard::OnOffer(TrainerRank from, const PieceOffer& offer, const v1::
 Result<AccumulateState::Answer> OwnedShard::Admit(const PieceToPull& piece,
                                                   const Accumulators& sums) {
   const PieceOffer& offer = piece.offer;
-  if (offer.attempt == state_.attempt() && piece.from.value() < ranks_) {
+  if (offer.attempt == state_.attempt() && piece.from.value() < options_.ranks) {
     DWS_RETURN_IF_ERROR(sums.CheckPiece(offer.unit.value(), piece.dtype, piece.size_bytes));
     const auto known = places_[piece.from.value()].find(offer.number);
     if (known != places_[piece.from.value()].end() && known->second != piece) {
@@ -81,7 +85,7 @@ Status OwnedShard::OnFinish(TrainerRank from, const PushFinish& finish) {
 }
 
 void OwnedShard::OnConnect(TrainerRank from) {
-  if (from.value() >= ranks_) return;
+  if (from.value() >= options_.ranks) return;
   state_.OnConnect(from);
   places_[from.value()].clear();  // it offers what is not added again
   if (state_.attempt().minibatch > 0) send_(from, state_.wanted(from));
@@ -119,6 +123,7 @@ void OwnedShard::Begin(Waiting piece) {
     case AccumulateState::Add::kStore:
     case AccumulateState::Add::kAdd:
       DWS_CHECK(state_.adding(from) == piece.pull.offer.unit);
+      rounded_ = rounded_ || piece.pull.rounded;
       return work_.add(from, PullOf(piece.pull), state_.adding(from), std::move(piece.bytes));
   }
 }
@@ -134,7 +139,7 @@ void OwnedShard::OnAdded(TrainerRank from, const PiecePull& piece) {
 
 void OwnedShard::Settle(bool rank_present) {
   if (!rank_present) return;
-  for (uint32_t r = 0; r < ranks_; ++r) {
+  for (uint32_t r = 0; r < options_.ranks; ++r) {
     const TrainerRank from(r);
     const std::optional<PieceOffer> offer = state_.NextPull(from);
     if (!offer.has_value()) continue;

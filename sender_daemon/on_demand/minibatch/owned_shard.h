@@ -1,5 +1,6 @@
 // The owner's side of gradients: takes offers of all ranks, has their pieces pulled and added, and
-// sealed when all are there.
+// sealed when all are there. A combiner has one for each owner for which it adds: then the ranks
+// are those that it has asked.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class OwnedShard {
   struct Work {
     // Then OnPulled. False: not now.
     std::function<bool(const PieceToPull& pull)> pull;
-    // Then OnAdded; the sums are those of the newest memory.
+    // Then OnAdded; the sums of a shard are those of the newest memory.
     std::function<void(TrainerRank from, const PiecePull& piece, UnitIndex unit, LentPiece bytes)>
         add;
     std::function<void(const AttemptId& attempt, double weight)> seal;
@@ -38,9 +39,16 @@ class OwnedShard {
     uint64_t refused = 0;
   };
 
+  struct Options {
+    StreamId stream;
+    uint32_t ranks = 0;
+    uint32_t units = 0;
+    // The owner for which a combiner adds; none: the shard is this sender's.
+    std::optional<TrainerRank> combined_for = {};
+  };
   // `send` tells another rank's sender.
   using Send = std::function<void(TrainerRank to, const TrainBody& body)>;
-  OwnedShard(StreamId stream, uint32_t ranks, uint32_t units, Send send, Work work);
+  OwnedShard(Options options, Send send, Work work);
 
   // Lets go of the sums, and takes the pieces of this attempt.
   void Open(const AttemptId& attempt);
@@ -48,6 +56,9 @@ class OwnedShard {
   Status OnOffer(TrainerRank from, const PieceOffer& offer, const v1::PieceOffer& place,
                  const Accumulators& sums);
   Status OnFinish(TrainerRank from, const PushFinish& finish);
+  // See AccumulateState.
+  void Ask(TrainerRank rank) { state_.Ask(rank); }
+  std::vector<TrainerRank> AsksDue(TimePoint now) { return state_.AsksDue(now); }
   // Our connection from this rank is a new one.
   void OnConnect(TrainerRank from);
   void OnPulled(const PieceToPull& pull, Result<LentPiece> bytes);
@@ -59,6 +70,8 @@ class OwnedShard {
   void Settle(bool rank_present);
 
   const AccumulateState& state() const { return state_; }
+  // Some piece of this attempt is the sum of a host, to which an addition was rounded.
+  bool rounded() const { return rounded_; }
   const Counts& counts() const { return counts_; }
 
  private:
@@ -71,14 +84,14 @@ class OwnedShard {
   // It is what this owner would pull now.
   bool IsNext(const PieceToPull& pull) const;
 
-  const StreamId stream_;
-  const uint32_t ranks_;
+  const Options options_;
   const Send send_;
   const Work work_;
   AccumulateState state_;
   std::vector<std::map<PieceNumber, PieceToPull>> places_;  // of what is queued, by rank
   std::vector<Waiting> waiting_;                            // for the add of another piece
   std::vector<std::pair<TrainerRank, PiecePull>> failed_;   // pulls
+  bool rounded_ = false;
   Counts counts_;
 };
 

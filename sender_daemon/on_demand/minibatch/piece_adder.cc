@@ -6,7 +6,8 @@
 
 namespace dws {
 namespace {
-// Far more than there are: one add for each rank at a time, a seal, and what lets go.
+// Far more than there are: of the shard, and of each owner for which the sender combines, one add
+// for each rank at a time, a seal, and what lets go.
 constexpr size_t kTasksMax = size_t{1} << 20;
 }  // namespace
 
@@ -16,23 +17,21 @@ void PieceAdder::Post(std::function<void()> task) {
   if (!adds_.Post(std::move(task))) LogDebug("add_dropped", {});  // it is stopping
 }
 
-void PieceAdder::Add(std::shared_ptr<RankMemory> memory, UnitIndex unit, LentPiece piece,
+void PieceAdder::Add(std::shared_ptr<Accumulators> sums, UnitIndex unit, LentPiece piece,
                      std::function<void(const Status&)> done) {
-  Post([this, memory = std::move(memory), unit, piece = std::move(piece), done = std::move(done)] {
-    done(memory->sums().Add(
-        {.unit = unit.value(), .blocks = {}, .dtype = piece.dtype, .bytes = piece.bytes}, pool_));
+  Post([this, sums = std::move(sums), unit, piece = std::move(piece), done = std::move(done)] {
+    done(sums->Add({.unit = unit.value(), .blocks = {}, .dtype = piece.dtype, .bytes = piece.bytes},
+                   pool_));
   });
 }
 
-void PieceAdder::Seal(std::shared_ptr<RankMemory> memory,
+void PieceAdder::Seal(std::shared_ptr<Accumulators> sums,
                       std::function<void(const Result<GradientSum>&)> done) {
-  Post([this, memory = std::move(memory), done = std::move(done)] {
-    done(memory->sums().Seal(pool_));
-  });
+  Post([this, sums = std::move(sums), done = std::move(done)] { done(sums->Seal(pool_)); });
 }
 
-void PieceAdder::LetGo(std::shared_ptr<RankMemory> memory) {
-  Post([memory = std::move(memory)] { memory->sums().LetGo(); });
+void PieceAdder::LetGo(std::shared_ptr<Accumulators> sums) {
+  Post([sums = std::move(sums)] { sums->LetGo(); });
 }
 
 }  // namespace dws

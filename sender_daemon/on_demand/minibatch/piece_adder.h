@@ -1,5 +1,5 @@
-// Adds gradients to the rank's sums on a thread of its own, one piece after the other, in the order
-// in which it is told.
+// Adds gradients to sums on a thread of its own, one piece after the other, in the order in which
+// it is told.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 #include "common/base/status.h"
 #include "common/base/threads/executor.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/memory/gradients/accumulators.h"
 #include "sender_daemon/on_demand/minibatch/pushed_pieces.h"
-#include "sender_daemon/on_demand/minibatch/rank_memory.h"
 
 namespace dws {
 
@@ -21,12 +21,12 @@ class PieceAdder {
   explicit PieceAdder(ThreadPool& pool);
   ~PieceAdder() { Stop(); }
 
-  void Add(std::shared_ptr<RankMemory> memory, UnitIndex unit, LentPiece piece,
+  void Add(std::shared_ptr<Accumulators> sums, UnitIndex unit, LentPiece piece,
            std::function<void(const Status&)> done);
-  void Seal(std::shared_ptr<RankMemory> memory,
+  void Seal(std::shared_ptr<Accumulators> sums,
             std::function<void(const Result<GradientSum>&)> done);
   // The next piece of each block is stored.
-  void LetGo(std::shared_ptr<RankMemory> memory);
+  void LetGo(std::shared_ptr<Accumulators> sums);
   void Stop() { adds_.Stop(); }
 
  private:

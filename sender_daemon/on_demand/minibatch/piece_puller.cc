@@ -13,7 +13,7 @@
 namespace dws {
 
 PiecePuller::PiecePuller(OwnerLinks& links)
-    : links_(links), pulls_(limits::kPullsAtOnce, limits::kTrainRanksMax) {}
+    : links_(links), pulls_(limits::kPullsAtOnce, limits::kPullsWaitingMax) {}
 
 bool PiecePuller::Pull(const PieceToPull& pull, Done done) {
   return pulls_.Post([this, pull, done = std::move(done)] { done(Bring(pull)); });
@@ -71,6 +71,7 @@ Result<PiecePuller::Bytes> PiecePuller::Fetch(const PieceToPull& pull) {
   request.set_trainer_rank(link.options().self.value());
   *request.mutable_attempt() = ToProto(pull.offer.attempt);
   request.set_number(pull.offer.number.value());
+  if (pull.combined_for.has_value()) request.set_combined_for(pull.combined_for->value());
   ActiveCalls::Call call(link.calls(), limits::kPieceDeadline);
   const auto stub = v1::TrainService::NewStub(link.channel());
   const auto reader = stub->FetchPiece(call.context(), request);

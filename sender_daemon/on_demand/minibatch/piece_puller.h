@@ -5,7 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 
 #include "common/base/status.h"
 #include "common/base/threads/executor.h"
@@ -20,11 +20,13 @@ namespace dws {
 struct PieceToPull {
   StreamId stream;
   TrainerRank from;
+  std::optional<TrainerRank> combined_for = {};  // who pulls is a combiner
   PieceOffer offer;
   uint64_t outbox = 0;
   uint64_t offset_bytes = 0;
   uint64_t size_bytes = 0;  // that the owner has checked
   DType dtype = DType::kBF16;
+  bool rounded = false;  // see v1::PieceOffer
 
   friend bool operator==(const PieceToPull&, const PieceToPull&) = default;
 };

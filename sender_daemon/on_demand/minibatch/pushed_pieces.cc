@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/proto_convert/convert.h"
 #include "common/proto_convert/train_convert.h"
 
@@ -25,6 +26,7 @@ void PushedPieces::Open(const AttemptId& attempt) {
     for (const OutboxPiece& piece : push.pieces) memory_->outbox().Free(piece);
   }
   pushes_.clear();
+  forwarded_.clear();
   pushed_ = 0;
   finish_.reset();
   finished_ = false;
@@ -86,20 +88,33 @@ Status PushedPieces::Finish(const AttemptId& attempt, uint64_t count, double wei
 
 bool PushedPieces::TakeFinished() { return std::exchange(finished_, false); }
 
-Status PushedPieces::OnAck(TrainerRank owner, const PieceAck& ack) {
-  DWS_RETURN_IF_ERROR(state_.OnAck(owner, ack));
-  if (ack.attempt != state_.attempt()) return OkStatus();
-  const auto end = pushes_.upper_bound(ack.through.value());
-  for (auto it = pushes_.begin(); it != end;) {
-    std::vector<OutboxPiece>& pieces = it->second.pieces;
-    const auto found = std::ranges::find(pieces, owner.value(), &OutboxPiece::owner);
-    if (found != pieces.end()) {
-      memory_->outbox().Free(*found);
-      pieces.erase(found);
-    }
-    it = pieces.empty() ? pushes_.erase(it) : std::next(it);
+Status PushedPieces::OnAck(const PieceRoute& route, const PieceAck& ack) {
+  DWS_ASSIGN_OR_RETURN(const std::vector<OutboxState::Item> acknowledged, state_.OnAck(route, ack));
+  for (const OutboxState::Item& item : acknowledged) {
+    const auto push = pushes_.find(item.push);
+    if (push == pushes_.end()) continue;  // the sum of a host
+    std::vector<OutboxPiece>& pieces = push->second.pieces;
+    const auto found = std::ranges::find(pieces, route.owner.value(), &OutboxPiece::owner);
+    DWS_CHECK(found != pieces.end());
+    memory_->outbox().Free(*found);
+    pieces.erase(found);
+    if (pieces.empty()) pushes_.erase(push);
   }
   return OkStatus();
+}
+
+void PushedPieces::Forward(TrainerRank owner, std::vector<HostSum> sums) {
+  std::vector<UnitIndex> units;
+  for (const HostSum& sum : sums) units.push_back(sum.unit);
+  state_.Forward(owner, units);
+  forwarded_[owner] = std::move(sums);
+}
+
+const HostSum& PushedPieces::SumOf(TrainerRank owner, UnitIndex unit) const {
+  const std::vector<HostSum>& sums = forwarded_.at(owner);
+  const auto found = std::ranges::find(sums, unit, &HostSum::unit);
+  DWS_CHECK(found != sums.end());
+  return *found;
 }
 
 const OutboxPiece* PushedPieces::Find(TrainerRank owner, uint64_t number) const {
@@ -110,30 +125,42 @@ const OutboxPiece* PushedPieces::Find(TrainerRank owner, uint64_t number) const 
   return found == pieces.end() ? nullptr : &*found;
 }
 
-std::vector<v1::TrainMessage> PushedPieces::Due(TrainerRank owner, TimePoint now) {
+std::vector<v1::TrainMessage> PushedPieces::Due(const PieceRoute& route, TimePoint now) {
   std::vector<v1::TrainMessage> messages;
-  const OutboxState::Messages due = state_.Due(owner, now);
+  const OutboxState::Messages due = state_.Due(route, now);
   for (const PieceOffer& offer : due.offers) {
-    const OutboxPiece* const piece = Find(owner, offer.number.value());
-    if (piece == nullptr) continue;
+    const auto item =
+        state_.Find(route, PiecePull{.attempt = offer.attempt, .number = offer.number});
+    DWS_CHECK(item.has_value());
     FillBody(offer, messages.emplace_back());
     v1::PieceOffer& message = *messages.back().mutable_offer();
     message.set_outbox(memory_->outbox_id());
-    message.set_offset_bytes(piece->offset_bytes);
-    message.set_size_bytes(piece->size_bytes);
-    message.set_dtype(static_cast<v1::DType>(piece->dtype));
+    if (item->push == 0) {
+      const HostSum& sum = SumOf(route.owner, item->unit);
+      message.set_size_bytes(sum.piece.bytes.size());
+      message.set_dtype(static_cast<v1::DType>(sum.piece.dtype));
+      message.set_rounded(sum.rounded);
+    } else {
+      const OutboxPiece* const piece = Find(route.owner, item->push);
+      DWS_CHECK(piece != nullptr);
+      message.set_offset_bytes(piece->offset_bytes);
+      message.set_size_bytes(piece->size_bytes);
+      message.set_dtype(static_cast<v1::DType>(piece->dtype));
+    }
   }
   if (due.finish.has_value()) FillBody(*due.finish, messages.emplace_back());
   return messages;
 }
 
-Result<LentPiece> PushedPieces::Lend(TrainerRank owner, const PiecePull& pull) const {
-  const OutboxPiece* const piece =
-      pull.attempt == state_.attempt() ? Find(owner, pull.number.value()) : nullptr;
-  if (piece == nullptr) {
+Result<LentPiece> PushedPieces::Lend(const PieceRoute& route, const PiecePull& pull) const {
+  const std::optional<OutboxState::Item> item = state_.Find(route, pull);
+  if (!item.has_value()) {
     return AbortedError("piece {} of {} is not there for owner {}: it was added, or given up",
-                        pull.number.value(), ToString(pull.attempt), owner.value());
+                        pull.number.value(), ToString(pull.attempt), route.owner.value());
   }
+  if (item->push == 0) return SumOf(route.owner, item->unit).piece;
+  const OutboxPiece* const piece = Find(route.owner, item->push);
+  DWS_CHECK(piece != nullptr);
   return LentPiece{
       .dtype = piece->dtype, .bytes = memory_->outbox().Bytes(*piece), .keeper = memory_};
 }

@@ -1,5 +1,6 @@
-// What a rank has pushed in one attempt: taken from its outbox, offered to the owners, lent to
-// them, and freed when they have added it.
+// What a rank has pushed in one attempt: taken from its outbox, offered to the owners or to a
+// combiner, lent to them, and freed when they have added it. What this sender combines for an owner
+// elsewhere follows the rank's own pieces for that owner.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,13 @@ struct LentPiece {
   std::shared_ptr<const void> keeper;
 };
 
+// The sum of a host's pieces of one unit.
+struct HostSum {
+  UnitIndex unit;
+  LentPiece piece;
+  bool rounded = false;  // see v1::PieceOffer
+};
+
 // Lifecycle: one for each Join of the rank. Threads: one at a time.
 class PushedPieces {
  public:
@@ -39,20 +47,25 @@ class PushedPieces {
   // Once: all pushes that Finish has counted are taken.
   bool TakeFinished();
 
-  // See OutboxState. What the owners have added is freed.
-  Status OnAck(TrainerRank owner, const PieceAck& ack);
-  Status OnWanted(TrainerRank owner, const PieceWanted& wanted) {
-    return state_.OnWanted(owner, wanted);
+  // See OutboxState. What is added is freed.
+  Status OnAck(const PieceRoute& route, const PieceAck& ack);
+  Status OnWanted(const PieceRoute& route, const PieceWanted& wanted) {
+    return state_.OnWanted(route, wanted);
   }
-  Status OnFinishAck(TrainerRank owner, const FinishAck& ack) {
-    return state_.OnFinishAck(owner, ack);
+  Status OnFinishAck(const PieceRoute& route, const FinishAck& ack) {
+    return state_.OnFinishAck(route, ack);
   }
-  void OnConnect(TrainerRank owner) { state_.OnConnect(owner); }
-  // The messages for an owner that are due, without what all of them carry.
-  std::vector<v1::TrainMessage> Due(TrainerRank owner, TimePoint now);
+  Status OnCombineRequest(TrainerRank from, const CombineRequest& request) {
+    return state_.OnCombineRequest(from, request);
+  }
+  [[nodiscard]] bool Hold(TrainerRank owner) { return state_.Hold(owner); }
+  void Forward(TrainerRank owner, std::vector<HostSum> sums);
+  void OnConnect(TrainerRank to) { state_.OnConnect(to); }
+  // The messages on a route that are due, without what all of them carry.
+  std::vector<v1::TrainMessage> Due(const PieceRoute& route, TimePoint now);
 
   // ABORTED: the piece has been added, or its attempt is over.
-  Result<LentPiece> Lend(TrainerRank owner, const PiecePull& pull) const;
+  Result<LentPiece> Lend(const PieceRoute& route, const PiecePull& pull) const;
   const RankMemory& memory() const { return *memory_; }
   const OutboxState& state() const { return state_; }
 
@@ -62,6 +75,7 @@ class PushedPieces {
     size_t taken = 0;                 // of all owners
   };
   const OutboxPiece* Find(TrainerRank owner, uint64_t number) const;
+  const HostSum& SumOf(TrainerRank owner, UnitIndex unit) const;
   // Gives complete pushes to the state, in order.
   Status Advance();
 
@@ -69,6 +83,7 @@ class PushedPieces {
   const uint32_t owners_;
   OutboxState state_;
   std::map<uint64_t, Push> pushes_;  // by number
+  std::map<TrainerRank, std::vector<HostSum>> forwarded_;
   uint64_t pushed_ = 0;
   std::optional<PushFinish> finish_;  // that waits for pushes
   bool finished_ = false;             // for TakeFinished

@@ -44,6 +44,11 @@ std::string PhaseText(MinibatchMemberState::Phase phase) {
   return text;
 }
 
+std::optional<TrainerRank> CombinedFor(const v1::TrainMessage& message) {
+  if (!message.has_combined_for()) return std::nullopt;
+  return TrainerRank(message.combined_for());
+}
+
 std::string Ranks(const std::vector<TrainerRank>& ranks) {
   std::string text;
   for (const TrainerRank rank : ranks) {
@@ -62,15 +67,38 @@ TrainJob::TrainJob(Identity identity, Outputs outputs, TimePoint now)
                     identity_.peer_timeout, now);
   }
   shard_ = std::make_unique<OwnedShard>(
-      identity_.job.stream, identity_.job.world_size, identity_.units,
+      OwnedShard::Options{.stream = identity_.job.stream,
+                          .ranks = identity_.job.world_size,
+                          .units = static_cast<uint32_t>(identity_.shards.size())},
       [this](TrainerRank to, const TrainBody& body) { outputs_.down(to, identity_.Address(body)); },
       outputs_.work);
+  if (identity_.accumulate_bytes == 0) return;
+  host_sums_ = std::make_unique<HostSums>(
+      HostSums::Options{.stream = identity_.job.stream,
+                        .self = identity_.rank,
+                        .ranks = identity_.job.world_size,
+                        .bytes_max = identity_.accumulate_bytes,
+                        .exact = identity_.exact,
+                        .shards = identity_.shards,
+                        .pushed = identity_.pushed},
+      HostSums::Outputs{.send =
+                            [this](TrainerRank to, TrainerRank owner, const TrainBody& body) {
+                              v1::TrainMessage message = identity_.Address(body);
+                              message.set_combined_for(owner.value());
+                              outputs_.down(to, std::move(message));
+                            },
+                        .work = outputs_.combined_work,
+                        .hosts = outputs_.hosts});
 }
 
-void TrainJob::Identity::Address(v1::TrainMessage& message) const {
+void TrainJob::Identity::Address(v1::TrainMessage& message,
+                                 const std::optional<PieceRoute>& route) const {
   *message.mutable_stream() = ToProto(job.stream);
   message.set_world_size(job.world_size);
   *message.mutable_units() = ToProto(common);
+  if (route.has_value() && route->to != route->owner) {
+    message.set_combined_for(route->owner.value());
+  }
 }
 
 v1::TrainMessage TrainJob::Identity::Address(const TrainBody& body) const {
@@ -194,21 +222,41 @@ Status TrainJob::HearUp(TrainerRank from, const v1::TrainMessage& message, TimeP
   if (const auto* report = std::get_if<TrainReport>(&body)) {
     return leader_.has_value() ? leader_->OnReport(from, *report, now) : OkStatus();
   }
-  if (const auto* offer = std::get_if<PieceOffer>(&body)) {
-    Status offered = shard_->OnOffer(from, *offer, message.offer(), memory_->sums());
-    if (absl::IsInvalidArgument(offered)) GiveUp(offered, from);
-    return offered;
+  const auto* const offer = std::get_if<PieceOffer>(&body);
+  const auto* const finish = std::get_if<PushFinish>(&body);
+  if (offer == nullptr && finish == nullptr) {
+    return InvalidArgumentError("rank {} says what only a leader or an owner says", from.value());
   }
-  if (const auto* finish = std::get_if<PushFinish>(&body)) return shard_->OnFinish(from, *finish);
-  return InvalidArgumentError("rank {} says what only a leader or an owner says", from.value());
+  const std::optional<TrainerRank> owner = CombinedFor(message);
+  OwnedShard* const adds = shard(owner);
+  if (adds == nullptr) {
+    return UnavailableError("this sender does not add up gradients of its host for owner {}",
+                            owner->value());
+  }
+  if (finish != nullptr) return adds->OnFinish(from, *finish);
+  const Accumulators& sums = owner.has_value() ? host_sums_->sums(*owner) : memory_->sums();
+  Status offered = adds->OnOffer(from, *offer, message.offer(), sums);
+  if (absl::IsInvalidArgument(offered)) GiveUp(offered, from);
+  return offered;
+}
+
+OwnedShard* TrainJob::shard(std::optional<TrainerRank> combined_for) {
+  if (!combined_for.has_value()) return shard_.get();
+  return host_sums_ == nullptr ? nullptr : host_sums_->shard(*combined_for);
 }
 
 Status TrainJob::HearDown(TrainerRank from, const v1::TrainMessage& message) {
   DWS_RETURN_IF_ERROR(identity_.Check(from, message));
   DWS_ASSIGN_OR_RETURN(const TrainBody body, BodyOf(message));
-  if (const auto* ack = std::get_if<PieceAck>(&body)) return pushed_->OnAck(from, *ack);
-  if (const auto* wanted = std::get_if<PieceWanted>(&body)) return pushed_->OnWanted(from, *wanted);
-  if (const auto* ack = std::get_if<FinishAck>(&body)) return pushed_->OnFinishAck(from, *ack);
+  const PieceRoute route{.to = from, .owner = CombinedFor(message).value_or(from)};
+  if (const auto* ack = std::get_if<PieceAck>(&body)) return pushed_->OnAck(route, *ack);
+  if (const auto* wanted = std::get_if<PieceWanted>(&body)) {
+    return pushed_->OnWanted(route, *wanted);
+  }
+  if (const auto* ack = std::get_if<FinishAck>(&body)) return pushed_->OnFinishAck(route, *ack);
+  if (const auto* request = std::get_if<CombineRequest>(&body)) {
+    return pushed_->OnCombineRequest(from, *request);
+  }
   const auto* order = std::get_if<TrainDown>(&body);
   if (order == nullptr || from != kLeader) {
     return InvalidArgumentError("rank {} says what only the leader says", from.value());
@@ -230,6 +278,7 @@ void TrainJob::OnConnect(TrainerRank rank, bool up) {
     if (rank == kLeader) report_at_ = {};
   } else {
     shard_->OnConnect(rank);
+    if (host_sums_ != nullptr) host_sums_->OnConnect(rank);
   }
 }
 
@@ -243,13 +292,14 @@ void TrainJob::OnSealed(const AttemptId& attempt, double weight, const GradientS
   const Status sealed = member_->OnSealed(attempt, {.sum_squares = sum.finite ? sum.of_squares : 0,
                                                     .weight = weight,
                                                     .finite = sum.finite,
-                                                    .exact = sum.exact});
+                                                    .exact = sum.exact && !shard_->rounded()});
   if (!sealed.ok()) LogInfo("seal_too_late", {{"reason", Message(sealed)}});
 }
 
 void TrainJob::Tick(TimePoint now) {
   if (leader_.has_value()) leader_->Tick(now);
   shard_->Tick();
+  if (host_sums_ != nullptr) host_sums_->Tick();
   OnOutbox();  // in case the rank's byte was lost
 }
 
@@ -261,9 +311,11 @@ bool TrainJob::Settle(TimePoint now) {
     if (!attempt.has_value() || opened_ == attempt) continue;
     opened_ = attempt;
     shard_->Open(*attempt);
+    if (host_sums_ != nullptr) host_sums_->Open(*attempt);
     pushed_->Open(*attempt);
   }
   shard_->Settle(member_->rank_present());
+  if (host_sums_ != nullptr) host_sums_->Settle(member_->rank_present(), *pushed_, now);
   SendDue(now);
   const auto place = std::pair(member_->phase(), opened_);
   if (place != std::exchange(place_, place)) place_since_ = now;
@@ -291,10 +343,10 @@ void TrainJob::SendDue(TimePoint now) {
       outputs_.down(to, identity_.Address(order));
     }
   }
-  for (uint32_t r = 0; r < identity_.job.world_size; ++r) {
-    for (v1::TrainMessage& message : pushed_->Due(TrainerRank(r), now)) {
-      identity_.Address(message);
-      outputs_.up(TrainerRank(r), std::move(message));
+  for (const PieceRoute& route : pushed_->state().routes()) {
+    for (v1::TrainMessage& message : pushed_->Due(route, now)) {
+      identity_.Address(message, route);
+      outputs_.up(route.to, std::move(message));
     }
   }
 }
@@ -315,6 +367,11 @@ void TrainJob::FillStatus(v1::OnDemandStatus& status, TimePoint now) const {
   status.set_pieces_refused(shard_->counts().refused);
   status.set_pushes_waiting(pushed_->state().in_use());
   status.set_exact(view.exact());
+  if (host_sums_ == nullptr) return;
+  const HostSums::Counts combined = host_sums_->counts();
+  status.set_host_accumulators_bytes(combined.room_bytes);
+  status.set_combined_pieces(combined.pieces);
+  status.set_combined_bytes(combined.bytes);
 }
 
 v1::MinibatchView TrainJob::View() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -18,6 +19,7 @@
 #include "common/train_state/minibatch_member_state.h"
 #include "proto/on_demand.pb.h"
 #include "proto/sender_status.pb.h"
+#include "sender_daemon/on_demand/minibatch/host_sums.h"
 #include "sender_daemon/on_demand/minibatch/owned_shard.h"
 #include "sender_daemon/on_demand/minibatch/pushed_pieces.h"
 #include "sender_daemon/on_demand/minibatch/rank_memory.h"
@@ -33,12 +35,14 @@ class TrainJob {
     TrainerRank rank;
     RankEpoch epoch;  // of this process
     Digest common;    // CommonDigest
-    Digest shards;    // ShardsDigest
-    uint32_t units = 0;
     Duration peer_timeout = {};
+    bool exact = false;
+    std::vector<GradientUnit> shards;           // JoinOrder
+    std::vector<std::vector<uint64_t>> pushed;  // JoinOrder
+    uint64_t accumulate_bytes = 0;              // for sums of this host's gradients
 
-    // Makes it a message to another sender of the job.
-    void Address(v1::TrainMessage& message) const;
+    // Makes it a message to another sender of the job, on a route if it is about pieces.
+    void Address(v1::TrainMessage& message, const std::optional<PieceRoute>& route = {}) const;
     v1::TrainMessage Address(const TrainBody& body) const;
     // FAILED_PRECONDITION: a message that `from` has addressed is of another job, or has other
     // units.
@@ -49,6 +53,9 @@ class TrainJob {
     std::function<void(TrainerRank owner, v1::TrainMessage message)> up;
     std::function<void(TrainerRank peer, v1::TrainMessage message)> down;
     OwnedShard::Work work;
+    // See HostSums::Outputs.
+    decltype(HostSums::Outputs::work) combined_work;
+    decltype(HostSums::Outputs::hosts) hosts;
   };
 
   TrainJob(Identity identity, Outputs outputs, TimePoint now);
@@ -71,7 +78,9 @@ class TrainJob {
   Status HearDown(TrainerRank from, const v1::TrainMessage& message);
   void OnConnect(TrainerRank rank, bool up);
   void OnPeerGone(TrainerRank rank, TimePoint now);
-  OwnedShard& shard() { return *shard_; }
+  // What adds pieces for this owner as a combiner; without one, the own shard. Null: this sender
+  // does not combine for it.
+  OwnedShard* shard(std::optional<TrainerRank> combined_for = {});
   void OnSealed(const AttemptId& attempt, double weight, const GradientSum& sum);
 
   void Tick(TimePoint now);
@@ -97,6 +106,7 @@ class TrainJob {
   std::optional<MinibatchMemberState> member_;  // from the first Join on, like those below
   std::optional<MinibatchLeaderState> leader_;  // beside rank 0
   std::unique_ptr<OwnedShard> shard_;
+  std::unique_ptr<HostSums> host_sums_;  // null: it has no room for any
   std::unique_ptr<PushedPieces> pushed_;
   std::optional<AttemptId> opened_;
   std::optional<AbandonDecision> abandoned_;

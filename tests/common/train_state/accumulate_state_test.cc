@@ -207,4 +207,40 @@ TEST_CASE("after a new connection what was not added is asked for and an add goe
   CHECK(owner.NextPull(kA) == OfferOf(2, 1));
 }
 
+TEST_CASE("a combiner counts the ranks that it has asked and no others", "[train]") {
+  AccumulateState combiner(3, 2, 3, AccumulateState::Counts::kAsked);
+  combiner.Open(At(1, 1));
+  CHECK_FALSE(combiner.sealed());  // it has asked nobody
+  CHECK(absl::IsFailedPrecondition(combiner.OnOffer(kA, OfferOf(1)).status()));
+  CHECK(absl::IsFailedPrecondition(combiner.OnFinish(kA, FinishOf(0))));
+  combiner.Ask(kA);
+  AddNext(combiner, kA, 1);
+  CHECK(combiner.OnFinish(kA, FinishOf(1, 0)).ok());
+  combiner.Ask(kB);
+  CHECK(combiner.WaitsFor() == std::vector{kB});
+  CHECK_FALSE(combiner.TakeSealed().has_value());
+  CHECK(combiner.OnFinish(kB, FinishOf(0, 0)).ok());
+  CHECK(combiner.TakeSealed() == 0.0);
+  CHECK_FALSE(combiner.TakeSealed().has_value());
+  combiner.Open(At(1, 2));
+  CHECK(absl::IsFailedPrecondition(combiner.OnOffer(kA, OfferOf(1, 0, At(1, 2))).status()));
+}
+
+TEST_CASE("a combiner asks until a rank has finished, and at once over a new connection",
+          "[train]") {
+  AccumulateState combiner(3, 2, 3, AccumulateState::Counts::kAsked);
+  combiner.Open(At(1, 1));
+  const TimePoint now = TimePoint(std::chrono::hours(1));
+  CHECK(combiner.AsksDue(now).empty());
+  combiner.Ask(kA);
+  combiner.Ask(kB);
+  CHECK(combiner.AsksDue(now) == std::vector{kA, kB});
+  combiner.Ask(kA);
+  CHECK(combiner.AsksDue(now).empty());
+  combiner.OnConnect(kB);
+  CHECK(combiner.AsksDue(now) == std::vector{kB});
+  CHECK(combiner.OnFinish(kA, FinishOf(0, 0)).ok());
+  CHECK(combiner.AsksDue(now + limits::kTrainRepeat) == std::vector{kB});
+}
+
 }  // namespace dws

@@ -103,4 +103,14 @@ TEST_CASE("an attempt of a later minibatch comes with the step before it", "[tra
   CHECK(Validate(Down(TrainAsk())).ok());
 }
 
+TEST_CASE("a combiner's request is of an attempt, and of as many units as there can be",
+          "[train]") {
+  CombineRequest request{.attempt = At(1, 1), .owner = TrainerRank(1), .units = {true}};
+  CHECK(Validate(request).ok());
+  request.units.resize(limits::kTrainUnitsMax + 1);
+  CHECK(absl::IsInvalidArgument(Validate(request)));
+  CHECK(absl::IsInvalidArgument(
+      Validate(CombineRequest{.attempt = At(1, 0), .owner = TrainerRank(1), .units = {}})));
+}
+
 }  // namespace dws

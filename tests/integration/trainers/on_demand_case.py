@@ -3,6 +3,7 @@ model."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import types
 from concurrent import futures
@@ -38,26 +39,43 @@ def weights_at(units: Sequence[Unit], version: int) -> dict[str, np.ndarray[Any,
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What all ranks have in common.
+
+    Attributes:
+      seconds: of each wait of a rank.
+      gradients: the type of what is pushed.
+    """
+
+    units: Sequence[Unit] = UNITS
+    ranks: int = RANKS
+    seconds: float = SECONDS
+    gradients: DType = DType.F32
+    exact: bool = True
+
+
 class Rank:
     """One rank: a Trainer with its part of the weights, and a membership."""
 
-    def __init__(self, sender: str, rank: int, stream: dws.Stream, units: Sequence[Unit], seconds: float) -> None:
+    def __init__(self, sender: str, rank: int, stream: dws.Stream, job: Job) -> None:
         self.rank, self.version, self.done = rank, 0, 0
-        self.units = units
+        self.job, self.ranks, self.units = job, job.ranks, job.units
+        ranks, units, seconds = job.ranks, job.units, job.seconds
         self.parameters = {each.name: each for unit in units for each in unit.parameters}
-        self.trainer = dws.Trainer(sender, "test", rank, RANKS, stream)
+        self.trainer = dws.Trainer(sender, "test", rank, ranks, stream)
         specs, shards = [], {}
         for name, each in self.parameters.items():
-            edges = sorted({each.rows_of(r, RANKS)[0] for r in range(RANKS)} - {0, each.shape[0]})
-            low, high = each.rows_of(rank, RANKS)
+            edges = sorted({each.rows_of(r, ranks)[0] for r in range(ranks)} - {0, each.shape[0]})
+            low, high = each.rows_of(rank, ranks)
             if low < high:
                 specs.append(dws.TensorSpec(name, DType.F32, each.shape, (dws.Cut(tuple(edges)),)))
                 shards[name] = ([0, *edges].index(low), 1)
         self.part = self.trainer.register(specs, shards, views="numpy")
-        self.memory = RankMemory(units, RANKS, DType.F32, DType.F32, prefetch=1, exact=True)
+        self.memory = RankMemory(units, ranks, DType.F32, job.gradients, prefetch=1, exact=job.exact)
 
         def traffic(member: Member, outbox: Outbox) -> Traffic:
-            return Traffic(member, outbox, RANKS, None, self.memory.slots, seconds, self.waits)
+            return Traffic(member, outbox, ranks, None, self.memory.slots, seconds, self.waits)
 
         self.waits = Waits()
         self.membership = Membership(
@@ -75,7 +93,7 @@ class Rank:
         self.version += 1
         weights = weights_at(self.units, self.version)
         for name, part in self.part.items():
-            low, high = self.parameters[name].rows_of(self.rank, RANKS)
+            low, high = self.parameters[name].rows_of(self.rank, self.ranks)
             part[...] = weights[name][low:high]
         self.trainer.publish(self.version)
         if self.joined:
@@ -126,11 +144,14 @@ class Rank:
     def push(self, value: float) -> None:
         """Pushes gradients of all units, all of them `value` times the owner's number plus one."""
         for index, unit in enumerate(self.units):
-            shard = unit.shard_elements(RANKS)
-            buffer = self.traffic.allocate(index, "pushing")
-            gradients = buffer.bytes[: RANKS * shard * 4].view(np.float32).reshape(RANKS, shard)
-            gradients[...] = value * (1.0 + np.arange(RANKS, dtype=np.float32)[:, None])
-            self.traffic.push(index, unit, DType.F32)
+            of_owner = np.float32(value) * (1.0 + np.arange(self.ranks, dtype=np.float32)[:, None])
+            self.push_unit(index, np.broadcast_to(of_owner, (self.ranks, unit.shard_elements(self.ranks))))
+
+    def push_unit(self, index: int, gradients: np.ndarray[Any, Any]) -> None:
+        """Pushes gradients of one unit. Args: gradients: by owner and element; FP32, or the bits of BF16."""
+        buffer = self.traffic.allocate(index, "pushing")
+        buffer.bytes[: gradients.nbytes].view(gradients.dtype).reshape(gradients.shape)[...] = gradients
+        self.traffic.push(index, self.units[index], self.job.gradients)
 
     def finish(self, weight: float) -> Any:
         view = self.member.finish(self.traffic.pushes, weight, self.waits)
@@ -143,7 +164,7 @@ class Rank:
         flat = self.memory.gradients.view("numpy", DType.F32, (self.memory.gradient_elements,), RECORD_BYTES)
         found = []
         for unit, begin in zip(self.units, self.memory.gradient_offsets):
-            found.append(flat[begin : begin + unit.shard_elements(RANKS)])
+            found.append(flat[begin : begin + unit.shard_elements(self.ranks)])
         return found
 
     def close(self) -> None:
@@ -151,12 +172,12 @@ class Rank:
 
 
 class OnDemandCase(IntegrationCase):
-    units: Sequence[Unit] = UNITS
+    job = Job()
 
     def start_job(self, seconds: float = SECONDS, flags: Callable[[int], list[str]] = lambda rank: []) -> None:
         """Starts senders on one host, and ranks. Args: seconds: of each wait of a rank; flags: of the sender of a rank."""
-        sockets = [f"unix:{self.cluster.folder}/sender-{rank}/d.sock" for rank in range(RANKS)]
-        for rank in range(RANKS):
+        sockets = [f"unix:{self.cluster.folder}/sender-{rank}/d.sock" for rank in range(self.job.ranks)]
+        for rank in range(self.job.ranks):
             self.cluster.start_sender(rank, f"--train-peers={','.join(sockets)}", *flags(rank))
         self.start_ranks(seconds)
 
@@ -164,14 +185,15 @@ class OnDemandCase(IntegrationCase):
         """Each joins beside its sender, which runs."""
         stream = dws.Stream.new()
         sockets = [sender.socket for sender in self.cluster.senders]
-        self.ranks = [Rank(sockets[rank], rank, stream, self.units, seconds) for rank in range(RANKS)]
+        job = dataclasses.replace(self.job, seconds=seconds)
+        self.ranks = [Rank(sockets[rank], rank, stream, job) for rank in range(job.ranks)]
         for rank in self.ranks:
             self.addCleanup(rank.close)
         self.each(Rank.join)
 
     def each(self, what: Callable[[Rank], Any]) -> list[Any]:
         """Calls what(rank) for all ranks at once."""
-        with futures.ThreadPoolExecutor(RANKS) as pool:
+        with futures.ThreadPoolExecutor(self.job.ranks) as pool:
             return list(pool.map(what, self.ranks))
 
     def minibatch(self, pushes: Sequence[Sequence[float]]) -> list[Any]:

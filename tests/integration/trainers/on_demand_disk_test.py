@@ -43,7 +43,7 @@ class DiskTest(OnDemandCase):
         return state
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        return weights_at(self.units, self.ranks[0].version)
+        return weights_at(self.job.units, self.ranks[0].version)
 
     def step(self) -> None:
         self.check_sums(self.minibatch(PUSHES), 3.0, 2.0)

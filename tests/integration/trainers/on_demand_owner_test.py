@@ -12,7 +12,7 @@ from typing import Iterator
 
 from dws.on_demand.units import Unit, UnitParameter
 from tests.integration.fault_proxy import FaultProxy
-from tests.integration.trainers.on_demand_case import OUTBOX_BUFFERS, RANKS, OnDemandCase, Rank
+from tests.integration.trainers.on_demand_case import OUTBOX_BUFFERS, RANKS, Job, OnDemandCase, Rank
 
 PIECE_ELEMENTS = 250_000
 PIECE_BYTES = PIECE_ELEMENTS * 4  # of FP32
@@ -41,7 +41,7 @@ class OwnerTest(OnDemandCase):
       most: how much more memory each sender has had.
     """
 
-    units = (Unit("whole", (UnitParameter("a", (RANKS * PIECE_ELEMENTS,), True),)),)
+    job = Job(units=(Unit("whole", (UnitParameter("a", (RANKS * PIECE_ELEMENTS,), True),)),))
 
     def setUp(self) -> None:
         super().setUp()

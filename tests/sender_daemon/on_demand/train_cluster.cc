@@ -23,6 +23,15 @@ CreatedRegion Make(std::string_view name, uint64_t bytes) {
   return *std::move(made);
 }
 
+OwnerHost HostOf(const ClusterOptions& options, TrainerRank rank) {
+  OwnerHost host{.id = HostId()};
+  if (!options.same_host) host.id = fmt::format("host {}", rank.value() / options.on_host);
+  if (!options.accumulate_bytes.empty()) {
+    host.accumulate_bytes = options.accumulate_bytes[rank.value()];
+  }
+  return host;
+}
+
 uint64_t UnitPushBytes(const ClusterOptions& options) {
   uint64_t largest = 64;
   for (size_t u = 0; u < options.shards[0].size(); ++u) {
@@ -45,9 +54,10 @@ TrainSender::TrainSender(const ClusterOptions& options, TrainerRank rank, int po
                                .rank = rank,
                                .ranks = options.ranks,
                                .epoch = RankEpoch(epoch),
-                               .peer_timeout = options.peer_timeout},
+                               .peer_timeout = options.peer_timeout,
+                               .accumulate_bytes = HostOf(options, rank).accumulate_bytes},
       pool_, clock_);
-  peers_ = std::make_unique<TrainPeers>("job", rank, engine_.get());
+  peers_ = std::make_unique<TrainPeers>("job", rank, engine_.get(), HostOf(options, rank));
   service_ = std::make_unique<TrainServiceImpl>(TrainServiceImpl::Parts{
       .peers = *peers_, .engine = engine_.get(), .handles = handles_.get(), .executor = &reads_});
   grpc::ServerBuilder builder;
@@ -71,13 +81,19 @@ void TrainSender::Connect(const std::vector<std::string>& addresses) {
   to.job_id = "job";
   to.self = rank_;
   to.addresses = addresses;
-  if (!options_.same_host) to.host_id = fmt::format("host {}", rank_.value());
+  to.host_id = HostOf(options_, rank_).id;
   auto links = OwnerLinks::Create(to, *engine_, clock_);
   DWS_CHECK(links.ok());
   links_ = *std::move(links);
   engine_->Connect(*links_, [this](TrainerRank rank, v1::TrainMessage message) {
     peers_->Send(rank, std::move(message));
   });
+}
+
+v1::OnDemandStatus TrainSender::Status() const {
+  v1::OnDemandStatus status;
+  engine_->FillStatus(status);
+  return status;
 }
 
 TrainRank::TrainRank(const ClusterOptions& options, TrainerRank rank)
@@ -107,6 +123,8 @@ JoinOrder TrainRank::Order() const {
     const std::string name = fmt::format("u{}", u);
     order.units.push_back({.name = name, .tensors = {fmt::format("t{}", u)}});
     order.shards.push_back({.name = name, .elements = options_.shards[rank_.value()][u]});
+    std::vector<uint64_t>& pushed = order.pushed.emplace_back();
+    for (const auto& shards : options_.shards) pushed.push_back(shards[u]);
   }
   return order;
 }
@@ -127,9 +145,7 @@ Status TrainRank::Join(MinibatchEngine& engine, uint64_t version,
                                    .stream = kJobStream,
                                    .world_size = options_.ranks,
                                    .version = WeightVersion(version),
-                                   .common = CommonDigest(order),
-                                   .shards = ShardsDigest(order),
-                                   .units = static_cast<uint32_t>(order.units.size()),
+                                   .order = order,
                                    .process = "pid 7",
                                    .memory = memory}));
   engine_ = &engine;

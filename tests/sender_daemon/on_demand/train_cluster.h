@@ -32,6 +32,9 @@ struct ClusterOptions {
   uint32_t pushes = 2;        // that an outbox has room for
   DType dtype = DType::kF32;  // of pieces
   bool same_host = true;      // else each sender says that it is on a host of its own
+  uint32_t on_host = 1;       // unless same_host: so many ranks are on each host
+  // By rank: memory for sums of its host. Empty: none.
+  std::vector<uint64_t> accumulate_bytes = {};
   Duration peer_timeout = std::chrono::seconds(20);
 };
 
@@ -43,6 +46,7 @@ class TrainSender {
   ~TrainSender();
 
   void Connect(const std::vector<std::string>& addresses);
+  v1::OnDemandStatus Status() const;
   MinibatchEngine& engine() { return *engine_; }
   int port() const { return port_; }
 

@@ -35,8 +35,12 @@ void SenderNode::OnAccept(TrainerRank peer, const LinkPtr& link) {
 
 void SenderNode::OnConnected(TrainerRank peer) {
   outbox_->OnConnect(peer);
-  accumulate_->OnConnect(peer);
-  if (opened_.has_value()) Send(peer, accumulate_->wanted(peer));
+  own_->state.OnConnect(peer);
+  if (opened_.has_value()) Send(peer, own_->state.wanted(peer));
+  for (auto& [owner, sums] : combined_) {
+    sums.state.OnConnect(peer);
+    if (sums.active) Send(peer, sums.state.wanted(peer), owner);
+  }
 }
 
 void SenderNode::OnClosed(TrainerRank peer, ConnectionId link) {
@@ -49,8 +53,10 @@ void SenderNode::OnClosed(TrainerRank peer, ConnectionId link) {
   });
 }
 
-void SenderNode::Send(TrainerRank to, decltype(TrainMessage::body) body) {
-  const TrainMessage message{.job = world().job(), .from = rank(), .body = std::move(body)};
+void SenderNode::Send(TrainerRank to, decltype(TrainMessage::body) body,
+                      std::optional<TrainerRank> combined_for) {
+  const TrainMessage message{
+      .job = world().job(), .from = rank(), .body = std::move(body), .combined_for = combined_for};
   SenderNode& other = Peer(to);
   const auto arrive = [&other, message] {
     other.Run([&other, message] { other.Receive(message); });
@@ -86,59 +92,86 @@ void SenderNode::Receive(const TrainMessage& message) {
     world().See("a message of another incarnation is refused");
     return Refused(status);
   }
-  std::visit([&](const auto& body) { Hear(message.from, body); }, message.body);
+  std::visit([&](const auto& body) { Hear(message, body); }, message.body);
   Settle();
 }
 
-void SenderNode::Hear(TrainerRank from, const TrainDown& down) {
-  if (from != TrainerRank(0)) return;
+PieceSums* SenderNode::SumsOf(const TrainMessage& message) {
+  if (!message.combined_for.has_value()) return &*own_;
+  const auto found = combined_.find(*message.combined_for);
+  return found == combined_.end() ? nullptr : &found->second;
+}
+
+namespace {
+
+// The route of the pieces that a message is about; its sender adds them.
+PieceRoute RouteOf(const TrainMessage& message) {
+  return {.to = message.from, .owner = message.combined_for.value_or(message.from)};
+}
+
+}  // namespace
+
+void SenderNode::Hear(const TrainMessage& message, const TrainDown& down) {
+  if (message.from != TrainerRank(0)) return;
   const Status status = member_->OnDown(down);
   if (!status.ok()) world().See("a message of the leader is refused");
   Refused(status);
 }
 
-void SenderNode::Hear(TrainerRank from, const TrainReport& report) {
-  if (leader_.has_value()) Refused(leader_->OnReport(from, report, world().Now()));
+void SenderNode::Hear(const TrainMessage& message, const TrainReport& report) {
+  if (leader_.has_value()) Refused(leader_->OnReport(message.from, report, world().Now()));
 }
 
-void SenderNode::Hear(TrainerRank from, const PieceOffer& offer) {
-  const Result<AccumulateState::Answer> answer = accumulate_->OnOffer(from, offer);
+void SenderNode::Hear(const TrainMessage& message, const PieceOffer& offer) {
+  PieceSums* const sums = SumsOf(message);
+  if (sums == nullptr) return;
+  const TrainerRank from = message.from;
+  const Result<AccumulateState::Answer> answer = sums->state.OnOffer(from, offer);
   if (!answer.ok()) return Refused(answer.status());
   switch (*answer) {
     case AccumulateState::Answer::kQueued:
       return;
     case AccumulateState::Answer::kAcknowledge:
       world().See("a piece is offered again");
-      return Send(from, accumulate_->acknowledged(from));
+      return Send(from, sums->state.acknowledged(from), sums->combined_for);
     case AccumulateState::Answer::kAskAgain:
       world().See("a piece is missing");
-      return Send(from, accumulate_->wanted(from));
+      return Send(from, sums->state.wanted(from), sums->combined_for);
   }
 }
 
-void SenderNode::Hear(TrainerRank from, const PiecePull& pull) {
-  const std::optional<PieceOffer> offer = outbox_->Find(from, pull);
-  if (!offer.has_value()) return;
-  Send(from, PieceBytes{.piece = pull,
-                        .gradient = memory().outbox[offer->slot.value()].at(from.value())});
+void SenderNode::Hear(const TrainMessage& message, const PiecePull& pull) {
+  const PieceRoute route = RouteOf(message);
+  const std::optional<OutboxState::Item> item = outbox_->Find(route, pull);
+  if (!item.has_value()) return;
+  const int64_t gradient = item->push > 0
+                               ? memory().outbox[item->slot.value()].at(route.owner.value())
+                               : combined_.at(route.owner).combined[item->unit.value()];
+  Send(message.from, PieceBytes{.piece = pull, .gradient = gradient}, message.combined_for);
 }
 
-void SenderNode::Hear(TrainerRank from, const PieceBytes& bytes) { Add(from, bytes); }
-
-void SenderNode::Hear(TrainerRank from, const PieceAck& ack) { Refused(outbox_->OnAck(from, ack)); }
-
-void SenderNode::Hear(TrainerRank from, const PieceWanted& wanted) {
-  Refused(outbox_->OnWanted(from, wanted));
+void SenderNode::Hear(const TrainMessage& message, const PieceBytes& bytes) {
+  if (PieceSums* const sums = SumsOf(message)) Add(*sums, message.from, bytes);
 }
 
-void SenderNode::Hear(TrainerRank from, const PushFinish& finish) {
-  const Status status = accumulate_->OnFinish(from, finish);
+void SenderNode::Hear(const TrainMessage& message, const PieceAck& ack) {
+  Refused(outbox_->OnAck(RouteOf(message), ack).status());
+}
+
+void SenderNode::Hear(const TrainMessage& message, const PieceWanted& wanted) {
+  Refused(outbox_->OnWanted(RouteOf(message), wanted));
+}
+
+void SenderNode::Hear(const TrainMessage& message, const PushFinish& finish) {
+  PieceSums* const sums = SumsOf(message);
+  if (sums == nullptr) return;
+  const Status status = sums->state.OnFinish(message.from, finish);
   if (!status.ok()) return Refused(status);
-  Send(from, FinishAck{.attempt = finish.attempt});
+  Send(message.from, FinishAck{.attempt = finish.attempt}, sums->combined_for);
 }
 
-void SenderNode::Hear(TrainerRank from, const FinishAck& ack) {
-  Refused(outbox_->OnFinishAck(from, ack));
+void SenderNode::Hear(const TrainMessage& message, const FinishAck& ack) {
+  Refused(outbox_->OnFinishAck(RouteOf(message), ack));
 }
 
 void SenderNode::SendDue() {
@@ -146,41 +179,46 @@ void SenderNode::SendDue() {
   if (leader_.has_value()) {
     for (auto& [to, message] : leader_->Due(now)) Send(to, std::move(message));
   }
-  for (uint32_t r = 0; r < world().ranks; ++r) {
-    const TrainerRank owner(r);
-    const OutboxState::Messages due = outbox_->Due(owner, now);
-    for (const PieceOffer& offer : due.offers) Send(owner, offer);
-    if (due.finish.has_value()) Send(owner, *due.finish);
+  for (const PieceRoute& route : outbox_->routes()) {
+    std::optional<TrainerRank> combined_for;
+    if (route.to != route.owner) combined_for = route.owner;
+    const OutboxState::Messages due = outbox_->Due(route, now);
+    for (const PieceOffer& offer : due.offers) Send(route.to, offer, combined_for);
+    if (due.finish.has_value()) Send(route.to, *due.finish, combined_for);
   }
 }
 
-void SenderNode::Pull(TrainerRank from) {
-  const std::optional<PieceOffer> offer = accumulate_->NextPull(from);
+void SenderNode::Pull(PieceSums& sums, TrainerRank from) {
+  const std::optional<PieceOffer> offer = sums.state.NextPull(from);
   if (!offer.has_value()) return;
   const PiecePull pull{.attempt = offer->attempt, .number = offer->number};
-  Send(from, pull);
-  Soon(kPullMax, [this, from, pull] {
-    accumulate_->OnPullFailed(from, pull);
+  Send(from, pull, sums.combined_for);
+  Soon(kPullMax, [this, &sums, from, pull] {
+    sums.state.OnPullFailed(from, pull);
     Settle();
   });
 }
 
-void SenderNode::Add(TrainerRank from, const PieceBytes& bytes) {
-  const AccumulateState::Add add = accumulate_->Begin(from, bytes.piece);
+Shard& SenderNode::ShardOf(PieceSums& sums) {
+  return sums.combined_for.has_value() ? sums.combined : memory().sums;
+}
+
+void SenderNode::Add(PieceSums& sums, TrainerRank from, const PieceBytes& bytes) {
+  const AccumulateState::Add add = sums.state.Begin(from, bytes.piece);
   if (add == AccumulateState::Add::kStale) return world().See("a piece comes twice");
   if (add == AccumulateState::Add::kBusy) {
     world().See("a unit is busy");
-    return waiting_.emplace_back(from, bytes), void();
+    return sums.waiting.emplace_back(from, bytes), void();
   }
-  const UnitIndex unit = accumulate_->adding(from);
-  const int64_t before = add == AccumulateState::Add::kStore ? 0 : memory().sums[unit.value()];
-  Soon(1 + world().random.Below(kRoundTrip / 4), [this, from, bytes, unit, before] {
-    memory().sums[unit.value()] = before + bytes.gradient;
-    const bool told = accumulate_->Added(from, bytes.piece);
-    if (told) Send(from, accumulate_->acknowledged(from));
+  const UnitIndex unit = sums.state.adding(from);
+  const int64_t before = add == AccumulateState::Add::kStore ? 0 : ShardOf(sums)[unit.value()];
+  Soon(1 + world().random.Below(kRoundTrip / 4), [this, &sums, from, bytes, unit, before] {
+    ShardOf(sums)[unit.value()] = before + bytes.gradient;
+    const bool told = sums.state.Added(from, bytes.piece);
+    if (told) Send(from, sums.state.acknowledged(from), sums.combined_for);
     if (!told) world().See("an add ends after its attempt");
-    const auto waiting = std::exchange(waiting_, {});
-    for (const auto& [rank, piece] : waiting) Add(rank, piece);
+    const auto waiting = std::exchange(sums.waiting, {});
+    for (const auto& [rank, piece] : waiting) Add(sums, rank, piece);
     Settle();
   });
 }

@@ -25,7 +25,8 @@ void SenderNode::OnStart() {
     leader_.emplace(ranks, LeaderTerm(epoch.value()), limits::kTrainPeerTimeoutDefault,
                     world().Now());
   }
-  accumulate_.emplace(ranks, world().units, world().slots);
+  own_.emplace(
+      PieceSums{.combined_for = {}, .state = AccumulateState(ranks, world().units, world().slots)});
   outbox_.emplace(ranks, world().slots);
   // What the last process had opened stays as it is.
   opened_ = member_->record().attempt;
@@ -39,9 +40,9 @@ void SenderNode::OnCrash() {
   TrainNode::OnCrash();
   member_.reset();
   leader_.reset();
-  accumulate_.reset();
+  own_.reset();
+  combined_.clear();
   outbox_.reset();
-  waiting_.clear();
   links_.clear();
   RankNode& node = *world().rank_nodes[rank().value()];
   if (node.up()) {
@@ -119,13 +120,25 @@ void SenderNode::Settle() {
     changed = member_->TakeChanged();
     if (changed) Save();
   }
-  for (uint32_t r = 0; r < world().ranks; ++r) Pull(TrainerRank(r));
-  SendDue();
+  Combine();
   for (uint32_t r = 0; r < world().ranks; ++r) {
-    if (accumulate_->queued(TrainerRank(r)) > world().slots) {
+    Pull(*own_, TrainerRank(r));
+    for (auto& [owner, sums] : combined_) Pull(sums, TrainerRank(r));
+  }
+  Forward();
+  SendDue();
+  CheckCaps();
+}
+
+void SenderNode::CheckCaps() {
+  const auto check = [this](const PieceSums& sums) {
+    for (uint32_t r = 0; r < world().ranks; ++r) {
+      if (sums.state.queued(TrainerRank(r)) <= world().slots) continue;
       world().Violate("{} has queued more offers of rank {} than an outbox has slots", name(), r);
     }
-  }
+  };
+  check(*own_);
+  for (const auto& [owner, sums] : combined_) check(sums);
   if (outbox_->in_use() > world().slots) world().Violate("{} uses more slots than exist", name());
 }
 
@@ -158,27 +171,28 @@ void SenderNode::OpenAttempt() {
   opened_ = attempt;
   memory().sums.assign(world().units, -1);  // whatever was there: nothing is cleared
   memory().touched.assign(world().units, false);
-  waiting_.clear();
-  for (const TrainerRank early : accumulate_->Open(*attempt)) {
+  own_->waiting.clear();
+  for (const TrainerRank early : own_->state.Open(*attempt)) {
     world().See("an offer comes before its attempt is open");
-    Send(early, accumulate_->wanted(early));
+    Send(early, own_->state.wanted(early));
   }
+  OpenCombined(*attempt);
   outbox_->Open(*attempt);
 }
 
 void SenderNode::Seal() {
-  const std::optional<double> weight = accumulate_->TakeSealed();
+  const std::optional<double> weight = own_->state.TakeSealed();
   if (!weight.has_value()) return;
   SealedGradient sealed{.weight = *weight};
   for (uint32_t u = 0; u < world().units; ++u) {
-    memory().touched[u] = accumulate_->touched(UnitIndex(u));
+    memory().touched[u] = own_->state.touched(UnitIndex(u));
     if (!memory().touched[u]) continue;
     const auto sum = static_cast<double>(memory().sums[u]);
     sealed.finite = sealed.finite && memory().sums[u] < kInfinity / 2;
     sealed.sum_squares += sum * sum;
   }
   if (!sealed.finite) sealed.sum_squares = 0;
-  const Status status = member_->OnSealed(accumulate_->attempt(), sealed);
+  const Status status = member_->OnSealed(own_->state.attempt(), sealed);
   if (!status.ok()) return Refused(status);
   world().truth.CheckSealed(rank(), member_->record(), memory());
 }

@@ -2,6 +2,7 @@
 // daemon has to. Rank 0's is also the leader.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "common/train_state/accumulate_state.h"
+#include "common/train_state/combining.h"
 #include "common/train_state/minibatch_leader_state.h"
 #include "common/train_state/minibatch_member_state.h"
 #include "common/train_state/outbox_state.h"
@@ -27,8 +29,20 @@ struct TrainMessage {
   TrainingJob job;
   TrainerRank from;
   std::variant<TrainDown, TrainReport, PieceOffer, PiecePull, PieceBytes, PieceAck, PieceWanted,
-               PushFinish, FinishAck>
+               PushFinish, FinishAck, CombineRequest>
       body;
+  // A combiner is meant, with its sums for this owner.
+  std::optional<TrainerRank> combined_for = {};
+};
+
+// What adds up pieces: an owner, into memory that its rank maps, or a combiner, into its own.
+struct PieceSums {
+  std::optional<TrainerRank> combined_for;
+  AccumulateState state;
+  std::vector<std::pair<TrainerRank, PieceBytes>> waiting = {};  // for the add of another piece
+  Shard combined = {};                                           // a combiner's
+  std::vector<bool> units = {};                                  // that are asked for
+  bool active = false;                                           // in this attempt
 };
 
 class SenderNode final : public TrainNode {
@@ -55,18 +69,22 @@ class SenderNode final : public TrainNode {
   void OnAccept(TrainerRank peer, const LinkPtr& link);
   void OnConnected(TrainerRank peer);
   void OnClosed(TrainerRank peer, ConnectionId link);
-  void Send(TrainerRank to, decltype(TrainMessage::body) body);
+  void Send(TrainerRank to, decltype(TrainMessage::body) body,
+            std::optional<TrainerRank> combined_for = {});
   void Receive(const TrainMessage& message);
 
-  void Hear(TrainerRank from, const TrainDown& down);
-  void Hear(TrainerRank from, const TrainReport& report);
-  void Hear(TrainerRank from, const PieceOffer& offer);
-  void Hear(TrainerRank from, const PiecePull& pull);
-  void Hear(TrainerRank from, const PieceBytes& bytes);
-  void Hear(TrainerRank from, const PieceAck& ack);
-  void Hear(TrainerRank from, const PieceWanted& wanted);
-  void Hear(TrainerRank from, const PushFinish& finish);
-  void Hear(TrainerRank from, const FinishAck& ack);
+  void Hear(const TrainMessage& message, const TrainDown& down);
+  void Hear(const TrainMessage& message, const TrainReport& report);
+  void Hear(const TrainMessage& message, const PieceOffer& offer);
+  void Hear(const TrainMessage& message, const PiecePull& pull);
+  void Hear(const TrainMessage& message, const PieceBytes& bytes);
+  void Hear(const TrainMessage& message, const PieceAck& ack);
+  void Hear(const TrainMessage& message, const PieceWanted& wanted);
+  void Hear(const TrainMessage& message, const PushFinish& finish);
+  void Hear(const TrainMessage& message, const FinishAck& ack);
+  void Hear(const TrainMessage& message, const CombineRequest& request);
+  // The sums that a message is for; null: there are none.
+  PieceSums* SumsOf(const TrainMessage& message);
 
   // After every input.
   void Settle();
@@ -75,19 +93,27 @@ class SenderNode final : public TrainNode {
   void Seal();
   void TellRank();
   void SendDue();
-  void Pull(TrainerRank from);
-  void Add(TrainerRank from, const PieceBytes& bytes);
+  void Pull(PieceSums& sums, TrainerRank from);
+  void Add(PieceSums& sums, TrainerRank from, const PieceBytes& bytes);
+  Shard& ShardOf(PieceSums& sums);
+  void CheckCaps();
+  // Its part as a combiner: sender_combining.cc.
+  std::vector<std::optional<SenderHost>> Hosts() const;
+  void OpenCombined(const AttemptId& attempt);
+  void Combine();
+  void Combine(TrainerRank owner, const std::vector<TrainerRank>& ranks);
+  void Forward();
   void Refused(const Status& status);
   HostMemory& memory() const;
   SenderNode& Peer(TrainerRank rank) const;
 
   std::optional<MinibatchMemberState> member_;
   std::optional<MinibatchLeaderState> leader_;
-  std::optional<AccumulateState> accumulate_;
+  std::optional<PieceSums> own_;
+  std::map<TrainerRank, PieceSums> combined_;  // by owner
   std::optional<OutboxState> outbox_;
   std::optional<AttemptId> opened_;
-  std::vector<LinkPtr> links_;                               // by peer
-  std::vector<std::pair<TrainerRank, PieceBytes>> waiting_;  // for the add of another piece
+  std::vector<LinkPtr> links_;  // by peer
   uint64_t session_ = 0;
   uint64_t last_session_ = 0;
 };

@@ -65,6 +65,10 @@ TEST_CASE("every situation that the rules of training handle occurs", "[simulati
                            "a unit is busy",
                            "an add ends after its attempt",
                            "an offer comes before its attempt is open",
+                           "the sums of a host are sent",
+                           "a combiner has nothing to send",
+                           "a combiner asks early",
+                           "a combiner asks when the rank has finished",
                            "a message is damaged",
                            "a message of the leader is refused",
                            "a message of an attempt that is over",
@@ -100,6 +104,16 @@ TEST_CASE("the simulation detects a number that advances before the add", "[simu
 
 TEST_CASE("the simulation detects a Finish whose pieces are missing", "[simulation]") {
   ExpectNoticed(Mutation::kForgetCount, {kWrongSum});
+}
+
+TEST_CASE("the simulation detects a piece that is added by its owner and by a combiner",
+          "[simulation]") {
+  ExpectNoticed(Mutation::kTwoRoutes, {kWrongSum});
+}
+
+TEST_CASE("the simulation detects an owner that is sealed without the sums of a host",
+          "[simulation]") {
+  ExpectNoticed(GENERATE(Mutation::kNeverHold, Mutation::kForgetAsked), {kWrongSum, kNotInTime});
 }
 
 TEST_CASE("the simulation detects a slot that is used again too early", "[simulation]") {

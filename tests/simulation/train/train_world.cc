@@ -24,10 +24,12 @@ TrainWorld::TrainWorld(const Options& given) : Course(given) {
   stop_at_ = random.Between(40, 120) * kRoundTrip;
   network.faults.rude = random.Chance(300);
   network.faults.repeats = random.Chance(500);
-  const bool shared_hosts = random.Chance(300);
+  const auto on_host = static_cast<uint32_t>(random.Pick<uint64_t>({1, 1, 2, 3}));
+  const bool combine = random.Chance(500);
+  for (uint32_t r = 0; r < ranks; ++r) combiners.push_back(combine && random.Chance(800));
   durable.assign(ranks, WeightVersion(1));
   for (uint32_t r = 0; r < ranks; ++r) {
-    const uint32_t site = shared_hosts ? r / 2 : r;
+    const uint32_t site = r / on_host;
     memories.push_back(std::make_unique<HostMemory>());
     senders.push_back(std::make_unique<SenderNode>(*this, site, TrainerRank(r)));
     rank_nodes.push_back(std::make_unique<RankNode>(*this, site, TrainerRank(r)));

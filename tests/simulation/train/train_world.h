@@ -4,7 +4,8 @@
 // models.
 //
 // After every event:
-//  a. an owner that is sealed has exactly the sum of all pieces of the attempt, each once
+//  a. an owner that is sealed has exactly the sum of all pieces of the attempt, each once, whether
+//     they came from their ranks or in the sum of a host
 //  b. for each minibatch there is one decision, with the norm and weight of the pushed gradients
 //  c. all ranks are at one version or at two that follow each other, and a rank's weights at a
 //     version are those that the steps before it lead to
@@ -45,8 +46,9 @@ class TrainWorld : public Course {
   // Chosen by the seed.
   uint32_t ranks = 1;
   uint32_t units = 1;
-  uint32_t slots = 1;  // of an outbox
-  Time compute = 0;    // of one unit, at most
+  uint32_t slots = 1;           // of an outbox
+  Time compute = 0;             // of one unit, at most
+  std::vector<bool> combiners;  // by rank: its sender combines for its host
 
   bool faulty = true;  // until the faults stop
   uint64_t damage_permille = 0;

@@ -93,10 +93,13 @@ std::string FormatOnDemand(const v1::OnDemandStatus& status) {
   if (status.phase().empty()) {
     return fmt::format("{} ranks; this one has not joined", status.ranks());
   }
-  return fmt::format(
+  std::string text = fmt::format(
       "minibatch {}, attempt {}: {} for {}, {}waits for {}; {} attempts abandoned",
       status.minibatch(), status.attempt(), status.phase(), FormatSeconds(status.phase_seconds()),
       status.rank_present() ? "" : "without its rank, ", status.waits_for(), status.abandoned());
+  if (status.host_accumulators_bytes() == 0) return text;
+  return text +
+         fmt::format("; {} of sums for other hosts", FormatBytes(status.host_accumulators_bytes()));
 }
 
 std::string FormatBroadcast(const auto& broadcast, const std::string& where, size_t columns) {

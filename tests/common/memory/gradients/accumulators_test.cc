@@ -65,7 +65,6 @@ struct Sealed {
   std::vector<Bytes> gradients;
   uint64_t of_squares = 0;
   bool exact = false;
-  bool rounded = false;
 
   friend bool operator==(const Sealed&, const Sealed&) = default;
 };
@@ -76,8 +75,7 @@ Sealed Seal(Accumulators& sums, size_t units, ThreadPool& pool) {
   CHECK(told->finite);
   Sealed sealed = {.gradients = {},
                    .of_squares = std::bit_cast<uint64_t>(told->of_squares),
-                   .exact = told->exact,
-                   .rounded = told->rounded};
+                   .exact = told->exact};
   for (size_t u = 0; u < units; ++u) sealed.gradients.push_back(BytesOf(Gradient(sums, u)));
   return sealed;
 }
@@ -190,7 +188,7 @@ TEST_CASE("a piece that does not fit is refused by name and changes nothing", "[
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   CHECK_THAT(refusal(2, DType::kF32, kElements * 4), Contains("unit below 2, found 2"));
   CHECK_THAT(refusal(0, DType::kF16, kElements * 2), Contains("unit embed") && Contains("F16"));
-  CHECK_THAT(refusal(0, DType::kF64, kElements * 8), Contains("F64"));
+  CHECK_THAT(refusal(0, DType::kF64, kElements * 8 - (exact ? 8 : 0)), Contains("F64"));
   CHECK_THAT(refusal(0, DType::kF32, kElements * 4 - 4), Contains("embed: expected 262544 bytes"));
   CHECK_THAT(refusal(0, DType::kF32, kElements * 4 - 1), Contains("found 262543"));
   CHECK_THAT(refusal(0, DType::kBF16, kElements * 4), Contains("elements of BF16"));
@@ -268,34 +266,55 @@ TEST_CASE("the rank maps the gradients, and what it writes there ends with the m
 
 TEST_CASE("the sum of a host's pieces is a piece for an owner elsewhere", "[accumulators]") {
   ThreadPool pool(0);
-  constexpr uint64_t kElements = 1000;
+  constexpr uint64_t kElements = kBlock + 77;
   Random random(Catch::rngSeed());
-  const std::vector<GradientUnit> units = {{.name = "layer", .elements = kElements}};
+  const std::vector<GradientUnit> units = {{.name = "none", .elements = 0},
+                                           {.name = "layer", .elements = kElements}};
   Accumulators host = Create(units, true);
   Accumulators owner = Create(units, true);
   Accumulators direct = Create(units, true);
   for (int p = 0; p < 6; ++p) {
-    std::vector<uint16_t> values(kElements);  // multiples of 2^-10 of 8 bits
-    for (uint16_t& value : values) {
-      value = gradients::ToBf16(static_cast<float>(static_cast<int>(random() % 511) - 255) / 1024);
-    }
-    const Bytes piece = BytesOf(values);
-    REQUIRE(direct.Add(PieceOf(0, DType::kBF16, piece), pool).ok());
-    REQUIRE((p < 4 ? host : owner).Add(PieceOf(0, DType::kBF16, piece), pool).ok());
+    // The sum of some has more bits than FP32 numbers.
+    const Bytes piece = BytesOf(gradients::RealisticBf16(random, kElements));
+    REQUIRE(direct.Add(PieceOf(1, DType::kBF16, piece), pool).ok());
+    REQUIRE((p < 4 ? host : owner).Add(PieceOf(1, DType::kBF16, piece), pool).ok());
   }
-  const Result<GradientSum> of_host = host.Seal(pool);
-  REQUIRE(of_host.ok());
+  CHECK(host.sum_dtype() == DType::kF64);
+  CHECK(host.all_exact());
+  CHECK(host.Sums(0).empty());
   REQUIRE(
-      owner.Add({.unit = 0, .blocks = {}, .dtype = DType::kF32, .bytes = host.Gradient(0)}, pool)
-          .ok());
+      owner.Add({.unit = 1, .blocks = {}, .dtype = DType::kF64, .bytes = host.Sums(1)}, pool).ok());
   const Result<GradientSum> of_owner = owner.Seal(pool);
   const Result<GradientSum> expected = direct.Seal(pool);
   REQUIRE(of_owner.ok());
   REQUIRE(expected.ok());
-  CHECK(of_host->exact);
-  CHECK_FALSE(of_host->rounded);  // FP32 has room for the sum of 4 of them
-  CHECK((Gradient(owner, 0) == Gradient(direct, 0)));
+  CHECK(of_owner->exact);
+  CHECK((Gradient(owner, 1) == Gradient(direct, 1)));
   CHECK(of_owner->of_squares == expected->of_squares);
+}
+
+TEST_CASE("the sums of a host are FP32 without exact mode, and say when an addition was rounded",
+          "[accumulators]") {
+  ThreadPool pool(0);
+  const std::vector<GradientUnit> units = {{.name = "layer", .elements = 2}};
+  const Bytes one = BytesOf(std::vector<float>{1, 2});
+  const Bytes tiny = BytesOf(std::vector<float>{0x1p-60F, 0});
+  Accumulators exact = Create(units, true);
+  REQUIRE(exact.Add(PieceOf(0, DType::kF32, one), pool).ok());
+  CHECK(exact.all_exact());
+  REQUIRE(exact.Add(PieceOf(0, DType::kF32, tiny), pool).ok());
+  CHECK_FALSE(exact.all_exact());
+  exact.LetGo();
+  CHECK(exact.all_exact());
+  Accumulators plain = Create(units, false);
+  REQUIRE(plain.Add(PieceOf(0, DType::kF32, one), pool).ok());
+  REQUIRE(plain.Add(PieceOf(0, DType::kF32, one), pool).ok());
+  CHECK(plain.sum_dtype() == DType::kF32);
+  CHECK_FALSE(plain.all_exact());
+  CHECK(ValuesOf<float>(plain.Sums(0)) == std::vector<float>{2, 4});
+  const Bytes wide(16);
+  CHECK_THAT(std::string(Message(plain.Add(PieceOf(0, DType::kF64, wide), pool))),
+             Catch::Matchers::Contains("expected BF16 or F32, found F64"));
 }
 
 }  // namespace

@@ -82,7 +82,6 @@ Bytes Comparable(const Bytes& bytes) {
 struct Outcome {
   Bytes stored, added, stored_exact, added_exact, rounded, rounded_in_place;
   bool inexact = false;
-  bool changed = false;
   uint64_t squares = 0;
 
   friend bool operator==(const Outcome&, const Outcome&) = default;
@@ -111,7 +110,7 @@ Outcome Run(InstructionSet set, bool bf16, const Case& with) {
   outcome.inexact = loops.add_exact(exact.data(), piece, with.count);
   outcome.added_exact = Comparable<double>(exact.contents());
   Aligned narrow(with.sums);
-  outcome.changed = kernels.round(narrow.data(), exact.data(), with.count);
+  kernels.round(narrow.data(), exact.data(), with.count);
   outcome.rounded = Comparable<float>(narrow.contents());
   kernels.round(exact.data(), exact.data(), with.count);
   Bytes front = exact.contents();
@@ -185,6 +184,39 @@ TEST_CASE("an FP64 addition is called rounded exactly if it is, and only if it i
       Aligned memory(BytesOf(std::vector<double>{1.5, kInfinity, kNan}));
       const Bytes bytes = BytesOf(std::vector<float>(3, piece));
       CHECK_FALSE(AddKernelsFor(set).fp32.add_exact(memory.data(), bytes.data(), 3));
+    }
+  }
+}
+
+TEST_CASE("FP64 pieces are stored and added with the same bits by all instruction sets",
+          "[add_kernels]") {
+  Random random(Catch::rngSeed());
+  for (size_t round = 0; round < 100; ++round) {
+    const size_t count = round < 40 ? round : random() % 3000;
+    const std::vector<double> sums = AnySums(random, count);
+    std::vector<double> piece = AnySums(random, count);
+    for (size_t i = 0; i < count; i += 3) piece[i] = -sums[i];  // exact
+    bool rounded = false;
+    std::vector<double> added(count);
+    for (size_t i = 0; i < count; ++i) {
+      const double sum = sums[i] + piece[i];
+      rounded = rounded ||
+                (std::isfinite(sum) && (sum - sums[i] != piece[i] || sum - piece[i] != sums[i]));
+      added[i] = sum;
+    }
+    Bytes shifted(random() % 64);
+    const size_t shift = shifted.size();
+    const Bytes bytes = BytesOf(piece);
+    shifted.insert(shifted.end(), bytes.begin(), bytes.end());
+    for (const InstructionSet set : Sets()) {
+      INFO(ToString(set) << ", " << count << " elements");
+      const AddLoops& loops = AddKernelsFor(set).fp64;
+      Aligned memory(BytesOf(sums));
+      CHECK(loops.add_exact(memory.data(), shifted.data() + shift, count) == rounded);
+      CHECK((Comparable<double>(memory.contents()) == Comparable<double>(BytesOf(added))));
+      loops.store_exact(memory.data(), shifted.data() + shift, count);
+      CHECK((memory.contents() == bytes));
+      CHECK(memory.guarded());
     }
   }
 }
