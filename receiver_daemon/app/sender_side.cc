@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/threads/loop_thread.h"
 #include "common/sources/sender/device_source.h"
 #include "common/sources/sender/fabric_source.h"
 #include "common/sources/sender/grpc_source.h"
@@ -21,6 +22,9 @@ bool TakesEarlyDeltas(const ReceiverOptions& options) {
   return options.view.empty() && options.group.group_id.empty() &&
          options.host_share.folder.empty() && options.shared_dir.root.empty();
 }
+
+// How long the last reports may take in a store.
+constexpr std::chrono::seconds kReportPatience{2};
 
 // What reading a shared directory takes.
 struct DirectoryAccess {
@@ -58,7 +62,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
   side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
   if (IsStore(options.shared_dir.root)) {
     DWS_ASSIGN_OR_RETURN(side->store_, OpenStore(options.shared_dir.root, options.shared_dir.store,
-                                                 side->stopping_));
+                                                 side->cancellation_, side->stopping_));
   }
   side->links_ = std::make_unique<SyncLinks>(
       SyncLinks::Options{
@@ -176,8 +180,14 @@ void SenderSide::CancelFetches() {
 }
 
 void SenderSide::Stop() {
-  stopping_.Cancel();
+  // The last reports are written now, if the store answers.
+  LoopThread limit([this]() -> Duration {
+    stopping_.Cancel();
+    return std::chrono::hours(1);
+  });
+  if (store_ != nullptr) limit.Start(kReportPatience);
   if (shared_ != nullptr) shared_->Stop();
+  limit.Stop();
   links_->Stop();
 }
 

@@ -344,7 +344,7 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (!options.host_share.folder.empty() && options.senders.empty()) {
     config.Reject("host-share", "there is no sender: it shares what is fetched from them");
   }
-  FinishStoreFlags(config, options.shared_dir.root, options.shared_dir.store);
+  FinishStoreFlags(config, options.shared_dir.root, options.shared_dir.store, options.insecure);
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");
   }

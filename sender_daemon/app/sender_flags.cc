@@ -186,7 +186,7 @@ void FinishSenderFlags(Config& config, SenderOptions& options) {
     config.Reject("train-peers", fmt::format("it names {} senders, and this one is of rank {}",
                                              options.train_peers.size(), options.trainer_rank));
   }
-  FinishSharedFlags(config, options.shared_dir, options.profile);
+  FinishSharedFlags(config, options.shared_dir, options.profile, options.insecure);
   FinishSlimeFlags(config, options.slime_dir);
 }
 

@@ -116,7 +116,8 @@ Status SharedPublisher::Begin() {
   if (progress_->begun) return OkStatus();
   DWS_RETURN_IF_ERROR(progress_->writer.Begin());
   if (options_.clean != nullptr) {
-    DWS_RETURN_IF_ERROR(options_.clean(progress_->writer.rank_folder()));
+    const Status cleaned = options_.clean(progress_->writer.rank_folder());
+    if (!cleaned.ok()) LogWarning("uploads_not_given_up", {{"reason", Message(cleaned)}});
   }
   progress_->catalog.emplace(
       files_, shared::VersionCatalog::Place{.job_id = options_.job_id,

@@ -50,7 +50,8 @@ void AddSharedFlags(CLI::App& app, SharedDirOptions& dir) {
                "A version counts as published there only when that command has succeeded");
 }
 
-void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoice made) {
+void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoice made,
+                       bool insecure) {
   const bool makes_wan = Decided(made).value_or(DeltaProfile::kWan) == DeltaProfile::kWan;
   if (!makes_wan) config.Derive("shared-dir-profile", "fast");
   if (!makes_wan && dir.WantsWan()) {
@@ -60,7 +61,7 @@ void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoic
                     "or fast here",
                     ToString(made)));
   }
-  FinishStoreFlags(config, dir.root, dir.store);
+  FinishStoreFlags(config, dir.root, dir.store, insecure);
   if (dir.root.empty() && !dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");
   }
@@ -73,8 +74,8 @@ Result<std::unique_ptr<VersionSink>> SharedSink::Open(Options options, Parts par
   std::unique_ptr<SharedSink> sink(new SharedSink(std::move(parts)));
   if (options.dir.root.empty()) return std::unique_ptr<VersionSink>(std::move(sink));
   if (IsStore(options.dir.root)) {
-    DWS_ASSIGN_OR_RETURN(sink->store_,
-                         OpenStore(options.dir.root, options.dir.store, sink->stopping_));
+    DWS_ASSIGN_OR_RETURN(sink->store_, OpenStore(options.dir.root, options.dir.store,
+                                                 sink->stopping_, sink->stopping_));
   }
   FileSystem& files = sink->parts_.files;
   SharedPublisher::Options publisher{.dir = options.dir,

@@ -15,7 +15,9 @@ namespace dws {
 
 void AddSharedFlags(CLI::App& app, SharedDirOptions& dir);
 // `made`: the sender's --profile.
-void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoice made);
+// `insecure`: its --insecure.
+void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoice made,
+                       bool insecure);
 
 // The shared directory as the sender sees it.
 class SharedSink final : public VersionSink {

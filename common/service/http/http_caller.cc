@@ -161,6 +161,8 @@ bool Exchange::Connect() {
     bufferevent_free(stream);
     return false;
   }
+  // A server may answer, and close, before it has read a whole request.
+  evhttp_connection_set_flags(connection_.get(), EVHTTP_CON_READ_ON_WRITE_ERROR);
   evhttp_connection_set_max_headers_size(connection_.get(), limits::kHttpHeadBytesMax);
   evhttp_connection_set_max_body_size(connection_.get(), static_cast<ssize_t>(answer_bytes_max_));
   // Only the call's deadline counts, so this one never fires first.
@@ -177,7 +179,7 @@ bool Exchange::Send(const HttpCall& call) {
     static_cast<Exchange*>(on)->error_ = error;
   });
   evkeyvalq* const headers = evhttp_request_get_output_headers(request);
-  evhttp_add_header(headers, "Host", url_.HostPort().c_str());
+  evhttp_add_header(headers, "Host", url_.HostHeader().c_str());
   evhttp_add_header(headers, "Connection", "close");
   for (const auto& [name, value] : call.headers) {
     // The library refuses a value that would end the header.

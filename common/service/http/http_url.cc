@@ -62,6 +62,11 @@ std::string HttpUrl::HostPort() const {
   return ListenAddress{.host = host, .port = port}.ToString();
 }
 
+std::string HttpUrl::HostHeader() const {
+  if (port != (tls ? 443 : 80)) return HostPort();
+  return host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
+}
+
 std::string HttpUrl::ToString() const {
   return fmt::format("{}{}{}", tls ? kTls : kClear, HostPort(), path);
 }

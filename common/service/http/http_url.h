@@ -18,9 +18,10 @@ struct HttpUrl {
 
   // Returns whether only this machine can see the traffic.
   bool IsLoopback() const;
-  bool IsAddress() const;        // needs no name service
-  std::string HostPort() const;  // "[::1]:30000", for the Host header and messages
-  std::string ToString() const;  // "http://127.0.0.1:30000/prefix"
+  bool IsAddress() const;          // needs no name service
+  std::string HostPort() const;    // "[::1]:30000", for messages
+  std::string HostHeader() const;  // the same, but without a port that is the scheme's
+  std::string ToString() const;    // "http://127.0.0.1:30000/prefix"
 
   friend bool operator==(const HttpUrl&, const HttpUrl&) = default;
 };

@@ -22,9 +22,10 @@ void AddStoreFlags(CLI::App& app, StoreOptions& store) {
       ->type_name("PATH");
 }
 
-void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store) {
+void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store,
+                      bool insecure) {
   if (IsStore(dir)) {
-    const Status usable = CheckStore(dir, store);
+    const Status usable = CheckStore(dir, store, insecure);
     if (!usable.ok()) config.Reject("shared-dir", Message(usable));
   } else if (!store.endpoint.empty() || !store.credentials.empty() || !store.ca_file.empty()) {
     config.Reject("shared-dir",

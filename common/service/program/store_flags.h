@@ -7,7 +7,8 @@
 namespace dws {
 
 void AddStoreFlags(CLI::App& app, StoreOptions& store);
-// `dir`: the --shared-dir; "": none.
-void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store);
+// `dir`: the --shared-dir; "": none. `insecure`: the --insecure.
+void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store,
+                      bool insecure);
 
 }  // namespace dws

@@ -26,7 +26,7 @@ class Credentials {
  public:
   struct Options {
     TlsFiles files;
-    // The daemon's certificate must have this identity; nullopt: any identity or none.
+    // The daemon's certificate must have these identities.
     std::vector<Identity> required;
     std::chrono::milliseconds check_interval = limits::kTlsCheckInterval;
   };

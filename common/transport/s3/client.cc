@@ -2,6 +2,7 @@
 #include "common/transport/s3/client.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "common/base/check.h"
@@ -10,49 +11,59 @@
 namespace dws::s3 {
 namespace {
 
-constexpr int kAttempts = 5;
-constexpr size_t kPagesMax = 10'000;  // of 1,000 keys
+constexpr int kAttempts = 8;       // 12.7 s of delays
+constexpr size_t kPagesMax = 100;  // of 1,000 keys
 constexpr size_t kReasonBytesMax = 300;
+constexpr size_t kRefusalBytesMax = 64 << 10;
+constexpr uint64_t kBytesPerSecondMin = 1 << 20;
 
 std::string HeaderOf(const HttpAnswer& answer, std::string_view name) {
   const auto found = std::ranges::find(answer.headers, name, [](const auto& h) { return h.first; });
   return found == answer.headers.end() ? "" : found->second;
 }
 
-// The store's own words, of a reply that is an error.
-std::string Reason(const HttpAnswer& answer) {
+// What the store says of an error: its code, and its words with that.
+struct Refusal {
+  std::string code;
+  std::string words;
+};
+
+Refusal RefusalOf(const HttpAnswer& answer) {
+  Refusal refusal{.code = "", .words = fmt::format("status {}", answer.code)};
+  if (answer.body.size() > kRefusalBytesMax) return refusal;
   const Result<Elements> elements = ReadXml(answer.body);
-  std::string code = elements.ok() ? TextOf(*elements, "Error/Code") : "";
-  if (code.empty()) return fmt::format("status {}", answer.code);
-  code += ": " + TextOf(*elements, "Error/Message");
-  return fmt::format("status {}: {}", answer.code,
-                     EscapeUnprintable(std::string_view(code).substr(0, kReasonBytesMax)));
+  if (!elements.ok()) return refusal;
+  refusal.code = TextOf(*elements, "Error/Code");
+  const std::string text = fmt::format("{}: {}", refusal.code, TextOf(*elements, "Error/Message"));
+  if (!refusal.code.empty()) {
+    refusal.words += ": " + EscapeUnprintable(std::string_view(text).substr(0, kReasonBytesMax));
+  }
+  return refusal;
 }
 
+Status PermissionDenied(std::string_view message) {
+  return MakeStatus(absl::StatusCode::kPermissionDenied, message);
+}
+
+// Codes that readers and writers of a shared directory act on (NOT_FOUND, DATA_LOSS, ABORTED,
+// FAILED_PRECONDITION) are given only for what they mean there.
 Status ErrorOf(const HttpAnswer& answer) {
-  const std::string reason = Reason(answer);
-  switch (answer.code) {
-    case 404:
-      return NotFoundError("{}", reason);
-    case 401:
-    case 403:
-      return MakeStatus(absl::StatusCode::kPermissionDenied,
-                        reason + "; look at the credentials, at what they allow, and at the clock");
-    case 301:
-    case 307:
-      return FailedPreconditionError("{}: set the endpoint and the region of the bucket", reason);
-    case 412:
-      return AbortedError("another object has this name by now: {}", reason);
-    case 408:
-    case 429:
-    case 500:
-    case 502:
-    case 503:
-    case 504:
-      return UnavailableError("{}", reason);
-    default:
-      return DataLossError("{}, which is not expected of an S3-compatible store", reason);
+  static constexpr std::array<std::string_view, 2> kMissing = {"NoSuchKey", "NoSuchUpload"};
+  static constexpr std::array<std::string_view, 6> kTransient = {
+      "RequestTimeout", "OperationAborted",   "ConditionalRequestConflict",
+      "SlowDown",       "ServiceUnavailable", "InternalError"};
+  const Refusal refusal = RefusalOf(answer);
+  if (std::ranges::find(kMissing, refusal.code) != kMissing.end()) {
+    return NotFoundError("{}", refusal.words);
   }
+  const bool transient = answer.code >= 500 || answer.code == 408 || answer.code == 409 ||
+                         answer.code == 412 || answer.code == 429 ||
+                         std::ranges::find(kTransient, refusal.code) != kTransient.end();
+  if (transient) return UnavailableError("{}", refusal.words);
+  return PermissionDenied(
+      refusal.words +
+      "; look at the endpoint, the region, the bucket, the credentials and what they allow, and "
+      "the clock");
 }
 
 bool MayHelp(const Status& status) {
@@ -64,12 +75,12 @@ bool IsDone(int code) { return code >= 200 && code < 300; }
 // An answer with 200 may still be an error: the store begins to answer before it is done.
 Result<Elements> Body(const HttpAnswer& answer, std::string_view root) {
   auto elements = ReadXml(answer.body);
-  if (!elements.ok()) return DataLossError("{}", Message(elements.status()));
+  if (!elements.ok()) return UnavailableError("{}", Message(elements.status()));
   const std::string first = elements->empty() ? "" : elements->front().first;
   if (first != root && !first.starts_with(fmt::format("{}/", root))) {
-    if (first.starts_with("Error/")) return UnavailableError("{}", Reason(answer));
-    return DataLossError("expected <{}>, found \"{}\"", root,
-                         EscapeUnprintable(std::string_view(answer.body).substr(0, 80)));
+    if (first.starts_with("Error/")) return UnavailableError("{}", RefusalOf(answer).words);
+    return UnavailableError("expected <{}>, found \"{}\"", root,
+                            EscapeUnprintable(std::string_view(answer.body).substr(0, 80)));
   }
   return elements;
 }
@@ -77,7 +88,8 @@ Result<Elements> Body(const HttpAnswer& answer, std::string_view root) {
 }  // namespace
 
 Result<std::unique_ptr<Client>> Client::Create(Options options) {
-  DWS_CHECK(options.credentials != nullptr && options.cancellation != nullptr);
+  DWS_CHECK(options.credentials != nullptr && options.reads != nullptr &&
+            options.writes != nullptr);
   DWS_ASSIGN_OR_RETURN(auto caller,
                        HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
                                                              .answer_bytes_max = kBodyBytesMax}));
@@ -93,11 +105,12 @@ std::string Client::NameOf(const Request& request) const {
 }
 
 Result<HttpAnswer> Client::Try(const Request& request) const {
-  DWS_ASSIGN_OR_RETURN(const Credentials credentials, options_.credentials());
+  const Result<Credentials> credentials = options_.credentials();
+  if (!credentials.ok()) return PermissionDenied(Message(credentials.status()));
   const std::string path =
       fmt::format("/{}{}{}", options_.bucket, request.key.empty() ? "" : "/", request.key);
   const SignedRequest to_sign{.method = ToString(request.method),
-                              .host = options_.endpoint.HostPort(),
+                              .host = options_.endpoint.HostHeader(),
                               .path = options_.endpoint.path + path,
                               .query = request.query,
                               .headers = request.headers,
@@ -107,11 +120,17 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
                 .target = Escape(path, true) + (query.empty() ? "" : "?" + query),
                 .headers = request.headers,
                 .body = std::string(request.body)};
-  const Headers proof = Sign(to_sign, credentials, {.region = options_.region, .service = "s3"},
+  const Headers proof = Sign(to_sign, *credentials, {.region = options_.region, .service = "s3"},
                              options_.wall_clock->Now());
   call.headers.insert(call.headers.end(), proof.begin(), proof.end());
+  const Cancellation& cancellation = CancellationOf(request);
+  const Duration patience =
+      options_.attempt + std::chrono::seconds(request.body.size() / kBytesPerSecondMin);
   HttpOutcome outcome =
-      caller_->Call(call, options_.attempt, [this] { return options_.cancellation->cancelled(); });
+      caller_->Call(call, patience, [&cancellation] { return cancellation.cancelled(); });
+  if (absl::IsFailedPrecondition(outcome.answer.status())) {
+    return PermissionDenied(Message(outcome.answer.status()));
+  }
   DWS_RETURN_IF_ERROR(outcome.answer.status());
   if (!IsDone(outcome.answer->code)) return ErrorOf(*outcome.answer);
   return std::move(outcome.answer);
@@ -120,6 +139,9 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
 Result<HttpAnswer> Client::Send(const Request& request) const {
   Duration delay = options_.retry_delay;
   for (int attempt = 1;; ++attempt) {
+    if (CancellationOf(request).cancelled()) {
+      return CancelledError("{}: given up", NameOf(request));
+    }
     Result<HttpAnswer> answer = Try(request);
     if (answer.ok()) return answer;
     const bool again = attempt < kAttempts && MayHelp(answer.status());
@@ -127,11 +149,16 @@ Result<HttpAnswer> Client::Send(const Request& request) const {
       return MakeStatus(answer.status().code(),
                         fmt::format("{}: {}", NameOf(request), Message(answer.status())));
     }
-    if (!options_.cancellation->Sleep(delay)) {
+    if (!CancellationOf(request).Sleep(delay)) {
       return CancelledError("{}: given up", NameOf(request));
     }
     delay *= 2;
   }
+}
+
+Cancellation& Client::CancellationOf(const Request& request) const {
+  const bool reads = request.method == HttpMethod::kGet || request.method == HttpMethod::kHead;
+  return reads ? *options_.reads : *options_.writes;
 }
 
 Status Client::Put(const std::string& key, ByteSpan bytes) const {
@@ -150,21 +177,27 @@ Result<std::string> Client::GetRange(const std::string& key, uint64_t first, uin
                                     {"if-match", etag}}};
   DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request));
   if (answer.code != 206 || answer.body.size() != size) {
-    return DataLossError("{}: asked for {} bytes from {} on, got {} with status {}",
-                         NameOf(request), size, first, answer.body.size(), answer.code);
+    return UnavailableError("{}: asked for {} bytes from {} on, got {} with status {}",
+                            NameOf(request), size, first, answer.body.size(), answer.code);
   }
   return std::move(answer.body);
 }
 
 Result<ObjectState> Client::Head(const std::string& key) const {
   const Request request{.method = HttpMethod::kHead, .key = key};
-  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+  const Result<HttpAnswer> asked = Send(request);
+  if (!asked.ok() && absl::IsPermissionDenied(asked.status())) {
+    // A refusal of HEAD has no words: those of GET tell what is missing.
+    DWS_RETURN_IF_ERROR(Send({.key = key, .headers = {{"range", "bytes=0-0"}}}).status());
+  }
+  DWS_RETURN_IF_ERROR(asked.status());
+  const HttpAnswer& answer = *asked;
   const std::string size = HeaderOf(answer, "content-length");
   ObjectState info{.size_bytes = 0, .etag = HeaderOf(answer, "etag")};
   const auto [end, error] =
       std::from_chars(size.data(), size.data() + size.size(), info.size_bytes);
   if (error != std::errc() || end != size.data() + size.size() || info.etag.empty()) {
-    return DataLossError("{}: the reply has no Content-Length or no ETag", NameOf(request));
+    return UnavailableError("{}: the reply has no Content-Length or no ETag", NameOf(request));
   }
   return info;
 }
@@ -192,7 +225,7 @@ Status Client::Pages(Query query, std::string_view root,
     for (const auto& [parameter, element] : next) {
       query.emplace_back(parameter, TextOf(*elements, fmt::format("{}/{}", root, element)));
       if (query.back().second.empty()) {
-        return DataLossError("{}: a page ends without <{}>", NameOf(request), element);
+        return UnavailableError("{}: a page ends without <{}>", NameOf(request), element);
       }
     }
   }
@@ -222,7 +255,7 @@ Result<std::string> Client::BeginUpload(const std::string& key) const {
   DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
   DWS_ASSIGN_OR_RETURN(const Elements elements, Body(answer, "InitiateMultipartUploadResult"));
   std::string upload = TextOf(elements, "InitiateMultipartUploadResult/UploadId");
-  if (upload.empty()) return DataLossError("{}: the reply has no UploadId", NameOf(request));
+  if (upload.empty()) return UnavailableError("{}: the reply has no UploadId", NameOf(request));
   return upload;
 }
 
@@ -234,7 +267,7 @@ Result<std::string> Client::UploadPart(const std::string& key, const std::string
                         .body = AsText(bytes)};
   DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
   std::string etag = HeaderOf(answer, "etag");
-  if (etag.empty()) return DataLossError("{}: the reply has no ETag", NameOf(request));
+  if (etag.empty()) return UnavailableError("{}: the reply has no ETag", NameOf(request));
   return etag;
 }
 

@@ -38,11 +38,11 @@ struct Listing {
   std::vector<std::string> folders;  // whole, each with its slash, ascending
 };
 
-// Errors of all calls: NOT_FOUND: there is no such key, upload or bucket. PERMISSION_DENIED: the
-// store refuses the credentials. FAILED_PRECONDITION: the bucket is elsewhere, or a certificate is
-// not accepted. ABORTED: the object is another one by now. DATA_LOSS: the answer is not one of such
-// a store. UNAVAILABLE, DEADLINE_EXCEEDED: it cannot be reached, or is overloaded, after several
-// attempts. CANCELLED. They name the request and the store's reason.
+// Errors of all calls: NOT_FOUND: there is no such key or upload. PERMISSION_DENIED: the store, or
+// what answers there, refuses the request, or there are no credentials. UNAVAILABLE,
+// DEADLINE_EXCEEDED: it cannot be reached or is overloaded, after several attempts, its answer is
+// not one of such a store, or the object is another one by now. CANCELLED. They name the request
+// and the store's reason.
 //
 // Threads: safe from any.
 class Client {
@@ -53,8 +53,10 @@ class Client {
     std::string region;
     std::string ca_file;  // "": for https, the CAs that this machine trusts
     std::function<Result<Credentials>()> credentials;
-    Cancellation* cancellation = nullptr;         // ends requests, present and future; never null
-    Duration attempt = std::chrono::seconds(60);  // for one
+    Cancellation* reads = nullptr;   // ends GET and HEAD, present and future; never null
+    Cancellation* writes = nullptr;  // ends all others; never null
+    Duration attempt =
+        std::chrono::seconds(30);  // for one, and a second for each MiB that it sends
     Duration retry_delay = std::chrono::milliseconds(100);  // doubles
     const WallClock* wall_clock = &kSystemWallClock;
   };
@@ -101,6 +103,7 @@ class Client {
                const std::vector<std::pair<std::string, std::string>>& next,
                const std::function<void(const Elements&)>& on_page) const;
   std::string NameOf(const Request& request) const;
+  Cancellation& CancellationOf(const Request& request) const;
 
   const Options options_;
   const std::unique_ptr<HttpCaller> caller_;

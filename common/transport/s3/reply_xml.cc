@@ -1,4 +1,4 @@
-// A document type is refused, and with it all entities but XML's own five: nothing can grow.
+// A document type is refused, and with it all entities but XML's own five: nothing grows.
 #include "common/transport/s3/reply_xml.h"
 
 #include <expat.h>
@@ -10,6 +10,9 @@ namespace dws::s3 {
 namespace {
 
 constexpr size_t kDepthMax = 8;
+constexpr size_t kNameBytesMax = 64;
+constexpr size_t kElementsMax = 20'000;
+constexpr size_t kBytesMax = 4 << 20;
 
 struct Reading {
   XML_Parser parser = nullptr;
@@ -34,7 +37,10 @@ Reading& Of(void* user) { return *static_cast<Reading*>(user); }
 
 void OnStart(void* user, const XML_Char* name, const XML_Char** /*attributes*/) {
   Reading& reading = Of(user);
-  if (reading.path.size() == kDepthMax) return reading.Refuse();
+  if (reading.path.size() == kDepthMax || reading.elements.size() == kElementsMax ||
+      std::string_view(name).size() > kNameBytesMax) {
+    return reading.Refuse();
+  }
   reading.path.emplace_back(name);
   reading.text.clear();
   reading.leaf = true;
@@ -70,12 +76,13 @@ Result<Elements> ReadXml(std::string_view text) {
   XML_SetElementHandler(parser.get(), OnStart, OnEnd);
   XML_SetCharacterDataHandler(parser.get(), OnText);
   XML_SetStartDoctypeDeclHandler(parser.get(), OnDocumentType);
-  if (text.size() > INT32_MAX) return InvalidArgumentError("{} bytes of XML", text.size());
+  if (text.size() > kBytesMax) return InvalidArgumentError("{} bytes of XML", text.size());
   if (XML_Parse(parser.get(), text.data(), static_cast<int>(text.size()), XML_TRUE) !=
       XML_STATUS_OK) {
-    return InvalidArgumentError("the reply is not the XML of an S3-compatible store: {}",
-                                reading.refused ? "it has a document type, or is nested too deep"
-                                                : XML_ErrorString(XML_GetErrorCode(parser.get())));
+    return InvalidArgumentError(
+        "the reply is not the XML of an S3-compatible store: {}",
+        reading.refused ? "it has a document type, or is too deep, too long, or has long names"
+                        : XML_ErrorString(XML_GetErrorCode(parser.get())));
   }
   return std::move(reading.elements);
 }

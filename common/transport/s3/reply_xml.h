@@ -14,7 +14,8 @@ namespace dws::s3 {
 // {"ListBucketResult/Contents/Key", "a"}.
 using Elements = std::vector<std::pair<std::string, std::string>>;
 
-// INVALID_ARGUMENT: it is not XML, has a document type, or is nested deeper than 8.
+// INVALID_ARGUMENT: it is not XML, has a document type, is nested deeper than 8, has a name of more
+// than 64 bytes, more than 20,000 elements, or more than 4 MiB.
 Result<Elements> ReadXml(std::string_view text);
 
 // The text of the first element with this path; "": there is none.

@@ -49,6 +49,7 @@ class S3FileSystem::Upload {
   const std::string& key() const { return key_; }
 
   Status Append(ByteSpan bytes) {
+    size_bytes_ += bytes.size();
     while (!bytes.empty()) {
       const size_t count = std::min(bytes.size(), PartBytes() - part_.size());
       part_.insert(part_.end(), bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(count));
@@ -61,9 +62,13 @@ class S3FileSystem::Upload {
   Status Complete() {
     if (id_.empty()) return client_.Put(key_, part_);
     if (!part_.empty()) DWS_RETURN_IF_ERROR(SendPart());
-    DWS_RETURN_IF_ERROR(client_.CompleteUpload(key_, id_, etags_));
-    id_.clear();
-    return OkStatus();
+    Status done = client_.CompleteUpload(key_, id_, etags_);
+    if (absl::IsNotFound(done)) {  // perhaps it was completed, and the answer was lost
+      DWS_ASSIGN_OR_RETURN(const ObjectState there, client_.Head(key_));
+      if (there.size_bytes == size_bytes_) done = OkStatus();
+    }
+    if (done.ok()) id_.clear();
+    return done;
   }
   Status Abort() {
     part_.clear();
@@ -93,6 +98,7 @@ class S3FileSystem::Upload {
   const std::string key_;
   const size_t part_bytes_;
   std::string id_;  // "": nothing was sent yet
+  uint64_t size_bytes_ = 0;
   std::vector<std::string> etags_;
   std::vector<std::byte> part_;
 };

@@ -17,7 +17,7 @@
 
 namespace dws::s3 {
 
-// Errors are those of Client. Threads: safe from any.
+// Errors are those of Client. Removing what is not there is OK. Threads: safe from any.
 class S3FileSystem final : public FileSystem {
  public:
   // `bucket`: of the client. `part_bytes`: of an upload, which doubles every 1,000 parts; at least
@@ -31,7 +31,7 @@ class S3FileSystem final : public FileSystem {
 
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
-  // Reads of an object that another one has replaced are ABORTED.
+  // Reads of an object that another one has replaced are UNAVAILABLE.
   Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override;
   // UNIMPLEMENTED: an object is not appended to.
   Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;

@@ -37,10 +37,15 @@ Result<Place> PlaceOf(const std::string& path) {
   const bool named = IsStore(path) && place.bucket.size() >= 3 &&
                      place.bucket.size() <= kBucketBytesMax &&
                      std::ranges::all_of(place.bucket, IsBucketByte);
-  if (!named || place.prefix.ends_with('/') || place.prefix.find("//") != std::string::npos) {
+  const bool plain =
+      std::ranges::all_of(place.prefix, [](unsigned char c) { return c >= ' ' && c < 0x7f; });
+  if (!named || !plain || (place.prefix + "/").find("/.") != std::string::npos ||
+      place.prefix.ends_with('/') || place.prefix.find("//") != std::string::npos) {
     return InvalidArgumentError(
         "expected s3://BUCKET/PREFIX without a slash at its end, with a bucket of 3 to 63 lower "
-        "case letters, digits, dots and hyphens, found \"{}\"",
+        "case letters, digits, dots and hyphens, and a prefix in ASCII without parts that begin "
+        "with a "
+        "dot, found \"{}\"",
         path);
   }
   return place;
@@ -100,7 +105,7 @@ Result<s3::Credentials> KeysOfEnvironment() {
     const char* const value = std::getenv(std::string(name).c_str());
     return std::string(value == nullptr ? "" : value);
   };
-  return KeysOf(get, "the environment, without --store-credentials", "AWS_ACCESS_KEY_ID",
+  return KeysOf(get, "the environment, without --shared-credentials", "AWS_ACCESS_KEY_ID",
                 "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN");
 }
 
@@ -130,14 +135,21 @@ Result<s3::Credentials> ReadCredentials(const std::string& path) {
   return KeysOf(get, path, "aws_access_key_id", "aws_secret_access_key", "aws_session_token");
 }
 
-Status CheckStore(const std::string& path, const StoreOptions& options) {
+Status CheckStore(const std::string& path, const StoreOptions& options, bool insecure) {
   DWS_RETURN_IF_ERROR(PlaceOf(path).status());
-  return EndpointOf(options).status();
+  DWS_ASSIGN_OR_RETURN(const HttpUrl endpoint, EndpointOf(options));
+  if (!std::ranges::all_of(endpoint.path, [](char c) { return c != '%' && c != '+'; })) {
+    return InvalidArgumentError("the endpoint {} has an escaped path", endpoint.ToString());
+  }
+  if (endpoint.tls || endpoint.IsLoopback() || insecure) return OkStatus();
+  return InvalidArgumentError(
+      "weights would travel unencrypted to {}: use https, or allow it with --insecure",
+      endpoint.ToString());
 }
 
 Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                     const StoreOptions& options,
-                                                    Cancellation& cancellation) {
+                                                    Cancellation& reads, Cancellation& writes) {
   DWS_ASSIGN_OR_RETURN(const Place place, PlaceOf(path));
   DWS_ASSIGN_OR_RETURN(HttpUrl endpoint, EndpointOf(options));
   std::function<Result<s3::Credentials>()> credentials = KeysOfEnvironment;
@@ -150,7 +162,8 @@ Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                         .region = options.region,
                                                         .ca_file = options.ca_file,
                                                         .credentials = std::move(credentials),
-                                                        .cancellation = &cancellation}));
+                                                        .reads = &reads,
+                                                        .writes = &writes}));
   return std::make_unique<s3::S3FileSystem>(std::move(client), place.bucket);
 }
 

@@ -11,7 +11,7 @@
 
 namespace dws {
 
-// The options --store-*.
+// The options --shared-endpoint and its companions.
 struct StoreOptions {
   std::string endpoint;  // a URL; "": AWS's of the region
   std::string region = "us-east-1";
@@ -23,13 +23,14 @@ struct StoreOptions {
 bool IsStore(std::string_view path);
 
 // OK: the path names a bucket and perhaps a prefix, and the options can be used with it.
-Status CheckStore(const std::string& path, const StoreOptions& options);
+// `insecure`: weights may travel in clear to another machine.
+Status CheckStore(const std::string& path, const StoreOptions& options, bool insecure);
 
-// `cancellation` ends requests, and outlives it. Errors: those of CheckStore; FAILED_PRECONDITION:
-// there are no credentials, or others may read them.
+// `reads` and `writes` end requests, and outlive it. Errors: INVALID_ARGUMENT: as CheckStore;
+// FAILED_PRECONDITION: there are no credentials, or others may read them.
 Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                     const StoreOptions& options,
-                                                    Cancellation& cancellation);
+                                                    Cancellation& reads, Cancellation& writes);
 
 // Reads "NAME = VALUE" lines of the profile "default", as aws_access_key_id, of a file that only
 // its owner and group can access. FAILED_PRECONDITION: a key is missing, or others may read it.

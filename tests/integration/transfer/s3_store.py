@@ -157,6 +157,7 @@ class S3Store:
             for name, value in sorted(query.items())
         )
         lines = "".join(f"{name}:{handler.headers[name].strip()}\n" for name in names.split(";"))
+        path = urllib.parse.quote(urllib.parse.unquote(path), safe="/-_.~")
         canonical = "\n".join([handler.command, path, quoted, lines, names, body_hash])
         scope = f"{day}/{REGION}/s3/aws4_request"
         text = "\n".join(["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(canonical.encode()).hexdigest()])

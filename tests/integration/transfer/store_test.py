@@ -18,7 +18,7 @@ from tests.integration.integration_case import IntegrationCase, change, eventual
 from tests.integration.transfer.s3_store import BUCKET, KEY_ID, REGION, SECRET, Refused, Request, S3Store
 
 SHAPES = {"a": (1500, 701), "b": (33,), "c": (900, 400)}
-ROOT = f"s3://{BUCKET}/runs/one"
+ROOT = f"s3://{BUCKET}/runs/one + 1%2F"
 
 
 class StoreCase(IntegrationCase):
@@ -174,13 +174,17 @@ class FaultTest(StoreCase):
 
     def test_a_stale_listing_and_a_slow_store_are_waited_for(self) -> None:
         old: dict[str, bytes] = {}
+        draw = random.Random(7)
+        stale = 0
 
         def fault(request: Request) -> Optional[object]:
+            nonlocal stale
             time.sleep(0.01)
             if request.method != "GET" or request.key:
                 return None
             answer = old.get(str(request.query))
-            if answer is not None and threading.get_ident() % 2:
+            if answer is not None and draw.random() < 0.5:
+                stale += 1
                 return lambda _: answer
 
             def keep(fresh: bytes) -> bytes:
@@ -191,6 +195,7 @@ class FaultTest(StoreCase):
 
         self.store.fault = fault
         self.follow(4)
+        self.assertGreater(stale, 3)
 
     def test_expired_keys_are_named_and_replaced_without_a_restart(self) -> None:
         sender = self.sender_starts("--folder-stale-after=1")
@@ -202,10 +207,64 @@ class FaultTest(StoreCase):
         self.publish()
         eventually(lambda: "SignatureDoesNotMatch" in sender.readyz()[1], lambda: str(sender.readyz()))
         self.assertIn("look at the credentials", sender.readyz()[1])
+        self.assertNotIn(self.store.secret, sender.log_tail(1000))
         self.assertNotIn(SECRET, sender.log_tail(1000))
         self.write_keys()
         self.assert_at(engine, live)
         eventually(lambda: sender.readyz()[0] == 200, lambda: str(sender.readyz()))
+
+    def test_a_refusal_is_no_damage_and_removes_nothing(self) -> None:
+        """Keys that are gone, a token that has ended, a gateway's own 404: the sender and a receiver wait, and go on."""
+        sender = self.sender_starts("--shared-dir-anchor-every=2", "--retain-versions=3")
+        self.register()
+        self.publish()
+        engine, live = self.joins("engine", "--shared-poll-ms=20")
+        self.assert_at(engine, live)
+        before = self.store.keys("/manifest")
+
+        def refuse(status: int, code: str) -> None:
+            self.store.fault = lambda request: Refused(status, code)
+
+        for trouble, words in (
+            (lambda: os.rename(self.keys, f"{self.keys}.away"), "No such file"),
+            (lambda: refuse(400, "ExpiredToken"), "ExpiredToken"),
+            (lambda: refuse(404, "NoSuchBucket"), "NoSuchBucket"),
+            (lambda: refuse(301, "PermanentRedirect"), "PermanentRedirect"),
+        ):
+            trouble()
+            self.publish()
+            eventually(lambda: words in sender.page("/status"), lambda: sender.page("/status"))
+            time.sleep(0.3)
+            self.store.fault = None
+            if os.path.exists(f"{self.keys}.away"):
+                os.rename(f"{self.keys}.away", self.keys)
+            self.assertLessEqual(set(before), set(self.store.keys("/manifest")))
+            self.assert_at(engine, live)
+            before = self.store.keys("/manifest")[-1:]
+        receiver = self.cluster.receivers[0]
+        self.assertEqual((receiver.logged("shared_dir_damaged"), sender.logged("shared_repair")), (0, 0))
+
+    def test_daemons_end_in_time_while_the_store_hangs(self) -> None:
+        sender = self.sender_starts()
+        self.register()
+        self.publish()
+        engine, live = self.joins("engine", "--shared-poll-ms=20")
+        self.assert_at(engine, live)
+        hangs = threading.Event()
+        self.addCleanup(hangs.set)
+
+        def fault(_: Request) -> Optional[object]:
+            hangs.wait(60)
+            return None
+
+        self.store.fault = fault
+        self.publish()
+        time.sleep(0.5)
+        engine.close()
+        for daemon in (self.cluster.receivers[0], sender):
+            started = time.monotonic()
+            daemon.stop()
+            self.assertLess(time.monotonic() - started, 8)
 
     def test_a_sender_killed_between_any_two_writes_leaves_nothing_that_is_wrong(self) -> None:
         """Each write of an anchor in turn, before and after it is done."""

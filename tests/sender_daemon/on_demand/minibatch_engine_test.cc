@@ -171,7 +171,9 @@ TEST_CASE("a gradient that is not finite is skipped by all", "[minibatch]") {
   Gradients by_owner = model.Draw(2);
   by_owner[1][3] = std::nanf("");
   CHECK(cluster.rank(0).Push(2, by_owner));
-  for (const uint32_t r : {0U, 1U}) CHECK(cluster.rank(r).Finish(1).ok());
+  for (int times = 0; times < 2; ++times) CHECK(cluster.rank(0).Finish(1).ok());
+  CHECK_THAT(ToString(cluster.rank(0).Finish(2)), Contains("finished already"));
+  CHECK(cluster.rank(1).Finish(1).ok());
   for (const uint32_t r : {0U, 1U}) {
     CHECK_FALSE(cluster.rank(r).AwaitStep().step().finite());
     CHECK_THAT(ToString(cluster.rank(r).Publish(2)), Contains("not finite"));

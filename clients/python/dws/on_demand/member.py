@@ -349,7 +349,14 @@ class Member:
 
     def forget(self, call: GatherCall) -> None:
         """Lets go of a gather's bytes as soon as it has ended, without waiting for that."""
-        call.future.add_done_callback(lambda _: self.release(call))
+
+        def ended(future: Any) -> None:
+            if future.cancelled() or future.exception() is not None:  # the sender may not have had its leases
+                with self._news:
+                    self._released += call.request.released
+            self.release(call)
+
+        call.future.add_done_callback(ended)
 
     def finish(self, pushes: int, weight: float, waits: Waits) -> Any:
         """Says that the rank has pushed everything, and waits for the decision.
@@ -404,9 +411,8 @@ class Member:
         self._call_again(self._stub.Skip, request, f"skipping minibatch {minibatch}")
 
     def _call_again(self, method: Callable[..., Any], request: Any, what: str) -> None:
-        self._again_while_joined(
-            lambda: method(request, timeout=RPC_TIMEOUT_SECONDS), what, Deadline(RPC_TIMEOUT_SECONDS)
-        )
+        deadline = Deadline(RPC_TIMEOUT_SECONDS)
+        self._again_while_joined(lambda: method(request, timeout=deadline.left), what, deadline)
 
     def close(self) -> None:
         """Ends the membership: the other ranks see this one as lost. Idempotent."""

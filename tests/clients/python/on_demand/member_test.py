@@ -221,6 +221,20 @@ class MemberTest(unittest.TestCase):
         time.sleep(0.2)
         self.assertEqual(len(self.sender.requests), before)
 
+    def test_leases_of_a_gather_that_was_lost_are_released_with_the_next(self) -> None:
+        member = self.join()
+        first = member.gather(0, 3, True)
+        member.settle(first, "gathering")
+        member.release(first)
+        self.sender.breaks = 1 << 20
+        lost = member.gather(1, 3, False)
+        self.sender.views.put(view(View.PHASE_OPEN, SECOND, "why", rank=1))
+        with self.assertRaises(RankLostError):
+            member.settle(lost, "gathering")
+        self.sender.breaks = 0
+        member.gather(2, 3, True).future.result()
+        self.assertEqual(list(self.sender.requests[-1].released), [1, 2])
+
     def test_a_gather_ends_when_its_attempt_is_over(self) -> None:
         member = self.join()
         self.sender.gathers.clear()

@@ -86,16 +86,37 @@ TEST_CASE("a store is a bucket and a prefix", "[s3]") {
   for (const std::string path : {"s3://bucket", "s3://bucket/a/b", "s3://b-1.x/p"}) {
     INFO(path);
     CHECK(IsStore(path));
-    CHECK(CheckStore(path, {}).ok());
+    CHECK(CheckStore(path, {}, false).ok());
   }
   CHECK_FALSE(IsStore("/mnt/s3"));
-  for (const std::string path : {"s3://", "s3://b", "s3://Bucket/a", "s3://bucket/",
-                                 "s3://bucket/a/", "s3://bucket//a", "s3://buc ket/a"}) {
+  for (const std::string path :
+       {"s3://", "s3://b", "s3://Bucket/a", "s3://bucket/", "s3://bucket/a/", "s3://bucket//a",
+        "s3://buc ket/a", "s3://bucket/../a", "s3://bucket/a/.b", "s3://bucket/\xc3\xa9"}) {
     INFO(path);
-    CHECK(absl::IsInvalidArgument(CheckStore(path, {})));
+    CHECK(absl::IsInvalidArgument(CheckStore(path, {}, false)));
   }
-  CHECK(absl::IsInvalidArgument(CheckStore("s3://bucket", {.endpoint = "minio:9000"})));
-  CHECK(absl::IsInvalidArgument(CheckStore("s3://bucket", {.region = "a b"})));
+  CHECK(absl::IsInvalidArgument(CheckStore("s3://bucket", {.endpoint = "minio:9000"}, true)));
+  CHECK(absl::IsInvalidArgument(CheckStore("s3://bucket", {.region = "a b"}, true)));
+}
+
+TEST_CASE("weights do not travel in clear to another machine unless that is allowed", "[s3]") {
+  const StoreOptions clear{.endpoint = "http://10.0.0.9:9000"};
+  CHECK_THAT(ToString(CheckStore("s3://bucket", clear, false)),
+             Contains("would travel unencrypted to http://10.0.0.9:9000: use https"));
+  CHECK(CheckStore("s3://bucket", clear, true).ok());
+  CHECK(CheckStore("s3://bucket", {.endpoint = "http://127.0.0.1:9000"}, false).ok());
+  CHECK(CheckStore("s3://bucket", {.endpoint = "https://10.0.0.9"}, false).ok());
+  CHECK(absl::IsInvalidArgument(CheckStore("s3://bucket", {.endpoint = "https://h/a%20b"}, false)));
+}
+
+TEST_CASE("XML that would grow is refused", "[s3]") {
+  const std::string name(65, 'n');
+  CHECK(absl::IsInvalidArgument(ReadXml(fmt::format("<{}><a/></{}>", name, name)).status()));
+  std::string many = "<R>";
+  for (int i = 0; i < 20'001; ++i) many += "<a/>";
+  CHECK(absl::IsInvalidArgument(ReadXml(many + "</R>").status()));
+  const std::string large = "<R>" + std::string(4 << 20, 'x') + "</R>";
+  CHECK(absl::IsInvalidArgument(ReadXml(large).status()));
 }
 
 TEST_CASE("keys are read from a private file in AWS's form", "[s3]") {
