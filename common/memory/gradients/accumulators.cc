@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/float_environment.h"
 #include "common/model/limits.h"
 
@@ -179,6 +180,7 @@ void Accumulators::RoundAll(ThreadPool& pool) {
         rounded.store(true, std::memory_order_relaxed);
       }
     });
+    DWS_KILLPOINT("sender.train.inside_seal");
     first = next;
   }
   rounded_ = rounded.load();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/failpoint.h"
 #include "common/base/log/log.h"
 
 namespace dws {
@@ -27,7 +28,9 @@ void PieceAdder::Add(std::shared_ptr<RankMemory> memory, UnitIndex unit, LentPie
 void PieceAdder::Seal(std::shared_ptr<RankMemory> memory,
                       std::function<void(const Result<GradientSum>&)> done) {
   Post([this, memory = std::move(memory), done = std::move(done)] {
-    done(memory->sums().Seal(pool_));
+    const Result<GradientSum> sum = memory->sums().Seal(pool_);
+    DWS_KILLPOINT("sender.train.after_seal");
+    done(sum);
   });
 }
 

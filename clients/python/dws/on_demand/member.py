@@ -32,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 _Phase = on_demand_pb2.MinibatchView
 # How long a call that failed may wait for news that its attempt is over, which is then the reason.
 _NEWS_SECONDS = 10.0
+# How long a gather waits for such news if an owner was lost while it was read: then it may be asked for again.
+_OWNER_NEWS_SECONDS = 1.0
 _ABANDON_SECONDS = 5.0
 _FOLLOW_AGAIN_SECONDS = 0.05
 
@@ -271,7 +273,8 @@ class Member:
           The GatherReply: call `release` with it when its bytes were read.
 
         Raises:
-          As `wait`; DwsError: the gather failed. A DeadlineError names the owner that it has waited for.
+          As `wait`; DwsError: the gather failed. A DeadlineError names the owner that it has waited for; a
+            DaemonUnavailableError an owner that was lost while it was read.
         """
         try:
             self.wait(lambda _: bool(call.done()), what)
@@ -284,14 +287,14 @@ class Member:
             failed = self._daemon.error(error, what)
             if isinstance(failed, DeadlineError):
                 raise failed from error
-            self.explain(failed)
+            self.explain(failed, _OWNER_NEWS_SECONDS if isinstance(failed, DaemonUnavailableError) else _NEWS_SECONDS)
 
-    def explain(self, error: DwsError) -> Any:
+    def explain(self, error: DwsError, timeout: float = _NEWS_SECONDS) -> Any:
         """Raises the error of a call. It may have failed because the attempt is over, of which the news is still on
-        its way: then that is raised."""
+        its way: then that is raised, if it comes in `timeout` seconds."""
         if self.attempt is not None:
             try:
-                self.wait(lambda _: False, "", _NEWS_SECONDS)
+                self.wait(lambda _: False, "", timeout)
             except DeadlineError:
                 pass
             except DwsError as over:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from typing import Any, Callable, Optional
 
+from dws.deadline import Deadline
 from dws.dtypes import DType
-from dws.errors import DeadlineError, StateError
+from dws.errors import DaemonUnavailableError, DeadlineError, StateError
 from dws.on_demand.member import Member, Waits
 from dws.on_demand.outbox import Buffer, Outbox, Piece
 from dws.on_demand.units import Unit
 
+_LOG = logging.getLogger(__name__)
 # How often a push that waits for room looks whether its attempt is over.
 _ROOM_SECONDS = 0.05
 
@@ -142,13 +145,25 @@ class Traffic:
             self._ask(gathering)
         started = time.monotonic()
         self._under_way -= 1
-        reply = self._member.settle(gathering.call, gathering.what)
+        reply = self._settle(gathering)
         self.waits.gather_seconds += time.monotonic() - started
         self.waits.gathers += 1
         try:
             read(reply.offset_bytes)
         finally:
             self._member.release(reply)
+
+    def _settle(self, gathering: Gathering) -> Any:
+        """Member.settle. Asks again if an owner was lost while it was read: the attempt may go on with its next sender."""
+        deadline = Deadline(self._timeout)
+        while True:
+            try:
+                return self._member.settle(gathering.call, gathering.what)
+            except DaemonUnavailableError as error:
+                if self._member.lost is not None or not deadline.left:
+                    raise
+                _LOG.warning("dws: %s; asking again", error)
+            gathering.call = self._member.gather(gathering.unit, gathering.version, gathering.begins_microbatch)
 
     def allocate(self, unit: int, what: str) -> Buffer:
         """A buffer for the gradients of a unit, to be pushed; waits for room.
