@@ -25,9 +25,9 @@ namespace dws {
 // All failpoints. A name that is not listed here does not compile.
 // tests/integration/recovery_test.py kills the daemon at each of them, group_kill_test.py at those
 // of commit groups, nccl_test.py at those of broadcasts, cuda_sync_test.py at that of GPUs.
-// on_demand_test.py kills the leader of training on demand at its own. kill_test.py kills either
-// daemon in a transfer by each source.
-inline constexpr std::array<std::string_view, 60> kFailpoints = {
+// trainers/on_demand_recovery_test.py kills senders of training on demand at theirs. kill_test.py
+// kills either daemon in a transfer by each source.
+inline constexpr std::array<std::string_view, 74> kFailpoints = {
     "sender.register.after_record",
     "sender.refine.after_record",
     "sender.gpu.after_read",
@@ -40,7 +40,21 @@ inline constexpr std::array<std::string_view, 60> kFailpoints = {
     "sender.full.after_frame",
     "sender.ack.after_commit",
     "sender.broadcast.after_begin",
+    "sender.train.after_load",
+    "sender.train.inside_record",
+    "sender.train.after_open",
+    "sender.train.before_ask",
+    "sender.train.before_abandon",
+    "sender.train.before_offer",
+    "sender.train.before_finish",
+    "sender.train.before_ack",
+    "sender.train.inside_seal",
+    "sender.train.after_seal",
+    "sender.train.after_sealed",
     "sender.train.before_step",
+    "sender.train.after_stepped",
+    "sender.train.before_released",
+    "sender.train.after_released",
     "receiver.stream.after_record",
     "receiver.attach.after_digests",
     "receiver.fetch.after_bytes",

@@ -96,9 +96,14 @@ class HandleConnection:
         except BaseException:
             self.shut()
             raise
+        if not reply:  # a daemon that refuses says why
+            self.shut()
+            raise DaemonUnavailableError(
+                f"handing memory over on {path} failed: the daemon closed the connection without an answer; is it still running?"
+            )
         if reply != "ok":
             self.shut()
-            why = reply.removeprefix("error: ") or "it closed the connection"
+            why = reply.removeprefix("error: ")
             lost = why.startswith("the token is unknown")
             raise (TokenLostError if lost else DwsError)(
                 f"the daemon refused the memory handed over on {path}: {why}"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/float_environment.h"
 #include "common/model/limits.h"
 
@@ -180,6 +181,7 @@ void Accumulators::RoundAll(ThreadPool& pool) {
       std::byte* const to = memory + block.first_element * sizeof(float);
       if (block.stored) kernels_->round(to, At(block), block.elements);
     });
+    DWS_KILLPOINT("sender.train.inside_seal");
     first = next;
   }
 }

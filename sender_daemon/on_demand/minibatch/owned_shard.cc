@@ -3,6 +3,7 @@
 #include "sender_daemon/on_demand/minibatch/owned_shard.h"
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/base/log/log.h"
 #include "common/proto_convert/convert.h"
 
@@ -132,6 +133,7 @@ void OwnedShard::OnAdded(TrainerRank from, const PiecePull& piece) {
   if (state_.Added(from, piece)) {
     ++counts_.added;
     places_[from.value()].erase(piece.number);
+    DWS_KILLPOINT("sender.train.before_ack");
     send_(from, state_.acknowledged(from));
   }
   for (Waiting& waiting : std::exchange(waiting_, {})) Begin(std::move(waiting));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/failpoint.h"
 #include "common/base/log/log.h"
 
 namespace dws {
@@ -27,7 +28,11 @@ void PieceAdder::Add(std::shared_ptr<Accumulators> sums, UnitIndex unit, LentPie
 
 void PieceAdder::Seal(std::shared_ptr<Accumulators> sums,
                       std::function<void(const Result<GradientSum>&)> done) {
-  Post([this, sums = std::move(sums), done = std::move(done)] { done(sums->Seal(pool_)); });
+  Post([this, sums = std::move(sums), done = std::move(done)] {
+    const Result<GradientSum> sum = sums->Seal(pool_);
+    DWS_KILLPOINT("sender.train.after_seal");
+    done(sum);
+  });
 }
 
 void PieceAdder::LetGo(std::shared_ptr<Accumulators> sums) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
 #include "common/model/digest/digest.h"
 #include "sender_daemon/on_demand/gather/limits.h"
 
@@ -55,6 +56,7 @@ void RecordPage::Save(const v1::TrainMessage& message) {
   std::byte* const half = Half(sequence_).data();
   const Digest digest = DigestOf(sequence_, AsBytes(text));
   std::memcpy(half + kHeadBytes, text.data(), text.size());
+  DWS_KILLPOINT("sender.train.inside_record");
   StoreLe<uint64_t>(half + 8, text.size());
   StoreLe<uint64_t>(half + 16, digest.lane0);
   StoreLe<uint64_t>(half + 24, digest.lane1);

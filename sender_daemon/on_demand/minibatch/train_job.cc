@@ -49,6 +49,40 @@ std::optional<TrainerRank> CombinedFor(const v1::TrainMessage& message) {
   return TrainerRank(message.combined_for());
 }
 
+// A leader that dies here has told some members, and others not.
+void BeforeOrder(const TrainDown& order) {
+  if (std::holds_alternative<TrainAsk>(order.what)) {
+    DWS_KILLPOINT("sender.train.before_ask");
+  } else if (std::holds_alternative<AbandonDecision>(order.what)) {
+    DWS_KILLPOINT("sender.train.before_abandon");
+  } else {
+    DWS_KILLPOINT("sender.train.before_step");
+  }
+}
+
+// A sender that dies here has told some owners, and others not.
+void BeforePush(const v1::TrainMessage& message) {
+  if (message.has_offer()) {
+    DWS_KILLPOINT("sender.train.before_offer");
+  } else {
+    DWS_KILLPOINT("sender.train.before_finish");
+  }
+}
+
+// The record is saved, and nobody was told. `opened`: the attempt whose pieces are taken.
+void AfterRecord(const MemberRecord& record, const std::optional<AttemptId>& opened) {
+  if (!record.attempt.has_value()) return;
+  if (record.step.has_value()) {
+    DWS_KILLPOINT("sender.train.after_stepped");
+  } else if (record.sealed.has_value()) {
+    DWS_KILLPOINT("sender.train.after_sealed");
+  } else if (opened.has_value() && opened->minibatch < record.attempt->minibatch) {
+    DWS_KILLPOINT("sender.train.after_released");
+  } else {
+    DWS_KILLPOINT("sender.train.after_open");
+  }
+}
+
 std::string Ranks(const std::vector<TrainerRank>& ranks) {
   std::string text;
   for (const TrainerRank rank : ranks) {
@@ -121,6 +155,7 @@ Status TrainJob::Join(WeightVersion version, std::string process,
     member_.emplace(identity_.rank, identity_.epoch, record);
     opened_ = member_->record().attempt;  // its gradient stays as it is
   }
+  DWS_KILLPOINT("sender.train.after_load");
   // It may have published what Step asked for to a process of this sender that is gone.
   const WeightVersion held = member_->record().version;
   const bool published = version > held && MayPublish(version).ok();
@@ -192,6 +227,7 @@ Status TrainJob::MayPublish(WeightVersion version) const {
 void TrainJob::OnPublished(WeightVersion version) {
   const MemberRecord& record = member_->record();
   if (version <= record.version) return;
+  DWS_KILLPOINT("sender.train.before_released");
   const Status status =
       record.attempt.has_value()
           ? member_->OnPublished(record.attempt->minibatch, version)
@@ -328,6 +364,7 @@ void TrainJob::Save() {
   if (!record.attempt.has_value() && record.version == WeightVersion(0)) return;
   v1::TrainMessage message = identity_.Address(TrainReport{.record = record});
   memory_->record().Save(message);
+  AfterRecord(record, opened_);
 }
 
 void TrainJob::SendDue(TimePoint now) {
@@ -337,15 +374,14 @@ void TrainJob::SendDue(TimePoint now) {
   }
   if (leader_.has_value()) {
     for (const auto& [to, order] : leader_->Due(now)) {
-      if (std::holds_alternative<StepDecision>(order.what)) {
-        DWS_KILLPOINT("sender.train.before_step");
-      }
+      BeforeOrder(order);
       outputs_.down(to, identity_.Address(order));
     }
   }
   for (const PieceRoute& route : pushed_->state().routes()) {
     for (v1::TrainMessage& message : pushed_->Due(route, now)) {
       identity_.Address(message, route);
+      BeforePush(message);
       outputs_.up(route.to, std::move(message));
     }
   }

@@ -3,8 +3,10 @@
 import fcntl
 import mmap
 import os
+import socket
 import tempfile
 import threading
+import time
 import unittest
 from unittest import mock
 
@@ -127,6 +129,26 @@ class HandleConnectionTest(unittest.TestCase):
         with self.assertRaisesRegex(dws.DaemonUnavailableError, "/nowhere/h"):
             connection.hand_over("/nowhere/h", bytes(16), [0], 10)
         self.assertTrue(connection.end(20))
+
+    def test_a_daemon_that_ends_before_it_answers_is_no_refusal(self) -> None:
+        self.daemon.answers.clear()
+        connection, raised = HandleConnection(), []
+
+        def hand_over() -> None:
+            try:
+                connection.hand_over(self.daemon.path, self.daemon.token(), [], 20)
+            except dws.DwsError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=hand_over)
+        thread.start()
+        while not self.daemon.connections:
+            time.sleep(0.01)
+        self.daemon.connections[0].shutdown(socket.SHUT_RDWR)
+        thread.join()
+        self.daemon.answers.set()
+        self.assertIsInstance(raised[0], dws.DaemonUnavailableError)
+        self.assertRegex(str(raised[0]), "without an answer")
 
     def test_memory_is_not_free_until_a_late_daemon_has_closed_the_connection(self) -> None:
         self.daemon.answers.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 from concurrent import futures
 from typing import Any, Callable, Optional, Sequence
 
@@ -55,6 +54,20 @@ class Job:
     exact: bool = True
 
 
+class NumpyPublisher:
+    """As dws.trainers.Publisher, of weights that are registered."""
+
+    def __init__(self, trainer: dws.Trainer) -> None:
+        self.trainer, self.close = trainer, trainer.close
+
+    def publish(self, version: int) -> Optional[dws.PublishStats]:
+        try:
+            return self.trainer.publish(version)
+        except dws.DaemonUnavailableError:
+            self.trainer.reconnect()
+        return None if self.trainer.last_version >= version else self.trainer.publish(version)
+
+
 class Rank:
     """One rank: a Trainer with its part of the weights, and a membership."""
 
@@ -79,7 +92,7 @@ class Rank:
 
         self.waits = Waits()
         self.membership = Membership(
-            types.SimpleNamespace(trainer=self.trainer, close=self.trainer.close),
+            NumpyPublisher(self.trainer),
             self.memory,
             lambda: Member(sender, "test", rank, seconds),
             traffic,
@@ -90,14 +103,16 @@ class Rank:
         self.publish()
 
     def publish(self) -> None:
-        self.version += 1
-        weights = weights_at(self.units, self.version)
+        weights = weights_at(self.units, self.version + 1)
         for name, part in self.part.items():
             low, high = self.parameters[name].rows_of(self.rank, self.ranks)
             part[...] = weights[name][low:high]
-        self.trainer.publish(self.version)
         if self.joined:
-            self.traffic.version = self.version
+            self.membership.publish(self.version + 1)
+            self.traffic.version = self.version + 1
+        else:
+            self.trainer.publish(self.version + 1)
+        self.version += 1
 
     @property
     def member(self) -> Member:

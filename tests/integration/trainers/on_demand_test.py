@@ -6,7 +6,6 @@ import math
 import threading
 import time
 import unittest
-from concurrent import futures
 
 import numpy as np
 
@@ -117,20 +116,6 @@ class OnDemandTest(OnDemandCase):
             self.assertEqual(again.step, views[killed].step)
             views[killed] = again
             self.check_sums(views, 7.0, 3.0)
-            self.each(Rank.publish)
-
-    def test_the_leader_may_be_killed_when_its_decision_is_told_to_nobody_or_to_some(self) -> None:
-        self.start_job()
-        leader = self.cluster.senders[0]
-        for told in range(RANKS):
-            leader.kill()
-            leader.start_armed(DWS_FAILPOINT=f"sender.train.before_step:kill@{told + 1}")
-            with futures.ThreadPoolExecutor(RANKS) as pool:
-                views = [pool.submit(self.decided, rank, [2.0**rank.rank]) for rank in self.ranks]
-                self.assertIsNotNone(leader.process)
-                leader.process.wait(SECONDS)
-                leader.start()
-                self.check_sums([view.result(SECONDS) for view in views], 7.0, 3.0)
             self.each(Rank.publish)
 
     def test_a_gather_that_waits_too_long_names_who_has_not_published(self) -> None:

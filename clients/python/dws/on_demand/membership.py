@@ -70,20 +70,42 @@ class Membership:
         """
         trainer = self._publisher.trainer
         self._leave()
-        self._outbox = self._memory.outbox(self._outbox_buffers)
-        self._member = self._make_member()
-        request = self._memory.request(trainer.session, self._outbox)
-        self._member.join(request, self._memory.descriptors(self._outbox), _JOIN_SECONDS)
-        self._outbox.handed_over()
+        outbox, member = self._memory.outbox(self._outbox_buffers), self._make_member()
+        try:
+            request = self._memory.request(trainer.session, outbox)
+            member.join(request, self._memory.descriptors(outbox), _JOIN_SECONDS)
+        except BaseException:
+            member.close()
+            outbox.close()
+            raise
+        outbox.handed_over()
+        self._member, self._outbox = member, outbox
         self._session = trainer.session
-        self._traffic = self._make_traffic(self._member, self._outbox)
+        self._traffic = self._make_traffic(member, outbox)
         self._traffic.version = version
         self._on_joined(self._traffic)
 
-    def join_if_registered_again(self, version: int) -> None:
-        """Joins if the publisher has registered with another process of the sender since."""
-        if self._publisher.trainer.session != self._session:
-            self.join(version)
+    def publish(self, version: int) -> Any:
+        """Publishes the version that a step has led to. If the sender has started again meanwhile, the rank joins again.
+
+        Returns:
+          As Publisher.publish.
+
+        Raises:
+          DwsError: another process of this rank has ended the membership.
+          The errors of Publisher.publish: call it again.
+        """
+        self._raise_if_displaced()
+        stats = self._publisher.publish(version)
+        trainer = self._publisher.trainer
+        if trainer.session != self._session:
+            try:
+                if stats is None:  # a process of the sender that is gone has recorded it; this one has no weights
+                    trainer.publish_again()
+                self.join(version)
+            except DaemonUnavailableError:  # it has ended again
+                self._join_again(version)
+        return stats
 
     def join_if_lost(self, version: int) -> None:
         """Joins again after a restart of the sender. The memory that is registered has `version`, which is published again,
@@ -92,12 +114,19 @@ class Membership:
         Raises:
           DwsError: another process of this rank has ended the membership, or the sender does not come back.
         """
-        lost = self.member.lost
-        if lost is None:
-            return
+        if self.member.lost is not None:
+            self._raise_if_displaced()
+            self._join_again(version)
+
+    def _raise_if_displaced(self) -> None:
+        """Raises why the membership has ended, unless that is the end of the sender."""
         trainer = self._publisher.trainer
-        if trainer.connected:
+        lost = self.member.lost
+        if lost is not None and trainer.connected and trainer.session == self._session:
             raise lost
+
+    def _join_again(self, version: int) -> None:
+        trainer = self._publisher.trainer
         deadline = Deadline(_RECONNECT_SECONDS)
         while True:
             try:

@@ -376,11 +376,9 @@ class Training:
         """
         step = self._require_step()
         membership = self._require_joined()
-        membership.join_if_lost(self.version)
         self._gradients.detach()
-        stats = self.publisher.publish(self.version + 1)
+        stats = membership.publish(self.version + 1)
         self.version += 1
-        membership.join_if_registered_again(self.version)
         self._decided(step)
         return stats
 
