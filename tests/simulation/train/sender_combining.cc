@@ -25,7 +25,8 @@ void SenderNode::OpenCombined(const AttemptId& attempt) {
 }
 
 void SenderNode::Combine() {
-  if (!world().combiners[rank().value()] || !member_->open()) return;
+  // Also when its own shard is sealed: a rank may not have heard that it is asked.
+  if (!world().combiners[rank().value()] || !member_->rank_present()) return;
   if (opened_ != member_->record().attempt || opened_ != outbox_->attempt()) return;
   const std::vector<std::optional<SenderHost>> hosts = Hosts();
   const Combining combining = CombiningOf(rank(), hosts);
