@@ -88,10 +88,12 @@ Status OnDemand::Connect(const Parts& parts) {
                              }},
       std::move(gather), options_.epoch.value());
   if (options_.object_bytes > 0) {
-    peer_objects_ = std::make_unique<PeerObjectServiceImpl>(options_.job_id, objects_);
+    peer_objects_ =
+        std::make_unique<PeerObjectServiceImpl>(options_.job_id, objects_, object_traffic_);
     object_service_ = std::make_unique<ObjectServiceImpl>(
         options_.job_id,
-        ObjectServiceImpl::Parts{.store = objects_, .owners = *links_, .clock = clock_});
+        ObjectServiceImpl::Parts{
+            .store = objects_, .traffic = object_traffic_, .owners = *links_, .clock = clock_});
   }
   peers_->SetStatus([this](v1::OnDemandStatus& status) {
     engine_->FillStatus(status);
@@ -99,6 +101,7 @@ Status OnDemand::Connect(const Parts& parts) {
     const HostCache::Counts cached = cache_->counts();
     status.set_host_cache_bytes(cached.held_bytes);
     status.set_host_cache_fetched_bytes(cached.fetched_bytes);
+    if (object_service_ != nullptr) object_service_->FillStatus(*status.mutable_objects());
   });
   return OkStatus();
 }

@@ -76,6 +76,7 @@ class OnDemand {
   std::unique_ptr<HostCache> cache_;
   std::unique_ptr<OnDemandService> service_;
   ObjectStore objects_;
+  ObjectTraffic object_traffic_;
   std::unique_ptr<PeerObjectServiceImpl> peer_objects_;  // null: no peers, or no objects
   std::unique_ptr<ObjectServiceImpl> object_service_;    // the same
 };

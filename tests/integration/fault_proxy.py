@@ -42,6 +42,7 @@ class FaultProxy:
         self._cut_sizes: list[int] = []  # of the later cuts
         self._budget = 0.0
         self.bytes_down = 0  # from the server, so far
+        self.bytes_up = 0
         self.cuts = 0
         self._pipes: list[_Pipe] = []
         self._over = threading.Event()
@@ -160,10 +161,12 @@ class FaultProxy:
             self._close(pipe)
             return True
         pipe.waiting[pipe.other(end)] += data
-        if end is pipe.ends[1]:
-            with self._lock:
+        with self._lock:
+            if end is pipe.ends[1]:
                 self.bytes_down += len(data)
                 self._budget -= len(data)
+            else:
+                self.bytes_up += len(data)
         return True
 
     def _allowed(self, from_server: bool) -> int:

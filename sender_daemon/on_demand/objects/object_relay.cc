@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/bytes.h"
+#include "common/base/utf8.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_status.h"
 #include "sender_daemon/on_demand/objects/object_store.h"
@@ -47,8 +48,10 @@ class Reader final : public grpc::ClientReadReactor<v1::ObjectChunk> {
 
 class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
  public:
-  Relay(OwnerLink& link, const v1::FetchObjectRequest& request, Duration timeout)
+  Relay(OwnerLink& link, const v1::FetchObjectRequest& request, Duration timeout,
+        ObjectTraffic& traffic)
       : link_(link),
+        traffic_(traffic),
         size_bytes_max_(request.size_bytes_max()),
         stub_(v1::PeerObjectService::NewStub(link.channel())),
         call_(std::make_unique<ActiveCalls::Call>(link.calls(), timeout)) {
@@ -57,7 +60,14 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
     *request_.mutable_wanted() = request;
   }
 
-  void Start() {
+  void Start(TimePoint now) {
+    const v1::FetchObjectRequest& wanted = request_.wanted();
+    const std::string_view name = Utf8Prefix(wanted.key().name(), limits::kObjectNameBytesMax);
+    wait_ = traffic_.BeginWait({.rank = link_.options().owner,
+                                .key = {.name = std::string(name), .number = wanted.key().number()},
+                                .newer = wanted.newer(),
+                                .since = now});
+    traffic_.OnSent(request_.ByteSizeLong());
     stub_->async()->Fetch(call_->context(), &request_, &reader_);
     reader_.AddHold();
     reader_.StartRead(&chunk_);
@@ -66,6 +76,8 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
 
   void OnChunk(bool ok) {
     if (!ok) return reader_.RemoveHold();
+    traffic_.EndWait(wait_);
+    traffic_.OnReceived(chunk_.ByteSizeLong());
     if (const Status status = Check(); !status.ok()) {
       wrong_ = status;
       call_->context()->TryCancel();
@@ -88,6 +100,7 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
   }
 
   void OnEnd(const grpc::Status& status) {
+    traffic_.EndWait(wait_);
     {
       MutexLock lock(mutex_);
       call_.reset();  // before the link ends
@@ -142,6 +155,8 @@ class Relay final : public grpc::ServerWriteReactor<v1::ObjectChunk> {
   }
 
   OwnerLink& link_;
+  ObjectTraffic& traffic_;
+  uint64_t wait_ = 0;
   const uint64_t size_bytes_max_;
   const std::unique_ptr<v1::PeerObjectService::Stub> stub_;
   v1::FetchPeerObjectRequest request_;
@@ -164,12 +179,13 @@ void Reader::OnDone(const grpc::Status& status) { relay_.OnEnd(status); }
 
 grpc::ServerWriteReactor<v1::ObjectChunk>* RelayObject(OwnerLink& link,
                                                        const v1::FetchObjectRequest& request,
-                                                       const grpc::CallbackServerContext& context) {
+                                                       const grpc::CallbackServerContext& context,
+                                                       ObjectTraffic& traffic, TimePoint now) {
   if (const Status connected = link.connected(); !connected.ok()) {
     return ObjectStream::Refuse(Refused(link, connected));
   }
-  auto* const relay = new Relay(link, request, Left(context));
-  relay->Start();
+  auto* const relay = new Relay(link, request, Left(context), traffic);
+  relay->Start(now);
   return relay;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/log/log.h"
+#include "common/base/printable.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/grpc_credentials.h"
@@ -20,11 +21,12 @@ namespace {
 // One Put. Owns itself until the call has ended.
 class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
  public:
-  explicit PutCall(ObjectStore& store) : store_(store) { StartRead(&chunk_); }
+  explicit PutCall(const ObjectServiceImpl::Parts& parts) : parts_(parts) { StartRead(&chunk_); }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(ToGrpc(End()));
-    if (const Status status = Take(); !status.ok()) return Finish(ToGrpc(status));
+    const Status status = ok ? Take() : End();
+    if (!status.ok()) parts_.traffic.OnRefused();
+    if (!ok || !status.ok()) return Finish(ToGrpc(status));
     chunk_.Clear();
     StartRead(&chunk_);
   }
@@ -45,13 +47,14 @@ class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
     const RankObjectKey key{.name = chunk_.key().name(), .number = chunk_.key().number()};
     std::optional<std::string> over_because;
     if (chunk_.has_over_because()) over_because = chunk_.over_because();
-    DWS_ASSIGN_OR_RETURN(auto room,
-                         store_.Reserve(chunk_.process(), key, chunk_.size_bytes(), over_because));
+    DWS_ASSIGN_OR_RETURN(
+        auto room, parts_.store.Reserve(chunk_.process(), key, chunk_.size_bytes(), over_because));
     name_ = key.name;
     size_bytes_ = chunk_.size_bytes();
     object_ = std::make_shared<RankObject>();
     object_->process = chunk_.process();
     object_->number = key.number;
+    object_->rounds = chunk_.rounds();
     object_->digest = FromProto(chunk_.digest());
     object_->room = std::move(room);
     object_->bytes.reserve(size_bytes_);
@@ -69,10 +72,13 @@ class PutCall final : public grpc::ServerReadReactor<v1::PutObjectChunk> {
       return DataLossError("'{}' has arrived damaged: expected digest {}, found {}; put it again",
                            name_, ToString(object_->digest), ToString(found));
     }
-    return store_.Put(name_, object_);
+    object_->put_at = parts_.clock.Now();
+    DWS_RETURN_IF_ERROR(parts_.store.Put(name_, object_));
+    parts_.traffic.OnPut(size_bytes_);
+    return OkStatus();
   }
 
-  ObjectStore& store_;
+  const ObjectServiceImpl::Parts parts_;
   v1::PutObjectChunk chunk_;
   std::string name_;
   uint64_t size_bytes_ = 0;
@@ -92,6 +98,32 @@ void ObjectServiceImpl::Stop() {
   }
   if (attachment != nullptr) attachment->Close(UnavailableError("the sender is shutting down"));
   parts_.store.Stop();
+}
+
+void ObjectServiceImpl::FillStatus(v1::ObjectsStatus& status) const {
+  const ObjectStore::Counts counts = parts_.store.counts();
+  const ObjectTraffic& traffic = parts_.traffic;
+  const TimePoint now = parts_.clock.Now();
+  status.set_attached(counts.attached);
+  status.set_objects(counts.objects);
+  status.set_held_bytes(counts.held_bytes);
+  status.set_bytes_max(parts_.store.bytes_max());
+  status.set_put_bytes(traffic.put_bytes());
+  status.set_puts_refused(traffic.refused());
+  status.set_sent_bytes(traffic.sent_bytes());
+  status.set_received_bytes(traffic.received_bytes());
+  status.set_waits(counts.waits);
+  if (counts.last.has_value()) {
+    status.set_rounds(counts.last->rounds);
+    status.set_last_put(EscapeUnprintable(ToString(counts.last->key)));
+    status.set_last_put_seconds(ToSeconds(now - counts.last->at));
+  }
+  if (const auto longest = traffic.longest(); longest.has_value()) {
+    status.set_waits_for(fmt::format("{}{} of rank {}", longest->newer ? "a later one than " : "",
+                                     EscapeUnprintable(ToString(longest->key)),
+                                     longest->rank.value()));
+    status.set_wait_seconds(ToSeconds(now - longest->since));
+  }
 }
 
 dws::Status ObjectServiceImpl::CheckAttach(const v1::AttachObjectsRequest& request) const {
@@ -151,7 +183,7 @@ grpc::ServerWriteReactor<v1::ObjectsAttached>* ObjectServiceImpl::Attach(
 
 grpc::ServerReadReactor<v1::PutObjectChunk>* ObjectServiceImpl::Put(
     grpc::CallbackServerContext* /*context*/, v1::PutObjectReply* /*reply*/) {
-  return new PutCall(parts_.store);
+  return new PutCall(parts_);
 }
 
 grpc::ServerWriteReactor<v1::ObjectChunk>* ObjectServiceImpl::Fetch(
@@ -162,7 +194,8 @@ grpc::ServerWriteReactor<v1::ObjectChunk>* ObjectServiceImpl::Fetch(
     return ObjectStream::Refuse(ToGrpc(InvalidArgumentError(
         "an object of rank {}, expected a rank below {}", rank.value(), parts_.owners.size())));
   }
-  return RelayObject(parts_.owners.owner(rank), *request, *context);
+  return RelayObject(parts_.owners.owner(rank), *request, *context, parts_.traffic,
+                     parts_.clock.Now());
 }
 
 grpc::ServerWriteReactor<v1::ObjectChunk>* PeerObjectServiceImpl::Fetch(
@@ -183,7 +216,8 @@ grpc::ServerWriteReactor<v1::ObjectChunk>* PeerObjectServiceImpl::Fetch(
       CheckPeer(PeerOf(context->auth_context().get()), SenderIdentity(job_id_, asks, Role::kTrain),
                 fmt::format("the sender of trainer rank {}", asks));
   if (!known.ok()) return refuse(known);
-  return ObjectStream::Start(store_, FromProto(request->wanted()));
+  traffic_.OnReceived(request->ByteSizeLong());
+  return ObjectStream::Start(store_, FromProto(request->wanted()), &traffic_);
 }
 
 }  // namespace dws

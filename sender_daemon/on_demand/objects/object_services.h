@@ -9,8 +9,10 @@
 #include "common/base/threads/mutex.h"
 #include "common/service/grpc/latest_stream.h"
 #include "proto/objects.grpc.pb.h"
+#include "proto/sender_status.pb.h"
 #include "sender_daemon/on_demand/gather/owner_links.h"
 #include "sender_daemon/on_demand/objects/object_store.h"
+#include "sender_daemon/on_demand/objects/object_traffic.h"
 
 namespace dws {
 
@@ -20,6 +22,7 @@ class ObjectServiceImpl final : public v1::ObjectService::CallbackService {
   // All outlive it.
   struct Parts {
     ObjectStore& store;
+    ObjectTraffic& traffic;
     OwnerLinks& owners;
     const Clock& clock;
   };
@@ -27,6 +30,7 @@ class ObjectServiceImpl final : public v1::ObjectService::CallbackService {
       : job_id_(std::move(job_id)), parts_(parts) {}
 
   void Stop();
+  void FillStatus(v1::ObjectsStatus& status) const;
 
   grpc::ServerWriteReactor<v1::ObjectsAttached>* Attach(
       grpc::CallbackServerContext* context, const v1::AttachObjectsRequest* request) override;
@@ -47,11 +51,11 @@ class ObjectServiceImpl final : public v1::ObjectService::CallbackService {
   Attachment::Ptr attachment_ GUARDED_BY(mutex_);  // its call
 };
 
-// For the senders of other ranks. Lifecycle: the store outlives it. Threads: safe from any.
+// For the senders of other ranks. Lifecycle: store and traffic outlive it. Threads: safe from any.
 class PeerObjectServiceImpl final : public v1::PeerObjectService::CallbackService {
  public:
-  PeerObjectServiceImpl(std::string job_id, ObjectStore& store)
-      : job_id_(std::move(job_id)), store_(store) {}
+  PeerObjectServiceImpl(std::string job_id, ObjectStore& store, ObjectTraffic& traffic)
+      : job_id_(std::move(job_id)), store_(store), traffic_(traffic) {}
 
   grpc::ServerWriteReactor<v1::ObjectChunk>* Fetch(
       grpc::CallbackServerContext* context, const v1::FetchPeerObjectRequest* request) override;
@@ -59,6 +63,7 @@ class PeerObjectServiceImpl final : public v1::PeerObjectService::CallbackServic
  private:
   const std::string job_id_;
   ObjectStore& store_;
+  ObjectTraffic& traffic_;
 };
 
 }  // namespace dws

@@ -16,6 +16,7 @@ uint64_t ObjectStore::Attach(const std::string& process) {
     MutexLock lock(mutex_);
     objects_.clear();
     first_ = 0;
+    last_put_.reset();
     number = attached_ = ++last_process_;
     process_ = process;
   }
@@ -93,6 +94,7 @@ Status ObjectStore::Put(const std::string& name, RankObjectPtr object) {
     MutexLock lock(mutex_);
     const RankObjectKey key{.name = name, .number = object->number};
     DWS_RETURN_IF_ERROR(CheckKey(object->process, key));
+    last_put_ = {.key = key, .rounds = object->rounds, .at = object->put_at};
     RankObjectPtr& place = objects_[name];
     if (place != nullptr && place->number == object->number) {
       if (place->bytes == object->bytes) return OkStatus();
@@ -166,9 +168,13 @@ bool ObjectStore::Forget(uint64_t waiter) {
   return waiters_.erase(waiter) != 0;
 }
 
-size_t ObjectStore::waits() const {
+ObjectStore::Counts ObjectStore::counts() const {
   MutexLock lock(mutex_);
-  return waiters_.size();
+  return {.attached = attached_ != 0,
+          .objects = objects_.size(),
+          .held_bytes = *held_bytes_,
+          .waits = waiters_.size(),
+          .last = last_put_};
 }
 
 void ObjectStore::Tell() {

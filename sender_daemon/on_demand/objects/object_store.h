@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/mutex.h"
 #include "common/model/digest/digest.h"
@@ -54,6 +55,8 @@ class ObjectRoom {
 struct RankObject {
   uint64_t process = 0;
   uint64_t number = 0;
+  uint64_t rounds = 0;  // see PutObjectChunk
+  TimePoint put_at = {};
   std::vector<std::byte> bytes;
   Digest digest;
   std::unique_ptr<const ObjectRoom> room;  // of the bytes
@@ -82,6 +85,20 @@ class ObjectStore {
     uint64_t size_bytes_max = 0;
   };
 
+  // What its process has put last.
+  struct LastPut {
+    RankObjectKey key;
+    uint64_t rounds = 0;
+    TimePoint at;
+  };
+  struct Counts {
+    bool attached = false;  // a process
+    uint64_t objects = 0;
+    uint64_t held_bytes = 0;           // also of those on their way
+    uint64_t waits = 0;                // calls for objects that are not there
+    std::optional<LastPut> last = {};  // of the process that has attached last
+  };
+
   explicit ObjectStore(Options options) : options_(options), last_process_(options.epoch) {}
 
   // Returns the number of the process, which takes the place of the one before. `process`: "pid 7",
@@ -104,8 +121,7 @@ class ObjectStore {
   bool Forget(uint64_t waiter);
   void Stop();
 
-  // How many calls wait for objects.
-  size_t waits() const;
+  Counts counts() const;
   uint64_t bytes_max() const { return options_.bytes_max; }
   TrainerRank rank() const { return options_.rank; }
 
@@ -132,6 +148,7 @@ class ObjectStore {
   uint64_t first_ GUARDED_BY(mutex_) = 0;                            // lower numbers are over
   std::string reason_ GUARDED_BY(mutex_);                            // why they are
   std::map<std::string, RankObjectPtr> objects_ GUARDED_BY(mutex_);  // by name
+  std::optional<LastPut> last_put_ GUARDED_BY(mutex_);
   uint64_t last_waiter_ GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Waiter> waiters_ GUARDED_BY(mutex_);
 };

@@ -22,15 +22,16 @@ ObjectStore::Wanted FromProto(const v1::FetchObjectRequest& request) {
           .size_bytes_max = request.size_bytes_max()};
 }
 
-ObjectStream* ObjectStream::Start(ObjectStore& store, const ObjectStore::Wanted& wanted) {
-  auto* const stream = new ObjectStream(&store);
+ObjectStream* ObjectStream::Start(ObjectStore& store, const ObjectStore::Wanted& wanted,
+                                  ObjectTraffic* traffic) {
+  auto* const stream = new ObjectStream(&store, traffic);
   stream->waiter_ = store.Fetch(
       wanted, [stream](const ObjectStore::Answer& answer) { stream->OnAnswer(answer); });
   return stream;
 }
 
 ObjectStream* ObjectStream::Refuse(const grpc::Status& status) {
-  auto* const stream = new ObjectStream(nullptr);
+  auto* const stream = new ObjectStream(nullptr, nullptr);
   stream->Finish(status);
   return stream;
 }
@@ -49,6 +50,7 @@ void ObjectStream::Write() {
   const size_t size = std::min(limits::kObjectChunkBytes, object_->bytes.size() - sent_);
   chunk_.set_data(object_->bytes.data() + sent_, size);
   sent_ += size;
+  if (traffic_ != nullptr) traffic_->OnSent(chunk_.ByteSizeLong());
   StartWrite(&chunk_);
 }
 

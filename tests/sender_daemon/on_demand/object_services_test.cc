@@ -80,7 +80,8 @@ class Sender {
     REQUIRE(links.ok());
     links_ = *std::move(links);
     for_rank_ = std::make_unique<ObjectServiceImpl>(
-        "job", ObjectServiceImpl::Parts{.store = store_, .owners = *links_, .clock = clock_});
+        "job", ObjectServiceImpl::Parts{
+                   .store = store_, .traffic = traffic_, .owners = *links_, .clock = clock_});
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &rank_port_);
     builder.RegisterService(for_rank_.get());
@@ -100,7 +101,11 @@ class Sender {
     }
   }
 
-  const ObjectStore& store() const { return store_; }
+  v1::ObjectsStatus status() const {
+    v1::ObjectsStatus status;
+    for_rank_->FillStatus(status);
+    return status;
+  }
   std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
   std::shared_ptr<grpc::Channel> ForRank() const { return Dial(rank_port_); }
   std::shared_ptr<grpc::Channel> ForPeers() const { return Dial(port_); }
@@ -115,9 +120,10 @@ class Sender {
   RealClock clock_;
   SilentListener listener_;
   ObjectStore store_;
+  ObjectTraffic traffic_;
   TrainPeers peers_{"job", TrainerRank(rank_)};
   TrainServiceImpl train_{TrainServiceImpl::Parts{.peers = peers_}};
-  PeerObjectServiceImpl for_peers_{"job", store_};
+  PeerObjectServiceImpl for_peers_{"job", store_, traffic_};
   std::unique_ptr<OwnerLinks> links_;
   std::unique_ptr<ObjectServiceImpl> for_rank_;
   int port_ = 0;
@@ -285,7 +291,7 @@ TEST_CASE("a rank that waits hears within 2 s that the other process or sender i
   const auto fetch_while = [&](const std::function<void()>& change) {
     std::chrono::steady_clock::time_point changed;
     std::thread later([&] {
-      if (!Eventually([&] { return job.senders[1].store().waits() == 1; })) return;
+      if (!Eventually([&] { return job.senders[1].status().waits() == 1; })) return;
       changed = std::chrono::steady_clock::now();
       change();
     });
@@ -323,7 +329,7 @@ TEST_CASE("a rank that hangs up while it waits is forgotten", "[objects]") {
     const auto wanted = Rank::Wanted(1, job.ranks[1]->process(), "sum", 1);
     CheckRefused(job.ranks[rank]->Fetch(wanted, seconds(1)).first, StatusCode::DEADLINE_EXCEEDED,
                  "");
-    CHECK(Eventually([&] { return job.senders[1].store().waits() == 0; }));
+    CHECK(Eventually([&] { return job.senders[1].status().waits() == 0; }));
   }
 }
 
@@ -407,6 +413,68 @@ TEST_CASE("what another sender sends damaged is refused by its rank", "[objects]
   }
   CheckRefused(fetch({.size_bytes = 101, .bit = 0, .first_chunk = 8}), StatusCode::OUT_OF_RANGE,
                "an object has 101 bytes, expected at most 100");
+}
+
+TEST_CASE("the status has what is held, put, sent and waited for", "[objects]") {
+  Job job;
+  Rank& puts = *job.ranks[1];
+  v1::ObjectsStatus status = job.senders[1].status();
+  CHECK(status.attached());
+  CHECK(status.bytes_max() == kBytesMax);
+  CHECK(status.last_put().empty());
+  const std::string bytes = Pattern(size_t{3} << 20);
+  auto first = puts.First("sum", 5, bytes);
+  first.set_rounds(4);
+  first.set_data(bytes);
+  REQUIRE(puts.Put({first}).ok());
+  REQUIRE(puts.Fetch(Rank::Wanted(1, puts.process(), "sum", 5)).first.ok());
+  status = job.senders[1].status();
+  CHECK(status.objects() == 1);
+  CHECK(status.held_bytes() == bytes.size());
+  CHECK(status.put_bytes() == bytes.size());
+  CHECK(status.rounds() == 4);
+  CHECK(status.last_put() == "'sum' number 5");
+  CHECK(status.sent_bytes() == 0);  // only its own rank has asked
+
+  REQUIRE(job.ranks[0]->Fetch(Rank::Wanted(1, puts.process(), "sum", 5)).first.ok());
+  status = job.senders[1].status();
+  const v1::ObjectsStatus other = job.senders[0].status();
+  CHECK(status.sent_bytes() > bytes.size());
+  CHECK(status.sent_bytes() < bytes.size() + 1000);
+  CHECK(other.received_bytes() == status.sent_bytes());
+  CHECK(status.received_bytes() == other.sent_bytes());  // the request
+  CHECK(other.sent_bytes() > 0);
+
+  CHECK_FALSE(puts.Put(std::string(65, 'n'), 6, "").ok());
+  CHECK_FALSE(puts.Put({}).ok());
+  CHECK(job.senders[1].status().puts_refused() == 2);
+  puts.Leave();
+  CHECK(Eventually([&] { return !job.senders[1].status().attached(); }));
+  status = job.senders[1].status();
+  CHECK(status.objects() == 0);
+  CHECK(status.last_put() == "'sum' number 5");  // that of the process that is gone
+}
+
+TEST_CASE("the status names the object that the rank has waited for longest", "[objects]") {
+  Job job;
+  CHECK(job.senders[0].status().waits_for().empty());
+  const auto wait_for = [&](const std::string& name) {
+    return std::thread([&, name] {
+      (void)job.ranks[0]->Fetch(Rank::Wanted(1, job.ranks[1]->process(), name, 3));
+    });
+  };
+  std::thread longer = wait_for("first\n");
+  CHECK(Eventually([&] { return job.senders[1].status().waits() == 1; }));
+  std::thread shorter = wait_for("second");
+  CHECK(Eventually([&] { return job.senders[1].status().waits() == 2; }));
+  CHECK(job.senders[0].status().waits_for() == "'first\\x0a' number 3 of rank 1");
+  CHECK(job.senders[0].status().wait_seconds() > 0);
+  CHECK(job.ranks[1]->Put("first\n", 3, "x").ok());
+  longer.join();
+  CHECK(job.senders[0].status().waits_for() == "'second' number 3 of rank 1");
+  job.ranks[1]->Leave();
+  shorter.join();
+  CHECK(Eventually([&] { return job.senders[0].status().waits_for().empty(); }));
 }
 
 }  // namespace dws

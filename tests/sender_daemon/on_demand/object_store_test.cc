@@ -1,8 +1,11 @@
 #include "sender_daemon/on_demand/objects/object_store.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace dws {
 namespace {
@@ -153,6 +156,52 @@ TEST_CASE("names are bounded, and a store that stops ends waits", "[objects]") {
   const auto waits = Ask(store, process, {"a", 3});
   store.Stop();
   CHECK(absl::IsUnavailable(waits->answer->status));
+}
+
+TEST_CASE("processes, puts, fetches and hang-ups of several threads are answered once each",
+          "[objects]") {
+  constexpr uint64_t kRounds = 3000;
+  ObjectStore store({.rank = TrainerRank(2), .bytes_max = 1000});
+  std::atomic<uint64_t> begun{0};
+  std::atomic<uint64_t> ended{0};
+  std::atomic<uint64_t> wrong{0};  // Catch2's checks are for one thread
+  std::atomic<uint64_t> process{store.Attach("pid 1")};
+  const auto put = [&] {
+    for (uint64_t number = 1; number <= kRounds; ++number) {
+      (void)Put(store, process, {"sum", number}, 10, 7,
+                number % 5 == 0 ? std::optional<std::string>("it goes on") : std::nullopt);
+    }
+  };
+  const auto fetch = [&](bool newer) {
+    for (uint64_t number = 1; number <= kRounds; ++number) {
+      ++begun;
+      const uint64_t waiter = store.Fetch(
+          {.process = process, .key = {"sum", number}, .newer = newer, .size_bytes_max = 100},
+          [&](const ObjectStore::Answer& answer) {
+            if (answer.object != nullptr && answer.object->bytes.size() != 10) ++wrong;
+            ++ended;
+          });
+      if (number % 3 == 0 && waiter != 0 && store.Forget(waiter)) ++ended;
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back(put);
+  threads.emplace_back([&] { fetch(false); });
+  threads.emplace_back([&] { fetch(true); });
+  threads.emplace_back([&] {
+    for (int i = 0; i < 300; ++i) {
+      process = store.Attach("pid 2");
+      if (store.counts().held_bytes > 1000) ++wrong;
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  store.Stop();
+  CHECK(begun == ended);
+  CHECK(wrong == 0);
+  store.Detach(process);
+  CHECK(store.counts().objects == 0);
+  CHECK(store.counts().held_bytes == 0);
+  CHECK(store.counts().waits == 0);
 }
 
 }  // namespace dws

@@ -102,6 +102,29 @@ std::string FormatOnDemand(const v1::OnDemandStatus& status) {
          fmt::format("; {} of sums for other hosts", FormatBytes(status.host_accumulators_bytes()));
 }
 
+// The line of what the rank's process has put for other ranks, and that of the round it is in.
+std::string FormatObjects(const v1::ObjectsStatus& objects, size_t columns) {
+  std::string text =
+      FormatKeyLine("objects",
+                    fmt::format("{}, {} of {}; sent {}, received {}; {} puts refused",
+                                objects.objects(), FormatBytes(objects.held_bytes()),
+                                FormatBytes(objects.bytes_max()), FormatBytes(objects.sent_bytes()),
+                                FormatBytes(objects.received_bytes()), objects.puts_refused()),
+                    columns);
+  if (objects.last_put().empty()) return text;
+  std::string round = fmt::format("{} behind it; put {} {} ago{}", objects.rounds(),
+                                  objects.last_put(), FormatSeconds(objects.last_put_seconds()),
+                                  objects.attached() ? "" : ", and its process is gone");
+  if (!objects.waits_for().empty()) {
+    round += fmt::format("; has waited {} for {}", FormatSeconds(objects.wait_seconds()),
+                         objects.waits_for());
+  }
+  if (objects.waits() > 0) {
+    round += fmt::format("; {} calls of other ranks wait for what it puts next", objects.waits());
+  }
+  return text + FormatKeyLine("round", round, columns);
+}
+
 std::string FormatBroadcast(const auto& broadcast, const std::string& where, size_t columns) {
   return FormatKeyLine("broadcast",
                        fmt::format("{}; {} succeeded, {} failed",
@@ -178,6 +201,8 @@ std::string FormatSender(const v1::SenderStatus& sender, size_t columns) {
     for (const std::string& gather : sender.on_demand().gathers()) {
       text += FormatKeyLine("gather", gather, columns);
     }
+    const v1::ObjectsStatus& objects = sender.on_demand().objects();
+    if (objects.attached() || objects.put_bytes() > 0) text += FormatObjects(objects, columns);
   }
   if (sender.has_slime()) text += FormatFolder("slime", sender.slime(), "", columns);
   const bool dense = sender.density().dense_groups() > 0 || sender.density().version_dense();

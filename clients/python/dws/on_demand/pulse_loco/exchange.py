@@ -111,12 +111,15 @@ class ObjectExchange:
                 self._changed.wait(deadline.left)
             return self._process
 
-    def put(self, process: int, name: str, number: int, data: bytes, over_because: Optional[str] = None) -> None:
+    def put(
+        self, process: int, name: str, number: int, data: bytes, over_because: Optional[str] = None, rounds: int = 0
+    ) -> None:
         """Puts an object in the place of the one that has the name.
 
         Args:
           process: that `attached` has returned.
           over_because: lower numbers are over, for this reason.
+          rounds: that the process has behind it, for the sender's status.
 
         Raises:
           DaemonUnavailableError: the sender is gone, or no longer knows the process: attach again.
@@ -124,7 +127,7 @@ class ObjectExchange:
         """
         what = f"putting '{name}' number {number} as rank {self._who.trainer_rank}"
         try:
-            self._stub.Put(_chunks(process, name, number, data, over_because), timeout=_PUT_SECONDS)
+            self._stub.Put(_chunks(process, name, number, data, over_because, rounds), timeout=_PUT_SECONDS)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
                 raise DaemonUnavailableError(f"{what}: {error.details()}") from error
@@ -207,10 +210,14 @@ def _request(wanted: Wanted) -> Any:
     )
 
 
-def _chunks(process: int, name: str, number: int, data: bytes, over_because: Optional[str]) -> Iterator[Any]:
-    key = objects_pb2.ObjectKey(name=name, number=number)
+def _chunks(process: int, name: str, number: int, data: bytes, over_because: Optional[str], rounds: int) -> Iterator[Any]:
     yield objects_pb2.PutObjectChunk(
-        process=process, key=key, size_bytes=len(data), digest=to_proto(digest_bytes(data)), over_because=over_because
+        process=process,
+        key=objects_pb2.ObjectKey(name=name, number=number),
+        size_bytes=len(data),
+        digest=to_proto(digest_bytes(data)),
+        over_because=over_because,
+        rounds=rounds,
     )
     for begin in range(0, len(data), _CHUNK_BYTES):
         yield objects_pb2.PutObjectChunk(data=data[begin : begin + _CHUNK_BYTES])

@@ -172,7 +172,7 @@ class LocalRounds:
             after.apply(sums)
         else:
             after.abandon()
-        self._decide(plan, process, after.digest(), deadline)
+        self._decide(plan, process, after, deadline)
         if self.worker.contributed_weights is not None:
             self._spent.add(self.worker.contributed_weights)
         self.worker, self._last = after, plan
@@ -338,8 +338,9 @@ class LocalRounds:
             owner.add(found.data, f"rank {rank}")
         return owner.total(plan.contributors)
 
-    def _decide(self, plan: Plan, process: int, digest: Digest, deadline: Deadline) -> None:
-        """Step 4. Raises RankLostError if this worker's digest is not the one that most have."""
+    def _decide(self, plan: Plan, process: int, after: PulseLoCo, deadline: Deadline) -> None:
+        """Step 4. Raises RankLostError if the digest of `after` is not the one that most have."""
+        digest = after.digest()
         message = local_rounds_pb2.RoundReady(digest=to_proto(digest)).SerializeToString()
         if self._rank:
             self._put(process, "ready", plan.attempt, message)
@@ -352,7 +353,8 @@ class LocalRounds:
             for rank, ready in zip(others, self._exchange.fetch_all(wanted, deadline.left)):
                 digests[rank] = from_proto(_parse(local_rounds_pb2.RoundReady, ready.data, rank).digest)
             decided = most_common(digests)
-            self._put(process, "decided", plan.attempt, local_rounds_pb2.RoundReady(digest=to_proto(decided)).SerializeToString())
+            message = local_rounds_pb2.RoundReady(digest=to_proto(decided)).SerializeToString()
+            self._exchange.put(process, "decided", plan.attempt, message, None, after.round)
         if digest != decided:
             why = f"rank {self._rank} has digest {digest_hex(digest)} after round {plan.round}, most have {digest_hex(decided)}"
             raise RankLostError(f"{why}: it takes theta_g in full", why, self._rank)
@@ -365,7 +367,7 @@ class LocalRounds:
         return Wanted(rank, plan.members[rank].process, name, plan.attempt, bytes_max)
 
     def _put(self, process: int, name: str, number: int, data: bytes, over_because: Optional[str] = None) -> None:
-        self._exchange.put(process, name, number, data, over_because)
+        self._exchange.put(process, name, number, data, over_because, self.worker.round)
 
     def _give_up(self, process: int, error: BaseException) -> None:
         """Tells the others, so that they do not wait for this attempt. What this worker has contributed stays known, since the
