@@ -7,6 +7,7 @@ for that but a gather or a push for which there is no room, and the end of the a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any, Callable, Optional
 
@@ -153,12 +154,11 @@ class Traffic:
             self._ask(gathering)
         return gathering
 
-    def _ask(self, gathering: Gathering) -> GatherCall:
+    def _ask(self, gathering: Gathering) -> None:
         """Waits for copies from the arena, if those hold the slot."""
         self._leases.run(self._slots - self._under_way - 1)
         self._under_way += 1
         gathering.call = self._member.gather(gathering.unit, gathering.version, gathering.begins_microbatch)
-        return gathering.call
 
     def end_gather(self, gathering: Gathering, read: Callable[[int], Optional[Done]]) -> None:
         """Waits for a gather and has its bytes read.
@@ -173,14 +173,15 @@ class Traffic:
             if gathering.call is not None:
                 self._member.forget(gathering.call)
             return
-        call = gathering.call
-        if call is None:
+        if gathering.call is None:
             if self._under_way >= self._slots:
                 raise StateError(
                     f"{gathering.what}: FSDP2 holds {self._under_way} other units that it has not read, and the arena has "
                     f"room for {self._slots}: prefetch fewer modules, or use Training(prefetch={self._under_way})"
                 )
-            call = self._ask(gathering)
+            self._ask(gathering)
+        call = gathering.call
+        assert call is not None
         started = time.monotonic()
         self._under_way -= 1
         reply = self._member.settle(call, gathering.what)
@@ -193,7 +194,7 @@ class Traffic:
             if done is None:
                 self._member.release(call)
         if done is not None:
-            self._leases.add(done, lambda: self._member.release(call))
+            self._leases.add(done, functools.partial(self._member.release, call))
 
     def allocate(self, unit: int, what: str) -> Buffer:
         """A buffer for the gradients of a unit, to be pushed; waits for room.
