@@ -206,7 +206,7 @@ class FaultTest(StoreCase):
         self.store.secret = "rotated"
         self.publish()
         eventually(lambda: "SignatureDoesNotMatch" in sender.readyz()[1], lambda: str(sender.readyz()))
-        self.assertIn("look at the credentials", sender.readyz()[1])
+        self.assertIn("look at the endpoint, the region, the bucket, the credentials", sender.readyz()[1])
         self.assertNotIn(self.store.secret, sender.log_tail(1000))
         self.assertNotIn(SECRET, sender.log_tail(1000))
         self.write_keys()
@@ -245,7 +245,7 @@ class FaultTest(StoreCase):
         self.assertEqual((receiver.logged("shared_dir_damaged"), sender.logged("shared_repair")), (0, 0))
 
     def test_daemons_end_in_time_while_the_store_hangs(self) -> None:
-        sender = self.sender_starts()
+        sender = self.sender_starts("--stop-timeout=2")  # so long it tries to write what was published
         self.register()
         self.publish()
         engine, live = self.joins("engine", "--shared-poll-ms=20")

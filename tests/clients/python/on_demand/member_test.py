@@ -231,9 +231,14 @@ class MemberTest(unittest.TestCase):
         self.sender.views.put(view(View.PHASE_OPEN, SECOND, "why", rank=1))
         with self.assertRaises(RankLostError):
             member.settle(lost, "gathering")
+        self.assertIsNotNone(lost.future.exception())
         self.sender.breaks = 0
-        member.gather(2, 3, True).future.result()
-        self.assertEqual(list(self.sender.requests[-1].released), [1, 2])
+        released: list[int] = []
+        deadline = time.monotonic() + 10  # the callback runs on a thread of gRPC
+        while not released and time.monotonic() < deadline:
+            member.gather(2, 3, True).future.result()
+            released = list(self.sender.requests[-1].released)
+        self.assertEqual(released, [1, 2])
 
     def test_a_gather_ends_when_its_attempt_is_over(self) -> None:
         member = self.join()
