@@ -50,6 +50,10 @@ std::shared_ptr<RankMemory> MemoryOf() {
   return *memory;
 }
 
+std::shared_ptr<Accumulators> SumsOf(const std::shared_ptr<RankMemory>& memory) {
+  return {memory, &memory->sums()};
+}
+
 LentPiece PieceOf(float value) {
   const auto bytes = std::make_shared<std::vector<float>>(kElements, value);
   return {.dtype = DType::kF32,
@@ -73,8 +77,8 @@ TEST_CASE("pieces that several threads bring are added one after the other, then
     for (int bringer = 0; bringer < kBringers; ++bringer) {
       bringers.emplace_back([&] {
         for (uint32_t unit = 0; unit < kUnits * kPieces; ++unit) {
-          adder.Add(memory, UnitIndex(unit % kUnits), PieceOf(static_cast<float>(minibatch)),
-                    [&](const Status& status) {
+          adder.Add(SumsOf(memory), UnitIndex(unit % kUnits),
+                    PieceOf(static_cast<float>(minibatch)), [&](const Status& status) {
                       if (!status.ok()) ++wrong;
                       ++added;
                     });
@@ -85,7 +89,7 @@ TEST_CASE("pieces that several threads bring are added one after the other, then
     std::atomic<bool> sealed = false;
     GradientSum sum;
     int added_before = 0;
-    adder.Seal(memory, [&](const Result<GradientSum>& found) {
+    adder.Seal(SumsOf(memory), [&](const Result<GradientSum>& found) {
       if (!found.ok()) ++wrong;
       if (found.ok()) sum = *found;
       added_before = added;
@@ -100,7 +104,7 @@ TEST_CASE("pieces that several threads bring are added one after the other, then
     float first = 0;
     std::memcpy(&first, memory->gradients().data(), sizeof(first));
     CHECK(first == each);
-    adder.LetGo(memory);
+    adder.LetGo(SumsOf(memory));
   }
 }
 
@@ -111,11 +115,11 @@ TEST_CASE("an adder that stops drops what it has not begun", "[on_demand]") {
   {
     PieceAdder adder(pool);
     for (int i = 0; i < 50; ++i) {
-      adder.Add(memory, UnitIndex(0), PieceOf(1), [&](const Status&) { ++done; });
+      adder.Add(SumsOf(memory), UnitIndex(0), PieceOf(1), [&](const Status&) { ++done; });
     }
     adder.Stop();
     const int at_stop = done;
-    adder.Add(memory, UnitIndex(0), PieceOf(1), [&](const Status&) { ++done; });
+    adder.Add(SumsOf(memory), UnitIndex(0), PieceOf(1), [&](const Status&) { ++done; });
     CHECK(done == at_stop);
   }
   CHECK(done <= 50);
