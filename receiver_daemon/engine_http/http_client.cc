@@ -1,15 +1,11 @@
 #include "receiver_daemon/engine_http/http_client.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/threads/cancellation.h"
-#include "common/base/unique_fd.h"
+#include "common/service/http/secret_file.h"
 
 namespace dws {
 namespace {
@@ -47,29 +43,8 @@ Status CheckToken(const std::string& token, const std::string& path) {
 }  // namespace
 
 Result<std::string> ReadTokenFile(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info = {};
-  if (!file.valid() || ::fstat(file.get(), &info) != 0) {
-    return ErrnoError(errno, fmt::format("the engine's token file {}", path));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return FailedPreconditionError("expected a file with the engine's token at {}, found no file",
-                                   path);
-  }
-  if ((info.st_mode & S_IRWXO) != 0) {
-    return FailedPreconditionError(
-        "expected a token file that only its owner and group can read, found mode {:04o} on {}: "
-        "chmod 0640 it, and change the token if others may have read it",
-        info.st_mode & 07777, path);
-  }
-  std::string token(limits::kEngineTokenBytesMax + 1, '\0');
-  const ssize_t size = ::read(file.get(), token.data(), token.size());
-  if (size < 0) return ErrnoError(errno, fmt::format("the engine's token file {}", path));
-  if (static_cast<size_t>(size) > limits::kEngineTokenBytesMax) {
-    return FailedPreconditionError("expected a token of at most {} bytes in {}, found more",
-                                   limits::kEngineTokenBytesMax, path);
-  }
-  token.resize(static_cast<size_t>(size));
+  DWS_ASSIGN_OR_RETURN(std::string token,
+                       ReadSecretFile(path, "the engine's token", limits::kEngineTokenBytesMax));
   constexpr std::string_view kBlanks = " \t\r\n";
   token.erase(0, std::min(token.find_first_not_of(kBlanks), token.size()));
   token.erase(token.find_last_not_of(kBlanks) + 1);

@@ -1,18 +1,13 @@
 // Credentials are read again for each request: who rotates them has only to write the file.
 #include "common/transport/s3/store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <utility>
 
-#include "common/base/unique_fd.h"
+#include "common/service/http/secret_file.h"
 
 namespace dws {
 namespace {
@@ -63,25 +58,6 @@ std::string Trimmed(std::string_view text) {
   return std::string(text.substr(begin, end == std::string_view::npos ? 0 : end + 1 - begin));
 }
 
-Result<std::string> ReadSecret(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info = {};
-  if (!file.valid() || ::fstat(file.get(), &info) != 0) {
-    return ErrnoError(errno, fmt::format("the store's credentials {}", path));
-  }
-  if (!S_ISREG(info.st_mode) || (info.st_mode & S_IRWXO) != 0) {
-    return FailedPreconditionError(
-        "expected a file with the store's credentials at {} that only its owner and group can "
-        "read, found mode {:04o}: chmod 0640 it, and change the keys if others may have read it",
-        path, info.st_mode & 07777);
-  }
-  std::string text(kFileBytesMax, '\0');
-  const ssize_t size = ::read(file.get(), text.data(), text.size());
-  if (size < 0) return ErrnoError(errno, fmt::format("the store's credentials {}", path));
-  text.resize(static_cast<size_t>(size));
-  return text;
-}
-
 // The keys in `get`'s values. `where` is for the message.
 Result<s3::Credentials> KeysOf(const std::function<std::string(std::string_view)>& get,
                                std::string_view where, std::string_view id, std::string_view secret,
@@ -114,7 +90,8 @@ Result<s3::Credentials> KeysOfEnvironment() {
 bool IsStore(std::string_view path) { return path.starts_with(kScheme); }
 
 Result<s3::Credentials> ReadCredentials(const std::string& path) {
-  DWS_ASSIGN_OR_RETURN(const std::string text, ReadSecret(path));
+  DWS_ASSIGN_OR_RETURN(const std::string text,
+                       ReadSecretFile(path, "the store's credentials", kFileBytesMax));
   std::map<std::string, std::string, std::less<>> values;
   bool ours = true;  // lines before the first profile, too
   for (std::string_view rest = text; !rest.empty();) {
