@@ -1,4 +1,5 @@
-// Each attempt is signed anew: a signature is good for minutes only, and keys may have changed.
+// Each attempt gets a signature of its own: stores accept one for 15 minutes, and keys may have
+// changed since the attempt before.
 #include "common/transport/s3/client.h"
 
 #include <algorithm>
