@@ -40,8 +40,7 @@ TEST_CASE("owners have the sum of all pieces, also of those that hosts have adde
   Model model(options, Catch::rngSeed());
   cluster.JoinAll();
   for (uint64_t minibatch = 1; minibatch <= 3; ++minibatch) {
-    PushAll(cluster, model, minibatch);
-    CheckStep(cluster, model);
+    StepAll(cluster, model, minibatch);
     PublishAll(cluster, minibatch + 1);
   }
   CHECK(Combined(cluster) > 0);
@@ -57,8 +56,7 @@ TEST_CASE("sums of a host take no more room than they may, and the rest goes to 
   Model model(options, Catch::rngSeed());
   cluster.JoinAll();
   for (uint64_t minibatch = 1; minibatch <= 3; ++minibatch) {
-    PushAll(cluster, model, minibatch);
-    CheckStep(cluster, model);
+    StepAll(cluster, model, minibatch);
     PublishAll(cluster, minibatch + 1);
   }
   CHECK(Combined(cluster) > 0);
@@ -75,19 +73,16 @@ TEST_CASE("a sender that adds for its host and starts again takes part in the ne
   TrainCluster cluster(OfTwo(4));
   Model model(cluster.options(), Catch::rngSeed());
   cluster.JoinAll();
-  PushAll(cluster, model, 1);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 1);
   PublishAll(cluster, 2);
   const uint32_t rank = GENERATE(0U, 1U, 2U);
   for (uint32_t r = 0; r < 4; ++r) cluster.rank(r).AwaitOpen(2);
   for (uint32_t r = 0; r < 4; ++r) CHECK(cluster.rank(r).Push(0, model.Draw(0)));
   cluster.RestartSender(rank);
   REQUIRE(cluster.rank(rank).Join(cluster.sender(rank).engine(), 2).ok());
-  PushAll(cluster, model, 2);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 2);
   PublishAll(cluster, 3);
-  PushAll(cluster, model, 3);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 3);
 }
 
 TEST_CASE("a rank whose process is replaced is asked again in the next attempt", "[host_sums]") {
@@ -100,11 +95,9 @@ TEST_CASE("a rank whose process is replaced is asked again in the next attempt",
   cluster.rank(rank).Leave();
   cluster.ReplaceRank(rank);
   REQUIRE(cluster.rank(rank).Join(cluster.sender(rank).engine(), 1).ok());
-  PushAll(cluster, model, 1);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 1);
   PublishAll(cluster, 2);
-  PushAll(cluster, model, 2);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 2);
 }
 
 TEST_CASE("what a rank declares to push has to fit the job and its pieces", "[host_sums]") {

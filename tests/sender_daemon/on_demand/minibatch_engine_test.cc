@@ -22,8 +22,7 @@ TEST_CASE("every owner has the sum of all pieces, and all ranks the same decisio
   Model model(options, Catch::rngSeed());
   cluster.JoinAll();
   for (uint64_t minibatch = 1; minibatch <= 3; ++minibatch) {
-    PushAll(cluster, model, minibatch);
-    CheckStep(cluster, model);
+    StepAll(cluster, model, minibatch);
     PublishAll(cluster, minibatch + 1);
   }
 }
@@ -34,8 +33,7 @@ TEST_CASE("nothing is published before Step, nor twice, nor another version", "[
   cluster.JoinAll();
   CHECK_THAT(ToString(cluster.rank(0).Publish(2)),
              Contains("the job has not begun") || Contains("minibatch 1 of rank 0 is not"));
-  PushAll(cluster, model, 1);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 1);
   CHECK_THAT(ToString(cluster.rank(0).Publish(3)), Contains("minibatch 1 leads from 1 to 2"));
   CHECK(cluster.rank(0).Publish(2).ok());
   CHECK_THAT(ToString(cluster.rank(0).Publish(3)),
@@ -60,8 +58,7 @@ TEST_CASE("a rank that is gone is named by all, and its minibatch is done again"
   CHECK_THAT(ToString(cluster.rank(2).Join(cluster.sender(2).engine(), 2)),
              Contains("holds version 2, and version 1 is published"));
   REQUIRE(cluster.rank(2).Join(cluster.sender(2).engine(), 1).ok());
-  PushAll(cluster, model, 1);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 1);
 }
 
 TEST_CASE("what others push while a rank is away is in the gradient of its next process",
@@ -107,21 +104,18 @@ TEST_CASE("a rank that has published when its sender dies goes on from there", "
   TrainCluster cluster(Uneven(2));
   Model model(cluster.options(), Catch::rngSeed());
   cluster.JoinAll();
-  PushAll(cluster, model, 1);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 1);
   cluster.RestartSender(1);
   REQUIRE(cluster.rank(1).Join(cluster.sender(1).engine(), 2).ok());
   CHECK(cluster.rank(0).Publish(2).ok());
-  PushAll(cluster, model, 2);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 2);
 }
 
 TEST_CASE("a rank that is gone after Step finds its gradient when it is back", "[minibatch]") {
   TrainCluster cluster(Uneven(2));
   Model model(cluster.options(), Catch::rngSeed());
   cluster.JoinAll();
-  PushAll(cluster, model, 1);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 1);
   CHECK(cluster.rank(0).Publish(2).ok());
   cluster.rank(1).Leave();
   cluster.ReplaceRank(1);
@@ -131,8 +125,7 @@ TEST_CASE("a rank that is gone after Step finds its gradient when it is back", "
     CHECK((cluster.rank(1).Gradient(unit) == model.Sum(1, unit)));
   }
   CHECK(cluster.rank(1).Publish(2).ok());
-  PushAll(cluster, model, 2);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 2);
 }
 
 TEST_CASE("a sender that starts again goes on from the rank's memory", "[minibatch]") {
@@ -146,21 +139,18 @@ TEST_CASE("a sender that starts again goes on from the rank's memory", "[minibat
     CHECK(cluster.rank(rank).Push(0, model.Draw(0)));
     cluster.RestartSender(rank);
     REQUIRE(cluster.rank(rank).Join(cluster.sender(rank).engine(), 1).ok());
-    PushAll(cluster, model, 1);
-    CheckStep(cluster, model);
+    StepAll(cluster, model, 1);
     PublishAll(cluster, 2);
   }
   SECTION("after Step the rank steps") {
-    PushAll(cluster, model, 1);
-    CheckStep(cluster, model);
+    StepAll(cluster, model, 1);
     cluster.RestartSender(rank);
     REQUIRE(cluster.rank(rank).Join(cluster.sender(rank).engine(), 1).ok());
     cluster.rank(rank).AwaitStep();
     CheckStep(cluster, model);
     PublishAll(cluster, 2);
   }
-  PushAll(cluster, model, 2);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 2);
 }
 
 TEST_CASE("a gradient that is not finite is skipped by all", "[minibatch]") {
@@ -179,8 +169,7 @@ TEST_CASE("a gradient that is not finite is skipped by all", "[minibatch]") {
     CHECK_THAT(ToString(cluster.rank(r).Publish(2)), Contains("not finite"));
     CHECK(cluster.rank(r).Skip().ok());
   }
-  PushAll(cluster, model, 2);
-  CheckStep(cluster, model);
+  StepAll(cluster, model, 2);
   PublishAll(cluster, 2);
 }
 

@@ -103,6 +103,12 @@ inline void CheckStep(TrainCluster& cluster, const Model& model) {
   }
 }
 
+// A minibatch up to its decision.
+inline void StepAll(TrainCluster& cluster, Model& model, uint64_t minibatch) {
+  PushAll(cluster, model, minibatch);
+  CheckStep(cluster, model);
+}
+
 inline void PublishAll(TrainCluster& cluster, uint64_t version) {
   for (uint32_t r = 0; r < cluster.options().ranks; ++r) {
     CHECK(cluster.rank(r).Publish(version).ok());
