@@ -184,7 +184,7 @@ class MemberTest(unittest.TestCase):
             member.gather(3, 3, False).future.result()
             if self.sender.requests[-1].released:
                 break
-        gathers = self.sender.requests[1:]
+        gathers = sorted(self.sender.requests[1:], key=lambda gather: gather.lease)  # calls run side by side
         self.assertEqual([g.begins_microbatch for g in gathers[:3]], [True, False, False])
         self.assertEqual([gather.lease for gather in gathers], list(range(1, len(gathers) + 1)))
         self.assertEqual(list(gathers[2].released), [1, 2])
