@@ -32,10 +32,11 @@ void SenderNode::Combine() {
   const Combining combining = CombiningOf(rank(), hosts);
   for (const TrainerRank owner : combining.owners) Combine(owner, combining.ranks);
   // It knows other things of the host than the others do, and combines for the same owner.
-  if (!world().faulty || !world().random.Chance(2)) return;
-  const TrainerRank other(static_cast<uint32_t>(world().random.Below(world().ranks)));
-  if (hosts[other.value()]->id == hosts[rank().value()]->id) return;
-  Combine(other, combining.ranks);
+  if (world().faulty && world().random.Chance(2)) {
+    const TrainerRank other(static_cast<uint32_t>(world().random.Below(world().ranks)));
+    if (hosts[other.value()]->id != hosts[rank().value()]->id) Combine(other, combining.ranks);
+  }
+  AskToCombine();
 }
 
 void SenderNode::Combine(TrainerRank owner, const std::vector<TrainerRank>& ranks) {
@@ -63,8 +64,14 @@ void SenderNode::Combine(TrainerRank owner, const std::vector<TrainerRank>& rank
   for (const TrainerRank other : ranks) {
     if (random.Chance(500)) sums.state.Ask(other);
   }
-  for (const TrainerRank other : sums.state.AsksDue(world().Now())) {
-    Send(other, CombineRequest{.attempt = *opened_, .owner = owner, .units = sums.units});
+}
+
+void SenderNode::AskToCombine() {
+  for (auto& [owner, sums] : combined_) {
+    if (!sums.active) continue;
+    for (const TrainerRank other : sums.state.AsksDue(world().Now())) {
+      Send(other, CombineRequest{.attempt = *opened_, .owner = owner, .units = sums.units});
+    }
   }
 }
 

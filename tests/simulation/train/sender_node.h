@@ -102,6 +102,7 @@ class SenderNode final : public TrainNode {
   void OpenCombined(const AttemptId& attempt);
   void Combine();
   void Combine(TrainerRank owner, const std::vector<TrainerRank>& ranks);
+  void AskToCombine();
   void Forward();
   void Refused(const Status& status);
   HostMemory& memory() const;
