@@ -54,7 +54,7 @@ std::string SenderReadiness::Reason() const {
     if (!registered_) return "waiting for " + parts_.awaited;
   }
   if (parts_.drain.draining()) {
-    return "drained by the operator: no version is taken until `dwsctl drain --undo`";
+    return "drained by the operator: no version is taken until `dwsctl undrain`";
   }
   const Duration after = parts_.place_stale_after;
   if (after == Duration::zero()) return "";

@@ -20,7 +20,7 @@ class DrainSwitch {
     if (!draining()) return OkStatus();
     return UnavailableError(
         "this sender is drained by its operator and refuses {}: earlier versions are being "
-        "delivered; `dwsctl drain --undo` makes it take versions again",
+        "delivered; `dwsctl undrain` makes it take versions again",
         what);
   }
 

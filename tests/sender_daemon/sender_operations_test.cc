@@ -217,7 +217,7 @@ TEST_CASE("a drain refuses new versions and ends once every connected receiver h
   CHECK(sender.turned == 1);
   const Status refused = sender.session.Register({}).status();
   CHECK(refused.code() == absl::StatusCode::kUnavailable);
-  CHECK_THAT(std::string(Message(refused)), Catch::Contains("drain --undo"));
+  CHECK_THAT(std::string(Message(refused)), Catch::Contains("dwsctl undrain"));
 
   sender.Commit(near, 1);
   REQUIRE(draining.get().ok());

@@ -5,6 +5,7 @@ Weights are numpy arrays or torch tensors; torch is used if the program imports 
 """
 
 from dws import balance, declare, on_demand
+from dws._version import __version__
 from dws.boundaries import Boundaries
 from dws.dtypes import DType
 from dws.engine import Engine
@@ -75,6 +76,7 @@ __all__ = [
     "VersionLostError",
     "VersionWriter",
     "WaitResult",
+    "__version__",
     "balance",
     "bind",
     "declare",

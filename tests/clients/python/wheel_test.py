@@ -37,6 +37,7 @@ class WheelTest(unittest.TestCase):
         assert version is not None
         about = self.wheel.read(f"delta_weight_sync-{version[1]}.dist-info/METADATA").decode()
         self.assertIn(f"Version: {version[1]}\n", about)
+        self.assertEqual(self.wheel.read("dws/_version.py").decode(), f'__version__ = "{version[1]}"\n')
 
     def test_it_names_the_oldest_python_that_has_what_the_package_calls(self) -> None:
         about = next(name for name in self.wheel.namelist() if name.endswith("/METADATA"))

@@ -176,10 +176,10 @@ class HoldTest(IntegrationCase):
     def test_operators_name_boundaries_drain_and_resync(self) -> None:
         self.begin("boundary")
         at = f"--socket={self.receiver.socket}"
-        self.assertIn("nothing was held, the engine has version 1", dwsctl("boundary", at).stdout)
+        self.assertIn("nothing was held, the engine has version 1", dwsctl("commit", at).stdout)
         self.publish()
         self.await_held(2)
-        done = dwsctl("boundary", at)
+        done = dwsctl("boundary", at)  # the older name
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("the engine has version 2", done.stdout)
         self.check(2)
@@ -187,7 +187,7 @@ class HoldTest(IntegrationCase):
         self.await_held(3)
         self.assertIn("drained at version 2", dwsctl("drain", at).stdout)
         self.check(2)
-        self.assertEqual(dwsctl("drain", "--undo", at).returncode, 0)
+        self.assertEqual(dwsctl("undrain", at).returncode, 0)
         self.await_held(3)
         self.assertEqual(dwsctl("resync", at).returncode, 0)
         self.check(3)

@@ -114,9 +114,12 @@ TEST_CASE("drain waits or not or undoes as its flags say and explains the result
 
   daemon.answers.hang = false;
   daemon.answers.progress = {Progress("", 0, true)};
-  const Ran undone = RunLine("drain --undo --address " + daemon.address());
-  CHECK(undone.out == "rollout-0: the drain has ended\n");
-  CHECK(daemon.answers.drain.undo());
+  for (const std::string command : {"undrain", "drain --undo"}) {
+    daemon.answers.drain.Clear();
+    const Ran undone = RunLine(command + " --address " + daemon.address());
+    CHECK(undone.out == "rollout-0: the drain has ended\n");
+    CHECK(daemon.answers.drain.undo());
+  }
 }
 
 TEST_CASE("forget-stream sends the stream or asks the daemon which one it has", "[dwsctl]") {

@@ -12,7 +12,7 @@ from tests.tools.dwsctl.fake_admin import FakeAdmin
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 COMMANDS = (
-    "status versions receivers watch verify resync drain evict forget-stream boundary inspect estimate plan pack apply"
+    "status versions receivers watch verify resync drain undrain evict forget-stream commit inspect estimate plan pack apply"
     " squash completion"
 ).split()
 
@@ -73,6 +73,34 @@ class ShellTest(unittest.TestCase):
         self.assertEqual(bash("dwsctl no-such-command").returncode, 2)
         self.assertEqual(bash("dwsctl").returncode, 2)
 
+    def test_the_environment_names_a_daemon_if_no_flag_does(self) -> None:
+        ran = bash("dwsctl status", DWS_ADDRESS=self.daemon.address)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        ran = bash("dwsctl watch --once", DWS_ADDRESS=self.daemon.address)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        ran = bash("dwsctl status", DWS_SOCKET="/nonexistent.sock")
+        self.assertEqual(ran.returncode, 3)
+        self.assertIn("DWS_SOCKET: /nonexistent.sock: no such socket", ran.stderr)
+        both = {"DWS_ADDRESS": self.daemon.address, "DWS_SOCKET": "/nonexistent.sock"}
+        ran = bash("dwsctl status", **both)
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("DWS_ADDRESS and DWS_SOCKET are both set", ran.stderr)
+        ran = bash(f"dwsctl status --address {self.daemon.address}", **both)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            ran = bash(f"dwsctl status --run-dir {folder}", **both)
+            self.assertEqual(ran.returncode, 3)
+            self.assertIn(folder, ran.stderr)
+
+    def test_help_lists_commands_by_what_they_are_for(self) -> None:
+        help_text = bash("dwsctl --help").stdout
+        headings = ("Look at daemons:", "Operate daemons:", "Checkpoints, deltas and files:", "The shell:")
+        parts = [help_text.index(heading) for heading in headings]
+        self.assertEqual(parts, sorted(parts))
+        self.assertLess(parts[0], help_text.index("  watch "))
+        self.assertLess(parts[1], help_text.index("  undrain "))
+        self.assertNotIn("boundary", help_text)
+
     def test_tls_files_come_from_flags_or_the_environment_and_are_checked(self) -> None:
         ran = bash(f"dwsctl status --address {self.daemon.address}", DWS_TLS_CA="/nonexistent")
         self.assertEqual(ran.returncode, 2)
@@ -116,6 +144,7 @@ class ShellTest(unittest.TestCase):
         self.assertEqual(sorted(self.complete("dwsctl ")), sorted(COMMANDS))
         self.assertEqual(self.complete("dwsctl re"), ["receivers", "resync"])
         self.assertEqual(self.complete("dwsctl drain --und"), ["--undo"])
+        self.assertEqual(self.complete("dwsctl und"), ["undrain"])
         self.assertEqual(self.complete("dwsctl --vers"), ["--version"])
         self.assertEqual(
             self.complete("dwsctl inspect --"),

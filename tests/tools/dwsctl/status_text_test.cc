@@ -375,7 +375,7 @@ TEST_CASE("a status has the daemon's build and certificate and drain state", "[d
   CHECK(FormatStatus(reply, 80) ==
         "dws-receiver 0.1.0, job none, up 0 us\n"
         "  state     ready\n"
-        "  drain     drained; dwsctl drain --undo ends it\n"
+        "  drain     drained; dwsctl undrain ends it\n"
         "  build     commit 0a1b2c3, gcc 12.2.0, opt static, protocol 1.0\n"
         "  tls       on, dws://run-7/receive/rollout-0, until 2026-03-04 12:00:05 UTC (in\n"
         "            3 d 0 h)\n"

@@ -107,7 +107,7 @@ class TerminalTest(unittest.TestCase):
         for command, words in (
             ("verify", "nothing was changed"),
             ("resync", "the resync continues"),
-            ("drain", "stays drained until `dwsctl drain --undo`"),
+            ("drain", "stays drained until `dwsctl undrain`"),
         ):
             with self.subTest(command):
                 terminal = self.run_dwsctl(command)

@@ -74,18 +74,20 @@ void AddConnectionFlags(CLI::App& command, TargetFlags& flags) {
 }
 
 void AddTargetFlags(CLI::App& command, TargetFlags& flags) {
-  auto* address =
-      command.add_option("--address", flags.address, "the daemon's TCP address for operators")
-          ->type_name("HOST:PORT");
-  command.add_option("--socket", flags.socket, "the daemon's unix socket")
+  auto* address = command
+                      .add_option("--address", flags.address,
+                                  "the daemon's TCP address for operators (default: $DWS_ADDRESS)")
+                      ->type_name("HOST:PORT");
+  command.add_option("--socket", flags.socket, "the daemon's unix socket (default: $DWS_SOCKET)")
       ->type_name(kSocketValue)
       ->excludes(address);
   AddConnectionFlags(command, flags);
 }
 
-CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
-                     const std::vector<std::string>& examples, bool& json) {
-  CLI::App* command = app.add_subcommand(name, description);
+CLI::App* AddCommand(CLI::App& app, const char* group, const std::string& name,
+                     const std::string& description, const std::vector<std::string>& examples,
+                     bool& json) {
+  CLI::App* command = app.add_subcommand(name, description)->group(group);
   const auto formatter = std::make_shared<CLI::Formatter>();
   formatter->column_width(30);
   command->formatter(formatter);

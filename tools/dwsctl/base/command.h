@@ -32,12 +32,17 @@ struct TlsFlags {
   std::string server_name;  // name expected in the daemon's certificate; "": the dialled name
 };
 
-// The daemon to call, and how long to wait for it. With neither address nor socket: the only socket
-// in `run_dir`.
+inline constexpr char kRunDirDefault[] = "/run/dws";
+// In the environment: the daemon, if no flag names one or another run directory.
+inline constexpr char kAddressVariable[] = "DWS_ADDRESS";
+inline constexpr char kSocketVariable[] = "DWS_SOCKET";
+
+// The daemon to call, and how long to wait for it. With neither address nor socket: that of the
+// environment, else the only socket in `run_dir`.
 struct TargetFlags {
   std::string address;  // host:port
   std::string socket;   // path of a unix socket
-  std::string run_dir = "/run/dws";
+  std::string run_dir = kRunDirDefault;
   std::chrono::milliseconds timeout{5000};
   TlsFlags tls;
 };
@@ -52,10 +57,17 @@ void AddTargetFlags(CLI::App& command, TargetFlags& flags);
 // Adds the flags that `watch` also has. `watch` takes several daemons.
 void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 
+// Under which heading `dwsctl --help` lists a command.
+inline constexpr char kLookGroup[] = "Look at daemons";
+inline constexpr char kOperateGroup[] = "Operate daemons";
+inline constexpr char kFilesGroup[] = "Checkpoints, deltas and files";
+inline constexpr char kShellGroup[] = "The shell";
+
 // Adds a command; the first line of its description is its summary. `examples` are lines of shell,
 // shown at the end of --help above the exit codes. `json` gets a flag --json.
-CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description,
-                     const std::vector<std::string>& examples, bool& json);
+CLI::App* AddCommand(CLI::App& app, const char* group, const std::string& name,
+                     const std::string& description, const std::vector<std::string>& examples,
+                     bool& json);
 
 // Prints "dwsctl: message" to the error output, and returns the exit code for an error on this
 // side: a wrong command line, or a daemon that cannot be reached.
@@ -73,7 +85,7 @@ void AddEstimateCommand(CLI::App& app, Context& context);
 void AddInspectCommand(CLI::App& app, Context& context);
 void AddOperationCommands(
     CLI::App& app,
-    Context& context);  // verify, resync, drain, evict, forget-stream, boundary
+    Context& context);  // verify, resync, drain, undrain, evict, forget-stream, commit
 void AddPackCommand(CLI::App& app, Context& context);
 void AddPlanCommand(CLI::App& app, Context& context);
 void AddReceiversCommand(CLI::App& app, Context& context);

@@ -56,7 +56,7 @@ ExitCode RunApply(const ApplyFlags& flags, Console& console) {
 void AddApplyCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ApplyFlags>();
   CLI::App* command = AddCommand(
-      app, "apply",
+      app, kFilesGroup, "apply",
       "Applies delta objects to a checkpoint and writes the result as a new one.\n"
       "\n"
       "Deltas are given in order, each the base of the next. Digests prove the base and every\n"

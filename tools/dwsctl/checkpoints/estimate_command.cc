@@ -55,7 +55,7 @@ ExitCode RunEstimate(const EstimateFlags& flags, Console& console) {
 void AddEstimateCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<EstimateFlags>();
   CLI::App* command = AddCommand(
-      app, "estimate",
+      app, kFilesGroup, "estimate",
       "Shows what syncing from one checkpoint to another would take.\n"
       "\n"
       "Compares two safetensors checkpoints and encodes the difference: density by group of\n"

@@ -45,7 +45,7 @@ ExitCode RunPack(const PackFlags& flags, Console& console) {
 void AddPackCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<PackFlags>();
   CLI::App* command = AddCommand(
-      app, "pack",
+      app, kFilesGroup, "pack",
       "Makes the delta object that leads from one checkpoint to another.\n"
       "\n"
       "Reads two safetensors checkpoints of the same tensors, writes one delta object. apply "

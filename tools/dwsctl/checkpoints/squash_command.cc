@@ -60,7 +60,7 @@ ExitCode RunSquash(const SquashFlags& flags, Console& console) {
 void AddSquashCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<SquashFlags>();
   CLI::App* command = AddCommand(
-      app, "squash",
+      app, kFilesGroup, "squash",
       "Makes one delta object of several that follow each other.\n"
       "\n"
       "With --base, the checkpoint they begin with: any profile, and every step is proved.\n"

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -87,6 +89,25 @@ Result<std::vector<std::string>> SocketsIn(const std::string& folder) {
   return sockets;
 }
 
+// The daemon that the environment names; nullopt: none.
+Result<std::optional<DaemonTarget>> EnvironmentTarget() {
+  const auto value = [](const char* name) {
+    const char* const found = std::getenv(name);
+    return std::string(found == nullptr ? "" : found);
+  };
+  const std::string address = value(kAddressVariable);
+  const std::string socket = value(kSocketVariable);
+  if (address.empty() && socket.empty()) return std::optional<DaemonTarget>();
+  if (!address.empty() && !socket.empty()) {
+    return InvalidArgumentError(
+        "{} and {} are both set: unset one, or name a daemon with --address or --socket",
+        kAddressVariable, kSocketVariable);
+  }
+  Result<DaemonTarget> target = address.empty() ? CheckedSocket(socket) : CheckedAddress(address);
+  if (target.ok()) return std::optional<DaemonTarget>(*std::move(target));
+  return Annotate(target.status(), address.empty() ? kSocketVariable : kAddressVariable);
+}
+
 }  // namespace
 
 Result<DaemonTarget> FindDaemon(const TargetFlags& flags) {
@@ -95,6 +116,10 @@ Result<DaemonTarget> FindDaemon(const TargetFlags& flags) {
   }
   if (!flags.address.empty()) return CheckedAddress(flags.address);
   if (!flags.socket.empty()) return CheckedSocket(flags.socket);
+  if (flags.run_dir == kRunDirDefault) {
+    DWS_ASSIGN_OR_RETURN(const std::optional<DaemonTarget> target, EnvironmentTarget());
+    if (target.has_value()) return *target;
+  }
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> sockets, SocketsIn(flags.run_dir));
   if (sockets.size() > 1) {
     return InvalidArgumentError("{} daemons have sockets in {}: choose one with --socket: {}",
@@ -114,6 +139,10 @@ Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& ad
   // A socket that does not exist now is kept: `watch` waits for it.
   for (const std::string& socket : sockets) targets.push_back(SocketTarget(socket));
   if (!targets.empty()) return targets;
+  if (run_dir == kRunDirDefault) {
+    DWS_ASSIGN_OR_RETURN(const std::optional<DaemonTarget> target, EnvironmentTarget());
+    if (target.has_value()) return std::vector<DaemonTarget>{*target};
+  }
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> found, SocketsIn(run_dir));
   for (const std::string& socket : found) targets.push_back(SocketTarget(socket));
   return targets;

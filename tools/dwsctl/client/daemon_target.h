@@ -16,12 +16,14 @@ struct DaemonTarget {
   bool local = false;       // a unix socket: no TLS
 };
 
-// INVALID_ARGUMENT: both an address and a socket; an address that is not host:port; or neither, and
-// `run_dir` has several sockets (the message lists them). NOT_FOUND: no socket at that path or in
-// `run_dir`. PERMISSION_DENIED: this user may not use the socket or the folder.
+// INVALID_ARGUMENT: both an address and a socket, in the flags or in the environment; an address
+// that is not host:port; or neither, and `run_dir` has several sockets (the message lists them).
+// NOT_FOUND: no socket at that path or in `run_dir`. PERMISSION_DENIED: this user may not use the
+// socket or the folder.
 Result<DaemonTarget> FindDaemon(const TargetFlags& flags);
 
-// Like FindDaemon, for several daemons; if none is given, returns all sockets in `run_dir`.
+// Like FindDaemon, for several daemons; if none is given, returns that of the environment, or else
+// all sockets in `run_dir`.
 Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& addresses,
                                               const std::vector<std::string>& sockets,
                                               const std::string& run_dir);

@@ -116,9 +116,10 @@ void AddOperationCommands(CLI::App& app, Context& context) {
   AddVerifyCommand(app, context);
   AddResyncCommand(app, context);
   AddDrainCommand(app, context);
+  AddUndrainCommand(app, context);
   AddEvictCommand(app, context);
   AddForgetStreamCommand(app, context);
-  AddBoundaryCommand(app, context);
+  AddCommitCommand(app, context);
 }
 
 }  // namespace dws::dwsctl

@@ -1,5 +1,5 @@
-// Shared by `verify`, `resync`, `drain`, `evict`, `forget-stream` and `boundary`: a call that
-// streams its progress until it is finished.
+// Shared by `verify`, `resync`, `drain`, `undrain`, `evict`, `forget-stream` and `commit`: a call
+// that streams its progress until it is finished.
 #pragma once
 
 #include <optional>
@@ -35,8 +35,9 @@ OperationOutcome RunOperation(const OperationFlags& flags, const OperationReques
 void AddVerifyCommand(CLI::App& app, Context& context);
 void AddResyncCommand(CLI::App& app, Context& context);
 void AddDrainCommand(CLI::App& app, Context& context);
+void AddUndrainCommand(CLI::App& app, Context& context);
 void AddEvictCommand(CLI::App& app, Context& context);
 void AddForgetStreamCommand(CLI::App& app, Context& context);
-void AddBoundaryCommand(CLI::App& app, Context& context);
+void AddCommitCommand(CLI::App& app, Context& context);
 
 }  // namespace dws::dwsctl

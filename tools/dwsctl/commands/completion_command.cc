@@ -11,7 +11,8 @@ namespace dws::dwsctl {
 void AddCompletionCommand(CLI::App& app, Context& context) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command =
-      app.add_subcommand("completion", "Prints the completion script for a shell (bash).");
+      app.add_subcommand("completion", "Prints the completion script for a shell (bash).")
+          ->group(kShellGroup);
   command->footer(
       "Examples:\n"
       "  source <(dwsctl completion bash)\n"

@@ -23,12 +23,12 @@ std::string ResultText(const OperationOutcome& outcome, bool undo) {
   if (outcome.daemon.has_sender()) {
     return fmt::format(
         "{}: drained, every present receiver has version {}; it takes no versions until `dwsctl "
-        "drain --undo`\n",
+        "undrain`\n",
         outcome.Name(), version);
   }
   return fmt::format(
-      "{}: drained at version {}, nothing is in flight; it commits nothing until `dwsctl drain "
-      "--undo`\n",
+      "{}: drained at version {}, nothing is in flight; it commits nothing until `dwsctl "
+      "undrain`\n",
       outcome.Name(), version);
 }
 
@@ -39,7 +39,7 @@ ExitCode RunDrain(const DrainFlags& flags, Console& console) {
   request.set_undo(flags.undo);
   const std::string after_hangup =
       flags.undo ? "`dwsctl status` says whether it is still draining"
-                 : "the daemon continues draining and stays drained until `dwsctl drain --undo`";
+                 : "the daemon continues draining and stays drained until `dwsctl undrain`";
   const OperationOutcome outcome = RunOperation(flags.operation, request, after_hangup, console);
   if (outcome.code != ExitCode::kOk || flags.operation.json) return outcome.code;
   console.Out(ResultText(outcome, flags.undo));
@@ -50,20 +50,29 @@ ExitCode RunDrain(const DrainFlags& flags, Console& console) {
 
 void AddDrainCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<DrainFlags>();
-  CLI::App* command = AddCommand(app, "drain",
-                                 "Finishes the work in flight, and begins nothing new.\n"
-                                 "\n"
-                                 "Receiver: ends the commit in flight and begins no other. Sender: "
-                                 "takes no more versions, and\n"
-                                 "waits until every present receiver has committed the newest. "
-                                 "Before an upgrade or a reboot.\n"
-                                 "Stays in force until --undo or the daemon's end; hanging up (^C, "
-                                 "--no-wait) does not undo it.",
-                                 {"dwsctl drain --socket /run/dws/receiver.sock",
-                                  "dwsctl drain --no-wait", "dwsctl drain --undo"},
-                                 flags->operation.json);
-  command->add_flag("--undo", flags->undo, "take versions, or commit them, again");
+  CLI::App* command =
+      AddCommand(app, kOperateGroup, "drain",
+                 "Finishes the work in flight, and begins nothing new.\n"
+                 "\n"
+                 "Receiver: ends the commit in flight and begins no other. Sender: "
+                 "takes no more versions, and\n"
+                 "waits until every present receiver has committed the newest. "
+                 "Before an upgrade or a reboot.\n"
+                 "Stays in force until `dwsctl undrain` or the daemon's end; hanging up (^C, "
+                 "--no-wait) does not undo it.",
+                 {"dwsctl drain --socket /run/dws/receiver.sock", "dwsctl drain --no-wait"},
+                 flags->operation.json);
+  command->add_flag("--undo", flags->undo, "the same as `dwsctl undrain`");
   command->add_flag("--no-wait", flags->operation.no_wait, "return once it has begun");
+  AddTargetFlags(*command, flags->operation.target);
+  command->callback([flags, &context] { context.code = RunDrain(*flags, context.console); });
+}
+
+void AddUndrainCommand(CLI::App& app, Context& context) {
+  auto flags = std::make_shared<DrainFlags>(DrainFlags{.operation = {}, .undo = true});
+  CLI::App* command = AddCommand(
+      app, kOperateGroup, "undrain", "Ends a drain: versions are taken, or committed, again.",
+      {"dwsctl undrain --socket /run/dws/receiver.sock"}, flags->operation.json);
   AddTargetFlags(*command, flags->operation.target);
   command->callback([flags, &context] { context.code = RunDrain(*flags, context.console); });
 }

@@ -66,7 +66,7 @@ ExitCode RunEvict(const EvictFlags& flags, Console& console) {
 void AddEvictCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<EvictFlags>();
   CLI::App* command = AddCommand(
-      app, "evict",
+      app, kOperateGroup, "evict",
       "Removes a peer that will not come back: a member of a commit group, or a sender's "
       "receiver.\n"
       "\n"

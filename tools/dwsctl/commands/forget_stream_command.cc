@@ -68,7 +68,7 @@ ExitCode RunForget(const ForgetFlags& flags, Console& console) {
 void AddForgetStreamCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ForgetFlags>();
   CLI::App* command = AddCommand(
-      app, "forget-stream",
+      app, kOperateGroup, "forget-stream",
       "Makes a daemon forget the stream it follows, whose incarnation is too high.\n"
       "\n"
       "A daemon refuses trainers with a lower incarnation than one it has seen, as old. When that\n"

@@ -37,7 +37,7 @@ ExitCode RunResync(const ResyncFlags& flags, Console& console) {
 void AddResyncCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<ResyncFlags>();
   CLI::App* command = AddCommand(
-      app, "resync",
+      app, kOperateGroup, "resync",
       "Makes a receiver prove every weight again.\n"
       "\n"
       "It assumes nothing of the engine's live weights, recomputes all digests and takes in full\n"

@@ -29,7 +29,7 @@ ExitCode RunStatus(const StatusFlags& flags, Console& console) {
 
 void AddStatusCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<StatusFlags>();
-  CLI::App* command = AddCommand(app, "status",
+  CLI::App* command = AddCommand(app, kLookGroup, "status",
                                  "Shows the state that a daemon reports.\n"
                                  "\n"
                                  "Its stream, versions, peers and memory, how it was built, and "

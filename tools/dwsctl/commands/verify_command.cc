@@ -65,7 +65,7 @@ ExitCode RunVerify(const OperationFlags& flags, Console& console) {
 void AddVerifyCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<OperationFlags>();
   CLI::App* command = AddCommand(
-      app, "verify",
+      app, kOperateGroup, "verify",
       "Compares the weights in memory with what was published.\n"
       "\n"
       "Receiver: recomputes the digests of the engine's live weights and compares them with the\n"

@@ -100,7 +100,7 @@ ExitCode RunReceivers(const TableFlags& flags, Console& console) {
 void AddVersionsCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<TableFlags>();
   CLI::App* command = AddCommand(
-      app, "versions",
+      app, kLookGroup, "versions",
       "Shows the versions that a daemon has.\n"
       "\n"
       "Sender: those it retains, newest first. Receiver: the one that is committed, the one in\n"
@@ -117,7 +117,7 @@ void AddVersionsCommand(CLI::App& app, Context& context) {
 void AddReceiversCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<TableFlags>();
   CLI::App* command = AddCommand(
-      app, "receivers",
+      app, kLookGroup, "receivers",
       "Shows the receivers of a sender.\n"
       "\n"
       "Present or not, what they committed and staged, how many versions they lag, bytes and "

@@ -198,7 +198,7 @@ class WatchRun {
 void AddWatchCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<WatchFlags>();
   CLI::App* command = AddCommand(
-      app, "watch",
+      app, kLookGroup, "watch",
       "Shows daemons as they work, until ^C.\n"
       "\n"
       "Version, lag, density and bytes of the last version, stage, pause and throughput: a table\n"

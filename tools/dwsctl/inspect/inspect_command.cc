@@ -101,7 +101,7 @@ ExitCode RunInspect(const InspectFlags& flags, Console& console) {
 void AddInspectCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = AddCommand(
-      app, "inspect",
+      app, kFilesGroup, "inspect",
       "Shows a delta object or a ledger byte by byte.\n"
       "\n"
       "Every field with its offset, length and value, frames, blocks, and the state that the\n"

@@ -69,7 +69,7 @@ ExitCode RunPlan(const PlanFlags& flags, Console& console) {
 void AddPlanCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command = AddCommand(
-      app, "plan",
+      app, kLookGroup, "plan",
       "Shows how much each sender would send to each receiver.\n"
       "\n"
       "Asks the receivers of a running job, by default those of the run directory, what their "

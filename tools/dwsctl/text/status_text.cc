@@ -34,7 +34,7 @@ std::string FormatDrain(v1::DrainState drain) {
     case v1::DRAIN_STATE_DRAINING:
       return "draining";
     case v1::DRAIN_STATE_DRAINED:
-      return "drained; dwsctl drain --undo ends it";
+      return "drained; dwsctl undrain ends it";
     default:
       return "";
   }

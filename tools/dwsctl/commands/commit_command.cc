@@ -11,7 +11,7 @@
 namespace dws::dwsctl {
 namespace {
 
-ExitCode RunBoundary(const OperationFlags& flags, Console& console) {
+ExitCode RunCommit(const OperationFlags& flags, Console& console) {
   const OperationOutcome outcome =
       RunOperation(flags, v1::AdminBoundaryRequest(),
                    "the boundary is taken back, unless a commit has begun", console);
@@ -24,20 +24,19 @@ ExitCode RunBoundary(const OperationFlags& flags, Console& console) {
 
 }  // namespace
 
-void AddBoundaryCommand(CLI::App& app, Context& context) {
+void AddCommitCommand(CLI::App& app, Context& context) {
   auto flags = std::make_shared<OperationFlags>();
   CLI::App* command = AddCommand(
-      app, "boundary",
-      "Says that a receiver's engine is between two batches.\n"
+      app, kOperateGroup, "commit",
+      "Commits the version that a receiver holds back: its engine is between two batches.\n"
       "\n"
-      "A version that the receiver holds back by its --commit-policy is committed now. Ends "
-      "after\n"
-      "that, at once if none is held; ^C takes it back. For engines that cannot say it "
-      "themselves:\n"
-      "what drives them calls this between two batches. Of a commit group: its leader.",
-      {"dwsctl boundary --socket /run/dws/receiver-rollout-0.sock"}, flags->json);
+      "Ends when the version that --commit-policy holds back is committed, at once if none is;\n"
+      "^C takes it back. For engines that cannot say it themselves: what drives them calls this\n"
+      "between two batches. Of a commit group: its leader.",
+      {"dwsctl commit --socket /run/dws/receiver-rollout-0.sock"}, flags->json);
+  command->alias("boundary");  // the older name
   AddTargetFlags(*command, flags->target);
-  command->callback([flags, &context] { context.code = RunBoundary(*flags, context.console); });
+  command->callback([flags, &context] { context.code = RunCommit(*flags, context.console); });
 }
 
 }  // namespace dws::dwsctl
