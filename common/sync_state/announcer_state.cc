@@ -16,15 +16,6 @@ constexpr size_t kCommitTimesMax = 64;
 constexpr uint64_t kReportBytesMax = 2 * limits::kObjectBytesMax;
 constexpr double kReportSecondsMax = 7 * 86'400;
 
-AcknowledgedCommit Possible(AcknowledgedCommit report) {
-  for (double* const seconds : {&report.pause_seconds, &report.stage_seconds}) {
-    const bool possible = *seconds >= 0 && *seconds <= kReportSecondsMax;
-    if (!possible) *seconds = 0;  // also catches what is not a number
-  }
-  if (report.fetched_bytes > kReportBytesMax) report.fetched_bytes = 0;
-  return report;
-}
-
 void Clear(AnnouncerState::Receiver& receiver) {
   receiver.staged.reset();
   receiver.committed.reset();
@@ -41,6 +32,16 @@ bool RefusedRecently(const AnnouncerState::Receiver& receiver, TimePoint now) {
          now - *receiver.absent_since < limits::kRefusedReturnWait;
 }
 }  // namespace
+
+AcknowledgedCommit AcknowledgedCommit::possible() const {
+  AcknowledgedCommit report = *this;
+  for (double* const seconds : {&report.pause_seconds, &report.stage_seconds}) {
+    const bool possible = *seconds >= 0 && *seconds <= kReportSecondsMax;
+    if (!possible) *seconds = 0;  // also catches what is not a number
+  }
+  if (report.fetched_bytes > kReportBytesMax) report.fetched_bytes = 0;
+  return report;
+}
 
 void AnnouncerState::StartStream(const StreamId& stream) {
   if (stream_ == stream) return;
@@ -199,7 +200,7 @@ bool AnnouncerState::OnCommitted(ConnectionId connection, const StreamId& stream
   if (receiver == nullptr) return false;
   // A report that is repeated after a reconnect has no figures of the commit.
   if (receiver->committed <= report.version && receiver->last_commit.version < report.version) {
-    receiver->last_commit = Possible(report);
+    receiver->last_commit = report.possible();
   }
   Commit(*receiver, report, now);
   receiver->last_error.clear();

@@ -60,6 +60,9 @@ struct AcknowledgedCommit {
   double pause_seconds = 0;
   double stage_seconds = 0;
   uint64_t fetched_bytes = 0;
+
+  // Returns this report with 0 in place of figures that no commit can have.
+  AcknowledgedCommit possible() const;
 };
 
 // What a sender knows of its receivers. Pure: no I/O, no clock, no threads.

@@ -8,9 +8,11 @@
 #include "common/base/log/log.h"
 #include "common/base/threads/thread_pool.h"
 #include "common/ledger/file_version_ledger.h"
+#include "common/service/history/recent_items.h"
 #include "common/service/sockets/handle_socket.h"
 #include "receiver_daemon/app/receiver_metrics.h"
 #include "receiver_daemon/app/receiver_operations.h"
+#include "receiver_daemon/app/receiver_status.h"
 #include "receiver_daemon/app/sender_side.h"
 #include "receiver_daemon/engine/attach_queue.h"
 #include "receiver_daemon/engine/engine_registry.h"
@@ -68,6 +70,7 @@ class ReceiverApp final : public Daemon {
 
   const ReceiverOptions options_;
   ReceiverMetrics metrics_;
+  RecentItems<v1::CommittedVersion> history_;
   ThreadPool pool_;
   ChangeSignal changed_;
   cuda::CudaDevices devices_;
@@ -151,7 +154,11 @@ Status ReceiverApp::StartEngineSide() {
           .requests = operator_requests_,
           .on_readiness = [this](bool ready,
                                  const std::string& reason) { ShowReadiness(ready, reason); },
-          .on_commit = [this](const CommitReport& report) { metrics_.OnCommit(report); },
+          .on_commit =
+              [this](const CommitReport& report) {
+                metrics_.OnCommit(report);
+                history_.Add(HistoryRow(report));
+              },
           .on_acknowledged = [this](Duration took) { metrics_.OnAcknowledged(took); },
           .on_forgotten =
               [this] {
@@ -193,6 +200,7 @@ Status ReceiverApp::Serve() {
                                 .worker = *worker_,
                                 .requests = operator_requests_,
                                 .clock = clock_,
+                                .history = history_,
                                 .group = group_.get(),
                                 .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr,
                                 .host_share = senders_->host_share(),

@@ -68,6 +68,9 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   FillReceiverStatus(name_.receiver_id, worker, parts_.subscription, parts_.registry,
                      parts_.sources, parts_.clock.Now(), *reply.mutable_receiver());
   reply.mutable_receiver()->set_view(parts_.view);
+  for (v1::CommittedVersion& row : parts_.history.All()) {
+    *reply.mutable_receiver()->add_history() = std::move(row);
+  }
   if (parts_.group != nullptr) {
     if (!parts_.group->place().leads()) reply.mutable_receiver()->clear_commit_policy();
     FillGroupStatus(*parts_.group, *reply.mutable_receiver()->mutable_group());

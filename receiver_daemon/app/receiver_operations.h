@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/service/grpc/admin_operations.h"
+#include "common/service/history/recent_items.h"
 #include "common/service/lifecycle.h"
 #include "common/service/peers/receiver_name.h"
 #include "receiver_daemon/engine/engine_registry.h"
@@ -28,6 +29,7 @@ class ReceiverOperations final : public AdminOperations {
     Worker& worker;
     OperatorRequests& requests;
     const Clock& clock;
+    const RecentItems<v1::CommittedVersion>& history;
     CommitGroup* group = nullptr;           // null: in no group
     const SyncLinks* broadcasts = nullptr;  // null: takes part in no broadcasts
     const HostShare* host_share = nullptr;  // null: shares nothing with other receivers

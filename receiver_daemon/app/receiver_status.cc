@@ -17,6 +17,12 @@ void FillTimes(const VersionTimes& times, v1::VersionTimes& out) {
   }
 }
 
+// Returns the changed elements of all; nullopt: no delta was fetched.
+std::optional<double> DensityOf(const CommitReport& report) {
+  if (report.delta_bytes == 0 || report.elements == 0) return std::nullopt;
+  return static_cast<double>(report.nnz) / static_cast<double>(report.elements);
+}
+
 void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
   commit.set_version(report.version.value());
   commit.set_fetched_bytes(report.delta_bytes + report.full_bytes);
@@ -30,9 +36,8 @@ void FillLastCommit(const CommitReport& report, v1::LastCommit& commit) {
   commit.set_repaired(report.repaired);
   commit.set_unix_seconds(report.unix_seconds);
   FillTimes(report.times, *commit.mutable_times());
-  if (report.delta_bytes > 0 && report.elements > 0) {
-    commit.set_density_ratio(static_cast<double>(report.nnz) /
-                             static_cast<double>(report.elements));
+  if (const auto density = DensityOf(report); density.has_value()) {
+    commit.set_density_ratio(*density);
   }
 }
 
@@ -135,6 +140,22 @@ const char* NameOf(GroupLeaderState::Phase phase) {
 }
 
 }  // namespace
+
+v1::CommittedVersion HistoryRow(const CommitReport& report) {
+  v1::CommittedVersion row;
+  row.set_version(report.version.value());
+  row.set_unix_seconds(report.unix_seconds);
+  row.set_fetched_bytes(report.delta_bytes + report.full_bytes);
+  row.set_full_bytes(report.model_bytes);
+  if (const auto density = DensityOf(report); density.has_value()) row.set_density_ratio(*density);
+  row.set_fetch_seconds(ToSeconds(report.fetch));
+  row.set_stage_seconds(ToSeconds(report.stage));
+  row.set_commit_seconds(ToSeconds(report.commit));
+  row.set_pause_seconds(ToSeconds(report.pause));
+  row.set_total_seconds(ToSeconds(report.times.since_announced()));
+  row.set_repaired(report.repaired);
+  return row;
+}
 
 void FillGroupStatus(const CommitGroup& group, v1::GroupStatus& status) {
   const GroupPlace& place = group.place();

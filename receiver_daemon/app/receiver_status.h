@@ -14,6 +14,9 @@
 
 namespace dws {
 
+// Returns the figures of a commit that the status keeps.
+v1::CommittedVersion HistoryRow(const CommitReport& report);
+
 void FillReceiverStatus(const std::string& receiver_id, const WorkerStatus& worker,
                         const Subscription& subscription, const EngineRegistry& registry,
                         const SourceChain& sources, TimePoint now, v1::ReceiverStatus& status);

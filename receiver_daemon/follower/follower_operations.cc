@@ -1,12 +1,29 @@
 #include "receiver_daemon/follower/follower_operations.h"
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/model/limits.h"
 
 namespace dws {
+
+namespace {
+
+void FillHistory(const std::vector<AppliedVersion>& history, v1::ReceiverStatus& receiver) {
+  for (const AppliedVersion& version : history) {
+    v1::CommittedVersion& row = *receiver.add_history();
+    row.set_version(version.version);
+    const std::chrono::duration<double> at = version.at.time_since_epoch();
+    row.set_unix_seconds(at.count());
+    row.set_stage_seconds(version.apply_seconds);
+    row.set_pause_seconds(version.pause_seconds);
+  }
+}
+
+}  // namespace
 
 void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   const Lifecycle::State state = lifecycle_.state();
@@ -31,6 +48,7 @@ void FollowerOperations::FillStatus(v1::StatusReply& reply) const {
   receiver.set_last_pause_seconds(view.last_pause_seconds);
   receiver.set_stale(view.stale);
   receiver.set_seconds_since_version(view.seconds_since_version);
+  FillHistory(view.history, receiver);
   v1::FollowerStatus& follower = *receiver.mutable_follower();
   follower.set_folder(followed_.folder);
   follower.set_checkpoint(followed_.checkpoint);

@@ -248,6 +248,11 @@ Result<bool> SlimeFollower::ApplyNext() {
   view_.applied += report.applied ? 1 : 0;
   view_.applied_tensors += report.tensor_count;
   view_.last_apply_seconds = ToSeconds(end - begin);
+  if (report.applied) {
+    history_.Add({.version = report.version,
+                  .at = kSystemWallClock.Now(),
+                  .apply_seconds = view_.last_apply_seconds});
+  }
   view_.proof = report.proof;
   LogApplied(report, view_.last_apply_seconds, std::exchange(last_proof_, report.proof));
   return true;
@@ -275,6 +280,10 @@ Status SlimeFollower::Load() {
   MutexLock lock(mutex_);
   ++view_.loads;
   view_.last_pause_seconds = ToSeconds(*paused);
+  history_.ChangeWhile([pause = ToSeconds(*paused)](AppliedVersion& newest) {
+    newest.pause_seconds = pause;
+    return false;  // the engine has loaded the newest one alone
+  });
   return OkStatus();
 }
 
@@ -311,6 +320,7 @@ FollowerView SlimeFollower::view() const {
   view.seconds_failing = ToSeconds(Failing());
   view.stale = Failing() >= options_.stale.after;
   view.seconds_since_version = ToSeconds(parts_.clock.Now() - version_since_);
+  view.history = history_.All();
   return view;
 }
 

@@ -25,13 +25,23 @@
 #include "common/base/threads/loop_thread.h"
 #include "common/base/threads/mutex.h"
 #include "common/base/threads/thread_pool.h"
+#include "common/base/wall_clock.h"
 #include "common/formats/slime_delta/local/apply.h"
+#include "common/service/history/recent_items.h"
 #include "common/sync_state/sender_watch.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/follower/engine_loader.h"
 #include "receiver_daemon/follower/version_applier.h"
 
 namespace dws {
+
+// A version that was applied to the local checkpoint.
+struct AppliedVersion {
+  uint64_t version = 0;
+  UnixTime at;
+  double apply_seconds = 0;
+  double pause_seconds = 0;  // of the engine that loaded it; 0: none has
+};
 
 // The follower's state as operators see it.
 struct FollowerView {
@@ -54,8 +64,9 @@ struct FollowerView {
   std::string waits_for;  // the incomplete version and its missing part; empty: none
   // How long all looks have failed, hung or found an incomplete version; 0: the last one did not.
   double seconds_failing = 0;
-  bool stale = false;                // that is longer than StaleRule::after
-  double seconds_since_version = 0;  // since the version last changed, or the start
+  bool stale = false;                   // that is longer than StaleRule::after
+  double seconds_since_version = 0;     // since the version last changed, or the start
+  std::vector<AppliedVersion> history;  // the versions that were applied last, oldest first
 
   // The version that counts: the engine's, if there is one; nullopt: unknown.
   std::optional<uint64_t> known() const { return has_engine ? loaded : version; }
@@ -162,6 +173,7 @@ class SlimeFollower {
 
   Mutex telling_mutex_;  // held during on_readiness, so calls are in order
   std::optional<std::pair<bool, std::string>> told_ GUARDED_BY(telling_mutex_);
+  RecentItems<AppliedVersion> history_;
   mutable Mutex mutex_;
   mutable CondVar seen_;  // the stage has changed
   FollowerView view_ GUARDED_BY(mutex_);

@@ -22,6 +22,7 @@
 #include "common/transport/fabric/fabric_host.h"
 #include "sender_daemon/app/sender_operations.h"
 #include "sender_daemon/app/sender_readiness.h"
+#include "sender_daemon/app/version_history.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/on_demand/on_demand.h"
 #include "sender_daemon/publish/publish_pipeline.h"
@@ -97,6 +98,7 @@ class SenderApp final : public Daemon {
   Cancellation grace_;          // cancelled: Stop waits no longer
 
   SenderMetrics metrics_;
+  VersionHistory history_{kSystemWallClock};
   DrainSwitch drain_;
   cuda::CudaDevices devices_;
   std::unique_ptr<SharedSenderLedger> ledger_;
@@ -169,6 +171,7 @@ void SenderApp::StartPipeline() {
       .on_published =
           [this](const RankState& state, const RetainedVersion& version) {
             metrics_.OnPublished(state, version);
+            history_.OnPublished(state, version);
           }});
 }
 
@@ -181,7 +184,8 @@ Status SenderApp::StartParts() {
   hub_ = std::make_unique<ReceiverHub>(
       clock_, options_.job_id, options_.laggard_after,
       std::make_unique<ReceiverMemory>(files_, options_.state_folder,
-                                       [] { return EpochFloor() / 1'000'000; }));
+                                       [] { return EpochFloor() / 1'000'000; }),
+      [this](const AcknowledgedCommit& report) { history_.OnCommitted(report); });
   recheck_ = std::make_unique<SnapshotRecheck>([this] { metrics_.OnVerifyMismatches(1); });
   on_demand_ = std::make_unique<OnDemand>(
       OnDemand::Options{
@@ -298,6 +302,7 @@ void SenderApp::StartOperations() {
           .on_drain = [this] { readiness_->Update(); },
           .sinks = sinks_,
           .fabric = *fabric_,
+          .history = history_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
 }
 

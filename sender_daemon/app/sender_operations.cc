@@ -36,20 +36,11 @@ void FillMismatch(const RankState& state, const SliceDifference& difference,
   *mismatch.mutable_found() = ToProto(difference.found);
 }
 
-void FillStages(const CaptureSeconds& seconds, v1::CaptureStages& stages) {
-  stages.set_compare(seconds.compare);
-  stages.set_lists(seconds.lists);
-  stages.set_check(seconds.check);
-  stages.set_copy(seconds.copy);
-  stages.set_encode(seconds.encode);
-  stages.set_seal(seconds.seal);
-}
-
 // What the newest version changed; nothing if it was compared with none.
 void FillDensity(const RankState& state, const RetainedVersion& newest, v1::SenderStatus& sender) {
-  if (!newest.base.has_value() && newest.full != FullCause::kDense) return;
-  const auto elements = static_cast<double>(state.layout().element_count());
-  sender.set_density_ratio(static_cast<double>(newest.nnz) / std::max(elements, 1.0));
+  const std::optional<double> density_ratio = DensityOf(state, newest);
+  if (!density_ratio.has_value()) return;
+  sender.set_density_ratio(*density_ratio);
   if (!newest.base.has_value()) return;
   DWS_CHECK(!newest.object.empty());
   v1::DensityStatus& status = *sender.mutable_density();
@@ -101,6 +92,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   sender.set_retain_bytes_max(names_.log_limits.bytes_max);
   sender.set_retain_versions_max(names_.log_limits.versions_max);
   for (const auto& sink : parts_.sinks) sink->FillStatus(sender);
+  parts_.history.Fill(sender);
   sender.set_fabric(parts_.fabric.Text());
   for (const auto& view : parts_.hub.Views()) FillView(view, *sender.add_views());
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {

@@ -10,6 +10,7 @@
 #include "common/service/grpc/admin_operations.h"
 #include "common/service/lifecycle.h"
 #include "common/transport/fabric/fabric_host.h"
+#include "sender_daemon/app/version_history.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/version_sink.h"
@@ -38,6 +39,7 @@ class SenderOperations final : public AdminOperations {
     std::function<void()> on_drain;  // after the switch was turned
     const VersionSinks& sinks;
     const FabricHost& fabric;
+    const VersionHistory& history;
     // Calls TrainerSession::ForgetStream, and also stops serving that stream.
     std::function<Status(const StreamId&)> forget_stream;
   };

@@ -21,9 +21,11 @@ constexpr std::chrono::minutes kLookInterval{1};  // between checks for receiver
 }  // namespace
 
 ReceiverHub::ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after,
-                         std::unique_ptr<ReceiverMemory> memory)
+                         std::unique_ptr<ReceiverMemory> memory,
+                         std::function<void(const AcknowledgedCommit&)> on_commit)
     : clock_(clock),
       job_id_(std::move(job_id)),
+      on_commit_(std::move(on_commit)),
       state_(laggard_after),
       memory_(std::move(memory)),
       keepalive_at_(clock.Now() + limits::kKeepaliveInterval),
@@ -153,11 +155,13 @@ void ReceiverHub::OnStaged(ConnectionId connection, Nonce nonce, const StreamId&
 
 void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
                               const AcknowledgedCommit& report) {
+  bool counted = false;
   {
     MutexLock lock(mutex_);
     if (!Plausible(connection, stream, report)) return;
-    state_.OnCommitted(connection, stream, report, clock_.Now());
+    counted = state_.OnCommitted(connection, stream, report, clock_.Now());
   }
+  if (counted && on_commit_ != nullptr) on_commit_(report.possible());
   FinishWaits();
 }
 

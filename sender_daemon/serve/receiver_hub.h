@@ -45,9 +45,10 @@ class SyncConnection {
 class ReceiverHub {
  public:
   // `laggard_after`: as in AnnouncerState. `memory`: the receivers of earlier processes; null: none
-  // are remembered.
+  // are remembered. `on_commit`: called with each report that was counted; may be empty.
   ReceiverHub(const Clock& clock, std::string job_id, Duration laggard_after = Duration::zero(),
-              std::unique_ptr<ReceiverMemory> memory = nullptr);
+              std::unique_ptr<ReceiverMemory> memory = nullptr,
+              std::function<void(const AcknowledgedCommit&)> on_commit = nullptr);
   ~ReceiverHub();
 
   // Ends all waits with UNAVAILABLE and closes all connections.
@@ -150,6 +151,7 @@ class ReceiverHub {
 
   const Clock& clock_;
   const std::string job_id_;
+  const std::function<void(const AcknowledgedCommit&)> on_commit_;
   mutable Mutex mutex_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   AnnouncerState state_ GUARDED_BY(mutex_);

@@ -47,12 +47,14 @@ class Fixture {
     REQUIRE(connection.ok());
     return *connection;
   }
-  void Commit(ConnectionId receiver, uint64_t version, double stage_seconds = 0) {
+  void Commit(ConnectionId receiver, uint64_t version, double stage_seconds = 0,
+              double pause_seconds = 0) {
     const RetainedVersionPtr published = state->log->Find(WeightVersion(version));
     REQUIRE(published != nullptr);
     hub.OnCommitted(receiver, state->stream,
                     {.version = WeightVersion(version),
                      .state_token = published->manifest.state_token,
+                     .pause_seconds = pause_seconds,
                      .stage_seconds = stage_seconds});
   }
   v1::SenderStatus Status() const {
@@ -77,7 +79,9 @@ class Fixture {
   ThreadPool pool{1};
   Executor executor{1, 100};
   DrainSwitch drain;
-  ReceiverHub hub{clock, "job"};
+  VersionHistory history{kSystemWallClock};
+  ReceiverHub hub{clock, "job", Duration::zero(), nullptr,
+                  [this](const AcknowledgedCommit& report) { history.OnCommitted(report); }};
   VersionSinks sinks;
   FabricHost fabric{{}, clock};
   PublishPipeline pipeline{
@@ -87,6 +91,7 @@ class Fixture {
        .on_published =
            [this](const RankState& rank, const RetainedVersion& version) {
              metrics.OnPublished(rank, version);
+             history.OnPublished(rank, version);
            }}};
   TrainerSession session{{.job_id = "job"},
                          {.clock = &clock, .pipeline = &pipeline, .drain = &drain}};
@@ -104,6 +109,7 @@ class Fixture {
                                .on_drain = [this] { ++turned; },
                                .sinks = sinks,
                                .fabric = fabric,
+                               .history = history,
                                .forget_stream = {}}};
 };
 
@@ -285,6 +291,72 @@ TEST_CASE("the status and the metrics show the published versions and the laggin
       R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="data_loss"} 1)"));
   CHECK(
       sender.Shows(R"(dws_sender_nacks_total{dws_job="job",trainer_rank="3",reason="unknown"} 1)"));
+}
+
+TEST_CASE("the status has the figures of each published version and the longest pause for it",
+          "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  const ConnectionId near = sender.Connect("near");
+  const ConnectionId far = sender.Connect("far");
+  const ConnectionId liar = sender.Connect("liar");
+  CHECK(sender.Status().history_size() == 0);
+  sender.Publish(1);
+  sender.Publish(2);
+  sender.Commit(near, 1, 0.5, 0.002);
+  sender.Commit(near, 2, 0.5, 0.002);
+  sender.Commit(far, 2, 2.5, 0.001);
+  sender.Commit(liar, 2, -1, 1e300);  // counts as a report without figures
+  sender.Commit(far, 2);              // repeated after a reconnect, without figures
+
+  const v1::SenderStatus status = sender.Status();
+  REQUIRE(status.history_size() == 2);
+  const v1::PublishedVersion& first = status.history(0);
+  CHECK(first.version() == 1);
+  CHECK(first.unix_seconds() > 1.6e9);
+  CHECK_FALSE(first.has_density_ratio());
+  CHECK(first.wire_bytes() == first.full_bytes());
+  CHECK(first.commits() == 1);
+  CHECK(first.pause_seconds_max() == 0.002);
+  const v1::PublishedVersion& second = status.history(1);
+  CHECK(second.version() == 2);
+  CHECK(second.unix_seconds() >= first.unix_seconds());
+  CHECK(second.full_bytes() == sender.state->layout().size_bytes());
+  CHECK(second.wire_bytes() == status.versions(1).wire_bytes());
+  CHECK(second.density_ratio() == status.density_ratio());
+  CHECK(second.capture_seconds() == status.versions(1).capture_seconds());
+  CHECK(second.commits() == 2);
+  CHECK(second.pause_seconds_max() == 0.002);
+  CHECK(second.stage_seconds_max() == 2.5);
+}
+
+TEST_CASE("a report of a version that the history no longer has changes nothing",
+          "[sender_operations]") {
+  Fixture sender;
+  VersionHistory history(kSystemWallClock);
+  sender.Publish(1);
+  const RetainedVersionPtr one = sender.state->log->Newest();
+  const auto rows = [&history] {
+    v1::SenderStatus status;
+    history.Fill(status);
+    return status.history();
+  };
+  for (size_t i = 0; i < kHistoryVersionsMax; ++i) {
+    RetainedVersion version = *one;
+    version.version = WeightVersion(5 + i);
+    history.OnPublished(*sender.state, version);
+  }
+  RetainedVersion of_new_stream = *one;
+  of_new_stream.version = WeightVersion(3);
+  history.OnPublished(*sender.state, of_new_stream);
+  REQUIRE(rows().size() == kHistoryVersionsMax);
+  CHECK(rows()[0].version() == 6);  // the oldest is dropped
+
+  history.OnCommitted({.version = WeightVersion(5), .pause_seconds = 1});
+  history.OnCommitted({.version = WeightVersion(7), .pause_seconds = 1});  // of the old stream
+  for (const v1::PublishedVersion& row : rows()) CHECK(row.commits() == 0);
+  history.OnCommitted({.version = WeightVersion(3), .pause_seconds = 1});
+  CHECK(rows().rbegin()->commits() == 1);
 }
 
 TEST_CASE("the status and the metrics show the views that receivers follow",
