@@ -269,8 +269,10 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
   AddListenFlag(app, "--listen", options.listen,
                 "Where operators and a group's members of other hosts connect (default: nowhere); "
                 "port 0 picks one");
-  AddListenFlag(app, "--http", options.http,
-                "/healthz, /readyz, /status and /metrics (default: nowhere); port 0 picks one");
+  AddListenFlag(
+      app, "--http", options.http,
+      "a page for people at /, /healthz, /readyz, /status and /metrics (default: nowhere); port 0 "
+      "picks one");
   app.add_option("--state-dir", options.state_dir, "Folder of the ledger and of spooled transfers")
       ->type_name("PATH")
       ->capture_default_str();

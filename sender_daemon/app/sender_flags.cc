@@ -127,8 +127,10 @@ void AddSenderFlags(CLI::App& app, SenderOptions& options) {
       ->type_name("PATH");
   AddListenFlag(app, "--listen", options.listen,
                 "Where receivers of other hosts connect (default: nowhere); port 0 picks one");
-  AddListenFlag(app, "--http", options.http,
-                "/healthz, /readyz, /status and /metrics (default: nowhere); port 0 picks one");
+  AddListenFlag(
+      app, "--http", options.http,
+      "a page for people at /, /healthz, /readyz, /status and /metrics (default: nowhere); port 0 "
+      "picks one");
   app.add_option("--state-dir", options.state_folder,
                  "Folder of the version ledger (default /var/lib/dws/sender-RANK)")
       ->type_name("PATH");

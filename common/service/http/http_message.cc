@@ -61,8 +61,12 @@ HttpRequest ParseHttpRequest(std::string_view head) {
 std::string FormatHttpReply(const HttpReply& reply, bool head_only) {
   return fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
-      "X-Content-Type-Options: nosniff\r\n{}Connection: close\r\n\r\n{}",
+      "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n{}{}"
+      "Connection: close\r\n\r\n{}",
       reply.code, Reason(reply.code), reply.content_type, reply.body.size(),
+      reply.security_policy.empty()
+          ? ""
+          : fmt::format("Content-Security-Policy: {}\r\n", reply.security_policy),
       reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", head_only ? "" : reply.body);
 }
 

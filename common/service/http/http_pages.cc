@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/service/http/front_page.h"
 #include "proto/admin.pb.h"
 
 namespace dws {
@@ -47,11 +48,20 @@ HttpPage MetricsPage(const Metrics& metrics) {
           }};
 }
 
+HttpPage FrontPage() {
+  return {.path = "/", .render = [] {
+            return HttpReply{.content_type = "text/html; charset=utf-8",
+                             .body = std::string(kFrontPage),
+                             .security_policy = std::string(kFrontPagePolicy)};
+          }};
+}
+
 std::vector<HttpPage> DaemonPages(const Lifecycle& lifecycle, const Metrics& metrics,
                                   std::function<void(v1::StatusReply&)> fill) {
   std::vector<HttpPage> pages = HealthPages(lifecycle);
   pages.push_back(StatusPage(std::move(fill)));
   pages.push_back(MetricsPage(metrics));
+  pages.push_back(FrontPage());
   return pages;
 }
 

@@ -18,6 +18,7 @@ struct HttpReply {
   int code = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
+  std::string security_policy = {};  // the header Content-Security-Policy; empty: it has none
 };
 
 // A path and the page that is served there.
@@ -36,6 +37,9 @@ HttpPage StatusPage(std::function<void(v1::StatusReply&)> fill);
 
 // /metrics. `metrics` outlives the page.
 HttpPage MetricsPage(const Metrics& metrics);
+
+// /: a page for people, made of common/service/http/page, that shows what /status has.
+HttpPage FrontPage();
 
 // All of the above, as both daemons serve them.
 std::vector<HttpPage> DaemonPages(const Lifecycle& lifecycle, const Metrics& metrics,

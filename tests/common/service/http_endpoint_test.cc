@@ -132,6 +132,42 @@ TEST_CASE("the status page is the status reply as JSON with field names and defa
                          Catch::Contains(R"("retain_bytes_max":"0")"));
 }
 
+TEST_CASE("the page at / is HTML whose policy allows nothing but itself, and is not cached",
+          "[http]") {
+  Lifecycle lifecycle;
+  Metrics metrics({});
+  auto endpoint = HttpEndpoint::Listen(
+      {}, DaemonPages(lifecycle, metrics, [](v1::StatusReply& reply) { reply.set_ready(true); }));
+  REQUIRE(endpoint.ok());
+  const uint16_t port = (*endpoint)->port();
+
+  const std::string page = Get(port, "/");
+  const std::string head = page.substr(0, page.find("\r\n\r\n") + 2);
+  CHECK_THAT(head, Catch::StartsWith("HTTP/1.1 200 OK\r\n") &&
+                       Catch::Contains("\r\nContent-Type: text/html; charset=utf-8\r\n") &&
+                       Catch::Contains("\r\nCache-Control: no-store\r\n") &&
+                       Catch::Contains("\r\nX-Content-Type-Options: nosniff\r\n") &&
+                       Catch::Contains("\r\nReferrer-Policy: no-referrer\r\n"));
+  CHECK_THAT(head, Catch::Contains("\r\nContent-Security-Policy: default-src 'none'; "
+                                   "script-src 'sha256-") &&
+                       Catch::Contains("; style-src 'sha256-") &&
+                       Catch::Contains("; connect-src 'self'; ") &&
+                       Catch::Contains("; frame-ancestors 'none'\r\n") &&
+                       !Catch::Contains("unsafe-"));
+  CHECK_THAT(page, Catch::Contains("\r\n\r\n<!DOCTYPE html>") && Catch::EndsWith("</html>\n"));
+  CHECK_THAT(HttpClient::Request(port, "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"),
+             Catch::StartsWith("HTTP/1.1 200 ") && Catch::EndsWith("\r\n\r\n") &&
+                 Catch::Contains("Content-Security-Policy: "));
+  // With it, the other pages are served as before.
+  for (const char* path : {"/?from=mail", "/healthz", "/status", "/metrics"}) {
+    CHECK_THAT(Get(port, path), Catch::StartsWith("HTTP/1.1 200 "));
+  }
+  CHECK_THAT(Get(port, "/status"), !Catch::Contains("Content-Security-Policy"));
+  for (const char* path : {"/index.html", "/page.js", "/favicon.ico"}) {
+    CHECK_THAT(Get(port, path), Catch::StartsWith("HTTP/1.1 404 "));
+  }
+}
+
 TEST_CASE("metrics are served in the format of Prometheus", "[http]") {
   Metrics metrics({});
   metrics.AddCounter("dws_things_total", "Things.").Increment(3);
