@@ -8,9 +8,10 @@
 #   tools/real.sh declare [OPTION...]        the tensors that dws.declare gives for a module, beside those that transformers saves
 #   tools/real.sh quantise [OPTION...]       the quantisation recipes, beside the libraries that define them
 #   tools/real.sh store --python=PYTHON      a shared directory in a store of another project's: moto's, with boto3
+#   tools/real.sh page [--shots=FOLDER]      the page at / of both daemons in Debian's chromium, at 1 and 1,000 receivers
 #   tools/real.sh demo [OPTION...]           a trainer and a real vLLM learn together; ends with a verdict
 #
-#   --engines=FOLDER     of `install`; $DWS_ENGINES by default. All but engines and capture use vLLM's environment there,
+#   --engines=FOLDER     of `install`; $DWS_ENGINES by default. All but engines, capture and page use vLLM's environment there,
 #   --python=PYTHON      or this Python: with what the check compares, numpy, grpcio and protobuf
 #   --only=PATTERN,...   engines, trainers, capture: some cells or cases; none of the trainers' cases may be skipped then
 #   --logs=FOLDER        engines, trainers: keeps the logs
@@ -18,6 +19,7 @@
 #   --seconds=60         engines: of requests in each search for torn passes (20)
 #   --minutes=30         engines: after which no cell begins (60)
 #   --results=FILE       engines: adds what it finds to the file; the table is of all that is there
+#   --shots=FOLDER       page: keeps what it looked like
 #   --verbose            quantise: also how codes of NaN and infinity differ
 #   --steps=N, --warm-up=N, --seed=N, --limit=N, --stale-checkpoint
 #                        demo: steps of policy gradient (50); supervised ones before (100); of everything random (1);

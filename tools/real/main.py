@@ -16,6 +16,7 @@ import sys
 from typing import Callable, NoReturn
 
 from tools.real.environment import ENGINES, Environment, Interpreter
+from tools.real.page import browser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ NEEDS = {
         "assert not lacks, lacks",
     ),
 }
-CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "demo")
+CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "demo", "page")
 
 
 def parse() -> argparse.Namespace:
@@ -53,7 +54,10 @@ def parse() -> argparse.Namespace:
     install.add_argument("folder")
     install.add_argument("engine", nargs="?", choices=ENGINES)
     of = {name: commands.add_parser(name, allow_abbrev=False) for name in CHECKS}
+    of["page"].add_argument("--shots", type=_path)
     for name, check in of.items():
+        if name == "page":
+            continue
         check.add_argument("--engines", default=os.environ.get("DWS_ENGINES", ""))
         if name in NEEDS:
             check.add_argument("--python", default="")
@@ -122,6 +126,18 @@ def require(python: Interpreter, needs: Needs) -> None:
         sys.exit(f"{python.path} has no {needs.what} that works: see the error above")
 
 
+def find_browser(options: argparse.Namespace) -> str:
+    """The browser's program.
+
+    Raises:
+      SystemExit: there is none.
+    """
+    program = browser.find()
+    if program is None:
+        skip(options.check, f"none of {', '.join(browser.NAMES)} is installed; apt-get install chromium installs one")
+    return program
+
+
 def find_engines(options: argparse.Namespace) -> dict[str, Environment]:
     """The engines that are installed, by name.
 
@@ -147,13 +163,20 @@ def run_inside() -> NoReturn:
     os.execv(program, [program, *sys.argv[1:]])
 
 
+def _find(options: argparse.Namespace) -> Interpreter | dict[str, Environment] | str:
+    """What the check runs with, which is passed to it."""
+    if options.check == "page":
+        return find_browser(options)
+    return find_interpreter(options) if options.check in NEEDS else find_engines(options)
+
+
 def main() -> int:
     options = parse()
     if options.check == "install":
         from tools.real.install.install import install_all
 
         return install_all(_path(options.folder), [options.engine] if options.engine else list(ENGINES))
-    found = find_interpreter(options) if options.check in NEEDS else find_engines(options)
+    found = _find(options)
     if "REAL_CHECK_INSIDE" not in os.environ:
         if isinstance(found, Interpreter):
             require(found, NEEDS[options.check])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -30,7 +31,7 @@ def run_it(*arguments: str) -> subprocess.CompletedProcess[str]:
 class MissingTest(unittest.TestCase):
     def test_each_check_without_an_environment_skips_and_says_so(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            for check in CHECKS:
+            for check in set(CHECKS) - {"page"}:
                 for options in ([], [f"--engines={folder}"]):
                     with self.subTest(check, options=options):
                         ended = run_it(check, *options)
@@ -39,6 +40,13 @@ class MissingTest(unittest.TestCase):
                             f"{folder} has neither vLLM nor SGLang" if options else "no folder with engines is named")
                         self.assertIn(f"skipped {check}: {what}", ended.stdout)
                         self.assertIn("tools/real.sh install makes", ended.stdout)
+
+    def test_the_page_without_a_browser_is_skipped_and_says_so(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(str(shutil.which("dirname")), f"{folder}/dirname")
+            ended = subprocess.run(["tools/real.sh", "page"], env={"PATH": folder}, capture_output=True, text=True, timeout=60)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertRegex(ended.stdout, "^skipped page: none of chromium, .* is installed; apt-get install chromium installs one$")
 
     def test_a_python_that_is_named_and_does_not_do_is_an_error_with_its_cause(self) -> None:
         for check, cause in CAUSES.items():
