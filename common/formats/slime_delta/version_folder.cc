@@ -222,27 +222,45 @@ Status VersionFolder::ReadEntries() {
 }
 
 Result<std::string> VersionFolder::DigestOf(const safetensors::CheckpointTensor& tensor) const {
-  if (!index_.delta.has_value()) {
-    Checksum checksum(ChecksumFormat::kXxh3);
-    const auto add = [&](uint64_t offset, MutableByteSpan window) -> Status {
-      DWS_RETURN_IF_ERROR(ReadOf(tensor, offset, window));
-      checksum.Update(window);
-      return OkStatus();
-    };
-    DWS_RETURN_IF_ERROR(ForEachWindow(tensor.size_bytes, add));
-    return checksum.Text();
-  }
-  const std::string what = fmt::format("{}: tensor '{}'", folder_.path(), tensor.name);
+  if (!index_.delta.has_value()) return DigestOfWhole(tensor);
   if (tensor.dtype != safetensors::FileDType::kU8 || tensor.shape.size() != 1) {
-    return DataLossError("{}: expected a list of U8, found {} [{}]", what,
-                         safetensors::NameOf(tensor.dtype), fmt::join(tensor.shape, ", "));
+    return DataLossError("{}: tensor '{}': expected a list of U8, found {} [{}]", folder_.path(),
+                         tensor.name, safetensors::NameOf(tensor.dtype),
+                         fmt::join(tensor.shape, ", "));
   }
+  return StatedDigest(tensor, index_.delta->checksum);
+}
+
+Result<std::string> VersionFolder::DigestOfWhole(
+    const safetensors::CheckpointTensor& tensor) const {
+  std::string stated;
+  if (index_.full_checksum.has_value()) {
+    DWS_ASSIGN_OR_RETURN(stated, StatedDigest(tensor, *index_.full_checksum));
+  }
+  Checksum checksum(ChecksumFormat::kXxh3);
+  Checksum of_writer(index_.full_checksum.value_or(ChecksumFormat::kAdler32));
+  const auto add = [&](uint64_t offset, MutableByteSpan window) -> Status {
+    DWS_RETURN_IF_ERROR(ReadOf(tensor, offset, window));
+    checksum.Update(window);
+    if (!stated.empty()) of_writer.Update(window);
+    return OkStatus();
+  };
+  DWS_RETURN_IF_ERROR(ForEachWindow(tensor.size_bytes, add));
+  if (stated.empty() || of_writer.Text() == stated) return checksum.Text();
+  return DataLossError("{}: tensor '{}': its {} is {}, its shard says {}: the file is damaged",
+                       folder_.path(), tensor.name, NameOf(*index_.full_checksum), of_writer.Text(),
+                       stated);
+}
+
+Result<std::string> VersionFolder::StatedDigest(const safetensors::CheckpointTensor& tensor,
+                                                ChecksumFormat format) const {
+  const std::string what = fmt::format("{}: tensor '{}'", folder_.path(), tensor.name);
   const safetensors::Metadata& digests = checkpoint_->files()[tensor.file].metadata;
   const auto digest = digests.find(tensor.name);
   if (digest == digests.end()) return DataLossError("{}: its shard has no digest of it", what);
-  if (IsChecksumText(index_.delta->checksum, digest->second)) return digest->second;
+  if (IsChecksumText(format, digest->second)) return digest->second;
   return DataLossError("{}: its digest '{}' is not a valid {} digest", what, digest->second,
-                       NameOf(index_.delta->checksum));
+                       NameOf(format));
 }
 
 Status VersionFolder::ReadOf(const safetensors::CheckpointTensor& tensor, uint64_t offset,

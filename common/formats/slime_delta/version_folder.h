@@ -57,8 +57,9 @@ class VersionFolder {
  public:
   // UNAVAILABLE: not published yet, a shard is missing (the message names it), or the folder was
   // changed while it was read. DATA_LOSS: an index that does not match the shards, a tensor in two
-  // shards, a shard that the index does not name, a missing or malformed digest, an entry that is
-  // not a list of U8. Others: as ParseVersionIndex and Checkpoint::Open.
+  // shards, a shard that the index does not name, a missing or malformed digest, a tensor of a full
+  // checkpoint that is not its stated digest's, an entry that is not a list of U8. Others: as
+  // ParseVersionIndex and Checkpoint::Open.
   static Result<VersionFolder> Open(const std::string& version_folder);
   // Opens one of the versions in a folder, which must be a version of `local` (fit.h).
   // FAILED_PRECONDITION: it is of another model. NOT_FOUND: there is no such version.
@@ -100,6 +101,11 @@ class VersionFolder {
   Status ReadOf(const safetensors::CheckpointTensor& tensor, uint64_t offset,
                 MutableByteSpan to) const;
   Result<std::string> DigestOf(const safetensors::CheckpointTensor& tensor) const;
+  // The xxh3-128 of a tensor of a full checkpoint, once it was compared with its stated digest.
+  Result<std::string> DigestOfWhole(const safetensors::CheckpointTensor& tensor) const;
+  // The digest that the tensor's shard has of it. DATA_LOSS: it has none in this format.
+  Result<std::string> StatedDigest(const safetensors::CheckpointTensor& tensor,
+                                   ChecksumFormat format) const;
 
   HeldFolder folder_;
   VersionIndex index_;

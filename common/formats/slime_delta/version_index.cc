@@ -140,10 +140,18 @@ Result<VersionIndex> ParseVersionIndex(std::string_view text, uint64_t folder_ve
     }
   }
   if (!has_delta) {
-    for (const char* const key : {kBaseVersion, kCompression, kChecksum}) {
+    for (const char* const key : {kBaseVersion, kCompression}) {
       if (metadata.contains(key)) {
         return DataLossError("{}: has a {} and no {}: neither a delta nor a full checkpoint", what,
                              key, kEncoding);
+      }
+    }
+    if (metadata.contains(kChecksum)) {
+      DWS_ASSIGN_OR_RETURN(const std::string checksum, Take(metadata, kChecksum, what));
+      index.full_checksum = ChecksumFormatNamed(checksum);
+      if (!index.full_checksum.has_value()) {
+        return UnimplementedError("{}: {} '{}'; known are xxh3-128, blake3 and adler32", what,
+                                  kChecksum, checksum);
       }
     }
     index.extra = std::move(metadata);
@@ -169,6 +177,7 @@ Result<std::string> MakeVersionIndex(const VersionIndex& index) {
     made.metadata[kCompression] = kZstd;
     made.metadata[kChecksum] = NameOf(index.delta->checksum);
   }
+  if (index.full_checksum.has_value()) made.metadata[kChecksum] = NameOf(*index.full_checksum);
   return safetensors::MakeIndex(made);
 }
 

@@ -5,7 +5,9 @@
 //                 "compression_format": "zstd", "checksum_format": "xxh3-128"},
 //    "weight_map": {tensor: file}}
 //
-// An index without delta_encoding is a full checkpoint: the chain begins again with it.
+// An index without delta_encoding is a full checkpoint: the chain begins again with it. If it has a
+// checksum_format, as ModelExpress's have, its shards have the digest of each tensor, as those of
+// deltas do.
 //
 // Some writers give versions names that are not numbers, for example ModelExpress's unique ids.
 // Then the folder's number gives the order, and a delta must name the version with the number
@@ -43,6 +45,8 @@ struct VersionIndex {
   std::optional<DeltaDescription> delta;          // nullopt: a full checkpoint
   std::map<std::string, std::string> weight_map;  // tensor to file
   std::map<std::string, std::string> extra;       // metadata that the format does not define
+  // The format of the digests in a full checkpoint's shards; nullopt: they have none.
+  std::optional<ChecksumFormat> full_checksum = {};
 
   std::string Extra(const std::string& key) const;  // empty: there is no such member
 };

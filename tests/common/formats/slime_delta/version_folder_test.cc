@@ -236,6 +236,31 @@ TEST_CASE("entries that are not U8 lists and missing or malformed digests are re
              Contains("expected a list of U8"));
 }
 
+TEST_CASE("the digests that a full checkpoint states are compared with its tensors", "[slime]") {
+  // As ModelExpress writes it: shards from 1 on, in the index the format of the digests.
+  const std::string shard = "model-00001-of-00001.safetensors";
+  const auto refusal = [&](const std::string& digests) {
+    const TempFolder folder;
+    const std::string path = folder.File("weight_v000003");
+    dws::testing::WriteFile(
+        path + "/" + shard,
+        dws::testing::RawFile(
+            "{" + digests + R"("a":{"dtype":"BF16","shape":[2],)" + R"("data_offsets":[0,4]}})",
+            4));
+    dws::testing::WriteText(path + "/" + kIndexFile,
+                            R"({"metadata":{"checksum_format":"adler32","total_size":4},)"
+                            R"("weight_map":{"a":")" +
+                                shard + "\"}}");
+    return Refusal(path);
+  };
+  CHECK(refusal(R"("__metadata__":{"a":"000e0007"},)") == "accepted");  // of bytes 0 to 3
+  CHECK_THAT(refusal(R"("__metadata__":{"a":"000e0008"},)"),
+             Contains("DATA_LOSS") &&
+                 Contains("its adler32 is 000e0007, its shard says 000e0008: the file is damaged"));
+  CHECK_THAT(refusal(R"("__metadata__":{"b":"000e0007"},)"), Contains("no digest of it"));
+  CHECK_THAT(refusal(R"("__metadata__":{"a":"4001"},)"), Contains("not a valid adler32 digest"));
+}
+
 TEST_CASE("a shard missing in the index and shard numbers with gaps are refused", "[slime]") {
   const TempFolder folder;
   const Weights before = RandomWeights(12);

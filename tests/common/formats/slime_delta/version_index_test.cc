@@ -70,6 +70,23 @@ TEST_CASE("an index with an incomplete delta description is refused", "[slime]")
   CHECK_THAT(Refusal(index), Contains("neither a delta nor a full checkpoint"));
 }
 
+TEST_CASE("a full checkpoint may say that its shards have digests", "[slime]") {
+  nlohmann::json index = Sound();
+  index["metadata"] = {{"total_size", 64}, {"checksum_format", "adler32"}};  // as ModelExpress
+  const auto parsed = ParseVersionIndex(index.dump(), 2, "index");
+  INFO(parsed.status());
+  REQUIRE(parsed.ok());
+  CHECK_FALSE(parsed->delta.has_value());
+  CHECK(parsed->full_checksum == ChecksumFormat::kAdler32);
+  CHECK(parsed->Extra("checksum_format").empty());
+  const auto again = ParseVersionIndex(*MakeVersionIndex(*parsed), 2, "index");
+  REQUIRE(again.ok());
+  CHECK(again->full_checksum == parsed->full_checksum);
+
+  index["metadata"]["checksum_format"] = "crc32";
+  CHECK_THAT(Refusal(index), Contains("UNIMPLEMENTED") && Contains("checksum_format 'crc32'"));
+}
+
 TEST_CASE("metadata that is not a string is refused and is not taken for missing", "[slime]") {
   for (const char* const key :
        {"version", "base_version", "delta_encoding", "compression_format", "checksum_format"}) {
