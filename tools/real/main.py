@@ -37,6 +37,10 @@ NEEDS = {
         "from importlib.metadata import version as v; assert int(v('transformers').split('.')[0]) >= 5",
     ),
     "store": Needs("moto with its server, and boto3", "import boto3, moto.server"),
+    "chains": Needs(
+        "modelexpress 0.7 with torch, safetensors, boto3 and moto",
+        "import boto3, moto.server, modelexpress_rl.train.methods.canonical_delta",
+    ),
     "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
     "demo": Needs(
         "vLLM and transformers",
@@ -44,7 +48,7 @@ NEEDS = {
         "assert not lacks, lacks",
     ),
 }
-CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "demo", "page")
+CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "chains", "demo", "page")
 
 
 def parse() -> argparse.Namespace:

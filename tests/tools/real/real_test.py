@@ -18,6 +18,7 @@ CAUSES = {
     "trainers": "Traceback",
     "declare": "PackageNotFoundError",
     "store": "ModuleNotFoundError",
+    "chains": "ModuleNotFoundError",
     "quantise": "(AttributeError|ModuleNotFoundError)",
     "demo": "AssertionError",
 }
