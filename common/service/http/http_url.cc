@@ -94,4 +94,18 @@ Result<HttpUrl> ParseHttpUrl(std::string_view text) {
   return url;
 }
 
+std::string EscapeUrl(std::string_view text, bool keep_slashes) {
+  std::string escaped;
+  for (const char c : text) {
+    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                       c == '-' || c == '.' || c == '_' || c == '~' || (keep_slashes && c == '/');
+    if (plain) {
+      escaped += c;
+    } else {
+      escaped += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return escaped;
+}
+
 }  // namespace dws

@@ -32,4 +32,7 @@ struct HttpUrl {
 // password.
 Result<HttpUrl> ParseHttpUrl(std::string_view text);
 
+// Escapes all bytes but letters, digits and "-._~", and with `keep_slashes` slashes.
+std::string EscapeUrl(std::string_view text, bool keep_slashes);
+
 }  // namespace dws

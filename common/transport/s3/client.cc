@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "common/base/check.h"
 #include "common/base/printable.h"
@@ -17,11 +16,6 @@ constexpr size_t kPagesMax = 100;  // of 1,000 keys
 constexpr size_t kReasonBytesMax = 300;
 constexpr size_t kRefusalBytesMax = 64 << 10;
 constexpr uint64_t kBytesPerSecondMin = 1 << 20;
-
-std::string HeaderOf(const HttpAnswer& answer, std::string_view name) {
-  const auto found = std::ranges::find(answer.headers, name, [](const auto& h) { return h.first; });
-  return found == answer.headers.end() ? "" : found->second;
-}
 
 // What the store says of an error: its code, and its words with that.
 struct Refusal {
@@ -67,10 +61,6 @@ Status ErrorOf(const HttpAnswer& answer) {
       "the clock");
 }
 
-bool MayHelp(const Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-}
-
 bool IsDone(int code) { return code >= 200 && code < 300; }
 
 // An answer with 200 may still be an error: the store begins to answer before it is done.
@@ -91,9 +81,9 @@ Result<Elements> Body(const HttpAnswer& answer, std::string_view root) {
 Result<std::unique_ptr<Client>> Client::Create(Options options) {
   DWS_CHECK(options.credentials != nullptr && options.reads != nullptr &&
             options.writes != nullptr);
-  DWS_ASSIGN_OR_RETURN(auto caller,
-                       HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
-                                                             .answer_bytes_max = kBodyBytesMax}));
+  DWS_ASSIGN_OR_RETURN(
+      auto caller, HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
+                                                         .answer_bytes_max = kObjectBodyBytesMax}));
   return std::unique_ptr<Client>(new Client(std::move(options), std::move(caller)));
 }
 
@@ -118,7 +108,7 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
                               .body = AsBytes(request.body)};
   const std::string query = QueryText(request.query);
   HttpCall call{.method = request.method,
-                .target = Escape(path, true) + (query.empty() ? "" : "?" + query),
+                .target = EscapeUrl(path, true) + (query.empty() ? "" : "?" + query),
                 .headers = request.headers,
                 .body = std::string(request.body)};
   const Headers proof = Sign(to_sign, *credentials, {.region = options_.region, .service = "s3"},
@@ -138,23 +128,11 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
 }
 
 Result<HttpAnswer> Client::Send(const Request& request) const {
-  Duration delay = options_.retry_delay;
-  for (int attempt = 1;; ++attempt) {
-    if (CancellationOf(request).cancelled()) {
-      return CancelledError("{}: given up", NameOf(request));
-    }
-    Result<HttpAnswer> answer = Try(request);
-    if (answer.ok()) return answer;
-    const bool again = attempt < kAttempts && MayHelp(answer.status());
-    if (!again) {
-      return MakeStatus(answer.status().code(),
-                        fmt::format("{}: {}", NameOf(request), Message(answer.status())));
-    }
-    if (!CancellationOf(request).Sleep(delay)) {
-      return CancelledError("{}: given up", NameOf(request));
-    }
-    delay *= 2;
-  }
+  return CallPatiently(NameOf(request),
+                       {.attempts = kAttempts,
+                        .delay = options_.retry_delay,
+                        .cancellation = CancellationOf(request)},
+                       true, [&] { return Try(request); });
 }
 
 Cancellation& Client::CancellationOf(const Request& request) const {
@@ -192,15 +170,9 @@ Result<ObjectState> Client::Head(const std::string& key) const {
     DWS_RETURN_IF_ERROR(Send({.key = key, .headers = {{"range", "bytes=0-0"}}}).status());
   }
   DWS_RETURN_IF_ERROR(asked.status());
-  const HttpAnswer& answer = *asked;
-  const std::string size = HeaderOf(answer, "content-length");
-  ObjectState info{.size_bytes = 0, .etag = HeaderOf(answer, "etag")};
-  const auto [end, error] =
-      std::from_chars(size.data(), size.data() + size.size(), info.size_bytes);
-  if (error != std::errc() || end != size.data() + size.size() || info.etag.empty()) {
-    return UnavailableError("{}: the reply has no Content-Length or no ETag", NameOf(request));
-  }
-  return info;
+  auto state = ObjectStateOf(*asked);
+  if (!state.ok()) return Annotate(state.status(), NameOf(request));
+  return state;
 }
 
 Status Client::Delete(const std::string& key) const {

@@ -18,19 +18,11 @@
 #include "common/base/threads/cancellation.h"
 #include "common/base/wall_clock.h"
 #include "common/service/http/http_caller.h"
+#include "common/service/http/object_calls.h"
 #include "common/transport/s3/reply_xml.h"
 #include "common/transport/s3/signature.h"
 
 namespace dws::s3 {
-
-// The largest body of a request and of a reply.
-inline constexpr uint64_t kBodyBytesMax = uint64_t{64} << 20;
-
-// An object as it is now.
-struct ObjectState {
-  uint64_t size_bytes = 0;
-  std::string etag;  // of this content
-};
 
 // What begins with a prefix, up to the next slash.
 struct Listing {

@@ -23,7 +23,7 @@ class ObjectReader final : public ReadableFile {
     if (offset >= info_.size_bytes || bytes.empty()) return 0;
     const uint64_t there = std::min<uint64_t>(bytes.size(), info_.size_bytes - offset);
     for (uint64_t read = 0; read < there;) {
-      const uint64_t size = std::min(there - read, kBodyBytesMax);
+      const uint64_t size = std::min(there - read, kObjectBodyBytesMax);
       DWS_ASSIGN_OR_RETURN(const std::string got,
                            client_.GetRange(key_, offset + read, size, info_.etag));
       std::memcpy(bytes.data() + read, got.data(), got.size());
@@ -79,7 +79,7 @@ class S3FileSystem::Upload {
  private:
   size_t PartBytes() const {
     const size_t doubled = std::min<size_t>(etags_.size() / kPartsOfOneSize, 2);
-    return std::min<size_t>(part_bytes_ << doubled, kBodyBytesMax);
+    return std::min<size_t>(part_bytes_ << doubled, kObjectBodyBytesMax);
   }
   Status SendPart() {
     if (etags_.size() == kPartsMax) {

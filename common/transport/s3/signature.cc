@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "common/base/status.h"
+#include "common/service/http/http_url.h"
 #include "common/transport/shared_fs/sha256.h"
 
 namespace dws::s3 {
@@ -51,24 +52,10 @@ Sha256Digest SigningKey(const Credentials& credentials, std::string_view date, c
 
 }  // namespace
 
-std::string Escape(std::string_view text, bool keep_slashes) {
-  std::string escaped;
-  for (const char c : text) {
-    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-                       c == '-' || c == '.' || c == '_' || c == '~' || (keep_slashes && c == '/');
-    if (plain) {
-      escaped += c;
-    } else {
-      escaped += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
-  }
-  return escaped;
-}
-
 std::string QueryText(std::vector<std::pair<std::string, std::string>> query) {
   for (auto& [name, value] : query) {
-    name = Escape(name, false);
-    value = Escape(value, false);
+    name = EscapeUrl(name, false);
+    value = EscapeUrl(value, false);
   }
   std::ranges::sort(query);
   std::string text;
@@ -100,7 +87,7 @@ Headers Sign(const SignedRequest& request, const Credentials& credentials, const
   }
 
   const std::string canonical =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", request.method, Escape(request.path, true),
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", request.method, EscapeUrl(request.path, true),
                   QueryText(request.query), lines, names, body_hash);
   const std::string scope_text =
       fmt::format("{}/{}/{}/aws4_request", date, scope.region, scope.service);

@@ -41,8 +41,6 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 Headers Sign(const SignedRequest& request, const Credentials& credentials, const Scope& scope,
              UnixTime now);
 
-// Escapes all bytes but letters, digits and "-._~", and with `keep_slashes` slashes.
-std::string Escape(std::string_view text, bool keep_slashes);
 // "a=1&b=", sorted and escaped, as it is sent and signed.
 std::string QueryText(std::vector<std::pair<std::string, std::string>> query);
 

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "common/service/http/http_url.h"
 #include "common/transport/s3/reply_xml.h"
 #include "common/transport/s3/signature.h"
 #include "common/transport/s3/store.h"
@@ -58,8 +59,8 @@ TEST_CASE("a session's token is sent and signed", "[s3]") {
 }
 
 TEST_CASE("names are escaped", "[s3]") {
-  CHECK(Escape("a/b c%\xc3\xa9~", true) == "a/b%20c%25%C3%A9~");
-  CHECK(Escape("a/b", false) == "a%2Fb");
+  CHECK(EscapeUrl("a/b c%\xc3\xa9~", true) == "a/b%20c%25%C3%A9~");
+  CHECK(EscapeUrl("a/b", false) == "a%2Fb");
   CHECK(QueryText({{"b", ""}, {"a", "1 2"}, {"B", "/"}}) == "B=%2F&a=1%202&b=");
 }
 
