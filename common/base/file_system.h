@@ -54,6 +54,11 @@ class FileSystem {
                                                   uint64_t size_bytes_max) = 0;
   // FAILED_PRECONDITION when `path` is not a regular file.
   virtual Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) = 0;
+  // As OpenForRead, and reads are not answered by caches on the way, which may have other bytes.
+  // UNIMPLEMENTED: there are none.
+  virtual Result<std::unique_ptr<ReadableFile>> OpenPastCaches(const std::string& path) {
+    return UnimplementedError("{}: there are no caches", path);
+  }
   // Opens at the end. Creates an empty file, durably, if there is none.
   virtual Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) = 0;
   // Creates an empty file, or empties the one at `path`. For files that are written under a

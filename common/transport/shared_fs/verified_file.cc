@@ -5,14 +5,15 @@
 
 namespace dws::shared {
 
-VerifiedFile::VerifiedFile(std::unique_ptr<ReadableFile> file, std::string path, FileEntry entry)
-    : file_(std::move(file)), path_(std::move(path)), entry_(std::move(entry)) {}
+VerifiedFile::VerifiedFile(FileSystem& files, std::unique_ptr<ReadableFile> file, std::string path,
+                           FileEntry entry)
+    : files_(&files), file_(std::move(file)), path_(std::move(path)), entry_(std::move(entry)) {}
 
 Result<VerifiedFile> VerifiedFile::Open(FileSystem& files, const std::string& folder,
                                         FileEntry entry) {
   std::string path = folder + "/" + entry.name;
   DWS_ASSIGN_OR_RETURN(auto file, files.OpenForRead(path));
-  return VerifiedFile(std::move(file), std::move(path), std::move(entry));
+  return VerifiedFile(files, std::move(file), std::move(path), std::move(entry));
 }
 
 Result<ByteSpan> VerifiedFile::Piece(size_t number) {
@@ -23,9 +24,22 @@ Result<ByteSpan> VerifiedFile::Piece(size_t number) {
   // Set again only after the check, so that an error leaves no unchecked bytes behind as this
   // piece.
   piece_number_ = SIZE_MAX;
+  Status read = ReadPiece(*file_, number);
+  if (absl::IsDataLoss(read)) {
+    // A cache keeps what is wrong; reading past it also puts that right.
+    if (const auto fresh = files_->OpenPastCaches(path_); fresh.ok()) {
+      read = ReadPiece(**fresh, number);
+    }
+  }
+  DWS_RETURN_IF_ERROR(read);
+  piece_number_ = number;
+  return ByteSpan(piece_);
+}
+
+Status VerifiedFile::ReadPiece(ReadableFile& file, size_t number) {
   const uint64_t begin = uint64_t{number} * entry_.piece_bytes;
   piece_.resize(std::min<uint64_t>(entry_.piece_bytes, entry_.size_bytes - begin));
-  DWS_ASSIGN_OR_RETURN(const size_t got, file_->ReadAt(begin, piece_));
+  DWS_ASSIGN_OR_RETURN(const size_t got, file.ReadAt(begin, piece_));
   if (got != piece_.size()) {
     return DataLossError("{} ends after {} bytes, its manifest says {}", path_, begin + got,
                          entry_.size_bytes);
@@ -34,8 +48,7 @@ Result<ByteSpan> VerifiedFile::Piece(size_t number) {
     return DataLossError("{}: bytes {} + {} do not have the SHA-256 of the manifest", path_, begin,
                          piece_.size());
   }
-  piece_number_ = number;
-  return ByteSpan(piece_);
+  return OkStatus();
 }
 
 Result<ByteSpan> VerifiedFile::Read(uint64_t offset, uint64_t size_bytes,

@@ -17,12 +17,13 @@ namespace dws::shared {
 // Keeps the last piece, so that ascending ranges read each byte once. Threads: one at a time.
 class VerifiedFile {
  public:
-  // The file of `entry` in `folder`. NOT_FOUND: it does not exist yet, or no longer. Other errors
-  // as FileSystem::OpenForRead.
+  // The file of `entry` in `folder`; `files` outlives it. NOT_FOUND: it does not exist yet, or no
+  // longer. Other errors as FileSystem::OpenForRead.
   static Result<VerifiedFile> Open(FileSystem& files, const std::string& folder, FileEntry entry);
 
   // Copies a range to `buffer` and returns it. DATA_LOSS: the range is outside the file, or a piece
-  // is cut off or differs from the manifest. Other errors as ReadableFile::ReadAt.
+  // is cut off or differs from the manifest, also past caches. Other errors as
+  // ReadableFile::ReadAt.
   Result<ByteSpan> Read(uint64_t offset, uint64_t size_bytes, std::vector<std::byte>& buffer);
 
   // Whole piece `number`, valid until the next call. Errors as Read's.
@@ -32,8 +33,12 @@ class VerifiedFile {
   const std::string& path() const { return path_; }
 
  private:
-  VerifiedFile(std::unique_ptr<ReadableFile> file, std::string path, FileEntry entry);
+  VerifiedFile(FileSystem& files, std::unique_ptr<ReadableFile> file, std::string path,
+               FileEntry entry);
+  // Fills piece_ and checks it. Errors as Read's.
+  Status ReadPiece(ReadableFile& file, size_t number);
 
+  FileSystem* files_;
   std::unique_ptr<ReadableFile> file_;
   std::string path_;
   FileEntry entry_;
