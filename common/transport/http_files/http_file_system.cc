@@ -1,0 +1,216 @@
+// Few attempts and short ones: readers ask again by themselves, or elsewhere.
+#include "common/transport/http_files/http_file_system.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/printable.h"
+#include "common/transport/http_files/listing.h"
+
+namespace dws {
+namespace {
+
+constexpr int kAttempts = 3;
+constexpr Duration kPatiencePerMiB = std::chrono::seconds(2);
+
+Status PermissionDenied(std::string_view message) {
+  return MakeStatus(absl::StatusCode::kPermissionDenied, message);
+}
+
+// Codes that readers of a shared directory act on (NOT_FOUND, DATA_LOSS, ABORTED,
+// FAILED_PRECONDITION) are given only for what they mean there.
+Status ErrorOf(int code) {
+  if (code == 404 || code == 410) return NotFoundError("status {}", code);
+  if (code >= 500 || code == 408 || code == 416 || code == 421 || code == 425 || code == 429) {
+    return UnavailableError("status {}", code);
+  }
+  return PermissionDenied(fmt::format(
+      "status {}; look at the URL, at what the server allows, and at the certificates", code));
+}
+
+Status ReadOnly(const std::string& path) {
+  return FailedPreconditionError("{}: an HTTP server's files are only read; nothing is written",
+                                 path);
+}
+
+}  // namespace
+
+bool IsHttpBase(std::string_view path) {
+  return path.starts_with("http://") || path.starts_with("https://");
+}
+
+Status CheckHttpBase(const std::string& url, bool insecure) {
+  DWS_ASSIGN_OR_RETURN(const HttpUrl parsed, ParseHttpUrl(url));
+  if (url.ends_with('/') || parsed.path.find_first_of("%\\") != std::string::npos ||
+      (parsed.path + "/").find("/.") != std::string::npos ||
+      parsed.path.find("//") != std::string::npos) {
+    return InvalidArgumentError(
+        "expected https://HOST/PATH without a slash at its end, with a path of parts that are "
+        "neither escaped nor begin with a dot, found \"{}\"",
+        url);
+  }
+  if (parsed.tls || parsed.IsLoopback() || insecure) return OkStatus();
+  return InvalidArgumentError(
+      "weights would travel unencrypted from {}: use https, or allow it with --insecure",
+      parsed.ToString());
+}
+
+// A file with the size and the tag that it had when it was opened.
+class HttpFileSystem::Reader final : public ReadableFile {
+ public:
+  Reader(const HttpFileSystem& files, std::string path, ObjectState state, bool past_caches)
+      : files_(files),
+        path_(std::move(path)),
+        state_(std::move(state)),
+        past_caches_(past_caches) {}
+
+  Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) override {
+    if (offset >= state_.size_bytes || bytes.empty()) return 0;
+    const uint64_t there = std::min<uint64_t>(bytes.size(), state_.size_bytes - offset);
+    for (uint64_t read = 0; read < there;) {
+      const uint64_t size = std::min(there - read, kObjectBodyBytesMax);
+      DWS_ASSIGN_OR_RETURN(const std::string got, ReadRange(offset + read, size));
+      std::memcpy(bytes.data() + read, got.data(), got.size());
+      read += size;
+    }
+    return there;
+  }
+
+ private:
+  // Exactly so many bytes.
+  Result<std::string> ReadRange(uint64_t first, uint64_t size) const {
+    Request request{.path = path_,
+                    .headers = {{"Range", fmt::format("bytes={}-{}", first, first + size - 1)}},
+                    .size_bytes = size};
+    if (past_caches_) request.headers.emplace_back("Cache-Control", "no-cache");
+    DWS_ASSIGN_OR_RETURN(HttpAnswer answer, files_.Send(request));
+    const bool whole = answer.code == 200 && first == 0 && size == state_.size_bytes;
+    if (answer.code != 206 && !whole) {
+      return PermissionDenied(fmt::format(
+          "GET {}: asked for {} bytes from {} on, expected status 206, found {}: the server must "
+          "answer ranges",
+          path_, size, first, answer.code));
+    }
+    if (answer.body.size() != size) {
+      return UnavailableError("GET {}: asked for {} bytes from {} on, found {}", path_, size, first,
+                              answer.body.size());
+    }
+    if (const std::string etag = HeaderOf(answer, "etag"); etag != state_.etag) {
+      return DataLossError(
+          "GET {}: expected ETag {} as when it was opened, found {}: it is another file by now, or "
+          "servers behind this name give it different times",
+          path_, EscapeUnprintable(state_.etag), EscapeUnprintable(etag));
+    }
+    return std::move(answer.body);
+  }
+
+  const HttpFileSystem& files_;
+  const std::string path_;
+  const ObjectState state_;
+  const bool past_caches_;
+};
+
+Result<std::unique_ptr<HttpFileSystem>> HttpFileSystem::Create(Options options) {
+  DWS_CHECK(options.reads != nullptr);
+  DWS_RETURN_IF_ERROR(CheckHttpBase(options.url, true));
+  DWS_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(options.url));
+  DWS_ASSIGN_OR_RETURN(
+      auto caller, HttpCaller::Create(std::move(url), {.ca_file = options.ca_file,
+                                                       .answer_bytes_max = kObjectBodyBytesMax}));
+  return std::unique_ptr<HttpFileSystem>(new HttpFileSystem(std::move(options), std::move(caller)));
+}
+
+Result<HttpAnswer> HttpFileSystem::Send(const Request& request) const {
+  if (!request.path.starts_with(options_.url + "/")) {
+    return InvalidArgumentError("{} is not below {}", request.path, options_.url);
+  }
+  const HttpCall call{
+      .method = request.method,
+      .target = EscapeUrl(std::string_view(request.path).substr(options_.url.size()), true),
+      .headers = request.headers,
+      .body = {}};
+  const Duration patience =
+      options_.attempt + kPatiencePerMiB * static_cast<int64_t>(request.size_bytes >> 20);
+  Cancellation& reads = *options_.reads;
+  const auto attempt = [&]() -> Result<HttpAnswer> {
+    HttpOutcome outcome = caller_->Call(call, patience, [&reads] { return reads.cancelled(); });
+    const Status& status = outcome.answer.status();
+    if (absl::IsFailedPrecondition(status)) return PermissionDenied(Message(status));
+    if (absl::IsResourceExhausted(status)) return UnavailableError("{}", Message(status));
+    DWS_RETURN_IF_ERROR(status);
+    const int code = outcome.answer->code;
+    if (code != 200 && code != 206) return ErrorOf(code);
+    return std::move(outcome.answer);
+  };
+  return CallPatiently(
+      fmt::format("{} {}", ToString(request.method), EscapeUnprintable(request.path)),
+      {.attempts = kAttempts, .delay = options_.retry_delay, .cancellation = reads}, false,
+      attempt);
+}
+
+Result<std::vector<std::byte>> HttpFileSystem::ReadFile(const std::string& path,
+                                                        uint64_t size_bytes_max) {
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send({.path = path}));
+  if (answer.body.size() > size_bytes_max) {
+    return ResourceExhaustedError("{} has {} bytes, at most {} are read", path, answer.body.size(),
+                                  size_bytes_max);
+  }
+  const ByteSpan bytes = AsBytes(answer.body);
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
+}
+
+Result<std::unique_ptr<ReadableFile>> HttpFileSystem::Open(const std::string& path,
+                                                           bool past_caches) const {
+  Request request{.method = HttpMethod::kHead, .path = path};
+  if (past_caches) request.headers.emplace_back("Cache-Control", "no-cache");
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
+  auto state = ObjectStateOf(answer);
+  if (!state.ok()) return Annotate(state.status(), "HEAD " + path);
+  return std::make_unique<Reader>(*this, path, *std::move(state), past_caches);
+}
+
+Result<std::unique_ptr<ReadableFile>> HttpFileSystem::OpenForRead(const std::string& path) {
+  return Open(path, false);
+}
+
+Result<std::unique_ptr<ReadableFile>> HttpFileSystem::OpenPastCaches(const std::string& path) {
+  return Open(path, true);
+}
+
+Result<std::vector<std::string>> HttpFileSystem::List(const std::string& folder) {
+  const std::string path = folder + "/";
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send({.path = path}));
+  auto names = http_files::ParseListing(answer.body);
+  if (!names.ok()) return Annotate(names.status(), "GET " + path);
+  return names;
+}
+
+Result<std::unique_ptr<AppendFile>> HttpFileSystem::OpenForAppend(const std::string& path) {
+  return ReadOnly(path);
+}
+
+Result<std::unique_ptr<AppendFile>> HttpFileSystem::Create(const std::string& path) {
+  return ReadOnly(path);
+}
+
+Status HttpFileSystem::ReplaceFile(const std::string& path, ByteSpan /*bytes*/) {
+  return ReadOnly(path);
+}
+
+Status HttpFileSystem::Rename(const std::string& from, const std::string& /*to*/) {
+  return ReadOnly(from);
+}
+
+Status HttpFileSystem::MakeFolders(const std::string& folder) { return ReadOnly(folder); }
+
+Status HttpFileSystem::Remove(const std::string& path) { return ReadOnly(path); }
+
+Status HttpFileSystem::RemoveFolder(const std::string& folder) { return ReadOnly(folder); }
+
+Result<std::unique_ptr<FileLock>> HttpFileSystem::Lock(const std::string& path) {
+  return ReadOnly(path);
+}
+
+}  // namespace dws
