@@ -32,12 +32,14 @@ struct DirectoryAccess {
   shared::VisibilityHook before_read;
 };
 
-Result<DirectoryAccess> AccessTo(const SharedSideOptions& dir, FileSystem& files) {
+Result<DirectoryAccess> AccessTo(const SharedSideOptions& dir, const SharedBase& base,
+                                 FileSystem& files) {
   DirectoryAccess access;
   if (!dir.key_file.empty()) {
     DWS_ASSIGN_OR_RETURN(access.key, shared::LoadKey(files, dir.key_file));
   }
-  DWS_ASSIGN_OR_RETURN(access.before_read, shared::VisibilityHook::Make(dir.before_read, dir.root));
+  DWS_ASSIGN_OR_RETURN(access.before_read,
+                       shared::VisibilityHook::Make(dir.before_read, base.root));
   return access;
 }
 
@@ -49,7 +51,7 @@ std::vector<std::string> SenderNames(const ReceiverOptions& options) {
   // An id that cannot be escaped is refused when the directory is opened; here it is only shown.
   const auto job = shared::EscapeId(options.job_id);
   for (uint32_t rank = 0; rank < options.shared_dir.ranks; ++rank) {
-    names.push_back(fmt::format("{}/{}/{}", options.shared_dir.root,
+    names.push_back(fmt::format("{}/{}/{}", options.shared_dir.bases().back(),
                                 job.ok() ? *job : options.job_id,
                                 shared::RankName(TrainerRank(rank))));
   }
@@ -60,10 +62,8 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
                                                      const Parts& parts) {
   std::unique_ptr<SenderSide> side(new SenderSide());
   side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
-  if (IsStore(options.shared_dir.root)) {
-    DWS_ASSIGN_OR_RETURN(side->store_, OpenStore(options.shared_dir.root, options.shared_dir.store,
-                                                 side->cancellation_, side->stopping_));
-  }
+  DWS_ASSIGN_OR_RETURN(side->bases_, OpenSharedBases(options.shared_dir, parts.files,
+                                                     side->cancellation_, side->stopping_));
   side->links_ = std::make_unique<SyncLinks>(
       SyncLinks::Options{
           .addresses = options.senders,
@@ -76,7 +76,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
           .broadcast_bytes_max = options.staging_bytes},
       parts.subscription, parts.clock);
-  if (options.senders.empty() && !options.shared_dir.root.empty()) {
+  if (options.senders.empty() && !side->bases_.empty()) {
     DWS_RETURN_IF_ERROR(side->OpenSharedLinks(options, parts));
   } else {
     DWS_RETURN_IF_ERROR(side->OpenSources(options, parts));
@@ -96,9 +96,9 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& part
   owned_.push_back(std::make_unique<InlineSource>(*links_));
   if (broadcasts()) owned_.push_back(std::make_unique<BroadcastSource>(*links_));
   // Before all that loads a sender or its connection: who gives a directory wants to spare these.
-  if (!options.shared_dir.root.empty()) {
-    DWS_ASSIGN_OR_RETURN(auto directory, OpenSharedDir(options, parts));
-    owned_.push_back(std::move(directory));
+  for (const SharedBase& base : bases_) {
+    const auto ranks = static_cast<uint32_t>(options.senders.size());
+    DWS_RETURN_IF_ERROR(OpenSharedDir(base, ranks, options, parts));
   }
   if (!options.host_share.folder.empty()) {
     DWS_ASSIGN_OR_RETURN(auto host, HostShare::Open({.folder = options.host_share.folder,
@@ -119,28 +119,39 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& part
   return OkStatus();
 }
 
-Result<std::unique_ptr<Source>> SenderSide::OpenSharedDir(const ReceiverOptions& options,
-                                                          const Parts& parts) {
+Status SenderSide::OpenSharedDir(const SharedBase& base, uint32_t ranks,
+                                 const ReceiverOptions& options, const Parts& parts) {
   const SharedSideOptions& dir = options.shared_dir;
-  DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, parts.files));
-  return std::unique_ptr<Source>(std::make_unique<SharedDirSource>(
-      SharedDirSource::Options{.root = dir.root,
+  DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, base, parts.files));
+  owned_.push_back(std::make_unique<SharedDirSource>(
+      SharedDirSource::Options{.root = base.root,
                                .job_id = options.job_id,
-                               .ranks = static_cast<uint32_t>(options.senders.size()),
+                               .ranks = ranks,
                                .key = std::move(access.key),
                                .pool = &parts.pool,
                                .poll = std::chrono::milliseconds(dir.poll_ms),
                                .before_read = std::move(access.before_read),
-                               .before_read_required = dir.before_read_required},
-      directory(parts), cancellation_));
+                               .before_read_required = dir.before_read_required,
+                               .name = base.name},
+      *base.files, cancellation_));
+  return OkStatus();
 }
 
 Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& parts) {
   const SharedSideOptions& dir = options.shared_dir;
-  DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, parts.files));
+  const SharedBase& last = bases_.back();
+  std::vector<SharedLinks::Copy> before;
+  for (const SharedBase& base : bases_) {
+    if (&base == &last) break;
+    before.push_back({.root = base.root, .files = base.files});
+    DWS_RETURN_IF_ERROR(OpenSharedDir(base, dir.ranks, options, parts));
+  }
+  DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, last, parts.files));
   DWS_ASSIGN_OR_RETURN(
       shared_,
-      SharedLinks::Create({.root = dir.root,
+      SharedLinks::Create({.root = last.root,
+                           .before = std::move(before),
+                           .source_name = last.name,
                            .name = {.job_id = options.job_id, .receiver_id = options.receiver_id},
                            .ranks = dir.ranks,
                            .key = std::move(access.key),
@@ -149,13 +160,8 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
                            .before_read = std::move(access.before_read),
                            .before_read_required = dir.before_read_required,
                            .liveness = &parts.liveness},
-                          directory(parts), parts.subscription));
+                          *last.files, parts.subscription));
   return OkStatus();
-}
-
-FileSystem& SenderSide::directory(const Parts& parts) const {
-  if (store_ != nullptr) return *store_;
-  return parts.files;
 }
 
 Senders& SenderSide::senders() {
@@ -185,7 +191,7 @@ void SenderSide::Stop() {
     stopping_.Cancel();
     return std::chrono::hours(1);
   });
-  if (store_ != nullptr) limit.Start(kReportPatience);
+  if (!bases_.empty() && bases_.back().owned != nullptr) limit.Start(kReportPatience);
   if (shared_ != nullptr) shared_->Stop();
   limit.Stop();
   links_->Stop();

@@ -13,7 +13,7 @@
 #include "common/base/threads/cancellation.h"
 #include "common/base/threads/liveness.h"
 #include "common/sources/source_chain.h"
-#include "common/transport/s3/store.h"
+#include "receiver_daemon/app/shared_bases.h"
 #include "receiver_daemon/options/receiver_options.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/host/host_share.h"
@@ -59,15 +59,14 @@ class SenderSide {
   SenderSide() = default;
   // Opens the sources beside and by the connections, best first, for deltas as for full tensors.
   Status OpenSources(const ReceiverOptions& options, const Parts& parts);
-  Result<std::unique_ptr<Source>> OpenSharedDir(const ReceiverOptions& options, const Parts& parts);
+  Status OpenSharedDir(const SharedBase& base, uint32_t ranks, const ReceiverOptions& options,
+                       const Parts& parts);
   Status OpenSharedLinks(const ReceiverOptions& options, const Parts& parts);
-  // Where the shared directory is.
-  FileSystem& directory(const Parts& parts) const;
 
   std::optional<nccl::BroadcastChannel::Parts> broadcasts_;  // none: takes part in no broadcasts
   Cancellation cancellation_;                                // of waits for sources
-  Cancellation stopping_;                    // requests to the store; reports come until then
-  std::unique_ptr<s3::S3FileSystem> store_;  // of a directory that is one
+  Cancellation stopping_;          // requests that write to a store; reports come until then
+  std::vector<SharedBase> bases_;  // of the shared directory
   std::unique_ptr<SyncLinks> links_;
   std::unique_ptr<SharedLinks> shared_;  // null: no directory instead
   std::vector<std::unique_ptr<Source>> owned_;

@@ -114,9 +114,11 @@ void AddFollowFlags(CLI::App& app, FollowOptions& follow) {
 
 void AddSharedFlags(CLI::App& app, SharedSideOptions& dir) {
   app.add_option("--shared-dir", dir.root,
-                 "Directory on a shared filesystem, or in an S3-compatible store, where senders "
-                 "publish: instead of --sender, or for the bytes of what is announced there")
-      ->type_name("PATH|s3://BUCKET/PREFIX");
+                 "Directory on a shared filesystem, in an S3-compatible store, or of an HTTP "
+                 "server, where senders publish: instead of --sender, or for the bytes of what is "
+                 "announced there; or several copies of it, separated by commas, each for what "
+                 "those before it do not bring")
+      ->type_name("PATH|s3://BUCKET/PREFIX|https://HOST/PATH,...");
   AddStoreFlags(app, dir.store);
   app.add_option(
          "--shared-dir-key", dir.key_file,
@@ -250,6 +252,15 @@ void AddBroadcastFlags(CLI::App& app, BroadcastOptions& broadcasts) {
       ->type_name("GPU");
 }
 
+void FinishSharedFlags(Config& config, const ReceiverOptions& options) {
+  const std::vector<std::string> bases = options.shared_dir.bases();
+  if (bases.size() > kSharedBasesMax) {
+    config.Reject("shared-dir", fmt::format("{} places are given, at most {} are asked",
+                                            bases.size(), kSharedBasesMax));
+  }
+  FinishStoreFlags(config, bases, options.shared_dir.store, options.insecure);
+}
+
 }  // namespace
 
 void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
@@ -346,7 +357,7 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (!options.host_share.folder.empty() && options.senders.empty()) {
     config.Reject("host-share", "there is no sender: it shares what is fetched from them");
   }
-  FinishStoreFlags(config, options.shared_dir.root, options.shared_dir.store, options.insecure);
+  FinishSharedFlags(config, options);
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");
   }

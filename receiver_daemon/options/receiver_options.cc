@@ -3,8 +3,23 @@
 
 #include "common/base/check.h"
 #include "common/service/peers/peer_address.h"
+#include "common/transport/http_files/http_file_system.h"
 
 namespace dws {
+
+std::vector<std::string> SharedSideOptions::bases() const {
+  std::vector<std::string> bases;
+  size_t begin = 0;
+  for (size_t comma = root.find(','); comma != std::string::npos;
+       comma = root.find(',', comma + 1)) {
+    const std::string_view next = std::string_view(root).substr(comma + 1);
+    if (!next.starts_with('/') && !IsStore(next) && !IsHttpBase(next)) continue;
+    bases.push_back(root.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  if (!root.empty()) bases.push_back(root.substr(begin));
+  return bases;
+}
 
 std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options) {
   std::vector<PlainPeer> peers;

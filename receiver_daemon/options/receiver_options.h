@@ -42,15 +42,22 @@ struct FollowOptions {
   uint32_t load_timeout_seconds = 600;
 };
 
+// The most places that --shared-dir names.
+inline constexpr size_t kSharedBasesMax = 8;
+
 // --shared-dir and its companions.
 struct SharedSideOptions {
-  std::string root;  // empty: none
+  std::string root;  // or several, as bases() splits it; empty: none
   std::string key_file;
   uint32_t ranks = 1;  // trainer ranks, used when there are no connections to senders
   uint32_t poll_ms = limits::kSharedPollDefault.count();
   std::string before_read;  // a command; empty: none
   bool before_read_required = false;
   StoreOptions store;  // of a root that is one
+
+  // Copies of one directory, in the order in which they are asked. A comma separates two where a
+  // URL or an absolute path follows it.
+  std::vector<std::string> bases() const;
 };
 
 // --host-share and its companion.

@@ -6,6 +6,7 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/program/store_flags.h"
+#include "common/transport/http_files/http_file_system.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 
 namespace dws {
@@ -61,7 +62,15 @@ void FinishSharedFlags(Config& config, const SharedDirOptions& dir, ProfileChoic
                     "or fast here",
                     ToString(made)));
   }
-  FinishStoreFlags(config, dir.root, dir.store, insecure);
+  if (IsHttpBase(dir.root)) {
+    config.Reject(
+        "shared-dir",
+        fmt::format("{} can only be read, and a sender writes: give it the directory that "
+                    "this server serves, or a store; receivers read there",
+                    dir.root));
+  } else {
+    FinishStoreFlags(config, {dir.root}, dir.store, insecure);
+  }
   if (dir.root.empty() && !dir.after_write.empty()) {
     config.Reject("shared-after-write", "there is no --shared-dir to write to");
   }

@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/transport/http_files/http_file_system.h"
+
 namespace dws {
 
 void AddStoreFlags(CLI::App& app, StoreOptions& store) {
@@ -17,17 +19,27 @@ void AddStoreFlags(CLI::App& app, StoreOptions& store) {
                  "File with the keys for that store, in AWS's form, read again for each request "
                  "(default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment)")
       ->type_name("PATH");
-  app.add_option("--shared-ca", store.ca_file,
-                 "CAs that prove that store (default: those that this machine trusts)")
+  app.add_option(
+         "--shared-ca", store.ca_file,
+         "CAs that prove that store, or an HTTP server (default: those that this machine trusts)")
       ->type_name("PATH");
 }
 
-void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store,
-                      bool insecure) {
-  if (IsStore(dir)) {
-    const Status usable = CheckStore(dir, store, insecure);
+void FinishStoreFlags(Config& config, const std::vector<std::string>& dirs,
+                      const StoreOptions& store, bool insecure) {
+  bool asks_store = false;
+  bool asks_http = false;
+  for (const std::string& dir : dirs) {
+    asks_store = asks_store || IsStore(dir);
+    asks_http = asks_http || IsHttpBase(dir);
+    Status usable;
+    if (IsStore(dir)) usable = CheckStore(dir, store, insecure);
+    if (IsHttpBase(dir)) usable = CheckHttpBase(dir, insecure);
     if (!usable.ok()) config.Reject("shared-dir", Message(usable));
-  } else if (!store.endpoint.empty() || !store.credentials.empty() || !store.ca_file.empty()) {
+  }
+  if (asks_store) return;
+  if (!store.endpoint.empty() || !store.credentials.empty() ||
+      (!store.ca_file.empty() && !asks_http)) {
     config.Reject("shared-dir",
                   "it is no store, as s3://BUCKET/PREFIX, and shared-endpoint, "
                   "shared-credentials or shared-ca is given");

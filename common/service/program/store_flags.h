@@ -1,5 +1,8 @@
-// The options of a shared directory that is a store, of senders and receivers.
+// The options of a shared directory that is a store or an HTTP server, of senders and receivers.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "common/service/config/config.h"
 #include "common/transport/s3/store.h"
@@ -7,8 +10,8 @@
 namespace dws {
 
 void AddStoreFlags(CLI::App& app, StoreOptions& store);
-// `dir`: the --shared-dir; "": none. `insecure`: the --insecure.
-void FinishStoreFlags(Config& config, const std::string& dir, const StoreOptions& store,
-                      bool insecure);
+// `dirs`: the places of --shared-dir. `insecure`: the --insecure.
+void FinishStoreFlags(Config& config, const std::vector<std::string>& dirs,
+                      const StoreOptions& store, bool insecure);
 
 }  // namespace dws

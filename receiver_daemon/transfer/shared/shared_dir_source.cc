@@ -53,6 +53,9 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
     return UnavailableError("the directory has {} ranks", ranks_.size());
   }
   Rank& of = ranks_[piece.rank.value()];
+  if (const Status failed = of.pause.MayAsk(RealClock().Now()); !failed.ok()) {
+    return UnavailableError("{}", Message(failed));
+  }
   const TimePoint until = RealClock().Now() + options_.visible_wait;
   Status why;
   while (true) {
@@ -60,7 +63,9 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
       why = UnavailableError("the command that makes it visible failed");
       break;
     }
+    const TimePoint begun = RealClock().Now();
     const auto offer = of.source->Look(piece.target.stream);
+    Note(piece, offer.status(), begun);
     if (of.source->Has(piece.target.stream, version)) {
       of.late = false;
       return of.source.get();
@@ -78,18 +83,29 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
   return UnavailableError("{}", Message(why));
 }
 
+void SharedDirSource::Note(const Piece& piece, const Status& status, TimePoint begun) {
+  const TimePoint now = RealClock().Now();
+  ranks_[piece.rank.value()].pause.Note(status, now - begun, now);
+}
+
 Result<DeltaRead> SharedDirSource::ReadDelta(const Piece& piece, const DeltaWant& want,
                                              const Spool::Options& spool) {
   DWS_ASSIGN_OR_RETURN(SharedSource* const source,
                        Await(piece, [&] { return !spool.wanted || spool.wanted(); }));
-  DWS_ASSIGN_OR_RETURN(Spool object, source->Object(piece.target.stream, piece.target.version,
-                                                    *piece.of().layout, want, spool));
-  return DeltaRead::Object(std::move(object));
+  const TimePoint begun = RealClock().Now();
+  auto object =
+      source->Object(piece.target.stream, piece.target.version, *piece.of().layout, want, spool);
+  Note(piece, object.status(), begun);
+  if (!object.ok()) return object.status();
+  return DeltaRead::Object(*std::move(object));
 }
 
 Status SharedDirSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   DWS_ASSIGN_OR_RETURN(SharedSource* const source, Await(piece, [&] { return assembly.wanted(); }));
-  return source->Full(piece.target.stream, piece.target.version, assembly);
+  const TimePoint begun = RealClock().Now();
+  const Status read = source->Full(piece.target.stream, piece.target.version, assembly);
+  Note(piece, read, begun);
+  return read;
 }
 
 }  // namespace dws

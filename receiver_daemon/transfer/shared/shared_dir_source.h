@@ -14,6 +14,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/sources/source.h"
 #include "common/transport/shared_fs/visibility_hook.h"
+#include "receiver_daemon/transfer/shared/failure_pause.h"
 #include "receiver_daemon/transfer/shared/shared_source.h"
 
 namespace dws {
@@ -31,12 +32,13 @@ class SharedDirSource final : public Source {
     Duration visible_wait = limits::kSharedVisibleWait;
     shared::VisibilityHook before_read = {};
     bool before_read_required = false;  // while it fails, nothing is read here
+    std::string name = std::string(kSharedDirName);
   };
 
   // `files` and `cancellation` outlive it; `cancellation` ends reads, present and future.
   SharedDirSource(Options options, FileSystem& files, Cancellation& cancellation);
 
-  std::string_view name() const override { return kSharedDirName; }
+  std::string_view name() const override { return options_.name; }
   bool brings(Content) const override { return true; }
   Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
                               const Spool::Options& spool) override;
@@ -46,13 +48,16 @@ class SharedDirSource final : public Source {
   struct Rank {
     std::unique_ptr<SharedSource> source;
     bool late = false;  // the last version was not there in time: the next is not waited for
+    FailurePause pause;
   };
 
   // Returns whether a caller still waits for the bytes.
   using Wanted = std::function<bool()>;
-  // Waits until the directory has the target's version. UNAVAILABLE: it did not get it in time.
-  // ABORTED: it has newer ones only.
+  // Waits until the directory has the target's version. UNAVAILABLE: it did not get it in time, or
+  // is left alone because it failed. ABORTED: it has newer ones only.
   Result<SharedSource*> Await(const Piece& piece, const Wanted& wanted);
+  // Notes how a call ended that began at `begun`.
+  void Note(const Piece& piece, const Status& status, TimePoint begun);
   // Runs the command; if `late`, at most once a minute. Returns false if nothing may be read,
   // because the command is required and its last run failed.
   bool RunHook(WeightVersion version, bool late, const Wanted& wanted);

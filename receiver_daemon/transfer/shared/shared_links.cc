@@ -22,16 +22,21 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
   SharedReporter::Options reports{.name = given.name, .rank_folders = {}, .key = given.key};
   for (uint32_t rank = 0; rank < given.ranks; ++rank) {
     Link link;
-    link.source =
-        std::make_unique<SharedSource>(files,
-                                       SharedSource::Options{.root = given.root,
-                                                             .job_id = given.name.job_id,
-                                                             .rank = TrainerRank(rank),
-                                                             .key = given.key,
-                                                             .pool = given.pool,
-                                                             .retry_delay = given.retry_delay},
-                                       links->cancellation_);
-    DWS_ASSIGN_OR_RETURN(link.folder, link.source->Folder());
+    std::vector<Copy> copies = given.before;
+    copies.push_back({.root = given.root, .files = &files});
+    for (const Copy& copy : copies) {
+      link.copies.push_back(
+          std::make_unique<SharedSource>(*copy.files,
+                                         SharedSource::Options{.root = copy.root,
+                                                               .job_id = given.name.job_id,
+                                                               .rank = TrainerRank(rank),
+                                                               .key = given.key,
+                                                               .pool = given.pool,
+                                                               .retry_delay = given.retry_delay},
+                                         links->cancellation_));
+    }
+    link.pauses.resize(copies.size());
+    DWS_ASSIGN_OR_RETURN(link.folder, link.copies.back()->Folder());
     reports.rank_folders.push_back(link.folder);
     links->links_.push_back(std::move(link));
   }
@@ -100,8 +105,46 @@ bool SharedLinks::Note(Link& link, const Status& status) {
   return true;
 }
 
+Result<SharedSource::Offer> SharedLinks::LookAt(Link& link, size_t copy,
+                                                const std::optional<StreamId>& followed) {
+  MutexLock lock(*link.look);
+  FailurePause& pause = link.pauses[copy];
+  const TimePoint begun = RealClock().Now();
+  if (!link.IsLast(copy)) DWS_RETURN_IF_ERROR(pause.MayAsk(begun));
+  auto offer = link.copies[copy]->Look(followed);
+  const TimePoint now = RealClock().Now();
+  pause.Note(offer.status(), now - begun, now);
+  return offer;
+}
+
+Result<SharedSource::Offer> SharedLinks::LookAtFirst(Link& link) {
+  Status passed;
+  for (size_t copy = 0;; ++copy) {
+    auto offer = LookAt(link, copy, subscription_.stream());
+    if (!offer.ok() && !link.IsLast(copy)) {
+      if (passed.ok()) passed = offer.status();
+      continue;
+    }
+    if (offer.ok() && offer->trouble.ok()) offer->trouble = passed;
+    return offer;
+  }
+}
+
+bool SharedLinks::Has(Link& link, size_t copy, const SyncTarget& target) {
+  const SharedSource& source = *link.copies[copy];
+  if (source.Has(target.stream, target.version)) return true;
+  return LookAt(link, copy, target.stream).ok() && source.Has(target.stream, target.version);
+}
+
+SharedSource& SharedLinks::Last(const SyncTarget& target, TrainerRank rank) {
+  Link& link = links_[rank.value()];
+  const size_t last = link.copies.size() - 1;
+  if (last > 0) (void)Has(link, last, target);  // the others may have been enough so far
+  return *link.copies[last];
+}
+
 void SharedLinks::Poll(SenderIndex index, Link& link, const Status& may_read) {
-  auto offer = may_read.ok() ? link.source->Look(subscription_.stream()) : may_read;
+  auto offer = may_read.ok() ? LookAtFirst(link) : may_read;
   const bool news = Note(link, offer.ok() ? offer->trouble : offer.status());
   if (!offer.ok()) {
     if (std::exchange(link.connected, false) || news) {
@@ -149,7 +192,7 @@ void SharedLinks::NoteDamage(const SyncTarget& target, TrainerRank rank, const S
 
 Result<DeltaRead> SharedLinks::ReadDelta(const Piece& piece, const DeltaWant& want,
                                          const Spool::Options& spool) {
-  DWS_ASSIGN_OR_RETURN(Spool object, source(piece.rank)
+  DWS_ASSIGN_OR_RETURN(Spool object, Last(piece.target, piece.rank)
                                          .Object(piece.target.stream, piece.target.version,
                                                  *piece.of().layout, want, spool));
   return DeltaRead::Object(std::move(object));
@@ -157,14 +200,23 @@ Result<DeltaRead> SharedLinks::ReadDelta(const Piece& piece, const DeltaWant& wa
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {
   const WaitScope wait(options_.liveness);
-  auto description = source(rank).Describe(target.stream, target.version);
+  Link& link = links_[rank.value()];
+  for (size_t copy = 0; !link.IsLast(copy); ++copy) {
+    if (!Has(link, copy, target)) continue;
+    auto description = link.copies[copy]->Describe(target.stream, target.version);
+    if (description.ok() || absl::IsCancelled(description.status())) return description;
+    LogWarning("shared_description_passed_over", {{"version", target.version.value()},
+                                                  {"rank", rank.value()},
+                                                  {"reason", Message(description.status())}});
+  }
+  auto description = Last(target, rank).Describe(target.stream, target.version);
   NoteDamage(target, rank, description.status());
   return description;
 }
 
 Status SharedLinks::ReadFull(const Piece& piece, FullAssembly& assembly) {
   const SyncTarget& target = piece.target;
-  const Status read = source(piece.rank).Full(target.stream, target.version, assembly);
+  const Status read = Last(target, piece.rank).Full(target.stream, target.version, assembly);
   NoteDamage(target, piece.rank, read);
   return absl::IsFailedPrecondition(read) ? Ask(piece, assembly, read) : read;
 }

@@ -1,6 +1,8 @@
 // Senders known through a shared directory only: looks at each trainer rank's folder every now and
 // then, feeds what is there to the Subscription, is the source of its versions, and takes reports.
-// A rank's folder is its sender: SenderIndex and TrainerRank are the same numbers.
+// A rank's folder is its sender: SenderIndex and TrainerRank are the same numbers. Where the
+// directory has several copies, the first that can be read says what there is; the last is written
+// to, and asked for what the others do not bring.
 #pragma once
 
 #include <memory>
@@ -14,6 +16,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/transfer/senders.h"
+#include "receiver_daemon/transfer/shared/failure_pause.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
 #include "receiver_daemon/transfer/shared/shared_source.h"
 #include "receiver_daemon/transfer/subscription.h"
@@ -23,8 +26,15 @@ namespace dws {
 // Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
 class SharedLinks final : public Senders, public Source {
  public:
+  // A copy of the directory.
+  struct Copy {
+    std::string root;
+    FileSystem* files = nullptr;  // outlives the links; never null
+  };
   struct Options {
     std::string root;
+    std::vector<Copy> before = {};  // asked before it, in this order
+    std::string source_name = std::string(kSharedDirName);
     ReceiverName name;
     uint32_t ranks = 1;
     shared::Key key;
@@ -49,7 +59,7 @@ class SharedLinks final : public Senders, public Source {
   void CancelFetches();
   void Stop();
 
-  std::string_view name() const override { return kSharedDirName; }
+  std::string_view name() const override { return options_.source_name; }
   bool brings(Content) const override { return true; }
   Result<DeltaRead> ReadDelta(const Piece& piece, const DeltaWant& want,
                               const Spool::Options& spool) override;
@@ -64,8 +74,11 @@ class SharedLinks final : public Senders, public Source {
  private:
   // One rank as the polling thread has last seen it.
   struct Link {
-    std::unique_ptr<SharedSource> source;
-    std::string folder;
+    std::vector<std::unique_ptr<SharedSource>> copies;        // the root's is the last
+    std::unique_ptr<Mutex> look = std::make_unique<Mutex>();  // one look at a time
+    std::vector<FailurePause> pauses;                         // of the copies; guarded by `look`
+    std::string folder;                                       // of the last
+    bool IsLast(size_t copy) const { return copy + 1 == copies.size(); }
     bool connected = false;
     std::optional<std::pair<StreamId, RankEpoch>> welcomed;
     bool refused = false;
@@ -80,13 +93,21 @@ class SharedLinks final : public Senders, public Source {
   // If `may_read` is an error, the look fails with it.
   void Poll(SenderIndex index, Link& link, const Status& may_read);
   bool Note(Link& link, const Status& status);
+  // Looks at a copy, unless it is left alone because it failed.
+  static Result<SharedSource::Offer> LookAt(Link& link, size_t copy,
+                                            const std::optional<StreamId>& followed);
+  // What the first copy that can be read offers, with the trouble of those before it.
+  Result<SharedSource::Offer> LookAtFirst(Link& link);
+  // Returns whether the copy has the version; looks at it if it did not.
+  static bool Has(Link& link, size_t copy, const SyncTarget& target);
   // If `status` is DATA_LOSS, reports the lost or damaged file to the sender, even if nothing was
   // rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
   // The directory lacks full tensors, as `lacking` says: asks their sender for them. Always returns
   // UNAVAILABLE, which says so and names what differs.
   Status Ask(const Piece& piece, const FullAssembly& assembly, const Status& lacking);
-  SharedSource& source(TrainerRank rank) { return *links_[rank.value()].source; }
+  // The last copy, which was looked at.
+  SharedSource& Last(const SyncTarget& target, TrainerRank rank);
 
   const Options options_;
   Subscription& subscription_;

@@ -91,7 +91,11 @@ void SharedReporter::Write(size_t rank) {
   }
   if (const std::string trouble(Message(status)); trouble != troubles_[rank]) {
     troubles_[rank] = trouble;
-    if (!status.ok()) LogWarning("shared_report_not_written", {{"reason", trouble}});
+    if (absl::IsFailedPrecondition(status)) {  // a place that is only read was chosen as such
+      LogInfo("shared_report_not_written", {{"reason", trouble}});
+    } else if (!status.ok()) {
+      LogWarning("shared_report_not_written", {{"reason", trouble}});
+    }
   }
 }
 

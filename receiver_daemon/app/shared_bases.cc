@@ -1,0 +1,30 @@
+// All bases have one key and one set of store options: they are copies of one directory.
+#include "receiver_daemon/app/shared_bases.h"
+
+#include <utility>
+
+#include "common/transport/http_files/http_file_system.h"
+#include "common/transport/s3/store.h"
+
+namespace dws {
+
+Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options, FileSystem& files,
+                                                Cancellation& reads, Cancellation& writes) {
+  std::vector<SharedBase> bases;
+  for (const std::string& root : options.bases()) {
+    SharedBase base{.root = root, .name = "shared-dir", .files = &files};
+    if (!bases.empty()) base.name += fmt::format("-{}", bases.size() + 1);
+    if (IsStore(root)) {
+      DWS_ASSIGN_OR_RETURN(base.owned, OpenStore(root, options.store, reads, writes));
+    } else if (IsHttpBase(root)) {
+      DWS_ASSIGN_OR_RETURN(
+          base.owned,
+          HttpFileSystem::Create({.url = root, .ca_file = options.store.ca_file, .reads = &reads}));
+    }
+    if (base.owned != nullptr) base.files = base.owned.get();
+    bases.push_back(std::move(base));
+  }
+  return bases;
+}
+
+}  // namespace dws
