@@ -24,6 +24,7 @@ done
 install -D -m 755 deploy/tls/certificates.sh "$root/usr/bin/dws-certificates"
 put usr/share/dws/prometheus deploy/prometheus/*.yml
 put usr/share/dws/grafana deploy/grafana/*.json
+put usr/share/dws/nginx deploy/nginx/*.conf
 put usr/share/doc/dws README.md docs/*.md docs/*.svg deploy/SECURITY.md
 
 mkdir -p "$root/usr/share/bash-completion/completions"
