@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|pulse_loco|quantised|slime [OPTION...]
+# Builds one benchmark optimised and runs it: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|pulse_loco|quantised|slime|wide [OPTION...]
 # Its options: tools/bazel.sh run //tools/bench:NAME -- --help
 #
 # balance: bubble rates of balanced minibatches beside published ones; --write=$PWD/docs/on-demand.md puts them into that
@@ -14,6 +14,7 @@
 # build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with
 # weights on a GPU (docs/performance.md). gather: units whose shards have several owners on one host, beside copies.
 # pulse_loco: a small model trained by workers that send what changes a BF16 weight, beside DiLoCo: losses, and bytes.
+# wide: as root over slow links: regions with caches (--only=regions).
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.
@@ -22,7 +23,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|pulse_loco|quantised|slime [OPTION...]; see --help}"
+name="${1:?usage: tools/bench.sh balance|codec|control|e2e|gate|gather|gpu|mesh|on_demand|pulse_loco|quantised|slime|wide [OPTION...]; see --help}"
 shift
 target="//tools/bench:$name"
 tools/install.sh >&2
