@@ -1,15 +1,18 @@
 #!/bin/bash
-# Runs the figures of wide networks from runfiles, its own or those it was started in: all, or --only=CASE.
-# CASE: regions. They need root and network namespaces.
+# Runs the figures of wide networks and many receivers from runfiles, its own or those it was started in: all, or
+# --only=CASE. CASE: receivers; regions, which needs root and network namespaces.
 set -euo pipefail
 if [[ -d "$0.runfiles/dws" ]]; then cd "$0.runfiles/dws"; fi
 export PYTHONPATH="$PWD/clients/python:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
-only=""
+cases=(receivers regions)
 if [[ "${1:-}" == --only=* ]]; then
   only="${1#--only=}"
+  if [[ " ${cases[*]} " != *" $only "* ]]; then
+    echo "tools/bench.sh wide: expected --only= with one of: ${cases[*]}; found $1" >&2
+    exit 2
+  fi
+  cases=("$only")
   shift
 fi
 echo id,case,ours,reference,ratio,unit
-for part in regions; do
-  if [[ -z "$only" || "$only" == "$part" ]]; then /usr/bin/python3 "tools/bench/wide/$part.py" "$@"; fi
-done
+for case in "${cases[@]}"; do /usr/bin/python3 -m "tools.bench.wide.$case" "$@"; done

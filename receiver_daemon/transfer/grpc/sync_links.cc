@@ -21,7 +21,7 @@ Result<Spool> SpoolOf(ByteSpan bytes, Spool::Options options) {
 
 SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& clock)
     : liveness_(options.liveness), ticks_([this] {
-        for (const auto& link : links_) link->Tick();
+        Tick();
         return limits::kTick;
       }) {
   const uint64_t object_bytes_max =
@@ -48,6 +48,10 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
 SyncLinks::~SyncLinks() { Stop(); }
 
 void SyncLinks::Start() { ticks_.Start(); }
+
+void SyncLinks::Tick() {
+  for (const auto& link : links_) link->Tick();
+}
 
 void SyncLinks::Reconnect(const Status& reason) {
   for (const auto& link : links_) link->Reconnect(reason);

@@ -22,7 +22,8 @@ namespace dws {
 
 class SyncLink;
 
-// Lifecycle: Start, then Stop, which cancels everything and waits for it. Threads: safe from any.
+// Lifecycle: Start or Tick, then Stop, which cancels everything and waits for it. Threads: safe
+// from any.
 class SyncLinks final : public Senders, public SenderLinks {
  public:
   struct Options {
@@ -47,6 +48,9 @@ class SyncLinks final : public Senders, public SenderLinks {
   ~SyncLinks() override;
 
   void Start();
+  // One round of what Start repeats every limits::kTick. A program with many SyncLinks calls it
+  // from one thread in place of Start.
+  void Tick();
   // Connects to every sender again.
   void Reconnect(const Status& reason);
   // Ends blocking calls, present and future, with CANCELLED. Acknowledgements still go.
