@@ -14,6 +14,7 @@
 #include "common/delta/objects/object_part.h"
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/service/grpc/data_message.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_status.h"
 #include "common/service/sockets/pass_descriptor.h"
@@ -52,8 +53,9 @@ struct FetchRange {
   ServedKind kind = ServedKind::kDelta;
 };
 
-// Sends one object, or a range of it, in chunks. Owns itself until OnDone.
-class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
+// Sends one object, or a range of it, in chunks, from the memory that all receivers share. Owns
+// itself until OnDone.
+class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   FetchStream(SenderMetrics& metrics, EgressLimit& egress) : metrics_(metrics), paced_(egress) {}
 
@@ -63,6 +65,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
     Next();
   }
   void OnWriteDone(bool ok) override {
+    message_.Clear();
     if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
     DWS_KILLPOINT("sender.fetch.after_chunk");
     Next();
@@ -73,29 +76,33 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
  private:
   void Next() {
     if (range_.ranges.empty()) return Finish(grpc::Status::OK);
-    chunk_.set_object_bytes(range_.total_bytes);
-    chunk_.set_offset(range_.offset);
-    std::string& data = *chunk_.mutable_data();
-    data.clear();
-    while (!range_.ranges.empty() && data.size() < limits::kFetchChunkBytesMax) {
+    v1::FetchChunk head;
+    head.set_object_bytes(range_.total_bytes);
+    head.set_offset(range_.offset);
+    std::vector<grpc::Slice> data;
+    uint64_t data_bytes = 0;
+    while (!range_.ranges.empty() && data_bytes < limits::kFetchChunkBytesMax) {
       ObjectRange& next = range_.ranges.back();
       DWS_CHECK(next.offset <= range_.object->size() &&
                 next.size_bytes <= range_.object->size() - next.offset);
-      const uint64_t size = std::min(limits::kFetchChunkBytesMax - data.size(), next.size_bytes);
-      data.append(reinterpret_cast<const char*>(range_.object->data()) + next.offset, size);
+      const uint64_t size = std::min(limits::kFetchChunkBytesMax - data_bytes, next.size_bytes);
+      data.push_back(
+          SharedSlice(ByteSpan(*range_.object).subspan(next.offset, size), range_.object));
+      data_bytes += size;
       next.offset += size;
       next.size_bytes -= size;
       if (next.size_bytes == 0) range_.ranges.pop_back();
     }
-    range_.offset += data.size();
-    metrics_.OnServed(range_.kind, data.size());
-    paced_.At(data.size(), [this] { StartWrite(&chunk_); });
+    range_.offset += data_bytes;
+    metrics_.OnServed(range_.kind, data_bytes);
+    message_ = DataMessage(head, v1::FetchChunk::kDataFieldNumber, data);
+    paced_.At(data_bytes, [this] { StartWrite(&message_); });
   }
 
   SenderMetrics& metrics_;
   PacedWrite paced_;
   FetchRange range_;
-  v1::FetchChunk chunk_;
+  grpc::ByteBuffer message_;
 };
 
 Result<std::vector<RankSlice>> ParseSlices(const google::protobuf::RepeatedField<uint32_t>& numbers,
@@ -233,6 +240,12 @@ Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& r
       .state = std::move(state), .version = version, .ranges = std::move(ranges), .early = early};
 }
 
+template <typename Request>
+grpc::Status Parse(const grpc::ByteBuffer& request, Request& message) {
+  grpc::ByteBuffer bytes(request);
+  return grpc::SerializationTraits<Request>::Deserialize(&bytes, &message);
+}
+
 // Makes `stream` send, or end with, the result of `open`, which runs on the executor.
 template <typename Stream, typename Open>
 Stream* Serve(Executor& executor, Stream* stream, Open open) {
@@ -317,15 +330,22 @@ grpc::ServerUnaryReactor* SyncServiceImpl::Describe(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::FetchChunk>* SyncServiceImpl::Fetch(grpc::CallbackServerContext*,
-                                                                 const v1::FetchRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::Fetch(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+  v1::FetchRequest message;
+  const grpc::Status parsed = Parse(*request, message);
+  if (!parsed.ok()) {
+    auto* stream = new FetchStream(metrics_, egress_);
+    stream->Finish(parsed);
+    return stream;
+  }
   // On the executor: composing a squash takes long.
-  if (request->early()) {
+  if (message.early()) {
     return Serve(delta_executor_, new EarlyStream(delta_executor_, metrics_, egress_),
-                 [this, request] { return OpenEarly(hub_, *request); });
+                 [this, message = std::move(message)] { return OpenEarly(hub_, message); });
   }
   return Serve(delta_executor_, new FetchStream(metrics_, egress_),
-               [this, request] { return OpenRange(hub_, *request); });
+               [this, message = std::move(message)] { return OpenRange(hub_, message); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
@@ -336,10 +356,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
     stream->Finish(ToGrpc(ServesTooMany()));
     return stream;
   }
-  grpc::ByteBuffer bytes(*request);
   v1::FetchFullRequest message;
-  const grpc::Status parsed =
-      grpc::SerializationTraits<v1::FetchFullRequest>::Deserialize(&bytes, &message);
+  const grpc::Status parsed = Parse(*request, message);
   if (!parsed.ok()) {
     stream->Finish(parsed);
     return stream;

@@ -19,11 +19,11 @@
 
 namespace dws {
 
-// Does what SyncService::CallbackService does, but writes full tensors as bytes: a message class
-// would copy them.
-using RawSyncService =
-    v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
-        v1::SyncService::WithCallbackMethod_Fetch<v1::SyncService::WithRawCallbackMethod_FetchFull<
+// Does what SyncService::CallbackService does, but writes deltas and full tensors as bytes: a
+// message class would copy them.
+using RawSyncService = v1::SyncService::WithCallbackMethod_Sync<
+    v1::SyncService::WithCallbackMethod_Describe<v1::SyncService::WithRawCallbackMethod_Fetch<
+        v1::SyncService::WithRawCallbackMethod_FetchFull<
             v1::SyncService::WithCallbackMethod_OpenSnapshot<
                 v1::SyncService::WithCallbackMethod_OpenFabric<
                     v1::SyncService::WithCallbackMethod_OpenGpuCopies<
@@ -56,8 +56,8 @@ class SyncServiceImpl final : public RawSyncService {
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeReply* reply) override;
-  grpc::ServerWriteReactor<v1::FetchChunk>* Fetch(grpc::CallbackServerContext* context,
-                                                  const v1::FetchRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchFull(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* OpenSnapshot(grpc::CallbackServerContext* context,

@@ -32,6 +32,7 @@ HOMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"curl/", ("tests/",)),
     (r"event2/", ("common/service/http/",)),
     (r"google/protobuf/", ("common/delta/objects/manifest", "common/proto_convert/",
+                          "common/service/grpc/data_message",
                           "common/service/grpc/full_frame_message", "common/service/http/",
                           "common/service/metrics/status_metrics", "tools/dwsctl/", "tests/")),
     (r"grpc", _GRPC_USERS),

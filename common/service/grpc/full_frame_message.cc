@@ -5,19 +5,17 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 
-#include <array>
 #include <string>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/model/limits.h"
+#include "common/service/grpc/data_message.h"
 
 namespace dws {
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
-using google::protobuf::io::CodedOutputStream;
 
 constexpr uint32_t TagOf(int field, WireFormatLite::WireType type) {
   return WireFormatLite::MakeTag(field, type);
@@ -52,16 +50,9 @@ bool ReadField(uint32_t tag, CodedInputStream& in, v1::FullFrame& head) {
 
 }  // namespace
 
-grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, grpc::Slice data) {
+grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, const grpc::Slice& data) {
   DWS_CHECK(head.data().empty());
-  std::string bytes = head.SerializeAsString();
-  std::array<uint8_t, 20> field;  // tag and length of the data
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(kDataTag, field.data());
-  end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(data.size()), end);
-  bytes.append(reinterpret_cast<const char*>(field.data()),
-               static_cast<size_t>(end - field.data()));
-  const grpc::Slice slices[] = {grpc::Slice(bytes), std::move(data)};
-  return {slices, 2};
+  return DataMessage(head, v1::FullFrame::kDataFieldNumber, {&data, 1});
 }
 
 Result<v1::FullFrame> FullFrameReader::Head() {

@@ -15,7 +15,7 @@
 namespace dws {
 
 // The message `head` (without data) with `data`, which gRPC holds until it is sent.
-grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, grpc::Slice data);
+grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, const grpc::Slice& data);
 
 // One message that arrived. Read the head first, then the data. Threads: one.
 class FullFrameReader {

@@ -7,6 +7,7 @@
 
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
+#include "common/service/grpc/data_message.h"
 #include "common/service/grpc/grpc_status.h"
 #include "sender_daemon/serve/transfers/full_stream.h"
 
@@ -31,6 +32,7 @@ void EarlyStream::OnCancel() {
 }
 
 void EarlyStream::OnWriteDone(bool ok) {
+  message_.Clear();
   if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
   Next();
 }
@@ -70,13 +72,13 @@ bool EarlyStream::HasFramed() {
 }
 
 bool EarlyStream::WriteFramed() {
-  chunk_.Clear();
+  BeginChunk();
   while (HasFramed()) {
     const FrameEntry& entry = sending_->delta.frames[next_frame_];
     if (!Fits(entry)) break;
     ++next_frame_;
     AddFrame(sending_->delta, entry,
-             ByteSpan(sending_->bytes).subspan(entry.offset, entry.size_bytes));
+             ByteSpan(sending_->bytes).subspan(entry.offset, entry.size_bytes), sending_);
   }
   if (chunk_.frames().empty()) return false;
   WriteChunk();
@@ -116,12 +118,12 @@ const SliceDelta* EarlyStream::NextRetained() {
 }
 
 void EarlyStream::WriteRetained() {
-  chunk_.Clear();
+  BeginChunk();
   while (const SliceDelta* slice = NextRetained()) {
     const FrameEntry& entry = slice->frames[next_frame_];
     if (!Fits(entry)) break;
     ++next_frame_;
-    AddFrame(*slice, entry, FrameBytes(object_, header_, entry));
+    AddFrame(*slice, entry, FrameBytes(object_, header_, entry), retained_);
   }
   if (!chunk_.frames().empty()) return WriteChunk();
   const ByteSpan start = object_.first(header_.total_bytes() - header_.frames_bytes);
@@ -130,18 +132,29 @@ void EarlyStream::WriteRetained() {
       start_sent_, std::min<uint64_t>(limits::kFetchChunkBytesMax, start.size() - start_sent_));
   chunk_.set_object_bytes(start.size());
   chunk_.set_offset(start_sent_);
-  chunk_.set_data(next.data(), next.size());
+  AddData(next, retained_);
   start_sent_ += next.size();
   WriteChunk();
 }
 
 bool EarlyStream::Fits(const FrameEntry& entry) const {
-  return chunk_.frames().empty() ||
-         entry.size_bytes <= limits::kFetchChunkBytesMax - chunk_.data().size();
+  return chunk_.frames().empty() || entry.size_bytes <= limits::kFetchChunkBytesMax - data_bytes_;
 }
 
-void EarlyStream::AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame) {
-  chunk_.mutable_data()->append(AsText(frame));
+void EarlyStream::BeginChunk() {
+  chunk_.Clear();
+  data_.clear();
+  data_bytes_ = 0;
+}
+
+void EarlyStream::AddData(ByteSpan bytes, std::shared_ptr<const void> owner) {
+  data_.push_back(SharedSlice(bytes, std::move(owner)));
+  data_bytes_ += bytes.size();
+}
+
+void EarlyStream::AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame,
+                           std::shared_ptr<const void> owner) {
+  AddData(frame, std::move(owner));
   v1::EarlyFrame& head = *chunk_.add_frames();
   head.set_rank_slice(slice.slice.value());
   *head.mutable_entry() = ToProto(entry);
@@ -152,10 +165,11 @@ void EarlyStream::AddFrame(const SliceDelta& slice, const FrameEntry& entry, Byt
 }
 
 void EarlyStream::WriteChunk() {
-  const size_t size_bytes = chunk_.data().size();
   chunk_.set_waited(wait_.End());
-  metrics_.OnServed(ServedKind::kDelta, size_bytes);
-  paced_.At(size_bytes, [this] { StartWrite(&chunk_); });
+  metrics_.OnServed(ServedKind::kDelta, data_bytes_);
+  message_ = DataMessage(chunk_, v1::FetchChunk::kDataFieldNumber, data_);
+  data_.clear();
+  paced_.At(data_bytes_, [this] { StartWrite(&message_); });
 }
 
 }  // namespace dws

@@ -3,7 +3,9 @@
 // log.
 #pragma once
 
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/slice.h>
 
 #include <atomic>
 #include <cstdint>
@@ -35,7 +37,7 @@ struct EarlyOrder {
 // Owns itself until OnDone. The bytes that it sends are those of RetainedVersion::object_of, each
 // frame once. Ends with ABORTED if the capture was given up, does not go on, or if the version is
 // no longer retained. Threads: those of gRPC and the executor's, one at a time, except OnCancel.
-class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
+class EarlyStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // What takes long runs on `executor`.
   EarlyStream(Executor& executor, SenderMetrics& metrics, EgressLimit& egress)
@@ -66,7 +68,11 @@ class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
   const SliceDelta* NextRetained();
   // Returns whether the chunk has room for the frame; an empty one has.
   bool Fits(const FrameEntry& entry) const;
-  void AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame);
+  // `owner` keeps the frame's bytes.
+  void AddFrame(const SliceDelta& slice, const FrameEntry& entry, ByteSpan frame,
+                std::shared_ptr<const void> owner);
+  void AddData(ByteSpan bytes, std::shared_ptr<const void> owner);
+  void BeginChunk();
   void WriteChunk();
 
   Executor& executor_;
@@ -86,7 +92,10 @@ class EarlyStream final : public grpc::ServerWriteReactor<v1::FetchChunk> {
   const DeltaManifest* manifest_ = nullptr;
   size_t next_slice_ = 0;  // of the manifest
   uint64_t start_sent_ = 0;
-  v1::FetchChunk chunk_;
+  v1::FetchChunk chunk_;           // without its data
+  std::vector<grpc::Slice> data_;  // of the chunk
+  uint64_t data_bytes_ = 0;
+  grpc::ByteBuffer message_;
 };
 
 }  // namespace dws

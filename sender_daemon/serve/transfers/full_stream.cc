@@ -287,14 +287,14 @@ void FullStream::WriteCopied() {
         grpc::Slice(frame.content.data(), frame.content.size()));
 }
 
-void FullStream::Write(const BlockRange& range, grpc::Slice content) {
+void FullStream::Write(const BlockRange& range, const grpc::Slice& content) {
   const uint64_t bytes = content.size();
   sent_bytes_ += bytes;
   v1::FullFrame head;
   head.set_rank_slice(range.slice.value());
   *head.mutable_entry() = ToProto(FrameEntry{
       .first_block = range.first_block, .block_count = range.block_count, .size_bytes = bytes});
-  message_ = FullFrameMessage(head, std::move(content));
+  message_ = FullFrameMessage(head, content);
   paced_.At(bytes, [this] { StartWrite(&message_); });
 }
 

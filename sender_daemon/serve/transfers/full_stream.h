@@ -84,7 +84,7 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   bool AwaitCapture();
   void CopyNext();
   void WriteCopied();
-  void Write(const BlockRange& range, grpc::Slice content);
+  void Write(const BlockRange& range, const grpc::Slice& content);
   void OnExecutor(void (FullStream::*step)());
   // All is sent.
   void FinishWhole();
