@@ -31,6 +31,38 @@ bool RefusedRecently(const AnnouncerState::Receiver& receiver, TimePoint now) {
   return !receiver.last_error.empty() && receiver.absent_since.has_value() &&
          now - *receiver.absent_since < limits::kRefusedReturnWait;
 }
+
+enum class Standing : uint8_t { kCommitted, kMissing, kLeftOut, kAwaited, kAbsent, kUnknown };
+
+Standing StandingOf(const AnnouncerState& state, const AnnouncerState::Receiver& receiver,
+                    WeightVersion version, TimePoint now) {
+  const bool present = receiver.connection.has_value();
+  if (present && receiver.committed >= version) return Standing::kCommitted;
+  if (present || (receiver.committed < version && RefusedRecently(receiver, now))) {
+    return state.LeftOut(receiver, now) ? Standing::kLeftOut : Standing::kMissing;
+  }
+  if (receiver.awaited) return Standing::kAwaited;
+  return receiver.absent_since.has_value() ? Standing::kAbsent : Standing::kUnknown;
+}
+
+bool IsMet(const WaitCondition& condition, size_t committed, size_t waited_for) {
+  switch (condition.policy) {
+    case WaitCondition::Policy::kAll:
+      return committed > 0 && waited_for == 0;
+    case WaitCondition::Policy::kQuorum:
+      return committed >= condition.quorum;
+    case WaitCondition::Policy::kAny:
+      return committed > 0;
+  }
+  return false;
+}
+
+std::optional<WeightVersion> HighestOf(
+    const std::map<std::string, AnnouncerState::Receiver>& receivers) {
+  std::optional<WeightVersion> highest;
+  for (const auto& [id, receiver] : receivers) highest = std::max(highest, receiver.committed);
+  return highest;
+}
 }  // namespace
 
 AcknowledgedCommit AcknowledgedCommit::possible() const {
@@ -56,12 +88,15 @@ void AnnouncerState::ForgetStream() {
 
 void AnnouncerState::ClearVersions() {
   for (auto& [id, receiver] : receivers_) Clear(receiver);
+  highest_.reset();
+  unmarked_ = true;
 }
 
 void AnnouncerState::Remember(const std::string& receiver_id, bool awaited) {
   if (receivers_.size() >= limits::kReceiversMax) return;
   const auto [found, first] = receivers_.try_emplace(receiver_id);
   if (first) found->second.awaited = awaited;
+  unmarked_ = true;
 }
 
 std::vector<std::string> AnnouncerState::StopAwaiting() {
@@ -84,6 +119,7 @@ Status AnnouncerState::Forget(const std::string& receiver_id) {
         receiver_id);
   }
   receivers_.erase(found);
+  highest_ = HighestOf(receivers_);
   return OkStatus();
 }
 
@@ -111,11 +147,12 @@ Result<std::optional<ConnectionId>> AnnouncerState::Connect(const std::string& r
           receivers_.size());
     }
     receivers_.erase(*absent);
+    highest_ = HighestOf(receivers_);
   }
   const auto [entry, is_new] = receivers_.try_emplace(receiver_id);
   Receiver& receiver = entry->second;
   // An awaited receiver was waited for: its time starts when it is back.
-  if ((is_new || receiver.awaited) && AnyAbove(receiver.committed)) receiver.behind_since = now;
+  if ((is_new || receiver.awaited) && highest_ > receiver.committed) receiver.behind_since = now;
   const std::optional<ConnectionId> fenced = receiver.connection;
   if (fenced.has_value()) connections_.erase(*fenced);
   receiver.connection = connection;
@@ -150,21 +187,19 @@ AnnouncerState::Receiver* AnnouncerState::Find(ConnectionId connection, const St
   return &receivers_.at(found->second.receiver_id);
 }
 
-bool AnnouncerState::AnyAbove(std::optional<WeightVersion> version) const {
-  return std::any_of(receivers_.begin(), receivers_.end(), [&](const auto& entry) {
-    // A receiver that has committed nothing is below every version.
-    return entry.second.committed > version;
-  });
-}
-
 void AnnouncerState::Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now) {
   const WeightVersion version = report.version;
   if (receiver.committed.has_value() && *receiver.committed >= version) return;
   receiver.committed = version;
   receiver.committed_token = report.state_token;
-  receiver.behind_since = AnyAbove(version) ? std::optional(now) : std::nullopt;
-  for (auto& [id, other] : receivers_) {
-    if (other.committed < version && !other.behind_since.has_value()) other.behind_since = now;
+  receiver.behind_since = highest_ > version ? std::optional(now) : std::nullopt;
+  if (highest_ < version || unmarked_) {
+    highest_ = std::max(highest_, receiver.committed);
+    unmarked_ = false;
+    // A receiver that has committed nothing is below every version.
+    for (auto& [id, other] : receivers_) {
+      if (other.committed < *highest_ && !other.behind_since.has_value()) other.behind_since = now;
+    }
   }
   receiver.commit_times.emplace_back(version, now);
   if (receiver.commit_times.size() > kCommitTimesMax) {
@@ -182,6 +217,10 @@ std::vector<std::string> AnnouncerState::OnPublished(WeightVersion version,
     if (receiver.committed == version && same_weights) continue;
     Clear(receiver);
     wrong.push_back(id);
+  }
+  if (!wrong.empty()) {
+    highest_ = HighestOf(receivers_);
+    unmarked_ = true;
   }
   return wrong;
 }
@@ -225,30 +264,44 @@ bool AnnouncerState::LeftOut(const Receiver& receiver, TimePoint now) const {
 WaitTally AnnouncerState::Tally(WeightVersion version, TimePoint now) const {
   WaitTally tally;
   for (const auto& [id, receiver] : receivers_) {
-    const bool present = receiver.connection.has_value();
-    if (present && receiver.committed >= version) {
-      tally.committed.push_back(id);
-    } else if (present || (receiver.committed < version && RefusedRecently(receiver, now))) {
-      (LeftOut(receiver, now) ? tally.left_out : tally.missing).push_back(id);
-    } else if (receiver.awaited) {
-      tally.awaited.push_back(id);
-    } else if (receiver.absent_since.has_value()) {
-      tally.absent.push_back(id);
+    switch (StandingOf(*this, receiver, version, now)) {
+      case Standing::kCommitted:
+        tally.committed.push_back(id);
+        break;
+      case Standing::kMissing:
+        tally.missing.push_back(id);
+        break;
+      case Standing::kLeftOut:
+        tally.left_out.push_back(id);
+        break;
+      case Standing::kAwaited:
+        tally.awaited.push_back(id);
+        break;
+      case Standing::kAbsent:
+        tally.absent.push_back(id);
+        break;
+      case Standing::kUnknown:
+        break;
     }
   }
   return tally;
 }
 
 bool AnnouncerState::Met(const WaitTally& tally, const WaitCondition& condition) {
-  switch (condition.policy) {
-    case WaitCondition::Policy::kAll:
-      return !tally.committed.empty() && tally.missing.empty() && tally.awaited.empty();
-    case WaitCondition::Policy::kQuorum:
-      return tally.committed.size() >= condition.quorum;
-    case WaitCondition::Policy::kAny:
-      return !tally.committed.empty();
+  return IsMet(condition, tally.committed.size(), tally.missing.size() + tally.awaited.size());
+}
+
+bool AnnouncerState::Met(WeightVersion version, const WaitCondition& condition,
+                         TimePoint now) const {
+  size_t committed = 0;
+  size_t waited_for = 0;
+  for (const auto& [id, receiver] : receivers_) {
+    const Standing standing = StandingOf(*this, receiver, version, now);
+    committed += standing == Standing::kCommitted ? 1 : 0;
+    waited_for += standing == Standing::kMissing || standing == Standing::kAwaited ? 1 : 0;
+    if (waited_for > 0 && condition.policy == WaitCondition::Policy::kAll) return false;
   }
-  return false;
+  return IsMet(condition, committed, waited_for);
 }
 
 std::optional<TimePoint> AnnouncerState::CommitTime(const std::vector<std::string>& receivers,

@@ -134,6 +134,9 @@ class AnnouncerState {
 
   WaitTally Tally(WeightVersion version, TimePoint now) const;
   static bool Met(const WaitTally& tally, const WaitCondition& condition);
+  // Like Met of the tally, but names nobody: it is asked after every acknowledgement, so with a
+  // thousand receivers a thousand times for each version.
+  bool Met(WeightVersion version, const WaitCondition& condition, TimePoint now) const;
   // Returns whether policy all does not wait for it.
   bool LeftOut(const Receiver& receiver, TimePoint now) const;
   // When the last of `receivers` first reported `version` or above.
@@ -149,13 +152,16 @@ class AnnouncerState {
   };
   Receiver* Find(ConnectionId connection, const StreamId& stream);
   void Commit(Receiver& receiver, const AcknowledgedCommit& report, TimePoint now);
-  // Returns whether a receiver has committed a version above `version`.
-  bool AnyAbove(std::optional<WeightVersion> version) const;
   void ClearVersions();
 
   Duration laggard_after_ = Duration::zero();
   std::optional<StreamId> stream_;
   std::map<std::string, Receiver> receivers_;
+  // The highest version that a receiver has committed. Receivers below it have a behind_since,
+  // unless `unmarked_`: so a commit that is not the first of its version is only about its
+  // receiver.
+  std::optional<WeightVersion> highest_;
+  bool unmarked_ = false;
   std::map<ConnectionId, Connection> connections_;
 };
 

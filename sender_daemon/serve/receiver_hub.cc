@@ -440,17 +440,16 @@ std::vector<ReceiverHub::Finished> ReceiverHub::TakeFinished() {
   const TimePoint now = clock_.Now();
   const RetainedVersionPtr newest = rank_ == nullptr ? nullptr : rank_->log->Newest();
   for (auto wait = waits_.begin(); wait != waits_.end();) {
-    WaitTally tally = state_.Tally(wait->version, now);
     // Before the version is recorded nobody can have it, whatever receivers report about its
     // number.
     const bool recorded = newest != nullptr && newest->version >= wait->version;
-    const bool met = recorded && AnnouncerState::Met(tally, wait->condition);
+    const bool met = recorded && state_.Met(wait->version, wait->condition, now);
     const bool cancelled = !met && wait->cancelled();
     if (!met && !cancelled && now < wait->deadline) {
       ++wait;
       continue;
     }
-    WaitOutcome outcome = Outcome(std::move(tally), now);
+    WaitOutcome outcome = Outcome(state_.Tally(wait->version, now), now);
     Status status;
     if (met) {
       outcome.met_at = state_.CommitTime(outcome.committed, wait->version);

@@ -41,6 +41,7 @@ struct Sender {
   std::optional<Names> Met(WeightVersion version, const WaitCondition& condition,
                            TimePoint now = {}) const {
     const WaitTally tally = state.Tally(version, now);
+    CHECK(state.Met(version, condition, now) == AnnouncerState::Met(tally, condition));
     return AnnouncerState::Met(tally, condition) ? std::optional(tally.committed) : std::nullopt;
   }
   const auto& receiver(const std::string& id) const { return state.receivers().at(id); }
