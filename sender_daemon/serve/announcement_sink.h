@@ -1,6 +1,12 @@
 // Announces versions to the receivers that are connected.
 #pragma once
 
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "sender_daemon/publish/version_sink.h"
 #include "sender_daemon/serve/receiver_hub.h"
 
@@ -21,6 +27,12 @@ class AnnouncementSink final : public VersionSink {
   void FillStatus(v1::SenderStatus& status) const override;
 
  private:
+  using Entry = std::pair<const std::string, AnnouncerState::Receiver>;
+  // The receivers that a status lists: present ones first, each by id. If there are too many, those
+  // in trouble go before those that are behind `newest`, and these before the others.
+  std::vector<const Entry*> Listed(const std::map<std::string, AnnouncerState::Receiver>& receivers,
+                                   std::optional<WeightVersion> newest) const;
+
   ReceiverHub& hub_;
 };
 

@@ -2,6 +2,8 @@
 // receivers' streams.
 #include "sender_daemon/app/sender_operations.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <future>
 #include <memory>
@@ -357,6 +359,46 @@ TEST_CASE("a report of a version that the history no longer has changes nothing"
   for (const v1::PublishedVersion& row : rows()) CHECK(row.commits() == 0);
   history.OnCommitted({.version = WeightVersion(3), .pause_seconds = 1});
   CHECK(rows().rbegin()->commits() == 1);
+}
+
+TEST_CASE(
+    "of many receivers the status and the metrics show those in trouble, and how many there are",
+    "[sender_operations]") {
+  Fixture sender;
+  sender.hub.Welcome(sender.state);
+  for (uint64_t version = 1; version <= 2; ++version) sender.Publish(version);
+  for (int i = 0; i < 500; ++i) {
+    const ConnectionId receiver = sender.Connect(fmt::format("r-{:03}", i));
+    if (i != 400) sender.Commit(receiver, 2);
+    if (i == 450) {
+      sender.hub.OnNack(receiver, sender.hub.NextNonce(receiver, true), sender.state->stream,
+                        "digest");
+    }
+    if (i == 499) sender.hub.Disconnect(receiver);
+  }
+  const v1::SenderStatus status = sender.Status();
+  CHECK(status.receivers_present() == 499);
+  CHECK(status.receivers_absent() == 1);
+  CHECK(status.versions(1).committed() == 498);
+  REQUIRE(status.receivers_size() == 64);
+  CHECK(status.receivers(0).receiver_id() == "r-000");
+  CHECK(status.receivers(60).receiver_id() == "r-060");
+  CHECK(status.receivers(61).receiver_id() == "r-400");  // behind
+  CHECK(status.receivers(61).lag_versions() == 2);
+  CHECK(status.receivers(62).receiver_id() == "r-450");
+  CHECK(status.receivers(62).last_error() == "digest");
+  CHECK(status.receivers(63).receiver_id() == "r-499");
+  CHECK_FALSE(status.receivers(63).present());
+
+  const std::string text = sender.Text();
+  size_t labelled = 0;
+  for (size_t at = text.find("receiver_id="); at != std::string::npos;
+       at = text.find("receiver_id=", at + 1)) {
+    ++labelled;
+  }
+  CHECK(labelled == 4 * 64);
+  CHECK(text.find(R"(receiver_id="r-499"} 0)") != std::string::npos);
+  CHECK(text.find(R"(receiver_id="r-200")") == std::string::npos);
 }
 
 TEST_CASE("the status and the metrics show the views that receivers follow",

@@ -237,6 +237,16 @@ TEST_CASE("receivers of a sender are listed with their lag and their last error"
       nlohmann::json::parse(RunLine("receivers --json --address " + daemon.address()).out);
   CHECK(json["receivers"][0]["receiver_id"] == "rollout-0");
   CHECK(json["receivers"][0]["nacks"] == "1");
+
+  sender.set_receivers_present(900);
+  sender.set_receivers_absent(101);
+  CHECK(RunLine("receivers --address " + daemon.address())
+            .out.find("\n  and 1000 more; those in trouble, or behind, are listed first\n") !=
+        std::string::npos);
+  const auto many =
+      nlohmann::json::parse(RunLine("receivers --json --address " + daemon.address()).out);
+  CHECK(many["receivers_present"] == 900);
+  CHECK(many["receivers_absent"] == 101);
 }
 
 TEST_CASE("receivers of a receiver are refused with a message", "[dwsctl]") {

@@ -53,6 +53,9 @@ v1::StatusReply SenderReply() {
     peer.set_committed_version(committed);
   }
   sender.add_receivers()->set_committed_version(3);  // absent, so it is not waited for
+  sender.set_receivers_present(2);
+  sender.set_receivers_absent(1);
+  sender.mutable_versions(2)->set_committed(1);
   return reply;
 }
 
@@ -70,6 +73,13 @@ TEST_CASE("watch fits a sender and a receiver into 79 columns", "[dwsctl]") {
             "daemon    version  lag density  wire stage                        pause    rate",
             "sender 0      128    2   0.83%  2.0M 1 of 2 have it [##---] 50%  12.4ms  2.0M/s",
             "rollout-0     127    1   0.83%  1.2M fetching [####-------] 45%   2.1ms   12M/s"});
+}
+
+TEST_CASE("watch counts receivers that the status does not list", "[dwsctl]") {
+  v1::StatusReply reply = SenderReply();
+  reply.mutable_sender()->set_receivers_present(1000);
+  reply.mutable_sender()->mutable_versions(2)->set_committed(999);
+  CHECK(MakeWatchRow(reply, nullptr).stage == "999 of 1000 have it");
 }
 
 TEST_CASE("watch leaves out columns on a narrow terminal and no line is too wide", "[dwsctl]") {

@@ -89,6 +89,8 @@ ExitCode RunReceivers(const TableFlags& flags, Console& console) {
   const Json json = {{"daemon", status->daemon()},
                      {"job_id", status->job_id()},
                      {"newest_version", Number(status->sender().newest_version())},
+                     {"receivers_present", status->sender().receivers_present()},
+                     {"receivers_absent", status->sender().receivers_absent()},
                      {"receivers", ToArray(status->sender().receivers())}};
   console.Out(flags.json ? json.dump(2) + "\n"
                          : FormatReceiverTable(status->sender(), console.columns()));

@@ -79,6 +79,13 @@ std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns) 
                     FormatSeconds(receiver.pause_seconds()), Count(receiver.nacks())});
     errors += FormatErrorLine(receiver.receiver_id(), receiver.last_error(), columns);
   }
+  const uint64_t known = uint64_t{sender.receivers_present()} + sender.receivers_absent();
+  const auto listed = static_cast<uint64_t>(sender.receivers_size());
+  const std::string more =
+      known > listed
+          ? fmt::format("{:{}}and {} more; those in trouble, or behind, are listed first\n", "",
+                        kIndent, known - listed)
+          : "";
   return FormatTable({{.title = "receiver", .left = true},
                       {.title = "state", .left = true},
                       {.title = "commit"},
@@ -88,7 +95,7 @@ std::string FormatReceiverTable(const v1::SenderStatus& sender, size_t columns) 
                       {.title = "pause"},
                       {.title = "nacks"}},
                      rows, kIndent) +
-         errors;
+         more + errors;
 }
 
 std::string FormatSenderTable(const v1::ReceiverStatus& receiver, size_t columns) {

@@ -57,13 +57,12 @@ std::string Lag(uint64_t newest, uint64_t version) {
 void FillSender(const v1::SenderStatus& sender, WatchRow& row) {
   row.name = fmt::format("sender {}", sender.trainer_rank());
   row.version = FormatVersion(sender.newest_version());
-  uint64_t present = 0;
+  const uint64_t present = sender.receivers_present();
   uint64_t current = 0;
+  // Among many receivers the status lists those that are behind.
   uint64_t slowest = sender.newest_version();
   for (const v1::ReceiverPeer& receiver : sender.receivers()) {
     if (!receiver.present()) continue;
-    ++present;
-    current += receiver.committed_version() >= sender.newest_version() ? 1 : 0;
     slowest = std::min(slowest, receiver.committed_version());
   }
   row.lag = present == 0 ? "-" : Lag(sender.newest_version(), slowest);
@@ -73,6 +72,7 @@ void FillSender(const v1::SenderStatus& sender, WatchRow& row) {
     row.density = compared ? ShortShare(newest.nnz(), newest.elements()) : "full";
     row.wire = ShortBytes(static_cast<double>(newest.wire_bytes()));
     row.pause = ShortSeconds(newest.capture_seconds());
+    current = newest.committed();
   }
   if (!sender.trainer_present()) {
     row.stage = "no trainer";
