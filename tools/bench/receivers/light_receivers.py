@@ -74,6 +74,4 @@ class LightReceivers:
         return self
 
     def __exit__(self, *unused: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # closes its stdin
