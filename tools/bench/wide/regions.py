@@ -170,15 +170,15 @@ def main() -> None:
     for at, host in enumerate(FAR):
         for kind, step in (("delta", delta), ("full version", whole)):
             report.add(
-                "W1", f"bytes over the link of region {host}, {kind}, beside the object", step.far_bytes[at],
+                "W1", f"bytes over the link of region {host}: {kind} / object", step.far_bytes[at],
                 step.object_bytes, step.far_bytes[at] / step.object_bytes, "bytes", at_most=_OVERHEAD_MAX,
             )  # fmt: skip
     # W2 depends on the object: lists that are a second old, and waiters that look each half second, cost what a small one saves.
     for number, case, ours, theirs, most in (
-        ("W2", "publish to the last commit, delta: caches / from the origin", delta, direct, None),
+        ("W2", "publish to the last commit: delta by caches / delta from the origin", delta, direct, None),
         ("W3", "publish to the last commit: delta by caches / full version by caches", delta, whole, 1.0),
         ("W4", "publish to the last commit: delta by caches / full version from the origin", delta, whole_direct, 1.0),
-        ("W5", "publish to the last commit, full version: caches / from the origin", whole, whole_direct, 1.0),
+        ("W5", "publish to the last commit: full version by caches / full version from the origin", whole, whole_direct, 1.0),
     ):
         ratio = ours.seconds / theirs.seconds
         report.add(number, case, ours.seconds, theirs.seconds, ratio, "s", at_most=most)
