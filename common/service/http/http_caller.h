@@ -1,6 +1,8 @@
-// Calls an HTTP server and waits for its reply: one request per connection, with or without TLS, a
-// deadline for the whole call, and a limit on the reply's size. It does not retry and does not
-// follow redirects. A reply of any status is returned as a reply; the caller decides what it means.
+// Calls an HTTP server and waits for its reply: with or without TLS, a deadline for the whole call,
+// and a limit on the reply's size. Each call has a connection of its own, or one that an earlier
+// call has left open. It does not retry, but for a call that finds such a connection closed, and
+// does not follow redirects. A reply of any status is returned as a reply; the caller decides what
+// it means.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +15,14 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/threads/mutex.h"
 #include "common/service/http/http_url.h"
 
 struct ssl_ctx_st;
 
 namespace dws {
+
+class HttpChannel;
 
 enum class HttpMethod : uint8_t { kGet, kHead, kPut, kPost, kDelete, kOptions };
 const char* ToString(HttpMethod method);
@@ -50,6 +55,11 @@ class HttpCaller {
   struct Options {
     std::string ca_file;  // PEM: the CAs trusted for https; "": those that this machine trusts
     size_t answer_bytes_max = 0;
+    // Connections that are left open after a reply: later calls go by them, until `idle_max` after
+    // it. If the server closes one before any byte of its reply, a call that is no POST is repeated
+    // on a new one. 0: each call has a new connection, and is sent once.
+    size_t idle_connections_max = 0;
+    Duration idle_max = std::chrono::seconds(10);
   };
 
   // INVALID_ARGUMENT: `ca_file` cannot be used.
@@ -63,11 +73,22 @@ class HttpCaller {
                    const std::function<bool()>& cancelled = nullptr) const;
 
  private:
+  struct Idle {
+    std::unique_ptr<HttpChannel> channel;
+    TimePoint since;
+  };
+
   HttpCaller(HttpUrl url, Options options, std::shared_ptr<ssl_ctx_st> tls);
+  // The connection that became idle last and can be used; null: there is none.
+  std::unique_ptr<HttpChannel> TakeIdle() const;
+  // Keeps a connection that can be used again, and closes another one.
+  void Keep(std::unique_ptr<HttpChannel> channel) const;
 
   const HttpUrl url_;
   const Options options_;
   const std::shared_ptr<ssl_ctx_st> tls_;  // null: no TLS
+  mutable Mutex mutex_;
+  mutable std::vector<Idle> idle_ GUARDED_BY(mutex_);  // the newest last
 };
 
 }  // namespace dws

@@ -83,7 +83,8 @@ Result<std::unique_ptr<Client>> Client::Create(Options options) {
             options.writes != nullptr);
   DWS_ASSIGN_OR_RETURN(
       auto caller, HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
-                                                         .answer_bytes_max = kObjectBodyBytesMax}));
+                                                         .answer_bytes_max = kObjectBodyBytesMax,
+                                                         .idle_connections_max = kConnectionsMax}));
   return std::unique_ptr<Client>(new Client(std::move(options), std::move(caller)));
 }
 
@@ -175,8 +176,9 @@ Result<ObjectState> Client::Head(const std::string& key) const {
   return state;
 }
 
-Status Client::Delete(const std::string& key) const {
-  const Status status = Send({.method = HttpMethod::kDelete, .key = key}).status();
+Status Client::Delete(const std::string& key, Query of) const {
+  const Status status =
+      Send({.method = HttpMethod::kDelete, .key = key, .query = std::move(of)}).status();
   return absl::IsNotFound(status) ? OkStatus() : status;
 }
 
@@ -264,9 +266,7 @@ Status Client::CompleteUpload(const std::string& key, const std::string& upload,
 }
 
 Status Client::AbortUpload(const std::string& key, const std::string& upload) const {
-  const Status status =
-      Send({.method = HttpMethod::kDelete, .key = key, .query = {{"uploadId", upload}}}).status();
-  return absl::IsNotFound(status) ? OkStatus() : status;
+  return Delete(key, {{"uploadId", upload}});
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> Client::Uploads(

@@ -24,6 +24,9 @@
 
 namespace dws::s3 {
 
+// Connections that are left open between requests. More may be open while there are more requests.
+inline constexpr size_t kConnectionsMax = 8;
+
 // What begins with a prefix, up to the next slash.
 struct Listing {
   std::vector<std::string> keys;     // whole, ascending
@@ -62,7 +65,7 @@ class Client {
                                const std::string& etag) const;
   Result<ObjectState> Head(const std::string& key) const;
   // OK also if there is no such key.
-  Status Delete(const std::string& key) const;
+  Status Delete(const std::string& key) const { return Delete(key, {}); }
   Result<Listing> List(const std::string& prefix) const;
 
   // Objects in parts of at least 5 MiB, the last aside.
@@ -90,6 +93,8 @@ class Client {
   // An answer that says that it is done.
   Result<HttpAnswer> Send(const Request& request) const;
   Result<HttpAnswer> Try(const Request& request) const;
+  // OK also if there is no such thing.
+  Status Delete(const std::string& key, Query of) const;
   // All pages of a listing; `on_page` gets each.
   Status Pages(Query query, std::string_view root,
                const std::vector<std::pair<std::string, std::string>>& next,

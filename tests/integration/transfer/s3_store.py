@@ -61,6 +61,8 @@ class S3Store:
       requests: all, as (method, key).
       secret: of KEY_ID; another one from now on refuses the old.
       answered_bytes: of objects' bodies.
+      connections: how many there were.
+      closes: whether a connection ends with this answer, which does not say so.
     """
 
     def __init__(self) -> None:
@@ -70,12 +72,20 @@ class S3Store:
         self.requests: list[tuple[str, str]] = []
         self.secret = SECRET
         self.answered_bytes = 0
+        self.connections = 0
+        self.closes: Callable[[], bool] = lambda: False
         self._lock = threading.Lock()
         self._next = 0
         store = self
 
         class Answering(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                with store._lock:
+                    store.connections += 1
 
             def _do(self) -> None:
                 store._serve(self)
@@ -125,7 +135,7 @@ class S3Store:
         except Refused as error:
             status = error.status
             answer = f"<Error><Code>{error.code}</Code><Message>{escape(error.message)}</Message></Error>".encode()
-        handler.close_connection = True
+        handler.close_connection = self.closes()
         with contextlib.suppress(ConnectionError):  # the daemon was killed
             handler.send_response(status)
             for name, value in {"Content-Length": str(len(answer)), **headers}.items():

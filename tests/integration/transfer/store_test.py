@@ -78,6 +78,7 @@ class StoreTest(StoreCase):
             self.publish()
             self.assert_at(first, live)
         self.assertEqual(self.dws_trainer.wait(self.version).committed, ("first",))
+        self.assertLess(self.store.connections * 5, len(self.store.requests))
         second, its = self.joins("second", "--shared-poll-ms=20")
         self.assert_at(second, its)
         self.assertGreater(sender.metric("dws_sender_shared_versions_total", 'kind="anchor"'), 1)
@@ -150,6 +151,12 @@ class FaultTest(StoreCase):
         self.store.fault = fault
         self.follow()
         self.assertTrue(all(seen.values()), seen)
+
+    def test_connections_that_the_store_ends_cost_nothing(self) -> None:
+        draw = random.Random(8)
+        self.store.closes = lambda: draw.random() < 0.3
+        self.follow()
+        self.assertGreater(self.store.connections, 10)
 
     def test_wrong_and_torn_bytes_are_never_used(self) -> None:
         draw = random.Random(6)
