@@ -1,5 +1,6 @@
 #include "receiver_daemon/app/sender_side.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/check.h"
@@ -23,6 +24,9 @@ bool TakesEarlyDeltas(const ReceiverOptions& options) {
          options.host_share.folder.empty() && options.shared_dir.root.empty();
 }
 
+// For reading ahead from a store.
+constexpr uint64_t kAheadBytesMax = uint64_t{64} << 20;
+
 // How long the last reports may take in a store.
 constexpr std::chrono::seconds kReportPatience{2};
 
@@ -41,6 +45,12 @@ Result<DirectoryAccess> AccessTo(const SharedSideOptions& dir, const SharedBase&
   DWS_ASSIGN_OR_RETURN(access.before_read,
                        shared::VisibilityHook::Make(dir.before_read, base.root));
   return access;
+}
+
+// A directory of this machine has its pages read ahead by the kernel.
+uint64_t AheadBytesMax(const ReceiverOptions& options) {
+  if (!IsStore(options.shared_dir.root)) return 0;
+  return std::min(kAheadBytesMax, options.staging_bytes / 8);
 }
 
 }  // namespace
@@ -132,7 +142,8 @@ Status SenderSide::OpenSharedDir(const SharedBase& base, uint32_t ranks,
                                .poll = std::chrono::milliseconds(dir.poll_ms),
                                .before_read = std::move(access.before_read),
                                .before_read_required = dir.before_read_required,
-                               .name = base.name},
+                               .name = base.name,
+                               .ahead_bytes_max = AheadBytesMax(options)},
       *base.files, cancellation_));
   return OkStatus();
 }
@@ -159,7 +170,8 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
                            .poll = std::chrono::milliseconds(dir.poll_ms),
                            .before_read = std::move(access.before_read),
                            .before_read_required = dir.before_read_required,
-                           .liveness = &parts.liveness},
+                           .liveness = &parts.liveness,
+                           .ahead_bytes_max = AheadBytesMax(options)},
                           *last.files, parts.subscription));
   return OkStatus();
 }

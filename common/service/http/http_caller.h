@@ -32,6 +32,9 @@ struct HttpCall {
   std::string target;  // path and query, after the URL's path
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;  // of a PUT or POST
+  // The call ends, as if its time were over, when no byte has gone or come for so long; 0: only
+  // then.
+  Duration still_max = Duration::zero();
 };
 
 struct HttpAnswer {
@@ -41,7 +44,8 @@ struct HttpAnswer {
 };
 
 struct HttpOutcome {
-  // UNAVAILABLE: no connection, or it ended before the reply did. DEADLINE_EXCEEDED, CANCELLED.
+  // UNAVAILABLE: no connection, or it ended before the reply did. DEADLINE_EXCEEDED: its time is
+  // over, or nothing moved for too long. CANCELLED.
   // RESOURCE_EXHAUSTED: the reply is larger than allowed. FAILED_PRECONDITION: the certificate does
   // not prove the server's name, or the reply is not HTTP.
   Result<HttpAnswer> answer;

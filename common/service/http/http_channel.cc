@@ -79,6 +79,15 @@ bool EndIsPlain(const std::vector<std::pair<std::string, std::string>>& headers)
 
 }  // namespace
 
+struct HttpChannel::Watch {
+  HttpChannel* channel;
+  const HttpCall& call;
+  const std::function<bool()>& cancelled;
+  TimePoint moved_at;  // when a byte last went or came
+  size_t unsent_bytes = 0;
+  size_t received_bytes = 0;
+};
+
 void HttpChannel::Free::operator()(event_base* base) const {
   // The library frees a connection in its last deferred callback, which only the loop runs.
   RunPasses(base);
@@ -104,7 +113,7 @@ HttpChannel::~HttpChannel() = default;
 
 HttpOutcome HttpChannel::Call(const HttpCall& call, Duration timeout,
                               const std::function<bool()>& cancelled) {
-  was_cancelled_ = done_ = connected_ = leaves_open_ = false;
+  was_cancelled_ = was_still_ = done_ = connected_ = leaves_open_ = false;
   received_bytes_ = 0;
   error_.reset();
   answer_.reset();
@@ -124,15 +133,16 @@ HttpOutcome HttpChannel::Call(const HttpCall& call, Duration timeout,
         base_.get()));
     const timeval left = ToTimeval(timeout);
     event_add(end.get(), &left);
-    std::pair on(this, &cancelled);
-    if (cancelled != nullptr) {
+    Watch watch{
+        .channel = this, .call = call, .cancelled = cancelled, .moved_at = RealClock().Now()};
+    if (cancelled != nullptr || call.still_max > Duration::zero()) {
       tick.reset(event_new(
           base_.get(), -1, EV_PERSIST,
-          [](int, short, void* of) {
-            const auto& [channel, asked] = *static_cast<decltype(on)*>(of);
-            channel->OnTick(*asked);
+          [](int, short, void* on) {
+            auto& of = *static_cast<Watch*>(on);
+            of.channel->OnTick(of);
           },
-          &on));
+          &watch));
       const timeval interval = ToTimeval(limits::kTick);
       event_add(tick.get(), &interval);
     }
@@ -144,7 +154,7 @@ HttpOutcome HttpChannel::Call(const HttpCall& call, Duration timeout,
   if (answer_.has_value()) {
     outcome.answer = *std::move(answer_);
   } else {
-    outcome.answer = Failure(timeout);
+    outcome.answer = Failure(was_still_ ? call.still_max : timeout);
   }
   return outcome;
 }
@@ -275,16 +285,26 @@ void HttpChannel::OnDone(evhttp_request* request) {
   event_base_loopbreak(base_.get());
 }
 
-void HttpChannel::OnTick(const std::function<bool()>& cancelled) {
-  if (!cancelled()) return;
-  was_cancelled_ = true;
-  event_base_loopbreak(base_.get());
+void HttpChannel::OnTick(Watch& watch) {
+  bufferevent* const stream = evhttp_connection_get_bufferevent(connection_.get());
+  const size_t unsent = evbuffer_get_length(bufferevent_get_output(stream));
+  if (unsent != watch.unsent_bytes || received_bytes_ != watch.received_bytes) {
+    watch.unsent_bytes = unsent;
+    watch.received_bytes = received_bytes_;
+    watch.moved_at = RealClock().Now();
+  }
+  was_cancelled_ = watch.cancelled != nullptr && watch.cancelled();
+  was_still_ = watch.call.still_max > Duration::zero() &&
+               RealClock().Now() - watch.moved_at >= watch.call.still_max;
+  if (was_cancelled_ || was_still_) event_base_loopbreak(base_.get());
 }
 
 Status HttpChannel::Failure(Duration timeout) const {
   if (was_cancelled_) return CancelledError("the call was cancelled");
   if (!done_) {
-    return DeadlineExceededError("no complete reply within {:.3g} s", ToSeconds(timeout));
+    return DeadlineExceededError("no {} {:.3g} s",
+                                 was_still_ ? "byte went or came for" : "complete reply within",
+                                 ToSeconds(timeout));
   }
   if (ssl_ != nullptr && SSL_get_verify_result(ssl_) != X509_V_OK) {
     return FailedPreconditionError("the certificate of {} is not accepted: {}", url_.HostPort(),

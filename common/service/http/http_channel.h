@@ -50,10 +50,12 @@ class HttpChannel {
     void operator()(evhttp_connection* connection) const;
   };
 
+  struct Watch;  // of a call that runs
+
   bool Connect();
   bool Send(const HttpCall& call);
   void OnDone(evhttp_request* request);
-  void OnTick(const std::function<bool()>& cancelled);
+  void OnTick(Watch& watch);
   Status Failure(Duration timeout) const;
 
   const HttpUrl& url_;
@@ -65,6 +67,7 @@ class HttpChannel {
 
   // The last call:
   bool was_cancelled_ = false;
+  bool was_still_ = false;
   bool done_ = false;
   bool connected_ = false;
   size_t received_bytes_ = 0;

@@ -15,7 +15,8 @@ constexpr int kAttempts = 8;       // 12.7 s of delays
 constexpr size_t kPagesMax = 100;  // of 1,000 keys
 constexpr size_t kReasonBytesMax = 300;
 constexpr size_t kRefusalBytesMax = 64 << 10;
-constexpr uint64_t kBytesPerSecondMin = 1 << 20;
+// An attempt ends after this, though bytes trickle.
+constexpr std::chrono::minutes kAttemptMax{10};
 
 // What the store says of an error: its code, and its words with that.
 struct Refusal {
@@ -61,6 +62,14 @@ Status ErrorOf(const HttpAnswer& answer) {
       "the clock");
 }
 
+std::string_view OutcomeOf(const Status& status) {
+  if (status.ok()) return "done";
+  if (absl::IsNotFound(status)) return "missing";
+  if (absl::IsPermissionDenied(status)) return "refused";
+  if (absl::IsDeadlineExceeded(status)) return "late";
+  return absl::IsCancelled(status) ? "cancelled" : "failed";
+}
+
 bool IsDone(int code) { return code >= 200 && code < 300; }
 
 // An answer with 200 may still be an error: the store begins to answer before it is done.
@@ -89,7 +98,9 @@ Result<std::unique_ptr<Client>> Client::Create(Options options) {
 }
 
 Client::Client(Options options, std::unique_ptr<HttpCaller> caller)
-    : options_(std::move(options)), caller_(std::move(caller)) {}
+    : options_(std::move(options)), caller_(std::move(caller)) {
+  for (const std::string_view outcome : kOutcomes) traffic_.requests[std::string(outcome)] = 0;
+}
 
 std::string Client::NameOf(const Request& request) const {
   return fmt::format("{} s3://{}/{} at {}", ToString(request.method), options_.bucket,
@@ -111,15 +122,19 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
   HttpCall call{.method = request.method,
                 .target = EscapeUrl(path, true) + (query.empty() ? "" : "?" + query),
                 .headers = request.headers,
-                .body = std::string(request.body)};
+                .body = std::string(request.body),
+                .still_max = options_.still_max};
   const Headers proof = Sign(to_sign, *credentials, {.region = options_.region, .service = "s3"},
                              options_.wall_clock->Now());
   call.headers.insert(call.headers.end(), proof.begin(), proof.end());
   const Cancellation& cancellation = CancellationOf(request);
-  const Duration patience =
-      options_.attempt + std::chrono::seconds(request.body.size() / kBytesPerSecondMin);
   HttpOutcome outcome =
-      caller_->Call(call, patience, [&cancellation] { return cancellation.cancelled(); });
+      caller_->Call(call, kAttemptMax, [&cancellation] { return cancellation.cancelled(); });
+  {
+    MutexLock lock(mutex_);
+    if (outcome.sent) traffic_.sent_bytes += request.body.size();
+    if (outcome.answer.ok()) traffic_.received_bytes += outcome.answer->body.size();
+  }
   if (absl::IsFailedPrecondition(outcome.answer.status())) {
     return PermissionDenied(Message(outcome.answer.status()));
   }
@@ -129,11 +144,31 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
 }
 
 Result<HttpAnswer> Client::Send(const Request& request) const {
+  int attempt = 0;
   return CallPatiently(NameOf(request),
                        {.attempts = kAttempts,
                         .delay = options_.retry_delay,
                         .cancellation = CancellationOf(request)},
-                       true, [&] { return Try(request); });
+                       true, [&] {
+                         Result<HttpAnswer> answer = Try(request);
+                         Note(request, ++attempt, answer.status());
+                         return answer;
+                       });
+}
+
+void Client::Note(const Request& request, int attempt, const Status& status) const {
+  const std::string_view outcome = OutcomeOf(status);
+  MutexLock lock(mutex_);
+  ++traffic_.requests[std::string(outcome)];
+  if (attempt > 1) ++traffic_.retries;
+  if (outcome == "done" || outcome == "missing" || outcome == "cancelled") return;
+  traffic_.failure = fmt::format("{}: {}", NameOf(request), Message(status));
+  traffic_.failed_at = RealClock().Now();
+}
+
+Traffic Client::traffic() const {
+  MutexLock lock(mutex_);
+  return traffic_;
 }
 
 Cancellation& Client::CancellationOf(const Request& request) const {

@@ -3,8 +3,10 @@
 // is untrusted: readers check what they get.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/threads/cancellation.h"
+#include "common/base/threads/mutex.h"
 #include "common/base/wall_clock.h"
 #include "common/service/http/http_caller.h"
 #include "common/service/http/object_calls.h"
@@ -32,6 +35,18 @@ struct Listing {
   std::vector<std::string> keys;     // whole, ascending
   std::vector<std::string> folders;  // whole, each with its slash, ascending
 };
+
+// What became of the requests so far, each attempt counted.
+struct Traffic {
+  std::map<std::string, uint64_t> requests;  // by outcome: all of kOutcomes
+  uint64_t retries = 0;                      // attempts after the first
+  uint64_t sent_bytes = 0;                   // of bodies
+  uint64_t received_bytes = 0;
+  std::string failure = {};                 // the newest; "": none yet
+  std::optional<TimePoint> failed_at = {};  // of it
+};
+inline constexpr std::array<std::string_view, 6> kOutcomes = {"done", "missing",   "refused",
+                                                              "late", "cancelled", "failed"};
 
 // Errors of all calls: NOT_FOUND: there is no such key or upload. PERMISSION_DENIED: the store, or
 // what answers there, refuses the request, or there are no credentials. UNAVAILABLE,
@@ -50,8 +65,7 @@ class Client {
     std::function<Result<Credentials>()> credentials;
     Cancellation* reads = nullptr;   // ends GET and HEAD, present and future; never null
     Cancellation* writes = nullptr;  // ends all others; never null
-    Duration attempt =
-        std::chrono::seconds(30);  // for one, and a second for each MiB that it sends
+    Duration still_max = std::chrono::seconds(30);          // without a byte in either direction
     Duration retry_delay = std::chrono::milliseconds(100);  // doubles
     const WallClock* wall_clock = &kSystemWallClock;
   };
@@ -79,6 +93,8 @@ class Client {
   // (key, upload) of all that were begun and not ended, with keys of this prefix.
   Result<std::vector<std::pair<std::string, std::string>>> Uploads(const std::string& prefix) const;
 
+  Traffic traffic() const;
+
  private:
   using Query = std::vector<std::pair<std::string, std::string>>;
   struct Request {
@@ -101,9 +117,12 @@ class Client {
                const std::function<void(const Elements&)>& on_page) const;
   std::string NameOf(const Request& request) const;
   Cancellation& CancellationOf(const Request& request) const;
+  void Note(const Request& request, int attempt, const Status& status) const;
 
   const Options options_;
   const std::unique_ptr<HttpCaller> caller_;
+  mutable Mutex mutex_;
+  mutable Traffic traffic_ GUARDED_BY(mutex_);
 };
 
 }  // namespace dws::s3

@@ -2,41 +2,18 @@
 #include "common/transport/s3/s3_file_system.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/base/log/log.h"
 #include "common/transport/shared_fs/file_writer.h"
+#include "common/transport/shared_fs/remote_file.h"
 
 namespace dws::s3 {
 namespace {
 
 constexpr size_t kPartsOfOneSize = 1'000;
 constexpr size_t kPartsMax = 10'000;  // of the protocol
-
-class ObjectReader final : public ReadableFile {
- public:
-  ObjectReader(const Client& client, std::string key, ObjectState info)
-      : client_(client), key_(std::move(key)), info_(std::move(info)) {}
-
-  Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) override {
-    if (offset >= info_.size_bytes || bytes.empty()) return 0;
-    const uint64_t there = std::min<uint64_t>(bytes.size(), info_.size_bytes - offset);
-    for (uint64_t read = 0; read < there;) {
-      const uint64_t size = std::min(there - read, kObjectBodyBytesMax);
-      DWS_ASSIGN_OR_RETURN(const std::string got,
-                           client_.GetRange(key_, offset + read, size, info_.etag));
-      std::memcpy(bytes.data() + read, got.data(), got.size());
-      read += size;
-    }
-    return there;
-  }
-
- private:
-  const Client& client_;
-  const std::string key_;
-  const ObjectState info_;
-};
+constexpr size_t kAheadQueueMax = 1024;
 
 }  // namespace
 
@@ -115,7 +92,10 @@ class S3FileSystem::Part final : public AppendFile {
 };
 
 S3FileSystem::S3FileSystem(std::unique_ptr<Client> client, std::string bucket, size_t part_bytes)
-    : client_(std::move(client)), root_(fmt::format("s3://{}/", bucket)), part_bytes_(part_bytes) {}
+    : client_(std::move(client)),
+      root_(fmt::format("s3://{}/", bucket)),
+      part_bytes_(part_bytes),
+      ahead_(kConnectionsMax, kAheadQueueMax) {}
 
 S3FileSystem::~S3FileSystem() = default;
 
@@ -151,7 +131,15 @@ Result<std::vector<std::byte>> S3FileSystem::ReadFile(const std::string& path,
 Result<std::unique_ptr<ReadableFile>> S3FileSystem::OpenForRead(const std::string& path) {
   DWS_ASSIGN_OR_RETURN(std::string key, KeyOf(path));
   DWS_ASSIGN_OR_RETURN(ObjectState info, client_->Head(key));
-  return std::make_unique<ObjectReader>(*client_, std::move(key), std::move(info));
+  return std::make_unique<shared::RemoteFile>(
+      shared::RemoteFile::Options{.size_bytes = info.size_bytes,
+                                  .request_bytes_max = kObjectBodyBytesMax,
+                                  .requests_max = kConnectionsMax},
+      [client = client_.get(), key = std::move(key),
+       etag = std::move(info.etag)](shared::FileRange range) {
+        return client->GetRange(key, range.offset, range.size_bytes, etag);
+      },
+      ahead_);
 }
 
 Result<std::unique_ptr<AppendFile>> S3FileSystem::OpenForAppend(const std::string& path) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/file_system.h"
+#include "common/base/threads/executor.h"
 #include "common/base/threads/mutex.h"
 #include "common/transport/s3/client.h"
 
@@ -28,6 +29,8 @@ class S3FileSystem final : public FileSystem {
 
   // Gives up the uploads below `folder` that were begun by a process that has ended.
   Status AbortUploads(const std::string& folder);
+
+  Traffic traffic() const { return client_->traffic(); }
 
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
@@ -59,6 +62,7 @@ class S3FileSystem final : public FileSystem {
   const size_t part_bytes_;
   Mutex mutex_;
   std::map<std::string, std::shared_ptr<Upload>> uploads_ GUARDED_BY(mutex_);  // by path
+  Executor ahead_;  // reads ranges of files; ends before what it uses
 };
 
 }  // namespace dws::s3

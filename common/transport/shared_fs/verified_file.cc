@@ -1,9 +1,15 @@
+// A file that is far away gets told which pieces come next: only what reads it knows that.
 #include "common/transport/shared_fs/verified_file.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace dws::shared {
+namespace {
+
+constexpr uint64_t kRequestsAhead = 8;
+
+}  // namespace
 
 VerifiedFile::VerifiedFile(FileSystem& files, std::unique_ptr<ReadableFile> file, std::string path,
                            FileEntry entry)
@@ -14,6 +20,38 @@ Result<VerifiedFile> VerifiedFile::Open(FileSystem& files, const std::string& fo
   std::string path = folder + "/" + entry.name;
   DWS_ASSIGN_OR_RETURN(auto file, files.OpenForRead(path));
   return VerifiedFile(files, std::move(file), std::move(path), std::move(entry));
+}
+
+uint64_t VerifiedFile::WillRead(const std::vector<FileRange>& ranges, uint64_t bytes_max) {
+  auto* const remote = dynamic_cast<RemoteFile*>(file_.get());
+  if (remote == nullptr || entry_.piece_bytes == 0) return 0;
+  std::vector<FileRange> pieces;
+  uint64_t total = 0;
+  for (const FileRange& range : ranges) {
+    const uint64_t end = std::min(range.end(), entry_.size_bytes);
+    uint64_t number = range.offset / entry_.piece_bytes;
+    for (; number * entry_.piece_bytes < end; ++number) {
+      const uint64_t begin = number * entry_.piece_bytes;
+      const bool twice = !pieces.empty() && begin <= pieces.back().offset;
+      if (twice || number == piece_number_) continue;
+      const uint64_t size = std::min<uint64_t>(entry_.piece_bytes, entry_.size_bytes - begin);
+      pieces.push_back({.offset = begin, .size_bytes = size});
+      total += size;
+    }
+  }
+  // Few large requests, but so many that they go at once.
+  const uint64_t request_bytes = std::min(total, bytes_max) / kRequestsAhead;
+  std::vector<FileRange> requests;
+  for (const FileRange& piece : pieces) {
+    const bool joins = !requests.empty() && requests.back().end() == piece.offset &&
+                       requests.back().size_bytes + piece.size_bytes <= request_bytes;
+    if (joins) {
+      requests.back().size_bytes += piece.size_bytes;
+    } else {
+      requests.push_back(piece);
+    }
+  }
+  return remote->WillRead(std::move(requests), bytes_max);
 }
 
 Result<ByteSpan> VerifiedFile::Piece(size_t number) {

@@ -11,6 +11,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/transport/shared_fs/manifest.h"
+#include "common/transport/shared_fs/remote_file.h"
 
 namespace dws::shared {
 
@@ -20,6 +21,11 @@ class VerifiedFile {
   // The file of `entry` in `folder`; `files` outlives it. NOT_FOUND: it does not exist yet, or no
   // longer. Other errors as FileSystem::OpenForRead.
   static Result<VerifiedFile> Open(FileSystem& files, const std::string& folder, FileEntry entry);
+
+  // These ranges will be read, in ascending order: of a file that is far away, reads the pieces
+  // ahead that have something of them. Returns the memory that this takes from now on, at most
+  // `bytes_max`; 0: nothing is read ahead.
+  uint64_t WillRead(const std::vector<FileRange>& ranges, uint64_t bytes_max);
 
   // Copies a range to `buffer` and returns it. DATA_LOSS: the range is outside the file, or a piece
   // is cut off or differs from the manifest, also past caches. Other errors as

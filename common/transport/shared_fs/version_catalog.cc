@@ -57,7 +57,7 @@ Result<ManifestPtr> VersionCatalog::ReadManifest(VersionName name) const {
   return std::make_shared<const Manifest>(std::move(manifest));
 }
 
-Status VersionCatalog::Refresh() {
+Status VersionCatalog::Refresh(const std::function<void()>& on_read) {
   DWS_ASSIGN_OR_RETURN(const std::vector<VersionName> names, ListVersions(files_, place_.folder));
   const std::map<VersionName, ManifestPtr> known = versions_.all();
   for (const auto& [name, manifest] : known) {
@@ -73,6 +73,7 @@ Status VersionCatalog::Refresh() {
   for (const VersionName& name : names) {
     if (versions_.all().contains(name)) continue;
     auto manifest = ReadManifest(name);
+    on_read();
     if (manifest.ok()) {
       versions_.Put(*std::move(manifest));
     } else if (!absl::IsNotFound(manifest.status())) {

@@ -3,6 +3,7 @@
 // sender to find what exists, who else writes, and what may be removed.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,8 +36,8 @@ class VersionCatalog {
   // Looks for new and removed versions, and looks again at versions that could not be reached. A
   // folder without a manifest is not a version (yet). Errors are those of reading the folder; known
   // versions stay known. A manifest that cannot be used is left out; trouble() says why until it
-  // can be used or is removed.
-  Status Refresh();
+  // can be used or is removed. Calls `on_read` after each manifest: there may be many.
+  Status Refresh(const std::function<void()>& on_read = [] {});
   // The known facts about `version` may be wrong: read it again.
   void Forget(WeightVersion version);
 

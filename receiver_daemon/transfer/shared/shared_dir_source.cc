@@ -17,14 +17,15 @@ constexpr Duration kLateHookInterval = std::chrono::minutes(1);
 SharedDirSource::SharedDirSource(Options options, FileSystem& files, Cancellation& cancellation)
     : options_(std::move(options)), cancellation_(cancellation) {
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-    ranks_.push_back(
-        {.source = std::make_unique<SharedSource>(files,
-                                                  SharedSource::Options{.root = options_.root,
-                                                                        .job_id = options_.job_id,
-                                                                        .rank = TrainerRank(rank),
-                                                                        .key = options_.key,
-                                                                        .pool = options_.pool},
-                                                  cancellation)});
+    ranks_.push_back({.source = std::make_unique<SharedSource>(
+                          files,
+                          SharedSource::Options{.root = options_.root,
+                                                .job_id = options_.job_id,
+                                                .rank = TrainerRank(rank),
+                                                .key = options_.key,
+                                                .pool = options_.pool,
+                                                .ahead_bytes_max = options_.ahead_bytes_max},
+                          cancellation)});
   }
 }
 

@@ -88,6 +88,26 @@ Result<std::vector<std::unique_ptr<FiledDelta>>> OpenDeltas(
   return deltas;
 }
 
+// What of the ranges is at or after `begin`.
+std::vector<shared::FileRange> FileRangesOf(std::span<const ObjectRange> ranges, uint64_t begin) {
+  std::vector<shared::FileRange> of;
+  for (const ObjectRange& range : ranges) {
+    const uint64_t end = range.offset + range.size_bytes;
+    const uint64_t from = std::max(range.offset, begin);
+    if (from < end) of.push_back({.offset = from, .size_bytes = end - from});
+  }
+  return of;
+}
+
+// The deltas' frames of these slices will be read.
+void ReadAhead(const std::vector<std::unique_ptr<FiledDelta>>& deltas, const SliceSelection& slices,
+               uint64_t bytes_max) {
+  for (const auto& delta : deltas) {
+    const std::vector<ObjectRange> ranges = PartRanges(delta->header, delta->manifest, slices);
+    delta->file.WillRead(FileRangesOf(ranges, delta->frames_begin), bytes_max / deltas.size());
+  }
+}
+
 // `wanted` outlives them.
 std::vector<DeltaLink> LinksOf(const std::vector<std::unique_ptr<FiledDelta>>& deltas,
                                const std::function<bool()>& wanted) {
@@ -247,6 +267,8 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
                                const RankLayout& layout, const DeltaWant& want,
                                Spool::Options options) {
   AttemptProgress progress(std::exchange(options.progress, nullptr));  // the spool's as well
+  const uint64_t ahead = std::min(place.ahead_bytes_max, options.memory_bytes_max / 8);
+  options.memory_bytes_max -= ahead;
   if (chain.size() > 1) {
     uint64_t bytes = 0;
     for (const auto& manifest : chain) bytes += manifest->Find(shared::kDeltaName)->size_bytes;
@@ -258,6 +280,7 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
     }
     progress.Expect(bytes);
     DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, chain, layout));
+    ReadAhead(deltas, std::nullopt, ahead);
     if (options.spare != nullptr) options.spare->MakeRoom(options.memory_bytes_max / 3 * 2);
     DWS_ASSIGN_OR_RETURN(const std::vector<std::byte> object,
                          Compose(place, layout, LinksOf(deltas, options.wanted), want.old,
@@ -274,6 +297,7 @@ Result<Spool> ReadSharedObject(const SharedPlace& place, std::span<const shared:
   const uint64_t bytes = SizeOf(ranges);
   options.size_bytes_max = options.size_bytes_expected = bytes;
   progress.Expect(bytes);
+  delta->file.WillRead(FileRangesOf(ranges, 0), ahead);
   Spool spool(std::move(options));
   std::vector<std::byte> buffer;
   for (ObjectRange range : ranges) {
@@ -300,6 +324,12 @@ Status ReadSharedFull(const SharedPlace& place, const shared::FullPath& path,
   DWS_ASSIGN_OR_RETURN(const auto frames, FindFrames(place, *path.anchor, layout, slices));
   DWS_ASSIGN_OR_RETURN(VerifiedFile file, OpenOf(place, *path.anchor, shared::kFullName));
   DWS_ASSIGN_OR_RETURN(const auto deltas, OpenDeltas(place, path.deltas, layout));
+  ReadAhead(deltas, slices, place.ahead_bytes_max / 2);
+  std::vector<shared::FileRange> ranges;
+  for (const auto& [number, entry] : frames) {
+    ranges.push_back({.offset = entry.offset, .size_bytes = entry.size_bytes});
+  }
+  file.WillRead(ranges, deltas.empty() ? place.ahead_bytes_max : place.ahead_bytes_max / 2);
   FrameAdvance advance(layout, LinksOf(deltas, wanted), place.pool);
   std::vector<std::byte> buffer;
   DecodedBlock decoded;

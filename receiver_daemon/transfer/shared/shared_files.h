@@ -21,6 +21,9 @@ struct SharedPlace {
   ThreadPool& pool;  // for composing
   const std::string& stream_folder;
   WeightVersion newest_anchor;  // the sender may remove older versions
+  // Memory for what is read ahead of a transfer where the files are far away; of a delta at most an
+  // eighth of the spool's, which it is taken from. 0: nothing is read ahead.
+  uint64_t ahead_bytes_max = 0;
 
   std::string FolderOf(const shared::Manifest& manifest) const;
   // What a missing file of that version means.

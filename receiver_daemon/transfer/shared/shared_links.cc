@@ -25,15 +25,17 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
     std::vector<Copy> copies = given.before;
     copies.push_back({.root = given.root, .files = &files});
     for (const Copy& copy : copies) {
-      link.copies.push_back(
-          std::make_unique<SharedSource>(*copy.files,
-                                         SharedSource::Options{.root = copy.root,
-                                                               .job_id = given.name.job_id,
-                                                               .rank = TrainerRank(rank),
-                                                               .key = given.key,
-                                                               .pool = given.pool,
-                                                               .retry_delay = given.retry_delay},
-                                         links->cancellation_));
+      link.copies.push_back(std::make_unique<SharedSource>(
+          *copy.files,
+          SharedSource::Options{.root = copy.root,
+                                .job_id = given.name.job_id,
+                                .rank = TrainerRank(rank),
+                                .key = given.key,
+                                .pool = given.pool,
+                                .retry_delay = given.retry_delay,
+                                .ahead_bytes_max = given.ahead_bytes_max,
+                                .on_progress = [&subscription] { subscription.OnLooked(); }},
+          links->cancellation_));
     }
     link.pauses.resize(copies.size());
     DWS_ASSIGN_OR_RETURN(link.folder, link.copies.back()->Folder());

@@ -44,6 +44,7 @@ class SharedLinks final : public Senders, public Source {
     bool before_read_required = false;  // a look fails with it
     Liveness* liveness = nullptr;       // waits while a description is waited for
     Duration retry_delay = limits::kSharedRetryDelayMin;
+    uint64_t ahead_bytes_max = 0;  // see SharedPlace
   };
 
   // `files` and `subscription` outlive it; the subscription has `ranks` senders. INVALID_ARGUMENT:

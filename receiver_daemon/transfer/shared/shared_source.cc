@@ -122,7 +122,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
                    .stream = stream,
                    .folder = fmt::format("{}/{}", rank_folder, shared::StreamName(stream)),
                    .key = options_.key});
-      DWS_RETURN_IF_ERROR(catalog.Refresh());
+      DWS_RETURN_IF_ERROR(catalog.Refresh(options_.on_progress));
       if (catalog.versions().Reachable(1).empty()) {
         // What was offered before stays known.
         DWS_RETURN_IF_ERROR(WhyNone(catalog));
@@ -130,7 +130,7 @@ Result<std::optional<SharedSource::Offer>> SharedSource::LookAt(const std::strin
       }
       catalog_.emplace(std::move(catalog));
     } else {
-      DWS_RETURN_IF_ERROR(catalog_->Refresh());
+      DWS_RETURN_IF_ERROR(catalog_->Refresh(options_.on_progress));
     }
     folder = catalog_->place().folder;
     offer.versions = catalog_->versions().Reachable(limits::kRetainedVersionsMax);
@@ -181,7 +181,8 @@ SharedPlace SharedSource::PlaceOf(const Known& known) {
   return {.files = files_,
           .pool = *options_.pool,
           .stream_folder = known.folder,
-          .newest_anchor = anchor == nullptr ? WeightVersion(0) : anchor->name.version};
+          .newest_anchor = anchor == nullptr ? WeightVersion(0) : anchor->name.version,
+          .ahead_bytes_max = options_.ahead_bytes_max};
 }
 
 Result<SharedSource::Known> SharedSource::Versions(const StreamId& stream) {

@@ -3,6 +3,7 @@
 // made from the files. Everything from here was checked with a manifest's SHA-256.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +37,8 @@ class SharedSource {
     shared::Key key;
     ThreadPool* pool = nullptr;                           // not owned; never null
     Duration retry_delay = limits::kSharedRetryDelayMin;  // doubles
+    uint64_t ahead_bytes_max = 0;                         // see SharedPlace
+    std::function<void()> on_progress = [] {};            // called by Look after each manifest
     const WallClock* wall_clock = &kSystemWallClock;
   };
   struct Offer {

@@ -329,6 +329,22 @@ TEST_CASE("the time of a call is its own on a connection that had another", "[ht
   CHECK(RealClock().Now() - begin >= 3 * kBrief);
 }
 
+TEST_CASE("a call on which nothing moves ends before its time", "[http]") {
+  const std::string begun = GENERATE("", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
+  const ScriptedServer server({{Answer(begun)}});
+  auto caller = HttpCaller::Create(server.url(), {.ca_file = "", .answer_bytes_max = 10});
+  REQUIRE(caller.ok());
+  const TimePoint begin = RealClock().Now();
+  const HttpOutcome still = (*caller)->Call(
+      {.method = HttpMethod::kGet, .target = "/1", .headers = {}, .body = {}, .still_max = kBrief},
+      kAmple);
+  CHECK(absl::IsDeadlineExceeded(still.answer.status()));
+  CHECK(ToString(still.answer.status()).find("no byte went or came for 0.4 s") !=
+        std::string::npos);
+  CHECK(RealClock().Now() - begin < kAmple);
+  CHECK(still.sent);
+}
+
 TEST_CASE("a connection that the server closed between calls is not used", "[http]") {
   const ScriptedServer server({{Answer(kOk), kClose}, {Answer(kOk)}});
   const Caller call(server);

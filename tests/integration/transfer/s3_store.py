@@ -60,17 +60,21 @@ class S3Store:
       fault: decides what goes wrong.
       requests: all, as (method, key).
       secret: of KEY_ID; another one from now on refuses the old.
+      sessions: of other key ids, the secret, the token, and when they end.
+      key_ids: those that were used.
       answered_bytes: of objects' bodies.
       connections: how many there were.
       closes: whether a connection ends with this answer, which does not say so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
         self.fault: Optional[Fault] = None
         self.requests: list[tuple[str, str]] = []
         self.secret = SECRET
+        self.sessions: dict[str, tuple[str, str, float]] = {}
+        self.key_ids: set[str] = set()
         self.answered_bytes = 0
         self.connections = 0
         self.closes: Callable[[], bool] = lambda: False
@@ -95,11 +99,11 @@ class S3Store:
             def log_message(self, *unused: Any) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        self._server = http.server.ThreadingHTTPServer((host, 0), Answering)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.endpoint = f"http://{host}:{self._server.server_address[1]}"
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -156,7 +160,9 @@ class S3Store:
         key_id, day, region, names, signature = found.groups()
         date, body_hash = handler.headers["x-amz-date"], handler.headers["x-amz-content-sha256"]
         age = time.time() - time.mktime(time.strptime(date, "%Y%m%dT%H%M%SZ")) + time.timezone
-        if key_id != KEY_ID or region != REGION or date[:8] != day or abs(age) > 900:
+        self.key_ids.add(key_id)
+        secret = self._secret_of(key_id, handler.headers)
+        if region != REGION or date[:8] != day or abs(age) > 900:
             raise Refused(403, "InvalidAccessKeyId")
         if body_hash != hashlib.sha256(body).hexdigest():
             raise Refused(400, "XAmzContentSHA256Mismatch")
@@ -171,8 +177,20 @@ class S3Store:
         canonical = "\n".join([handler.command, path, quoted, lines, names, body_hash])
         scope = f"{day}/{REGION}/s3/aws4_request"
         text = "\n".join(["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(canonical.encode()).hexdigest()])
-        if signature != _signature(self.secret, date, text):
+        if signature != _signature(secret, date, text):
             raise Refused(403, "SignatureDoesNotMatch")
+
+    def _secret_of(self, key_id: str, headers: Any) -> str:
+        if key_id == KEY_ID:
+            return self.secret
+        secret, token, end = self.sessions.get(key_id, ("", "", 0.0))
+        if not secret:
+            raise Refused(403, "InvalidAccessKeyId")
+        if headers.get("x-amz-security-token") != token:
+            raise Refused(400, "InvalidToken")
+        if time.time() > end:
+            raise Refused(400, "ExpiredToken")
+        return secret
 
     def _answer(self, request: Request, sent: Any, headers: dict[str, str]) -> tuple[int, bytes]:
         key, query = request.key, request.query

@@ -93,6 +93,30 @@ class StoreTest(StoreCase):
         self.assert_at(first, live)
         eventually(lambda: not set(old) & set(self.store.keys("/manifest")), lambda: str(self.store.keys()))
 
+    def test_a_receiver_that_is_far_behind_reads_one_anchor_and_the_deltas_after_it(self) -> None:
+        """What bounds them: --shared-dir-anchor-every, with --retain-versions for who reads the deltas without an anchor."""
+        every = 3
+        sender = self.sender_starts(f"--shared-dir-anchor-every={every}", "--retain-versions=4")
+        self.register()
+        self.publish()
+        engine, live = self.joins("engine", "--shared-poll-ms=20")
+        self.assert_at(engine, live)
+        engine.close()
+        self.cluster.receivers[0].stop()
+        for _ in range(5 * every + 1):
+            self.publish()
+            eventually(
+                lambda: sender.metric("dws_sender_shared_newest_version") == self.version, lambda: sender.page("/status")
+            )
+        self.store.requests.clear()
+        again = self.cluster.start_receiver("engine", *self.flags, "--shared-poll-ms=20", senders=False, name="again")
+        engine = self.engine(again)
+        live = engine.attach(live)
+        self.assert_at(engine, live)
+        read = {key for method, key in self.store.requests if method == "GET"}
+        self.assertEqual(len([key for key in read if key.endswith("/full")]), 1, read)
+        self.assertLessEqual(len([key for key in read if key.endswith("/delta")]), every, read)
+
     def test_large_tensors_are_uploaded_and_read_in_parts(self) -> None:
         self.sender_starts()
         self.register({"large": (10_000, 1_000)})
