@@ -50,7 +50,7 @@ class Job:
             file.write(f"aws_access_key_id = {KEY_ID}\naws_secret_access_key = {SECRET}\n")
         self._flags = (
             f"--shared-dir=s3://{BUCKET}/bench", f"--shared-endpoint={self.store.endpoint}", f"--shared-region={REGION}",
-            f"--shared-credentials={keys}", "--insecure",
+            f"--shared-credentials={keys}", "--insecure=true",
         )  # fmt: skip
         self._hosts.enter(self._cluster, _HOME)
         self._cluster.start_sender(0, *self._flags)
