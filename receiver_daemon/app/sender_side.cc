@@ -72,7 +72,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
                                                      const Parts& parts) {
   std::unique_ptr<SenderSide> side(new SenderSide());
   side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
-  DWS_ASSIGN_OR_RETURN(side->bases_, OpenSharedBases(options.shared_dir, parts.files,
+  DWS_ASSIGN_OR_RETURN(side->bases_, OpenSharedBases(options.shared_dir, options.tls, parts.files,
                                                      side->cancellation_, side->stopping_));
   side->links_ = std::make_unique<SyncLinks>(
       SyncLinks::Options{

@@ -8,7 +8,8 @@
 
 namespace dws {
 
-Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options, FileSystem& files,
+Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options,
+                                                const TlsFiles& tls, FileSystem& files,
                                                 Cancellation& reads, Cancellation& writes) {
   std::vector<SharedBase> bases;
   for (const std::string& root : options.bases()) {
@@ -17,9 +18,11 @@ Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options
     if (IsStore(root)) {
       DWS_ASSIGN_OR_RETURN(base.owned, OpenStore(root, options.store, reads, writes));
     } else if (IsHttpBase(root)) {
-      DWS_ASSIGN_OR_RETURN(
-          base.owned,
-          HttpFileSystem::Create({.url = root, .ca_file = options.store.ca_file, .reads = &reads}));
+      DWS_ASSIGN_OR_RETURN(base.owned, HttpFileSystem::Create({.url = root,
+                                                               .ca_file = options.store.ca_file,
+                                                               .cert_file = tls.cert,
+                                                               .key_file = tls.key,
+                                                               .reads = &reads}));
     }
     if (base.owned != nullptr) base.files = base.owned.get();
     bases.push_back(std::move(base));

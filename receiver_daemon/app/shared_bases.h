@@ -20,9 +20,11 @@ struct SharedBase {
   std::unique_ptr<FileSystem> owned = nullptr;  // these; null: they are the machine's
 };
 
-// `reads` and `writes` end requests, and outlive the bases, as `files` does, the machine's. Errors
-// as OpenStore and HttpFileSystem::Create.
-Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options, FileSystem& files,
+// `tls`: what HTTP servers that ask for a certificate are shown. `reads` and `writes` end requests,
+// and outlive the bases, as `files` does, the machine's. Errors as OpenStore and
+// HttpFileSystem::Create.
+Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options,
+                                                const TlsFiles& tls, FileSystem& files,
                                                 Cancellation& reads, Cancellation& writes);
 
 }  // namespace dws

@@ -23,6 +23,16 @@ Status TlsError(const std::string& what) {
   return InvalidArgumentError("{}: {}", what, reason == nullptr ? "no reason" : reason);
 }
 
+int ShowCertificate(SSL* ssl, void* of) {
+  const auto& options = *static_cast<const HttpCaller::Options*>(of);
+  if (SSL_use_certificate_chain_file(ssl, options.cert_file.c_str()) != 1 ||
+      SSL_use_PrivateKey_file(ssl, options.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
+    ERR_clear_error();
+    SSL_certs_clear(ssl);
+  }
+  return 1;
+}
+
 }  // namespace
 
 const char* ToString(HttpMethod method) {
@@ -61,7 +71,10 @@ Result<std::unique_ptr<HttpCaller>> HttpCaller::Create(HttpUrl url, Options opti
 }
 
 HttpCaller::HttpCaller(HttpUrl url, Options options, std::shared_ptr<ssl_ctx_st> tls)
-    : url_(std::move(url)), options_(std::move(options)), tls_(std::move(tls)) {}
+    : url_(std::move(url)), options_(std::move(options)), tls_(std::move(tls)) {
+  if (tls_ == nullptr || options_.cert_file.empty()) return;
+  SSL_CTX_set_cert_cb(tls_.get(), ShowCertificate, const_cast<Options*>(&options_));
+}
 
 HttpCaller::~HttpCaller() = default;
 

@@ -58,6 +58,10 @@ class HttpCaller {
  public:
   struct Options {
     std::string ca_file;  // PEM: the CAs trusted for https; "": those that this machine trusts
+    // PEM: what is shown to a server that asks for a certificate, and its key, read for each
+    // connection; "": nothing. If they cannot be read or do not belong together, nothing is shown.
+    std::string cert_file = {};
+    std::string key_file = {};
     size_t answer_bytes_max = 0;
     // Connections that are left open after a reply: later calls go by them, until `idle_max` after
     // it. If the server closes one before any byte of its reply, a call that is no POST is repeated

@@ -1,8 +1,6 @@
 // Few attempts and short ones: readers ask again by themselves, or elsewhere.
 #include "common/transport/http_files/http_file_system.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
@@ -13,7 +11,9 @@ namespace dws {
 namespace {
 
 constexpr int kAttempts = 3;
-constexpr Duration kPatiencePerMiB = std::chrono::seconds(2);
+constexpr size_t kConnectionsMax = 8;
+constexpr size_t kAheadQueueMax = 1024;
+constexpr Duration kPatiencePerMiB = std::chrono::seconds(16);  // eight may share the link
 
 Status PermissionDenied(std::string_view message) {
   return MakeStatus(absl::StatusCode::kPermissionDenied, message);
@@ -57,60 +57,10 @@ Status CheckHttpBase(const std::string& url, bool insecure) {
       parsed.ToString());
 }
 
-// A file with the size and the tag that it had when it was opened.
-class HttpFileSystem::Reader final : public ReadableFile {
- public:
-  Reader(const HttpFileSystem& files, std::string path, ObjectState state, bool past_caches)
-      : files_(files),
-        path_(std::move(path)),
-        state_(std::move(state)),
-        past_caches_(past_caches) {}
-
-  Result<size_t> ReadAt(uint64_t offset, MutableByteSpan bytes) override {
-    if (offset >= state_.size_bytes || bytes.empty()) return 0;
-    const uint64_t there = std::min<uint64_t>(bytes.size(), state_.size_bytes - offset);
-    for (uint64_t read = 0; read < there;) {
-      const uint64_t size = std::min(there - read, kObjectBodyBytesMax);
-      DWS_ASSIGN_OR_RETURN(const std::string got, ReadRange(offset + read, size));
-      std::memcpy(bytes.data() + read, got.data(), got.size());
-      read += size;
-    }
-    return there;
-  }
-
- private:
-  // Exactly so many bytes.
-  Result<std::string> ReadRange(uint64_t first, uint64_t size) const {
-    Request request{.path = path_,
-                    .headers = {{"Range", fmt::format("bytes={}-{}", first, first + size - 1)}},
-                    .size_bytes = size};
-    if (past_caches_) request.headers.emplace_back("Cache-Control", "no-cache");
-    DWS_ASSIGN_OR_RETURN(HttpAnswer answer, files_.Send(request));
-    const bool whole = answer.code == 200 && first == 0 && size == state_.size_bytes;
-    if (answer.code != 206 && !whole) {
-      return PermissionDenied(fmt::format(
-          "GET {}: asked for {} bytes from {} on, expected status 206, found {}: the server must "
-          "answer ranges",
-          path_, size, first, answer.code));
-    }
-    if (answer.body.size() != size) {
-      return UnavailableError("GET {}: asked for {} bytes from {} on, found {}", path_, size, first,
-                              answer.body.size());
-    }
-    if (const std::string etag = HeaderOf(answer, "etag"); etag != state_.etag) {
-      return DataLossError(
-          "GET {}: expected ETag {} as when it was opened, found {}: it is another file by now, or "
-          "servers behind this name give it different times",
-          path_, EscapeUnprintable(state_.etag), EscapeUnprintable(etag));
-    }
-    return std::move(answer.body);
-  }
-
-  const HttpFileSystem& files_;
-  const std::string path_;
-  const ObjectState state_;
-  const bool past_caches_;
-};
+HttpFileSystem::HttpFileSystem(Options options, std::unique_ptr<HttpCaller> caller)
+    : options_(std::move(options)),
+      caller_(std::move(caller)),
+      ahead_(kConnectionsMax, kAheadQueueMax) {}
 
 Result<std::unique_ptr<HttpFileSystem>> HttpFileSystem::Create(Options options) {
   DWS_CHECK(options.reads != nullptr);
@@ -118,7 +68,10 @@ Result<std::unique_ptr<HttpFileSystem>> HttpFileSystem::Create(Options options) 
   DWS_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(options.url));
   DWS_ASSIGN_OR_RETURN(
       auto caller, HttpCaller::Create(std::move(url), {.ca_file = options.ca_file,
-                                                       .answer_bytes_max = kObjectBodyBytesMax}));
+                                                       .cert_file = options.cert_file,
+                                                       .key_file = options.key_file,
+                                                       .answer_bytes_max = kObjectBodyBytesMax,
+                                                       .idle_connections_max = kConnectionsMax}));
   return std::unique_ptr<HttpFileSystem>(new HttpFileSystem(std::move(options), std::move(caller)));
 }
 
@@ -130,7 +83,8 @@ Result<HttpAnswer> HttpFileSystem::Send(const Request& request) const {
       .method = request.method,
       .target = EscapeUrl(std::string_view(request.path).substr(options_.url.size()), true),
       .headers = request.headers,
-      .body = {}};
+      .body = {},
+      .still_max = options_.attempt};
   const Duration patience =
       options_.attempt + kPatiencePerMiB * static_cast<int64_t>(request.size_bytes >> 20);
   Cancellation& reads = *options_.reads;
@@ -162,13 +116,49 @@ Result<std::vector<std::byte>> HttpFileSystem::ReadFile(const std::string& path,
 }
 
 Result<std::unique_ptr<ReadableFile>> HttpFileSystem::Open(const std::string& path,
-                                                           bool past_caches) const {
+                                                           bool past_caches) {
   Request request{.method = HttpMethod::kHead, .path = path};
   if (past_caches) request.headers.emplace_back("Cache-Control", "no-cache");
   DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
   auto state = ObjectStateOf(answer);
   if (!state.ok()) return Annotate(state.status(), "HEAD " + path);
-  return std::make_unique<Reader>(*this, path, *std::move(state), past_caches);
+  const uint64_t size_bytes = state->size_bytes;
+  return std::make_unique<shared::RemoteFile>(
+      shared::RemoteFile::Options{.size_bytes = size_bytes,
+                                  .request_bytes_max = kObjectBodyBytesMax,
+                                  .requests_max = kConnectionsMax},
+      [this, opened = Opened{path, *std::move(state), past_caches}](shared::FileRange range) {
+        return ReadRange(opened, range);
+      },
+      ahead_);
+}
+
+Result<std::string> HttpFileSystem::ReadRange(const Opened& file,
+                                              const shared::FileRange& range) const {
+  Request request{.path = file.path,
+                  .headers = {{"Range", fmt::format("bytes={}-{}", range.offset, range.end() - 1)}},
+                  .size_bytes = range.size_bytes};
+  if (file.past_caches) request.headers.emplace_back("Cache-Control", "no-cache");
+  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request));
+  const bool whole =
+      answer.code == 200 && range.offset == 0 && range.size_bytes == file.state.size_bytes;
+  if (answer.code != 206 && !whole) {
+    return PermissionDenied(fmt::format(
+        "GET {}: asked for {} bytes from {} on, expected status 206, found {}: the server must "
+        "answer ranges",
+        file.path, range.size_bytes, range.offset, answer.code));
+  }
+  if (answer.body.size() != range.size_bytes) {
+    return UnavailableError("GET {}: asked for {} bytes from {} on, found {}", file.path,
+                            range.size_bytes, range.offset, answer.body.size());
+  }
+  if (const std::string etag = HeaderOf(answer, "etag"); etag != file.state.etag) {
+    return DataLossError(
+        "GET {}: expected ETag {} as when it was opened, found {}: it is another file by now, or "
+        "servers behind this name give it different times",
+        file.path, EscapeUnprintable(file.state.etag), EscapeUnprintable(etag));
+  }
+  return std::move(answer.body);
 }
 
 Result<std::unique_ptr<ReadableFile>> HttpFileSystem::OpenForRead(const std::string& path) {

@@ -12,7 +12,9 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/threads/cancellation.h"
+#include "common/base/threads/executor.h"
 #include "common/service/http/object_calls.h"
+#include "common/transport/shared_fs/remote_file.h"
 
 namespace dws {
 
@@ -33,10 +35,12 @@ Status CheckHttpBase(const std::string& url, bool insecure);
 class HttpFileSystem final : public FileSystem {
  public:
   struct Options {
-    std::string url;                              // as CheckHttpBase accepts
-    std::string ca_file;                          // "": for https, the CAs that this machine trusts
+    std::string url;             // as CheckHttpBase accepts
+    std::string ca_file;         // "": for https, the CAs that this machine trusts
+    std::string cert_file = {};  // shown to a server that asks; "": none
+    std::string key_file = {};
     Cancellation* reads = nullptr;                // ends requests, present and future; never null
-    Duration attempt = std::chrono::seconds(15);  // for one, and twice a second for each MiB asked
+    Duration attempt = std::chrono::seconds(15);  // without a byte; in all, 16 s more a MiB asked
     Duration retry_delay = std::chrono::milliseconds(100);  // doubles
   };
 
@@ -59,7 +63,12 @@ class HttpFileSystem final : public FileSystem {
   Result<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
 
  private:
-  class Reader;
+  // A file with the size and the tag that it had when it was opened.
+  struct Opened {
+    std::string path;
+    ObjectState state;
+    bool past_caches = false;
+  };
   struct Request {
     HttpMethod method = HttpMethod::kGet;
     const std::string& path;
@@ -67,14 +76,16 @@ class HttpFileSystem final : public FileSystem {
     uint64_t size_bytes = 0;  // asked for, about
   };
 
-  HttpFileSystem(Options options, std::unique_ptr<HttpCaller> caller)
-      : options_(std::move(options)), caller_(std::move(caller)) {}
+  HttpFileSystem(Options options, std::unique_ptr<HttpCaller> caller);
   // An answer that has what was asked for. INVALID_ARGUMENT: `path` is elsewhere.
   Result<HttpAnswer> Send(const Request& request) const;
-  Result<std::unique_ptr<ReadableFile>> Open(const std::string& path, bool past_caches) const;
+  Result<std::unique_ptr<ReadableFile>> Open(const std::string& path, bool past_caches);
+  // Exactly the bytes of the range.
+  Result<std::string> ReadRange(const Opened& file, const shared::FileRange& range) const;
 
   const Options options_;
   const std::unique_ptr<HttpCaller> caller_;
+  Executor ahead_;
 };
 
 }  // namespace dws

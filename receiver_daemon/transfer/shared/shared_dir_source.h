@@ -33,7 +33,7 @@ class SharedDirSource final : public Source {
     shared::VisibilityHook before_read = {};
     bool before_read_required = false;  // while it fails, nothing is read here
     std::string name = std::string(kSharedDirName);
-    uint64_t ahead_bytes_max = 0;       // see SharedPlace
+    uint64_t ahead_bytes_max = 0;  // see SharedPlace
   };
 
   // `files` and `cancellation` outlive it; `cancellation` ends reads, present and future.

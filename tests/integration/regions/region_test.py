@@ -7,6 +7,7 @@ import shutil
 import unittest
 from typing import Mapping, Optional
 
+from tests.integration.certificates import Authority
 from tests.integration.integration_case import eventually
 from tests.integration.regions import nginx
 from tests.integration.regions.region_case import RegionCase
@@ -21,7 +22,8 @@ FULL_DISK = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=3m none "$0" 
 class RegionTest(RegionCase):
     def setUp(self) -> None:
         super().setUp()
-        self.certificates = nginx.issue(self.cluster.folder)
+        self.authority = Authority(self.cluster.folder, "authority")
+        self.certificates = self.authority.issue("server", "dws://test/receive/cache")
         self.origin_at = ("127.0.0.1", nginx.free_port())
         self.origin = nginx.origin(f"{self.cluster.folder}/origin", self.root, self.origin_at, self.certificates)
         self.addCleanup(self.origin.stop)
@@ -147,6 +149,15 @@ class RegionTest(RegionCase):
                 eventually(lambda: words in receiver.log_tail(), lambda: receiver.log_tail())
                 self.assertEqual(receiver.logged("shared_dir_found"), 0)
         self.assertEqual(self.origin.bytes_sent("manifest"), 0)
+
+    def test_a_receiver_shows_its_certificate(self) -> None:
+        self.begin()
+        own = self.authority.issue("joiner", "dws://test/receive/joiner").flags()
+        place = f"--shared-dir=https://localhost:{self.origin_at[1]}/dws"
+        engine, live = self.joins("joiner", place, self.ca, *own)
+        self.assert_at(engine, live)
+        self.publish()
+        self.assert_at(engine, live)
 
     def test_the_origin_shows_versions_only_and_takes_nothing(self) -> None:
         shutil.copytree("deploy/nginx", f"{self.root}/receivers")
