@@ -16,9 +16,10 @@ void AddStoreFlags(CLI::App& app, StoreOptions& store) {
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--shared-credentials", store.credentials,
-                 "File with the keys for that store, in AWS's form, read again for each request "
-                 "(default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment)")
-      ->type_name("PATH");
+                 "Keys for that store: a file in AWS's form, read again for each request; keys in "
+                 "the environment; those that a web identity or the metadata of an instance or "
+                 "container get (default: what AWS's variables in the environment say)")
+      ->type_name("PATH|environment|web-identity|instance");
   app.add_option(
          "--shared-ca", store.ca_file,
          "CAs that prove that store, or an HTTP server (default: those that this machine trusts)")

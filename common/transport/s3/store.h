@@ -15,7 +15,7 @@ namespace dws {
 struct StoreOptions {
   std::string endpoint;  // a URL; "": AWS's of the region
   std::string region = "us-east-1";
-  std::string credentials;  // a file; "": the environment
+  std::string credentials;  // see s3::CredentialOptions
   std::string ca_file;      // "": for https, the CAs that this machine trusts
 };
 
@@ -27,13 +27,9 @@ bool IsStore(std::string_view path);
 Status CheckStore(const std::string& path, const StoreOptions& options, bool insecure);
 
 // `reads` and `writes` end requests, and outlive it. Errors: INVALID_ARGUMENT: as CheckStore;
-// FAILED_PRECONDITION: there are no credentials, or others may read them.
+// others as s3::CredentialSource: there are no keys.
 Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                     const StoreOptions& options,
                                                     Cancellation& reads, Cancellation& writes);
-
-// Reads "NAME = VALUE" lines of the profile "default", as aws_access_key_id, of a file that only
-// its owner and group can access. FAILED_PRECONDITION: a key is missing, or others may read it.
-Result<s3::Credentials> ReadCredentials(const std::string& path);
 
 }  // namespace dws

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "common/service/http/http_url.h"
+#include "common/transport/s3/credentials.h"
 #include "common/transport/s3/reply_xml.h"
 #include "common/transport/s3/signature.h"
 #include "common/transport/s3/store.h"
