@@ -204,6 +204,7 @@ Status ReceiverApp::Serve() {
                                 .group = group_.get(),
                                 .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr,
                                 .host_share = senders_->host_share(),
+                                .store = senders_->store(),
                                 .view = options_.view});
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.

@@ -79,6 +79,9 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
     FillBroadcasts(parts_.broadcasts->BroadcastTotals(),
                    *reply.mutable_receiver()->mutable_broadcast());
   }
+  if (parts_.store != nullptr) {
+    FillStoreStatus(*parts_.store, parts_.clock.Now(), *reply.mutable_receiver()->mutable_store());
+  }
   if (parts_.host_share != nullptr) {
     FillHostShare(parts_.host_share->totals(), *reply.mutable_receiver()->mutable_host_share());
   }

@@ -9,6 +9,7 @@
 #include "common/service/history/recent_items.h"
 #include "common/service/lifecycle.h"
 #include "common/service/peers/receiver_name.h"
+#include "common/service/program/store_flags.h"
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/host/host_share.h"
@@ -30,9 +31,10 @@ class ReceiverOperations final : public AdminOperations {
     OperatorRequests& requests;
     const Clock& clock;
     const RecentItems<v1::CommittedVersion>& history;
-    CommitGroup* group = nullptr;           // null: in no group
-    const SyncLinks* broadcasts = nullptr;  // null: takes part in no broadcasts
-    const HostShare* host_share = nullptr;  // null: shares nothing with other receivers
+    CommitGroup* group = nullptr;             // null: in no group
+    const SyncLinks* broadcasts = nullptr;    // null: takes part in no broadcasts
+    const HostShare* host_share = nullptr;    // null: shares nothing with other receivers
+    const s3::S3FileSystem* store = nullptr;  // null: there is none
     // The view that it follows; empty: the trainer's own tensors.
     std::string view;
   };

@@ -176,6 +176,12 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
   return OkStatus();
 }
 
+const s3::S3FileSystem* SenderSide::store() const {
+  const auto found =
+      std::ranges::find_if(bases_, [](const SharedBase& b) { return b.store != nullptr; });
+  return found == bases_.end() ? nullptr : found->store;
+}
+
 Senders& SenderSide::senders() {
   if (shared_ != nullptr) return *shared_;
   return *links_;

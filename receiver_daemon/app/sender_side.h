@@ -46,6 +46,8 @@ class SenderSide {
   SyncLinks& links() { return *links_; }
   // Null: nothing is shared with other receivers of the host.
   const HostShare* host_share() const { return host_; }
+  // The first one of the shared directory's places; null: there is no store.
+  const s3::S3FileSystem* store() const;
   bool broadcasts() const { return broadcasts_.has_value(); }
 
   void Start();

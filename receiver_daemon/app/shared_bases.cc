@@ -16,7 +16,9 @@ Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options
     SharedBase base{.root = root, .name = "shared-dir", .files = &files};
     if (!bases.empty()) base.name += fmt::format("-{}", bases.size() + 1);
     if (IsStore(root)) {
-      DWS_ASSIGN_OR_RETURN(base.owned, OpenStore(root, options.store, reads, writes));
+      DWS_ASSIGN_OR_RETURN(auto store, OpenStore(root, options.store, reads, writes));
+      base.store = store.get();
+      base.owned = std::move(store);
     } else if (IsHttpBase(root)) {
       DWS_ASSIGN_OR_RETURN(base.owned, HttpFileSystem::Create({.url = root,
                                                                .ca_file = options.store.ca_file,

@@ -9,6 +9,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/threads/cancellation.h"
+#include "common/transport/s3/s3_file_system.h"
 #include "receiver_daemon/options/receiver_options.h"
 
 namespace dws {
@@ -18,6 +19,7 @@ struct SharedBase {
   std::string name;             // as a source: "shared-dir", then "shared-dir-2" and so on
   FileSystem* files = nullptr;  // where it is; never null
   std::unique_ptr<FileSystem> owned = nullptr;  // these; null: they are the machine's
+  const s3::S3FileSystem* store = nullptr;      // also these; null: they are in no store
 };
 
 // `tls`: what HTTP servers that ask for a certificate are shown. `reads` and `writes` end requests,

@@ -134,6 +134,7 @@ void SharedSink::Stop() {
 
 void SharedSink::FillStatus(v1::SenderStatus& status) const {
   if (publisher_ == nullptr) return;
+  if (store_ != nullptr) FillStoreStatus(*store_, RealClock().Now(), *status.mutable_store());
   const SharedView view = publisher_->view();
   v1::SharedStatus& shared = *status.mutable_shared();
   shared.set_folder(view.folder);

@@ -47,4 +47,16 @@ void FinishStoreFlags(Config& config, const std::vector<std::string>& dirs,
   }
 }
 
+void FillStoreStatus(const s3::S3FileSystem& store, TimePoint now, v1::StoreStatus& status) {
+  const s3::Traffic traffic = store.traffic();
+  status.mutable_requests()->insert(traffic.requests.begin(), traffic.requests.end());
+  status.set_retries(traffic.retries);
+  status.set_sent_bytes(traffic.sent_bytes);
+  status.set_received_bytes(traffic.received_bytes);
+  status.set_failure(traffic.failure);
+  if (traffic.failed_at.has_value()) {
+    status.set_failure_age_seconds(ToSeconds(now - *traffic.failed_at));
+  }
+}
+
 }  // namespace dws

@@ -26,6 +26,11 @@ DASHBOARD = "deploy/grafana/dws.json"
 # Shown under a condition that these daemons do not meet.
 CONDITIONAL = {
     "dws_tls_certificate_expiry_timestamp_seconds": frozenset({"dws_job"}),
+    # Only of daemons with a store; tests/integration/transfer/store_test.py reads them.
+    "dws_store_bytes_total": frozenset({"dws_job", "direction"}),
+    "dws_store_requests_total": frozenset({"dws_job", "outcome"}),
+    "dws_store_retries_total": frozenset({"dws_job"}),
+    "dws_store_seconds_since_failure": frozenset({"dws_job"}),
     # Only of receivers in a commit group; tests/integration/group_test.py reads them.
     "dws_receiver_group_leader_connected": frozenset({"dws_job", "receiver_id"}),
     "dws_receiver_group_members": frozenset({"dws_job", "receiver_id", "state"}),

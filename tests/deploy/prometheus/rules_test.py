@@ -35,6 +35,7 @@ EXPECTED = frozenset({
     "DwsRetentionNearCap",
     "DwsScrubLate",
     "DwsSenderDigestMismatch",
+    "DwsStoreFailing",
     "DwsTrainAbandons",
     "DwsTrainStalled",
     "DwsTrainerStallHigh",

@@ -85,6 +85,12 @@ class StoreTest(StoreCase):
         # Versions before an anchor that nobody needs are removed.
         eventually(lambda: len(self.store.keys("/manifest")) < self.version, lambda: str(self.store.keys()))
         self.assertFalse(self.store.uploads)
+        for daemon in (sender, self.cluster.receivers[0]):
+            self.assertGreater(daemon.metric("dws_store_requests_total", 'outcome="done"'), 10)
+            self.assertEqual(daemon.metric("dws_store_requests_total", 'outcome="refused"'), 0)
+        sent = sender.metric("dws_store_bytes_total", 'direction="up"')
+        self.assertGreaterEqual(sent, sender.metric("dws_sender_shared_bytes_total"))
+        self.assertGreater(self.cluster.receivers[0].metric("dws_store_bytes_total", 'direction="down"'), 1000)
         # A new incarnation takes the place of the old one.
         old = self.store.keys()
         self.dws_trainer.close()
@@ -175,6 +181,11 @@ class FaultTest(StoreCase):
         self.store.fault = fault
         self.follow()
         self.assertTrue(all(seen.values()), seen)
+        receiver = self.cluster.receivers[0]
+        self.assertGreater(receiver.metric("dws_store_requests_total", 'outcome="failed"'), 0)
+        self.assertGreater(receiver.metric("dws_store_retries_total"), 0)
+        self.assertLess(receiver.metric("dws_store_seconds_since_failure"), 600)
+        self.assertRegex(receiver.page("/status"), "SlowDown|InternalError")
 
     def test_connections_that_the_store_ends_cost_nothing(self) -> None:
         draw = random.Random(8)
