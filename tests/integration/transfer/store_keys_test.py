@@ -81,7 +81,7 @@ class StoreKeysTest(StoreCase):
             ({**web, "AWS_ROLE_ARN": "arn:other"}, (), "answers with status 403: AccessDenied: not for you"),
             ({**web, "AWS_ENDPOINT_URL_STS": "http://10.0.0.1"}, (), "would travel unencrypted to http://10.0.0.1"),
             ({**web, "AWS_WEB_IDENTITY_TOKEN_FILE": "/none"}, (), "No such file"),
-            ({**agent, "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://10.0.0.1/x"}, (), "or an agent's address"),
+            ({**agent, "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://10.0.0.1/x"}, (), "expected https, this machine or an agent"),
         )
         for environment, flags, words in cases:
             with self.subTest(words), self.environment(environment):
