@@ -1,6 +1,7 @@
 #include "receiver_daemon/app/receiver_app.h"
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/engine_service.h"
 #include "receiver_daemon/group/group_endpoint.h"
+#include "receiver_daemon/peers/peer_server.h"
 #include "receiver_daemon/transfer/subscription.h"
 #include "receiver_daemon/worker/operator_requests.h"
 #include "receiver_daemon/worker/worker.h"
@@ -65,6 +67,7 @@ class ReceiverApp final : public Daemon {
  private:
   bool grouped() const { return !options_.group.group_id.empty(); }
   void MakeGroup();
+  Status StartPeerServer();
   Status StartEngineSide();
   Status Serve();
 
@@ -78,6 +81,7 @@ class ReceiverApp final : public Daemon {
   OperatorRequests operator_requests_{changed_};
   Liveness worker_liveness_;  // of the worker; transfers mark it as waiting
   std::unique_ptr<ReceiverLedger> ledger_;
+  std::unique_ptr<PeerServer> peer_server_;  // null: serves no other receivers
   std::unique_ptr<Subscription> subscription_;
   std::unique_ptr<SenderSide> senders_;
   std::unique_ptr<CommitGroup> group_;  // null: the engine has no other receiver
@@ -97,6 +101,7 @@ Status ReceiverApp::Start() {
   DWS_ASSIGN_OR_RETURN(
       ledger_, OpenReceiverLedger(files_, options_.state_dir,
                                   {.quarantine_damaged = options_.quarantine_damaged_ledger}));
+  DWS_RETURN_IF_ERROR(StartPeerServer());
   subscription_ = std::make_unique<Subscription>(SenderNames(options_), ledger_->state().stream(),
                                                  changed_, clock_);
   DWS_ASSIGN_OR_RETURN(senders_, SenderSide::Open(options_,
@@ -107,18 +112,37 @@ Status ReceiverApp::Start() {
                                                    .subscription = *subscription_,
                                                    .clock = clock_,
                                                    .liveness = worker_liveness_,
-                                                   .pool = pool_}));
+                                                   .pool = pool_,
+                                                   .peer_address = peer_server_ == nullptr
+                                                                       ? std::string()
+                                                                       : peer_server_->address()}));
   if (grouped()) MakeGroup();
   DWS_RETURN_IF_ERROR(StartEngineSide());
   DWS_RETURN_IF_ERROR(Serve());
   worker_->Start();
   senders_->Start();
   if (group_endpoint_ != nullptr) group_endpoint_->Start();
-  DWS_RETURN_IF_ERROR(WritePorts("admin"));
+  std::map<std::string, uint16_t> others;
+  if (peer_server_ != nullptr) others["peers"] = peer_server_->port();
+  DWS_RETURN_IF_ERROR(WritePorts("admin", std::move(others)));
   LogInfo("serving", {{"socket", options_.socket},
                       {"admin_port", grpc_port()},
                       {"http_port", http_port()},
                       {"senders", subscription_->Peers().size()}});
+  return OkStatus();
+}
+
+// It serves nothing until the worker offers memory.
+Status ReceiverApp::StartPeerServer() {
+  const ServePeersOptions& serve = options_.serve_peers;
+  if (serve.listen.empty()) return OkStatus();
+  DWS_ASSIGN_OR_RETURN(peer_server_, PeerServer::Start({.listen = serve.listen,
+                                                        .address = serve.address,
+                                                        .bytes_per_second = serve.bytes_per_second,
+                                                        .insecure = options_.insecure,
+                                                        .credentials = credentials_,
+                                                        .job_id = options_.job_id},
+                                                       lifecycle_, clock_));
   return OkStatus();
 }
 
@@ -166,7 +190,8 @@ Status ReceiverApp::StartEngineSide() {
                     UnavailableError("an operator made this daemon forget the stream"));
               },
           .liveness = &worker_liveness_,
-          .group = group_.get()},
+          .group = group_.get(),
+          .served = peer_server_ == nullptr ? nullptr : &peer_server_->weights()},
       Worker::Options{.prepare = {.spool_folder = options_.state_dir,
                                   .staging_bytes_max = options_.staging_bytes,
                                   .transfers_at_once = kTransfersAtOnce},
@@ -205,6 +230,7 @@ Status ReceiverApp::Serve() {
                                 .broadcasts = senders_->broadcasts() ? &senders_->links() : nullptr,
                                 .host_share = senders_->host_share(),
                                 .store = senders_->store(),
+                                .peers = peer_server_.get(),
                                 .view = options_.view});
   // Engines hand memory over, so they are on this machine: their service is on the unix socket
   // only.
@@ -238,6 +264,10 @@ void ReceiverApp::Stop(std::chrono::milliseconds grace) {
   if (!ended) registry_.EndAll(reason);
   if (worker_ != nullptr) worker_->Join();
   registry_.EndAll(reason);
+  if (peer_server_ != nullptr) {
+    peer_server_->weights().Withdraw();
+    peer_server_->Stop();
+  }
   if (senders_ != nullptr) senders_->Stop();
   if (group_endpoint_ != nullptr) group_endpoint_->Stop();
   ShutdownServers();

@@ -85,6 +85,9 @@ void ReceiverOperations::FillStatus(v1::StatusReply& reply) const {
   if (parts_.host_share != nullptr) {
     FillHostShare(parts_.host_share->totals(), *reply.mutable_receiver()->mutable_host_share());
   }
+  if (parts_.peers != nullptr) {
+    parts_.peers->FillStatus(*reply.mutable_receiver()->mutable_served_peers());
+  }
 }
 
 Result<v1::PlanReply> ReceiverOperations::Plan() const {

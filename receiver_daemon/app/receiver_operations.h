@@ -11,6 +11,7 @@
 #include "common/service/peers/receiver_name.h"
 #include "common/service/program/store_flags.h"
 #include "receiver_daemon/engine/engine_registry.h"
+#include "receiver_daemon/peers/peer_server.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/host/host_share.h"
 #include "receiver_daemon/transfer/subscription.h"
@@ -35,6 +36,7 @@ class ReceiverOperations final : public AdminOperations {
     const SyncLinks* broadcasts = nullptr;    // null: takes part in no broadcasts
     const HostShare* host_share = nullptr;    // null: shares nothing with other receivers
     const s3::S3FileSystem* store = nullptr;  // null: there is none
+    const PeerServer* peers = nullptr;        // null: serves no other receivers
     // The view that it follows; empty: the trainer's own tensors.
     std::string view;
   };

@@ -68,8 +68,8 @@ std::vector<std::string> SenderNames(const ReceiverOptions& options) {
   return names;
 }
 
-Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& options, PeerTls tls,
-                                                     const Parts& parts) {
+Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& options,
+                                                     const PeerTls& tls, const Parts& parts) {
   std::unique_ptr<SenderSide> side(new SenderSide());
   side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
   DWS_ASSIGN_OR_RETURN(side->bases_, OpenSharedBases(options.shared_dir, options.tls, parts.files,
@@ -80,7 +80,8 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
           .job_id = options.job_id,
           .receiver_id = options.receiver_id,
           .view = options.view,
-          .tls = std::move(tls),
+          .peer_address = parts.peer_address,
+          .tls = tls,
           .early_deltas = TakesEarlyDeltas(options) ? options.early_deltas : false,
           .liveness = &parts.liveness,
           .broadcasts = side->broadcasts_.has_value() ? &*side->broadcasts_ : nullptr,
@@ -89,7 +90,7 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
   if (options.senders.empty() && !side->bases_.empty()) {
     DWS_RETURN_IF_ERROR(side->OpenSharedLinks(options, parts));
   } else {
-    DWS_RETURN_IF_ERROR(side->OpenSources(options, parts));
+    DWS_RETURN_IF_ERROR(side->OpenSources(options, tls, parts));
   }
   std::vector<Source*> sources;
   for (const auto& source : side->owned_) sources.push_back(source.get());
@@ -102,7 +103,8 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
   return side;
 }
 
-Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& parts) {
+Status SenderSide::OpenSources(const ReceiverOptions& options, const PeerTls& tls,
+                               const Parts& parts) {
   owned_.push_back(std::make_unique<InlineSource>(*links_));
   if (broadcasts()) owned_.push_back(std::make_unique<BroadcastSource>(*links_));
   // Before all that loads a sender or its connection: who gives a directory wants to spare these.
@@ -124,6 +126,13 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const Parts& part
   if (options.fabric.on || options.full_way == FabricSource::kName) {
     owned_.push_back(std::make_unique<FabricSource>(*links_, options.fabric, LentMemory::Connect(),
                                                     parts.clock));
+  }
+  if (!parts.peer_address.empty()) {
+    auto peers = std::make_unique<PeerSource>(
+        *links_, PeerSource::Options{.job_id = options.job_id, .tls = tls}, cancellation_,
+        parts.clock);
+    peers_ = peers.get();
+    owned_.push_back(std::move(peers));
   }
   owned_.push_back(std::make_unique<GrpcSource>(*links_, options.profile, parts.clock));
   return OkStatus();
@@ -201,6 +210,7 @@ void SenderSide::CancelFetches() {
   cancellation_.Cancel();
   if (shared_ != nullptr) shared_->CancelFetches();
   links_->CancelFetches();
+  if (peers_ != nullptr) peers_->CancelFetches();
 }
 
 void SenderSide::Stop() {

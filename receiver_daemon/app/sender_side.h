@@ -17,6 +17,7 @@
 #include "receiver_daemon/options/receiver_options.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/host/host_share.h"
+#include "receiver_daemon/transfer/peers/peer_source.h"
 #include "receiver_daemon/transfer/shared/shared_links.h"
 
 namespace dws {
@@ -33,12 +34,13 @@ class SenderSide {
     const Clock& clock;
     Liveness& liveness;  // of the worker
     ThreadPool& pool;
+    std::string peer_address = {};  // where this receiver serves others; empty: nowhere
   };
 
   // All of `parts` outlives it. Errors of reading the key's file, and of HostFolder::Open.
   // INVALID_ARGUMENT: an id that cannot be a file name.
-  static Result<std::unique_ptr<SenderSide>> Open(const ReceiverOptions& options, PeerTls tls,
-                                                  const Parts& parts);
+  static Result<std::unique_ptr<SenderSide>> Open(const ReceiverOptions& options,
+                                                  const PeerTls& tls, const Parts& parts);
 
   Senders& senders();
   SourceChain& sources() { return *sources_; }
@@ -60,7 +62,7 @@ class SenderSide {
  private:
   SenderSide() = default;
   // Opens the sources beside and by the connections, best first, for deltas as for full tensors.
-  Status OpenSources(const ReceiverOptions& options, const Parts& parts);
+  Status OpenSources(const ReceiverOptions& options, const PeerTls& tls, const Parts& parts);
   Status OpenSharedDir(const SharedBase& base, uint32_t ranks, const ReceiverOptions& options,
                        const Parts& parts);
   Status OpenSharedLinks(const ReceiverOptions& options, const Parts& parts);
@@ -73,6 +75,7 @@ class SenderSide {
   std::unique_ptr<SharedLinks> shared_;  // null: no directory instead
   std::vector<std::unique_ptr<Source>> owned_;
   const HostShare* host_ = nullptr;  // of these; null: shares nothing with other receivers
+  PeerSource* peers_ = nullptr;      // of these; null: reads no other receivers
   std::unique_ptr<SourceChain> sources_;
 };
 

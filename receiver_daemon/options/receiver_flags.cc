@@ -150,6 +150,20 @@ void AddHostShareFlags(CLI::App& app, HostShareOptions& share) {
               {.bytes_min = limits::kHostShareBytesMin, .bytes_max = limits::kRegionBytesMax});
 }
 
+void AddServePeersFlags(CLI::App& app, ServePeersOptions& serve) {
+  AddListenFlag(
+      app, "--serve-peers", serve.listen,
+      "Where other receivers of the job read full tensors from this engine's memory; this "
+      "receiver then also reads from them (default: nowhere, and it does not); port 0 "
+      "picks one");
+  app.add_option("--peer-address", serve.address,
+                 "How other hosts reach --serve-peers, where that is not its own address")
+      ->type_name("HOST:PORT");
+  AddSizeFlag(app, "--serve-peers-rate", serve.bytes_per_second,
+              "Bytes to send to other receivers, at most each second; 0: no limit",
+              {.bytes_min = 0, .bytes_max = limits::kRegionBytesMax});
+}
+
 void AddStaleFlags(CLI::App& app, ReceiverOptions& options) {
   app.add_option(
          "--stale-after", options.stale_after_seconds,
@@ -218,10 +232,12 @@ void AddTransferFlags(CLI::App& app, ReceiverOptions& options) {
            options.full_way = way == "auto" ? std::nullopt : std::optional(way);
          },
          "Way of full tensors: from GPU to GPU of this host (device), from the memory of a sender "
-         "on this host, by --fabric, over the sender's connection, or the best of these that works "
-         "(auto); a version fails if the named way does not bring every byte of it")
-      ->check(CLI::IsMember({"auto", "device", "same-host", "fabric", "grpc"}).description(""))
-      ->type_name("auto|device|same-host|fabric|grpc")
+         "on this host, by --fabric, from other receivers (peer), over the sender's connection, or "
+         "the best of these that works (auto); a version fails if the named way does not bring "
+         "every byte of it")
+      ->check(
+          CLI::IsMember({"auto", "device", "same-host", "fabric", "peer", "grpc"}).description(""))
+      ->type_name("auto|device|same-host|fabric|peer|grpc")
       ->default_str("auto");
 }
 
@@ -259,6 +275,19 @@ void FinishSharedFlags(Config& config, const ReceiverOptions& options) {
                                             bases.size(), kSharedBasesMax));
   }
   FinishStoreFlags(config, bases, options.shared_dir.store, options.insecure);
+}
+
+// What receivers give each other.
+void FinishSharingFlags(Config& config, const ReceiverOptions& options) {
+  if (!options.host_share.folder.empty() && options.senders.empty()) {
+    config.Reject("host-share", "there is no sender: it shares what is fetched from them");
+  }
+  if (options.full_way == "peer" && options.serve_peers.listen.empty()) {
+    config.Reject("full-way", "peer is off: give --serve-peers");
+  }
+  for (const OptionMistake& mistake : ServePeersMistakes(options)) {
+    config.Reject(mistake.option, mistake.message);
+  }
 }
 
 }  // namespace
@@ -322,6 +351,7 @@ void AddReceiverFlags(CLI::App& app, ReceiverOptions& options) {
     AddGroupFlags(app, options.group);
     AddSharedFlags(app, options.shared_dir);
     AddHostShareFlags(app, options.host_share);
+    AddServePeersFlags(app, options.serve_peers);
   }
   const TierOfFlags experimental(app, Tier::kExperimental);
   AddFabricFlag(app, options.fabric);
@@ -354,9 +384,7 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
   if (options.full_way.has_value() && options.senders.empty()) {
     config.Reject("full-way", "there is no sender: full tensors come from a directory");
   }
-  if (!options.host_share.folder.empty() && options.senders.empty()) {
-    config.Reject("host-share", "there is no sender: it shares what is fetched from them");
-  }
+  FinishSharingFlags(config, options);
   FinishSharedFlags(config, options);
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");

@@ -2,6 +2,8 @@
 #include "receiver_daemon/options/receiver_options.h"
 
 #include "common/base/check.h"
+#include "common/base/printable.h"
+#include "common/service/listen_address.h"
 #include "common/service/peers/peer_address.h"
 #include "common/transport/http_files/http_file_system.h"
 
@@ -37,6 +39,9 @@ std::vector<std::string> PlainPeerNames(const ReceiverOptions& options) {
   for (const PlainPeer& peer : PlainPeers(options)) {
     names.push_back(fmt::format("--{} {}", peer.option, peer.address));
   }
+  if (!options.serve_peers.listen.empty() && !options.tls.given()) {
+    names.push_back(fmt::format("--serve-peers {}", options.serve_peers.listen));
+  }
   return names;
 }
 
@@ -48,6 +53,47 @@ Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer) {
       "give unix: and the daemon's --socket, else --tls-ca, --tls-cert and --tls-key "
       "(`dws-certificates` makes them), or --insecure if every user and the network are trusted",
       peer.option, peer.address);
+}
+
+std::vector<OptionMistake> ServePeersMistakes(const ReceiverOptions& options) {
+  const ServePeersOptions& serve = options.serve_peers;
+  std::vector<OptionMistake> mistakes;
+  if (serve.listen.empty()) {
+    if (!serve.address.empty() || serve.bytes_per_second > 0) {
+      mistakes.push_back({"serve-peers", "not given: its address and rate have no effect"});
+    }
+    return mistakes;
+  }
+  const Result<ListenAddress> listen = ParseListenAddress(serve.listen);
+  if (!listen.ok()) {
+    mistakes.push_back({"serve-peers", std::string(Message(listen.status()))});
+    return mistakes;
+  }
+  const bool secured = options.insecure || options.tls.given();
+  if (const Status plain = CheckPlainListener(*listen, secured); !plain.ok()) {
+    mistakes.push_back({"serve-peers", std::string(Message(plain))});
+  }
+  if (serve.address.empty()) {
+    if (listen->host == "0.0.0.0" || listen->host == "::") {
+      mistakes.push_back(
+          {"peer-address", fmt::format("expected the address by which others reach this host, "
+                                       "because serve-peers {} names none",
+                                       serve.listen)});
+    }
+  } else if (const Status address = CheckPeerAddress(serve.address, "this receiver");
+             !address.ok() || UnixPathOf(serve.address).has_value()) {
+    mistakes.push_back(
+        {"peer-address", fmt::format("'{}' is not HOST:PORT", EscapeUnprintable(serve.address))});
+  }
+  if (options.senders.empty()) {
+    mistakes.push_back({"serve-peers", "there is no sender, which tells receivers of each other"});
+  }
+  if (!options.group.group_id.empty()) {
+    mistakes.push_back({"serve-peers",
+                        "given beside group-id: members of a commit group commit together, so one "
+                        "cannot wait until another has committed"});
+  }
+  return mistakes;
 }
 
 std::string CommitPolicyMistake(const ReceiverOptions& options) {
@@ -95,6 +141,9 @@ Status CheckOptions(const ReceiverOptions& options) {
   }
   if (const std::string mistake = CommitPolicyMistake(options); !mistake.empty()) {
     return InvalidArgumentError("--commit-policy: {}", mistake);
+  }
+  if (const auto wrong = ServePeersMistakes(options); !wrong.empty()) {
+    return InvalidArgumentError("--{}: {}", wrong.front().option, wrong.front().message);
   }
   for (const PlainPeer& peer : PlainPeers(options)) {
     DWS_RETURN_IF_ERROR(CheckPlainPeer(options, peer));

@@ -66,6 +66,13 @@ struct HostShareOptions {
   uint64_t bytes_max = limits::kHostShareBytesDefault;
 };
 
+// --serve-peers and its companions.
+struct ServePeersOptions {
+  std::string listen;             // empty: serves no other receivers, and reads none
+  std::string address;            // where others reach it; empty: `listen`
+  uint64_t bytes_per_second = 0;  // at most; 0: no limit
+};
+
 // A plain value. The flags set it; CheckOptions checks it. `listen` is for operators and the
 // members of a group.
 struct ReceiverOptions : DaemonOptions {
@@ -88,6 +95,7 @@ struct ReceiverOptions : DaemonOptions {
   std::string tls_server_name;  // expected in senders' certificates; empty: the dialled host
   SharedSideOptions shared_dir;
   HostShareOptions host_share;
+  ServePeersOptions serve_peers;
   GroupPlace group;
   FollowOptions follow;
   BroadcastOptions broadcasts;
@@ -109,6 +117,14 @@ std::vector<PlainPeer> PlainPeers(const ReceiverOptions& options);
 std::vector<std::string> PlainPeerNames(const ReceiverOptions& options);
 // FAILED_PRECONDITION unless --insecure is given; the message says what to do.
 Status CheckPlainPeer(const ReceiverOptions& options, const PlainPeer& peer);
+
+// A mistake in an option, for a message that begins with its name.
+struct OptionMistake {
+  std::string_view option;
+  std::string message;
+};
+// Returns the mistakes in --serve-peers, --peer-address and what they exclude.
+std::vector<OptionMistake> ServePeersMistakes(const ReceiverOptions& options);
 
 // Returns the mistake in --commit-policy together with other options; empty: none.
 std::string CommitPolicyMistake(const ReceiverOptions& options);

@@ -185,7 +185,12 @@ std::string LiveEngine::Unproved() const {
   return AllRun() ? "the engine runs with weights of its own" : "the engine is paused";
 }
 
-void LiveEngine::Show() const { parts_.board.ShowLive(live_, live_.proved() && runs()); }
+void LiveEngine::Show() const {
+  parts_.board.ShowLive(live_, live_.proved() && runs());
+  if (parts_.served == nullptr) return;
+  if (weights_ == nullptr || !live_.proved()) return parts_.served->Withdraw();
+  parts_.served->Offer(weights_, *live_.at);
+}
 
 Status LiveEngine::CheckNumber(const SyncTarget& target) {
   for (const TrainerRank rank : RanksPublishedAgain(live_, target)) {

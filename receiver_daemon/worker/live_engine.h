@@ -13,6 +13,7 @@
 #include "receiver_daemon/engine/engine_registry.h"
 #include "receiver_daemon/engine/lease_control.h"
 #include "receiver_daemon/transfer/subscription.h"
+#include "receiver_daemon/weights/served_weights.h"
 #include "receiver_daemon/worker/worker_board.h"
 
 namespace dws {
@@ -27,7 +28,8 @@ class LiveEngine {
     ThreadPool& pool;
     const Clock& clock;
     WorkerBoard& board;
-    Liveness* liveness;  // waits while engine ranks are waited for; may be null
+    Liveness* liveness;     // waits while engine ranks are waited for; may be null
+    ServedWeights* served;  // gets proved memory, for other receivers; null: they read none
     // Called before memory is released: every part that holds something of it drops that.
     std::function<void()> on_forget;
     // Called when a version number turned out to be published with other weights.
@@ -85,7 +87,7 @@ class LiveEngine {
   // whose memory is not proved to be a version. Requires that an engine is attached.
   std::string Unproved() const;
 
-  // Shows `live` to senders and operators.
+  // Shows `live` to senders and operators; other receivers may read it while it is proved.
   void Show() const;
   // It was resumed, and not paused since. An engine that runs with weights of its own was not.
   bool released() const { return released_; }

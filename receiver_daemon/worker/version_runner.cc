@@ -150,8 +150,10 @@ Result<WrittenVersion> VersionRunner::Commit(const Prepared& prepared,
   const CommitPipeline::Engine engine{.control = control,
                                       .weights = *parts_.engine.weights(),
                                       .is_current = [this] { return parts_.engine.IsCurrent(); }};
+  if (parts_.served != nullptr) parts_.served->Withdraw();  // not in the pause: it waits for reads
   const Result<CommitPipeline::Done> done = pipeline_.Commit(engine, live, prepared, release);
   if (!done.ok()) {
+    parts_.engine.Show();  // memory may be what it was
     if (absl::IsDataLoss(done.status())) parts_.board.CountWriteMismatch();
     return done.status();
   }

@@ -41,6 +41,7 @@ class VersionRunner {
     Preparer& preparer;
     LiveEngine& engine;
     WorkerBoard& board;
+    ServedWeights* served = nullptr;  // see LiveEngine
   };
   VersionRunner(const Parts& parts, Duration pause_timeout)
       : parts_(parts),

@@ -34,6 +34,7 @@ Worker::Worker(Parts parts, Options options)
                .clock = parts_.clock,
                .board = board_,
                .liveness = parts_.liveness,
+               .served = parts_.served,
                .on_forget =
                    [this] {
                      driver_->DropPrepared();
@@ -61,7 +62,8 @@ Worker::Worker(Parts parts, Options options)
                .clock = parts_.clock,
                .preparer = preparer_,
                .engine = engine_,
-               .board = board_},
+               .board = board_,
+               .served = parts_.served},
               options.pause_timeout),
       driver_(MakeDriver(options.commit_policy)) {}
 

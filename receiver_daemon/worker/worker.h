@@ -56,7 +56,8 @@ class Worker {
     std::function<void()> on_forgotten = {};
     Liveness* liveness =
         nullptr;  // works during a step, waits for engine ranks inside it; may be null
-    CommitGroup* group = nullptr;  // picks targets and releases the engine; null: in no group
+    CommitGroup* group = nullptr;     // picks targets and releases the engine; null: in no group
+    ServedWeights* served = nullptr;  // see LiveEngine
   };
   struct Options {
     Preparer::Options prepare;

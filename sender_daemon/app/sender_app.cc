@@ -30,6 +30,7 @@
 #include "sender_daemon/publish/version_sink.h"
 #include "sender_daemon/serve/announcement_sink.h"
 #include "sender_daemon/serve/broadcast_sink.h"
+#include "sender_daemon/serve/peer_directory.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/serve/sync_service.h"
 #include "sender_daemon/shared/shared_sink.h"
@@ -104,6 +105,7 @@ class SenderApp final : public Daemon {
   std::unique_ptr<SharedSenderLedger> ledger_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<ReceiverHub> hub_;
+  PeerDirectory peers_{clock_};
   std::unique_ptr<SnapshotRecheck> recheck_;
   std::unique_ptr<OnDemand> on_demand_;
   VersionSinks sinks_;
@@ -303,6 +305,7 @@ void SenderApp::StartOperations() {
           .sinks = sinks_,
           .fabric = *fabric_,
           .history = history_,
+          .peers = &peers_,
           .forget_stream = [this](const StreamId& stream) { return ForgetStream(stream); }});
 }
 
@@ -353,6 +356,7 @@ Status SenderApp::Serve() {
                   views_->Follow(view, refused);
                 },
             .broadcaster = broadcaster_,
+            .peers = &peers_,
             .host_id = options_.host_id},
         *handles_, *loans_, *fabric_, egress, *delta_executor_, *full_executor_, full_transfers_);
   };

@@ -94,6 +94,7 @@ void SenderOperations::FillStatus(v1::StatusReply& reply) const {
   for (const auto& sink : parts_.sinks) sink->FillStatus(sender);
   parts_.history.Fill(sender);
   sender.set_fabric(parts_.fabric.Text());
+  if (parts_.peers != nullptr) parts_.peers->FillStatus(sender);
   for (const auto& view : parts_.hub.Views()) FillView(view, *sender.add_views());
   if (const RankStatePtr state = parts_.hub.Current(); state != nullptr) {
     FillState(*state, parts_.hub.Receivers(), sender);

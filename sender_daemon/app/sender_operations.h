@@ -14,6 +14,7 @@
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/publish_pipeline.h"
 #include "sender_daemon/publish/version_sink.h"
+#include "sender_daemon/serve/peer_directory.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/trainer/drain_switch.h"
 #include "sender_daemon/trainer/trainer_session.h"
@@ -40,6 +41,7 @@ class SenderOperations final : public AdminOperations {
     const VersionSinks& sinks;
     const FabricHost& fabric;
     const VersionHistory& history;
+    const PeerDirectory* peers = nullptr;  // null: receivers do not serve each other
     // Calls TrainerSession::ForgetStream, and also stops serving that stream.
     std::function<Status(const StreamId&)> forget_stream;
   };

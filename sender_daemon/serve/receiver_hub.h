@@ -124,6 +124,7 @@ class ReceiverHub {
   // Returns whether policy all leaves this receiver out now.
   bool LeftOut(const AnnouncerState::Receiver& receiver) const;
   const Clock& clock() const { return clock_; }
+  const std::string& job_id() const { return job_id_; }
 
  private:
   RankStatePtr StateOf(const std::string& view) const REQUIRES(mutex_);

@@ -15,13 +15,14 @@
 #include "common/model/limits.h"
 #include "common/proto_convert/convert.h"
 #include "common/service/grpc/data_message.h"
+#include "common/service/grpc/full_frame_message.h"
 #include "common/service/grpc/grpc_credentials.h"
 #include "common/service/grpc/grpc_status.h"
+#include "common/service/grpc/paced_write.h"
 #include "common/service/sockets/pass_descriptor.h"
 #include "common/transport/same_host/host_id.h"
 #include "sender_daemon/serve/transfers/early_stream.h"
 #include "sender_daemon/serve/transfers/full_stream.h"
-#include "sender_daemon/serve/transfers/paced_write.h"
 
 namespace dws {
 namespace {
@@ -118,27 +119,6 @@ Result<std::vector<RankSlice>> ParseSlices(const google::protobuf::RepeatedField
   return slices;
 }
 
-Result<std::vector<BlockRange>> ParseRanges(
-    const google::protobuf::RepeatedPtrField<v1::BlockRange>& messages, const RankLayout& layout) {
-  std::vector<BlockRange> ranges;
-  for (const v1::BlockRange& message : messages) {
-    const BlockRange range{.slice = RankSlice(message.rank_slice()),
-                           .first_block = message.first_block(),
-                           .block_count = message.block_count()};
-    const bool follows =
-        ranges.empty() || ranges.back().slice < range.slice ||
-        (ranges.back().slice == range.slice &&
-         ranges.back().first_block + ranges.back().block_count <= range.first_block);
-    if (!IsInside(layout, range) || !follows) {
-      return InvalidArgumentError(
-          "blocks {} + {} of rank slice {} are out of order or not in the layout",
-          range.first_block, range.block_count, range.slice.value());
-    }
-    ranges.push_back(range);
-  }
-  return ranges;
-}
-
 Result<SliceSelection> SelectionOf(const v1::FetchRequest& request, const RankLayout& layout) {
   if (!request.has_only()) return SliceSelection();
   DWS_ASSIGN_OR_RETURN(std::vector<RankSlice> slices,
@@ -227,7 +207,7 @@ Result<EarlyOrder> OpenEarly(const ReceiverHub& hub, const v1::FetchRequest& req
 
 Result<FullOrder> OpenFull(const ReceiverHub& hub, const v1::FetchFullRequest& request) {
   DWS_ASSIGN_OR_RETURN(RankStatePtr state, StateOf(hub, request));
-  DWS_ASSIGN_OR_RETURN(auto ranges, ParseRanges(request.blocks(), state->layout()));
+  DWS_ASSIGN_OR_RETURN(auto ranges, ParseBlockRanges(request.blocks(), state->layout()));
   const WeightVersion version(request.version());
   // One that is captured, but not sealed, is not retained yet.
   const bool early = request.early() && version.value() > 0 &&
@@ -244,6 +224,21 @@ template <typename Request>
 grpc::Status Parse(const grpc::ByteBuffer& request, Request& message) {
   grpc::ByteBuffer bytes(request);
   return grpc::SerializationTraits<Request>::Deserialize(&bytes, &message);
+}
+
+Status AnswerPeers(const ReceiverHub& hub, PeerDirectory* peers, const Peer& peer,
+                   const v1::PeersRequest& request, v1::PeersReply& reply) {
+  if (peers == nullptr) return UnimplementedError("receivers of this sender serve nobody");
+  DWS_RETURN_IF_ERROR(CheckPeer(peer, ReceiverIdentity(hub.job_id(), request.receiver_id()),
+                                fmt::format("receiver '{}'", request.receiver_id())));
+  DWS_ASSIGN_OR_RETURN(const RankStatePtr state, StateOf(hub, request));
+  const WeightVersion version(request.version());
+  const RetainedVersionPtr retained = state->log->Find(version);
+  if (retained == nullptr) {
+    return AbortedError("version {} is no longer retained; take a newer one", version.value());
+  }
+  return peers->Answer(request, {.stream = state->stream, .version = version},
+                       retained->base.has_value(), reply);
 }
 
 // Makes `stream` send, or end with, the result of `open`, which runs on the executor.
@@ -349,7 +344,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::Fetch(
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const bool admitted = ++full_transfers_ <= limits::kFullTransfersMax;
   auto* stream = new FullStream(full_executor_, metrics_, egress_, full_transfers_);
   if (!admitted) {
@@ -361,6 +356,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SyncServiceImpl::FetchFull(
   if (!parsed.ok()) {
     stream->Finish(parsed);
     return stream;
+  }
+  const Identity reader = ReceiverIdentity(hub_.job_id(), message.receiver_id());
+  if (streams_.peers != nullptr && !message.receiver_id().empty() &&
+      CheckPeer(PeerOf(context->auth_context().get()), reader, "the reader").ok()) {
+    stream->OnProgress([peers = streams_.peers, id = message.receiver_id()](bool done) {
+      peers->OnRead(id, done);
+    });
   }
   return Serve(full_executor_, stream,
                [this, message = std::move(message)] { return OpenFull(hub_, message); });
@@ -399,6 +401,15 @@ grpc::ServerUnaryReactor* SyncServiceImpl::OpenGpuCopies(grpc::CallbackServerCon
     loans_.Answer(*std::move(state), PeerOfCall(context->peer()), *request, *reply,
                   [reactor](const Status& status) { reactor->Finish(ToGrpc(status)); });
   }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* SyncServiceImpl::Peers(grpc::CallbackServerContext* context,
+                                                 const v1::PeersRequest* request,
+                                                 v1::PeersReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(
+      AnswerPeers(hub_, streams_.peers, PeerOf(context->auth_context().get()), *request, *reply)));
   return reactor;
 }
 

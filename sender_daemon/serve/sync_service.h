@@ -8,26 +8,16 @@
 #include <memory>
 
 #include "common/base/threads/executor.h"
+#include "common/service/grpc/egress_limit.h"
+#include "common/service/grpc/raw_sync_service.h"
 #include "common/service/sockets/handle_socket.h"
 #include "common/transport/fabric/fabric_host.h"
-#include "proto/sync.grpc.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/serve/gpu_loan.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/serve/sync_stream.h"
-#include "sender_daemon/serve/transfers/egress_limit.h"
 
 namespace dws {
-
-// Does what SyncService::CallbackService does, but writes deltas and full tensors as bytes: a
-// message class would copy them.
-using RawSyncService = v1::SyncService::WithCallbackMethod_Sync<
-    v1::SyncService::WithCallbackMethod_Describe<v1::SyncService::WithRawCallbackMethod_Fetch<
-        v1::SyncService::WithRawCallbackMethod_FetchFull<
-            v1::SyncService::WithCallbackMethod_OpenSnapshot<
-                v1::SyncService::WithCallbackMethod_OpenFabric<
-                    v1::SyncService::WithCallbackMethod_OpenGpuCopies<
-                        v1::SyncService::Service>>>>>>>;
 
 // The RPCs of receivers: Sync streams, deltas, descriptions, full tensors.
 class SyncServiceImpl final : public RawSyncService {
@@ -69,6 +59,8 @@ class SyncServiceImpl final : public RawSyncService {
   grpc::ServerUnaryReactor* OpenGpuCopies(grpc::CallbackServerContext* context,
                                           const v1::OpenGpuCopiesRequest* request,
                                           v1::OpenGpuCopiesReply* reply) override;
+  grpc::ServerUnaryReactor* Peers(grpc::CallbackServerContext* context,
+                                  const v1::PeersRequest* request, v1::PeersReply* reply) override;
 
  private:
   const SyncStream::Parts streams_;

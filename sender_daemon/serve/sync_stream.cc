@@ -78,28 +78,8 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
   switch (message.message_case()) {
     case v1::SyncUp::kHello:
       return HandleHello(message.hello());
-    case v1::SyncUp::kAck: {
-      const v1::Ack& ack = message.ack();
-      DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(ack.stream()));
-      const WeightVersion version(ack.version());
-      if (ack.stage() == v1::Ack::COMMITTED) {
-        OnCommitted(version);
-        hub_.OnCommitted(connection, stream,
-                         {.version = version,
-                          .state_token = FromProto(ack.state_token()),
-                          .pause_seconds = ack.pause_seconds(),
-                          .stage_seconds = ack.stage_seconds(),
-                          .fetched_bytes = ack.fetched_bytes()});
-        DWS_KILLPOINT("sender.ack.after_commit");
-      } else if (ack.stage() == v1::Ack::STAGED) {
-        hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
-      } else {
-        return InvalidArgumentError(
-            "an Ack of version {} has stage {}, expected STAGED or COMMITTED", version.value(),
-            static_cast<int>(ack.stage()));
-      }
-      return OkStatus();
-    }
+    case v1::SyncUp::kAck:
+      return HandleAck(connection, message.ack());
     case v1::SyncUp::kNack: {
       const v1::Nack& nack = message.nack();
       DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(nack.stream()));
@@ -110,6 +90,7 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
                           {"slices", nack.rank_slices_size()},
                           {"reason", error}});
       metrics_.OnNack(nack.code());
+      if (peers_ != nullptr) peers_->OnNack(connection);
       if (hub_.OnNack(connection, Nonce(nack.nonce()), stream, error)) Recheck(stream, nack);
       return OkStatus();
     }
@@ -120,6 +101,29 @@ Status SyncStream::HandleUp(const v1::SyncUp& message) {
       return HandleRefine(message.refine());
     case v1::SyncUp::MESSAGE_NOT_SET:
       break;  // of a newer minor version: ignored
+  }
+  return OkStatus();
+}
+
+Status SyncStream::HandleAck(ConnectionId connection, const v1::Ack& ack) {
+  DWS_ASSIGN_OR_RETURN(const StreamId stream, FromProto(ack.stream()));
+  const WeightVersion version(ack.version());
+  if (ack.stage() == v1::Ack::COMMITTED) {
+    OnCommitted(version);
+    hub_.OnCommitted(connection, stream,
+                     {.version = version,
+                      .state_token = FromProto(ack.state_token()),
+                      .pause_seconds = ack.pause_seconds(),
+                      .stage_seconds = ack.stage_seconds(),
+                      .fetched_bytes = ack.fetched_bytes()});
+    if (peers_ != nullptr) peers_->OnCommitted(connection, {.stream = stream, .version = version});
+    DWS_KILLPOINT("sender.ack.after_commit");
+  } else if (ack.stage() == v1::Ack::STAGED) {
+    hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);
+    if (peers_ != nullptr) peers_->OnStaged(connection);
+  } else {
+    return InvalidArgumentError("an Ack of version {} has stage {}, expected STAGED or COMMITTED",
+                                version.value(), static_cast<int>(ack.stage()));
   }
   return OkStatus();
 }
@@ -208,10 +212,15 @@ Status SyncStream::HandleHello(const v1::Hello& hello) {
   DWS_RETURN_IF_ERROR(CheckPeer(peer_, ReceiverIdentity(hello.job_id(), hello.receiver_id()),
                                 fmt::format("receiver '{}'", hello.receiver_id())));
   if (!hello.view().empty()) DWS_RETURN_IF_ERROR(quantise::ParseView(hello.view()).status());
+  const std::string& serves_at = hello.peer_address();
+  if (!serves_at.empty()) DWS_RETURN_IF_ERROR(PeerDirectory::CheckAddress(serves_at));
   const std::shared_ptr<SyncStream> self = shared_from_this();
   early_deltas_.store(hello.early_deltas());
   DWS_ASSIGN_OR_RETURN(const ConnectionId id,
                        hub_.Connect(hello.job_id(), hello.receiver_id(), self, hello.view()));
+  if (peers_ != nullptr && !serves_at.empty()) {
+    peers_->Connect(hello.receiver_id(), id, serves_at, hello.view());
+  }
   LogInfo("receiver_connected",
           {{"id", hello.receiver_id()}, {"have_version", hello.have_version()}});
   {
@@ -240,6 +249,7 @@ void SyncStream::OnEnd(const Status&) {
     connection = *connection_;
   }
   hub_.Disconnect(connection);
+  if (peers_ != nullptr) peers_->Disconnect(connection);
   if (broadcaster_ != nullptr) broadcaster_->OnDisconnect(connection);
 }
 

@@ -17,6 +17,7 @@
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/snapshot_recheck.h"
 #include "sender_daemon/serve/broadcaster.h"
+#include "sender_daemon/serve/peer_directory.h"
 #include "sender_daemon/serve/receiver_hub.h"
 #include "sender_daemon/serve/refine_request.h"
 
@@ -41,6 +42,7 @@ class SyncStream final : public ServerStream<v1::SyncUp, v1::SyncDown>,
               refused(UnimplementedError("this sender has no views"));
             };
     Broadcaster* broadcaster = nullptr;  // null: there are no broadcasts
+    PeerDirectory* peers = nullptr;      // null: receivers do not serve each other
     std::string host_id = HostId();      // what this sender says of its host
   };
   // `peer` is the client that opened the stream, according to its certificate.
@@ -72,11 +74,13 @@ class SyncStream final : public ServerStream<v1::SyncUp, v1::SyncDown>,
         refine_(parts.refine),
         follow_(parts.follow),
         broadcaster_(parts.broadcaster),
+        peers_(parts.peers),
         peer_(std::move(peer)) {}
   Status OnMessage(const v1::SyncUp& message) override;
   void OnEnd(const Status& reason) override;
   Fill Next() override;
   Status HandleUp(const v1::SyncUp& message);
+  Status HandleAck(ConnectionId connection, const v1::Ack& ack);
   Status HandleHello(const v1::Hello& hello);
   Status HandleRefine(const v1::Refine& refine);
   void AnswerRefine(uint64_t id, const Status& status);
@@ -91,6 +95,7 @@ class SyncStream final : public ServerStream<v1::SyncUp, v1::SyncDown>,
   const std::function<void(RefineRequest)> refine_;
   const std::function<void(const std::string&, std::function<void(const Status&)>)> follow_;
   Broadcaster* const broadcaster_;
+  PeerDirectory* const peers_;
   const Peer peer_;
 
   std::optional<ConnectionId> connection_ GUARDED_BY(mutex_);

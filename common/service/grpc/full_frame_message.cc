@@ -88,4 +88,25 @@ Status FullFrameReader::ReadData(MutableByteSpan to) {
                        data_bytes_);
 }
 
+Result<std::vector<BlockRange>> ParseBlockRanges(
+    const google::protobuf::RepeatedPtrField<v1::BlockRange>& messages, const RankLayout& layout) {
+  std::vector<BlockRange> ranges;
+  for (const v1::BlockRange& message : messages) {
+    const BlockRange range{.slice = RankSlice(message.rank_slice()),
+                           .first_block = message.first_block(),
+                           .block_count = message.block_count()};
+    const bool follows =
+        ranges.empty() || ranges.back().slice < range.slice ||
+        (ranges.back().slice == range.slice &&
+         ranges.back().first_block + ranges.back().block_count <= range.first_block);
+    if (!IsInside(layout, range) || !follows) {
+      return InvalidArgumentError(
+          "blocks {} + {} of rank slice {} are out of order or not in the layout",
+          range.first_block, range.block_count, range.slice.value());
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
 }  // namespace dws

@@ -7,15 +7,22 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/model/block_range.h"
 #include "proto/sync.pb.h"
 
 namespace dws {
 
 // The message `head` (without data) with `data`, which gRPC holds until it is sent.
 grpc::ByteBuffer FullFrameMessage(const v1::FullFrame& head, const grpc::Slice& data);
+
+// The blocks that a FetchFullRequest asks for. INVALID_ARGUMENT: they are out of order, or not in
+// the layout.
+Result<std::vector<BlockRange>> ParseBlockRanges(
+    const google::protobuf::RepeatedPtrField<v1::BlockRange>& messages, const RankLayout& layout);
 
 // One message that arrived. Read the head first, then the data. Threads: one.
 class FullFrameReader {

@@ -42,9 +42,10 @@ Status Daemon::StartServers(Served served) {
   return OkStatus();
 }
 
-Status Daemon::WritePorts(const std::string& grpc_name) {
+Status Daemon::WritePorts(const std::string& grpc_name, std::map<std::string, uint16_t> others) {
   if (reached_.ports_file.empty()) return OkStatus();
-  return WritePortsFile(files_, reached_.ports_file, servers_->ports(grpc_name));
+  others.merge(servers_->ports(grpc_name));
+  return WritePortsFile(files_, reached_.ports_file, others);
 }
 
 void Daemon::ShowReadiness(bool ready, const std::string& reason) {

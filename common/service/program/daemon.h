@@ -78,8 +78,9 @@ class Daemon {
   };
   // Starts the servers. What they use outlives the call of CloseServers.
   Status StartServers(Served served);
-  // Writes the ports file, if there is one; the gRPC port has the key `grpc_name`.
-  Status WritePorts(const std::string& grpc_name);
+  // Writes the ports file, if there is one; the gRPC port has the key `grpc_name`. `others`: of
+  // listeners besides the servers.
+  Status WritePorts(const std::string& grpc_name, std::map<std::string, uint16_t> others = {});
   uint16_t grpc_port() const { return servers_->grpc_port(); }  // 0: not open
   uint16_t http_port() const { return servers_->http_port(); }  // 0: not open
 

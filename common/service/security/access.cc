@@ -17,6 +17,7 @@ constexpr std::array kTable = {
     MethodAccess{"/dws.v1.SyncService/OpenSnapshot", CallAccess::kReadWeights},
     MethodAccess{"/dws.v1.SyncService/OpenFabric", CallAccess::kReadWeights},
     MethodAccess{"/dws.v1.SyncService/OpenGpuCopies", CallAccess::kReceive},
+    MethodAccess{"/dws.v1.SyncService/Peers", CallAccess::kReceive},
     MethodAccess{"/dws.v1.TrainService/Train", CallAccess::kTrain},
     MethodAccess{"/dws.v1.TrainService/FetchPiece", CallAccess::kTrain},
     MethodAccess{"/dws.v1.TrainService/OpenOutbox", CallAccess::kTrain},

@@ -176,22 +176,63 @@ Result<PublishedState> Fetcher::Describe(const StreamId& stream, WeightVersion v
   return description;
 }
 
-FullCallEnd Fetcher::CallFull(const StreamId& stream, WeightVersion version, bool early,
-                              FullAssembly& assembly) {
+v1::FetchFullRequest Fetcher::FullRequest(const StreamId& stream, WeightVersion version) const {
   v1::FetchFullRequest request;
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout_);
   request.set_version(version.value());
-  request.set_early(early);
+  request.set_receiver_id(receiver_id_);
+  return request;
+}
+
+uint64_t Fetcher::AddMissing(const FullAssembly& assembly, uint64_t bytes_max,
+                             v1::FetchFullRequest& request) const {
   uint64_t bytes = 0;
-  for (const BlockRange& range : assembly.Missing()) {
-    if (request.blocks_size() == kRangesMax) break;  // the others next time
+  for (BlockRange range : assembly.Missing()) {
+    if (request.blocks_size() == kRangesMax || bytes >= bytes_max) break;  // the others next time
+    const DType dtype = assembly.layout().slice(range.slice).dtype;
+    range.block_count = std::min(range.block_count, BlocksIn(bytes_max - bytes, dtype));
     bytes += SizeBytes(assembly.layout(), range);
     v1::BlockRange& blocks = *request.add_blocks();
     blocks.set_rank_slice(range.slice.value());
     blocks.set_first_block(range.first_block);
     blocks.set_block_count(range.block_count);
   }
+  return bytes;
+}
+
+Status Fetcher::FullFromPeer(const StreamId& stream, WeightVersion version, const FullPart& part,
+                             FullAssembly& assembly) {
+  v1::FetchFullRequest request = FullRequest(stream, version);
+  request.set_trainer_rank(part.rank.value());
+  AddMissing(assembly, part.bytes_max, request);
+  ActiveCalls::Call call(calls_, part.timeout);
+  const FullCallEnd end = CallFetchFull(
+      channel_, *call.context(), request, [&] { return check_peer_(*call.context()); }, assembly);
+  DWS_RETURN_IF_ERROR(end.local);
+  return Ended(end.remote, calls_);
+}
+
+Result<Fetcher::PeerAnswer> Fetcher::AskForPeer(const StreamId& stream, WeightVersion version,
+                                                std::span<const std::string> avoid) {
+  v1::PeersRequest request;
+  *request.mutable_stream() = ToProto(stream);
+  *request.mutable_layout_signature() = ToProto(layout_);
+  request.set_version(version.value());
+  request.set_receiver_id(receiver_id_);
+  for (const std::string& address : avoid) request.add_avoid(address);
+  v1::PeersReply reply;
+  ActiveCalls::Call call(calls_, limits::kRpcDeadline);
+  DWS_RETURN_IF_ERROR(Ended(FromGrpc(stub_->Peers(call.context(), request, &reply)), calls_));
+  DWS_RETURN_IF_ERROR(check_peer_(*call.context()));
+  return PeerAnswer{.address = reply.address(), .wait = std::chrono::milliseconds(reply.wait_ms())};
+}
+
+FullCallEnd Fetcher::CallFull(const StreamId& stream, WeightVersion version, bool early,
+                              FullAssembly& assembly) {
+  v1::FetchFullRequest request = FullRequest(stream, version);
+  request.set_early(early);
+  const uint64_t bytes = AddMissing(assembly, limits::kObjectBytesMax, request);
   ActiveCalls::Call call(calls_, TransferTimeout(bytes));
   return CallFetchFull(
       channel_, *call.context(), request, [&] { return check_peer_(*call.context()); }, assembly);

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,14 +33,16 @@ class Fetcher {
  public:
   using PeerCheck = std::function<Status(const grpc::ClientContext&)>;
 
-  // `layout`: the signature of the layout that numbers the slices.
+  // `layout`: the signature of the layout that numbers the slices. `receiver_id`: of the receiver
+  // that asks, if it serves others; else empty.
   Fetcher(std::shared_ptr<grpc::Channel> channel, ActiveCalls& calls, const Digest& layout,
-          PeerCheck check_peer)
+          PeerCheck check_peer, std::string receiver_id = {})
       : channel_(std::move(channel)),
         stub_(v1::SyncService::NewStub(channel_)),
         calls_(calls),
         layout_(layout),
-        check_peer_(std::move(check_peer)) {}
+        check_peer_(std::move(check_peer)),
+        receiver_id_(std::move(receiver_id)) {}
 
   Result<Spool> Object(const StreamId& stream, WeightVersion base, WeightVersion version,
                        DeltaProfile profile, const SliceSelection& slices, uint64_t skip_bytes,
@@ -57,6 +61,23 @@ class Fetcher {
   // Like Full, but in one call, and for a version whose capture may be open: takes the blocks that
   // arrive. Errors: CANCELLED, and what is wrong with these blocks.
   Status FullEarly(const StreamId& stream, WeightVersion version, FullAssembly& assembly);
+  struct FullPart {
+    TrainerRank rank;
+    uint64_t bytes_max = 0;  // more is not asked for
+    Duration timeout = {};
+  };
+  // Asks another receiver once, for a part of what the assembly lacks; takes what it has of that.
+  // Errors: also that it does not have exactly this version (ABORTED).
+  Status FullFromPeer(const StreamId& stream, WeightVersion version, const FullPart& part,
+                      FullAssembly& assembly);
+  // Where to read full tensors of the version from: see PeersReply. `avoid`: addresses. Errors as
+  // Describe's, and FAILED_PRECONDITION, UNIMPLEMENTED: this sender names no receivers.
+  struct PeerAnswer {
+    std::string address;
+    Duration wait = {};
+  };
+  Result<PeerAnswer> AskForPeer(const StreamId& stream, WeightVersion version,
+                                std::span<const std::string> avoid);
   // Like HostSnapshot::Open. If the call was cancelled, perhaps with its stream, this and the next
   // three return UNAVAILABLE: the transfer is not given up.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,
@@ -73,7 +94,11 @@ class Fetcher {
   // The request for a whole object, or for its part with `slices`.
   v1::FetchRequest ObjectRequest(const StreamId& stream, WeightVersion base, WeightVersion version,
                                  DeltaProfile profile, const SliceSelection& slices) const;
-  // Asks once for the blocks that `assembly` lacks.
+  // Asks for the blocks that `assembly` lacks: at most so many bytes, but one block at least.
+  // Returns their number of bytes.
+  uint64_t AddMissing(const FullAssembly& assembly, uint64_t bytes_max,
+                      v1::FetchFullRequest& request) const;
+  v1::FetchFullRequest FullRequest(const StreamId& stream, WeightVersion version) const;
   FullCallEnd CallFull(const StreamId& stream, WeightVersion version, bool early,
                        FullAssembly& assembly);
 
@@ -82,6 +107,7 @@ class Fetcher {
   ActiveCalls& calls_;
   const Digest layout_;
   const PeerCheck check_peer_;
+  const std::string receiver_id_;
 };
 
 }  // namespace dws

@@ -68,9 +68,11 @@ SyncLink::SyncLink(SenderIndex index, const std::string& address, ReceiverName n
 
 Fetcher SyncLink::fetcher(const SyncTarget& target, TrainerRank rank) {
   const Digest& layout = target.ranks[rank.value()].layout->signature();
-  return {channel_.channel(), calls_, layout, [this, rank](const grpc::ClientContext& context) {
-            return channel_.CheckSender(PeerOf(context.auth_context().get()), rank.value());
-          }};
+  const auto check = [this, rank](const grpc::ClientContext& context) {
+    return channel_.CheckSender(PeerOf(context.auth_context().get()), rank.value());
+  };
+  return {channel_.channel(), calls_, layout, check,
+          peer_address_.empty() ? std::string() : name_.receiver_id};
 }
 
 void SyncLink::JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max) {
@@ -84,6 +86,7 @@ v1::SyncUp SyncLink::Hello() const {
   v1::Hello& hello = *message.mutable_hello();
   Introduce(name_, hello);
   hello.set_view(view_);
+  hello.set_peer_address(peer_address_);
   hello.set_early_deltas(early_deltas_);
   if (broadcasts_ != nullptr) hello.set_nccl_version(broadcasts_->nccl_version());
   if (const std::optional<VersionAt> live = subscription_.live(); live.has_value()) {

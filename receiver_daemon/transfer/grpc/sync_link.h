@@ -39,6 +39,9 @@ class SyncLink final : public SenderLink {
   // Takes part in this sender's broadcasts. Called before the first Tick.
   void JoinBroadcasts(nccl::BroadcastChannel::Parts parts, uint64_t object_bytes_max);
 
+  // This receiver serves others at this address, and reads from them. Called before the first Tick.
+  void ServePeersAt(std::string address) { peer_address_ = std::move(address); }
+
   // Fetches this sender's deltas while it captures them. Called before the first Tick.
   void FetchDeltasEarly() { early_deltas_ = true; }
   bool early_deltas() const override { return early_deltas_; }
@@ -85,6 +88,7 @@ class SyncLink final : public SenderLink {
   const std::string address_;
   const ReceiverName name_;
   const std::string view_;
+  std::string peer_address_;  // empty: serves nobody
   bool early_deltas_ = false;
   Status unheard_;  // why the last call ended; of the stream's callbacks
   Subscription& subscription_;

@@ -33,6 +33,7 @@ SyncLinks::SyncLinks(Options options, Subscription& subscription, const Clock& c
         SenderIndex(i), options.addresses[i],
         ReceiverName{.job_id = options.job_id, .receiver_id = options.receiver_id}, options.view,
         options.tls, subscription, clock));
+    if (!options.peer_address.empty()) links_.back()->ServePeersAt(options.peer_address);
     const bool elsewhere = !IsOnThisHost(options.addresses[i]);
     if (options.broadcasts == nullptr && options.early_deltas.value_or(elsewhere)) {
       links_.back()->FetchDeltasEarly();

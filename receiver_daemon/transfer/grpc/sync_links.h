@@ -31,6 +31,8 @@ class SyncLinks final : public Senders, public SenderLinks {
     std::string job_id;
     std::string receiver_id;
     std::string view = {};  // the view that is followed; empty: the trainer's own tensors
+    // Where it serves other receivers, as HOST:PORT; empty: nowhere.
+    std::string peer_address = {};
     PeerTls tls = {};
     // True: deltas are fetched while they are captured. Not set: only from senders on other hosts,
     // because on one host this would take cores from the capture, for which the trainer waits.

@@ -16,12 +16,12 @@
 #include "common/delta/objects/object_part.h"
 #include "common/model/delta_manifest.h"
 #include "common/model/delta_profile.h"
+#include "common/service/grpc/paced_write.h"
 #include "proto/sync.pb.h"
 #include "sender_daemon/capture/open_delta.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/rank_state.h"
 #include "sender_daemon/serve/transfers/capture_wait.h"
-#include "sender_daemon/serve/transfers/paced_write.h"
 
 namespace dws {
 

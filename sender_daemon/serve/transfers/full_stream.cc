@@ -136,6 +136,7 @@ void FullStream::OnCancel() {
 void FullStream::OnWriteDone(bool ok) {
   message_.Clear();  // lets go of the piece
   if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the receiver hung up"});
+  progress_(false);
   DWS_KILLPOINT("sender.full.after_frame");
   Next();
 }
@@ -171,6 +172,7 @@ void FullStream::FinishWhole() {
       static_cast<double>(sent_bytes_) < kDirectBytesPerSecond * ToSeconds(took)) {
     order_.state->log->Note(DeltaProfile::kFast);
   }
+  progress_(true);
   Finish(grpc::Status::OK);
 }
 

@@ -8,17 +8,19 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/threads/executor.h"
+#include "common/service/grpc/paced_write.h"
 #include "proto/sync.pb.h"
 #include "sender_daemon/metrics/sender_metrics.h"
 #include "sender_daemon/publish/full_reader.h"
 #include "sender_daemon/publish/rank_state.h"
 #include "sender_daemon/serve/transfers/capture_wait.h"
-#include "sender_daemon/serve/transfers/paced_write.h"
 
 namespace dws {
 
@@ -43,6 +45,9 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   FullStream(Executor& executor, SenderMetrics& metrics, EgressLimit& egress,
              std::atomic<size_t>& transfers);
   ~FullStream() override;
+
+  // `progress` is called when a piece was sent, and with true when all were. Before Send.
+  void OnProgress(std::function<void(bool done)> progress) { progress_ = std::move(progress); }
 
   // Once, instead of Finish.
   void Send(FullOrder order);
@@ -93,6 +98,7 @@ class FullStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   SenderMetrics& metrics_;
   PacedWrite paced_;
   std::atomic<size_t>& transfers_;
+  std::function<void(bool done)> progress_ = [](bool) {};
   FullOrder order_;
   TimePoint began_ = {};
   uint64_t sent_bytes_ = 0;

@@ -1,5 +1,5 @@
 // Writes wait for the limit, and for nothing once the call is cancelled.
-#include "sender_daemon/serve/transfers/paced_write.h"
+#include "common/service/grpc/paced_write.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>

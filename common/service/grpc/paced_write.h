@@ -1,4 +1,4 @@
-// The writes of one transfer to a receiver, at the pace of the sender's egress limit.
+// The writes of one transfer to a receiver, at the pace of an egress limit.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "common/base/threads/mutex.h"
-#include "sender_daemon/serve/transfers/egress_limit.h"
+#include "common/service/grpc/egress_limit.h"
 
 namespace dws {
 

@@ -1,4 +1,4 @@
-#include "sender_daemon/serve/transfers/egress_limit.h"
+#include "common/service/grpc/egress_limit.h"
 
 #include <algorithm>
 #include <chrono>

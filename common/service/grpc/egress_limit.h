@@ -1,5 +1,5 @@
-// Limits how fast a sender sends to receivers of other hosts, all of them together, because the
-// trainer needs the network too. Each transfer asks for its next piece, so they take turns.
+// Limits how fast a daemon sends to others, over all transfers together: a trainer or an engine
+// needs the network too. Each transfer asks for its next piece, so they take turns.
 #pragma once
 
 #include <cstdint>
