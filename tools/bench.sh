@@ -14,8 +14,8 @@
 # build, which a test compares, too. gpu: a model, not a measurement, of what trainer and engine wait for with
 # weights on a GPU (docs/performance.md). gather: units whose shards have several owners on one host, beside copies.
 # pulse_loco: a small model trained by workers that send what changes a BF16 weight, beside DiLoCo: losses, and bytes.
-# wide: one sender with 10, 100 and 1,000 receivers (--only=receivers); as root over slow links: a store behind a long
-# link (--only=ranges), regions with caches (--only=regions).
+# wide: one sender with 10, 100 and 1,000 receivers (--only=receivers); as root over slow links: engines that join at
+# once (--only=joiners), a store behind a long link (--only=ranges), regions with caches (--only=regions).
 #
 # CSV on stdout and nothing else, a table with the bars on stderr. codec and quantised without --trace: the recorded
 # trace beside this checkout if there is one, else the excerpt of it in tests/data.

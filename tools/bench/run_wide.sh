@@ -1,10 +1,10 @@
 #!/bin/bash
 # Runs the figures of wide networks and many receivers from runfiles, its own or those it was started in: all, or
-# --only=CASE. CASE: receivers; ranges and regions, which need root and network namespaces.
+# --only=CASE. CASE: receivers; joiners, ranges and regions, which need root and network namespaces.
 set -euo pipefail
 if [[ -d "$0.runfiles/dws" ]]; then cd "$0.runfiles/dws"; fi
 export PYTHONPATH="$PWD/clients/python:$PWD" PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
-cases=(receivers ranges regions)
+cases=(receivers joiners ranges regions)
 if [[ "${1:-}" == --only=* ]]; then
   only="${1#--only=}"
   if [[ " ${cases[*]} " != *" $only "* ]]; then

@@ -27,7 +27,7 @@ class Wide(unittest.TestCase):
     def test_another_case_is_refused(self) -> None:
         ran = self.run_wide("--only=nothing")
         self.assertEqual(ran.returncode, 2)
-        self.assertIn("expected --only= with one of: receivers ranges regions; found --only=nothing", ran.stderr)
+        self.assertIn("expected --only= with one of: receivers joiners ranges regions; found --only=nothing", ran.stderr)
 
 
 if __name__ == "__main__":
