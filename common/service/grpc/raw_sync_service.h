@@ -8,9 +8,9 @@ namespace dws {
 
 // Does what SyncService::CallbackService does, but writes deltas and full tensors as bytes: a
 // message class would copy them.
-using RawSyncService =
-    v1::SyncService::WithCallbackMethod_Sync<v1::SyncService::WithCallbackMethod_Describe<
-        v1::SyncService::WithRawCallbackMethod_Fetch<v1::SyncService::WithRawCallbackMethod_FetchFull<
+using RawSyncService = v1::SyncService::WithCallbackMethod_Sync<
+    v1::SyncService::WithCallbackMethod_Describe<v1::SyncService::WithRawCallbackMethod_Fetch<
+        v1::SyncService::WithRawCallbackMethod_FetchFull<
             v1::SyncService::WithCallbackMethod_OpenSnapshot<
                 v1::SyncService::WithCallbackMethod_OpenFabric<
                     v1::SyncService::WithCallbackMethod_OpenGpuCopies<
