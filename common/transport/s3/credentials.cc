@@ -18,6 +18,7 @@
 #include "common/base/threads/mutex.h"
 #include "common/formats/strict_json.h"
 #include "common/service/http/http_caller.h"
+#include "common/service/http/http_url.h"
 #include "common/service/http/secret_file.h"
 #include "common/transport/s3/reply_xml.h"
 
@@ -319,7 +320,7 @@ Result<CredentialSource> OfInstance(const CredentialOptions& options) {
     if (role.empty() || !IsPlain(role)) {
       return FailedPreconditionError("{}: the instance has no role", asker.where());
     }
-    call.target = roles + Escape(role, false);
+    call.target = roles + EscapeUrl(role, false);
     DWS_ASSIGN_OR_RETURN(const std::string answer, asker.Ask(url, call));
     return KeysOfJson(answer, asker.where());
   });
