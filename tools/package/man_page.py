@@ -1,6 +1,7 @@
 """A manual page out of a program's `--help`: man_page.py SECTION VERSION DATE PROGRAM > page
 
-The text is the program's own; this gives it a page's form. Subcommands become sections of one page.
+The text is the program's own; this gives it a page's form. Its commands, under headings that begin with "Commands",
+become sections of one page.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def escape(text: str) -> str:
 
 
 def entries(lines: list[str]) -> list[tuple[str, str]]:
-    """(what stands left, its text) of a section of the help: options, subcommands."""
+    """(what stands left, its text) of a section of the help: options, commands."""
     found: list[tuple[str, str]] = []
     for line in lines:
         deep = _DEEP.match(line)
@@ -72,7 +73,7 @@ def body(sections: list[tuple[str, list[str]]], request: str) -> list[str]:
     out = []
     for name, lines in sections:
         out.append(f'{request} "{escape(name if request == ".SS" else name.upper())}"')
-        if name.lower().startswith(("subcommand", "positional")) or any(line.startswith("  -") for line in lines):
+        if name.lower().startswith(("commands", "positional")) or any(line.startswith("  -") for line in lines):
             for left, text in entries(lines):
                 out += [".TP", rf"\fB{escape(left)}\fR", escape(text) or r"\&"]
         else:
@@ -96,7 +97,7 @@ def page(program: str, section: str, version: str, date: str) -> str:
         *body(sections[1:], ".SH"),
     ]
     for heading, lines in sections[1:]:
-        if heading.lower() != "subcommands":
+        if not heading.startswith("Commands"):
             continue
         for left, _ in entries(lines):
             out += command_section(program, name, left.split()[0])

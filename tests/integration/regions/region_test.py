@@ -152,9 +152,11 @@ class RegionTest(RegionCase):
 
     def test_a_receiver_shows_its_certificate(self) -> None:
         self.begin()
-        own = self.authority.issue("joiner", "dws://test/receive/joiner").flags()
+        own = self.authority.issue("joiner", "dws://test/receive/joiner")
         place = f"--shared-dir=https://localhost:{self.origin_at[1]}/dws"
-        engine, live = self.joins("joiner", place, self.ca, *own)
+        engine, live = self.joins(
+            "joiner", place, self.ca, "--tls-ca", own.ca, "--tls-cert", own.cert, "--tls-key", own.key
+        )
         self.assert_at(engine, live)
         self.publish()
         self.assert_at(engine, live)

@@ -94,7 +94,12 @@ class ShellTest(unittest.TestCase):
 
     def test_help_lists_commands_by_what_they_are_for(self) -> None:
         help_text = bash("dwsctl --help").stdout
-        headings = ("Look at daemons:", "Operate daemons:", "Checkpoints, deltas and files:", "The shell:")
+        headings = [
+            "Commands that look at daemons:",
+            "Commands that operate daemons:",
+            "Commands for checkpoints, deltas and files:",
+            "Commands for the shell:",
+        ]
         parts = [help_text.index(heading) for heading in headings]
         self.assertEqual(parts, sorted(parts))
         self.assertLess(parts[0], help_text.index("  watch "))

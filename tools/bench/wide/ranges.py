@@ -115,7 +115,7 @@ def main() -> None:
         print(f"# ranges: skipped: {error}", file=sys.stderr)
         return
     first, one, several = (found[mode] for mode in _MODES)
-    where = f"full tensors from a store, {options.rtt_ms:g} ms away"
+    where = f"full tensors from a store {options.rtt_ms:g} ms away"
     report.add("W7", f"{where}: connections kept / one for each request", one, first, one / first, "MB/s")
     report.add("W8", f"{where}: several ranges / one for each request", several, first, several / first, "MB/s")
     report.add("W9", f"{where}: several ranges / one", several, one, several / one, "MB/s")

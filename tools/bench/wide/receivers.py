@@ -171,7 +171,7 @@ def measure(count: int, rounds: Optional[int] = None, flags: Optional[list[str]]
 def _add(found: Figures, base: Figures, report: Report) -> None:
     number, last = found.count, found.count == _COUNTS[-1]
     report.add(
-        "P12", f"sender's CPU seconds a GiB, {number} receivers ({found.delta_bytes / 2**20:.2f} MiB each); {base.count}",
+        "P12", f"sender's CPU seconds a GiB at {number} receivers ({found.delta_bytes / 2**20:.2f} MiB each); {base.count}",
         found.cpu_seconds_per_gib, base.cpu_seconds_per_gib,
         found.cpu_seconds_per_gib / base.cpu_seconds_per_gib, "s/GiB", _CPU_RATIO_MAX if last else None,
     )  # fmt: skip
@@ -180,9 +180,9 @@ def _add(found: Figures, base: Figures, report: Report) -> None:
         "P12", f"publish to COMMITTED of {number} receivers: 99th percentile; median",
         tail * 1e3, median * 1e3, tail / median, "ms", _TAIL_RATIO_MAX if last else None,
     )  # fmt: skip
-    for what, value in (("connected", found.connected_bytes), ("at most, while sending", found.peak_bytes)):
+    for what, value in (("connected", found.connected_bytes), ("at most while sending", found.peak_bytes)):
         report.add(
-            "P12", f"sender's memory for each of {number} receivers, {what}; bar",
+            "P12", f"sender's memory for each of {number} receivers: {what}; bar",
             value / _KIB, _MEMORY_MAX, value / _KIB / _MEMORY_MAX, "KiB", 1 if last else None,
         )  # fmt: skip
     report.add(

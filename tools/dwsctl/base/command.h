@@ -58,10 +58,10 @@ void AddTargetFlags(CLI::App& command, TargetFlags& flags);
 void AddConnectionFlags(CLI::App& command, TargetFlags& flags);
 
 // Under which heading `dwsctl --help` lists a command.
-inline constexpr char kLookGroup[] = "Look at daemons";
-inline constexpr char kOperateGroup[] = "Operate daemons";
-inline constexpr char kFilesGroup[] = "Checkpoints, deltas and files";
-inline constexpr char kShellGroup[] = "The shell";
+inline constexpr char kLookGroup[] = "Commands that look at daemons";
+inline constexpr char kOperateGroup[] = "Commands that operate daemons";
+inline constexpr char kFilesGroup[] = "Commands for checkpoints, deltas and files";
+inline constexpr char kShellGroup[] = "Commands for the shell";
 
 // Adds a command; the first line of its description is its summary. `examples` are lines of shell,
 // shown at the end of --help above the exit codes. `json` gets a flag --json.
