@@ -15,4 +15,4 @@ if [[ "${1:-}" == --only=* ]]; then
   shift
 fi
 echo id,case,ours,reference,ratio,unit
-for case in "${cases[@]}"; do /usr/bin/python3 -m "tools.bench.wide.$case" "$@"; done
+for case in "${cases[@]}"; do /usr/bin/python3 -m "tools.bench.far.$case" "$@"; done

@@ -18,7 +18,7 @@ from tests.integration.network_hosts import NetworkHosts, NoNamespaces
 from tests.integration.transfer.s3_store import BUCKET, KEY_ID, REGION, SECRET, S3Store
 from tools.bench.daemons import weights
 from tools.bench.daemons.report import Report
-from tools.bench.wide.long_link import address, long_link
+from tools.bench.far.long_link import address, long_link
 
 _HOME, _FAR = 0, 1
 _WAIT_SECONDS = 300.0
