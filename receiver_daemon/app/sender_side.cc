@@ -24,7 +24,7 @@ bool TakesEarlyDeltas(const ReceiverOptions& options) {
          options.host_share.folder.empty() && options.shared_dir.root.empty();
 }
 
-// For reading ahead from a store.
+// For reading ahead from a place that is far away.
 constexpr uint64_t kAheadBytesMax = uint64_t{64} << 20;
 
 // How long the last reports may take in a store.
@@ -48,9 +48,8 @@ Result<DirectoryAccess> AccessTo(const SharedSideOptions& dir, const SharedBase&
 }
 
 // A directory of this machine has its pages read ahead by the kernel.
-uint64_t AheadBytesMax(const ReceiverOptions& options) {
-  if (!IsStore(options.shared_dir.root)) return 0;
-  return std::min(kAheadBytesMax, options.staging_bytes / 8);
+uint64_t AheadBytesMax(const SharedBase& base, const ReceiverOptions& options) {
+  return base.owned == nullptr ? 0 : std::min(kAheadBytesMax, options.staging_bytes / 8);
 }
 
 }  // namespace
@@ -152,7 +151,7 @@ Status SenderSide::OpenSharedDir(const SharedBase& base, uint32_t ranks,
                                .before_read = std::move(access.before_read),
                                .before_read_required = dir.before_read_required,
                                .name = base.name,
-                               .ahead_bytes_max = AheadBytesMax(options)},
+                               .ahead_bytes_max = AheadBytesMax(base, options)},
       *base.files, cancellation_));
   return OkStatus();
 }
@@ -180,7 +179,7 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
                            .before_read = std::move(access.before_read),
                            .before_read_required = dir.before_read_required,
                            .liveness = &parts.liveness,
-                           .ahead_bytes_max = AheadBytesMax(options)},
+                           .ahead_bytes_max = AheadBytesMax(last, options)},
                           *last.files, parts.subscription));
   return OkStatus();
 }

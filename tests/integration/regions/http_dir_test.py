@@ -51,6 +51,27 @@ class HttpDirTest(HttpCase):
         self.assertGreater(self.came(self.cluster.receivers[0], "shared-dir", "delta"), 0)
         self.assertEqual(self.dws_trainer.wait(self.version).committed, ("beside",))
 
+    def test_ranges_of_a_large_file_are_asked_for_at_once(self) -> None:
+        lock = threading.Lock()
+        now = most = 0
+
+        def slow(path: str, status: int, body: bytes) -> tuple[int, bytes]:
+            nonlocal now, most
+            if status == 206 and path.endswith("/full"):
+                with lock:
+                    now += 1
+                    most = max(most, now)
+                time.sleep(0.2)
+                with lock:
+                    now -= 1
+            return status, body
+
+        self.http.fault = slow
+        self.begin(shapes={"large": (12_000, 1000)})
+        engine, live = self.joins("engine", f"--shared-dir={self.http.url}")
+        self.assert_at(engine, live)
+        self.assertGreater(most, 1)
+
     def test_what_a_place_lacks_comes_from_the_next(self) -> None:
         """A server that is gone, one without the runs, and the right one; then the sender."""
         gone = HttpFiles(self.root)
