@@ -6,8 +6,8 @@ from __future__ import annotations
 import unittest
 
 from tests.integration.group_case import GroupCase
-from tests.integration.integration_case import WAIT_SECONDS
-from tools.bench.receivers.light_receivers import LightReceivers
+from tests.integration.integration_case import WAIT_SECONDS, eventually
+from tools.bench.receivers.light_receivers import LightReceivers, count_known
 
 MEMBERS = 2
 OTHERS = 100
@@ -29,6 +29,7 @@ class ReceiversGroupTest(GroupCase):
             others.wait(self.version, WAIT_SECONDS)
             for _ in range(3):
                 self.commit(others)
+            eventually(lambda: count_known(sender.folder) == OTHERS, lambda: str(count_known(sender.folder)))
             sender.kill()
             sender.start()
             self.dws_trainer.reconnect()

@@ -12,7 +12,7 @@ import numpy as np
 import dws
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import WAIT_SECONDS, IntegrationCase, change, eventually
-from tools.bench.receivers.light_receivers import LightReceivers, raise_descriptors
+from tools.bench.receivers.light_receivers import LightReceivers, count_known, raise_descriptors
 
 RECEIVERS = 200
 LISTED = 64  # in the status
@@ -81,6 +81,10 @@ class ReceiversTest(IntegrationCase):
             self.assertEqual(after["deltas"] - before["deltas"], RECEIVERS)
             self.assert_bounded(RECEIVERS)
 
+            eventually(
+                lambda: count_known(self.sender.folder) == RECEIVERS,
+                lambda: str(count_known(self.sender.folder)),
+            )
             self.sender.kill()
             self.sender.start()
             self.job.reconnect()

@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 PROGRAM = "tools/bench/receivers/light_receiver"
@@ -25,6 +26,12 @@ def raise_descriptors(wanted: int) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def count_known(sender_folder: str) -> int:
+    """How many light receivers a sender has on its disk: its next process awaits no others."""
+    known = Path(sender_folder, "state", "receivers.known")
+    return known.read_text().count(b"light-".hex()) if known.exists() else 0
 
 
 class LightReceivers:
