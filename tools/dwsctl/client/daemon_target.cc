@@ -89,8 +89,9 @@ Result<std::vector<std::string>> SocketsIn(const std::string& folder) {
   return sockets;
 }
 
-// The daemon that the environment names; nullopt: none.
-Result<std::optional<DaemonTarget>> EnvironmentTarget() {
+// The daemon that the environment names; nullopt: none, or the flags name another run directory.
+Result<std::optional<DaemonTarget>> EnvironmentTarget(const std::string& run_dir) {
+  if (run_dir != kRunDirDefault) return std::optional<DaemonTarget>();
   const auto value = [](const char* name) {
     const char* const found = std::getenv(name);
     return std::string(found == nullptr ? "" : found);
@@ -116,10 +117,8 @@ Result<DaemonTarget> FindDaemon(const TargetFlags& flags) {
   }
   if (!flags.address.empty()) return CheckedAddress(flags.address);
   if (!flags.socket.empty()) return CheckedSocket(flags.socket);
-  if (flags.run_dir == kRunDirDefault) {
-    DWS_ASSIGN_OR_RETURN(const std::optional<DaemonTarget> target, EnvironmentTarget());
-    if (target.has_value()) return *target;
-  }
+  DWS_ASSIGN_OR_RETURN(const std::optional<DaemonTarget> named, EnvironmentTarget(flags.run_dir));
+  if (named.has_value()) return *named;
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> sockets, SocketsIn(flags.run_dir));
   if (sockets.size() > 1) {
     return InvalidArgumentError("{} daemons have sockets in {}: choose one with --socket: {}",
@@ -139,10 +138,8 @@ Result<std::vector<DaemonTarget>> FindDaemons(const std::vector<std::string>& ad
   // A socket that does not exist now is kept: `watch` waits for it.
   for (const std::string& socket : sockets) targets.push_back(SocketTarget(socket));
   if (!targets.empty()) return targets;
-  if (run_dir == kRunDirDefault) {
-    DWS_ASSIGN_OR_RETURN(const std::optional<DaemonTarget> target, EnvironmentTarget());
-    if (target.has_value()) return std::vector<DaemonTarget>{*target};
-  }
+  DWS_ASSIGN_OR_RETURN(const std::optional<DaemonTarget> named, EnvironmentTarget(run_dir));
+  if (named.has_value()) return std::vector<DaemonTarget>{*named};
   DWS_ASSIGN_OR_RETURN(const std::vector<std::string> found, SocketsIn(run_dir));
   for (const std::string& socket : found) targets.push_back(SocketTarget(socket));
   return targets;
