@@ -11,8 +11,6 @@ namespace dws {
 namespace {
 
 constexpr int kAttempts = 3;
-constexpr size_t kConnectionsMax = 8;
-constexpr size_t kAheadQueueMax = 1024;
 constexpr Duration kPatiencePerMiB = std::chrono::seconds(16);  // eight may share the link
 
 Status PermissionDenied(std::string_view message) {
@@ -60,18 +58,19 @@ Status CheckHttpBase(const std::string& url, bool insecure) {
 HttpFileSystem::HttpFileSystem(Options options, std::unique_ptr<HttpCaller> caller)
     : options_(std::move(options)),
       caller_(std::move(caller)),
-      ahead_(kConnectionsMax, kAheadQueueMax) {}
+      ahead_(shared::kRequestsAtOnceMax, shared::kRequestsQueuedMax) {}
 
 Result<std::unique_ptr<HttpFileSystem>> HttpFileSystem::Create(Options options) {
   DWS_CHECK(options.reads != nullptr);
   DWS_RETURN_IF_ERROR(CheckHttpBase(options.url, true));
   DWS_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(options.url));
   DWS_ASSIGN_OR_RETURN(
-      auto caller, HttpCaller::Create(std::move(url), {.ca_file = options.ca_file,
-                                                       .cert_file = options.cert_file,
-                                                       .key_file = options.key_file,
-                                                       .answer_bytes_max = kObjectBodyBytesMax,
-                                                       .idle_connections_max = kConnectionsMax}));
+      auto caller,
+      HttpCaller::Create(std::move(url), {.ca_file = options.ca_file,
+                                          .cert_file = options.cert_file,
+                                          .key_file = options.key_file,
+                                          .answer_bytes_max = kObjectBodyBytesMax,
+                                          .idle_connections_max = shared::kRequestsAtOnceMax}));
   return std::unique_ptr<HttpFileSystem>(new HttpFileSystem(std::move(options), std::move(caller)));
 }
 
@@ -125,8 +124,7 @@ Result<std::unique_ptr<ReadableFile>> HttpFileSystem::Open(const std::string& pa
   const uint64_t size_bytes = state->size_bytes;
   return std::make_unique<shared::RemoteFile>(
       shared::RemoteFile::Options{.size_bytes = size_bytes,
-                                  .request_bytes_max = kObjectBodyBytesMax,
-                                  .requests_max = kConnectionsMax},
+                                  .request_bytes_max = kObjectBodyBytesMax},
       [this, opened = Opened{path, *std::move(state), past_caches}](shared::FileRange range) {
         return ReadRange(opened, range);
       },

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/printable.h"
+#include "common/transport/shared_fs/remote_file.h"
 
 namespace dws::s3 {
 namespace {
@@ -91,9 +92,10 @@ Result<std::unique_ptr<Client>> Client::Create(Options options) {
   DWS_CHECK(options.credentials != nullptr && options.reads != nullptr &&
             options.writes != nullptr);
   DWS_ASSIGN_OR_RETURN(
-      auto caller, HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
-                                                         .answer_bytes_max = kObjectBodyBytesMax,
-                                                         .idle_connections_max = kConnectionsMax}));
+      auto caller,
+      HttpCaller::Create(options.endpoint, {.ca_file = options.ca_file,
+                                            .answer_bytes_max = kObjectBodyBytesMax,
+                                            .idle_connections_max = shared::kRequestsAtOnceMax}));
   return std::unique_ptr<Client>(new Client(std::move(options), std::move(caller)));
 }
 

@@ -27,9 +27,6 @@
 
 namespace dws::s3 {
 
-// Connections that are left open between requests. More may be open while there are more requests.
-inline constexpr size_t kConnectionsMax = 8;
-
 // What begins with a prefix, up to the next slash.
 struct Listing {
   std::vector<std::string> keys;     // whole, ascending

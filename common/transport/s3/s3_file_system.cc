@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kPartsOfOneSize = 1'000;
 constexpr size_t kPartsMax = 10'000;  // of the protocol
-constexpr size_t kAheadQueueMax = 1024;
 
 }  // namespace
 
@@ -95,7 +94,7 @@ S3FileSystem::S3FileSystem(std::unique_ptr<Client> client, std::string bucket, s
     : client_(std::move(client)),
       root_(fmt::format("s3://{}/", bucket)),
       part_bytes_(part_bytes),
-      ahead_(kConnectionsMax, kAheadQueueMax) {}
+      ahead_(shared::kRequestsAtOnceMax, shared::kRequestsQueuedMax) {}
 
 S3FileSystem::~S3FileSystem() = default;
 
@@ -133,8 +132,7 @@ Result<std::unique_ptr<ReadableFile>> S3FileSystem::OpenForRead(const std::strin
   DWS_ASSIGN_OR_RETURN(ObjectState info, client_->Head(key));
   return std::make_unique<shared::RemoteFile>(
       shared::RemoteFile::Options{.size_bytes = info.size_bytes,
-                                  .request_bytes_max = kObjectBodyBytesMax,
-                                  .requests_max = kConnectionsMax},
+                                  .request_bytes_max = kObjectBodyBytesMax},
       [client = client_.get(), key = std::move(key),
        etag = std::move(info.etag)](shared::FileRange range) {
         return client->GetRange(key, range.offset, range.size_bytes, etag);

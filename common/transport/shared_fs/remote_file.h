@@ -2,6 +2,7 @@
 // once, where one stream does not fill the link.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,10 @@
 #include "common/base/threads/mutex.h"
 
 namespace dws::shared {
+
+// Requests to one place at a time, and those that may wait for a thread.
+inline constexpr size_t kRequestsAtOnceMax = 8;
+inline constexpr size_t kRequestsQueuedMax = 1024;
 
 struct FileRange {
   uint64_t offset = 0;
@@ -34,7 +39,7 @@ class RemoteFile final : public ReadableFile {
   struct Options {
     uint64_t size_bytes = 0;
     uint64_t request_bytes_max = 0;
-    size_t requests_max = 1;  // at once
+    size_t requests_max = kRequestsAtOnceMax;  // at once
   };
 
   // `executor`: reads ahead; outlives it.

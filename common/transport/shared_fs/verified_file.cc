@@ -5,11 +5,6 @@
 #include <utility>
 
 namespace dws::shared {
-namespace {
-
-constexpr uint64_t kRequestsAhead = 8;
-
-}  // namespace
 
 VerifiedFile::VerifiedFile(FileSystem& files, std::unique_ptr<ReadableFile> file, std::string path,
                            FileEntry entry)
@@ -40,7 +35,7 @@ uint64_t VerifiedFile::WillRead(const std::vector<FileRange>& ranges, uint64_t b
     }
   }
   // Few large requests, but so many that they go at once.
-  const uint64_t request_bytes = std::min(total, bytes_max) / kRequestsAhead;
+  const uint64_t request_bytes = std::min(total, bytes_max) / kRequestsAtOnceMax;
   std::vector<FileRange> requests;
   for (const FileRange& piece : pieces) {
     const bool joins = !requests.empty() && requests.back().end() == piece.offset &&
