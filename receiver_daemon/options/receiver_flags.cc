@@ -268,7 +268,7 @@ void AddBroadcastFlags(CLI::App& app, BroadcastOptions& broadcasts) {
       ->type_name("GPU");
 }
 
-void FinishSharedFlags(Config& config, const ReceiverOptions& options) {
+void FinishSharedDirFlags(Config& config, const ReceiverOptions& options) {
   const std::vector<std::string> bases = options.shared_dir.bases();
   if (bases.size() > kSharedBasesMax) {
     config.Reject("shared-dir", fmt::format("{} places are given, at most {} are asked",
@@ -385,7 +385,7 @@ void FinishReceiverFlags(Config& config, const ReceiverOptions& options) {
     config.Reject("full-way", "there is no sender: full tensors come from a directory");
   }
   FinishSharingFlags(config, options);
-  FinishSharedFlags(config, options);
+  FinishSharedDirFlags(config, options);
   if (!shared && !options.shared_dir.before_read.empty()) {
     config.Reject("shared-before-read", "there is no shared-dir to look at");
   }

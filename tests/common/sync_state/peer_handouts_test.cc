@@ -198,7 +198,7 @@ TEST_CASE("receivers that are about to apply a delta are waited for", "[protocol
   CHECK(Granted(c.Ask(3, 6, {}, true)));
 }
 
-TEST_CASE("nobody is waited for who needs full tensors itself", "[protocol]") {
+TEST_CASE("a receiver that needs full tensors itself is not waited for", "[protocol]") {
   Case c(2);
   c.Commit(1, 4);
   CHECK(Granted(c.Ask(2, 5, {}, false)));  // a full version

@@ -100,7 +100,7 @@ class StoreTest(StoreCase):
         eventually(lambda: not set(old) & set(self.store.keys("/manifest")), lambda: str(self.store.keys()))
 
     def test_a_receiver_that_is_far_behind_reads_one_anchor_and_the_deltas_after_it(self) -> None:
-        """What bounds them: --shared-dir-anchor-every, with --retain-versions for who reads the deltas without an anchor."""
+        """--shared-dir-anchor-every bounds them, and --retain-versions those that are read without an anchor."""
         every = 3
         sender = self.sender_starts(f"--shared-dir-anchor-every={every}", "--retain-versions=4")
         self.register()
