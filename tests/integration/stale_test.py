@@ -18,7 +18,7 @@ from tests.integration.admin_case import ADMIN, AdminCase, eventually
 from tests.integration.cluster import Daemon
 from tests.integration.integration_case import IntegrationCase
 
-# The time that docs/operations.md names; more on a busy machine.
+# The time that docs/runbook.md names; more on a busy machine.
 NOTICED_SECONDS = 10.0
 SLACK_SECONDS = 4.0
 

@@ -155,21 +155,21 @@ def anchors_of(path: Path) -> set[str]:
 
 
 class AlertsTest(unittest.TestCase):
-    """Every alert has its section in operations.md."""
+    """Every alert has its section in runbook.md."""
 
     def test_every_alert_has_its_section(self) -> None:
         rules = (TOP / "deploy/prometheus/dws.rules.yml").read_text()
         alerts = re.findall(r"^\s*-?\s*alert: *(\w+)", rules, re.M)
         self.assertGreaterEqual(len(alerts), 5)
-        operations = TOP / "docs/operations.md"
-        anchors = anchors_of(operations)
+        runbook = TOP / "docs/runbook.md"
+        anchors = anchors_of(runbook)
         for alert in alerts:
             with self.subTest(alert):
                 self.assertIn(alert.lower(), anchors)
 
     def test_every_section_is_about_an_alert_that_exists(self) -> None:
         rules = (TOP / "deploy/prometheus/dws.rules.yml").read_text()
-        text = (TOP / "docs/operations.md").read_text()
+        text = (TOP / "docs/runbook.md").read_text()
         for heading in re.findall(r"^#+ (Dws\w+)$", text, re.M):
             with self.subTest(heading):
                 self.assertRegex(rules, rf"alert: *{heading}\b")

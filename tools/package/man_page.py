@@ -116,7 +116,7 @@ def command_section(program: str, name: str, subcommand: str) -> list[str]:
 def see_also(name: str) -> list[str]:
     others = [f"\\fB{escape(other)}\\fR(1)" for other in ("dws-sender", "dws-receiver", "dwsctl", "dws-certificates")
               if other != name]
-    return [", ".join(others), ".PP", escape("/usr/share/doc/dws/operations.md")]
+    return [", ".join(others), ".PP", escape("/usr/share/doc/dws: deploy.md, runbook.md")]
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.deploy.prometheus.promtool import needs_promtool, promtool
 
 FOLDER = "deploy/prometheus"
-OPERATIONS = "operations" ".md"  # the document may come later than its test
+RUNBOOK = "runbook.md"
 RULES = f"{FOLDER}/dws.rules.yml"
 RULE_TESTS = f"{FOLDER}/dws.rules.test.yml"
 # The alerts that must exist.
@@ -83,7 +83,7 @@ class RulesTest(unittest.TestCase):
                 self.assertRegex(text, r"severity: (warning|critical)\n")
                 self.assertRegex(text, r"summary: \".+\"\n")
                 self.assertRegex(text, r"description: \".{60,}\"\n")
-                link = f'"{{{{ $externalLabels.dws_docs }}}}/{OPERATIONS}#{name.lower()}"'
+                link = f'"{{{{ $externalLabels.dws_docs }}}}/{RUNBOOK}#{name.lower()}"'
                 self.assertIn(f"runbook_url: {link}\n", text)
         example = Path(FOLDER, "prometheus.example.yml").read_text()
         self.assertRegex(example, r"external_labels:\n +dws_docs: https://[a-z./]+[a-z] ")
@@ -94,8 +94,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(name):
                 self.assertRegex(tests, rf"alertname: {name}\n +exp_alerts:")
 
-    def test_operations_md_has_a_section_for_each_alert(self) -> None:
-        page = (source_root() / "docs" / OPERATIONS).read_text()
+    def test_the_runbook_has_a_section_for_each_alert(self) -> None:
+        page = (source_root() / "docs" / RUNBOOK).read_text()
         headings = set(re.findall(r"^#+ (\w+)$", page, re.M))
         self.assertEqual(EXPECTED - headings, set())
 

@@ -1,4 +1,4 @@
-"""Drills of docs/operations.md that are no step of their own: a sender that stays away, a damaged ledger."""
+"""Drills of docs/runbook.md that are no step of their own: a sender that stays away, a damaged ledger."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ function draw(tag, attributes) {
 function say(element, content) {
   if (element.textContent !== content) element.textContent = content;
 }
-const section = (name) => (name ? `What to do: operations.md, section “${name}”` : "");
+const section = (name) => (name ? `What to do: runbook.md, section “${name}”` : "");
 
 function showVerdict(shown) {
   at("verdict").dataset.level = shown.level;

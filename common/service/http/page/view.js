@@ -3,12 +3,12 @@
 // It decides nothing about what is wrong: a problem is a text, or a mark, that a daemon has put into its status. Texts come from
 // other machines and are not trusted; page.js shows them as text and nothing else.
 
-// Where docs/operations.md says what to do. Each is the heading of a section there, as a test holds.
+// Where docs/runbook.md says what to do. Each is the heading of a section there, as a test holds.
 const SECTIONS = {
   notReady: "DwsDaemonNotReady", stale: "An engine that is stale", noSender: "DwsReceiverWithoutSender", held: "DwsReceiverHeld",
   paused: "DwsEnginePausedTooLong", leftOut: "DwsReceiverLeftOut", absent: "DwsReceiverAbsent", refused: "First look",
   awaited: "A receiver that does not come back", folder: "DwsFolderFailing", insecure: "DwsInsecure",
-  group: "An engine over several hosts",
+  group: "A commit group that waits",
 };
 const NAMES_SHOWN = 5;
 const DRAINS = {

@@ -43,7 +43,7 @@ class SourcesTest(unittest.TestCase):
         assert table is not None
         named = set(re.findall(r'"([^"]+)"', table[1])) | set(re.findall(r'section: "(\w[^"]+)"', DRAW))
         self.assertGreater(len(named), 10)
-        headings = set(re.findall(r"^#+ (.+)$", Path("docs/operations.md").read_text("utf-8"), re.M))
+        headings = set(re.findall(r"^#+ (.+)$", Path("docs/runbook.md").read_text("utf-8"), re.M))
         self.assertEqual(named - headings, set())
         for name in re.findall(r"^  (\w+):|, (\w+): \"", table[1], re.M):
             self.assertTrue(f"SECTIONS.{''.join(name)}" in VIEW, f"nothing names the section {''.join(name)}")
