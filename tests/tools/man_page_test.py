@@ -42,6 +42,12 @@ class ManPageTest(unittest.TestCase):
                 self.assertIn(f'.SH "DWSCTL {heading}"', made)
                 self.assertLessEqual(flags(help_of("tools/dwsctl/dwsctl", name.split()[0])), flags(made))
 
+    def test_an_option_that_fills_its_column_is_not_taken_for_its_description(self) -> None:
+        help_text = ["  -a          first", "  --fills-it  second", "  --fills-it2 third", "  --is-longer-than-that A in B",
+                     "              fourth"]
+        self.assertEqual(entries(help_text), [("-a", "first"), ("--fills-it", "second"), ("--fills-it2", "third"),
+                                              ("--is-longer-than-that A in B", "fourth")])
+
     def test_no_text_line_of_a_page_is_taken_for_a_roff_request(self) -> None:
         requests = {".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"}
         for program, section in PROGRAMS.items():

@@ -31,12 +31,15 @@ def escape(text: str) -> str:
 def entries(lines: list[str]) -> list[tuple[str, str]]:
     """(what stands left, its text) of a section of the help: options, commands."""
     found: list[tuple[str, str]] = []
-    for line in lines:
+    column = next((entry.start(2) for line in lines if (entry := _ENTRY.match(line)) and entry[2]), None)
+    for line, following in zip(lines, [*lines[1:], ""]):
         deep = _DEEP.match(line)
         entry = _ENTRY.match(line)
         if deep and found:
             name, text = found[-1]
             found[-1] = (name, f"{text} {deep[1]}".strip())
+        elif entry and not entry[2] and column and not _DEEP.match(following) and line[column - 1:column] == " ":
+            found.append((line[:column].strip(), line[column:]))  # it fills its column: one space remains
         elif entry:
             found.append((entry[1], entry[2] or ""))
     return found
@@ -116,7 +119,7 @@ def command_section(program: str, name: str, subcommand: str) -> list[str]:
 def see_also(name: str) -> list[str]:
     others = [f"\\fB{escape(other)}\\fR(1)" for other in ("dws-sender", "dws-receiver", "dwsctl", "dws-certificates")
               if other != name]
-    return [", ".join(others), ".PP", escape("/usr/share/doc/dws: deploy.md, runbook.md")]
+    return [", ".join(others), ".PP", escape("/usr/share/doc/dws: deploy.md, options.md, runbook.md")]
 
 
 def main() -> None:
