@@ -119,7 +119,7 @@ def command_section(program: str, name: str, subcommand: str) -> list[str]:
 def see_also(name: str) -> list[str]:
     others = [f"\\fB{escape(other)}\\fR(1)" for other in ("dws-sender", "dws-receiver", "dwsctl", "dws-certificates")
               if other != name]
-    return [", ".join(others), ".PP", escape("/usr/share/doc/dws: deploy.md, options.md, runbook.md")]
+    return [", ".join(others), ".PP", escape("/usr/share/doc/dws: deploy.md, options.md, events.md, runbook.md")]
 
 
 def main() -> None:
