@@ -122,6 +122,7 @@ class Boundaries:
             thread.join(_END_SECONDS)
 
     def close(self) -> None:
+        """Closes the connection. Idempotent; a block of `stay` has to have ended."""
         self._daemon.close()
 
     @property

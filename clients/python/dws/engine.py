@@ -438,6 +438,7 @@ class Engine:
         return self._lease.grant
 
     def stats(self) -> EngineStats:
+        """What was counted since this engine was made; never blocks. Threads: any."""
         return self._link.stats()
 
     def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> None:

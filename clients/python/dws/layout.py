@@ -122,14 +122,17 @@ class TensorSpec:
 
     @property
     def elements(self) -> int:
+        """Elements of all dimensions; 1 for a scalar."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of all elements, contiguous."""
         return self.elements * int(self.dtype.itemsize)
 
     @property
     def slice_count(self) -> int:
+        """Slices that the cuts make; 1 without cuts."""
         return math.prod(len(cut.boundaries) + 1 for cut in self.cuts)
 
     @property

@@ -42,6 +42,7 @@ class Slice:
 
     @property
     def ranges(self) -> Mapping[int, tuple[int, int]]:
+        """The one dimension that it names, with its range."""
         return {self.dim: (self.begin, self.end)}
 
 

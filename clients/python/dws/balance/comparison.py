@@ -61,6 +61,7 @@ class Run:
 
     @property
     def minibatches(self) -> int:
+        """Whole minibatches that the samples fill, over all ranks."""
         return len(self.lengths) // (self.ranks * self.minibatch)
 
     @property

@@ -81,11 +81,21 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc]
         self._publish()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """transformers calls it after each optimizer step: publishes in every `every_steps`th.
+
+        Raises:
+          The errors of `Trainer.publish`, and of `Trainer.wait` where the callback waits.
+        """
         self._now = int(state.global_step) + 1
         if state.global_step % self._every_steps == 0:
             self._publish()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """transformers calls it after the last step: publishes the final weights and closes the connection.
+
+        Raises:
+          As on_step_end.
+        """
         # By now transformers has put the best checkpoint's weights in the place of the last step's.
         if getattr(args, "load_best_model_at_end", False) and state.best_model_checkpoint:
             self._now += 1

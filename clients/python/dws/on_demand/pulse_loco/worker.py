@@ -87,6 +87,7 @@ class PulseLoCo:
 
     @property
     def u(self) -> Array:
+        """u, the outer momentum: float32, one for each parameter; read-only."""
         return _read_only(self._u)
 
     @property
@@ -101,6 +102,7 @@ class PulseLoCo:
 
     @property
     def shards(self) -> list[int]:
+        """Parameters in each rank's shard, by rank."""
         return [end - begin for begin, end in zip(self._bounds, self._bounds[1:])]
 
     @property
