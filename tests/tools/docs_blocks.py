@@ -4,7 +4,8 @@ A mark after the block's language says what runs it; renderers do not show it:
 
   ```sh ci              its commands are what continuous integration runs
   ```sh NAME            a test of that document runs its block of that name (readme_example_test)
-  ```sh pair            docs_commands_test runs it beside a running sender and receiver
+  ```sh pair            docs_commands_test runs it beside a running sender and receiver; if a ```text block follows at
+                        once, that is what it prints, but for numbers
   ```sh package         tools/package_test.sh runs it in a clean system
   ```sh package-build   tools/package_test.sh runs its commands before that
   ```sh not-run REASON  it cannot be run here; its syntax, programs, flags and files are checked
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Iterator
 
 _FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```$", re.M | re.S)
+_OUTPUT = re.compile(r"\n\n```text\n(.*?)^```$", re.M | re.S)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Block:
     mark: str  # "" without a mark
     reason: str
     text: str
+    output: str | None = None  # the ```text block that follows at once
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
@@ -64,8 +67,9 @@ def blocks_of(path: Path, top: Path) -> list[Block]:
         mark, _, reason = rest.strip().partition(" ")
         indent = match[1]
         body = "".join(line.removeprefix(indent) for line in match[3].splitlines(keepends=True))
+        output = _OUTPUT.match(text, match.end())
         found.append(Block(str(path.relative_to(top)), text.count("\n", 0, match.start()) + 1, mark,
-                           reason.strip(), body))
+                           reason.strip(), body, output[1] if output else None))
     return found
 
 
