@@ -47,7 +47,7 @@ HOMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"spdlog/", ("common/base/log/log.",)),
     (r"systemd/", ()),  # sd_notify is our own few lines
     (r"toml\+\+/", ("common/service/config/",)),
-    (r"zlib\.h", ("common/formats/",)),
+    (r"zlib\.h", ("common/formats/", "tools/dwsctl/report/")),
     (r"xxhash|zstd", ("common/delta/", "common/formats/", "tools/bench/", "tools/checkpoint/", "tests/common/formats/")),
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')

@@ -12,7 +12,7 @@ from tests.tools.dwsctl.fake_admin import FakeAdmin
 
 DWSCTL = os.path.abspath("tools/dwsctl/dwsctl")
 COMMANDS = (
-    "status versions receivers watch verify resync drain undrain evict forget-stream commit inspect estimate plan pack apply"
+    "status versions receivers watch verify resync drain undrain evict forget-stream commit inspect estimate plan report pack apply"
     " squash completion"
 ).split()
 
@@ -147,7 +147,7 @@ class ShellTest(unittest.TestCase):
 
     def test_commands_and_flags_are_completed(self) -> None:
         self.assertEqual(sorted(self.complete("dwsctl ")), sorted(COMMANDS))
-        self.assertEqual(self.complete("dwsctl re"), ["receivers", "resync"])
+        self.assertEqual(self.complete("dwsctl re"), ["receivers", "resync", "report"])
         self.assertEqual(self.complete("dwsctl drain --und"), ["--undo"])
         self.assertEqual(self.complete("dwsctl und"), ["undrain"])
         self.assertEqual(self.complete("dwsctl --vers"), ["--version"])

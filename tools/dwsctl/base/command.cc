@@ -120,6 +120,7 @@ void AddAllCommands(CLI::App& app, Context& context) {
   AddInspectCommand(app, context);
   AddEstimateCommand(app, context);
   AddPlanCommand(app, context);
+  AddReportCommand(app, context);
   AddPackCommand(app, context);
   AddApplyCommand(app, context);
   AddSquashCommand(app, context);

@@ -89,6 +89,7 @@ void AddOperationCommands(
 void AddPackCommand(CLI::App& app, Context& context);
 void AddPlanCommand(CLI::App& app, Context& context);
 void AddReceiversCommand(CLI::App& app, Context& context);
+void AddReportCommand(CLI::App& app, Context& context);
 void AddSquashCommand(CLI::App& app, Context& context);
 void AddStatusCommand(CLI::App& app, Context& context);
 void AddVersionsCommand(CLI::App& app, Context& context);
