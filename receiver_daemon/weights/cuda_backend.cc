@@ -61,6 +61,8 @@ Result<std::vector<std::vector<Digest>>> CudaBackend::Digests(const RankLayout& 
                             static_cast<uint32_t>(places_.First(rank, slice) + p), results, blocks);
     }
   }
+  // Other receivers may read at the same time (ServedWeights).
+  MutexLock lock(weights_->turn());
   DWS_ASSIGN_OR_RETURN(const std::vector<cuda::KernelDigest> sums,
                        weights_->Digests(blocks, results, pace));
   std::vector<std::vector<Digest>> digests(slices.size());

@@ -23,8 +23,8 @@
 namespace dws {
 
 // Lifecycle: made when all engine ranks are attached; keeps their memory mapped. Immutable, but the
-// bytes it refers to change. Threads: safe from any, except that functions which read or write the
-// weights' bytes need one thread at a time.
+// bytes it refers to change. Threads: safe from any, but while one writes the weights' bytes nobody
+// else may read or write them.
 class EngineWeights {
  public:
   // INVALID_ARGUMENT: the ranks together do not fit the layout (see CheckCoverage). INTERNAL,
@@ -58,7 +58,7 @@ class EngineWeights {
   const SliceSelection& Held(TrainerRank rank) const { return held_[rank.value()]; }
 
   // Fills `out` with whole blocks of a slice that is held, in slice order, from `first_block` on.
-  // Threads: several at once, for different trainer ranks. INTERNAL: a device fails.
+  // INTERNAL: a device fails.
   Status Read(TrainerRank rank, RankSlice slice, uint32_t first_block, MutableByteSpan out) const;
 
   // Reads the memory of `slices` of one trainer rank; the result is parallel to `slices`. The

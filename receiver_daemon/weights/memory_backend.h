@@ -66,8 +66,9 @@ class StagedFrames {
 
 // Lifecycle: made with an engine's mapping; EngineWeights owns it and keeps the memory mapped.
 // Threads: Stage and its results, Read, WriteLent and StageLent from several at once (the parts of
-// several trainer ranks); WriteFull from several at once, for different blocks; PlaceCount from
-// any; the others from one at a time (the worker's), and not during a Stage or Read.
+// several trainer ranks); WriteFull from several at once, for different blocks; PlaceCount and Read
+// (for other receivers) from any; the others from one at a time (the worker's), and, but for
+// Digests, not during a Stage or Read.
 class MemoryBackend {
  public:
   virtual ~MemoryBackend() = default;

@@ -86,6 +86,42 @@ TEST_CASE("what was found ends with the offer, and with it the memory is release
   served.Withdraw();
 }
 
+TEST_CASE("memory is read while its digests are taken", "[served_weights]") {
+  FakeTrainer trainer(Ranks());
+  trainer.Publish();
+  const FakeEngine engine(trainer.layouts(), 1, 1, AnyMemory());
+  engine.Load(trainer, 1);
+  const TrainerRank rank(0);
+  const RankLayout& layout = engine.weights->layouts().rank(rank);
+  ThreadPool pool(1);
+  const auto states = [&] { return engine.weights->ComputeStates(rank, pool).value(); };
+  const auto wanted = states();
+  ServedWeights served;
+  served.Offer(engine.weights, At(1));
+  const uint64_t number = served.Find(At(1), rank, layout.signature())->number;
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> wrong{0};
+  const auto read = [&] {
+    for (uint32_t s = 0; !done; s = (s + 1) % layout.slice_count()) {
+      const BlockRange range{.slice = RankSlice(s), .block_count = 1};
+      std::vector<std::byte> bytes(SizeBytes(layout, range));
+      const SliceBytes& published = trainer.At(1, 0)[s];
+      const bool right = served.Read(number, rank, range, bytes).ok() &&
+                         std::equal(bytes.begin(), bytes.end(), published.begin());
+      if (!right) ++wrong;
+    }
+  };
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i) readers.emplace_back(read);
+  for (int i = 0; i < 100; ++i) {
+    if (states() != wanted) ++wrong;
+  }
+  done = true;
+  for (std::thread& reader : readers) reader.join();
+  served.Withdraw();
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("nobody reads memory while it is written", "[served_weights]") {
   FakeTrainer trainer(Ranks());
   trainer.Publish();
