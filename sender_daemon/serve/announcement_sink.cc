@@ -32,7 +32,7 @@ using Entry = std::pair<const std::string, AnnouncerState::Receiver>;
 // A status lists so many receivers, and the page of metrics has labels for them alone.
 constexpr size_t kListedMax = 64;
 
-enum class Trouble : uint8_t { kRefused, kLeftOut, kAwaited, kAbsent, kBehind, kNone };
+enum class Trouble : uint8_t { kRefused, kLeftOut, kAwaited, kBehind, kAbsent, kNone };
 
 Trouble TroubleOf(const AnnouncerState::Receiver& receiver, bool left_out,
                   std::optional<WeightVersion> newest) {
@@ -62,17 +62,23 @@ void FillPeer(const Entry& entry, v1::ReceiverPeer& peer) {
 std::vector<const Entry*> AnnouncementSink::Listed(
     const std::map<std::string, AnnouncerState::Receiver>& receivers,
     std::optional<WeightVersion> newest) const {
-  std::vector<std::pair<Trouble, const Entry*>> order;
+  struct Place {
+    Trouble trouble;
+    std::optional<WeightVersion> committed;  // those with older versions first
+    const Entry* entry;
+  };
+  std::vector<Place> order;
   for (const Entry& entry : receivers) {
     const bool left_out = entry.second.connection.has_value() && hub_.LeftOut(entry.second);
-    order.emplace_back(TroubleOf(entry.second, left_out, newest), &entry);
+    order.push_back({TroubleOf(entry.second, left_out, newest), entry.second.committed, &entry});
   }
   if (order.size() > kListedMax) {
-    std::ranges::stable_sort(order, {}, [](const auto& one) { return one.first; });
+    std::ranges::stable_sort(
+        order, {}, [](const Place& one) { return std::pair(one.trouble, one.committed); });
     order.resize(kListedMax);
   }
   std::vector<const Entry*> listed;
-  for (const auto& [trouble, entry] : order) listed.push_back(entry);
+  for (const Place& place : order) listed.push_back(place.entry);
   std::ranges::sort(listed, {}, [](const Entry* entry) {
     return std::pair(!entry->second.connection.has_value(), std::string_view(entry->first));
   });

@@ -180,7 +180,8 @@ function senderView(status) {
       { label: "Newest version", value: version(sender.newest_version),
         note: number(sender.newest_version) > 0 ? ageNote("published", number(sender.seconds_since_version), history) : "nothing is published" },
       { label: "Receivers with it", value: `${grouped(done)} of ${grouped(present)}`,
-        note: (lag > 0 ? `the others are up to ${count(lag, "version")} behind` : present > 0 ? "no receiver is behind" : "no receiver is connected") +
+        note: (lag > 0 ? `the others are up to ${count(lag, "version")} behind` : done < present ? "the others are not named here"
+          : present > 0 ? "no receiver is behind" : "no receiver is connected") +
           (absent > 0 ? `; ${grouped(absent)} absent` : "") },
       { label: "Bytes to fetch", value: last ? bytes(last.bytes) : "–",
         note: last ? `${percent(last.bytes / last.full)} of ${bytes(last.full)}` +
