@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
+#include "common/model/limits.h"
+
 namespace dws {
 
 grpc::Slice SharedSlice(ByteSpan bytes, std::shared_ptr<const void> owner) {
@@ -26,6 +29,7 @@ grpc::ByteBuffer DataMessage(const google::protobuf::MessageLite& head, int data
   using google::protobuf::io::CodedOutputStream;
   size_t size = 0;
   for (const grpc::Slice& slice : data) size += slice.size();
+  DWS_CHECK(size <= limits::kGrpcMessageBytesMax);
   std::string bytes = head.SerializeAsString();
   std::array<uint8_t, 20> field;  // tag and length of the data
   uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
