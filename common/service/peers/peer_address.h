@@ -15,8 +15,9 @@ std::optional<std::string> UnixPathOf(std::string_view address);
 // Returns whether `address` is a unix socket or a loopback address: the peer runs on this host.
 bool IsOnThisHost(std::string_view address);
 
-// INVALID_ARGUMENT, quoting `address`, unless it is a name or number with a port that is not 0, or
-// "unix:" and an absolute path that fits a socket address. `what` names the peer: "a sender".
+// INVALID_ARGUMENT, quoting `address`, unless it is a host's name, an IPv4 address or an IPv6
+// address in brackets, with a port that is not 0, or "unix:" and an absolute path that fits a
+// socket address. `what` names the peer: "a sender".
 Status CheckPeerAddress(std::string_view address, std::string_view what);
 
 }  // namespace dws

@@ -83,14 +83,35 @@ TEST_CASE("a unix socket is trusted if root or this user or an allowed user serv
 
 TEST_CASE("another daemon's address is a host and port, or an absolute path", "[unix]") {
   const std::string longest = "unix:/" + std::string(106, 'x');
-  for (const std::string good : {"a:1", "[::1]:65535", "10.0.0.1:7700", "unix:/run/dws/s.sock"}) {
+  for (const std::string good :
+       {"a:1", "a-b_c.example:7", "[::1]:65535", "10.0.0.1:7700", "unix:/run/dws/s.sock"}) {
     INFO(good);
     CHECK(CheckPeerAddress(good, "a sender").ok());
   }
   CHECK(CheckPeerAddress(longest, "a sender").ok());
-  for (const std::string bad :
-       {"", "a", "a:", ":1", "a:0", "a:65536", "a:1x", "unix:", "unix:s.sock", "unix:@name",
-        "unix-abstract:name", "/run/dws/s.sock"}) {
+  for (const std::string bad : {"",
+                                "a",
+                                "a:",
+                                ":1",
+                                "a:0",
+                                "a:65536",
+                                "a:1x",
+                                "unix:",
+                                "unix:s.sock",
+                                "unix:@name",
+                                "unix-abstract:name",
+                                "/run/dws/s.sock",
+                                "0.0.0.0:1",
+                                "[::]:1",
+                                "::1:7900",
+                                "*:1",
+                                "http://h:1",
+                                "u@h:1",
+                                "h,g:1",
+                                "dns:///h:1",
+                                "[::1:1",
+                                "[]:1",
+                                "a b:1"}) {
     INFO(bad);
     const Status refused = CheckPeerAddress(bad, "a sender");
     CHECK(absl::IsInvalidArgument(refused));
