@@ -38,7 +38,10 @@ void PeerHandouts::Remove(const std::string& receiver_id) {
 
 void PeerHandouts::Connect(const std::string& receiver_id, ConnectionId connection,
                            std::string address, std::string view) {
-  if (receivers_.contains(receiver_id)) Remove(receiver_id);
+  if (const auto found = receivers_.find(receiver_id); found != receivers_.end()) {
+    if (found->second.connection > connection) return;
+    Remove(receiver_id);
+  }
   receivers_[receiver_id] = {
       .connection = connection, .address = std::move(address), .view = std::move(view)};
   connections_[connection] = receiver_id;
@@ -73,7 +76,8 @@ void PeerHandouts::OnNack(ConnectionId connection) {
 void PeerHandouts::OnRead(const std::string& receiver_id, bool done, TimePoint now) {
   const auto found = receivers_.find(receiver_id);
   if (found == receivers_.end() || !found->second.grant_until.has_value()) return;
-  found->second.grant_until = now + (done ? kPeerGrantCommit : kPeerGrantIdle);
+  found->second.grant_until =
+      now + (done ? kPeerGrantCommit + found->second.other_ranks : Duration(kPeerGrantIdle));
 }
 
 void PeerHandouts::Expire(TimePoint now) {
@@ -81,6 +85,11 @@ void PeerHandouts::Expire(TimePoint now) {
     if (receiver.reads_until < now) ReadFrom(receiver, "");
     if (receiver.grant_until.has_value() && *receiver.grant_until < now) End(receiver, false);
   }
+}
+
+// One that has given up does not say so.
+bool PeerHandouts::Waits(const Receiver& receiver, TimePoint now) {
+  return receiver.waits && now - receiver.asked_at < 4 * kPeerPollMax;
 }
 
 bool PeerHandouts::SameHost(const std::string& one, const std::string& other) {
@@ -116,13 +125,25 @@ const std::string* PeerHandouts::Pick(const Question& question, const Receiver& 
   return best;
 }
 
+void PeerHandouts::Without(const Question& question) {
+  for (const std::string& address :
+       question.without.first(std::min(question.without.size(), kPeersAvoidedMax))) {
+    for (auto& [id, receiver] : receivers_) {
+      if (receiver.address == address && receiver.committed == question.at) {
+        receiver.committed.reset();
+      }
+    }
+  }
+}
+
 std::optional<WeightVersion> PeerHandouts::Newer(const Question& question,
                                                  const Receiver& asker) const {
   std::optional<WeightVersion> newest;
   for (const auto& [id, other] : receivers_) {
     if (&other == &asker || other.view != asker.view || !other.committed.has_value() ||
         other.committed->stream != question.at.stream ||
-        other.committed->version <= question.at.version || Avoids(question, other.address)) {
+        other.committed->version <= question.at.version ||
+        other.committed->version > question.newest || Avoids(question, other.address)) {
       continue;
     }
     newest = std::max(newest, std::optional(other.committed->version));
@@ -142,6 +163,15 @@ bool PeerHandouts::Expected(const Question& question, const Receiver& asker, Tim
     };
     // One that asks for this version needs full tensors itself.
     return older(other.committed) && (!other.asked.has_value() || older(other.asked));
+  });
+}
+
+bool PeerHandouts::OthersWait(const Question& question, const Receiver& asker,
+                              TimePoint now) const {
+  return std::ranges::any_of(receivers_, [&](const auto& entry) {
+    const Receiver& other = entry.second;
+    return &other != &asker && other.view == asker.view && other.asked == question.at &&
+           Waits(other, now) && (other.failed != question.at || other.failure < asker.failure);
   });
 }
 
@@ -165,8 +195,16 @@ std::optional<PeerHandouts::Answer> PeerHandouts::Ask(const Question& question, 
   }
   asker.asked_at = now;
   asker.waits = false;
+  asker.other_ranks = question.other_ranks;
+  if (asker.committed == question.at) asker.committed.reset();  // its engine has lost it
+  Without(question);
+  if (question.failed) {
+    End(asker, false);
+    asker.failed = question.at;
+    asker.failure = ++failures_;
+  }
   // All its ranks are let through, and what it wants now counts.
-  if (asker.grant_until.has_value()) {
+  if (asker.grant_until.has_value() && !question.only_others) {
     asker.grant_until = std::max(*asker.grant_until, now + kPeerGrantIdle);
     return Answer{};
   }
@@ -180,12 +218,20 @@ std::optional<PeerHandouts::Answer> PeerHandouts::Ask(const Question& question, 
     asker.reads_until = now + kPeerReadLease;
     return Answer{.address = source.address};
   }
-  if (const auto newer = Newer(question, asker); !busy && newer.has_value()) {
+  const auto newer = Newer(question, asker);
+  const auto completed = completed_.find(asker.view);
+  const bool completes = newer.has_value() && question.begun &&
+                         (completed == completed_.end() || completed->second != question.at);
+  if (!busy && newer.has_value() && !completes) {
     ReadFrom(asker, "");
     return Answer{.address = {}, .newer = newer};
   }
-  if (busy || Expected(question, asker, now)) return Wait(asker);
+  if (busy || question.only_others || (!completes && Expected(question, asker, now)) ||
+      (asker.failed == question.at && OthersWait(question, asker, now))) {
+    return Wait(asker);
+  }
   ReadFrom(asker, "");
+  if (completes) completed_[asker.view] = question.at;
   asker.grant_until = now + kPeerGrantIdle;
   ++grants_;
   return Answer{};
@@ -197,8 +243,7 @@ PeerHandouts::Totals PeerHandouts::totals(TimePoint now) const {
                 .grants = grants_,
                 .grants_lost = grants_lost_};
   for (const auto& [id, receiver] : receivers_) {
-    // One that has given up does not say so.
-    totals.waiting += receiver.waits && now - receiver.asked_at < 4 * kPeerPollMax ? 1 : 0;
+    totals.waiting += Waits(receiver, now) ? 1 : 0;
   }
   return totals;
 }

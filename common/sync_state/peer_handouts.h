@@ -4,10 +4,13 @@
 //
 // Rules: a receiver is told to read from one that has committed exactly the version, while few read
 // there. If nobody has it, one receiver of each view is let read from the senders, and the others
-// wait for it. That grant ends with its commit, its refusal or its connection, or when it makes no
-// progress. A version with a delta is also waited for, for a short time, while receivers have an
-// older one: they are about to apply the delta. Nobody waits for a version, nor reads it from the
-// senders for others, when receivers have a newer one: that is to be taken.
+// wait for it. That grant ends with its commit, its refusal or its connection, when its read fails
+// (then others come first), or when it makes no progress. A version with a delta is also waited
+// for, for a short time, while receivers have an older one: they are about to apply the delta.
+// Nobody waits for a version, nor reads it from the senders for others, when receivers have a newer
+// one: that is to be taken. But of those that have read a part of it, one of each view completes it
+// from the senders, so that some receiver gets ahead however fast versions come. So the senders
+// send each version at most twice.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +33,10 @@ inline constexpr size_t kPeerReadersMax = 2;
 inline constexpr std::chrono::seconds kPeerReadLease{15};
 // The receiver that reads from the senders may be without a byte for so long.
 inline constexpr std::chrono::seconds kPeerGrantIdle{10};
-// It may stage and commit for so long after its last byte.
+// It may stage and commit for so long after its last byte, after it has read the ranks of other
+// senders, for which it has at most so long.
 inline constexpr std::chrono::seconds kPeerGrantCommit{60};
+inline constexpr std::chrono::hours kPeerGrantOtherRanks{1};
 // A receiver waits for others to apply a delta for at most so long.
 inline constexpr std::chrono::seconds kPeerCatchUp{5};
 // A receiver that waits asks again after this time, and a thousand that wait less often.
@@ -43,7 +48,7 @@ inline constexpr size_t kPeersAvoidedMax = 16;  // of one request
 class PeerHandouts {
  public:
   // A receiver that serves others has a Sync stream; a newer connection of it replaces an older
-  // one.
+  // one, in whichever order they come.
   void Connect(const std::string& receiver_id, ConnectionId connection, std::string address,
                std::string view);
   // The next four ignore a connection that is not, or no longer, known.
@@ -51,14 +56,23 @@ class PeerHandouts {
   void OnStaged(ConnectionId connection, TimePoint now);
   void OnCommitted(ConnectionId connection, const VersionAt& at);
   void OnNack(ConnectionId connection);
-  // The receiver reads full tensors from this sender. `done`: all that it asked for was sent.
+  // The receiver reads full tensors from this sender. `done`: all that it asked for was sent; then
+  // the ranks of other senders may take the time that it has asked for.
   void OnRead(const std::string& receiver_id, bool done, TimePoint now);
 
   struct Question {
     std::string receiver_id;
     VersionAt at;
-    bool has_delta = false;                   // the version has one, from the version before
-    std::span<const std::string> avoid = {};  // addresses; only the first kPeersAvoidedMax count
+    WeightVersion newest = at.version;  // that was published; receivers cannot have a newer one
+    bool has_delta = false;             // the version has one, from the version before
+    bool begun = false;                 // the receiver has read a part of it from others
+    // Addresses: that are not to be handed out, and that do not have the version. The first
+    // kPeersAvoidedMax of both count.
+    std::span<const std::string> avoid = {};
+    std::span<const std::string> without = {};
+    Duration other_ranks = {};  // how long the ranks of other senders may take
+    bool failed = false;        // it was let read from the senders, and that has failed
+    bool only_others = false;   // it may not read from the senders
   };
   struct Answer {
     std::string address;  // to read from; empty: none
@@ -97,6 +111,9 @@ class PeerHandouts {
     size_t readers = 0;  // those that were told to read from this one
     // Set: it reads from the senders. Its grant ends at this time without progress.
     std::optional<TimePoint> grant_until;
+    Duration other_ranks = {};
+    std::optional<VersionAt> failed;  // what it failed to read from the senders, as which failure
+    uint64_t failure = 0;
   };
   Receiver* Find(ConnectionId connection);
   // It reads from `from` from now on; empty: from none.
@@ -106,21 +123,28 @@ class PeerHandouts {
   void Expire(TimePoint now);
   // Removes it, with the reads from it.
   void Remove(const std::string& receiver_id);
+  static bool Waits(const Receiver& receiver, TimePoint now);
   // Returns whether the addresses have the same host.
   static bool SameHost(const std::string& one, const std::string& other);
   static bool Avoids(const Question& question, const std::string& address);
   // The receiver to read from; null: none has the version, or all that do are busy. `busy` says
   // which.
   const std::string* Pick(const Question& question, const Receiver& asker, bool& busy) const;
+  // These receivers have acknowledged the version, and do not have it.
+  void Without(const Question& question);
   // The newest version above the asked one that another receiver of the view has.
   std::optional<WeightVersion> Newer(const Question& question, const Receiver& asker) const;
+  // Returns whether another receiver waits for the version, which has not failed, or earlier.
+  bool OthersWait(const Question& question, const Receiver& asker, TimePoint now) const;
   // Returns whether another receiver will have the version soon.
   bool Expected(const Question& question, const Receiver& asker, TimePoint now) const;
   Answer Wait(Receiver& asker);
 
   std::map<std::string, Receiver> receivers_;  // by id
   std::map<ConnectionId, std::string> connections_;
+  std::map<std::string, VersionAt> completed_;  // by view: what one was let complete last
   uint64_t handed_out_ = 0;
+  uint64_t failures_ = 0;
   uint64_t grants_ = 0;
   uint64_t grants_lost_ = 0;
 };

@@ -128,8 +128,10 @@ Status SenderSide::OpenSources(const ReceiverOptions& options, const PeerTls& tl
   }
   if (!parts.peer_address.empty()) {
     auto peers = std::make_unique<PeerSource>(
-        *links_, PeerSource::Options{.job_id = options.job_id, .tls = tls}, cancellation_,
-        parts.clock);
+        *links_,
+        PeerSource::Options{
+            .job_id = options.job_id, .tls = tls, .only = options.full_way == PeerSource::kName},
+        cancellation_, parts.clock);
     peers_ = peers.get();
     owned_.push_back(std::move(peers));
   }

@@ -85,6 +85,12 @@ std::vector<OptionMistake> ServePeersMistakes(const ReceiverOptions& options) {
     mistakes.push_back(
         {"peer-address", fmt::format("'{}' is not HOST:PORT", EscapeUnprintable(serve.address))});
   }
+  if (serve.bytes_per_second > 0 && serve.bytes_per_second < kServePeersRateMin) {
+    mistakes.push_back(
+        {"serve-peers-rate", fmt::format("{} bytes a second, expected at least {}: others would "
+                                         "take this receiver for one that hangs",
+                                         serve.bytes_per_second, kServePeersRateMin)});
+  }
   if (options.senders.empty()) {
     mistakes.push_back({"serve-peers", "there is no sender, which tells receivers of each other"});
   }

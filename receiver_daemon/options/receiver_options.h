@@ -67,10 +67,12 @@ struct HostShareOptions {
 };
 
 // --serve-peers and its companions.
+inline constexpr uint64_t kServePeersRateMin = uint64_t{4}
+                                               << 20;  // two readers would give up below
 struct ServePeersOptions {
   std::string listen;             // empty: serves no other receivers, and reads none
   std::string address;            // where others reach it; empty: `listen`
-  uint64_t bytes_per_second = 0;  // at most; 0: no limit
+  uint64_t bytes_per_second = 0;  // at most, and at least kServePeersRateMin; 0: no limit
 };
 
 // A plain value. The flags set it; CheckOptions checks it. `listen` is for operators and the

@@ -2,6 +2,7 @@
 // once more.
 #include "receiver_daemon/peers/peer_server.h"
 
+#include <chrono>
 #include <utility>
 
 #include "common/base/log/log.h"
@@ -16,6 +17,7 @@ namespace {
 
 // Frames are copied by so many threads. One copies faster than most links send.
 constexpr size_t kThreads = 2;
+constexpr std::chrono::seconds kPeerCallMax{60};
 
 }  // namespace
 
@@ -66,6 +68,11 @@ Result<PeerTransfer::Order> PeerServer::Open(const grpc::CallbackServerContext& 
                                              const grpc::ByteBuffer& request) {
   DWS_RETURN_IF_ERROR(CheckPeerRole(PeerOf(context.auth_context().get()), options_.job_id,
                                     Role::kReceive, "a reader of this receiver"));
+  // A reader that takes nothing would keep its place for ever.
+  if (context.deadline() > std::chrono::system_clock::now() + kPeerCallMax) {
+    return InvalidArgumentError("expected a call with a deadline of at most {} s",
+                                ToSeconds(kPeerCallMax));
+  }
   grpc::ByteBuffer bytes(request);
   v1::FetchFullRequest message;
   if (!grpc::SerializationTraits<v1::FetchFullRequest>::Deserialize(&bytes, &message).ok()) {

@@ -8,11 +8,24 @@
 #include <vector>
 
 #include "common/base/log/log.h"
+#include "common/model/limits.h"
 #include "common/service/peers/peer_address.h"
 
 namespace dws {
+namespace {
+
+// A name in DNS has 253 bytes at most; each answer to each reader repeats the address.
+constexpr size_t kAddressBytesMax = 270;
+
+}  // namespace
 
 Status PeerDirectory::CheckAddress(const std::string& address) {
+  if (address.size() > kAddressBytesMax) {
+    return InvalidArgumentError(
+        "a receiver that serves others names an address of {} bytes, expected HOST:PORT "
+        "(--peer-address) of at most {}",
+        address.size(), kAddressBytesMax);
+  }
   DWS_RETURN_IF_ERROR(CheckPeerAddress(address, "a receiver that serves others"));
   if (!UnixPathOf(address).has_value()) return OkStatus();
   return InvalidArgumentError(
@@ -51,19 +64,32 @@ void PeerDirectory::OnRead(const std::string& receiver_id, bool done) {
   handouts_.OnRead(receiver_id, done, clock_.Now());
 }
 
-Status PeerDirectory::Answer(const v1::PeersRequest& request, const VersionAt& at, bool has_delta,
-                             v1::PeersReply& reply) {
+Status PeerDirectory::Answer(const v1::PeersRequest& request, const VersionAt& at,
+                             WeightVersion newest, bool has_delta, v1::PeersReply& reply) {
   const std::vector<std::string> avoid(request.avoid().begin(), request.avoid().end());
+  const std::vector<std::string> without(request.without().begin(), request.without().end());
+  const uint64_t other_seconds = request.other_ranks_bytes() / limits::kFetchBytesPerSecondMin;
+  const PeerHandouts::Question question{
+      .receiver_id = request.receiver_id(),
+      .at = at,
+      .newest = newest,
+      .has_delta = has_delta,
+      .begun = request.begun(),
+      .avoid = avoid,
+      .without = without,
+      .other_ranks = other_seconds < ToSeconds(kPeerGrantOtherRanks)
+                         ? Duration(std::chrono::seconds(other_seconds))
+                         : Duration(kPeerGrantOtherRanks),
+      .failed = request.failed(),
+      .only_others = request.only_others()};
   std::optional<PeerHandouts::Answer> answer;
   {
     MutexLock lock(mutex_);
-    answer = handouts_.Ask(
-        {.receiver_id = request.receiver_id(), .at = at, .has_delta = has_delta, .avoid = avoid},
-        clock_.Now());
+    answer = handouts_.Ask(question, clock_.Now());
   }
   if (!answer.has_value()) {
-    return FailedPreconditionError(
-        "receiver '{}' has no Sync stream here by which it serves others", request.receiver_id());
+    return UnavailableError("receiver '{}' has no Sync stream here by which it serves others yet",
+                            request.receiver_id());
   }
   if (answer->newer.has_value()) {
     return MakeStatus(absl::StatusCode::kOutOfRange,

@@ -31,10 +31,11 @@ class PeerDirectory {
   // See PeerHandouts.
   void OnRead(const std::string& receiver_id, bool done);
 
-  // Answers `request` about a version that is retained. FAILED_PRECONDITION: the receiver is not
-  // known here. OUT_OF_RANGE: other receivers have a newer version, which is to be taken.
-  Status Answer(const v1::PeersRequest& request, const VersionAt& at, bool has_delta,
-                v1::PeersReply& reply);
+  // Answers `request` about a version that is retained; `newest` was published last. UNAVAILABLE:
+  // the receiver is not known here. OUT_OF_RANGE: other receivers have a newer version, which is to
+  // be taken.
+  Status Answer(const v1::PeersRequest& request, const VersionAt& at, WeightVersion newest,
+                bool has_delta, v1::PeersReply& reply);
 
   // Nothing while no receiver serves others, nor has.
   void FillStatus(v1::SenderStatus& status) const;

@@ -153,16 +153,17 @@ void ReceiverHub::OnStaged(ConnectionId connection, Nonce nonce, const StreamId&
   state_.OnStaged(connection, nonce, stream, version);
 }
 
-void ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
+bool ReceiverHub::OnCommitted(ConnectionId connection, const StreamId& stream,
                               const AcknowledgedCommit& report) {
   bool counted = false;
   {
     MutexLock lock(mutex_);
-    if (!Plausible(connection, stream, report)) return;
+    if (!Plausible(connection, stream, report)) return false;
     counted = state_.OnCommitted(connection, stream, report, clock_.Now());
   }
   if (counted && on_commit_ != nullptr) on_commit_(report.possible());
   FinishWaits();
+  return true;
 }
 
 bool ReceiverHub::OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,

@@ -62,7 +62,9 @@ class ReceiverHub {
   Nonce NextNonce(ConnectionId connection, bool announcement);
   void OnStaged(ConnectionId connection, Nonce nonce, const StreamId& stream,
                 WeightVersion version);
-  void OnCommitted(ConnectionId connection, const StreamId& stream,
+  // Returns false, and ignores the report, if it is of a version that was never published, or of
+  // other weights.
+  bool OnCommitted(ConnectionId connection, const StreamId& stream,
                    const AcknowledgedCommit& report);
   // Returns whether it answers the last announcement. An answer to an older one changes nothing.
   bool OnNack(ConnectionId connection, Nonce nonce, const StreamId& stream,

@@ -238,7 +238,7 @@ Status AnswerPeers(const ReceiverHub& hub, PeerDirectory* peers, const Peer& pee
     return AbortedError("version {} is no longer retained; take a newer one", version.value());
   }
   return peers->Answer(request, {.stream = state->stream, .version = version},
-                       retained->base.has_value(), reply);
+                       state->log->Newest()->version, retained->base.has_value(), reply);
 }
 
 // Makes `stream` send, or end with, the result of `open`, which runs on the executor.

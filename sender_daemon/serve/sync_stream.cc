@@ -110,13 +110,15 @@ Status SyncStream::HandleAck(ConnectionId connection, const v1::Ack& ack) {
   const WeightVersion version(ack.version());
   if (ack.stage() == v1::Ack::COMMITTED) {
     OnCommitted(version);
-    hub_.OnCommitted(connection, stream,
-                     {.version = version,
-                      .state_token = FromProto(ack.state_token()),
-                      .pause_seconds = ack.pause_seconds(),
-                      .stage_seconds = ack.stage_seconds(),
-                      .fetched_bytes = ack.fetched_bytes()});
-    if (peers_ != nullptr) peers_->OnCommitted(connection, {.stream = stream, .version = version});
+    const bool plausible = hub_.OnCommitted(connection, stream,
+                                            {.version = version,
+                                             .state_token = FromProto(ack.state_token()),
+                                             .pause_seconds = ack.pause_seconds(),
+                                             .stage_seconds = ack.stage_seconds(),
+                                             .fetched_bytes = ack.fetched_bytes()});
+    if (peers_ != nullptr && plausible) {
+      peers_->OnCommitted(connection, {.stream = stream, .version = version});
+    }
     DWS_KILLPOINT("sender.ack.after_commit");
   } else if (ack.stage() == v1::Ack::STAGED) {
     hub_.OnStaged(connection, Nonce(ack.nonce()), stream, version);

@@ -214,13 +214,18 @@ Status Fetcher::FullFromPeer(const StreamId& stream, WeightVersion version, cons
 }
 
 Result<Fetcher::PeerAnswer> Fetcher::AskForPeer(const StreamId& stream, WeightVersion version,
-                                                std::span<const std::string> avoid) {
+                                                const PeerQuestion& question) {
   v1::PeersRequest request;
   *request.mutable_stream() = ToProto(stream);
   *request.mutable_layout_signature() = ToProto(layout_);
   request.set_version(version.value());
   request.set_receiver_id(receiver_id_);
-  for (const std::string& address : avoid) request.add_avoid(address);
+  for (const std::string& address : question.avoid) request.add_avoid(address);
+  for (const std::string& address : question.without) request.add_without(address);
+  request.set_begun(question.begun);
+  request.set_other_ranks_bytes(question.other_ranks_bytes);
+  request.set_failed(question.failed);
+  request.set_only_others(question.only_others);
   v1::PeersReply reply;
   ActiveCalls::Call call(calls_, limits::kRpcDeadline);
   DWS_RETURN_IF_ERROR(Ended(FromGrpc(stub_->Peers(call.context(), request, &reply)), calls_));

@@ -70,14 +70,24 @@ class Fetcher {
   // Errors: also that it does not have exactly this version (ABORTED).
   Status FullFromPeer(const StreamId& stream, WeightVersion version, const FullPart& part,
                       FullAssembly& assembly);
-  // Where to read full tensors of the version from: see PeersReply. `avoid`: addresses. Errors as
-  // Describe's, and FAILED_PRECONDITION, UNIMPLEMENTED: this sender names no receivers.
+  // See PeersRequest.
+  struct PeerQuestion {
+    std::span<const std::string> avoid = {};
+    std::span<const std::string> without = {};
+    bool begun = false;
+    uint64_t other_ranks_bytes = 0;
+    bool failed = false;
+    bool only_others = false;
+  };
   struct PeerAnswer {
     std::string address;
     Duration wait = {};
   };
+  // Where to read full tensors of the version from: see PeersReply. Asks once. Errors as
+  // Describe's, and UNIMPLEMENTED: this sender names no receivers; UNAVAILABLE: not yet;
+  // OUT_OF_RANGE: a newer version is to be read.
   Result<PeerAnswer> AskForPeer(const StreamId& stream, WeightVersion version,
-                                std::span<const std::string> avoid);
+                                const PeerQuestion& question);
   // Like HostSnapshot::Open. If the call was cancelled, perhaps with its stream, this and the next
   // three return UNAVAILABLE: the transfer is not given up.
   Result<MappedSnapshot> MapSnapshot(const StreamId& stream, const RankLayout& layout,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -30,11 +31,28 @@ constexpr std::chrono::seconds kReadFor{3};
 // One that served badly is left out for so long; one with another version until the sender knows.
 constexpr std::chrono::seconds kBadFor{60};
 constexpr std::chrono::seconds kOtherVersionFor{2};
+// A sender that does not answer is asked again for so long, with these pauses.
+constexpr std::chrono::seconds kUnansweredMax{15};
+constexpr std::chrono::milliseconds kAskAgainMin{50};
+constexpr std::chrono::milliseconds kAskAgainMax{2000};
 
-// The wait for others and the reads from them together.
-Duration TransferTime(const FullAssembly& assembly) {
+uint64_t SizeBytes(const SyncTarget& target) {
+  uint64_t bytes = 0;
+  for (const SyncTarget::Rank& rank : target.ranks) bytes += rank.layout->size_bytes();
+  return bytes;
+}
+
+// The wait for others, who read all ranks, and the reads from them together.
+Duration TransferTime(const SyncTarget& target) {
   return limits::kRpcDeadline +
-         std::chrono::seconds(MissingBytes(assembly) / limits::kFetchBytesPerSecondMin);
+         std::chrono::seconds(SizeBytes(target) / limits::kFetchBytesPerSecondMin);
+}
+
+// Returns whether some slices have come in part.
+bool HasParts(const FullAssembly& assembly) {
+  return std::ranges::any_of(assembly.Missing(), [&](const BlockRange& range) {
+    return range.block_count != assembly.layout().slice(range.slice).blocks;
+  });
 }
 
 }  // namespace
@@ -89,16 +107,20 @@ Status PeerSource::ReadFrom(const std::string& address, const Piece& piece,
   return OkStatus();
 }
 
-void PeerSource::LeaveOut(const std::set<std::string>& addresses, const Status& why,
-                          const Piece& piece) {
-  for (const std::string& address : addresses) {
-    if (absl::IsAborted(why)) {  // no fault
-      bad_.Add(address, clock_.Now() + kOtherVersionFor);
-      LogInfo("peer_has_other_version", {{"address", address}, {"reason", Message(why)}});
-      continue;
-    }
-    bad_.Add(address, clock_.Now() + kBadFor);
-    LogWarning("peer_left_out", {{"address", address},
+void PeerSource::LeaveOut(const std::string& address, const std::set<std::string>& brought,
+                          const Status& why, const Piece& piece) {
+  if (absl::IsAborted(why)) {  // no fault
+    bad_.Add(address, clock_.Now() + kOtherVersionFor);
+    LogInfo("peer_has_other_version", {{"address", address}, {"reason", Message(why)}});
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    channels_.erase(address);  // its certificates may be renewed when it is dialled next
+  }
+  for (const std::string& bad : absl::IsDataLoss(why) ? brought : std::set{address}) {
+    bad_.Add(bad, clock_.Now() + kBadFor);
+    LogWarning("peer_left_out", {{"address", bad},
                                  {"version", piece.target.version.value()},
                                  {"rank", piece.rank.value()},
                                  {"seconds", ToSeconds(kBadFor)},
@@ -106,49 +128,114 @@ void PeerSource::LeaveOut(const std::set<std::string>& addresses, const Status& 
   }
 }
 
-// A version that was begun is completed, wherever its rest comes from: newer ones may come faster
-// than one is read.
-Status PeerSource::Unanswered(const Status& why, const VersionAt& at) const {
-  if (!absl::IsOutOfRange(why)) return why;
+Result<Fetcher::PeerAnswer> PeerSource::Ask(const Piece& piece,
+                                            std::span<const std::string> without, bool failed) {
+  const Piece first{.target = piece.target, .rank = TrainerRank(0)};
+  bool begun = false;
+  {
+    MutexLock lock(mutex_);
+    begun = begun_ == piece.target.at();
+  }
+  const std::vector<std::string> avoid = bad_.At(clock_.Now());
+  return links_.sender(first)
+      .fetcher(first.target, first.rank)
+      .AskForPeer(piece.target.stream, piece.target.version,
+                  {.avoid = avoid,
+                   .without = without,
+                   .begun = begun,
+                   .other_ranks_bytes = SizeBytes(piece.target) - first.of().layout->size_bytes(),
+                   .failed = failed,
+                   .only_others = options_.only});
+}
+
+bool PeerSource::HasFailed(const Piece& piece) {
   MutexLock lock(mutex_);
-  return reading_ == at ? UnavailableError("{}", Message(why)) : CancelledError("{}", Message(why));
+  const auto granted = granted_.find(piece.rank);
+  if (granted == granted_.end() || granted->second != piece.target.at()) return false;
+  granted_.clear();
+  return true;
+}
+
+Duration PeerSource::WaitBeforeAsking(const VersionAt& at) {
+  const TimePoint now = clock_.Now();
+  MutexLock lock(mutex_);
+  if (waits_for_ != at) return Duration::zero();
+  if (now < waits_until_) return waits_until_ - now;
+  waits_until_ = now + kPeerPollMin;  // the others wait for what this one is told
+  return Duration::zero();
+}
+
+void PeerSource::AfterAnswer(const VersionAt& at, std::optional<Duration> wait) {
+  MutexLock lock(mutex_);
+  waits_for_.reset();
+  if (!wait.has_value()) return;
+  waits_for_ = at;
+  waits_until_ = clock_.Now() + std::min<Duration>(*wait, kPeerPollMax);
 }
 
 Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
-  const Piece first{.target = piece.target, .rank = TrainerRank(0)};
-  Fetcher sender = links_.sender(first).fetcher(first.target, first.rank);
-  const TimePoint deadline = clock_.Now() + TransferTime(assembly);
-  std::set<std::string> brought;  // that may have brought a part of incomplete slices
+  const VersionAt at = piece.target.at();
+  const TimePoint deadline = clock_.Now() + TransferTime(piece.target);
+  TimePoint answered = clock_.Now();
+  Duration again = kAskAgainMin;
+  bool others = HasParts(assembly);  // other sources may have brought what is wrong
+  std::set<std::string> brought;     // that may have brought a part of incomplete slices
+  std::vector<std::string> without;
+  Duration wait = {};
+  bool failed = HasFailed(piece);
   for (int bad = 0; bad < kBadPeersMax && clock_.Now() < deadline;) {
-    if (!assembly.wanted()) return CancelledError("given up");
-    const Result<Fetcher::PeerAnswer> asked =
-        sender.AskForPeer(piece.target.stream, piece.target.version, bad_.At(clock_.Now()));
-    if (!asked.ok()) return Unanswered(asked.status(), piece.target.at());
-    const Fetcher::PeerAnswer& answer = *asked;
-    if (answer.address.empty() && answer.wait == Duration::zero()) {
-      return FailedPreconditionError("this receiver is to read version {} from the senders",
-                                     piece.target.version.value());
+    if (!cancellation_.Sleep(std::exchange(wait, {}))) {
+      return CancelledError("the receiver is shutting down");
     }
-    if (answer.address.empty()) {
-      if (!cancellation_.Sleep(std::min<Duration>(answer.wait, kPeerPollMax))) {
-        return CancelledError("the receiver is shutting down");
-      }
+    if (!assembly.wanted()) return CancelledError("given up");
+    wait = WaitBeforeAsking(at);
+    if (wait > Duration::zero()) continue;
+    const Result<Fetcher::PeerAnswer> answer = Ask(piece, without, failed);
+    if (absl::IsUnavailable(answer.status()) && clock_.Now() - answered < kUnansweredMax) {
+      wait = std::exchange(again, std::min<Duration>(2 * again, kAskAgainMax));
       continue;
     }
-    brought.insert(answer.address);
-    {
+    if (absl::IsOutOfRange(answer.status())) return CancelledError("{}", Message(answer.status()));
+    DWS_RETURN_IF_ERROR(answer.status());
+    answered = clock_.Now();
+    again = kAskAgainMin;
+    without.clear();
+    failed = false;
+    const bool waits = answer->address.empty() && answer->wait > Duration::zero();
+    AfterAnswer(at, waits ? std::optional(answer->wait) : std::nullopt);
+    if (waits) continue;
+    if (answer->address.empty()) {
       MutexLock lock(mutex_);
-      reading_ = piece.target.at();
+      granted_[piece.rank] = at;
+      return FailedPreconditionError("this receiver is to read version {} from the senders",
+                                     at.version.value());
     }
-    const Status read = ReadFrom(answer.address, piece, assembly);
+    const uint64_t missing = assembly.missing_blocks();
+    brought.insert(answer->address);
+    const Status read = ReadFrom(answer->address, piece, assembly);
+    if (assembly.missing_blocks() < missing) {
+      MutexLock lock(mutex_);
+      begun_ = at;
+    }
     if (absl::IsCancelled(read) || !assembly.failed().ok()) return read;
     if (assembly.missing_blocks() == 0) return OkStatus();
-    if (read.ok()) continue;
-    ++bad;
-    LeaveOut(absl::IsDataLoss(read) ? brought : std::set<std::string>{answer.address}, read, piece);
+    if (read.ok()) {
+      if (!HasParts(assembly)) brought.clear();
+      continue;
+    }
+    if (absl::IsAborted(read)) {
+      without = {answer->address};
+    } else {
+      ++bad;
+    }
+    if (absl::IsDataLoss(read) && std::exchange(others, false)) continue;
+    LeaveOut(answer->address, brought, read, piece);
   }
-  return UnavailableError("{} blocks are missing after other receivers were read",
-                          assembly.missing_blocks());
+  return UnavailableError("{} blocks of version {} are missing after other receivers were read{}",
+                          assembly.missing_blocks(), at.version.value(),
+                          options_.only ? ", and --full-way=peer allows no sender: one receiver of "
+                                          "the job has to take it by another way"
+                                        : "");
 }
 
 }  // namespace dws

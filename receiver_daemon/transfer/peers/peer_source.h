@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 
 #include "common/base/clock.h"
@@ -26,7 +27,8 @@ class PeerSource final : public Source {
   static constexpr std::string_view kName = "peer";
   struct Options {
     std::string job_id;
-    PeerTls tls;  // as for senders; names of other receivers are the dialled hosts
+    PeerTls tls;        // as for senders; names of other receivers are the dialled hosts
+    bool only = false;  // no other source may bring full tensors
   };
   // The others outlive it.
   PeerSource(SenderLinks& links, Options options, Cancellation& cancellation, const Clock& clock)
@@ -35,8 +37,8 @@ class PeerSource final : public Source {
   std::string_view name() const override { return kName; }
   bool brings(Content content) const override { return content == Content::kFull; }
   // Waits while another receiver is about to have the version. FAILED_PRECONDITION: this receiver
-  // is to read from the senders, or the senders name no others. CANCELLED: also if others have a
-  // newer version by now, and nothing of this one was read from them.
+  // is to read from the senders. UNAVAILABLE: no other one has brought it. CANCELLED: also if it is
+  // to read a newer version, which others have.
   Status ReadFull(const Piece& piece, FullAssembly& assembly) override;
 
   // Ends its calls, present and future.
@@ -44,11 +46,21 @@ class PeerSource final : public Source {
 
  private:
   std::shared_ptr<PeerChannel> ChannelTo(const std::string& address);
+  // Asks the sender of trainer rank 0 once.
+  Result<Fetcher::PeerAnswer> Ask(const Piece& piece, std::span<const std::string> without,
+                                  bool failed);
+  // Returns whether this version was to be read from the senders before; once of an attempt.
+  bool HasFailed(const Piece& piece);
+  // The pieces of a version wait together: returns how long this one waits before it asks; zero: it
+  // asks now.
+  Duration WaitBeforeAsking(const VersionAt& at);
+  // The answer: nullopt: no wait.
+  void AfterAnswer(const VersionAt& at, std::optional<Duration> wait);
   // Reads from one receiver for a while. DATA_LOSS: slices were not as published.
   Status ReadFrom(const std::string& address, const Piece& piece, FullAssembly& assembly);
-  // The sender has no answer because of `why`: what the read ends with.
-  Status Unanswered(const Status& why, const VersionAt& at) const;
-  void LeaveOut(const std::set<std::string>& addresses, const Status& why, const Piece& piece);
+  // A read from `address` has failed: `brought` may have brought a part of incomplete slices.
+  void LeaveOut(const std::string& address, const std::set<std::string>& brought, const Status& why,
+                const Piece& piece);
 
   SenderLinks& links_;
   const Options options_;
@@ -57,7 +69,10 @@ class PeerSource final : public Source {
   ActiveCalls calls_;
   BadPeers bad_;
   mutable Mutex mutex_;
-  std::optional<VersionAt> reading_ GUARDED_BY(mutex_);  // of which something was read last
+  std::optional<VersionAt> begun_ GUARDED_BY(mutex_);  // of which others have sent something
+  std::map<TrainerRank, VersionAt> granted_ GUARDED_BY(mutex_);  // to be read from the senders
+  std::optional<VersionAt> waits_for_ GUARDED_BY(mutex_);
+  TimePoint waits_until_ GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<PeerChannel>> channels_ GUARDED_BY(mutex_);
 };
 

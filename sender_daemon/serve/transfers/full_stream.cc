@@ -270,6 +270,7 @@ void FullStream::CopyNext() {
   auto frames = reader_->Next(limits::kTick);
   // A capture may stay open for long; the blocks that are kept for this reader are read after it.
   if (absl::IsDeadlineExceeded(frames.status()) && !cancelled_) {
+    progress_(false);  // the reader cannot help it
     return OnExecutor(&FullStream::CopyNext);
   }
   if (!frames.ok()) return Finish(ToGrpc(frames.status()));

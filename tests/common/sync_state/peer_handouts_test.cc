@@ -37,6 +37,12 @@ struct Case {
     REQUIRE(answer.has_value());
     return *answer;
   }
+  // It has read a part of the version from others.
+  PeerHandouts::Answer AskBegun(uint64_t n, uint64_t version, uint64_t newest) {
+    return *state.Ask(
+        {.receiver_id = Id(n), .at = At(version), .newest = WeightVersion(newest), .begun = true},
+        now);
+  }
   void Commit(uint64_t n, uint64_t version = 1) { state.OnCommitted(ConnectionId(n), At(version)); }
 
   PeerHandouts state;
@@ -165,7 +171,12 @@ TEST_CASE("addresses that served badly are avoided, and the senders are left", "
 TEST_CASE("a version that others have left is not waited for", "[protocol]") {
   Case c(3);
   c.Commit(1, 5);
-  const auto answer = c.Ask(2, 4, {}, true);
+  const auto ask = [&](uint64_t newest) {
+    return *c.state.Ask(
+        {.receiver_id = Id(2), .at = At(4), .newest = WeightVersion(newest), .has_delta = true},
+        c.now);
+  };
+  const auto answer = ask(5);
   CHECK(answer.address.empty());
   REQUIRE(answer.newer.has_value());
   CHECK(*answer.newer == WeightVersion(5));
@@ -173,6 +184,119 @@ TEST_CASE("a version that others have left is not waited for", "[protocol]") {
   // But one that serves badly is no reason.
   CHECK(Granted(c.Ask(3, 4, {Address(1, "h1")})));
   CHECK(c.state.totals(c.now).grants == 1);
+}
+
+TEST_CASE("a version above the newest that was published is no reason to give up", "[protocol]") {
+  Case c(2);
+  c.Commit(1, 99);
+  CHECK(Granted(c.Ask(2, 4)));
+}
+
+TEST_CASE("of those that have begun a version that others have left, one completes it",
+          "[protocol]") {
+  Case c(4);
+  c.Commit(1, 4);
+  for (uint64_t n = 2; n <= 3; ++n) CHECK(c.Ask(n, 4).address == Address(1, "h1"));
+  c.Commit(1, 5);
+  CHECK(Granted(c.AskBegun(2, 4, 5)));
+  CHECK(Granted(c.AskBegun(2, 4, 5)));  // for another rank of the trainer
+  CHECK(c.AskBegun(3, 4, 5).newer == WeightVersion(5));
+  CHECK(c.AskBegun(4, 4, 5).newer == WeightVersion(5));
+  CHECK(c.state.totals(c.now).grants == 1);
+  // The next version has one of its own.
+  c.Commit(1, 6);
+  CHECK(Granted(c.AskBegun(3, 5, 6)));
+}
+
+TEST_CASE("one completes a version though another reads a newer one for all", "[protocol]") {
+  Case c(4);
+  CHECK(Granted(c.Ask(4, 6)));
+  c.Commit(1, 5);
+  CHECK(Granted(c.AskBegun(2, 4, 6)));
+  CHECK(Waits(c.Ask(3, 6)));
+}
+
+TEST_CASE("receivers that ask for what they had are no sources", "[protocol]") {
+  Case c(40);
+  for (uint64_t n = 1; n <= 40; ++n) c.Commit(n);
+  // All engines restarted. Each is sent to others until these have asked too.
+  size_t granted = 0;
+  for (uint64_t n = 1; n <= 40; ++n) granted += Granted(c.Ask(n)) ? 1 : 0;
+  CHECK(granted == 1);
+  CHECK(Granted(c.Ask(40)));
+  CHECK(Waits(c.Ask(1)));
+}
+
+TEST_CASE("a receiver without the version that it acknowledged is no source of it", "[protocol]") {
+  Case c(4);
+  for (uint64_t n = 1; n <= 3; ++n) c.Commit(n);
+  std::vector<std::string> without;
+  for (int i = 0; i < 3; ++i) {
+    const auto answer = c.state.Ask({.receiver_id = Id(4), .at = At(1), .without = without}, c.now);
+    REQUIRE_FALSE(answer->address.empty());
+    without = {answer->address};
+  }
+  CHECK(Granted(*c.state.Ask({.receiver_id = Id(4), .at = At(1), .without = without}, c.now)));
+  c.Commit(4);
+  // It has a newer one by now: that counts.
+  c.Commit(1, 2);
+  const std::vector<std::string> one = {Address(1, "h1")};
+  CHECK_FALSE(
+      c.state.Ask({.receiver_id = Id(2), .at = At(1), .without = one}, c.now)->address.empty());
+  CHECK(c.Ask(3, 2).address == Address(1, "h1"));
+}
+
+TEST_CASE("a receiver whose read has failed gives way to those that wait", "[protocol]") {
+  Case c(3);
+  const auto failed = [&](uint64_t n) {
+    return *c.state.Ask({.receiver_id = Id(n), .at = At(1), .failed = true}, c.now);
+  };
+  CHECK(Granted(c.Ask(1)));
+  CHECK(Waits(c.Ask(2)));
+  CHECK(Waits(failed(1)));
+  CHECK(c.state.totals(c.now).grants_lost == 1);
+  CHECK(Granted(c.Ask(2)));
+  CHECK(Waits(c.Ask(1)));
+  // If all that wait have failed, they go on by turns.
+  CHECK(Waits(failed(2)));
+  CHECK(Granted(c.Ask(1)));
+  CHECK(Waits(c.Ask(2)));
+  CHECK(Waits(failed(1)));
+  CHECK(Granted(c.Ask(2)));
+  c.Commit(2);
+  CHECK(c.Ask(1).address == Address(2, "h2"));
+}
+
+TEST_CASE("a receiver that reads only others holds nobody up", "[protocol]") {
+  Case c(2);
+  const auto only = [&] {
+    return *c.state.Ask({.receiver_id = Id(1), .at = At(1), .only_others = true}, c.now);
+  };
+  CHECK(Waits(only()));
+  CHECK(Granted(c.Ask(2)));
+  CHECK(Waits(only()));
+  c.Commit(2);
+  CHECK(only().address == Address(2, "h2"));
+}
+
+TEST_CASE("a grant lasts while the ranks of other senders are read", "[protocol]") {
+  Case c(2);
+  const auto granted = c.state.Ask({.receiver_id = Id(1), .at = At(1), .other_ranks = 600s}, c.now);
+  CHECK(Granted(*granted));
+  c.state.OnRead(Id(1), true, c.now);
+  c.now += 600s + kPeerGrantCommit - 1s;
+  CHECK(Waits(c.Ask(2)));
+  c.now += 2s;
+  CHECK(Granted(c.Ask(2)));
+}
+
+TEST_CASE("an older connection that comes late replaces none", "[protocol]") {
+  Case c(2);
+  c.state.Connect(Id(1), ConnectionId(kConnections), "h1:2", "");
+  c.state.Connect(Id(1), ConnectionId(kConnections - 1), "h1:3", "");
+  c.state.Disconnect(ConnectionId(kConnections - 1));
+  c.state.OnCommitted(ConnectionId(kConnections), At(1));
+  CHECK(c.Ask(2).address == "h1:2");
 }
 
 TEST_CASE("only exactly the version in the same view is read", "[protocol]") {

@@ -52,9 +52,16 @@ class PeersCase(IntegrationCase):
         return sum(array.nbytes for array in self.source.values())
 
     def join(self, name: str, *flags: str) -> tuple[Daemon, dws.Engine, dict[str, Any]]:
-        """A receiver that serves others, with an engine that has attached."""
+        """A receiver that serves others, with an engine that has attached. `flags` may name another
+        way to the sender."""
         way = () if any(flag.startswith("--full-way") for flag in flags) else ("--full-way=auto",)
-        receiver = self.cluster.start_receiver(name, *self.peer_flags(name), *way, *flags)
+        receiver = self.cluster.start_receiver(
+            name,
+            *self.peer_flags(name),
+            *way,
+            *flags,
+            senders=not any(flag.startswith("--sender=") for flag in flags),
+        )
         engine = self.engine(receiver)
         live = engine.attach({n: np.zeros(a.size, np.float32) for n, a in self.source.items()})
         return receiver, engine, live
@@ -120,8 +127,13 @@ class FakePeer(sync_pb2_grpc.SyncServiceServicer):
         )
         self._up.put(sync_pb2.SyncUp(hello=hello))
         stream = sync_pb2_grpc.SyncServiceStub(self._channel).Sync(iter(self._up.get, None))
-        welcome = next(down for down in stream if down.HasField("welcome")).welcome
-        ack = sync_pb2.Ack(version=version, stage=sync_pb2.Ack.COMMITTED, stream=welcome.stream)
+        announce = next(down for down in stream if down.HasField("announce")).announce
+        ack = sync_pb2.Ack(
+            version=version,
+            stage=sync_pb2.Ack.COMMITTED,
+            stream=announce.stream,
+            state_token=announce.state_token,
+        )
         self._up.put(sync_pb2.SyncUp(ack=ack))
         self._reader = threading.Thread(target=self._read, args=(stream,))
         self._reader.start()

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 import unittest
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 import grpc
+import numpy as np
 
 from dws._proto import delta_pb2, sync_pb2, sync_pb2_grpc
 from tests.integration.cluster import PROTOCOL_MAJOR
+from tests.integration.fault_proxy import FaultProxy
 from tests.integration.integration_case import eventually
 from tests.integration.transfer.peers_case import SENDER_FLAGS, FakePeer, PeersCase, frames
 
@@ -23,8 +25,8 @@ class PeersTest(PeersCase):
     def sizes(self) -> list[int]:
         return [array.nbytes for array in self.source.values()]
 
-    def fake(self, serve: Any) -> FakePeer:
-        peer = FakePeer(self.sender, self.version, serve)
+    def fake(self, serve: Any, version: Optional[int] = None) -> FakePeer:
+        peer = FakePeer(self.sender, version or self.version, serve)
         self.addCleanup(peer.close)
         return peer
 
@@ -80,6 +82,17 @@ class PeersTest(PeersCase):
         self.check(engine, live)
         self.assertEqual(self.came_by(receiver, "peer"), self.model_bytes())
 
+    def test_a_receiver_that_reads_only_others_waits_for_one(self) -> None:
+        self.begin()
+        only, only_engine, only_live = self.join("only", "--full-way=peer")
+        waiting = lambda: self.sender.metric("dws_sender_peers_waiting")
+        eventually(lambda: waiting() == 1, lambda: f"{waiting()} wait")
+        _, engine, live = self.join("other")
+        self.check(engine, live)
+        self.check(only_engine, only_live)
+        self.assertEqual(self.came_by(only, "peer"), self.model_bytes())
+        self.assertEqual(self.sender.metric("dws_sender_peer_grants_total"), 1)
+
     def test_a_peer_that_is_killed_costs_time(self) -> None:
         self.begin(elements=LARGE)
         first, engine, live = self.join("first", SLOW_RATE)
@@ -104,6 +117,52 @@ class PeersTest(PeersCase):
         self.check(late, late_live)
         ended = first.metric("dws_receiver_peer_transfers_ended_total", "other_version")
         self.assertGreaterEqual(ended, 1)
+        # The one that had begun read the rest from the sender.
+        self.assertLess(self.sender_bytes(), 2 * self.model_bytes())
+
+    def test_engines_that_restart_together_take_the_version_once_from_the_sender(self) -> None:
+        self.begin()
+        joined = [self.join(f"r{i}") for i in range(5)]
+        for _, engine, live in joined:
+            self.check(engine, live)
+        self.assertEqual(self.sender_bytes(), self.model_bytes())
+        # Their receivers go on, and had acknowledged the version.
+        for _, engine, _ in joined:
+            engine.close()
+        again = []
+        for receiver, _, _ in joined:
+            engine = self.engine(receiver)
+            live = engine.attach({n: np.zeros(a.size, np.float32) for n, a in self.source.items()})
+            again.append((engine, live))
+        for engine, live in again:
+            self.check(engine, live)
+        self.assertEqual(self.sender_bytes(), 2 * self.model_bytes())
+
+    def test_those_that_wait_ask_again_when_their_connections_are_cut(self) -> None:
+        self.begin(*SENDER_FLAGS, "--egress-limit=4MiB", elements=LARGE)
+        self.join("first")
+        eventually(lambda: self.sender_bytes() > TAKEN, lambda: "it is in the middle")
+        proxy = self.enterContext(FaultProxy(self.sender.ports["sync"]))
+        joined = [self.join(f"r{i}", f"--sender=127.0.0.1:{proxy.port}") for i in range(3)]
+        waiting = lambda: self.sender.metric("dws_sender_peers_waiting")
+        for _ in range(3):
+            eventually(lambda: waiting() == 3, lambda: f"{waiting()} wait")
+            proxy.cut()
+        for _, engine, live in joined:
+            self.check(engine, live)
+        self.assertEqual(self.sender_bytes(), self.model_bytes())
+
+    def test_an_acknowledgement_of_what_nobody_published_changes_nothing(self) -> None:
+        self.begin()
+
+        def serve(request: Any, context: Any) -> Iterator[Any]:
+            yield from frames(request, self.sizes(), lambda part, begin, count: bytes(count))
+
+        peer = self.fake(serve, version=99)
+        receiver, engine, live = self.join("joiner")
+        self.check(engine, live)
+        self.assertFalse(peer.asked.is_set())
+        self.assertEqual(self.came_by(receiver, "grpc"), self.model_bytes())
 
     def test_a_peer_that_lies_costs_time(self) -> None:
         self.begin()
