@@ -14,10 +14,15 @@ ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$",
 
 
 class EventsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.text = (TOP / DOCUMENT).read_text("utf-8")
-        self.rows = {row[0]: row[1:] for row in ROW.findall(self.text)}
-        self.logged = by_event(TOP)
+    text: str
+    rows: dict[str, tuple[str, str, str, str]]
+    logged: dict[str, list[Logged]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.text = (TOP / DOCUMENT).read_text("utf-8")
+        cls.rows = {row[0]: row[1:] for row in ROW.findall(cls.text)}
+        cls.logged = by_event(TOP)  # reads all sources
 
     def test_each_event_of_the_sources_is_explained(self) -> None:
         self.assertGreater(len(self.logged), 100)
