@@ -167,6 +167,14 @@ class AlertsTest(unittest.TestCase):
             with self.subTest(alert):
                 self.assertIn(alert.lower(), anchors)
 
+    def test_critical_alerts_come_before_warnings(self) -> None:
+        rules = (TOP / "deploy/prometheus/dws.rules.yml").read_text()
+        severity = dict(re.findall(r"alert: *(\w+)$.*?severity: (\w+)$", rules, re.M | re.S))
+        headings = re.findall(r"^### (Dws\w+)$", (TOP / "docs/runbook.md").read_text(), re.M)
+        found = [severity[heading] for heading in headings]
+        self.assertEqual(found, sorted(found))
+        self.assertEqual(headings[found.index("warning")], "DwsDaemonNotReady")  # the page says so
+
     def test_every_section_is_about_an_alert_that_exists(self) -> None:
         rules = (TOP / "deploy/prometheus/dws.rules.yml").read_text()
         text = (TOP / "docs/runbook.md").read_text()
