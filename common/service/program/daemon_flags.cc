@@ -1,6 +1,7 @@
 #include "common/service/program/daemon_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <vector>
 
 #include "common/base/printable.h"
@@ -42,6 +43,11 @@ void AddDaemonFlags(CLI::App& app, DaemonFlags& flags) {
   app.add_flag("--check-config", flags.check_config,
                "Print the effective configuration and every mistake, start nothing and open "
                "nothing that it names; exit status 2 on a mistake")
+      ->configurable(false);
+  app.add_option("--owner-pid", flags.owner_pid,
+                 "Stop when this process, which must be the one that starts the daemon, has ended")
+      ->type_name("PID")
+      ->check(CLI::Range(int32_t{1}, std::numeric_limits<int32_t>::max()))
       ->configurable(false);
   app.add_option("--log-level", flags.log_level,
                  "Lowest level that is logged; SIGHUP reads it again")

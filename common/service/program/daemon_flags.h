@@ -22,6 +22,7 @@ struct DaemonFlags {
   std::string log_format = "auto";
   uint32_t stop_timeout_seconds = 20;
   uint32_t stall_timeout_seconds = 300;
+  int32_t owner_pid = 0;  // 0: none
 
   std::chrono::seconds stop_timeout() const { return std::chrono::seconds(stop_timeout_seconds); }
   std::chrono::seconds stall_timeout() const { return std::chrono::seconds(stall_timeout_seconds); }

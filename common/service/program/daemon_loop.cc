@@ -1,6 +1,7 @@
 #include "common/service/program/daemon_loop.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -72,6 +73,12 @@ Status DaemonLoop::Run() {
   TellStatus(StatusLine(daemon_.status()));
   NotifyReady();
   while (true) {
+    if (OwnerEnded()) {
+      LogInfo("stopping", {{"ended_owner_pid", options_.owner_pid},
+                           {"grace_seconds", ToSeconds(options_.stop_timeout)}});
+      Stop();
+      return OkStatus();
+    }
     const std::optional<int> number = Step();
     if (number == SIGHUP) {
       Reload();
@@ -103,6 +110,12 @@ std::optional<int> DaemonLoop::Step() {
   FeedWatchdog();
   LogRepeatCounts();
   return number;
+}
+
+// The kernel gives an orphan another parent. Unlike PR_SET_PDEATHSIG this does not depend on the
+// thread that started the daemon, which may end long before its process.
+bool DaemonLoop::OwnerEnded() const {
+  return options_.owner_pid != 0 && ::getppid() != options_.owner_pid;
 }
 
 // While the daemon is stuck the watchdog is not fed, so systemd kills and restarts the daemon.

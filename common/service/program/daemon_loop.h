@@ -2,10 +2,13 @@
 //
 //   SIGTERM, SIGINT   stop: work in progress has at most --stop-timeout to end; exit status 0
 //   the same again    stop without grace: waits are given up, writes in progress are completed
+//   owner ended       (--owner-pid) as for SIGTERM
 //   SIGHUP            read configuration and credentials again, apply what can be changed
 //   broken            a fault that only a new process can repair (a lost GPU): stop as for SIGTERM,
 //                     exit status 1
 #pragma once
+
+#include <sys/types.h>
 
 #include <chrono>
 #include <functional>
@@ -27,6 +30,8 @@ class DaemonLoop {
   struct Options {
     std::chrono::milliseconds stop_timeout;
     std::chrono::milliseconds stall_timeout;
+    // The process that started this one and that it must not outlive; 0: none.
+    pid_t owner_pid = 0;
   };
   // `reload` reads the configuration again and applies what can be applied while running.
   DaemonLoop(Daemon& daemon, ShutdownSignal& signals, std::function<void()> reload,
@@ -38,6 +43,8 @@ class DaemonLoop {
  private:
   // Waits for a signal or the next tick, then does the work of a tick. Returns the signal's number.
   std::optional<int> Step();
+  // Returns whether there is an owner, and it has ended.
+  bool OwnerEnded() const;
   void FeedWatchdog();
   void TellStatus(const std::string& line);
   void Reload();

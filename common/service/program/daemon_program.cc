@@ -35,6 +35,7 @@ constexpr char kFooter[] =
     "and is a flag that is repeated.\n\n"
     "Signals:\n"
     "SIGTERM or SIGINT stops the daemon; a second one ends the wait that --stop-timeout allows.\n"
+    "The end of the process that --owner-pid names is as a SIGTERM.\n"
     "SIGHUP reads certificates and the log level again.\n\n"
     "Exit status:\n"
     "0 stopped as asked, 1 could not start or continue, 2 the configuration has mistakes,\n"
@@ -142,7 +143,8 @@ int Serve(MakeProgram make, const Config::Sources& sources, const ConfiguredProg
   }
   DaemonLoop loop(**daemon, *signal, [&] { ReloadConfig(make, sources, configured.config()); },
                   {.stop_timeout = configured.flags().stop_timeout(),
-                   .stall_timeout = configured.flags().stall_timeout()});
+                   .stall_timeout = configured.flags().stall_timeout(),
+                   .owner_pid = configured.flags().owner_pid});
   return loop.Run().ok() ? 0 : kExitFailed;
 }
 

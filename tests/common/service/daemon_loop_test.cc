@@ -144,6 +144,30 @@ TEST_CASE("a daemon that is broken is stopped and the reason is returned", "[dae
   CHECK(daemon.stopped.load());
 }
 
+TEST_CASE("a daemon is stopped when its owner has ended, and not before", "[daemon_loop]") {
+  const TempFolder folder;
+  Result<ShutdownSignal> signals = ShutdownSignal::Install();
+  REQUIRE(signals.ok());
+  const Systemd systemd(folder.File("notify"), milliseconds(20));  // a tick every 10 ms
+  const auto ticks_with_owner = [&](pid_t owner) {
+    SmallDaemon daemon(folder.File("socket"));
+    int ticks = 0;
+    daemon.on_tick = [&] {
+      if (++ticks == 3) signals->Trigger();
+    };
+    DaemonLoop loop(daemon, *signals, [] {},
+                    {.stop_timeout = milliseconds(100),
+                     .stall_timeout = milliseconds(10'000),
+                     .owner_pid = owner});
+    CHECK(loop.Run().ok());
+    CHECK(daemon.stopped.load());
+    return ticks;
+  };
+  CHECK(ticks_with_owner(::getppid()) == 3);
+  // No process is its own parent.
+  CHECK(ticks_with_owner(::getpid()) == 0);
+}
+
 TEST_CASE("SIGHUP reads the configuration again and SIGTERM stops the daemon", "[daemon_loop]") {
   const TempFolder folder;
   Result<ShutdownSignal> signals = ShutdownSignal::Install();

@@ -14,7 +14,7 @@ PROGRAMS = {
     "sender.toml": "sender_daemon/dws-sender",
     "receiver.toml": "receiver_daemon/dws-receiver",
 }
-ABOUT_ONE_RUN = {"help", "version", "config", "check-config"}
+ABOUT_ONE_RUN = {"help", "version", "config", "check-config", "owner-pid"}
 
 
 def run(program: str, *flags: str, **variables: str) -> "subprocess.CompletedProcess[str]":
