@@ -4,18 +4,16 @@ by pid. They connect over unix sockets, or over TCP if their flags have certific
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import shutil
-import signal
 import socket as sockets
-import subprocess
 import tempfile
-import time
 import urllib.request
 from typing import Any, Optional
 from unittest import mock
+
+from dws.daemons.process import START_SECONDS, DaemonProcess
+from dws.errors import DaemonFailedError as DaemonFailed
 
 # Paths in the runfiles.
 SENDER = "sender_daemon/dws-sender"
@@ -24,16 +22,8 @@ RECEIVER = "receiver_daemon/dws-receiver"
 # The protocol between daemons, as in common/service/protocol_version.h.
 PROTOCOL_MAJOR = 2
 
-START_SECONDS = 30.0
-STOP_SECONDS = 20.0
 
-
-class DaemonFailed(RuntimeError):
-    """A daemon did not start, or did not stop; the message ends with its log's last lines."""
-
-
-@dataclasses.dataclass
-class Daemon:
+class Daemon(DaemonProcess):
     """One daemon process; `start` and the stops may alternate. Its folder and log are kept.
 
     Attributes:
@@ -41,18 +31,13 @@ class Daemon:
       pages: whether it has an HTTP port.
     """
 
-    name: str
-    folder: str
-    command: list[str]
-    process: Optional[subprocess.Popen[bytes]] = None
-    ports: dict[str, int] = dataclasses.field(default_factory=dict)
-    host: str = "127.0.0.1"
-    pages: bool = True
-    _reserved: list[sockets.socket] = dataclasses.field(default_factory=list)
-
-    @property
-    def socket(self) -> str:
-        return os.path.join(self.folder, "d.sock")
+    def __init__(
+        self, name: str, folder: str, command: list[str], host: str = "127.0.0.1", pages: bool = True
+    ) -> None:
+        super().__init__(name, folder, command)
+        self.host = host
+        self.pages = pages
+        self._reserved: list[sockets.socket] = []
 
     @property
     def speaks_tcp(self) -> bool:
@@ -65,52 +50,25 @@ class Daemon:
             return f"unix:{self.socket}"
         return f"{self.host}:{self.ports.get('sync') or self.ports['admin']}"
 
-    @property
-    def log_path(self) -> str:
-        return os.path.join(self.folder, "log")
-
-    def log_tail(self, lines: int = 20) -> str:
-        with open(self.log_path, errors="replace") as log:
-            return "".join(log.readlines()[-lines:])
-
     def logged(self, event: str) -> int:
         """How many lines of its log, as text, are of `event`. tools/tidy holds that there is such an event."""
         with open(self.log_path, errors="replace") as log:
             return sum(line.split(maxsplit=4)[3:4] == [event] for line in log)
 
-    def start(self) -> None:
-        """Runs it and waits until it has bound its ports. A restart keeps its ports.
-
-        Raises:
-          DaemonFailed: it ended or was not ready in time.
-        """
-        if self.host == "127.0.0.1" and not self._reserved:
-            self.reserve_ports()
-        ports_file = os.path.join(self.folder, "ports.json")
-        if os.path.exists(ports_file):
-            os.unlink(ports_file)
-        command = [
-            *self.command,
-            f"--socket={self.socket}",
-            f"--ports-file={ports_file}",
-            f"--state-dir={os.path.join(self.folder, 'state')}",
-        ]
+    def flags(self) -> list[str]:
+        flags = super().flags()
         if self.pages:
-            command.append(f"--http=127.0.0.1:{self.ports.get('http', 0)}")
+            flags.append(f"--http=127.0.0.1:{self.ports.get('http', 0)}")
         if self.speaks_tcp:
             port = self.ports.get("sync", self.ports.get("admin", 0))
-            command.append(f"--listen={self.host}:{port}")
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + START_SECONDS
-        while not os.path.exists(ports_file):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                if self.process.poll() is not None:
-                    self.process = None  # nothing left to stop
-                raise DaemonFailed(f"{self.name} did not start:\n{self.log_tail()}")
-            time.sleep(0.01)
-        with open(ports_file) as file:
-            self.ports = json.load(file)
+            flags.append(f"--listen={self.host}:{port}")
+        return flags
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """See DaemonProcess.start. A restart keeps its ports."""
+        if self.host == "127.0.0.1" and not self._reserved:
+            self.reserve_ports()
+        super().start(timeout)
 
     def start_armed(self, **environment: str) -> None:
         """Starts it this once as the program with failpoints, which `environment` arms (DWS_FAILPOINT)."""
@@ -172,34 +130,6 @@ class Daemon:
             (line,) = (line for line in status if line.startswith("RssAnon:"))
         return int(line.split()[1]) << 10  # kB
 
-    def kill(self) -> None:
-        """kill -9."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """SIGTERM; then kill -9 if the daemon does not end, and raises.
-
-        Raises:
-          DaemonFailed: it did not end in time, or with an error.
-        """
-        if self.process is None:
-            return
-        code = self._end(signal.SIGTERM)
-        if code != 0:
-            raise DaemonFailed(f"{self.name} ended with status {code}:\n{self.log_tail()}")
-
-    def _end(self, number: int) -> Optional[int]:
-        assert self.process is not None
-        self.process.send_signal(number)
-        try:
-            code = self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            code = None
-        self.process = None
-        return code
-
 
 class Cluster:
     """The daemons of one job. A context manager: its end stops them and removes their folder."""
@@ -256,9 +186,8 @@ class Cluster:
     def _add(self, name: str, command: list[str], daemons: list[Daemon]) -> Daemon:
         folder = os.path.join(self.folder, name)
         os.makedirs(folder, exist_ok=True)
-        daemons.append(
-            Daemon(name, folder, [*self.prefix, *command], host=self.host, pages=self.pages)
-        )
+        daemons.append(Daemon(name, folder, [*self.prefix, *command], self.host, self.pages))
+        daemons[-1].outlives_owner = self.keep
         return daemons[-1]
 
     @property

@@ -4,7 +4,7 @@ Two classes, one for each side: Trainer (talks to dws-sender) and Engine (talks 
 Weights are numpy arrays or torch tensors; torch is used if the program imports it, never needed.
 """
 
-from dws import balance, declare, on_demand
+from dws import balance, daemons, declare, on_demand
 from dws._version import __version__
 from dws.boundaries import Boundaries
 from dws.dtypes import DType
@@ -12,6 +12,7 @@ from dws.engine import Engine
 from dws.engine_stats import EngineStats
 from dws.errors import (
     CudaError,
+    DaemonFailedError,
     DaemonUnavailableError,
     DeadlineError,
     DTypeError,
@@ -45,6 +46,7 @@ __all__ = [
     "Cut",
     "DType",
     "DTypeError",
+    "DaemonFailedError",
     "DaemonUnavailableError",
     "DeadlineError",
     "DwsError",
@@ -79,6 +81,7 @@ __all__ = [
     "__version__",
     "balance",
     "bind",
+    "daemons",
     "declare",
     "even_cuts",
     "named_tensors",

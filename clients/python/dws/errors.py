@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from dws.printable import printable
 
 
@@ -34,6 +36,23 @@ class StateError(DwsError, RuntimeError):
 
 class DaemonUnavailableError(DwsError, ConnectionError):
     """No daemon answers on the socket. The message says which one and how to start it."""
+
+
+class DaemonFailedError(DaemonUnavailableError):
+    """A daemon that this process has started did not serve, ended by itself, or did not end as it should.
+
+    Attributes:
+      log_tail: the last lines of its log, "" if there is none; the message ends with them.
+      status: its exit status, or below 0 the number of a signal; None if it had to be killed, or never ran.
+    """
+
+    def __init__(self, message: str, log_tail: str = "", status: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.log_tail = "\n".join(map(printable, log_tail.splitlines()))
+        self.status = status
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}:\n{self.log_tail}" if self.log_tail else super().__str__()
 
 
 class RegistrationLostError(DaemonUnavailableError):
