@@ -1,9 +1,11 @@
 #!/bin/bash
-# Runs the Python client's tests from its wheel, with the oldest and the newest packages that it takes:
+# Tries the wheel with packages that pip fetches; what it cannot fetch is skipped with a message:
 #
-#   tools/wheel_check.sh [--keep=FOLDER]     keeps the two environments for the next run
-#
-# pip fetches them; where it cannot, the check is skipped with a message.
+#   tools/wheel_check.sh [--keep=FOLDER]     runs the client's tests, with the oldest and the newest packages that it takes;
+#                                            keeps the two environments for the next run
+#   tools/wheel_check.sh --programs[=WHEEL]  runs `python -m dws.demo` from the wheel of tools/package.sh, or from that file:
+#                                            in an empty environment of each Python here, by pip install --target and --user,
+#                                            and as root in bare trees of Debian 12 and 13; asks auditwheel
 set -euo pipefail
 # shellcheck source=tools/shell/usage.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
@@ -13,11 +15,22 @@ tests=(engine_suspend_test plugin_step_gate_test digest_test lease/lease_test)
 tests_with_torch=(engine_test trainer_test layout_test memory_test declare/declare_test)
 
 work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf --one-file-system "$work"' EXIT
 folder="$work"
 case "${1:-}" in
   "") ;;
   --keep=*) folder="$(realpath -m "${1#*=}")" ;;
+  --programs | --programs=*)
+    wheel="${1#--programs}"
+    wheel="${wheel#=}"
+    if [[ -z "$wheel" ]]; then
+      tools/package.sh --wheel --out "$work"
+      wheel="$(compgen -G "$work/*.whl")"
+    fi
+    chmod 755 "$work"
+    tools/package/wheel_programs.sh "$(realpath "$wheel")" "$work"
+    exit
+    ;;
   *) echo "wheel_check.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
 esac
 
