@@ -9,6 +9,7 @@
 #   tools/real.sh quantise [OPTION...]       the quantisation recipes, beside the libraries that define them
 #   tools/real.sh store --python=PYTHON      a shared directory in a store of another project's: moto's, with boto3
 #   tools/real.sh chains --python=PYTHON     versions that ModelExpress wrote to moto's S3, followed from a copy of the objects
+#   tools/real.sh kubernetes --python=PYTHON the manifests of deploy/kubernetes, beside Kubernetes' own schemas: with kubernetes-validate
 #   tools/real.sh page [--shots=FOLDER]      the page at / of both daemons in Debian's chromium, at 1 and 1,000 receivers
 #   tools/real.sh demo [OPTION...]           a trainer and a real vLLM learn together; ends with a verdict
 #

@@ -84,9 +84,13 @@ class NetworkHosts:
     def address(self, host: int) -> str:
         return f"{_NETWORK}.{host + 1}"
 
+    def command(self, host: int) -> list[str]:
+        """What to put before a command to run it on `host`."""
+        return ["ip", "netns", "exec", self._spaces[host]]
+
     def enter(self, cluster: Cluster, host: int) -> None:
         """Makes the cluster start its next daemons on `host`."""
-        cluster.prefix = ["ip", "netns", "exec", self._spaces[host]]
+        cluster.prefix = self.command(host)
         cluster.host = self.address(host)
 
     @contextlib.contextmanager

@@ -41,6 +41,7 @@ NEEDS = {
         "modelexpress 0.7 with torch, safetensors, boto3 and moto",
         "import boto3, moto.server, modelexpress_rl.train.methods.canonical_delta",
     ),
+    "kubernetes": Needs("kubernetes-validate", "import kubernetes_validate"),
     "quantise": Needs("torch with float8_e4m3fn", "import numpy, torch; torch.float8_e4m3fn"),
     "demo": Needs(
         "vLLM and transformers",
@@ -48,7 +49,7 @@ NEEDS = {
         "assert not lacks, lacks",
     ),
 }
-CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "chains", "demo", "page")
+CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "chains", "kubernetes", "demo", "page")
 
 
 def parse() -> argparse.Namespace:

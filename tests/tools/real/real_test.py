@@ -19,6 +19,7 @@ CAUSES = {
     "declare": "PackageNotFoundError",
     "store": "ModuleNotFoundError",
     "chains": "ModuleNotFoundError",
+    "kubernetes": "ModuleNotFoundError",
     "quantise": "(AttributeError|ModuleNotFoundError)",
     "demo": "AssertionError",
 }

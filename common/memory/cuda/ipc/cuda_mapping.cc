@@ -13,7 +13,7 @@ constexpr uint64_t kSharedBlockBytes = uint64_t{2} << 20;
 
 constexpr const char* kLegacyRemedy =
     "its owner must be alive and share this process's IPC and PID namespaces (for Docker --ipc and "
-    "--pid, for Kubernetes hostIPC and shareProcessNamespace)";
+    "--pid, for Kubernetes one pod with shareProcessNamespace)";
 constexpr const char* kDescriptorRemedy =
     "its owner must be alive and use the same driver; both processes must see the same device";
 constexpr const char* kPeerRemedy =
