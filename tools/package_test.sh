@@ -5,7 +5,7 @@
 #   tools/package_test.sh                 builds the packages, then tests them
 #   tools/package_test.sh --dist FOLDER   tests those that are there
 #   --base FOLDER                         copies this clean tree instead of making one
-#   --part debian|archive|systemd         runs this part alone
+#   --part debian|archive|systemd|image   runs this part alone
 #
 # 1. A clean Debian (debootstrap): apt installs both .deb; sender and receiver run as the units say and
 #    with the configuration that came along; trainer and engine use the packaged client; dwsctl, manual
@@ -14,6 +14,8 @@
 # 3. The same clean Debian, booted by its systemd in a container (needs systemd-container): the units as they are
 #    installed, with a job that runs through all of it: readiness, watchdog, reload, stops, crashes, files, journal,
 #    hardening, upgrade, removal. A line for each check, and how many passed (tools/package/systemd).
+# 4. The same clean Debian: what deploy/container/Dockerfile runs, then a daemon, its health check and the client as the image's
+#    user. Only the container engine is missing (tools/package/image.py).
 #
 # Everything runs in namespaces of mounts and processes of its own, which end with the script. No systemd runs
 # in 1 and 2.
@@ -28,7 +30,7 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --dist) dist="$(cd "${2:?--dist FOLDER}" && pwd)"; shift 2 ;;
     --base) base="$(cd "${2:?--base FOLDER}" && pwd)"; shift 2 ;;
-    --part) part="${2:?--part debian|archive|systemd}"; shift 2 ;;
+    --part) part="${2:?--part debian|archive|systemd|image}"; shift 2 ;;
     *) echo "package_test.sh: $1: unknown argument; see --help" >&2; exit 2 ;;
   esac
 done
@@ -41,8 +43,8 @@ if [[ -z "$base" ]] && ! command -v debootstrap >/dev/null; then
   exit 2
 fi
 
-if [[ ! "$part" =~ ^(all|debian|archive|systemd)$ ]]; then
-  echo "package_test.sh: --part $part: expected debian, archive or systemd" >&2
+if [[ ! "$part" =~ ^(all|debian|archive|systemd|image)$ ]]; then
+  echo "package_test.sh: --part $part: expected debian, archive, systemd or image" >&2
   exit 2
 fi
 if [[ "$part" =~ ^(all|systemd)$ ]] && ! command -v systemd-nspawn >/dev/null; then
@@ -101,7 +103,13 @@ systemd_part() {
   tools/package/systemd/boot.sh "$work/systemd" /packages/systemd/in_systemd.sh
 }
 
-for one in debian archive systemd; do
+image_part() {
+  echo "== the images, without a container engine"
+  clean_tree image
+  isolated /usr/bin/python3 -B -m tools.package.image "$work/image" "$dist"
+}
+
+for one in debian archive systemd image; do
   if [[ "$part" == all || "$part" == "$one" ]]; then "${one}_part"; fi
 done
 echo "package_test.sh: passed"

@@ -100,13 +100,14 @@ def _merge(into: Object, change: Object) -> None:
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)
         elif isinstance(value, list) and key in _MERGE_KEYS and key in into:
-            by = _MERGE_KEYS[key]
+            by, fresh = _MERGE_KEYS[key], []
             for entry in value:
                 same = [one for one in into[key] if one[by] == entry[by]]
                 if same:
                     _merge(same[0], entry)
                 else:
-                    into[key].append(copy.deepcopy(entry))
+                    fresh.append(copy.deepcopy(entry))
+            into[key] = fresh + into[key]  # kustomize puts new entries first
         else:
             into[key] = copy.deepcopy(value)
 

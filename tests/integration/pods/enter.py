@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from typing import Any
@@ -60,6 +61,8 @@ def main() -> None:
     make_root(spec)
     os.chroot(spec["root"])
     os.chdir("/")
+    # What container runtimes leave, so that the image's entry point has to take it away.
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     os.execve("/usr/bin/setpriv", ["setpriv", *spec["privileges"], *spec["command"]], spec["variables"])
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -19,10 +18,9 @@ from tests.deploy.kubernetes import dockerfile, kustomize, pods
 from tests.deploy.kubernetes.kustomize import Object
 from tests.integration.network_hosts import NetworkHosts
 from tests.integration.pods.issuer import Issuer
-from tests.integration.pods.sandbox import Container, RunningPod, run_until
+from tests.integration.pods.sandbox import CLIENT, Container, RunningPod, make_image, run_until
 
 MANIFESTS = Path("deploy/kubernetes")
-PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
 NAMESPACE = "my-job"
 MEBIBYTES = 4
 WAIT_SECONDS = 60.0
@@ -61,20 +59,11 @@ class PodsTest(unittest.TestCase):
         self.folder = Path(folder.name)
         os.chmod(self.folder, 0o755)
         self.entrypoint = dockerfile.entrypoint(Path("deploy/container/Dockerfile"))
-        self.issuer = self._make_image()
+        self.image = make_image(self.folder / "image", "tools/package/systemd/worker.py")
+        (self.folder / "issuer").mkdir()
+        self.issuer = Issuer(self.folder / "issuer", "DWS my-job")
         self.running: list[RunningPod] = []
         self.addCleanup(self._end)
-
-    def _make_image(self) -> Issuer:
-        """What the images have: programs, the client, and worker.py in the place of a trainer or an engine."""
-        for program in PROGRAMS:
-            there = self.folder / "image/bin" / os.path.basename(program)
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(program, there)
-        shutil.copytree("clients/python/dws", self.folder / "image/client/dws")
-        shutil.copy("tools/package/systemd/worker.py", self.folder / "image/client/worker.py")
-        (self.folder / "issuer").mkdir()
-        return Issuer(self.folder / "issuer", "DWS my-job")
 
     def _end(self) -> None:
         outcome = self._outcome  # type: ignore[attr-defined]  # as IntegrationCase
@@ -99,10 +88,7 @@ class PodsTest(unittest.TestCase):
             )
             self.running.append(running)
             running.hosts = names
-            running.image = [
-                (str(self.folder / "image/bin"), "/opt/dws/bin", True),
-                (str(self.folder / "image/client"), "/opt/dws/client", True),
-            ]
+            running.image = self.image
             running.make_volumes(lambda folder, csi, name=pod.name: self.write_certificates(folder, csi, name))
         return self.running
 
@@ -117,7 +103,7 @@ class PodsTest(unittest.TestCase):
     def start_worker(self, pod: RunningPod, name: str, kind: str, socket: str) -> Worker:
         settings = next(thing for thing in self.objects if thing["kind"] == "ConfigMap")
         job = [f"--job={settings['data']['DWS_JOB_ID']}"] if kind == "trainer" else []
-        words = ["env", "PYTHONPATH=/opt/dws/client", "python3", "-B", "/opt/dws/client/worker.py", kind,
+        words = ["env", f"PYTHONPATH={CLIENT}", "python3", "-B", f"{CLIENT}/worker.py", kind,
                  f"--socket={socket}", f"--mebibytes={MEBIBYTES}", *job]  # fmt: skip
         return Worker(pod.start(name, words))
 

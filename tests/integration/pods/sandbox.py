@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,24 +17,41 @@ from tests.deploy.kubernetes import pods
 from tests.deploy.kubernetes.kustomize import Object
 from tests.deploy.kubernetes.pods import Pod
 
+# In containers.
 PATH = "/opt/dws/bin:/usr/bin:/bin"
+CLIENT = "/opt/dws/client"
+_PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
 _NAMESPACES = ("net", "ipc", "uts")
 _PASSWD = "root:x:0:0::/root:/bin/sh\ndws:x:10077:10077::/var/lib/dws:/usr/sbin/nologin\n"
 _GROUP = "root:x:0:\ndws:x:10077:\n"
 
 
+Mount = tuple[str, str, bool]  # source, target, read-only
+
+
+def make_image(folder: Path, *scripts: str) -> list[Mount]:
+    """What the images add to the system: programs, and the client with `scripts` beside it."""
+    (folder / "bin").mkdir(parents=True)
+    for program in _PROGRAMS:
+        shutil.copy(program, folder / "bin")
+    shutil.copytree("clients/python/dws", folder / "client/dws")
+    for script in scripts:
+        shutil.copy(script, folder / "client")
+    return [(str(folder / "bin"), os.path.dirname(CLIENT) + "/bin", True), (str(folder / "client"), CLIENT, True)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """A container: what its process is, sees and may do. `mounts`: source, target, read-only."""
+    """A container: what its process is, sees and may do."""
 
     name: str
     command: Sequence[str]
     variables: Mapping[str, str]
-    mounts: Sequence[tuple[str, str, bool]]
+    mounts: Sequence[Mount]
     user: int
     group: int
     read_only: bool
-    files: Mapping[str, str]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def privileges(user: int, group: int) -> list[str]:
@@ -54,7 +72,8 @@ class Container:
         self._log_path = folder / "log"
         root = folder / "root"
         root.mkdir(parents=True, exist_ok=True)
-        told = {**dataclasses.asdict(spec), "root": str(root), "privileges": privileges(spec.user, spec.group)}
+        files = {"etc/passwd": _PASSWD, "etc/group": _GROUP, **spec.files}
+        told = {**dataclasses.asdict(spec), "files": files, "root": str(root), "privileges": privileges(spec.user, spec.group)}
         (folder / "spec.json").write_text(json.dumps(told))
         own = ["unshare", "--mount", *(["--pid"] if processes else []), "--fork", "--kill-child"]
         program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "enter.py")
@@ -139,7 +158,7 @@ class RunningPod:
         self._inside += ["--no-fork"] if self.shares_processes else []
         # Names of DNS, and what an image brings: by make_volumes and start.
         self.hosts: dict[str, str] = {}
-        self.image: list[tuple[str, str, bool]] = []
+        self.image: list[Mount] = []
 
     def make_volumes(self, csi: Callable[[Path, Object], None]) -> None:
         """Args:
@@ -176,7 +195,7 @@ class RunningPod:
             variables={"PATH": PATH, **values},
             mounts=[*self.image, *mounts],
             user=context["runAsUser"], group=context["runAsGroup"], read_only=context["readOnlyRootFilesystem"],
-            files={"etc/passwd": _PASSWD, "etc/group": _GROUP, "etc/hosts": hosts},
+            files={"etc/hosts": hosts},
         )  # fmt: skip
         container = Container(spec, self._inside, not self.shares_processes, self._folder / name)
         self.containers[name] = container

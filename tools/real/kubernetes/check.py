@@ -1,4 +1,5 @@
-"""The manifests of deploy/kubernetes beside Kubernetes' own schemas: tools/real.sh kubernetes.
+"""The manifests of deploy/kubernetes beside Kubernetes' own schemas, and as a real kustomize renders them where one is
+installed: tools/real.sh kubernetes.
 
 Objects of other projects (cert-manager, the Prometheus operator, LeaderWorkerSet) have no schema there: they are named as
 skipped, and the pods in them are compared as Pods.
@@ -10,9 +11,12 @@ import argparse
 import copy
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Optional
+
+import yaml
 
 from tests.deploy.kubernetes import kustomize, pods
 from tools.real.environment import Interpreter
@@ -26,6 +30,7 @@ def run(options: argparse.Namespace, python: Interpreter) -> int:
     report = Report("objects")
     for folder in sorted(path.parent for path in _OVERLAYS.glob("*/kustomization.yaml")):
         objects = kustomize.render(folder)
+        _compare_renderers(report, folder, objects)
         things = {"/".join(kustomize.name_of(thing)): thing for thing in objects}
         for pod in pods.pods_of(objects):
             things[f"Pod/{pod.name}"] = {
@@ -41,11 +46,31 @@ def run(options: argparse.Namespace, python: Interpreter) -> int:
                 report.failed(what, found)
             else:
                 report.ok(what, f"as Kubernetes {version} has it")
-        report_mistakes(report, folder.name, python, list(things.values()))
+        _report_mistakes(report, folder.name, python, list(things.values()))
     return report.end()
 
 
-def report_mistakes(report: Report, overlay: str, python: Interpreter, things: list[dict[str, Any]]) -> None:
+def _compare_renderers(report: Report, folder: Path, objects: list[kustomize.Object]) -> None:
+    """The tests' renderer gives the objects that kustomize gives."""
+    program = shutil.which("kustomize")
+    if program is None:
+        report.skipped(f"{folder.name} kustomize", "there is no program kustomize on PATH")
+        return
+    source = (folder / "kustomization.yaml").resolve().parent  # kustomize follows no links, which runfiles are
+    done = subprocess.run([program, "build", source], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        report.failed(f"{folder.name} kustomize", done.stderr)
+        return
+    real = {kustomize.name_of(thing): thing for thing in yaml.safe_load_all(done.stdout)}
+    own = {kustomize.name_of(thing): thing for thing in objects}
+    wrong = sorted(name for name in real.keys() | own.keys() if real.get(name) != own.get(name))
+    if wrong:
+        report.failed(f"{folder.name} kustomize", f"renders otherwise than the tests' renderer: {wrong}")
+    else:
+        report.ok(f"{folder.name} kustomize", f"renders the same {len(real)} objects as the tests' renderer")
+
+
+def _report_mistakes(report: Report, overlay: str, python: Interpreter, things: list[dict[str, Any]]) -> None:
     """Checks the check: a field that does not exist is found, in each kind that has a schema."""
     wrong = [{**copy.deepcopy(thing), "spec": {**thing.get("spec", {}), "noSuchField": 1}} for thing in things if "spec" in thing]
     _, *verdicts = _validate(python, wrong)
