@@ -121,7 +121,6 @@ class DaemonsTest(ManifestsCase):
         names = asked["csi.cert-manager.io/dns-names"].replace("${POD_NAME}", pod.name).replace("${POD_NAMESPACE}", "my-job")
         if values["listen"]:
             self.assertIn(pod.address, names.split(","))
-        self.assertIn("dws-daemon", names.split(","))  # what Prometheus asks for
         for key, file in (("ca", "ca-file"), ("cert", "certificate-file"), ("key", "privatekey-file")):
             path = values[f"tls-{key}"] if f"tls-{key}" in values else values["tls"][key]
             self.assertEqual(os.path.basename(path), asked[f"csi.cert-manager.io/{file}"])
@@ -242,6 +241,10 @@ class ObjectsTest(ManifestsCase):
             tls = endpoint["tlsConfig"]
             self.assertEqual({tls["ca"]["secret"]["name"], tls["cert"]["secret"]["name"], tls["keySecret"]["name"]}, {"dws-prometheus"})
             self.assertEqual(by_name["Certificate", "dws-prometheus"]["spec"]["uris"], ["dws://my-job/operate/prometheus"])
+            for pod in pods.pods_of(objects):
+                asked = pod.volume("tls")["csi"]["volumeAttributes"]["csi.cert-manager.io/dns-names"]
+                self.assertIn(tls["serverName"], asked.split(","))
+                self.assertIn(endpoint["port"], [port["name"] for port in pod.containers[0]["ports"]])
 
     def test_selectors_select_the_pods_that_they_are_for(self) -> None:
         for name, objects in self.rendered.items():

@@ -63,7 +63,8 @@ def main() -> None:
     os.chdir("/")
     # What container runtimes leave, so that the image's entry point has to take it away.
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    os.execve("/usr/bin/setpriv", ["setpriv", *spec["privileges"], *spec["command"]], spec["variables"])
+    # A change of user takes the signal of --kill-child away, so it is set again.
+    os.execve("/usr/bin/setpriv", ["setpriv", "--pdeathsig=KILL", *spec["privileges"], *spec["command"]], spec["variables"])
 
 
 if __name__ == "__main__":

@@ -63,7 +63,6 @@ class PodsTest(unittest.TestCase):
         (self.folder / "issuer").mkdir()
         self.issuer = Issuer(self.folder / "issuer", "DWS my-job")
         self.running: list[RunningPod] = []
-        self.addCleanup(self._end)
 
     def _end(self) -> None:
         outcome = self._outcome  # type: ignore[attr-defined]  # as IntegrationCase
@@ -79,6 +78,7 @@ class PodsTest(unittest.TestCase):
         for folder in folders:
             self.objects += kustomize.render(MANIFESTS / folder)
         self.hosts = NetworkHosts.of_test(self, hosts)
+        self.addCleanup(self._end)  # before the hosts are removed
         made = list(pods.pods_of(self.objects, NAMESPACE))
         self.assertEqual(len(made), hosts)
         names = {pod.address: self.hosts.address(host) for host, pod in enumerate(made)}

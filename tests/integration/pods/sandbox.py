@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ PATH = "/opt/dws/bin:/usr/bin:/bin"
 CLIENT = "/opt/dws/client"
 _PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
 _NAMESPACES = ("net", "ipc", "uts")
+# Before a command: it ends when this process does, and --kill-child of unshare ends what is in it.
+_BOUND = ["setpriv", "--pdeathsig=KILL"]
 _PASSWD = "root:x:0:0::/root:/bin/sh\ndws:x:10077:10077::/var/lib/dws:/usr/sbin/nologin\n"
 _GROUP = "root:x:0:\ndws:x:10077:\n"
 
@@ -79,7 +82,7 @@ class Container:
         program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "enter.py")
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*around, *own, sys.executable, "-B", program, str(folder / "spec.json")],
+                [*_BOUND, *around, *own, sys.executable, "-B", program, str(folder / "spec.json")],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
             )  # fmt: skip
         self.pid = self._child()
@@ -121,9 +124,9 @@ class Container:
         return self.process.wait(timeout)
 
     def kill(self) -> None:
-        """With everything in it."""
-        if self.process.poll() is None:
-            self.process.kill()
+        """Its process 1, and, where that has a namespace of processes, with it all others."""
+        if self.process.poll() is None:  # so the process still has its number
+            self.signal(signal.SIGKILL)
             self.process.wait(20)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -133,7 +136,7 @@ class Container:
 def pause(around: Sequence[str], processes: bool) -> tuple[subprocess.Popen[bytes], int]:
     """A process that keeps a pod's namespaces: itself, and the one that is in them."""
     own = ["unshare", "--ipc", "--uts", *(["--pid"] if processes else []), "--fork", "--kill-child", "sleep", "infinity"]
-    process = subprocess.Popen([*around, *own], start_new_session=True)
+    process = subprocess.Popen([*_BOUND, *around, *own], start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while not children.exists() or not children.read_text().split():
         if process.poll() is not None:
@@ -152,9 +155,9 @@ class RunningPod:
         self._folder = folder
         self._entrypoint = entrypoint
         self.shares_processes = bool(pod.spec.get("shareProcessNamespace"))
-        self._pause, kept = pause(around, self.shares_processes)
+        self._pause, self._kept = pause(around, self.shares_processes)
         kinds = (*_NAMESPACES, "pid") if self.shares_processes else _NAMESPACES
-        self._inside = ["nsenter", f"--target={kept}", *(f"--{kind}" for kind in kinds)]
+        self._inside = ["nsenter", f"--target={self._kept}", *(f"--{kind}" for kind in kinds)]
         self._inside += ["--no-fork"] if self.shares_processes else []
         # Names of DNS, and what an image brings: by make_volumes and start.
         self.hosts: dict[str, str] = {}
@@ -220,7 +223,7 @@ class RunningPod:
     def kill(self) -> None:
         for container in self.containers.values():
             container.kill()
-        self._pause.kill()
+        os.kill(self._kept, signal.SIGKILL)
         self._pause.wait(20)
 
 
