@@ -38,7 +38,7 @@ class Pod:
 
     def volume(self, name: str) -> Object:
         (found,) = (one for one in self.spec["volumes"] if one["name"] == name)
-        return found
+        return dict(found)
 
 
 def pods_of(objects: list[Object], namespace: str = "my-job") -> Iterator[Pod]:
@@ -60,7 +60,10 @@ def pods_of(objects: list[Object], namespace: str = "my-job") -> Iterator[Pod]:
 
 
 def _pod(template: Object, name: str, address: str, given: Mapping[str, str]) -> Pod:
-    return Pod(name, address, template["spec"], template["metadata"]["labels"], given)
+    labels = dict(template["metadata"]["labels"])
+    if "LWS_WORKER_INDEX" in given:
+        labels["leaderworkerset.sigs.k8s.io/worker-index"] = given["LWS_WORKER_INDEX"]
+    return Pod(name, address, template["spec"], labels, given)
 
 
 def variables(pod: Pod, container: Object, objects: list[Object]) -> dict[str, str]:
