@@ -5,6 +5,14 @@
 #include <charconv>
 
 namespace dws {
+namespace {
+
+bool IsV4(const std::string& host) {
+  in_addr address = {};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1;
+}
+
+}  // namespace
 
 Result<ListenAddress> ParseListenAddress(std::string_view text) {
   const auto refuse = [text] {
@@ -25,17 +33,16 @@ Result<ListenAddress> ParseListenAddress(std::string_view text) {
 
   // Names except "localhost" are refused: which interface a daemon opens must not depend on a name
   // service.
-  in_addr v4 = {};
   in6_addr v6 = {};
-  const bool valid =
-      bracketed ? ::inet_pton(AF_INET6, address.host.c_str(), &v6) == 1
-                : host == "localhost" || ::inet_pton(AF_INET, address.host.c_str(), &v4) == 1;
+  const bool valid = bracketed ? ::inet_pton(AF_INET6, address.host.c_str(), &v6) == 1
+                               : host == "localhost" || IsV4(address.host);
   if (!valid) return refuse();
   return address;
 }
 
 bool ListenAddress::IsLoopback() const {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  // A name may begin as an address does.
+  return host == "localhost" || host == "::1" || (IsV4(host) && host.starts_with("127."));
 }
 
 std::string ListenAddress::ToString() const {

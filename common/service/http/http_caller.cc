@@ -5,9 +5,13 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include <algorithm>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log/log.h"
 #include "common/service/http/http_channel.h"
 
 namespace dws {
@@ -16,21 +20,14 @@ namespace {
 // The same request twice has the effect of one (RFC 9110, 9.2.2).
 bool MayRepeat(HttpMethod method) { return method != HttpMethod::kPost; }
 
-Status TlsError(const std::string& what) {
-  const unsigned long code = ERR_peek_last_error();
-  const char* const reason = ERR_reason_error_string(code);
+// The first error of this thread's queue, which says most, and empties the queue.
+std::string TlsReason() {
+  const unsigned long code = ERR_get_error();
   ERR_clear_error();
-  return InvalidArgumentError("{}: {}", what, reason == nullptr ? "no reason" : reason);
-}
-
-int ShowCertificate(SSL* ssl, void* of) {
-  const auto& options = *static_cast<const HttpCaller::Options*>(of);
-  if (SSL_use_certificate_chain_file(ssl, options.cert_file.c_str()) != 1 ||
-      SSL_use_PrivateKey_file(ssl, options.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
-    ERR_clear_error();
-    SSL_certs_clear(ssl);
-  }
-  return 1;
+  // A system's error has no text of its own in OpenSSL.
+  if (ERR_SYSTEM_ERROR(code)) return std::generic_category().message(ERR_GET_REASON(code));
+  const char* const reason = ERR_reason_error_string(code);
+  return reason == nullptr ? "no reason" : reason;
 }
 
 }  // namespace
@@ -58,13 +55,15 @@ Result<std::unique_ptr<HttpCaller>> HttpCaller::Create(HttpUrl url, Options opti
   std::shared_ptr<ssl_ctx_st> tls;
   if (url.tls) {
     tls.reset(SSL_CTX_new(TLS_client_method()), [](SSL_CTX* context) { SSL_CTX_free(context); });
-    if (tls == nullptr) return TlsError("OpenSSL cannot make a context");
+    if (tls == nullptr) return InvalidArgumentError("OpenSSL makes no context: {}", TlsReason());
     SSL_CTX_set_min_proto_version(tls.get(), TLS1_2_VERSION);
     SSL_CTX_set_verify(tls.get(), SSL_VERIFY_PEER, nullptr);
     const bool trusts = options.ca_file.empty()
                             ? SSL_CTX_set_default_verify_paths(tls.get()) == 1
                             : SSL_CTX_load_verify_file(tls.get(), options.ca_file.c_str()) == 1;
-    if (!trusts) return TlsError(fmt::format("no CA can be read from {}", options.ca_file));
+    if (!trusts) {
+      return InvalidArgumentError("no CA can be read from {}: {}", options.ca_file, TlsReason());
+    }
   }
   return std::unique_ptr<HttpCaller>(
       new HttpCaller(std::move(url), std::move(options), std::move(tls)));
@@ -73,10 +72,30 @@ Result<std::unique_ptr<HttpCaller>> HttpCaller::Create(HttpUrl url, Options opti
 HttpCaller::HttpCaller(HttpUrl url, Options options, std::shared_ptr<ssl_ctx_st> tls)
     : url_(std::move(url)), options_(std::move(options)), tls_(std::move(tls)) {
   if (tls_ == nullptr || options_.cert_file.empty()) return;
-  SSL_CTX_set_cert_cb(tls_.get(), ShowCertificate, const_cast<Options*>(&options_));
+  SSL_CTX_set_cert_cb(tls_.get(), ShowCertificate, this);
 }
 
 HttpCaller::~HttpCaller() = default;
+
+int HttpCaller::ShowCertificate(ssl_st* ssl, void* caller) {
+  auto& self = *static_cast<HttpCaller*>(caller);
+  const Options& options = self.options_;
+  std::string why;
+  if (SSL_use_certificate_chain_file(ssl, options.cert_file.c_str()) != 1) {
+    why = fmt::format("the certificate {}: {}", options.cert_file, TlsReason());
+  } else if (SSL_use_PrivateKey_file(ssl, options.key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
+    why = fmt::format("the key {}: {}", options.key_file, TlsReason());
+  }
+  if (!why.empty()) SSL_certs_clear(ssl);
+  {
+    MutexLock lock(self.mutex_);
+    if (std::exchange(self.not_shown_, why) == why) return 1;
+  }
+  if (!why.empty()) {
+    LogWarning("client_certificate_not_shown", {{"server", self.url_.HostPort()}, {"reason", why}});
+  }
+  return 1;
+}
 
 std::unique_ptr<HttpChannel> HttpCaller::TakeIdle() const {
   while (true) {
@@ -94,13 +113,15 @@ std::unique_ptr<HttpChannel> HttpCaller::TakeIdle() const {
 
 void HttpCaller::Keep(std::unique_ptr<HttpChannel> channel) const {
   if (options_.idle_connections_max == 0 || !channel->IsIdle()) return;
-  Idle oldest;  // closed without the lock
+  const TimePoint now = RealClock().Now();
+  std::vector<Idle> closed;  // without the lock
   MutexLock lock(mutex_);
-  if (idle_.size() == options_.idle_connections_max) {
-    oldest = std::move(idle_.front());
-    idle_.erase(idle_.begin());
-  }
-  idle_.push_back({.channel = std::move(channel), .since = RealClock().Now()});
+  auto kept = std::ranges::find_if(
+      idle_, [&](const Idle& each) { return now - each.since < options_.idle_max; });
+  if (kept == idle_.begin() && idle_.size() == options_.idle_connections_max) ++kept;
+  closed.assign(std::move_iterator(idle_.begin()), std::move_iterator(kept));
+  idle_.erase(idle_.begin(), kept);
+  idle_.push_back({.channel = std::move(channel), .since = now});
 }
 
 HttpOutcome HttpCaller::Call(const HttpCall& call, Duration timeout,
@@ -116,8 +137,7 @@ HttpOutcome HttpCaller::Call(const HttpCall& call, Duration timeout,
     }
     sent = outcome.sent;
   }
-  auto channel = std::make_unique<HttpChannel>(url_, tls_, options_.answer_bytes_max,
-                                               options_.idle_connections_max > 0);
+  auto channel = std::make_unique<HttpChannel>(url_, tls_, options_);
   HttpOutcome outcome = channel->Call(call, end - RealClock().Now(), cancelled);
   outcome.sent |= sent;
   Keep(std::move(channel));

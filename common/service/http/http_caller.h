@@ -19,6 +19,7 @@
 #include "common/service/http/http_url.h"
 
 struct ssl_ctx_st;
+struct ssl_st;
 
 namespace dws {
 
@@ -35,6 +36,7 @@ struct HttpCall {
   // The call ends, as if its time were over, when no byte has gone or come for so long; 0: only
   // then.
   Duration still_max = Duration::zero();
+  size_t answer_bytes_max = 0;  // 0: the caller's
 };
 
 struct HttpAnswer {
@@ -47,7 +49,8 @@ struct HttpOutcome {
   // UNAVAILABLE: no connection, or it ended before the reply did. DEADLINE_EXCEEDED: its time is
   // over, or nothing moved for too long. CANCELLED.
   // RESOURCE_EXHAUSTED: the reply is larger than allowed. FAILED_PRECONDITION: the certificate does
-  // not prove the server's name, or the reply is not HTTP.
+  // not prove the server's name, or the reply is not HTTP. INVALID_ARGUMENT: a header has a line
+  // break.
   Result<HttpAnswer> answer;
   // False: the server has certainly not received the request, so any request may be repeated.
   bool sent = false;
@@ -59,7 +62,8 @@ class HttpCaller {
   struct Options {
     std::string ca_file;  // PEM: the CAs trusted for https; "": those that this machine trusts
     // PEM: what is shown to a server that asks for a certificate, and its key, read for each
-    // connection; "": nothing. If they cannot be read or do not belong together, nothing is shown.
+    // connection; "": nothing. If they cannot be read or do not belong together, nothing is shown,
+    // and the log says why (client_certificate_not_shown).
     std::string cert_file = {};
     std::string key_file = {};
     size_t answer_bytes_max = 0;
@@ -68,6 +72,7 @@ class HttpCaller {
     // on a new one. 0: each call has a new connection, and is sent once.
     size_t idle_connections_max = 0;
     Duration idle_max = std::chrono::seconds(10);
+    std::string resolver_file = "/etc/resolv.conf";  // names the name servers; tests have their own
   };
 
   // INVALID_ARGUMENT: `ca_file` cannot be used.
@@ -87,9 +92,11 @@ class HttpCaller {
   };
 
   HttpCaller(HttpUrl url, Options options, std::shared_ptr<ssl_ctx_st> tls);
+  // Called by OpenSSL, on the thread of a call.
+  static int ShowCertificate(ssl_st* ssl, void* caller);
   // The connection that became idle last and can be used; null: there is none.
   std::unique_ptr<HttpChannel> TakeIdle() const;
-  // Keeps a connection that can be used again, and closes another one.
+  // Keeps a connection that can be used again, and closes those that have been idle for too long.
   void Keep(std::unique_ptr<HttpChannel> channel) const;
 
   const HttpUrl url_;
@@ -97,6 +104,7 @@ class HttpCaller {
   const std::shared_ptr<ssl_ctx_st> tls_;  // null: no TLS
   mutable Mutex mutex_;
   mutable std::vector<Idle> idle_ GUARDED_BY(mutex_);  // the newest last
+  std::string not_shown_ GUARDED_BY(mutex_);           // the newest reason; "": it was shown
 };
 
 }  // namespace dws

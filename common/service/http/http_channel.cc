@@ -93,18 +93,21 @@ void HttpChannel::Free::operator()(event_base* base) const {
   RunPasses(base);
   event_base_free(base);
 }
-void HttpChannel::Free::operator()(evdns_base* base) const { evdns_base_free(base, 0); }
+void HttpChannel::Free::operator()(evdns_base* base) const {
+  // 1: a lookup that runs ends with its callback, which lets go of the connection.
+  evdns_base_free(base, 1);
+}
 void HttpChannel::Free::operator()(event* one) const { event_free(one); }
 void HttpChannel::Free::operator()(evhttp_connection* connection) const {
   evhttp_connection_free(connection);
 }
 
 HttpChannel::HttpChannel(const HttpUrl& url, std::shared_ptr<ssl_ctx_st> tls,
-                         size_t answer_bytes_max, bool keep)
+                         const HttpCaller::Options& options)
     : url_(url),
       tls_(std::move(tls)),
-      answer_bytes_max_(answer_bytes_max),
-      keep_(keep),
+      options_(options),
+      keep_(options.idle_connections_max > 0),
       base_(event_base_new()) {
   DWS_CHECK(base_ != nullptr);
 }
@@ -115,14 +118,16 @@ HttpOutcome HttpChannel::Call(const HttpCall& call, Duration timeout,
                               const std::function<bool()>& cancelled) {
   was_cancelled_ = was_still_ = done_ = connected_ = leaves_open_ = false;
   received_bytes_ = 0;
+  name_error_ = 0;
   error_.reset();
   answer_.reset();
   if (timeout <= Duration::zero()) {
     return {.answer = DeadlineExceededError("no time is left to call {}", url_.ToString())};
   }
-  if ((connection_ == nullptr && !Connect()) || !Send(call)) {
+  if (connection_ == nullptr && !Connect()) {
     return {.answer = UnavailableError("cannot connect to {}", url_.HostPort())};
   }
+  if (const Status sent = Send(call); !sent.ok()) return {.answer = sent};
   // Both end with the call: a timer that is left would end a later one.
   std::unique_ptr<event, Free> end;
   std::unique_ptr<event, Free> tick;
@@ -176,9 +181,9 @@ bool HttpChannel::Connect() {
   const std::string host = url_.host == "localhost" ? "127.0.0.1" : url_.host;
   if (!url_.IsAddress() && url_.host != "localhost") {
     dns_.reset(evdns_base_new(base_.get(), 0));
-    // Without resolv.conf, /etc/hosts still works.
+    // Without the file, /etc/hosts still works.
     if (dns_ != nullptr) {
-      evdns_base_resolv_conf_parse(dns_.get(), DNS_OPTIONS_ALL, "/etc/resolv.conf");
+      evdns_base_resolv_conf_parse(dns_.get(), DNS_OPTIONS_ALL, options_.resolver_file.c_str());
     }
   }
   bufferevent* stream = nullptr;
@@ -220,17 +225,19 @@ bool HttpChannel::Connect() {
       connection_.get(),
       [](evhttp_connection*, void* on) { static_cast<HttpChannel*>(on)->closed_ = true; }, this);
   evhttp_connection_set_max_headers_size(connection_.get(), limits::kHttpHeadBytesMax);
-  evhttp_connection_set_max_body_size(connection_.get(), static_cast<ssize_t>(answer_bytes_max_));
   // Only the call's deadline counts, so this one never fires first.
   const timeval never = ToTimeval(std::chrono::hours(24));
   evhttp_connection_set_timeout_tv(connection_.get(), &never);
   return true;
 }
 
-bool HttpChannel::Send(const HttpCall& call) {
+Status HttpChannel::Send(const HttpCall& call) {
+  const Status failed = UnavailableError("cannot send a request to {}", url_.HostPort());
+  answer_bytes_max_ = call.answer_bytes_max > 0 ? call.answer_bytes_max : options_.answer_bytes_max;
+  evhttp_connection_set_max_body_size(connection_.get(), static_cast<ssize_t>(answer_bytes_max_));
   evhttp_request* const request = evhttp_request_new(
       [](evhttp_request* reply, void* on) { static_cast<HttpChannel*>(on)->OnDone(reply); }, this);
-  if (request == nullptr) return false;
+  if (request == nullptr) return failed;
   evhttp_request_set_error_cb(request, [](evhttp_request_error error, void* on) {
     static_cast<HttpChannel*>(on)->error_ = error;
   });
@@ -241,7 +248,8 @@ bool HttpChannel::Send(const HttpCall& call) {
     // The library refuses a value that would end the header.
     if (evhttp_add_header(headers, name.c_str(), value.c_str()) != 0) {
       evhttp_request_free(request);
-      return false;
+      return InvalidArgumentError("the header {} has a line break: nothing is sent to {}", name,
+                                  url_.HostPort());
     }
   }
   if (call.method == HttpMethod::kPost || call.method == HttpMethod::kPut) {
@@ -256,15 +264,21 @@ bool HttpChannel::Send(const HttpCall& call) {
   const int on = 1;
   if (fd >= 0) ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   // The library owns the request from here on; after an error it has already freed it.
-  return evhttp_make_request(connection_.get(), request, ToType(call.method),
-                             (url_.path + call.target).c_str()) == 0;
+  const int made = evhttp_make_request(connection_.get(), request, ToType(call.method),
+                                       (url_.path + call.target).c_str());
+  return made == 0 ? OkStatus() : failed;
 }
 
-// A null request: the connection failed after it was established. Code 0: it was not established.
+// A null request: the connection failed after it was established, or the name was not resolved.
+// Code 0: it was not established.
 void HttpChannel::OnDone(evhttp_request* request) {
   done_ = true;
   const int code = request == nullptr ? 0 : evhttp_request_get_response_code(request);
-  connected_ = request == nullptr || code != 0;
+  if (code == 0) {
+    name_error_ =
+        bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(connection_.get()));
+  }
+  connected_ = name_error_ == 0 && (request == nullptr || code != 0);
   if (code != 0) {
     evbuffer* const input = evhttp_request_get_input_buffer(request);
     HttpAnswer answer{.code = code, .body = std::string(evbuffer_get_length(input), '\0')};
@@ -309,6 +323,10 @@ Status HttpChannel::Failure(Duration timeout) const {
   if (ssl_ != nullptr && SSL_get_verify_result(ssl_) != X509_V_OK) {
     return FailedPreconditionError("the certificate of {} is not accepted: {}", url_.HostPort(),
                                    X509_verify_cert_error_string(SSL_get_verify_result(ssl_)));
+  }
+  if (!connected_ && name_error_ != 0) {
+    return UnavailableError("the name {} is not resolved: {}", url_.host,
+                            evutil_gai_strerror(name_error_));
   }
   if (!connected_) {
     return UnavailableError("cannot connect to {}: is it running, and listening there{}?",

@@ -29,9 +29,10 @@ namespace dws {
 // time.
 class HttpChannel {
  public:
-  // `keep`: asks the server to leave the connection open after a reply. `url` outlives it.
-  HttpChannel(const HttpUrl& url, std::shared_ptr<ssl_ctx_st> tls, size_t answer_bytes_max,
-              bool keep);
+  // If `options` keep idle connections, asks the server to leave it open after a reply. `url` and
+  // `options` outlive it.
+  HttpChannel(const HttpUrl& url, std::shared_ptr<ssl_ctx_st> tls,
+              const HttpCaller::Options& options);
   ~HttpChannel();
 
   // As HttpCaller::Call, on this connection. Only for the first call, or while IsIdle.
@@ -53,14 +54,14 @@ class HttpChannel {
   struct Watch;  // of a call that runs
 
   bool Connect();
-  bool Send(const HttpCall& call);
+  Status Send(const HttpCall& call);
   void OnDone(evhttp_request* request);
   void OnTick(Watch& watch);
   Status Failure(Duration timeout) const;
 
   const HttpUrl& url_;
   const std::shared_ptr<ssl_ctx_st> tls_;
-  const size_t answer_bytes_max_;
+  const HttpCaller::Options& options_;
   const bool keep_;
   bool leaves_open_ = false;  // the last reply lets another call follow
   bool closed_ = false;       // by the server, or by libevent
@@ -71,6 +72,8 @@ class HttpChannel {
   bool done_ = false;
   bool connected_ = false;
   size_t received_bytes_ = 0;
+  size_t answer_bytes_max_ = 0;
+  int name_error_ = 0;                         // of the name service; 0: the name was resolved
   std::optional<evhttp_request_error> error_;  // why OnDone was called with null
   std::optional<HttpAnswer> answer_;
 

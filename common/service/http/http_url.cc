@@ -81,12 +81,15 @@ Result<HttpUrl> ParseHttpUrl(std::string_view text) {
   if (text.size() > kUrlBytesMax) return refuse(fmt::format("{} bytes", text.size()));
   // Not quoted, because it may contain a password.
   if (text.find('@') != std::string_view::npos) return refuse("one with a user (\"@\")");
+  // As here, which may be a signature.
+  if (text.find_first_of("?#") != std::string_view::npos) {
+    return refuse("one with a query or a fragment");
+  }
   const auto quoted = [text] { return fmt::format("\"{}\"", text); };
   HttpUrl url{.tls = text.starts_with(kTls)};
   if (!url.tls && !text.starts_with(kClear)) return refuse(quoted());
   if (!std::all_of(text.begin(), text.end(), IsPlain)) return refuse("one with unusual characters");
   std::string_view rest = text.substr(url.tls ? kTls.size() : kClear.size());
-  if (rest.find_first_of("?#") != std::string_view::npos) return refuse(quoted());
   const size_t slash = rest.find('/');
   if (!ParseAuthority(rest.substr(0, slash), url)) return refuse(quoted());
   if (slash != std::string_view::npos) url.path = rest.substr(slash);

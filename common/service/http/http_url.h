@@ -29,7 +29,7 @@ struct HttpUrl {
 // Accepts URLs such as "http://127.0.0.1:30000", "https://[::1]" and
 // "http://engine-3.pool:8000/prefix/". The default port is 80 or 443. Users, queries and fragments
 // are refused. INVALID_ARGUMENT: anything else; the message quotes `text` unless it may contain a
-// password.
+// password or a signature.
 Result<HttpUrl> ParseHttpUrl(std::string_view text);
 
 // Escapes all bytes but letters, digits and "-._~", and with `keep_slashes` slashes.

@@ -88,6 +88,9 @@ TEST_CASE("a reply larger than allowed is refused", "[http]") {
   const HttpOutcome large = place.Call(server.url(), kAsk, kAmple, "", 10);
   CHECK(absl::IsResourceExhausted(large.answer.status()));
   CHECK(Says(large, "larger than 10 bytes"));
+  HttpCall brief = kAsk;
+  brief.answer_bytes_max = 11;
+  CHECK(Says(place.Call(server.url(), brief), "larger than 11 bytes"));
 }
 
 TEST_CASE("a header with a line break is refused and the call is not sent", "[http]") {
@@ -95,7 +98,9 @@ TEST_CASE("a header with a line break is refused and the call is not sent", "[ht
   const EngineServer server({.model = place.folder.path()});
   HttpCall call = kAsk;
   call.headers.emplace_back("Authorization", "Bearer x\r\nX-Other: y");
-  CHECK_FALSE(place.Call(server.url(), call).answer.ok());
+  const HttpOutcome refused = place.Call(server.url(), call);
+  CHECK(absl::IsInvalidArgument(refused.answer.status()));
+  CHECK(Says(refused, "the header Authorization has a line break"));
   CHECK(server.Calls().empty());
 }
 

@@ -410,6 +410,22 @@ TEST_CASE("no more connections than allowed are left open", "[http]") {
   CHECK(server.events().back().ends_with("ended"));
 }
 
+TEST_CASE("a connection that is not needed any more is closed while another is used", "[http]") {
+  const std::vector<Step> script = {kAwaitSecond, Answer(kOk)};
+  std::vector<Step> many = script;
+  many.insert(many.end(), 2000, Answer(kOk));
+  const ScriptedServer server({many, many});
+  const Caller call(server, {.idle_for = std::chrono::seconds(1)});
+  std::thread other([&] { CHECK(call.Get("/a") == "ok"); });
+  CHECK(call.Get("/b") == "ok");
+  other.join();
+  // One of the two is always the newest.
+  CHECK(Eventually([&] {
+    CHECK(call.Get("/c") == "ok");
+    return std::ranges::any_of(server.events(), [](const auto& e) { return e.ends_with("ended"); });
+  }));
+}
+
 TEST_CASE("a connection that was idle for too long is closed", "[http]") {
   const ScriptedServer server({{Answer(kOk)}, {Answer(kOk)}});
   const Caller call(server, {.idle_for = Duration::zero()});

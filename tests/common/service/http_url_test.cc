@@ -14,7 +14,10 @@ TEST_CASE("the URL of a server is split into its parts", "[http]") {
   CHECK(ParseHttpUrl("https://a:1/b//")->ToString() == "https://a:1/b");
   CHECK(ParseHttpUrl("http://localhost:1")->IsLoopback());
   CHECK(ParseHttpUrl("http://[::1]:1")->IsLoopback());
+  CHECK(ParseHttpUrl("http://127.8.0.1:1")->IsLoopback());
   CHECK_FALSE(ParseHttpUrl("http://10.0.0.1")->IsLoopback());
+  CHECK_FALSE(ParseHttpUrl("http://127.evil.example")->IsLoopback());
+  CHECK_FALSE(ParseHttpUrl("http://127.0.0.1.evil.example")->IsLoopback());
   CHECK(ParseHttpUrl("http://10.0.0.1")->IsAddress());
   CHECK_FALSE(ParseHttpUrl("http://localhost")->IsAddress());
 }
@@ -28,10 +31,14 @@ TEST_CASE("a malformed URL of a server is refused", "[http]") {
     CHECK(absl::IsInvalidArgument(ParseHttpUrl(text).status()));
   }
   CHECK(absl::IsInvalidArgument(ParseHttpUrl("http://" + std::string(3000, 'a')).status()));
-  // A password is not shown in messages.
-  const Status secret = ParseHttpUrl("http://me:secret@a").status();
-  CHECK(absl::IsInvalidArgument(secret));
-  CHECK(Message(secret).find("secret") == std::string_view::npos);
+  // Neither a password nor a signature is shown in messages.
+  for (const std::string text : {"http://me:secret@a", "https://a/b?sig=secret", "a?secret",
+                                 "https://a/#secret", "HTTP://a?sig=secret"}) {
+    const Status secret = ParseHttpUrl(text).status();
+    INFO(Message(secret));
+    CHECK(absl::IsInvalidArgument(secret));
+    CHECK(Message(secret).find("secret") == std::string_view::npos);
+  }
 }
 
 }  // namespace dws
