@@ -17,6 +17,12 @@ namespace dws {
 // The largest body of a request and of a reply.
 inline constexpr uint64_t kObjectBodyBytesMax = uint64_t{64} << 20;
 
+// What of a reply is read where `size_bytes` are asked for: an error has its own words.
+constexpr size_t AnswerBytesMax(uint64_t size_bytes) {
+  constexpr uint64_t kErrorBytesMax = uint64_t{64} << 10;
+  return size_bytes > kErrorBytesMax ? size_bytes : kErrorBytesMax;
+}
+
 // An object, or a file, as it is now.
 struct ObjectState {
   uint64_t size_bytes = 0;
@@ -28,6 +34,9 @@ std::string HeaderOf(const HttpAnswer& answer, std::string_view name);
 
 // What the answer to a HEAD says. UNAVAILABLE: it has no Content-Length or no ETag.
 Result<ObjectState> ObjectStateOf(const HttpAnswer& answer);
+
+// Looks at a reply: if it is not what was asked for, its error is that of the attempt.
+using AnswerCheck = std::function<Status(const HttpAnswer&)>;
 
 // How long a request is repeated.
 struct Patience {

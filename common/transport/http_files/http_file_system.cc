@@ -1,4 +1,5 @@
-// Few attempts and short ones: readers ask again by themselves, or elsewhere.
+// Few attempts and short ones: readers ask elsewhere. Here alone a request is repeated: who reads a
+// file of gigabytes must not begin again after one answer that was lost.
 #include "common/transport/http_files/http_file_system.h"
 
 #include <utility>
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kAttempts = 3;
 constexpr Duration kPatiencePerMiB = std::chrono::seconds(16);  // eight may share the link
+constexpr const char* kNoRanges = ": the server must answer ranges";
 
 Status PermissionDenied(std::string_view message) {
   return MakeStatus(absl::StatusCode::kPermissionDenied, message);
@@ -21,6 +23,8 @@ Status PermissionDenied(std::string_view message) {
 // FAILED_PRECONDITION) are given only for what they mean there.
 Status ErrorOf(int code) {
   if (code == 404 || code == 410) return NotFoundError("status {}", code);
+  // A cache has waited for its origin: it would again.
+  if (code == 504) return DeadlineExceededError("status {}", code);
   if (code >= 500 || code == 408 || code == 416 || code == 421 || code == 425 || code == 429) {
     return UnavailableError("status {}", code);
   }
@@ -74,7 +78,7 @@ Result<std::unique_ptr<HttpFileSystem>> HttpFileSystem::Create(Options options) 
   return std::unique_ptr<HttpFileSystem>(new HttpFileSystem(std::move(options), std::move(caller)));
 }
 
-Result<HttpAnswer> HttpFileSystem::Send(const Request& request) const {
+Result<HttpAnswer> HttpFileSystem::Send(const Request& request, const AnswerCheck& check) const {
   if (!request.path.starts_with(options_.url + "/")) {
     return InvalidArgumentError("{} is not below {}", request.path, options_.url);
   }
@@ -83,7 +87,8 @@ Result<HttpAnswer> HttpFileSystem::Send(const Request& request) const {
       .target = EscapeUrl(std::string_view(request.path).substr(options_.url.size()), true),
       .headers = request.headers,
       .body = {},
-      .still_max = options_.attempt};
+      .still_max = options_.attempt,
+      .answer_bytes_max = AnswerBytesMax(request.answer_bytes_max)};
   const Duration patience =
       options_.attempt + kPatiencePerMiB * static_cast<int64_t>(request.size_bytes >> 20);
   Cancellation& reads = *options_.reads;
@@ -91,10 +96,13 @@ Result<HttpAnswer> HttpFileSystem::Send(const Request& request) const {
     HttpOutcome outcome = caller_->Call(call, patience, [&reads] { return reads.cancelled(); });
     const Status& status = outcome.answer.status();
     if (absl::IsFailedPrecondition(status)) return PermissionDenied(Message(status));
-    if (absl::IsResourceExhausted(status)) return UnavailableError("{}", Message(status));
+    if (absl::IsResourceExhausted(status)) {  // which would be this machine's memory
+      return PermissionDenied(fmt::format("{}{}", Message(status), request.if_larger));
+    }
     DWS_RETURN_IF_ERROR(status);
     const int code = outcome.answer->code;
     if (code != 200 && code != 206) return ErrorOf(code);
+    if (check != nullptr) DWS_RETURN_IF_ERROR(check(*outcome.answer));
     return std::move(outcome.answer);
   };
   return CallPatiently(
@@ -105,7 +113,8 @@ Result<HttpAnswer> HttpFileSystem::Send(const Request& request) const {
 
 Result<std::vector<std::byte>> HttpFileSystem::ReadFile(const std::string& path,
                                                         uint64_t size_bytes_max) {
-  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send({.path = path}));
+  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                       Send({.path = path, .answer_bytes_max = size_bytes_max}));
   if (answer.body.size() > size_bytes_max) {
     return ResourceExhaustedError("{} has {} bytes, at most {} are read", path, answer.body.size(),
                                   size_bytes_max);
@@ -135,27 +144,31 @@ Result<std::string> HttpFileSystem::ReadRange(const Opened& file,
                                               const shared::FileRange& range) const {
   Request request{.path = file.path,
                   .headers = {{"Range", fmt::format("bytes={}-{}", range.offset, range.end() - 1)}},
-                  .size_bytes = range.size_bytes};
+                  .size_bytes = range.size_bytes,
+                  .answer_bytes_max = range.size_bytes,
+                  .if_larger = kNoRanges};
   if (file.past_caches) request.headers.emplace_back("Cache-Control", "no-cache");
-  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request));
-  const bool whole =
-      answer.code == 200 && range.offset == 0 && range.size_bytes == file.state.size_bytes;
-  if (answer.code != 206 && !whole) {
-    return PermissionDenied(fmt::format(
-        "GET {}: asked for {} bytes from {} on, expected status 206, found {}: the server must "
-        "answer ranges",
-        file.path, range.size_bytes, range.offset, answer.code));
-  }
-  if (answer.body.size() != range.size_bytes) {
-    return UnavailableError("GET {}: asked for {} bytes from {} on, found {}", file.path,
-                            range.size_bytes, range.offset, answer.body.size());
-  }
-  if (const std::string etag = HeaderOf(answer, "etag"); etag != file.state.etag) {
-    return DataLossError(
-        "GET {}: expected ETag {} as when it was opened, found {}: it is another file by now, or "
-        "servers behind this name give it different times",
-        file.path, EscapeUnprintable(file.state.etag), EscapeUnprintable(etag));
-  }
+  const auto check = [&](const HttpAnswer& answer) -> Status {
+    const bool whole =
+        answer.code == 200 && range.offset == 0 && range.size_bytes == file.state.size_bytes;
+    if (answer.code != 206 && !whole) {
+      return PermissionDenied(
+          fmt::format("asked for {} bytes from {} on, expected status 206, found {}{}",
+                      range.size_bytes, range.offset, answer.code, kNoRanges));
+    }
+    if (answer.body.size() != range.size_bytes) {
+      return UnavailableError("asked for {} bytes from {} on, found {}", range.size_bytes,
+                              range.offset, answer.body.size());
+    }
+    if (const std::string etag = HeaderOf(answer, "etag"); etag != file.state.etag) {
+      return DataLossError(
+          "expected ETag {} as when it was opened, found {}: it is another file by now, or servers "
+          "behind this name give it different times",
+          EscapeUnprintable(file.state.etag), EscapeUnprintable(etag));
+    }
+    return OkStatus();
+  };
+  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request, check));
   return std::move(answer.body);
 }
 
@@ -169,9 +182,12 @@ Result<std::unique_ptr<ReadableFile>> HttpFileSystem::OpenPastCaches(const std::
 
 Result<std::vector<std::string>> HttpFileSystem::List(const std::string& folder) {
   const std::string path = folder + "/";
-  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send({.path = path}));
-  auto names = http_files::ParseListing(answer.body);
-  if (!names.ok()) return Annotate(names.status(), "GET " + path);
+  std::vector<std::string> names;
+  const auto check = [&names](const HttpAnswer& answer) -> Status {
+    DWS_ASSIGN_OR_RETURN(names, http_files::ParseListing(answer.body));
+    return OkStatus();
+  };
+  DWS_RETURN_IF_ERROR(Send({.path = path}, check).status());
   return names;
 }
 

@@ -28,8 +28,8 @@ Status CheckHttpBase(const std::string& url, bool insecure);
 // Errors. NOT_FOUND: there is no such file or folder. PERMISSION_DENIED: the server refuses, does
 // not answer as expected, or is not the one that its certificate should prove. UNAVAILABLE,
 // DEADLINE_EXCEEDED: it cannot be reached, is overloaded or too slow, or its answer is short or
-// makes no sense. DATA_LOSS: a file is another one than was opened. FAILED_PRECONDITION: all that
-// writes. CANCELLED. They name the request.
+// makes no sense; UNAVAILABLE comes after three attempts. DATA_LOSS: a file is another one than was
+// opened. FAILED_PRECONDITION: all that writes. CANCELLED. They name the request.
 //
 // Threads: safe from any.
 class HttpFileSystem final : public FileSystem {
@@ -73,12 +73,14 @@ class HttpFileSystem final : public FileSystem {
     HttpMethod method = HttpMethod::kGet;
     const std::string& path;
     std::vector<std::pair<std::string, std::string>> headers = {};
-    uint64_t size_bytes = 0;  // asked for, about
+    uint64_t size_bytes = 0;                          // asked for, about
+    uint64_t answer_bytes_max = kObjectBodyBytesMax;  // more is PERMISSION_DENIED
+    const char* if_larger = "";                       // what that means, in words
   };
 
   HttpFileSystem(Options options, std::unique_ptr<HttpCaller> caller);
   // An answer that has what was asked for. INVALID_ARGUMENT: `path` is elsewhere.
-  Result<HttpAnswer> Send(const Request& request) const;
+  Result<HttpAnswer> Send(const Request& request, const AnswerCheck& check = nullptr) const;
   Result<std::unique_ptr<ReadableFile>> Open(const std::string& path, bool past_caches);
   // Exactly the bytes of the range.
   Result<std::string> ReadRange(const Opened& file, const shared::FileRange& range) const;

@@ -1,5 +1,6 @@
 // Each attempt gets a signature of its own: stores accept one for 15 minutes, and keys may have
-// changed since the attempt before.
+// changed since the attempt before. What an answer must have is looked at in the attempt, so that
+// one without it is asked for again.
 #include "common/transport/s3/client.h"
 
 #include <algorithm>
@@ -7,15 +8,15 @@
 
 #include "common/base/check.h"
 #include "common/base/printable.h"
+#include "common/model/limits.h"
 #include "common/transport/shared_fs/remote_file.h"
 
 namespace dws::s3 {
 namespace {
 
-constexpr int kAttempts = 8;       // 12.7 s of delays
 constexpr size_t kPagesMax = 100;  // of 1,000 keys
+constexpr size_t kKeyBytesMax = 1024;
 constexpr size_t kReasonBytesMax = 300;
-constexpr size_t kRefusalBytesMax = 64 << 10;
 // An attempt ends after this, though bytes trickle.
 constexpr std::chrono::minutes kAttemptMax{10};
 
@@ -27,7 +28,7 @@ struct Refusal {
 
 Refusal RefusalOf(const HttpAnswer& answer) {
   Refusal refusal{.code = "", .words = fmt::format("status {}", answer.code)};
-  if (answer.body.size() > kRefusalBytesMax) return refusal;
+  if (answer.body.size() > AnswerBytesMax(0)) return refusal;
   const Result<Elements> elements = ReadXml(answer.body);
   if (!elements.ok()) return refusal;
   refusal.code = TextOf(*elements, "Error/Code");
@@ -53,8 +54,11 @@ Status ErrorOf(const HttpAnswer& answer) {
   if (std::ranges::find(kMissing, refusal.code) != kMissing.end()) {
     return NotFoundError("{}", refusal.words);
   }
+  if (answer.code == 412) {
+    return DataLossError("{}: it is another object than was opened", refusal.words);
+  }
   const bool transient = answer.code >= 500 || answer.code == 408 || answer.code == 409 ||
-                         answer.code == 412 || answer.code == 429 ||
+                         answer.code == 429 ||
                          std::ranges::find(kTransient, refusal.code) != kTransient.end();
   if (transient) return UnavailableError("{}", refusal.words);
   return PermissionDenied(
@@ -79,11 +83,25 @@ Result<Elements> Body(const HttpAnswer& answer, std::string_view root) {
   if (!elements.ok()) return UnavailableError("{}", Message(elements.status()));
   const std::string first = elements->empty() ? "" : elements->front().first;
   if (first != root && !first.starts_with(fmt::format("{}/", root))) {
-    if (first.starts_with("Error/")) return UnavailableError("{}", RefusalOf(answer).words);
+    if (first.starts_with("Error/")) return ErrorOf(answer);
     return UnavailableError("expected <{}>, found \"{}\"", root,
                             EscapeUnprintable(std::string_view(answer.body).substr(0, 80)));
   }
   return elements;
+}
+
+// Bounds what a listing takes.
+Status AddName(const std::string& name, std::vector<std::string>& names) {
+  if (name.size() > kKeyBytesMax) {
+    return UnavailableError("a key of {} bytes, at most {} are possible", name.size(),
+                            kKeyBytesMax);
+  }
+  if (names.size() == limits::kSharedFoldersMax) {
+    return UnavailableError("more than {} names; remove what is none of a shared directory's",
+                            names.size());
+  }
+  names.push_back(name);
+  return OkStatus();
 }
 
 }  // namespace
@@ -111,7 +129,11 @@ std::string Client::NameOf(const Request& request) const {
 
 Result<HttpAnswer> Client::Try(const Request& request) const {
   const Result<Credentials> credentials = options_.credentials();
-  if (!credentials.ok()) return PermissionDenied(Message(credentials.status()));
+  if (const Status& status = credentials.status(); !status.ok()) {
+    const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                          absl::IsCancelled(status);
+    return may_come ? status : PermissionDenied(Message(status));
+  }
   const std::string path =
       fmt::format("/{}{}{}", options_.bucket, request.key.empty() ? "" : "/", request.key);
   const SignedRequest to_sign{.method = ToString(request.method),
@@ -125,7 +147,8 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
                 .target = EscapeUrl(path, true) + (query.empty() ? "" : "?" + query),
                 .headers = request.headers,
                 .body = std::string(request.body),
-                .still_max = options_.still_max};
+                .still_max = options_.effort.still_max,
+                .answer_bytes_max = AnswerBytesMax(request.answer_bytes_max)};
   const Headers proof = Sign(to_sign, *credentials, {.region = options_.region, .service = "s3"},
                              options_.wall_clock->Now());
   call.headers.insert(call.headers.end(), proof.begin(), proof.end());
@@ -137,25 +160,40 @@ Result<HttpAnswer> Client::Try(const Request& request) const {
     if (outcome.sent) traffic_.sent_bytes += request.body.size();
     if (outcome.answer.ok()) traffic_.received_bytes += outcome.answer->body.size();
   }
-  if (absl::IsFailedPrecondition(outcome.answer.status())) {
-    return PermissionDenied(Message(outcome.answer.status()));
+  const Status& status = outcome.answer.status();
+  // What readers take for this machine's memory is the store's fault.
+  if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) {
+    return PermissionDenied(Message(status));
   }
-  DWS_RETURN_IF_ERROR(outcome.answer.status());
+  DWS_RETURN_IF_ERROR(status);
   if (!IsDone(outcome.answer->code)) return ErrorOf(*outcome.answer);
   return std::move(outcome.answer);
 }
 
-Result<HttpAnswer> Client::Send(const Request& request) const {
+Result<HttpAnswer> Client::Send(const Request& request, const AnswerCheck& check) const {
   int attempt = 0;
   return CallPatiently(NameOf(request),
-                       {.attempts = kAttempts,
+                       {.attempts = options_.effort.attempts,
                         .delay = options_.retry_delay,
                         .cancellation = CancellationOf(request)},
-                       true, [&] {
+                       options_.effort.repeats_late, [&] {
                          Result<HttpAnswer> answer = Try(request);
+                         if (answer.ok() && check != nullptr) {
+                           if (const Status right = check(*answer); !right.ok()) answer = right;
+                         }
                          Note(request, ++attempt, answer.status());
                          return answer;
                        });
+}
+
+Result<Elements> Client::SendForXml(const Request& request, std::string_view root) const {
+  Elements elements;
+  const auto check = [&](const HttpAnswer& answer) -> Status {
+    DWS_ASSIGN_OR_RETURN(elements, Body(answer, root));
+    return OkStatus();
+  };
+  DWS_RETURN_IF_ERROR(Send(request, check).status());
+  return elements;
 }
 
 void Client::Note(const Request& request, int attempt, const Status& status) const {
@@ -182,8 +220,8 @@ Status Client::Put(const std::string& key, ByteSpan bytes) const {
   return Send({.method = HttpMethod::kPut, .key = key, .body = AsText(bytes)}).status();
 }
 
-Result<std::string> Client::Get(const std::string& key) const {
-  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send({.key = key}));
+Result<std::string> Client::Get(const std::string& key, uint64_t size_bytes_max) const {
+  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send({.key = key, .answer_bytes_max = size_bytes_max}));
   return std::move(answer.body);
 }
 
@@ -191,12 +229,17 @@ Result<std::string> Client::GetRange(const std::string& key, uint64_t first, uin
                                      const std::string& etag) const {
   const Request request{.key = key,
                         .headers = {{"range", fmt::format("bytes={}-{}", first, first + size - 1)},
-                                    {"if-match", etag}}};
-  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request));
-  if (answer.code != 206 || answer.body.size() != size) {
-    return UnavailableError("{}: asked for {} bytes from {} on, got {} with status {}",
-                            NameOf(request), size, first, answer.body.size(), answer.code);
-  }
+                                    {"if-match", etag}},
+                        .answer_bytes_max = size};
+  const auto check = [first, size](const HttpAnswer& answer) -> Status {
+    if (answer.code == 206 && answer.body.size() == size) return OkStatus();
+    const std::string found = fmt::format(
+        "asked for {} bytes from {} on, expected them with status 206, found {} with {}", size,
+        first, answer.body.size(), answer.code);
+    return answer.code == 206 ? UnavailableError("{}", found)
+                              : PermissionDenied(found + ": the store must answer ranges");
+  };
+  DWS_ASSIGN_OR_RETURN(HttpAnswer answer, Send(request, check));
   return std::move(answer.body);
 }
 
@@ -221,42 +264,41 @@ Status Client::Delete(const std::string& key, Query of) const {
 
 Status Client::Pages(Query query, std::string_view root,
                      const std::vector<std::pair<std::string, std::string>>& next,
-                     const std::function<void(const Elements&)>& on_page) const {
+                     const std::function<Status(const Elements&)>& on_page) const {
   const size_t fixed = query.size();
   for (size_t page = 0; page < kPagesMax; ++page) {
     const Request request{.key = "", .query = query};
-    DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
-    const Result<Elements> elements = Body(answer, root);
-    if (!elements.ok()) {
-      return MakeStatus(elements.status().code(),
-                        fmt::format("{}: {}", NameOf(request), Message(elements.status())));
+    DWS_ASSIGN_OR_RETURN(const Elements elements, SendForXml(request, root));
+    if (const Status taken = on_page(elements); !taken.ok()) {
+      return Annotate(taken, NameOf(request));
     }
-    on_page(*elements);
-    if (TextOf(*elements, fmt::format("{}/IsTruncated", root)) != "true") return OkStatus();
+    if (TextOf(elements, fmt::format("{}/IsTruncated", root)) != "true") return OkStatus();
     query.resize(fixed);
     for (const auto& [parameter, element] : next) {
-      query.emplace_back(parameter, TextOf(*elements, fmt::format("{}/{}", root, element)));
+      query.emplace_back(parameter, TextOf(elements, fmt::format("{}/{}", root, element)));
       if (query.back().second.empty()) {
         return UnavailableError("{}: a page ends without <{}>", NameOf(request), element);
       }
     }
   }
-  return ResourceExhaustedError("s3://{}: more than {} pages", options_.bucket, kPagesMax);
+  return UnavailableError("s3://{}: more than {} pages", options_.bucket, kPagesMax);
 }
 
 Result<Listing> Client::List(const std::string& prefix) const {
   Listing listing;
+  const auto take = [&listing](const Elements& elements) -> Status {
+    for (const auto& [path, text] : elements) {
+      if (path == "ListBucketResult/Contents/Key") {
+        DWS_RETURN_IF_ERROR(AddName(text, listing.keys));
+      } else if (path == "ListBucketResult/CommonPrefixes/Prefix") {
+        DWS_RETURN_IF_ERROR(AddName(text, listing.folders));
+      }
+    }
+    return OkStatus();
+  };
   DWS_RETURN_IF_ERROR(Pages({{"list-type", "2"}, {"prefix", prefix}, {"delimiter", "/"}},
                             "ListBucketResult", {{"continuation-token", "NextContinuationToken"}},
-                            [&listing](const Elements& elements) {
-                              for (const auto& [path, text] : elements) {
-                                if (path == "ListBucketResult/Contents/Key") {
-                                  listing.keys.push_back(text);
-                                } else if (path == "ListBucketResult/CommonPrefixes/Prefix") {
-                                  listing.folders.push_back(text);
-                                }
-                              }
-                            }));
+                            take));
   std::ranges::sort(listing.keys);
   std::ranges::sort(listing.folders);
   return listing;
@@ -264,8 +306,8 @@ Result<Listing> Client::List(const std::string& prefix) const {
 
 Result<std::string> Client::BeginUpload(const std::string& key) const {
   const Request request{.method = HttpMethod::kPost, .key = key, .query = {{"uploads", ""}}};
-  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
-  DWS_ASSIGN_OR_RETURN(const Elements elements, Body(answer, "InitiateMultipartUploadResult"));
+  DWS_ASSIGN_OR_RETURN(const Elements elements,
+                       SendForXml(request, "InitiateMultipartUploadResult"));
   std::string upload = TextOf(elements, "InitiateMultipartUploadResult/UploadId");
   if (upload.empty()) return UnavailableError("{}: the reply has no UploadId", NameOf(request));
   return upload;
@@ -296,10 +338,7 @@ Status Client::CompleteUpload(const std::string& key, const std::string& upload,
   body += "</CompleteMultipartUpload>";
   const Request request{
       .method = HttpMethod::kPost, .key = key, .query = {{"uploadId", upload}}, .body = body};
-  DWS_ASSIGN_OR_RETURN(const HttpAnswer answer, Send(request));
-  const Status done = Body(answer, "CompleteMultipartUploadResult").status();
-  if (done.ok()) return done;
-  return MakeStatus(done.code(), fmt::format("{}: {}", NameOf(request), Message(done)));
+  return SendForXml(request, "CompleteMultipartUploadResult").status();
 }
 
 Status Client::AbortUpload(const std::string& key, const std::string& upload) const {
@@ -308,18 +347,27 @@ Status Client::AbortUpload(const std::string& key, const std::string& upload) co
 
 Result<std::vector<std::pair<std::string, std::string>>> Client::Uploads(
     const std::string& prefix) const {
-  std::vector<std::pair<std::string, std::string>> uploads;
+  std::vector<std::string> keys;
+  std::vector<std::string> ids;
+  const auto take = [&](const Elements& elements) -> Status {
+    for (const auto& [path, text] : elements) {
+      if (path == "ListMultipartUploadsResult/Upload/Key") {
+        DWS_RETURN_IF_ERROR(AddName(text, keys));
+      } else if (path == "ListMultipartUploadsResult/Upload/UploadId") {
+        DWS_RETURN_IF_ERROR(AddName(text, ids));
+      }
+    }
+    return OkStatus();
+  };
   DWS_RETURN_IF_ERROR(
       Pages({{"uploads", ""}, {"prefix", prefix}}, "ListMultipartUploadsResult",
-            {{"key-marker", "NextKeyMarker"}, {"upload-id-marker", "NextUploadIdMarker"}},
-            [&uploads](const Elements& elements) {
-              std::string key;
-              for (const auto& [path, text] : elements) {
-                if (path == "ListMultipartUploadsResult/Upload/Key") key = text;
-                if (path == "ListMultipartUploadsResult/Upload/UploadId")
-                  uploads.emplace_back(key, text);
-              }
-            }));
+            {{"key-marker", "NextKeyMarker"}, {"upload-id-marker", "NextUploadIdMarker"}}, take));
+  if (keys.size() != ids.size()) {
+    return UnavailableError("s3://{}: {} uploads with {} keys", options_.bucket, ids.size(),
+                            keys.size());
+  }
+  std::vector<std::pair<std::string, std::string>> uploads;
+  for (size_t i = 0; i < ids.size(); ++i) uploads.emplace_back(keys[i], ids[i]);
   return uploads;
 }
 

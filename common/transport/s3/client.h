@@ -45,11 +45,22 @@ struct Traffic {
 inline constexpr std::array<std::string_view, 6> kOutcomes = {"done", "missing",   "refused",
                                                               "late", "cancelled", "failed"};
 
+// How much is tried before a request has failed.
+struct Effort {
+  int attempts = 8;                               // with 12.7 s of delays
+  bool repeats_late = true;                       // also an attempt on which nothing moved
+  Duration still_max = std::chrono::seconds(30);  // without a byte in either direction
+};
+// Where others can be asked.
+inline constexpr Effort kBriefEffort = {
+    .attempts = 3, .repeats_late = false, .still_max = std::chrono::seconds(15)};
+
 // Errors of all calls: NOT_FOUND: there is no such key or upload. PERMISSION_DENIED: the store, or
-// what answers there, refuses the request, or there are no credentials. UNAVAILABLE,
-// DEADLINE_EXCEEDED: it cannot be reached or is overloaded, after several attempts, its answer is
-// not one of such a store, or the object is another one by now. CANCELLED. They name the request
-// and the store's reason.
+// what answers there, refuses the request or answers with more than was asked for, or there are no
+// credentials. UNAVAILABLE, DEADLINE_EXCEEDED: it, or who gives credentials, cannot be reached or
+// is overloaded, after several attempts, or its answer is not one of such a store. DATA_LOSS: the
+// object is another one than its etag says. CANCELLED. They name the request and the store's
+// reason.
 //
 // Threads: safe from any.
 class Client {
@@ -62,7 +73,7 @@ class Client {
     std::function<Result<Credentials>()> credentials;
     Cancellation* reads = nullptr;   // ends GET and HEAD, present and future; never null
     Cancellation* writes = nullptr;  // ends all others; never null
-    Duration still_max = std::chrono::seconds(30);          // without a byte in either direction
+    Effort effort = {};
     Duration retry_delay = std::chrono::milliseconds(100);  // doubles
     const WallClock* wall_clock = &kSystemWallClock;
   };
@@ -70,7 +81,7 @@ class Client {
   static Result<std::unique_ptr<Client>> Create(Options options);
 
   Status Put(const std::string& key, ByteSpan bytes) const;
-  Result<std::string> Get(const std::string& key) const;
+  Result<std::string> Get(const std::string& key, uint64_t size_bytes_max) const;
   // Bytes [first, first + size) of the object with this etag; `size` is not 0, and they exist.
   Result<std::string> GetRange(const std::string& key, uint64_t first, uint64_t size,
                                const std::string& etag) const;
@@ -100,18 +111,21 @@ class Client {
     Query query = {};
     Headers headers = {};
     std::string_view body = {};
+    uint64_t answer_bytes_max = kXmlBytesMax;
   };
 
   Client(Options options, std::unique_ptr<HttpCaller> caller);
-  // An answer that says that it is done.
-  Result<HttpAnswer> Send(const Request& request) const;
+  // An answer that says that it is done, and has what was asked for.
+  Result<HttpAnswer> Send(const Request& request, const AnswerCheck& check = nullptr) const;
+  // The XML of such an answer, whose root has to be this.
+  Result<Elements> SendForXml(const Request& request, std::string_view root) const;
   Result<HttpAnswer> Try(const Request& request) const;
   // OK also if there is no such thing.
   Status Delete(const std::string& key, Query of) const;
-  // All pages of a listing; `on_page` gets each.
+  // All pages of a listing; `on_page` gets each, and its error ends them.
   Status Pages(Query query, std::string_view root,
                const std::vector<std::pair<std::string, std::string>>& next,
-               const std::function<void(const Elements&)>& on_page) const;
+               const std::function<Status(const Elements&)>& on_page) const;
   std::string NameOf(const Request& request) const;
   Cancellation& CancellationOf(const Request& request) const;
   void Note(const Request& request, int attempt, const Status& status) const;

@@ -30,7 +30,7 @@ constexpr size_t kAnswerBytesMax = 64 << 10;
 constexpr size_t kReasonBytesMax = 200;
 constexpr std::chrono::seconds kPatience{5};  // for one request
 constexpr std::chrono::minutes kRenewBefore{5};
-constexpr std::chrono::seconds kRenewAgain{30};  // after a failure
+constexpr std::chrono::seconds kRenewAgain{30};  // asks at most so often while keys serve
 constexpr std::string_view kInstanceAddress = "http://169.254.169.254";
 constexpr std::string_view kContainerAddress = "http://169.254.170.2";
 // Those of a container's agent; others could read the token on its way.
@@ -48,6 +48,11 @@ std::string Trimmed(std::string_view text) {
   const size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
   const size_t end = text.find_last_not_of(kBlanks);
   return std::string(text.substr(begin, end == std::string_view::npos ? 0 : end + 1 - begin));
+}
+
+// A header's value, which may have blanks inside: "Basic abc".
+bool IsHeaderValue(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 0x7f; });
 }
 
 bool IsPlain(std::string_view text) {
@@ -183,12 +188,14 @@ class KeptKeys {
       return kept_->keys;
     }
     auto asked = ask_();
+    // Keys that end sooner than they would be renewed are not asked for at each request.
+    not_before_ = now + kRenewAgain;
     if (asked.ok()) {
       kept_ = *std::move(asked);
+      if (now < kept_->end - kRenewBefore) not_before_ = {};
       return kept_->keys;
     }
     if (!kept_.has_value() || now >= kept_->end) return asked.status();
-    not_before_ = now + kRenewAgain;
     LogWarning("store_keys_not_renewed", {{"reason", Message(asked.status())}});
     return kept_->keys;
   }
@@ -290,6 +297,11 @@ Result<CredentialSource> OfContainer(const CredentialOptions& options) {
   DWS_ASSIGN_OR_RETURN(const AgentAddress agent, AgentOf(options));
   const std::string file = options.environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
   const std::string given = options.environment("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+  if (!IsHeaderValue(given)) {
+    return FailedPreconditionError(
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN: expected one line of ASCII, found {} bytes with others",
+        given.size());
+  }
   const Asker asker("container metadata", options.cancellation);
   return Keep(options, [=]() -> Result<EndingKeys> {
     HttpCall call{.target = agent.target};

@@ -12,7 +12,6 @@ namespace {
 constexpr size_t kDepthMax = 8;
 constexpr size_t kNameBytesMax = 64;
 constexpr size_t kElementsMax = 20'000;
-constexpr size_t kBytesMax = 4 << 20;
 
 struct Reading {
   XML_Parser parser = nullptr;
@@ -76,7 +75,7 @@ Result<Elements> ReadXml(std::string_view text) {
   XML_SetElementHandler(parser.get(), OnStart, OnEnd);
   XML_SetCharacterDataHandler(parser.get(), OnText);
   XML_SetStartDoctypeDeclHandler(parser.get(), OnDocumentType);
-  if (text.size() > kBytesMax) return InvalidArgumentError("{} bytes of XML", text.size());
+  if (text.size() > kXmlBytesMax) return InvalidArgumentError("{} bytes of XML", text.size());
   if (XML_Parse(parser.get(), text.data(), static_cast<int>(text.size()), XML_TRUE) !=
       XML_STATUS_OK) {
     return InvalidArgumentError(

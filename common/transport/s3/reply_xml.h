@@ -14,8 +14,10 @@ namespace dws::s3 {
 // {"ListBucketResult/Contents/Key", "a"}.
 using Elements = std::vector<std::pair<std::string, std::string>>;
 
+inline constexpr size_t kXmlBytesMax = size_t{4} << 20;
+
 // INVALID_ARGUMENT: it is not XML, has a document type, is nested deeper than 8, has a name of more
-// than 64 bytes, more than 20,000 elements, or more than 4 MiB.
+// than 64 bytes, more than 20,000 elements, or more than kXmlBytesMax.
 Result<Elements> ReadXml(std::string_view text);
 
 // The text of the first element with this path; "": there is none.

@@ -118,7 +118,7 @@ Status S3FileSystem::AbortUploads(const std::string& folder) {
 Result<std::vector<std::byte>> S3FileSystem::ReadFile(const std::string& path,
                                                       uint64_t size_bytes_max) {
   DWS_ASSIGN_OR_RETURN(const std::string key, KeyOf(path));
-  DWS_ASSIGN_OR_RETURN(const std::string body, client_->Get(key));
+  DWS_ASSIGN_OR_RETURN(const std::string body, client_->Get(key, size_bytes_max));
   if (body.size() > size_bytes_max) {
     return ResourceExhaustedError("{} has {} bytes, expected at most {}", path, body.size(),
                                   size_bytes_max);

@@ -34,7 +34,7 @@ class S3FileSystem final : public FileSystem {
 
   Result<std::vector<std::byte>> ReadFile(const std::string& path,
                                           uint64_t size_bytes_max) override;
-  // Reads of an object that another one has replaced are UNAVAILABLE.
+  // Reads of an object that another one has replaced are DATA_LOSS.
   Result<std::unique_ptr<ReadableFile>> OpenForRead(const std::string& path) override;
   // UNIMPLEMENTED: an object is not appended to.
   Result<std::unique_ptr<AppendFile>> OpenForAppend(const std::string& path) override;

@@ -66,7 +66,8 @@ Status CheckStore(const std::string& path, const StoreOptions& options, bool ins
 
 Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                     const StoreOptions& options,
-                                                    Cancellation& reads, Cancellation& writes) {
+                                                    Cancellation& reads, Cancellation& writes,
+                                                    const s3::Effort& effort) {
   DWS_ASSIGN_OR_RETURN(const Place place, PlaceOf(path));
   DWS_ASSIGN_OR_RETURN(HttpUrl endpoint, EndpointOf(options));
   DWS_ASSIGN_OR_RETURN(s3::CredentialSource credentials,
@@ -81,7 +82,8 @@ Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                         .ca_file = options.ca_file,
                                                         .credentials = std::move(credentials),
                                                         .reads = &reads,
-                                                        .writes = &writes}));
+                                                        .writes = &writes,
+                                                        .effort = effort}));
   return std::make_unique<s3::S3FileSystem>(std::move(client), place.bucket);
 }
 

@@ -26,10 +26,11 @@ bool IsStore(std::string_view path);
 // `insecure`: weights may travel in clear to another machine.
 Status CheckStore(const std::string& path, const StoreOptions& options, bool insecure);
 
-// `reads` and `writes` end requests, and outlive it. Errors: INVALID_ARGUMENT: as CheckStore;
-// others as s3::CredentialSource: there are no keys.
+// `reads` and `writes` end requests, and outlive it. `effort`: for each request. Errors:
+// INVALID_ARGUMENT: as CheckStore; others as s3::CredentialSource: there are no keys.
 Result<std::unique_ptr<s3::S3FileSystem>> OpenStore(const std::string& path,
                                                     const StoreOptions& options,
-                                                    Cancellation& reads, Cancellation& writes);
+                                                    Cancellation& reads, Cancellation& writes,
+                                                    const s3::Effort& effort = {});
 
 }  // namespace dws

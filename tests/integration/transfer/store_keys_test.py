@@ -89,7 +89,7 @@ class StoreKeysTest(StoreCase):
                     self.cluster.start_sender(9, *self.flags, *flags)
 
     def test_old_keys_serve_while_they_last_if_no_others_come(self) -> None:
-        self.issuer.lasts = 290  # so they are to be renewed at once
+        self.issuer.lasts = 302  # so they are to be renewed soon
         with self.environment(self.web_identity()):
             sender = self.sender_starts()
             self.register()
