@@ -49,7 +49,7 @@ Result<DirectoryAccess> AccessTo(const SharedSideOptions& dir, const SharedBase&
 
 // A directory of this machine has its pages read ahead by the kernel.
 uint64_t AheadBytesMax(const SharedBase& base, const ReceiverOptions& options) {
-  return base.owned == nullptr ? 0 : std::min(kAheadBytesMax, options.staging_bytes / 8);
+  return base.is_remote() ? std::min(kAheadBytesMax, options.staging_bytes / 8) : 0;
 }
 
 }  // namespace
@@ -71,8 +71,8 @@ Result<std::unique_ptr<SenderSide>> SenderSide::Open(const ReceiverOptions& opti
                                                      const PeerTls& tls, const Parts& parts) {
   std::unique_ptr<SenderSide> side(new SenderSide());
   side->broadcasts_ = OpenBroadcasts(options.broadcasts, parts.clock);
-  DWS_ASSIGN_OR_RETURN(side->bases_, OpenSharedBases(options.shared_dir, options.tls, parts.files,
-                                                     side->cancellation_, side->stopping_));
+  DWS_ASSIGN_OR_RETURN(side->bases_,
+                       OpenSharedBases(options, parts.files, side->cancellation_, side->stopping_));
   side->links_ = std::make_unique<SyncLinks>(
       SyncLinks::Options{
           .addresses = options.senders,
@@ -153,7 +153,8 @@ Status SenderSide::OpenSharedDir(const SharedBase& base, uint32_t ranks,
                                .before_read = std::move(access.before_read),
                                .before_read_required = dir.before_read_required,
                                .name = base.name,
-                               .ahead_bytes_max = AheadBytesMax(base, options)},
+                               .ahead_bytes_max = AheadBytesMax(base, options),
+                               .is_remote = base.is_remote()},
       *base.files, cancellation_));
   return OkStatus();
 }
@@ -164,13 +165,14 @@ Status SenderSide::OpenSharedLinks(const ReceiverOptions& options, const Parts& 
   std::vector<SharedLinks::Copy> before;
   for (const SharedBase& base : bases_) {
     if (&base == &last) break;
-    before.push_back({.root = base.root, .files = base.files});
+    before.push_back({.root = base.root, .files = base.files, .is_remote = base.is_remote()});
     DWS_RETURN_IF_ERROR(OpenSharedDir(base, dir.ranks, options, parts));
   }
   DWS_ASSIGN_OR_RETURN(DirectoryAccess access, AccessTo(dir, last, parts.files));
   DWS_ASSIGN_OR_RETURN(
       shared_,
       SharedLinks::Create({.root = last.root,
+                           .is_remote = last.is_remote(),
                            .before = std::move(before),
                            .source_name = last.name,
                            .name = {.job_id = options.job_id, .receiver_id = options.receiver_id},
@@ -220,7 +222,8 @@ void SenderSide::Stop() {
     stopping_.Cancel();
     return std::chrono::hours(1);
   });
-  if (!bases_.empty() && bases_.back().owned != nullptr) limit.Start(kReportPatience);
+  // A place before the last may be waited for, too.
+  if (std::ranges::any_of(bases_, &SharedBase::is_remote)) limit.Start(kReportPatience);
   if (shared_ != nullptr) shared_->Stop();
   limit.Stop();
   links_->Stop();

@@ -20,13 +20,13 @@ struct SharedBase {
   FileSystem* files = nullptr;  // where it is; never null
   std::unique_ptr<FileSystem> owned = nullptr;  // these; null: they are the machine's
   const s3::S3FileSystem* store = nullptr;      // also these; null: they are in no store
+
+  bool is_remote() const { return owned != nullptr; }
 };
 
-// `tls`: what HTTP servers that ask for a certificate are shown. `reads` and `writes` end requests,
-// and outlive the bases, as `files` does, the machine's. Errors as OpenStore and
-// HttpFileSystem::Create.
-Result<std::vector<SharedBase>> OpenSharedBases(const SharedSideOptions& options,
-                                                const TlsFiles& tls, FileSystem& files,
+// `reads` and `writes` end requests, and outlive the bases, as `files` does, the machine's. Errors
+// as OpenStore and HttpFileSystem::Create.
+Result<std::vector<SharedBase>> OpenSharedBases(const ReceiverOptions& options, FileSystem& files,
                                                 Cancellation& reads, Cancellation& writes);
 
 }  // namespace dws

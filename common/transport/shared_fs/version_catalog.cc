@@ -8,12 +8,15 @@
 namespace dws::shared {
 namespace {
 
+constexpr int kUnreachableMax = 3;  // manifests one after the other
+
 Result<std::vector<std::string>> ListIfThere(FileSystem& files, const std::string& folder) {
   auto names = files.List(folder);
   if (absl::IsNotFound(names.status())) return std::vector<std::string>();
   if (names.ok() && names->size() > limits::kSharedFoldersMax) {
-    return ResourceExhaustedError("{} has {} names, at most {} are looked at", folder,
-                                  names->size(), limits::kSharedFoldersMax);
+    // Not RESOURCE_EXHAUSTED: another copy of the directory may have fewer.
+    return UnavailableError("{} has {} names, at most {} are looked at", folder, names->size(),
+                            limits::kSharedFoldersMax);
   }
   return names;
 }
@@ -70,14 +73,21 @@ Status VersionCatalog::Refresh(const std::function<void()>& on_read) {
     if (!std::binary_search(reached.begin(), reached.end(), name.version)) versions_.Remove(name);
   }
   trouble_ = OkStatus();
+  int unreachable = 0;
   for (const VersionName& name : names) {
     if (versions_.all().contains(name)) continue;
     auto manifest = ReadManifest(name);
     on_read();
-    if (manifest.ok()) {
+    const Status& status = manifest.status();
+    unreachable = absl::IsUnavailable(status) ? unreachable + 1 : 0;
+    if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
+        unreachable == kUnreachableMax) {
+      return status;  // the others would take as long
+    }
+    if (status.ok()) {
       versions_.Put(*std::move(manifest));
-    } else if (!absl::IsNotFound(manifest.status())) {
-      trouble_ = manifest.status();
+    } else if (!absl::IsNotFound(status)) {
+      trouble_ = status;
     }
   }
   return OkStatus();

@@ -34,7 +34,8 @@ class VersionCatalog {
   VersionCatalog(FileSystem& files, Place place) : files_(files), place_(std::move(place)) {}
 
   // Looks for new and removed versions, and looks again at versions that could not be reached. A
-  // folder without a manifest is not a version (yet). Errors are those of reading the folder; known
+  // folder without a manifest is not a version (yet). Errors are those of reading the folder, and
+  // of manifests where these do not come in time, or three in a row cannot be reached; known
   // versions stay known. A manifest that cannot be used is left out; trouble() says why until it
   // can be used or is removed. Calls `on_read` after each manifest: there may be many.
   Status Refresh(const std::function<void()>& on_read = [] {});

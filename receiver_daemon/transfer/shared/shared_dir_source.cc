@@ -24,7 +24,8 @@ SharedDirSource::SharedDirSource(Options options, FileSystem& files, Cancellatio
                                                 .rank = TrainerRank(rank),
                                                 .key = options_.key,
                                                 .pool = options_.pool,
-                                                .ahead_bytes_max = options_.ahead_bytes_max},
+                                                .ahead_bytes_max = options_.ahead_bytes_max,
+                                                .is_remote = options_.is_remote},
                           cancellation)});
   }
 }
@@ -54,9 +55,7 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
     return UnavailableError("the directory has {} ranks", ranks_.size());
   }
   Rank& of = ranks_[piece.rank.value()];
-  if (const Status failed = of.pause.MayAsk(RealClock().Now()); !failed.ok()) {
-    return UnavailableError("{}", Message(failed));
-  }
+  DWS_RETURN_IF_ERROR(of.pause.MayAsk(RealClock().Now()));
   const TimePoint until = RealClock().Now() + options_.visible_wait;
   Status why;
   while (true) {

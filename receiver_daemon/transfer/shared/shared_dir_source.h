@@ -34,6 +34,7 @@ class SharedDirSource final : public Source {
     bool before_read_required = false;  // while it fails, nothing is read here
     std::string name = std::string(kSharedDirName);
     uint64_t ahead_bytes_max = 0;  // see SharedPlace
+    bool is_remote = false;        // see SharedSource
   };
 
   // `files` and `cancellation` outlive it; `cancellation` ends reads, present and future.

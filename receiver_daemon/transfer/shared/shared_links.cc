@@ -23,9 +23,10 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
   for (uint32_t rank = 0; rank < given.ranks; ++rank) {
     Link link;
     std::vector<Copy> copies = given.before;
-    copies.push_back({.root = given.root, .files = &files});
+    copies.push_back({.root = given.root, .files = &files, .is_remote = given.is_remote});
+    std::vector<SharedCopies::Copy> opened;
     for (const Copy& copy : copies) {
-      link.copies.push_back(std::make_unique<SharedSource>(
+      auto source = std::make_unique<SharedSource>(
           *copy.files,
           SharedSource::Options{.root = copy.root,
                                 .job_id = given.name.job_id,
@@ -34,11 +35,13 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
                                 .pool = given.pool,
                                 .retry_delay = given.retry_delay,
                                 .ahead_bytes_max = given.ahead_bytes_max,
+                                .is_remote = copy.is_remote,
                                 .on_progress = [&subscription] { subscription.OnLooked(); }},
-          links->cancellation_));
+          links->cancellation_);
+      opened.push_back({.root = copy.root, .source = std::move(source)});
     }
-    link.pauses.resize(copies.size());
-    DWS_ASSIGN_OR_RETURN(link.folder, link.copies.back()->Folder());
+    link.copies = std::make_unique<SharedCopies>(std::move(opened));
+    DWS_ASSIGN_OR_RETURN(link.folder, link.copies->LastFolder());
     reports.rank_folders.push_back(link.folder);
     links->links_.push_back(std::move(link));
   }
@@ -90,8 +93,14 @@ void SharedLinks::Look() {
     reconnect = std::exchange(reconnect_, false);
   }
   for (uint32_t rank = 0; rank < links_.size(); ++rank) {
-    if (reconnect) links_[rank].connected = false;
-    Poll(SenderIndex(rank), links_[rank], may_read);
+    Link& link = links_[rank];
+    if (reconnect) {  // what was seen may be of a stream that was forgotten since
+      link.connected = false;
+      link.welcomed.reset();
+      link.announced.clear();
+      link.copies->AskAll();
+    }
+    Poll(SenderIndex(rank), link, may_read);
     subscription_.OnLooked();
   }
 }
@@ -107,46 +116,18 @@ bool SharedLinks::Note(Link& link, const Status& status) {
   return true;
 }
 
-Result<SharedSource::Offer> SharedLinks::LookAt(Link& link, size_t copy,
-                                                const std::optional<StreamId>& followed) {
-  MutexLock lock(*link.look);
-  FailurePause& pause = link.pauses[copy];
-  const TimePoint begun = RealClock().Now();
-  if (!link.IsLast(copy)) DWS_RETURN_IF_ERROR(pause.MayAsk(begun));
-  auto offer = link.copies[copy]->Look(followed);
-  const TimePoint now = RealClock().Now();
-  pause.Note(offer.status(), now - begun, now);
-  return offer;
-}
-
-Result<SharedSource::Offer> SharedLinks::LookAtFirst(Link& link) {
-  Status passed;
-  for (size_t copy = 0;; ++copy) {
-    auto offer = LookAt(link, copy, subscription_.stream());
-    if (!offer.ok() && !link.IsLast(copy)) {
-      if (passed.ok()) passed = offer.status();
-      continue;
-    }
-    if (offer.ok() && offer->trouble.ok()) offer->trouble = passed;
-    return offer;
+SharedCopies::Seen SharedLinks::SeenOf(const Link& link) const {
+  SharedCopies::Seen seen{
+      .followed = subscription_.stream(), .accepted = std::nullopt, .live = subscription_.live()};
+  if (link.welcomed.has_value() && !link.refused && !link.announced.empty()) {
+    seen.accepted =
+        SharedCopies::Reach{link.welcomed->first, link.welcomed->second, link.announced.back()};
   }
-}
-
-bool SharedLinks::Has(Link& link, size_t copy, const SyncTarget& target) {
-  const SharedSource& source = *link.copies[copy];
-  if (source.Has(target.stream, target.version)) return true;
-  return LookAt(link, copy, target.stream).ok() && source.Has(target.stream, target.version);
-}
-
-SharedSource& SharedLinks::Last(const SyncTarget& target, TrainerRank rank) {
-  Link& link = links_[rank.value()];
-  const size_t last = link.copies.size() - 1;
-  if (last > 0) (void)Has(link, last, target);  // the others may have been enough so far
-  return *link.copies[last];
+  return seen;
 }
 
 void SharedLinks::Poll(SenderIndex index, Link& link, const Status& may_read) {
-  auto offer = may_read.ok() ? LookAtFirst(link) : may_read;
+  auto offer = may_read.ok() ? link.copies->Look(SeenOf(link)) : may_read;
   const bool news = Note(link, offer.ok() ? offer->trouble : offer.status());
   if (!offer.ok()) {
     if (std::exchange(link.connected, false) || news) {
@@ -202,16 +183,7 @@ Result<DeltaRead> SharedLinks::ReadDelta(const Piece& piece, const DeltaWant& wa
 
 Result<Description> SharedLinks::Describe(const SyncTarget& target, TrainerRank rank) {
   const WaitScope wait(options_.liveness);
-  Link& link = links_[rank.value()];
-  for (size_t copy = 0; !link.IsLast(copy); ++copy) {
-    if (!Has(link, copy, target)) continue;
-    auto description = link.copies[copy]->Describe(target.stream, target.version);
-    if (description.ok() || absl::IsCancelled(description.status())) return description;
-    LogWarning("shared_description_passed_over", {{"version", target.version.value()},
-                                                  {"rank", rank.value()},
-                                                  {"reason", Message(description.status())}});
-  }
-  auto description = Last(target, rank).Describe(target.stream, target.version);
+  auto description = links_[rank.value()].copies->Describe(target, rank);
   NoteDamage(target, rank, description.status());
   return description;
 }

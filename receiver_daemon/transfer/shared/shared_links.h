@@ -1,8 +1,8 @@
 // Senders known through a shared directory only: looks at each trainer rank's folder every now and
 // then, feeds what is there to the Subscription, is the source of its versions, and takes reports.
 // A rank's folder is its sender: SenderIndex and TrainerRank are the same numbers. Where the
-// directory has several copies, the first that can be read says what there is; the last is written
-// to, and asked for what the others do not bring.
+// directory has several copies (shared_copies.h), the last is written to, and asked for what the
+// others do not bring.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,8 @@
 #include "common/base/threads/mutex.h"
 #include "common/transport/shared_fs/visibility_hook.h"
 #include "receiver_daemon/transfer/senders.h"
-#include "receiver_daemon/transfer/shared/failure_pause.h"
+#include "receiver_daemon/transfer/shared/shared_copies.h"
 #include "receiver_daemon/transfer/shared/shared_reporter.h"
-#include "receiver_daemon/transfer/shared/shared_source.h"
 #include "receiver_daemon/transfer/subscription.h"
 
 namespace dws {
@@ -30,9 +29,11 @@ class SharedLinks final : public Senders, public Source {
   struct Copy {
     std::string root;
     FileSystem* files = nullptr;  // outlives the links; never null
+    bool is_remote = false;       // see SharedSource
   };
   struct Options {
     std::string root;
+    bool is_remote = false;         // see SharedSource
     std::vector<Copy> before = {};  // asked before it, in this order
     std::string source_name = std::string(kSharedDirName);
     ReceiverName name;
@@ -75,11 +76,8 @@ class SharedLinks final : public Senders, public Source {
  private:
   // One rank as the polling thread has last seen it.
   struct Link {
-    std::vector<std::unique_ptr<SharedSource>> copies;        // the root's is the last
-    std::unique_ptr<Mutex> look = std::make_unique<Mutex>();  // one look at a time
-    std::vector<FailurePause> pauses;                         // of the copies; guarded by `look`
-    std::string folder;                                       // of the last
-    bool IsLast(size_t copy) const { return copy + 1 == copies.size(); }
+    std::unique_ptr<SharedCopies> copies;  // the root's is the last
+    std::string folder;                    // of the last
     bool connected = false;
     std::optional<std::pair<StreamId, RankEpoch>> welcomed;
     bool refused = false;
@@ -94,21 +92,17 @@ class SharedLinks final : public Senders, public Source {
   // If `may_read` is an error, the look fails with it.
   void Poll(SenderIndex index, Link& link, const Status& may_read);
   bool Note(Link& link, const Status& status);
-  // Looks at a copy, unless it is left alone because it failed.
-  static Result<SharedSource::Offer> LookAt(Link& link, size_t copy,
-                                            const std::optional<StreamId>& followed);
-  // What the first copy that can be read offers, with the trouble of those before it.
-  Result<SharedSource::Offer> LookAtFirst(Link& link);
-  // Returns whether the copy has the version; looks at it if it did not.
-  static bool Has(Link& link, size_t copy, const SyncTarget& target);
+  // What is known of the link's rank.
+  SharedCopies::Seen SeenOf(const Link& link) const;
   // If `status` is DATA_LOSS, reports the lost or damaged file to the sender, even if nothing was
   // rejected.
   void NoteDamage(const SyncTarget& target, TrainerRank rank, const Status& status);
   // The directory lacks full tensors, as `lacking` says: asks their sender for them. Always returns
   // UNAVAILABLE, which says so and names what differs.
   Status Ask(const Piece& piece, const FullAssembly& assembly, const Status& lacking);
-  // The last copy, which was looked at.
-  SharedSource& Last(const SyncTarget& target, TrainerRank rank);
+  SharedSource& Last(const SyncTarget& target, TrainerRank rank) {
+    return links_[rank.value()].copies->Last(target);
+  }
 
   const Options options_;
   Subscription& subscription_;

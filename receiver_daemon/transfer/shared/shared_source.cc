@@ -17,8 +17,9 @@ constexpr uint64_t kMessageBytesMax = static_cast<uint64_t>(limits::kGrpcMessage
 
 // Returns whether another attempt may succeed: the sender may not have finished, or this host may
 // not see its files yet.
-bool MayPass(const Status& status) {
-  return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
+bool MayPass(const Status& status, bool is_remote) {
+  return absl::IsNotFound(status) || absl::IsDataLoss(status) ||
+         (!is_remote && absl::IsUnavailable(status));
 }
 
 // Why nothing can be offered; OK: there is nothing yet.
@@ -214,7 +215,7 @@ Result<T> SharedSource::Retry(const StreamId& stream, WeightVersion from, Weight
     Result<T> result = attempt(*known);
     if (result.ok()) return result;
     Forget(stream, from, to);
-    if (!MayPass(result.status())) return result;
+    if (!MayPass(result.status(), options_.is_remote)) return result;
     if (tried == limits::kSharedReadAttemptsMax) {
       if (!absl::IsNotFound(result.status())) return result;
       return DataLossError("{}: its version's manifest names it", Message(result.status()));

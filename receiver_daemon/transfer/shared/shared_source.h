@@ -38,7 +38,8 @@ class SharedSource {
     ThreadPool* pool = nullptr;                           // not owned; never null
     Duration retry_delay = limits::kSharedRetryDelayMin;  // doubles
     uint64_t ahead_bytes_max = 0;                         // see SharedPlace
-    std::function<void()> on_progress = [] {};            // called by Look after each manifest
+    bool is_remote = false;  // `files` repeat requests themselves: UNAVAILABLE is not tried again
+    std::function<void()> on_progress = [] {};  // called by Look after each manifest
     const WallClock* wall_clock = &kSystemWallClock;
   };
   struct Offer {
@@ -57,8 +58,9 @@ class SharedSource {
   // Looks at the folder and takes the stream of the highest incarnation that has a version. If two
   // streams have the same incarnation, it takes `followed`. It ignores other streams than
   // `followed` that are ahead of the clock (clock_bound.h), and names them as trouble. UNAVAILABLE:
-  // there is no version (yet), or the folder cannot be read. FAILED_PRECONDITION: two streams claim
-  // one incarnation. DATA_LOSS and what ParseWelcome returns: the files there cannot be used.
+  // there is no version (yet), or the folder cannot be read. DEADLINE_EXCEEDED: it does not answer
+  // in time. FAILED_PRECONDITION: two streams claim one incarnation. DATA_LOSS and what
+  // ParseWelcome returns: the files there cannot be used.
   Result<Offer> Look(const std::optional<StreamId>& followed);
   // Returns whether `version` was in the directory when it was last read.
   bool Has(const StreamId& stream, WeightVersion version) const;
