@@ -116,6 +116,8 @@ void HttpCaller::Keep(std::unique_ptr<HttpChannel> channel) const {
   const TimePoint now = RealClock().Now();
   std::vector<Idle> closed;  // without the lock
   MutexLock lock(mutex_);
+  // On a new connection the certificate may be shown.
+  if (!not_shown_.empty()) return;
   auto kept = std::ranges::find_if(
       idle_, [&](const Idle& each) { return now - each.since < options_.idle_max; });
   if (kept == idle_.begin() && idle_.size() == options_.idle_connections_max) ++kept;
