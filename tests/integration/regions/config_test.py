@@ -35,7 +35,7 @@ class ConfigTest(unittest.TestCase):
         files = nginx.issue(self.folder)
         at = ("127.0.0.1", nginx.free_port())
         wrong = nginx.region(
-            f"{self.folder}/cache", f"{self.folder}/cached", at, at, files, changes={"slice             4m": "slices 4m"}
+            f"{self.folder}/cache", f"{self.folder}/cached", at, at, files, changes={"slice             1m": "slices 1m"}
         )
         with self.assertRaises(subprocess.CalledProcessError) as refused:
             wrong.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -11,7 +12,7 @@ import socket
 import ssl
 import subprocess
 import time
-from typing import Mapping, Optional, Sequence
+from typing import Iterator, Mapping, Optional, Sequence
 
 from tests.integration.certificates import Authority, Files
 
@@ -100,6 +101,16 @@ class Nginx:
                 with open(path, encoding="utf-8", errors="replace") as file:
                     text += "".join(file.readlines()[-20:])
         return text
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Master and workers hang, as behind a link that is cut."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, master and workers: they are a session of their own."""
@@ -195,15 +206,17 @@ def region(
     )
 
 
-def ask(at: tuple[str, int], method: str, path: str, files: Files) -> int:
-    """The status of the answer to one request, with the certificate of `files`."""
+def ask(at: tuple[str, int], method: str, path: str, files: Files, wait: float = 20) -> int:
+    """The status of the answer to one request, with the certificate of `files`; 0: there is none within `wait` seconds."""
     context = ssl.create_default_context(cafile=files.ca)
     context.load_cert_chain(files.cert, files.key)
-    connection = http.client.HTTPSConnection("localhost", at[1], context=context, timeout=20)
+    connection = http.client.HTTPSConnection("localhost", at[1], context=context, timeout=wait)
     try:
         connection.putrequest(method, path)
         connection.endheaders()
         return connection.getresponse().status
+    except TimeoutError:
+        return 0
     finally:
         connection.close()
 

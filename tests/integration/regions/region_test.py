@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import unittest
 from typing import Mapping, Optional
 
@@ -16,7 +17,7 @@ LARGE = {"large": (6000, 1000), "small": (33,)}
 TRUSTED = {"# 10.20.0.0/16   1;": "127.0.0.0/8 1;"}
 SLOW = {"max_ranges            1;": "max_ranges 1; limit_rate 2m;"}
 # A file system on which not even one slice has room.
-FULL_DISK = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=3m none "$0" && exec "$@"')
+FULL_DISK = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=700k none "$0" && exec "$@"')
 
 
 class RegionTest(RegionCase):
@@ -128,7 +129,7 @@ class RegionTest(RegionCase):
             self.assertEqual(receiver.logged("shared_dir_damaged"), 0)
 
     def test_a_list_that_is_stale_for_seconds_delays_only(self) -> None:
-        url = self.start_cache({"proxy_cache_valid 200 1s": "proxy_cache_valid 200 4s"})
+        url = self.start_cache({"Expires Set-Cookie": "Cache-Control Expires Set-Cookie", "200 1s": "200 4s"})
         self.begin()
         engine, live = self.joins("engine", f"--shared-dir={url}", self.ca)
         self.assert_at(engine, live)
@@ -160,9 +161,49 @@ class RegionTest(RegionCase):
         self.assert_at(engine, live)
         self.publish()
         self.assert_at(engine, live)
+        # A key that cannot be used is named, once, until it can be used again.
+        receiver = self.cluster.receivers[0]
+        with open(own.key, encoding="utf-8") as file:
+            key = file.read()
+        with open(own.key, "w", encoding="utf-8") as file:
+            file.write("not yet written")
+        self.origin.kill()
+        self.origin.start(self.origin_at)
+        eventually(lambda: receiver.logged("client_certificate_not_shown") == 1, receiver.log_tail)
+        self.assertIn(f"the key {own.key}: ", receiver.log_tail(1000))
+        with open(own.key, "w", encoding="utf-8") as file:
+            file.write(key)
+        self.publish()
+        self.assert_at(engine, live)
+        self.assertEqual(receiver.logged("client_certificate_not_shown"), 1)
+
+    def test_a_cache_that_loses_its_origin_is_left_for_the_next_place(self) -> None:
+        """The origin hangs: what the cache has of lists ends after seconds, and the sender's directory has newer versions."""
+        url = self.start_cache()
+        self.begin()
+        engine, live = self.joins("engine", f"--shared-dir={url},{self.root}", self.ca)
+        self.assert_at(engine, live)
+        lists = f"/dws/{os.path.relpath(os.path.dirname(os.path.dirname(self.files('manifest')[0])), self.root)}/"
+        with self.origin.stopped():
+            began = time.monotonic()
+            self.publish(0.3)
+            self.assert_at(engine, live)
+            # While one request waits for the origin, others get a list that is at most five seconds old, then none.
+            codes: list[int] = []
+            while not codes or time.monotonic() < began + 8 or codes[-1] == 200:
+                self.assertLess(time.monotonic(), began + 60, codes)
+                time.sleep(0.2)
+                codes.append(nginx.ask(self.cache_at, "GET", lists, self.certificates, wait=3))
+            for _ in range(3):
+                self.publish(0.3)
+                self.assert_at(engine, live)
+                self.assertNotEqual(nginx.ask(self.cache_at, "GET", lists, self.certificates, wait=3), 200)
+        self.publish(0.3)
+        self.assert_at(engine, live)
 
     def test_the_origin_shows_versions_only_and_takes_nothing(self) -> None:
-        shutil.copytree("deploy/nginx", f"{self.root}/receivers")
+        shutil.copytree("deploy/nginx", f"{self.root}/job/rank-00000/receivers")
+        os.makedirs(f"{self.root}/receivers/rank-00000")  # a job of that name
         with open(f"{self.root}/v.tmp", "w", encoding="utf-8") as file:
             file.write("unfinished")
         with open(f"{self.root}/manifest", "w", encoding="utf-8") as file:
@@ -170,7 +211,9 @@ class RegionTest(RegionCase):
         for method, path, code in (
             ("GET", "/dws/manifest", 200), ("HEAD", "/dws/manifest", 200), ("PUT", "/dws/manifest", 403),
             ("DELETE", "/dws/manifest", 403), ("POST", "/dws/", 403), ("GET", "/dws/v.tmp", 404),
-            ("GET", "/dws/receivers/", 404), ("GET", "/dws/receivers/origin.conf", 404), ("GET", "/", 404),
+            ("GET", "/dws/job/rank-00000/receivers/", 404), ("GET", "/dws/job/rank-00000/receivers", 404),
+            ("GET", "/dws/job/rank-00000/receivers/origin.conf", 404), ("GET", "/dws/receivers/", 200),
+            ("GET", "/dws/receivers/rank-00000/", 200), ("GET", "/", 404),
             ("GET", "/dws/%2e%2e/%2e%2e/etc/passwd", 400), ("GET", "/dws/none", 404), ("GET", "/dws/", 200),
         ):  # fmt: skip
             with self.subTest(f"{method} {path}"):
