@@ -20,10 +20,12 @@
 #include "common/sources/sender/same_host_source.h"
 #include "receiver_daemon/transfer/grpc/sync_links.h"
 #include "receiver_daemon/transfer/host/host_share.h"
+#include "receiver_daemon/transfer/peers/peer_source.h"
 #include "receiver_daemon/transfer/shared/shared_dir_source.h"
 #include "receiver_daemon/transfer/sources/broadcast_source.h"
 #include "receiver_daemon/transfer/sources/inline_source.h"
 #include "sender_daemon/serve/broadcaster.h"
+#include "sender_daemon/serve/peer_directory.h"
 #include "sender_daemon/serve/sync_service.h"
 #include "tests/conformance/transports.h"
 
@@ -36,6 +38,7 @@ struct Ways {
   LentMemory::Connect connect = {};
   bool directory = false;
   bool host_share = false;
+  bool peers = false;  // receivers of the job serve each other
   std::optional<nccl::BroadcastChannel::Parts> broadcasts = {};
   size_t versions_max = 64;  // in the directory
 };
@@ -56,7 +59,8 @@ class GrpcTransport final : public Transport {
                                        .metrics = metrics_,
                                        .recheck = recheck_,
                                        .refine = {},
-                                       .broadcaster = broadcaster_ ? &*broadcaster_ : nullptr},
+                                       .broadcaster = broadcaster_ ? &*broadcaster_ : nullptr,
+                                       .peers = ways_.peers ? &directory_ : nullptr},
                      *handles_, loans_, fabric_, egress_, deltas_, fulls_, full_transfers_);
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -98,6 +102,7 @@ class GrpcTransport final : public Transport {
         SyncLinks::Options{.addresses = {address()},
                            .job_id = "job",
                            .receiver_id = "r0",
+                           .peer_address = ways_.peers ? "127.0.0.1:1" : "",
                            .broadcasts = ways_.broadcasts ? &*ways_.broadcasts : nullptr,
                            .broadcast_bytes_max = uint64_t{1} << 30},
         *subscription_, clock_);
@@ -105,8 +110,16 @@ class GrpcTransport final : public Transport {
     sources_.emplace(All(),
                      SourceChain::Options{.senders = {address()}, .only_full = ways_.only_full});
     links_->Start();
+    if (ways_.peers) {
+      REQUIRE(Eventually([this] {
+        v1::SenderStatus status;
+        directory_.FillStatus(status);
+        return status.peers().able() == 2;
+      }));
+    }
   }
   void StopReceiver() override {
+    peers_ = nullptr;
     sources_.reset();
     owned_.clear();
     links_.reset();
@@ -114,6 +127,7 @@ class GrpcTransport final : public Transport {
   void CancelFetches() override {
     cancellation_.Cancel();
     links_->CancelFetches();
+    if (peers_ != nullptr) peers_->CancelFetches();
   }
   // The trainer's host is gone.
   void StopSender() {
@@ -130,6 +144,7 @@ class GrpcTransport final : public Transport {
     return **found;
   }
   PublishedFolder& folder() { return *folder_; }
+  PeerDirectory& directory() { return directory_; }
   const std::string& share() const { return share_.path(); }
   // No receiver can take a descriptor from now on.
   void CloseHandleSocket() { ::unlink(handles_->path().c_str()); }
@@ -162,6 +177,12 @@ class GrpcTransport final : public Transport {
       owned_.push_back(
           std::make_unique<FabricSource>(*links_, ways_.fabric, ways_.connect, clock_));
     }
+    if (ways_.peers) {
+      auto peers = std::make_unique<PeerSource>(*links_, PeerSource::Options{.job_id = "job"},
+                                                cancellation_, clock_);
+      peers_ = peers.get();
+      owned_.push_back(std::move(peers));
+    }
     owned_.push_back(std::make_unique<GrpcSource>(*links_, ProfileChoice::kAuto, clock_));
   }
   std::vector<Source*> All() const {
@@ -185,6 +206,7 @@ class GrpcTransport final : public Transport {
   FabricHost fabric_{{.choice = ways_.fabric, .source = "127.0.0.1"}, clock_};
   std::optional<PublishedFolder> folder_;
   std::optional<Broadcaster> broadcaster_;
+  PeerDirectory directory_{clock_};
   std::optional<SyncServiceImpl> service_;
   RankStatePtr state_;
   int port_ = 0;
@@ -193,6 +215,7 @@ class GrpcTransport final : public Transport {
   Cancellation cancellation_;
   std::unique_ptr<SyncLinks> links_;
   std::vector<std::unique_ptr<Source>> owned_;  // best first; end before the links
+  PeerSource* peers_ = nullptr;                 // of these
 };
 
 }  // namespace dws

@@ -13,6 +13,7 @@
 #include "tests/common/delta/old_state.h"
 #include "tests/conformance/follower.h"
 #include "tests/conformance/grpc_transport.h"
+#include "tests/conformance/peer_side.h"
 #include "tests/fakes/nccl/host_lane.h"
 
 namespace dws {
@@ -47,6 +48,7 @@ constexpr Kind kKinds[] = {
     {.name = "device", .full = true},
     {.name = "same-host", .full = true},
     {.name = "fabric", .full = true},
+    {.name = "peer", .full = true},
     {.name = "grpc", .delta = true, .full = true},
 };
 
@@ -91,6 +93,7 @@ class Subject {
       Ways ways{.fabric = {.on = kind.Is("fabric"), .only = FabricProvider::kTcp},
                 .directory = kind.Is("shared-dir"),
                 .host_share = kind.Is("host-share"),
+                .peers = kind.Is("peer"),
                 .versions_max = kRetained.versions_max};
       if (kind.Is("broadcast")) {
         ways.broadcasts = {
@@ -101,6 +104,7 @@ class Subject {
       transport = std::move(connected);
     }
     transport->Registered(rank.state());
+    if (kind.Is("peer")) other.emplace(rank.state(), connected_->directory());
     if (kind.Is("device")) {
       gpu.emplace(*rank.state());
       gpu_target.emplace(rank.layout());
@@ -117,6 +121,7 @@ class Subject {
     rank.Publish(version, density());
     if (gpu.has_value()) gpu->Update();
     transport->Published();
+    if (other.has_value()) other->Publish(version, rank.At(version));
   }
   Follower MakeFollower() {
     Follower follower(rank.layout());
@@ -181,6 +186,8 @@ class Subject {
       transport->Damage(state, version);
     } else if (gpu.has_value()) {
       gpu->Damage();
+    } else if (other.has_value()) {
+      other->Damage();
     } else {
       const_cast<SnapshotMemory&>(state.snapshot->memory()).content()[0] ^= std::byte{1};
     }
@@ -191,6 +198,7 @@ class Subject {
   std::optional<GpuSide> gpu;  // of the sender
   std::optional<GpuTarget> gpu_target;
   std::unique_ptr<Transport> transport;
+  std::optional<PeerSide> other;  // the receiver that is read
   std::optional<SourceChain> chain;
 
  private:
