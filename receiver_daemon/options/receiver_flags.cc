@@ -186,7 +186,7 @@ void AddCommitPolicyFlag(CLI::App& app, CommitPolicy& policy) {
          "--commit-policy",
          [&policy](const std::string& text) { policy = *ParseCommitPolicy(text); },
          "When a staged version is committed: at once; only at boundaries that the engine names "
-         "(Engine.boundary, dwsctl boundary); there, but never more than K versions behind. In a "
+         "(Engine.boundary, dwsctl commit); there, but never more than K versions behind. In a "
          "group: of the leader, for all members")
       ->check(CLI::Validator(NoCommitPolicy, "", "policy"))
       ->type_name("immediate|boundary|max-behind:K")

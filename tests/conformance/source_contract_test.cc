@@ -104,7 +104,7 @@ class Subject {
       transport = std::move(connected);
     }
     transport->Registered(rank.state());
-    if (kind.Is("peer")) other.emplace(rank.state(), connected_->directory());
+    if (kind.Is("peer")) peer.emplace(rank.state(), connected_->directory());
     if (kind.Is("device")) {
       gpu.emplace(*rank.state());
       gpu_target.emplace(rank.layout());
@@ -121,7 +121,7 @@ class Subject {
     rank.Publish(version, density());
     if (gpu.has_value()) gpu->Update();
     transport->Published();
-    if (other.has_value()) other->Publish(version, rank.At(version));
+    if (peer.has_value()) peer->Publish(version, rank.At(version));
   }
   Follower MakeFollower() {
     Follower follower(rank.layout());
@@ -186,8 +186,8 @@ class Subject {
       transport->Damage(state, version);
     } else if (gpu.has_value()) {
       gpu->Damage();
-    } else if (other.has_value()) {
-      other->Damage();
+    } else if (peer.has_value()) {
+      peer->Damage();
     } else {
       const_cast<SnapshotMemory&>(state.snapshot->memory()).content()[0] ^= std::byte{1};
     }
@@ -198,7 +198,7 @@ class Subject {
   std::optional<GpuSide> gpu;  // of the sender
   std::optional<GpuTarget> gpu_target;
   std::unique_ptr<Transport> transport;
-  std::optional<PeerSide> other;  // the receiver that is read
+  std::optional<PeerSide> peer;  // the receiver that is read
   std::optional<SourceChain> chain;
 
  private:

@@ -3,9 +3,29 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/base/printable.h"
 #include "common/transport/http_files/http_file_system.h"
 
 namespace dws {
+namespace {
+
+// A scheme that is not known, a relative path or a list with a blank would be a folder of this
+// machine, which is made.
+Status CheckPlace(const std::string& dir) {
+  const bool url = IsStore(dir) || IsHttpBase(dir);
+  const size_t rest = url ? dir.find("://") + 3 : 0;
+  if ((url || dir.starts_with('/')) && dir.find("://", rest) == std::string::npos &&
+      (!url || dir.find(',') == std::string::npos)) {
+    return OkStatus();
+  }
+  return InvalidArgumentError(
+      "expected an absolute path, s3://BUCKET/PREFIX, http://HOST/PATH or https://HOST/PATH, or "
+      "for "
+      "a receiver several of them with commas and no blanks between them, found '{}'",
+      EscapeUnprintable(dir));
+}
+
+}  // namespace
 
 void AddStoreFlags(CLI::App& app, StoreOptions& store) {
   app.add_option("--shared-endpoint", store.endpoint,
@@ -33,9 +53,9 @@ void FinishStoreFlags(Config& config, const std::vector<std::string>& dirs,
   for (const std::string& dir : dirs) {
     asks_store = asks_store || IsStore(dir);
     asks_http = asks_http || IsHttpBase(dir);
-    Status usable;
-    if (IsStore(dir)) usable = CheckStore(dir, store, insecure);
-    if (IsHttpBase(dir)) usable = CheckHttpBase(dir, insecure);
+    Status usable = dir.empty() ? OkStatus() : CheckPlace(dir);
+    if (usable.ok() && IsStore(dir)) usable = CheckStore(dir, store, insecure);
+    if (usable.ok() && IsHttpBase(dir)) usable = CheckHttpBase(dir, insecure);
     if (!usable.ok()) config.Reject("shared-dir", Message(usable));
   }
   if (asks_store) return;

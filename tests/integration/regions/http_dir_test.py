@@ -118,11 +118,17 @@ class HttpDirTest(HttpCase):
             ((f"--shared-dir={url}/a%20b",), "neither escaped"),
             ((f"--shared-dir={','.join([url] * 9)}",), "9 places are given, at most 8 are asked"),
             ((f"--shared-dir={url}", "--shared-credentials=/x"), "it is no store"),
+            *(
+                ((f"--shared-dir={place}",), "expected an absolute path")
+                for place in ("HTTPS://host/dws", "file:///x", "http:/x", "mnt/dws", f"{url}, {url}", f"{url},dws")
+            ),
         ):
             with self.subTest(words=words), self.assertRaisesRegex(Exception, words):
                 self.cluster.start_receiver("refused", *flags, senders=False)
         with self.assertRaisesRegex(Exception, "can only be read, and a sender writes"):
             self.cluster.start_sender(9, f"--shared-dir={url}")
+        with self.assertRaisesRegex(Exception, "expected an absolute path"):
+            self.cluster.start_sender(8, "--shared-dir=HTTPS://host/dws")
 
 
 class FaultTest(HttpCase):
