@@ -171,7 +171,8 @@ bool PeerHandouts::OthersWait(const Question& question, const Receiver& asker,
   return std::ranges::any_of(receivers_, [&](const auto& entry) {
     const Receiver& other = entry.second;
     return &other != &asker && other.view == asker.view && other.asked == question.at &&
-           Waits(other, now) && (other.failed != question.at || other.failure < asker.failure);
+           Waits(other, now) && !other.only_others &&
+           (other.failed != question.at || other.failure < asker.failure);
   });
 }
 
@@ -196,6 +197,7 @@ std::optional<PeerHandouts::Answer> PeerHandouts::Ask(const Question& question, 
   asker.asked_at = now;
   asker.waits = false;
   asker.other_ranks = question.other_ranks;
+  asker.only_others = question.only_others;
   if (asker.committed == question.at) asker.committed.reset();  // its engine has lost it
   Without(question);
   if (question.failed) {
@@ -220,8 +222,11 @@ std::optional<PeerHandouts::Answer> PeerHandouts::Ask(const Question& question, 
   }
   const auto newer = Newer(question, asker);
   const auto completed = completed_.find(asker.view);
-  const bool completes = newer.has_value() && question.begun &&
-                         (completed == completed_.end() || completed->second != question.at);
+  const bool completed_this = completed != completed_.end() &&
+                              completed->second.stream == question.at.stream &&
+                              completed->second.version >= question.at.version;
+  const bool completes =
+      newer.has_value() && question.begun && !question.only_others && !completed_this;
   if (!busy && newer.has_value() && !completes) {
     ReadFrom(asker, "");
     return Answer{.address = {}, .newer = newer};
@@ -232,7 +237,9 @@ std::optional<PeerHandouts::Answer> PeerHandouts::Ask(const Question& question, 
   }
   ReadFrom(asker, "");
   if (completes) completed_[asker.view] = question.at;
-  asker.grant_until = now + kPeerGrantIdle;
+  // What it has begun may lack nothing of this sender's rank.
+  asker.grant_until =
+      now + kPeerGrantIdle + (question.begun ? question.other_ranks : Duration::zero());
   ++grants_;
   return Answer{};
 }

@@ -112,6 +112,7 @@ class PeerHandouts {
     // Set: it reads from the senders. Its grant ends at this time without progress.
     std::optional<TimePoint> grant_until;
     Duration other_ranks = {};
+    bool only_others = false;
     std::optional<VersionAt> failed;  // what it failed to read from the senders, as which failure
     uint64_t failure = 0;
   };
@@ -134,7 +135,8 @@ class PeerHandouts {
   void Without(const Question& question);
   // The newest version above the asked one that another receiver of the view has.
   std::optional<WeightVersion> Newer(const Question& question, const Receiver& asker) const;
-  // Returns whether another receiver waits for the version, which has not failed, or earlier.
+  // Returns whether another receiver waits for the version, which may read from the senders and has
+  // not failed, or earlier.
   bool OthersWait(const Question& question, const Receiver& asker, TimePoint now) const;
   // Returns whether another receiver will have the version soon.
   bool Expected(const Question& question, const Receiver& asker, TimePoint now) const;

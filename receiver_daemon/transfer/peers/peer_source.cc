@@ -22,10 +22,11 @@ namespace {
 
 constexpr size_t kChannelsMax = 16;  // that are kept open
 constexpr int kBadPeersMax = 16;     // of one transfer; then the senders are read
-// One call asks for so much. It has kPartGrace and the time that the slowest useful link takes.
+// The calls for all trainer ranks together ask for so much at a time, and have so long. That is
+// less than kPeerReadLease.
 constexpr uint64_t kPartBytes = uint64_t{16} << 20;
-constexpr uint64_t kBytesPerSecondMin = uint64_t{2} << 20;
-constexpr std::chrono::seconds kPartGrace{2};
+constexpr uint64_t kPartBytesMin = uint64_t{1} << 20;
+constexpr std::chrono::seconds kPartTime{10};
 // After so long the sender is asked again: well before kPeerReadLease.
 constexpr std::chrono::seconds kReadFor{3};
 // One that served badly is left out for so long; one with another version until the sender knows.
@@ -86,15 +87,12 @@ Status PeerSource::ReadFrom(const std::string& address, const Piece& piece,
   };
   Fetcher fetcher(channel->channel(), calls_, assembly.layout().signature(), check);
   const TimePoint until = clock_.Now() + kReadFor;
+  const uint64_t part_bytes = std::max(kPartBytes / piece.target.ranks.size(), kPartBytesMin);
   while (assembly.missing_blocks() > 0 && clock_.Now() < until) {
     const uint64_t before = assembly.missing_blocks();
-    const uint64_t bytes = std::min(MissingBytes(assembly), kPartBytes);
     const Status read = fetcher.FullFromPeer(
         piece.target.stream, piece.target.version,
-        {.rank = piece.rank,
-         .bytes_max = kPartBytes,
-         .timeout = kPartGrace + std::chrono::milliseconds(1000 * bytes / kBytesPerSecondMin)},
-        assembly);
+        {.rank = piece.rank, .bytes_max = part_bytes, .timeout = kPartTime}, assembly);
     if (const std::vector<RankSlice> wrong = assembly.DropWrong(); !wrong.empty()) {
       return DataLossError("{} slices are not as published, the first is of '{}'", wrong.size(),
                            assembly.layout().tensor(wrong[0]).name);
@@ -165,6 +163,16 @@ Duration PeerSource::WaitBeforeAsking(const VersionAt& at) {
   return Duration::zero();
 }
 
+void PeerSource::Answered() {
+  MutexLock lock(mutex_);
+  answered_ = clock_.Now();
+}
+
+bool PeerSource::IsSilent() const {
+  MutexLock lock(mutex_);
+  return clock_.Now() - answered_ >= kUnansweredMax;
+}
+
 void PeerSource::AfterAnswer(const VersionAt& at, std::optional<Duration> wait) {
   MutexLock lock(mutex_);
   waits_for_.reset();
@@ -176,7 +184,7 @@ void PeerSource::AfterAnswer(const VersionAt& at, std::optional<Duration> wait) 
 Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   const VersionAt at = piece.target.at();
   const TimePoint deadline = clock_.Now() + TransferTime(piece.target);
-  TimePoint answered = clock_.Now();
+  Answered();
   Duration again = kAskAgainMin;
   bool others = HasParts(assembly);  // other sources may have brought what is wrong
   std::set<std::string> brought;     // that may have brought a part of incomplete slices
@@ -191,13 +199,13 @@ Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
     wait = WaitBeforeAsking(at);
     if (wait > Duration::zero()) continue;
     const Result<Fetcher::PeerAnswer> answer = Ask(piece, without, failed);
-    if (absl::IsUnavailable(answer.status()) && clock_.Now() - answered < kUnansweredMax) {
+    if (absl::IsUnavailable(answer.status()) && !IsSilent()) {
       wait = std::exchange(again, std::min<Duration>(2 * again, kAskAgainMax));
       continue;
     }
     if (absl::IsOutOfRange(answer.status())) return CancelledError("{}", Message(answer.status()));
     DWS_RETURN_IF_ERROR(answer.status());
-    answered = clock_.Now();
+    Answered();
     again = kAskAgainMin;
     without.clear();
     failed = false;
@@ -213,6 +221,7 @@ Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
     const uint64_t missing = assembly.missing_blocks();
     brought.insert(answer->address);
     const Status read = ReadFrom(answer->address, piece, assembly);
+    Answered();
     if (assembly.missing_blocks() < missing) {
       MutexLock lock(mutex_);
       begun_ = at;

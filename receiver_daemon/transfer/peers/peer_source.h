@@ -54,6 +54,10 @@ class PeerSource final : public Source {
   // The pieces of a version wait together: returns how long this one waits before it asks; zero: it
   // asks now.
   Duration WaitBeforeAsking(const VersionAt& at);
+  // The sender has answered, or was not to be asked until now.
+  void Answered();
+  // Returns whether a sender that does not answer has been silent for too long.
+  bool IsSilent() const;
   // The answer: nullopt: no wait.
   void AfterAnswer(const VersionAt& at, std::optional<Duration> wait);
   // Reads from one receiver for a while. DATA_LOSS: slices were not as published.
@@ -73,6 +77,7 @@ class PeerSource final : public Source {
   std::map<TrainerRank, VersionAt> granted_ GUARDED_BY(mutex_);  // to be read from the senders
   std::optional<VersionAt> waits_for_ GUARDED_BY(mutex_);
   TimePoint waits_until_ GUARDED_BY(mutex_);
+  TimePoint answered_ GUARDED_BY(mutex_);  // the sender answered last, or was not to be asked
   std::map<std::string, std::shared_ptr<PeerChannel>> channels_ GUARDED_BY(mutex_);
 };
 

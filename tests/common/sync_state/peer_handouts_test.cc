@@ -203,9 +203,18 @@ TEST_CASE("of those that have begun a version that others have left, one complet
   CHECK(c.AskBegun(3, 4, 5).newer == WeightVersion(5));
   CHECK(c.AskBegun(4, 4, 5).newer == WeightVersion(5));
   CHECK(c.state.totals(c.now).grants == 1);
-  // The next version has one of its own.
+  // The next version has one of its own, and the one before no other.
   c.Commit(1, 6);
   CHECK(Granted(c.AskBegun(3, 5, 6)));
+  CHECK(c.AskBegun(4, 4, 6).newer == WeightVersion(6));
+  // One that may not read from the senders takes the newer one.
+  const auto only = c.state.Ask({.receiver_id = Id(4),
+                                 .at = At(5),
+                                 .newest = WeightVersion(6),
+                                 .begun = true,
+                                 .only_others = true},
+                                c.now);
+  CHECK(only->newer == WeightVersion(6));
 }
 
 TEST_CASE("one completes a version though another reads a newer one for all", "[protocol]") {
@@ -274,6 +283,9 @@ TEST_CASE("a receiver that reads only others holds nobody up", "[protocol]") {
   };
   CHECK(Waits(only()));
   CHECK(Granted(c.Ask(2)));
+  CHECK(Waits(only()));
+  // It cannot go first.
+  CHECK(Granted(*c.state.Ask({.receiver_id = Id(2), .at = At(1), .failed = true}, c.now)));
   CHECK(Waits(only()));
   c.Commit(2);
   CHECK(only().address == Address(2, "h2"));
