@@ -87,6 +87,7 @@ int HttpCaller::ShowCertificate(ssl_st* ssl, void* caller) {
     why = fmt::format("the key {}: {}", options.key_file, TlsReason());
   }
   if (!why.empty()) SSL_certs_clear(ssl);
+  static_cast<HttpChannel*>(SSL_get_app_data(ssl))->set_lacks_certificate(!why.empty());
   {
     MutexLock lock(self.mutex_);
     if (std::exchange(self.not_shown_, why) == why) return 1;
@@ -112,12 +113,12 @@ std::unique_ptr<HttpChannel> HttpCaller::TakeIdle() const {
 }
 
 void HttpCaller::Keep(std::unique_ptr<HttpChannel> channel) const {
-  if (options_.idle_connections_max == 0 || !channel->IsIdle()) return;
+  if (options_.idle_connections_max == 0 || !channel->IsIdle() || channel->lacks_certificate()) {
+    return;
+  }
   const TimePoint now = RealClock().Now();
   std::vector<Idle> closed;  // without the lock
   MutexLock lock(mutex_);
-  // On a new connection the certificate may be shown.
-  if (!not_shown_.empty()) return;
   auto kept = std::ranges::find_if(
       idle_, [&](const Idle& each) { return now - each.since < options_.idle_max; });
   if (kept == idle_.begin() && idle_.size() == options_.idle_connections_max) ++kept;

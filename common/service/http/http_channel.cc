@@ -191,6 +191,7 @@ bool HttpChannel::Connect() {
   if (tls_ != nullptr) {
     ssl_ = SSL_new(tls_.get());
     if (ssl_ == nullptr) return false;
+    SSL_set_app_data(ssl_, this);
     X509_VERIFY_PARAM* const param = SSL_get0_param(ssl_);
     const bool named = url_.IsAddress()
                            ? X509_VERIFY_PARAM_set1_ip_asc(param, url_.host.c_str()) == 1

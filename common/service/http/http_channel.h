@@ -43,6 +43,11 @@ class HttpChannel {
   // The last call ended because the server closed the connection before any byte of the reply.
   bool ended_unanswered() const;
 
+  // Set when the server has asked for a certificate and none could be shown: on a new connection
+  // one may be.
+  void set_lacks_certificate(bool lacks) { lacks_certificate_ = lacks; }
+  bool lacks_certificate() const { return lacks_certificate_; }
+
  private:
   struct Free {
     void operator()(event_base* base) const;
@@ -63,6 +68,7 @@ class HttpChannel {
   const std::shared_ptr<ssl_ctx_st> tls_;
   const HttpCaller::Options& options_;
   const bool keep_;
+  bool lacks_certificate_ = false;
   bool leaves_open_ = false;  // the last reply lets another call follow
   bool closed_ = false;       // by the server, or by libevent
 
