@@ -39,6 +39,7 @@ struct Copies {
                          directory.clock);
     subscription->SetLive(live, {Digest{}});
     auto made = SharedLinks::Create({.root = "/root",
+                                     .is_remote = true,
                                      .before = {{.root = "/root", .files = &first}},
                                      .name = {.job_id = "job", .receiver_id = "r0"},
                                      .ranks = 1,

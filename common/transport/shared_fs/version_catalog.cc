@@ -1,6 +1,7 @@
 #include "common/transport/shared_fs/version_catalog.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "common/model/limits.h"
@@ -74,7 +75,8 @@ Status VersionCatalog::Refresh(const std::function<void()>& on_read) {
   }
   trouble_ = OkStatus();
   int unreachable = 0;
-  for (const VersionName& name : names) {
+  // The newest first: where the place fails, what is wanted most has come.
+  for (const VersionName& name : std::views::reverse(names)) {
     if (versions_.all().contains(name)) continue;
     auto manifest = ReadManifest(name);
     on_read();
@@ -82,7 +84,9 @@ Status VersionCatalog::Refresh(const std::function<void()>& on_read) {
     unreachable = absl::IsUnavailable(status) ? unreachable + 1 : 0;
     if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
         unreachable == kUnreachableMax) {
-      return status;  // the others would take as long
+      if (versions_.Reachable(1).empty()) return status;
+      trouble_ = status;
+      break;  // the others would take as long
     }
     if (status.ok()) {
       versions_.Put(*std::move(manifest));

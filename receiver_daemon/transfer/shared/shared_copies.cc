@@ -42,22 +42,19 @@ SharedCopies::SharedCopies(std::vector<Copy> copies) {
 }
 
 void SharedCopies::AskAll() {
-  for (const auto& place : places_) {
-    MutexLock lock(place->look);
-    place->pause = FailurePause();
-  }
+  for (const auto& place : places_) place->copy.pause->End();
 }
 
 Result<SharedSource::Offer> SharedCopies::LookAt(Place& place, bool may_pause,
                                                  const std::optional<StreamId>& followed) {
   MutexLock lock(place.look);
   const TimePoint begun = RealClock().Now();
-  if (may_pause) DWS_RETURN_IF_ERROR(place.pause.MayAsk(begun));
-  auto offer = place.source->Look(followed);
+  if (may_pause) DWS_RETURN_IF_ERROR(place.copy.pause->MayAsk(begun));
+  auto offer = place.copy.source->Look(followed);
   const TimePoint now = RealClock().Now();
-  place.pause.Note(offer.status(), now - begun, now);
+  place.copy.pause->Note(offer.status(), now - begun, now);
   // In the words of the looks that follow, which are not made.
-  if (may_pause && !offer.ok()) DWS_RETURN_IF_ERROR(place.pause.MayAsk(now));
+  if (may_pause && !offer.ok()) DWS_RETURN_IF_ERROR(place.copy.pause->MayAsk(now));
   return offer;
 }
 
@@ -73,7 +70,7 @@ Result<SharedSource::Offer> SharedCopies::LookAtNumber(size_t number, const Seen
   return UnavailableError(
       "{} lags: it has stream {} up to version {} of epoch {}, and something newer was seen; is it "
       "a cache that has lost its origin?",
-      place.root, ToString(reach.stream), reach.version.value(), reach.epoch.value());
+      place.copy.root, ToString(reach.stream), reach.version.value(), reach.epoch.value());
 }
 
 Result<SharedSource::Offer> SharedCopies::Look(const Seen& seen) {
@@ -105,6 +102,7 @@ Result<SharedSource::Offer> SharedCopies::Look(const Seen& seen) {
 
 void SharedCopies::LookFurther(size_t number, const Seen& seen, Offer& offer) {
   for (++number; number < places_.size(); ++number) {
+    if (!places_[number]->copy.is_remote) continue;
     auto other = LookAt(*places_[number], true, seen.followed);
     if (other.ok() && IsOlder(ReachOf(offer), ReachOf(*other))) offer = *std::move(other);
   }
@@ -113,8 +111,8 @@ void SharedCopies::LookFurther(size_t number, const Seen& seen, Offer& offer) {
 Result<Description> SharedCopies::Describe(const SyncTarget& target, TrainerRank rank) {
   for (const auto& place : places_) {
     if (place == places_.back()) break;
-    if (!place->source->Has(target.stream, target.version)) continue;
-    auto description = place->source->Describe(target.stream, target.version);
+    if (!place->copy.source->Has(target.stream, target.version)) continue;
+    auto description = place->copy.source->Describe(target.stream, target.version);
     if (description.ok() || absl::IsCancelled(description.status())) return description;
     LogWarning("shared_description_passed_over", {{"version", target.version.value()},
                                                   {"rank", rank.value()},
@@ -126,8 +124,9 @@ Result<Description> SharedCopies::Describe(const SyncTarget& target, TrainerRank
 SharedSource& SharedCopies::Last(const SyncTarget& target) {
   Place& last = *places_.back();
   // The others may have been enough so far.
-  if (!last.source->Has(target.stream, target.version)) (void)LookAt(last, false, target.stream);
-  return *last.source;
+  if (!last.copy.source->Has(target.stream, target.version))
+    (void)LookAt(last, false, target.stream);
+  return *last.copy.source;
 }
 
 }  // namespace dws

@@ -39,6 +39,8 @@ class SharedCopies {
   struct Copy {
     std::string root;
     std::unique_ptr<SharedSource> source;
+    std::shared_ptr<FailurePause> pause;  // one for all ranks of the root; never null
+    bool is_remote = false;               // see SharedSource
   };
 
   // `copies`: not empty, in the order in which they are asked.
@@ -54,22 +56,21 @@ class SharedCopies {
   Result<Description> Describe(const SyncTarget& target, TrainerRank rank);
   // The last copy, which was looked at if it did not have the version.
   SharedSource& Last(const SyncTarget& target);
-  Result<std::string> LastFolder() const { return places_.back()->source->Folder(); }
+  Result<std::string> LastFolder() const { return places_.back()->copy.source->Folder(); }
 
  private:
   struct Place {
-    explicit Place(Copy of) : root(std::move(of.root)), source(std::move(of.source)) {}
-    const std::string root;
-    const std::unique_ptr<SharedSource> source;
+    explicit Place(Copy of) : copy(std::move(of)) {}
+    const Copy copy;
     Mutex look;  // one look at a time
-    FailurePause pause GUARDED_BY(look);
   };
 
   static Result<Offer> LookAt(Place& place, bool may_pause,
                               const std::optional<StreamId>& followed);
   // UNAVAILABLE: also if it lags, which sets `lags`.
   Result<Offer> LookAtNumber(size_t number, const Seen& seen, bool& lags);
-  // Takes the offer of a copy after `number` that is newer than `offer`.
+  // Takes the offer of a copy after `number` that is newer than `offer`. A mount may hang for ever,
+  // and is not looked at.
   void LookFurther(size_t number, const Seen& seen, Offer& offer);
 
   std::vector<std::unique_ptr<Place>> places_;

@@ -55,7 +55,7 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
     return UnavailableError("the directory has {} ranks", ranks_.size());
   }
   Rank& of = ranks_[piece.rank.value()];
-  DWS_RETURN_IF_ERROR(of.pause.MayAsk(RealClock().Now()));
+  DWS_RETURN_IF_ERROR(pause_.MayAsk(RealClock().Now()));
   const TimePoint until = RealClock().Now() + options_.visible_wait;
   Status why;
   while (true) {
@@ -65,7 +65,7 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
     }
     const TimePoint begun = RealClock().Now();
     const auto offer = of.source->Look(piece.target.stream);
-    Note(piece, offer.status(), begun);
+    Note(offer.status(), begun);
     if (of.source->Has(piece.target.stream, version)) {
       of.late = false;
       return of.source.get();
@@ -83,9 +83,9 @@ Result<SharedSource*> SharedDirSource::Await(const Piece& piece, const Wanted& w
   return UnavailableError("{}", Message(why));
 }
 
-void SharedDirSource::Note(const Piece& piece, const Status& status, TimePoint begun) {
+void SharedDirSource::Note(const Status& status, TimePoint begun) {
   const TimePoint now = RealClock().Now();
-  ranks_[piece.rank.value()].pause.Note(status, now - begun, now);
+  pause_.Note(status, now - begun, now);
 }
 
 Result<DeltaRead> SharedDirSource::ReadDelta(const Piece& piece, const DeltaWant& want,
@@ -95,7 +95,7 @@ Result<DeltaRead> SharedDirSource::ReadDelta(const Piece& piece, const DeltaWant
   const TimePoint begun = RealClock().Now();
   auto object =
       source->Object(piece.target.stream, piece.target.version, *piece.of().layout, want, spool);
-  Note(piece, object.status(), begun);
+  Note(object.status(), begun);
   if (!object.ok()) return object.status();
   return DeltaRead::Object(*std::move(object));
 }
@@ -104,7 +104,7 @@ Status SharedDirSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   DWS_ASSIGN_OR_RETURN(SharedSource* const source, Await(piece, [&] { return assembly.wanted(); }));
   const TimePoint begun = RealClock().Now();
   const Status read = source->Full(piece.target.stream, piece.target.version, assembly);
-  Note(piece, read, begun);
+  Note(read, begun);
   return read;
 }
 

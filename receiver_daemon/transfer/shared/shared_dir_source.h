@@ -50,7 +50,6 @@ class SharedDirSource final : public Source {
   struct Rank {
     std::unique_ptr<SharedSource> source;
     bool late = false;  // the last version was not there in time: the next is not waited for
-    FailurePause pause;
   };
 
   // Returns whether a caller still waits for the bytes.
@@ -59,7 +58,7 @@ class SharedDirSource final : public Source {
   // is left alone because it failed. ABORTED: it has newer ones only.
   Result<SharedSource*> Await(const Piece& piece, const Wanted& wanted);
   // Notes how a call ended that began at `begun`.
-  void Note(const Piece& piece, const Status& status, TimePoint begun);
+  void Note(const Status& status, TimePoint begun);
   // Runs the command; if `late`, at most once a minute. Returns false if nothing may be read,
   // because the command is required and its last run failed.
   bool RunHook(WeightVersion version, bool late, const Wanted& wanted);
@@ -67,6 +66,7 @@ class SharedDirSource final : public Source {
   const Options options_;
   Cancellation& cancellation_;
   std::vector<Rank> ranks_;
+  FailurePause pause_;
   Mutex hook_mutex_;  // one command at a time
   Mutex mutex_;
   TimePoint hook_not_before_ GUARDED_BY(mutex_);  // where the directory is late

@@ -20,10 +20,12 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
   std::unique_ptr<SharedLinks> links(new SharedLinks(std::move(options), subscription));
   const Options& given = links->options_;
   SharedReporter::Options reports{.name = given.name, .rank_folders = {}, .key = given.key};
+  std::vector<Copy> copies = given.before;
+  copies.push_back({.root = given.root, .files = &files, .is_remote = given.is_remote});
+  std::vector<std::shared_ptr<FailurePause>> pauses;
+  for (size_t i = 0; i < copies.size(); ++i) pauses.push_back(std::make_shared<FailurePause>());
   for (uint32_t rank = 0; rank < given.ranks; ++rank) {
     Link link;
-    std::vector<Copy> copies = given.before;
-    copies.push_back({.root = given.root, .files = &files, .is_remote = given.is_remote});
     std::vector<SharedCopies::Copy> opened;
     for (const Copy& copy : copies) {
       auto source = std::make_unique<SharedSource>(
@@ -38,7 +40,10 @@ Result<std::unique_ptr<SharedLinks>> SharedLinks::Create(Options options, FileSy
                                 .is_remote = copy.is_remote,
                                 .on_progress = [&subscription] { subscription.OnLooked(); }},
           links->cancellation_);
-      opened.push_back({.root = copy.root, .source = std::move(source)});
+      opened.push_back({.root = copy.root,
+                        .source = std::move(source),
+                        .pause = pauses[opened.size()],
+                        .is_remote = copy.is_remote});
     }
     link.copies = std::make_unique<SharedCopies>(std::move(opened));
     DWS_ASSIGN_OR_RETURN(link.folder, link.copies->LastFolder());
