@@ -56,7 +56,8 @@ class Daemon(DaemonProcess):
         self._stop_timeout = stop_timeout
         self._owner = os.getpid()
         self._failed = False
-        self._stopping = threading.Event()
+        self._stopping = threading.Event()  # of the process that runs now
+        self._lock = -1
 
     @property
     def state_dir(self) -> str:
@@ -82,7 +83,9 @@ class Daemon(DaemonProcess):
     def check(self) -> None:
         """Raises:
         DaemonFailedError: it does not run; the message says why.
+        StateError: this process is not its owner.
         """
+        self._require_owner()
         code = self.process.poll() if self.process is not None else None
         if self.process is None:
             raise DaemonFailedError(f"{self.name} was stopped by this process")
@@ -104,22 +107,25 @@ class Daemon(DaemonProcess):
             raise StateError(f"{self.name} runs already, as process {self.process.pid}")
         lock = self._place.lock(timeout)
         try:
-            self._stopping.clear()
+            self._stopping = threading.Event()
             self._failed = True
             self.environment = {name: value for name, value in os.environ.items() if name not in _OF_SYSTEMD}
-            self._place.write_holder(lock, 0)
+            self._lock = lock
             self._run(timeout, (lock,))
-            assert self.process is not None
-            self._place.write_holder(lock, self.process.pid)
         finally:
             os.close(lock)  # the daemon has it
         self._failed = False
         _running.add(self)
-        threading.Thread(target=self._watch, args=(self.process,), name=self.name, daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(self.process, self._stopping), name=self.name, daemon=True
+        ).start()
 
-    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+    def _started(self, process: int) -> None:
+        self._place.write_holder(self._lock, process)
+
+    def _watch(self, process: "subprocess.Popen[bytes]", stopping: threading.Event) -> None:
         code = process.wait()
-        if not self._stopping.is_set():
+        if not stopping.is_set():
             self._failed = True
             _log.error("%s", self._ended(code))
 
@@ -129,7 +135,11 @@ class Daemon(DaemonProcess):
             self.log_tail(), code)  # fmt: skip
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
+        """Ends it with SIGKILL. Does nothing if it was stopped.
+
+        Raises:
+          StateError: this process is not its owner.
+        """
         self._require_owner()
         self._stopping.set()
         super().kill()

@@ -14,7 +14,7 @@ Option = Union[Value, Sequence[Value], None]
 _OWN = {
     "socket": "the socket is in the run folder: give run_dir=",
     "ports_file": "the ports are in Daemon.ports",
-    "owner_pid": "give outlives_owner=",
+    "owner_pid": "it is this process",
 }
 
 

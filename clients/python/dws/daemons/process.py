@@ -85,6 +85,9 @@ class DaemonProcess:
         """
         self._run(timeout)
 
+    def _started(self, process: int) -> None:
+        """Called when it runs, before it serves."""
+
     def _run(self, timeout: float, pass_fds: Sequence[int] = ()) -> None:
         """Args:
         pass_fds: descriptors that the daemon inherits.
@@ -93,16 +96,23 @@ class DaemonProcess:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(ports_file)
         command = [*self.command, *self.flags(), f"--ports-file={ports_file}"]
-        with open(self.log_path, "ab") as log:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(self.log_path, flags, 0o644), "ab") as log:
             try:
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,
                     pass_fds=pass_fds, start_new_session=True)  # fmt: skip
             except OSError as error:
                 raise DaemonFailedError(f"{self.name}: {why_not_run(command[0], error)}") from error
-        self._await_file(ports_file, timeout)
-        with open(ports_file) as file:
-            self.ports = json.load(file)
+        try:
+            self._started(self.process.pid)
+            self._await_file(ports_file, timeout)
+            with open(ports_file) as file:
+                self.ports = json.load(file)
+        except BaseException:  # Ctrl-C, too: nobody else could stop it
+            if self.process is not None:
+                self._end(signal.SIGKILL, KILL_SECONDS)
+            raise
 
     def _await_file(self, ports_file: str, timeout: float) -> None:
         """A daemon writes the file, as a whole, when it serves."""
@@ -116,14 +126,16 @@ class DaemonProcess:
                     f"{self.name} ended before it served: {how_it_ended(code)}. The end of its log, {self.log_path}",
                     self.log_tail(), code)  # fmt: skip
             if time.monotonic() > deadline:
-                self.kill()
+                self._end(signal.SIGKILL, KILL_SECONDS)
                 raise DaemonFailedError(
                     f"{self.name} did not serve within {timeout:g} s and was killed: look at what it waits for, or "
                     f"give it more time. The end of its log, {self.log_path}", self.log_tail())  # fmt: skip
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
+        """Ends it with SIGKILL. Does nothing if it does not run."""
+        if self.process is None:
+            return
         self._end(signal.SIGKILL, KILL_SECONDS)
 
     def stop(self, timeout: float = STOP_SECONDS + STOP_MARGIN_SECONDS) -> None:

@@ -46,7 +46,7 @@ def _own_folders() -> list[str]:
         os.path.join(site, "../bin"),  # the archive
         sysconfig.get_path("scripts"),
     ]
-    return list(dict.fromkeys(map(os.path.normpath, candidates)))
+    return list(dict.fromkeys(os.path.normpath(folder) for folder in candidates))
 
 
 def _is_program(path: str) -> bool:

@@ -68,11 +68,24 @@ class RunFolder:
                 )
         for last in range(_TRIES):
             try:
-                os.makedirs(self.path, exist_ok=True)
+                self._make_folders()
                 return
             except FileNotFoundError:  # another process has just removed the job's folder, which was empty
                 if last + 1 == _TRIES:
                     raise
+
+    def _make_folders(self) -> None:
+        job = os.path.dirname(self.path)
+        os.makedirs(os.path.dirname(job), exist_ok=True)
+        for folder in (job, self.path):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            found = os.lstat(folder)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                raise InvalidArgumentError(
+                    f"{folder}: expected a folder of user {os.getuid()} that nobody else can write, found one of user "
+                    f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}: choose another run_dir"
+                )
 
     def lock(self, timeout: float) -> int:
         """Locks the folder, for a daemon that inherits the descriptor.
@@ -110,7 +123,10 @@ class RunFolder:
         if descriptor is None:
             return
         try:
-            shutil.rmtree(self.path, ignore_errors=True)
+            # A process that starts a daemon meanwhile makes a folder of that name anew.
+            removed = f"{self.path}.{os.getpid()}~"
+            os.rename(self.path, removed)
+            shutil.rmtree(removed, ignore_errors=True)
             with contextlib.suppress(OSError):  # it has folders of other daemons of the job
                 os.rmdir(os.path.dirname(self.path))
         finally:
@@ -123,8 +139,13 @@ class RunFolder:
     def _try_lock(self) -> Optional[int]:
         """The lock's descriptor; None if another one holds it."""
         for _ in range(_TRIES):
-            os.makedirs(self.path, exist_ok=True)
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._make_folders()
+                descriptor = os.open(
+                    self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
+            except FileNotFoundError:  # removed meanwhile
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _same_file(descriptor, self._lock_path):
@@ -149,7 +170,7 @@ class RunFolder:
 def _folder_name(name: str) -> str:
     """A short name for a folder, of which different names have different ones."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_NAME_CHARACTERS_MAX].lstrip(".")
-    if plain == name and not re.search(r"-[0-9a-f]{8}$", name):
+    if plain and plain == name and not re.search(r"-[0-9a-f]{8}$", name):
         return name
     digest = hashlib.sha256(os.fsencode(name)).hexdigest()
     return f"{plain}-{digest[:8]}"
@@ -176,5 +197,12 @@ def _same_file(descriptor: int, path: str) -> bool:
 
 
 def _exists(process: int) -> bool:
-    """Returns whether a process of that number exists; False for 0, when the lock names none."""
-    return process > 0 and os.path.exists(f"/proc/{process}")
+    """Returns whether a process of that number runs; False for 0, when the lock names none, and for one that has
+    ended and whose parent has not looked yet."""
+    if process <= 0:
+        return False
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

@@ -152,7 +152,8 @@ def run(versions: int, seed: int) -> bool:
             loop.step(version)
         loop.ask()
         loop.take()
-        return judge(loop, versions, receivers)
+        success = judge(loop, versions, receivers)
+    return success
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -87,7 +87,7 @@ class Learner:
         advantage = (reward - reward.mean()) / len(prompts)
         taken, total = np.zeros((PROMPTS, ANSWERS), np.float32), np.zeros((PROMPTS, 1), np.float32)
         np.add.at(taken, (prompts, answers), advantage)
-        np.add.at(total, (prompts, 0), advantage)
+        np.add.at(total[:, 0], prompts, advantage)
         towards = taken - total * probabilities(self.bits())
         first, second = self.weights.values()
         self._ascend({"prompts.weight": towards @ second.T, "answers.weight": first.T @ towards})
