@@ -16,7 +16,7 @@ constexpr std::string_view kShown =
     "gpu gpu-duty group-id group-index group-leader group-members host-accumulate-bytes "
     "host-cache-bytes host-id host-share host-share-bytes http huge-pages insecure "
     "job-id laggard-after listen log-format log-level nccl nccl-timeout object-bytes "
-    "peer-address ports-file profile quarantine-damaged-ledger receiver-id retain-bytes "
+    "owner-pid peer-address ports-file profile quarantine-damaged-ledger receiver-id retain-bytes "
     "retain-versions scrub-pass scrub-rate sender serve-peers serve-peers-rate "
     "shared-after-write-required shared-before-read-required shared-ca "
     "shared-credentials shared-dir shared-dir-anchor-every shared-dir-first "

@@ -62,18 +62,35 @@ std::string WithoutUrlSecrets(std::string_view text) {
   return out + std::string(text.substr(done));
 }
 
-constexpr std::array<std::string_view, 12> kBeforeSecrets = {
-    "bearer ",     "authorization:", "password=", "password:",      "passwd=",     "secret=",
-    "secret_key=", "access_key=",    "api_key=",  "session_token=", "auth_token=", "api-key:"};
+constexpr std::array<std::string_view, 11> kBeforeSecrets = {
+    "bearer ",    "authorization", "password", "passwd",        "secret",    "secret_key",
+    "access_key", "api_key",       "api-key",  "session_token", "auth_token"};
 
-// What follows "Bearer " and its like, to the end of the word.
+// Where the secret begins whose name ends at `at`; npos: none does. A name may be in quotes, and
+// ends with a blank or has a sign behind it.
+size_t BeginOfSecret(std::string_view text, std::string_view name, size_t at) {
+  if (name.back() != ' ') {
+    at = text.find_first_not_of("\"'\\ ", at);
+    if (at == std::string_view::npos || (text[at] != ':' && text[at] != '=')) {
+      return std::string_view::npos;
+    }
+    ++at;
+  }
+  return text.find_first_not_of(" \"'\\", at);
+}
+
+// What follows "Bearer ", "password=" and their like, to the end of the word; of "Authorization:",
+// which has several words, to the end of the line.
 std::string WithoutNamedSecrets(std::string text) {
   for (const std::string_view before : kBeforeSecrets) {
     std::string lower = Lowered(text);
     for (size_t at = lower.find(before); at != std::string::npos; at = lower.find(before, at)) {
       at += before.size();
-      const size_t begin = std::min(text.find_first_not_of(" \"'", at), text.size());
-      const size_t end = EndOfWord(text, begin);
+      const size_t begin = BeginOfSecret(text, before, at);
+      if (begin == std::string::npos) continue;
+      const size_t end = before == "authorization"
+                             ? std::min(text.find_first_of("\"'\n", begin), text.size())
+                             : EndOfWord(text, begin);
       if (end == begin || text.compare(begin, 1, "(") == 0) continue;
       text.replace(begin, end - begin, kLeftOut);
       lower.replace(begin, end - begin, kLeftOut);

@@ -1,5 +1,6 @@
 // The archive is ustar: a head of 512 bytes for each file, its bytes up to a multiple of 512, and
 // two empty blocks at the end.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <zlib.h>
@@ -11,6 +12,7 @@
 
 #include "common/base/check.h"
 #include "common/base/file_system.h"
+#include "common/base/unique_fd.h"
 #include "tools/dwsctl/report/report.h"
 
 namespace dws::dwsctl {
@@ -100,7 +102,13 @@ Status WriteReport(const std::vector<Report::Part>& parts, const std::string& pa
   PosixFileSystem files;
   if (IsArchive(path)) {
     DWS_ASSIGN_OR_RETURN(const std::string bytes, TarGz(parts, FolderIn(path), unix_seconds));
-    return files.ReplaceFile(path, AsBytes(bytes));
+    // Nothing that others may have put there is followed or written to.
+    const UniqueFd made(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!made.valid()) return ErrnoError(errno, path);
+    DWS_ASSIGN_OR_RETURN(const auto file, files.OpenForAppend(path));
+    DWS_RETURN_IF_ERROR(file->Append(AsBytes(bytes)));
+    return file->Sync();
   }
   if (::mkdir(path.c_str(), 0750) != 0) return ErrnoError(errno, path);
   for (const Report::Part& part : parts) {

@@ -84,7 +84,8 @@ void DaemonSettings::AddEnvironment(const std::vector<std::string>& variables) {
     if (name.starts_with(kOurs)) {
       Add(name, OptionOf(name), value);
     } else if (NamesSecret(name)) {
-      redactor_.Learn(value);
+      // Digits are a number of something, and would be left out of longer ones.
+      if (value.find_first_not_of("0123456789") != std::string::npos) redactor_.Learn(value);
       if (name.starts_with("AWS_")) text_ += fmt::format("{} = {}\n", name, kLeftOut);
     } else if (IsShownVariable(name)) {
       redactor_.LearnUrls(value);
