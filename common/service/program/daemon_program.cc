@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/close_range.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -122,6 +124,8 @@ void OpenStandardDescriptors(int, char**, char**) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
     static_cast<void>(::open("/dev/null", O_RDWR));  // gets the lowest free number: this one
   }
+  // What was inherited, such as the lock of a folder, is not for the commands that a daemon runs.
+  static_cast<void>(::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC));
 }
 
 // Runs before main and before the constructors of libraries, because some of them open descriptors.
