@@ -11,6 +11,7 @@ import unittest
 
 import grpc
 
+import dws
 from tests.integration.certificates import Files, read
 from tests.integration.cluster import Cluster, Daemon
 from tests.integration.hostile_case import ask_status, channel
@@ -117,7 +118,7 @@ class SecurityDocTest(unittest.TestCase):
         self.assertEqual(refused.exception.code(), grpc.StatusCode.PERMISSION_DENIED)
         # A sender does not start as another rank, or with a receiver's certificate.
         for name in ("receive-receiver-a", "operate-ann"):
-            with self.assertRaisesRegex(RuntimeError, "must have the URI dws://my-job/publish/1"):
+            with self.assertRaisesRegex(dws.DaemonFailedError, "must have the URI dws://my-job/publish/1"):
                 self.cluster.start_sender(1, *self.files(name).flags(), name=f"wrong-{name}")
             shutil.rmtree(os.path.join(self.cluster.folder, f"wrong-{name}"))
             self.cluster.senders.pop().release_ports()
