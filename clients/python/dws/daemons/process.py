@@ -162,12 +162,14 @@ class DaemonProcess:
     def _end(self, number: int, timeout: float) -> Optional[int]:
         """Returns its exit status; None if it had to be killed."""
         assert self.process is not None
-        process, self.process = self.process, None
+        process = self.process
         process.send_signal(number)  # does nothing if it has ended
+        code: Optional[int] = None
         try:
-            return process.wait(timeout)
+            code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(KILL_SECONDS)
-            return None
+        self.process = None
+        return code
