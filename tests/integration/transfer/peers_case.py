@@ -135,6 +135,10 @@ class FakePeer(sync_pb2_grpc.SyncServiceServicer):
             state_token=announce.state_token,
         )
         self._up.put(sync_pb2.SyncUp(ack=ack))
+        # Messages are handled in their order: once this is answered, the sender has taken the Ack.
+        probe = sync_pb2.Refine(id=1, stream=announce.stream, probe=True)
+        self._up.put(sync_pb2.SyncUp(refine=probe))
+        next(down for down in stream if down.HasField("refine_reply"))
         self._reader = threading.Thread(target=self._read, args=(stream,))
         self._reader.start()
 
