@@ -127,7 +127,8 @@ class FakePeer(sync_pb2_grpc.SyncServiceServicer):
         )
         self._up.put(sync_pb2.SyncUp(hello=hello))
         stream = sync_pb2_grpc.SyncServiceStub(self._channel).Sync(iter(self._up.get, None))
-        announce = next(down for down in stream if down.HasField("announce")).announce
+        # The stream is announced before its first version: what is acknowledged then is not that version's weights.
+        announce = next(down.announce for down in stream if down.announce.versions)
         ack = sync_pb2.Ack(
             version=version,
             stage=sync_pb2.Ack.COMMITTED,
