@@ -119,10 +119,13 @@ class Membership:
             self._join_again(version)
 
     def _raise_if_displaced(self) -> None:
-        """Raises why the membership has ended, unless that is the end of the sender."""
+        """Raises why the membership has ended, unless that is the end of the sender. While the process of a sender ends, some
+        of its connections are closed before others."""
         trainer = self._publisher.trainer
         lost = self.member.lost
-        if lost is not None and trainer.connected and trainer.session == self._session:
+        if lost is None or isinstance(lost, DaemonUnavailableError):
+            return
+        if trainer.connected and trainer.session == self._session:
             raise lost
 
     def _join_again(self, version: int) -> None:
