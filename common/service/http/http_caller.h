@@ -66,6 +66,7 @@ class HttpCaller {
     // and the log says why (client_certificate_not_shown).
     std::string cert_file = {};
     std::string key_file = {};
+    std::string server_name = {};  // that its certificate has to prove; "": the URL's host
     size_t answer_bytes_max = 0;
     // Connections that are left open after a reply: later calls go by them, until `idle_max` after
     // it. If the server closes one before any byte of its reply, a call that is no POST is repeated

@@ -193,10 +193,11 @@ bool HttpChannel::Connect() {
     if (ssl_ == nullptr) return false;
     SSL_set_app_data(ssl_, this);
     X509_VERIFY_PARAM* const param = SSL_get0_param(ssl_);
-    const bool named = url_.IsAddress()
-                           ? X509_VERIFY_PARAM_set1_ip_asc(param, url_.host.c_str()) == 1
-                           : SSL_set1_host(ssl_, url_.host.c_str()) == 1 &&
-                                 SSL_set_tlsext_host_name(ssl_, url_.host.c_str()) == 1;
+    const std::string& name = options_.server_name.empty() ? url_.host : options_.server_name;
+    const bool named = options_.server_name.empty() && url_.IsAddress()
+                           ? X509_VERIFY_PARAM_set1_ip_asc(param, name.c_str()) == 1
+                           : SSL_set1_host(ssl_, name.c_str()) == 1 &&
+                                 SSL_set_tlsext_host_name(ssl_, name.c_str()) == 1;
     if (named) {
       stream = bufferevent_openssl_socket_new(base_.get(), -1, ssl_, BUFFEREVENT_SSL_CONNECTING,
                                               kOptions);

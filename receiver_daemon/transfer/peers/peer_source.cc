@@ -163,7 +163,7 @@ Duration PeerSource::WaitBeforeAsking(const VersionAt& at) {
   return Duration::zero();
 }
 
-void PeerSource::Answered() {
+void PeerSource::NotSilent() {
   MutexLock lock(mutex_);
   answered_ = clock_.Now();
 }
@@ -175,6 +175,7 @@ bool PeerSource::IsSilent() const {
 
 void PeerSource::AfterAnswer(const VersionAt& at, std::optional<Duration> wait) {
   MutexLock lock(mutex_);
+  answered_ = clock_.Now();
   waits_for_.reset();
   if (!wait.has_value()) return;
   waits_for_ = at;
@@ -184,7 +185,7 @@ void PeerSource::AfterAnswer(const VersionAt& at, std::optional<Duration> wait) 
 Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
   const VersionAt at = piece.target.at();
   const TimePoint deadline = clock_.Now() + TransferTime(piece.target);
-  Answered();
+  NotSilent();
   Duration again = kAskAgainMin;
   bool others = HasParts(assembly);  // other sources may have brought what is wrong
   std::set<std::string> brought;     // that may have brought a part of incomplete slices
@@ -205,7 +206,6 @@ Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
     }
     if (absl::IsOutOfRange(answer.status())) return CancelledError("{}", Message(answer.status()));
     DWS_RETURN_IF_ERROR(answer.status());
-    Answered();
     again = kAskAgainMin;
     without.clear();
     failed = false;
@@ -221,7 +221,7 @@ Status PeerSource::ReadFull(const Piece& piece, FullAssembly& assembly) {
     const uint64_t missing = assembly.missing_blocks();
     brought.insert(answer->address);
     const Status read = ReadFrom(answer->address, piece, assembly);
-    Answered();
+    NotSilent();
     if (assembly.missing_blocks() < missing) {
       MutexLock lock(mutex_);
       begun_ = at;

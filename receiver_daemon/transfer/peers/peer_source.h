@@ -54,11 +54,11 @@ class PeerSource final : public Source {
   // The pieces of a version wait together: returns how long this one waits before it asks; zero: it
   // asks now.
   Duration WaitBeforeAsking(const VersionAt& at);
-  // The sender has answered, or was not to be asked until now.
-  void Answered();
+  // The sender was not to be asked until now.
+  void NotSilent();
   // Returns whether a sender that does not answer has been silent for too long.
   bool IsSilent() const;
-  // The answer: nullopt: no wait.
+  // The sender has answered; nullopt: no wait.
   void AfterAnswer(const VersionAt& at, std::optional<Duration> wait);
   // Reads from one receiver for a while. DATA_LOSS: slices were not as published.
   Status ReadFrom(const std::string& address, const Piece& piece, FullAssembly& assembly);

@@ -177,7 +177,7 @@ class ChildTest(unittest.TestCase):
             self.assertTrue(sender.socket.startswith(f"{private}/job/sender-0/"))
             self.assertEqual(stat.S_IMODE(private.stat().st_mode), 0o700)
             private.chmod(0o750)
-            with self.assertRaisesRegex(dws.InvalidArgumentError, "with mode 0700, found one of .* with mode 0750"):
+            with self.assertRaisesRegex(dws.InvalidArgumentError, "no permission of 0077, found one of .* with mode 0750"):
                 self.sender("other", run_dir=None)
             private.chmod(0o700)
         with open(os.path.join(sender.folder, "lock")) as lock:

@@ -17,6 +17,7 @@ from unittest import mock
 import dws
 import numpy as np
 
+from tests.integration.certificates import Authority
 from tests.integration.cluster import RECEIVER, SENDER, Cluster, Daemon
 
 DWSCTL = "tools/dwsctl/dwsctl"
@@ -147,6 +148,20 @@ class ReportTest(unittest.TestCase):
         self.assertIn(f"{self.path} exists", done.stderr)
         self.assertEqual(Path(self.path).read_text(), "mine")
         self.assertEqual(report("--socket", "/nonexistent.sock").returncode, 3)
+
+    def test_metrics_that_need_tls_are_read_with_the_daemons_own_certificate(self) -> None:
+        files = Authority(str(self.folder), "ca").issue("own", f"dws://{self.cluster.job_id}/publish/0")
+        self.cluster.pages = False
+        sender = self.cluster.add_sender(0, *files.flags())
+        sender.reserve_ports()
+        sender.command.append(f"--http=0.0.0.0:{sender.ports['http']}")
+        sender.start()
+        done = report("--socket", sender.socket, "--output", self.path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("dws_build_info", parts_of(self.path).get("metrics.txt", done.stdout))
+        other = str(self.folder / "other.tar.gz")
+        done = report("--socket", sender.socket, "--output", other, "--tls-server-name=elsewhere.example")
+        self.assertRegex(done.stdout, r"(?m)^metrics\.txt +missing: .*certificate")
 
     def test_over_tcp_the_daemon_alone_is_asked(self) -> None:
         sender = self.cluster.start_sender(0, "--insecure")

@@ -8,6 +8,7 @@
 
 #include "common/service/build_version.h"
 #include "common/service/http/http_caller.h"
+#include "common/service/listen_address.h"
 #include "tools/dwsctl/base/command.h"
 #include "tools/dwsctl/base/json.h"
 #include "tools/dwsctl/client/admin_client.h"
@@ -49,19 +50,30 @@ void AddAnswers(const ReportFlags& flags, const DaemonTarget& target, Report& re
   report.Add("plan.json", JsonOf(client->FetchPlan()));
 }
 
-// /metrics at the address that the daemon was given as --http.
-Result<std::string> Metrics(const std::string& http, const ReportFlags& flags) {
+// Its files for TLS, those of `tls` first.
+HttpCaller::Options CallerOptions(const TlsFlags& tls, const DaemonSettings& settings) {
+  const bool own = !tls.ca.empty();
+  return {.ca_file = own ? tls.ca : settings.ValueOf("tls-ca"),
+          .cert_file = own ? tls.cert : settings.ValueOf("tls-cert"),
+          .key_file = own ? tls.key : settings.ValueOf("tls-key"),
+          .server_name = tls.server_name,
+          .answer_bytes_max = kPartBytesMax};
+}
+
+// /metrics at the address that the daemon was given as --http, as one of its job: with the
+// command's certificate, or else with the daemon's.
+Result<std::string> Metrics(const DaemonSettings& settings, const ReportFlags& flags) {
+  const std::string http = settings.ValueOf("http");
   if (http.empty()) return FailedPreconditionError("the daemon has no --http");
-  std::string address = http;
-  if (address.starts_with("0.0.0.0:")) address.replace(0, 7, "127.0.0.1");
-  const TlsFlags& tls = flags.target.tls;
-  DWS_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(fmt::format(
-                                        "{}://{}", tls.ca.empty() ? "http" : "https", address)));
-  DWS_ASSIGN_OR_RETURN(const auto caller,
-                       HttpCaller::Create(url, {.ca_file = tls.ca,
-                                                .cert_file = tls.cert,
-                                                .key_file = tls.key,
-                                                .answer_bytes_max = kPartBytesMax}));
+  DWS_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(http));
+  const HttpCaller::Options options = CallerOptions(flags.target.tls, settings);
+  const bool secure = !address.IsLoopback() && !settings.ValueOf("tls-ca").empty();
+  if (address.host == "0.0.0.0") address.host = "127.0.0.1";
+  if (address.host == "::") address.host = "::1";
+  DWS_ASSIGN_OR_RETURN(
+      const HttpUrl url,
+      ParseHttpUrl(fmt::format("{}://{}", secure ? "https" : "http", address.ToString())));
+  DWS_ASSIGN_OR_RETURN(const auto caller, HttpCaller::Create(url, options));
   const HttpOutcome outcome = caller->Call({.target = "/metrics"}, flags.target.timeout);
   DWS_RETURN_IF_ERROR(outcome.answer.status());
   if (outcome.answer->code != 200) {
@@ -105,7 +117,7 @@ Report Collect(const ReportFlags& flags, const DaemonTarget& target) {
     }
   }
   report.Add("metrics.txt", settings.has_value()
-                                ? Metrics(settings->ValueOf("http"), flags)
+                                ? Metrics(*settings, flags)
                                 : FailedPreconditionError("the address is in its settings, which "
                                                           "cannot be read"));
   // What this machine has says nothing about a daemon on another one.

@@ -56,16 +56,8 @@ class RunFolder:
         self._make(private=run_dir is None)
 
     def _make(self, private: bool) -> None:
-        top = os.path.dirname(os.path.dirname(self.path))
         if private:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(top, 0o700)
-            found = os.lstat(top)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-                raise InvalidArgumentError(
-                    f"{top}: expected a folder of user {os.getuid()} with mode 0700, found one of user {found.st_uid} "
-                    f"with mode {stat.S_IMODE(found.st_mode):04o}: remove it, or choose another with run_dir="
-                )
+            _make_own(os.path.dirname(os.path.dirname(self.path)), 0o077, "remove it, or choose another with run_dir=")
         for last in range(_TRIES):
             try:
                 self._make_folders()
@@ -78,14 +70,7 @@ class RunFolder:
         job = os.path.dirname(self.path)
         os.makedirs(os.path.dirname(job), exist_ok=True)
         for folder in (job, self.path):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
-            found = os.lstat(folder)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-                raise InvalidArgumentError(
-                    f"{folder}: expected a folder of user {os.getuid()} that nobody else can write, found one of user "
-                    f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}: choose another run_dir"
-                )
+            _make_own(folder, 0o022, "choose another run_dir")
 
     def lock(self, timeout: float) -> int:
         """Locks the folder, for a daemon that inherits the descriptor.
@@ -165,6 +150,23 @@ class RunFolder:
             owner, daemon = map(int, file.read(64).split())
             return owner, daemon
         return 0, 0
+
+
+def _make_own(folder: str, forbidden: int, advice: str) -> None:
+    """Makes the folder unless it is there.
+
+    Raises:
+      InvalidArgumentError: it is not a folder of this user, or its mode has bits of `forbidden`.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & forbidden:
+        raise InvalidArgumentError(
+            f"{folder}: expected a folder of user {os.getuid()} with no permission of {forbidden:04o}, found one of user "
+            f"{found.st_uid} with mode {mode:04o}: {advice}"
+        )
 
 
 def _folder_name(name: str) -> str:
