@@ -10,7 +10,7 @@
 #                              default $DWS_TRAINERS_PYTHON
 #   --engine-tp N              tensor-parallel ranks of each engine, a process each, with slices of the weights (1)
 #   --seed N                   of everything random (1)
-#   --keep                     leave the daemons running
+#   --keep                     leave the daemons running, and build dwsctl to look at them
 #   --flip-bit                 flip one bit of one engine's weights without DWS: the demo must fail
 #
 # A trainer and rollout engines learn together; their weights go through the daemons only. Ends with
@@ -20,7 +20,10 @@ set -euo pipefail
 # shellcheck source=tools/shell/usage.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell/usage.sh"
 
-targets=(//tools/demo //tools/dwsctl)
+targets=(//tools/demo)
+for option in "$@"; do
+  if [[ $option == --keep ]]; then targets+=(//tools/dwsctl); fi
+done
 # shellcheck source=tools/shell/demo.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell/demo.sh"
 export DWSCTL="$binaries/tools/dwsctl/dwsctl"  # named by --keep
