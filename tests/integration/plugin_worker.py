@@ -24,6 +24,7 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
     """Serves calls: (method, kwargs) to (True, result) or (False, error), until None."""
     clients = os.path.join(os.path.dirname(os.path.abspath(engine_models.__file__)), "fake_engines")
     sys.path.insert(0, clients)
+    from vllm.config import vllm_config
     from vllm.distributed import parallel_state
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.worker.worker_base import WorkerWrapperBase
@@ -44,14 +45,9 @@ def _run(rank: int, size: int, store: str, config: Config, v2: bool, pipe: Any) 
 
     worker = WorkerWrapperBase()
     worker.init_worker(
-        types.SimpleNamespace(
-            model_config=types.SimpleNamespace(hf_text_config=config),
-            parallel_config=types.SimpleNamespace(
-                tensor_parallel_size=size,
-                world_size=size,
-                worker_cls="vllm.v1.worker.gpu_worker.Worker",
-                worker_extension_cls="dws.vllm.WorkerExtension",
-            ),
+        vllm_config(
+            {"tensor_parallel_size": size, "world_size": size},
+            hf_text_config=config,
             make_model=lambda rank: RankModel(config, rank, size, dtype=DTYPE),
             hidden_states=lambda model, batch: engine_models.hidden_states(model, TOKENS, reduce),
             compute_logits=lambda model, hidden: engine_models.logits(model, hidden, reduce),

@@ -9,8 +9,8 @@ is complete: weights loaded, memory pools allocated, CUDA graphs captured. DWS_A
 JSON object of dws.plugins.attach.AttachOptions. A rank that cannot attach ends the server; its log
 has the reason.
 
-It relies on the following, as in the release in TRIED_VERSIONS. Attach checks this, and refuses by
-name where something is missing:
+It relies on the following parts of SGLang. `register` and the attach look for them, and refuse by name
+what is missing (dws.plugins.probes); a release that was never run gives a warning:
   * sglang.srt.plugins.hook_registry: HookRegistry, HookType;
   * sglang.srt.managers.scheduler.Scheduler: tp_worker.model_runner.model after __init__,
     record_weight_version_change;
@@ -36,27 +36,32 @@ attached; a server that could give memory back (enable_memory_saver) is refused.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
+import logging
 import os
+import sys
 from typing import Any, Callable, Iterator, Optional
 
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS, Boundaries
 from dws.errors import LayoutError, StateError
 from dws.plugins.agreement import minimum_over
 from dws.plugins.agreed_mapping import Weights
-from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together, missing
+from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_together
 from dws.plugins.canonical import Parallel, experts_of
-from dws.plugins.versions import require_tried
+from dws.plugins.probes import Probes, call_with
 from dws.plugins.sglang_processing import BUILT, SglangProcessing, record
 from dws.plugins.sglang_version import VersionTeller
 
 SOCKET_VARIABLE = "DWS_RECEIVER_SOCKET"
 OPTIONS_VARIABLE = "DWS_ATTACH_OPTIONS"
-TRIED_VERSIONS = ("0.5.23",)
+# Releases that tools/real.sh has run.
+RAN = ("0.5.23",)
+# Releases that must not be attached, with what is wrong.
+BAD: dict[str, str] = {}
 _FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler.__init__"
 _UNSUPPORTED = "weight_update_unsupported_reason"  # of a model or layer: words, or a method that returns them
+_LOG = logging.getLogger(__name__)
 _ATTACHED = "_dws_attached"  # attribute of a model: its _AttachedModel
 
 
@@ -79,7 +84,7 @@ def register() -> None:
         return
     try:
         _options()
-        _require_parts()
+        _probe().require()
     except Exception as error:
         raise SystemExit(f"dws.sglang: {error}") from error
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -118,9 +123,7 @@ def _boundaries() -> Boundaries:
 
 
 def _options() -> AttachOptions:
-    options = AttachOptions.of(json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}"))
-    require_tried("SGLang", _version(), TRIED_VERSIONS, options.untried_version)
-    return options
+    return AttachOptions.of(json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}"))
 
 
 def _version() -> str:
@@ -129,21 +132,17 @@ def _version() -> str:
     return str(getattr(sglang, "__version__", "of unknown version"))
 
 
-def _require_parts() -> None:
-    lacking = []
-    for module, attributes in (
-        ("sglang.srt.plugins.hook_registry", ("HookRegistry.register", "HookType.AROUND")),
-        ("sglang.srt.runtime_context", ("get_context", "get_parallel")),
-    ):
-        try:
-            lacking += missing(importlib.import_module(module), module, attributes)
-        except ImportError:
-            lacking.append(module)
-    if lacking:
-        raise StateError(
-            f"SGLang {_version()} does not have {', '.join(lacking)}, which dws.sglang needs: use "
-            f"{', '.join(TRIED_VERSIONS)}, or serve this engine by checkpoints on disk"
-        )
+def _probe() -> Probes:
+    """Has looked for the parts that need no scheduler. Models are not imported: SGLang does that after its plugins."""
+    found = Probes("SGLang", _version(), RAN, BAD, _LOG)
+    hooks = "sglang.srt.plugins.hook_registry"
+    found.module(
+        hooks, "HookRegistry.register", "HookRegistry._patched", "HookType.AROUND", "HookType.AFTER"
+    )
+    register_hook = getattr(getattr(sys.modules.get(hooks), "HookRegistry", None), "register", None)
+    found.takes(register_hook, "HookRegistry.register", "target", "hook", "hook_type")
+    found.module("sglang.srt.runtime_context", "get_context", "get_parallel")
+    return found
 
 
 def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -157,20 +156,24 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     """
     from sglang.srt.runtime_context import get_context, get_parallel
 
-    options, parallel = _options(), get_parallel()
-    lacking = missing(
-        scheduler, "Scheduler", ("tp_worker.model_runner.model.config", "record_weight_version_change")
-    )
-    lacking += missing(parallel, "get_parallel()", ("tp_rank", "tp_size", "tp_group.cpu_group"))
-    if lacking:
-        raise StateError(f"SGLang {_version()} does not have {', '.join(lacking)}")
+    options, parallel, found = _options(), get_parallel(), _probe()
+    record_change = "record_weight_version_change"
+    found.has(scheduler, "Scheduler", "tp_worker.model_runner.model.config", record_change)
+    found.takes(getattr(scheduler, record_change, None), f"Scheduler.{record_change}", new_version="7")
+    found.has(parallel, "get_parallel()", "tp_rank", "tp_size", "tp_group.cpu_group")
+    # Without abort_all_requests, each version would abort the requests that run (VersionTeller).
+    requests = "sglang.srt.managers.io_struct"
+    found.fields(requests, "UpdateWeightVersionReqInput", "new_version", "abort_all_requests")
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater"
+    found.module(updater, "_unsupported_derived_weight_cache_error")
+    found.require()
     runner = scheduler.tp_worker.model_runner
     _require_held(runner)
     _refuse(get_context().config_leaf, runner.model)
     config = getattr(runner.model.config, "text_config", None) or runner.model.config
     setting = get_context().config_leaf
     rank = rank_of(setting, config)
-    weights = Weights(setting("model_path"), setting("revision"))
+    weights = Weights(setting("model_path"), setting("revision"), setting("load_format") != "dummy")
     minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
     attached = attach_together(
         lambda: AttachedRank(
@@ -182,6 +185,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
             options,
             weights,
             processing=SglangProcessing(runner.model),
+            ran=found.ran,
         ),
         minimum,
     )
@@ -214,8 +218,9 @@ def _require_held(runner: Any) -> None:
     from sglang.srt.model_executor.model_runner import ModelRunner
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    if _FORWARD not in getattr(HookRegistry, "_patched", ()):
-        raise StateError(f"SGLang {_version()} did not apply the hook around {_FORWARD}: see its log")
+    for target in (_FORWARD, BUILT):
+        if target not in HookRegistry._patched:
+            raise StateError(f"SGLang {_version()} did not apply the hook around {target}: see its log")
     if type(runner).forward is not ModelRunner.forward:
         raise StateError(
             f"{type(runner).__name__} has a forward of its own, expected {_FORWARD}: passes of this "
@@ -294,21 +299,16 @@ def _refuse(setting: Callable[[str], Any], model: Any) -> None:
 
 def _derived_weights(model: Any) -> Optional[str]:
     """What SGLang itself says against updates of a model's weights."""
-    try:
-        from sglang.srt.model_executor.model_runner_components import weight_updater
+    from sglang.srt.model_executor.model_runner_components import weight_updater
 
-        why = weight_updater._unsupported_derived_weight_cache_error
-    except (ImportError, AttributeError) as error:
-        raise StateError(
-            f"SGLang {_version()} does not say which models keep derived weights: {error}"
-        ) from error
-    found: Optional[str] = why(model)
-    for module in () if found is not None else model.modules():
+    # Which looks at _UNSUPPORTED itself in releases after 0.5.23, and takes no model in 0.5.20.
+    found: Optional[str] = call_with(weight_updater._unsupported_derived_weight_cache_error, model)
+    for module in model.modules():
+        if found is not None:
+            break
         said = getattr(module, _UNSUPPORTED, None)
         try:
             found = said() if callable(said) else said
         except Exception as error:  # pylint: disable=broad-except
             found = f"{type(module).__name__}.{_UNSUPPORTED} fails: {type(error).__name__}: {error}"
-        if found:
-            return str(found)
     return found

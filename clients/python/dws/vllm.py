@@ -9,10 +9,10 @@ Commits happen at any time, or with the receiver's --commit-policy only at bound
     llm.collective_rpc("dws_boundary")   # between two batches
 dws.plugins.vllm_transfer is for commits when vLLM's API says so.
 
-It relies on the following, as in vLLM 0.32 (V1 engine, both of its model runners). Attach checks
-this, and refuses by name where something is missing, and releases that were never run with it:
+It relies on the following parts of vLLM's V1 engine, with both of its model runners. Attach looks for
+them, and refuses by name what is missing (dws.plugins.probes); a release that was never run gives a warning:
   * worker.model_runner with execute_model, sample_tokens, and get_model() or model: the module that runs;
-  * worker.vllm_config with model_config, parallel_config, cache_config;
+  * worker.vllm_config with the settings that decide whether weights can be updated in place;
   * vllm.distributed.parallel_state.get_tp_group() and get_world_group(): rank_in_group, world_size;
     the latter's cpu_group (gloo).
 
@@ -64,22 +64,16 @@ from dws.plugins.vllm_config import (
     LOG,
     Groups,
     is_pipelined,
+    probe_config,
+    probes,
     rank_of,
     refuse_unsupported,
     replies_last,
-    require_parts,
     text_config,
     weights_of,
 )
 from dws.plugins.vllm_processing import VllmProcessing
 
-_NEEDED = (
-    "model_runner.execute_model",
-    "model_runner.sample_tokens",
-    "vllm_config.model_config",
-    "vllm_config.parallel_config.tensor_parallel_size",
-)
-_TRANSFER = "dws.plugins.vllm_transfer"
 DETACH_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -87,18 +81,17 @@ _Result = TypeVar("_Result")
 
 def register() -> None:
     """For the entry point in the group vllm.general_plugins: adds the weight transfer backend "dws"
-    (dws.plugins.vllm_transfer), in a vLLM that has such backends. Never raises: every vLLM calls it,
+    (dws.plugins.vllm_transfer, dws.trainers.vllm), in a vLLM that has such backends. Never raises: every vLLM calls it,
     and an exception would end also one that uses nothing of DWS."""
     try:
         from vllm.distributed.weight_transfer import factory
 
-        for kind, name in (
-            ("WeightTransferEngineFactory", "DwsWeightTransferEngine"),
-            ("WeightTransferTrainerFactory", "DwsTrainerWeightTransferEngine"),
-        ):
+        engine = ("dws.plugins.vllm_transfer", "DwsWeightTransferEngine")
+        trainers = ("dws.trainers.vllm", "DwsTrainerWeightTransferEngine")
+        for kind, found in (("WeightTransferEngineFactory", engine), ("WeightTransferTrainerFactory", trainers)):
             # It does not exist, or was registered before.
             with contextlib.suppress(AttributeError, ValueError):
-                getattr(factory, kind).register_engine("dws", _TRANSFER, name)
+                getattr(factory, kind).register_engine("dws", *found)
     except ImportError:
         return
     except Exception as error:
@@ -200,7 +193,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
     if _attached(worker) is not None:
         raise StateError("this worker is attached: call dws_detach first")
     chosen = AttachOptions.of(options)
-    model, groups = _probe(worker, chosen)
+    model, groups, ran = _probe(worker)
     refuse_unsupported(worker.vllm_config)
     config = text_config(worker.vllm_config)
     rank = rank_of(worker.vllm_config, groups)
@@ -219,6 +212,7 @@ def _attach(worker: Any, socket: str, options: dict[str, Any]) -> dict[str, Any]
             chosen,
             weights,
             processing=VllmProcessing(worker.vllm_config),
+            ran=ran,
         ),
         minimum,
         LOG,
@@ -260,15 +254,26 @@ def _between_steps(worker: Any) -> AttachedRank:
     return attached
 
 
-def _probe(worker: Any, options: AttachOptions) -> tuple[Any, Groups]:
-    """The model that runs. Raises as require_parts."""
-    groups = require_parts(worker, "worker", _NEEDED, options)
-    runner = worker.model_runner
+def _probe(worker: Any) -> tuple[Any, Groups, bool]:
+    """The model that runs, and whether this release was run with the plugin.
+
+    Raises:
+      StateError: this vLLM lacks something, by name.
+    """
+    found = probes()
+    found.has(worker, "worker", "vllm_config", "model_runner.execute_model", "model_runner.sample_tokens")
+    runner = getattr(worker, "model_runner", None)
+    found.takes(getattr(runner, "execute_model", None), "model_runner.execute_model", "scheduler_output")
+    found.takes(getattr(runner, "sample_tokens", None), "model_runner.sample_tokens", "grammar_output")
+    found.fields("vllm.v1.core.sched.output", "SchedulerOutput", "total_num_scheduled_tokens")
+    if hasattr(worker, "execute_dummy_batch"):
+        found.has(runner, "model_runner", "_dummy_run")
     # A module that runs in CUDA graphs has a wrapper, which get_model removes.
     model = runner.get_model() if hasattr(runner, "get_model") else getattr(runner, "model", None)
-    if not hasattr(model, "named_parameters"):
-        raise StateError("worker.model_runner.get_model() of this vLLM is no torch module")
-    return model, groups
+    found.has(model, "model_runner.get_model()", "named_parameters")
+    groups = probe_config(found, getattr(worker, "vllm_config", None))
+    found.require()
+    return model, groups, found.ran
 
 
 def _hold(worker: Any) -> None:

@@ -29,8 +29,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fak
 
 import sglang  # noqa: E402
 from sglang.srt import runtime_context  # noqa: E402
+from sglang.srt.managers import io_struct  # noqa: E402
 from sglang.srt.managers.scheduler import Scheduler  # noqa: E402
 from sglang.srt.model_executor.model_runner import ModelRunner  # noqa: E402
+from sglang.srt.model_executor.model_runner_components import weight_updater  # noqa: E402
+from sglang.srt.model_loader import loader  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 
 SMALL = Config(num_hidden_layers=1, vocab_size=100)
@@ -57,7 +60,8 @@ class SglangTest(unittest.TestCase):
         self.addCleanup(lambda: self.receiver.stop())
         self.set_variables(step_timeout=0.01)
         # Hooks change SGLang's classes for the rest of the process.
-        for owner, name in ((ModelRunner, "forward"), (Scheduler, "__init__")):
+        patched = ((ModelRunner, "forward"), (Scheduler, "__init__"), (loader, "_initialize_model"))
+        for owner, name in patched:
             self.addCleanup(setattr, owner, name, getattr(owner, name))
         self.addCleanup(HookRegistry.reset)
 
@@ -236,11 +240,19 @@ class SglangTest(unittest.TestCase):
         object.__setattr__(model, "_derived_weight_cache_error", "splits would be stale")
         with self.assertRaisesRegex(dws.LayoutError, "splits would be stale"):
             Scheduler(model)
-        for reason in ("its cache is stale", lambda: "its cache is stale"):
+        # SGLang takes any text, also an empty one, as a reason.
+        for reason in ("its cache is stale", lambda: "its cache is stale", ""):
             model = RankModel(SMALL, 0, 1)
             object.__setattr__(next(model.children()), "weight_update_unsupported_reason", reason)
-            with self.assertRaisesRegex(dws.LayoutError, "its cache is stale"):
+            with self.assertRaisesRegex(dws.LayoutError, "derives from weights: (its cache is stale|$)"):
                 Scheduler(model)
+
+    def test_a_release_that_asks_without_the_model_is_asked_so(self) -> None:
+        self.load_plugins()
+        asked = mock.create_autospec(lambda: None, return_value="the GEMM keeps a split")
+        with mock.patch.object(weight_updater, "_unsupported_derived_weight_cache_error", asked):
+            with self.assertRaisesRegex(dws.LayoutError, "the GEMM keeps a split"):
+                self.scheduler()
 
     def copying(self, made: Any) -> Any:
         """A model whose norm has a copy."""
@@ -286,8 +298,7 @@ class SglangTest(unittest.TestCase):
         dws.sglang.register()
         forward = HookRegistry._hooks.pop(dws.sglang._FORWARD)
         HookRegistry.apply_hooks()
-        with self.assertRaisesRegex(dws.StateError, "did not apply the hook around.*forward"):
-            self.scheduler()
+        self.refused("did not apply the hook around.*forward")
         HookRegistry._hooks[dws.sglang._FORWARD] = forward
 
     def test_a_runner_with_a_forward_of_its_own_is_refused(self) -> None:
@@ -300,13 +311,19 @@ class SglangTest(unittest.TestCase):
             with self.assertRaisesRegex(dws.StateError, "OtherRunner has a forward of its own"):
                 self.scheduler()
 
-    def test_a_release_that_was_never_run_ends_the_server_unless_asked_for(self) -> None:
-        with mock.patch.object(sglang, "__version__", "0.5.24+cpu"):
-            with self.assertRaisesRegex(SystemExit, r"0\.5\.24.*expected one of 0\.5\.23.*untried"):
-                dws.sglang.register()
-            self.set_variables(untried_version=True)
-            self.load_plugins()
-            self.scheduler()
+    def test_a_release_that_was_never_run_is_attached_with_one_warning(self) -> None:
+        with mock.patch.object(sglang, "__version__", "0.9.1+cpu"):
+            with self.assertLogs("dws", "WARNING") as logged:
+                self.load_plugins()
+                self.scheduler()
+        self.assertEqual(len([line for line in logged.output if "SGLang 0.9.1+cpu was never run" in line]), 1)
+        self.assertIn("not compared with a checkpoint", logged.output[-1])
+
+    def test_a_release_that_is_known_to_be_bad_ends_the_server(self) -> None:
+        with mock.patch.dict(dws.sglang.BAD, {"0.9.2": "hooks are not applied"}):
+            with mock.patch.object(sglang, "__version__", "0.9.2"):
+                with self.assertRaisesRegex(SystemExit, "0.9.2 cannot be updated.*hooks are not applied"):
+                    dws.sglang.register()
 
     def test_missing_parts_and_unknown_options_end_the_server_by_name(self) -> None:
         self.set_variables(steps=1)
@@ -314,16 +331,30 @@ class SglangTest(unittest.TestCase):
             dws.sglang.register()
         self.set_variables()
         with mock.patch.dict(sys.modules, {"sglang.srt.plugins.hook_registry": None}):
-            with self.assertRaisesRegex(SystemExit, "SGLang 0.5.23 does not have.*hook_registry"):
+            with self.assertRaisesRegex(SystemExit, "SGLang 0.5.23 does not have the module .*hook_registry"):
                 dws.sglang.register()
+        with mock.patch.object(HookRegistry, "register", lambda target, hook: None):
+            with self.assertRaisesRegex(SystemExit, r"HookRegistry\.register\(target, hook, hook_type\), it is"):
+                dws.sglang.register()
+
+    def refused(self, message: str) -> None:
+        with self.assertRaisesRegex(dws.StateError, message):
+            self.scheduler()
+
+    def test_missing_parts_of_a_scheduler_refuse_the_attach_by_name(self) -> None:
         self.load_plugins()
-        with mock.patch.object(Scheduler, "record_weight_version_change", None):
-            with self.assertRaisesRegex(dws.StateError, "record_weight_version_change"):
-                self.scheduler()
+        change = "record_weight_version_change"
+        with mock.patch.object(Scheduler, change, None):
+            self.refused(f"Scheduler.{change} .is None.")
+        with mock.patch.object(Scheduler, change, lambda self: None):
+            self.refused(rf"{change}\(new_version=\), it is")
+        with mock.patch.object(io_struct.UpdateWeightVersionReqInput, "__annotations__", {"new_version": str}):
+            self.refused(r"UpdateWeightVersionReqInput\.abort_all_requests \(no such field\)")
+        with mock.patch.object(weight_updater, "_unsupported_derived_weight_cache_error", None):
+            self.refused("_unsupported_derived_weight_cache_error .is None.")
         runtime_context.DEFAULTS.pop("enable_pdmux")
         self.addCleanup(runtime_context.DEFAULTS.update, enable_pdmux=False)
-        with self.assertRaisesRegex(dws.StateError, "the setting enable_pdmux"):
-            self.scheduler()
+        self.refused("the setting enable_pdmux")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""dws.vllm in a stand-in for vLLM, against a stand-in for the receiver: one rank; and the trainer's side of the
-weight transfer backend."""
+"""dws.vllm in a stand-in for vLLM, against a stand-in for the receiver: one rank."""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import types
 import unittest
@@ -14,8 +14,9 @@ import numpy as np
 
 import dws
 import dws.vllm
+from dws.plugins import vllm_config
 from tests.clients.python.engine_models import PaddedModel, checkpoint, save_checkpoint
-from tests.clients.python.fake_daemons import FakeSender, pause, resume
+from tests.clients.python.fake_daemons import pause, resume
 from tests.clients.python.vllm_case import (
     NOTHING,
     SCHEDULED,
@@ -27,7 +28,8 @@ from tests.clients.python.vllm_case import (
     vllm,
 )
 from vllm.distributed.weight_transfer import factory
-from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.v1.core.sched import output
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
 def renamed(model: Any) -> Any:
@@ -48,6 +50,13 @@ def _inductor(device: str, **options: Any) -> Any:
         compilation_config=types.SimpleNamespace(inductor_compile_config=options),
         device_config=types.SimpleNamespace(device_type=device),
     )
+
+
+def _loaded(folder: str) -> Any:
+    """A config of vLLM whose model was loaded from there."""
+    changed = _with(make_model=lambda rank: PaddedModel(SMALL, rank, 1))
+    changed.model_config.model = folder
+    return changed
 
 
 class VllmTest(VllmCase):
@@ -72,10 +81,7 @@ class VllmTest(VllmCase):
         self.assertIn("rank 0 is attached: the table alone says", logged.output[0])
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(os.path.join(folder, "model.safetensors"), checkpoint(SMALL, seed=1))
-            loaded = types.SimpleNamespace(hf_text_config=SMALL, model=folder)
-            worker, _, _ = self.attached(
-                _with(model_config=loaded, make_model=lambda rank: PaddedModel(SMALL, rank, 1))
-            )
+            worker, _, _ = self.attached(_loaded(folder))
         status = worker.execute_method("dws_status")
         self.assertRegex(status["mapping"], "load_weights and the table agree on 12 parameters")
 
@@ -265,22 +271,64 @@ class VllmTest(VllmCase):
         with self.assertRaisesRegex(dws.InvalidArgumentError, "unknown options \\['sockets'\\]"):
             self.worker().execute_method("dws_attach", socket=self.receiver.socket, sockets=1)
 
-    def test_a_release_that_was_never_run_is_refused_unless_it_is_to_be_tried(self) -> None:
-        with mock.patch.object(vllm, "__version__", "0.33.0"):
-            with self.assertRaisesRegex(dws.StateError, "vLLM 0.33.0 was never run.*0.32.0"):
-                self.worker().execute_method("dws_attach", socket=self.receiver.socket)
-            self.attached(untried_version=True)
-
-    def test_attributes_that_this_vllm_lacks_are_named_with_its_version(self) -> None:
-        worker = self.worker()
-        del worker.worker.vllm_config.parallel_config.tensor_parallel_size
-        parallel_state.set_tp_group(0, 2, None)
-        with self.assertRaisesRegex(
-            dws.StateError, r"vLLM 0\.32\.0\+fake .*tensor_parallel_size.*cpu_group.*use 0\.32"
-        ):
+    def refused(self, worker: Any, message: str) -> None:
+        with self.assertRaisesRegex(dws.StateError, message):
             worker.execute_method("dws_attach", socket=self.receiver.socket)
         with self.assertRaisesRegex(dws.StateError, "dws_attach first"):
             worker.execute_method("dws_status")
+
+    def test_a_release_that_was_never_run_is_attached_with_one_warning(self) -> None:
+        with mock.patch.object(vllm, "__version__", "0.99.1"):
+            with self.assertLogs("vllm.dws", "WARNING") as logged:
+                self.attached()
+                self.attached()
+        warned = [line for line in logged.output if "vLLM 0.99.1 was never run" in line]
+        self.assertEqual(len(warned), 1)
+
+    def test_of_a_release_that_was_never_run_weights_are_compared_with_the_checkpoint(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.safetensors")
+            with mock.patch.object(vllm, "__version__", "0.99.2"):
+                save_checkpoint(path, checkpoint(SMALL, seed=1))
+                with self.assertRaisesRegex(dws.LayoutError, "parameters differ from what checkpoint"):
+                    self.attached(_loaded(folder))
+                made_up = _loaded(folder)
+                made_up.load_config = types.SimpleNamespace(load_format="dummy")
+                with self.assertLogs("dws.plugins.attach", "WARNING") as logged:
+                    self.attached(made_up)
+                self.assertIn("not compared with a checkpoint", logged.output[0])
+            self.attached(_loaded(folder))  # a release that was run
+
+    def test_a_release_that_is_known_to_be_bad_is_refused(self) -> None:
+        with mock.patch.dict(vllm_config.BAD, {"0.99.3": "its sampler reads other weights"}):
+            with mock.patch.object(vllm, "__version__", "0.99.3+cpu"):
+                self.refused(self.worker(), r"0\.99\.3\+cpu cannot be updated.*other weights.*checkpoints on disk")
+
+    def test_what_this_vllm_lacks_is_named_with_its_version_and_what_was_found(self) -> None:
+        worker = self.worker()
+        del worker.worker.vllm_config.parallel_config.enable_eplb
+        parallel_state.set_tp_group(0, 2, None)
+        self.refused(
+            worker,
+            r"vLLM 0\.32\.0\+fake does not have vllm_config\.parallel_config\.enable_eplb "
+            r"\(vllm_config\.parallel_config has no enable_eplb\); .*cpu_group \(is None\).*use 0\.32",
+        )
+
+    def test_calls_of_another_shape_are_refused(self) -> None:
+        worker = self.worker()
+        runner = worker.worker.model_runner
+        runner.sample_tokens = lambda: None
+        self.refused(worker, r"sample_tokens\(grammar_output\), it is model_runner\.sample_tokens\(\) \(too many")
+        runner.sample_tokens = None
+        self.refused(worker, r"worker\.model_runner\.sample_tokens \(is None\)")
+
+    def test_parts_that_moved_are_refused(self) -> None:
+        with mock.patch.dict(sys.modules, {"vllm.distributed.parallel_state": None}):
+            self.refused(self.worker(), "the module vllm.distributed.parallel_state .*halted")
+        with mock.patch.object(output.SchedulerOutput, "__annotations__", {}):
+            self.refused(self.worker(), r"SchedulerOutput\.total_num_scheduled_tokens \(no such field\)")
+        with mock.patch.object(GPUModelRunner, "_dummy_run", None):
+            self.refused(self.worker(), r"model_runner\._dummy_run \(is None\)")
 
     def test_an_attach_that_fails_does_not_change_the_worker(self) -> None:
         self.receiver.refuse = "no such tensor"
@@ -304,95 +352,6 @@ class RegisterTest(unittest.TestCase):
             with self.assertLogs("dws.vllm", "WARNING") as logged:
                 dws.vllm.register()
         self.assertIn("other", logged.output[0])
-
-
-class TrainerSideTest(unittest.TestCase):
-    def engine(self, rank: int, source: Any = None) -> Any:
-        from dws.plugins.vllm_transfer import DwsTrainerInit
-
-        dws.vllm.register()
-        self.trainer = mock.create_autospec(dws.Trainer, instance=True)
-        self.trainer.last_version, self.trainer.stream = 6, dws.Stream(1, 2)
-        self.client = mock.Mock()
-        info = DwsTrainerInit(rank=rank, trainer=self.trainer, socket="/run/r", timeout=9.0)
-        return WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=source)
-
-    def test_rank_0_publishes_and_has_vllm_take_the_version(self) -> None:
-        engine = self.engine(0)
-        engine.send_weights()
-        self.trainer.publish.assert_called_once_with(7, 9.0)
-        self.assertEqual(
-            self.client.mock_calls,
-            [
-                mock.call.init_weight_transfer_engine({"socket": "/run/r", "options": {}}),
-                mock.call.start_weight_update(),
-                mock.call.update_weights(
-                    {"version": 7, "stream": str(dws.Stream(1, 2)), "timeout": 9.0}
-                ),
-                mock.call.finish_weight_update(weight_version="7"),
-            ],
-        )
-
-    def test_other_ranks_publish_only(self) -> None:
-        self.engine(1).send_weights()
-        self.trainer.publish.assert_called_once_with(7, 9.0)
-        self.assertEqual(self.client.mock_calls, [])
-
-    def test_a_version_that_is_published_already_is_sent_as_it_is(self) -> None:
-        engine = self.engine(0)
-        engine.send_weights(version=9)
-        self.trainer.publish.assert_called_once_with(9, 9.0)
-        self.trainer.last_version = 9
-        engine.send_weights(version=9)
-        self.trainer.publish.assert_called_once()
-        self.assertEqual(self.told(), ["9", "9"])
-
-    def told(self) -> list[str]:
-        calls = self.client.finish_weight_update.mock_calls
-        return [call.kwargs["weight_version"] for call in calls]
-
-    def test_servers_of_one_trainer_are_told_one_number_for_equal_weights(self) -> None:
-        from dws.plugins.vllm_transfer import DwsTrainerInit
-
-        with tempfile.TemporaryDirectory() as folder:
-            sender = FakeSender(folder)
-            self.addCleanup(sender.stop)
-            trainer = dws.Trainer(sender.socket, job_id="test")
-            self.addCleanup(trainer.close)
-            weights = trainer.register({"a": np.zeros(3, np.uint8), "b": np.zeros(9, np.float32)})
-            self.client = mock.Mock()
-            dws.vllm.register()
-            infos = [DwsTrainerInit(rank=0, trainer=trainer, socket=f"/run/{n}") for n in range(2)]
-            first, second = (
-                WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=None)
-                for info in infos
-            )
-            for engine in (first, second, second, first):
-                engine.send_weights()
-            weights["b"][4] = 1
-            second.send_weights()
-            first.send_weights()
-            weights["a"][2] = 1
-            first.send_weights()
-            second.send_weights(version=7)
-            first.send_weights(version=7)
-            with self.assertRaisesRegex(dws.VersionError, "6 is not above 7"):
-                second.send_weights(version=6)
-        self.assertEqual(self.told(), ["1", "1", "1", "1", "2", "2", "3", "7", "7"])
-        self.assertEqual(sender.published, [1, 2, 3, 7])
-
-    def test_servers_of_a_trainer_of_several_ranks_need_the_number(self) -> None:
-        engine = self.engine(0)
-        self.trainer.world_size = 2
-        other = type(engine)(engine._info, self.client)
-        with self.assertRaisesRegex(dws.StateError, r"2 weight transfer engines.*version=\.\.\."):
-            other.send_weights()
-        other.send_weights(version=7)
-        self.trainer.publish.assert_called_once_with(7, 9.0)
-
-    def test_a_source_is_refused(self) -> None:
-        with self.assertRaisesRegex(dws.StateError, "takes no source"):
-            self.engine(0, source=object())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tests.clients.python.fake_daemons import FakeReceiver
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_engines"))
 
 import vllm  # noqa: E402
+from vllm.config import vllm_config  # noqa: E402
 from vllm.distributed import parallel_state  # noqa: E402
 from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
 from vllm.v1.executor.ray_utils import RayWorkerWrapper  # noqa: E402
@@ -37,15 +38,9 @@ def norm_now(live: Any) -> float:
 def config(model: Config = SMALL, **parallel: Any) -> types.SimpleNamespace:
     """Hidden states are the weights they were computed with; logits are these and the weights of their own pass."""
     size = parallel.setdefault("tensor_parallel_size", 1)
-    parallel_config = types.SimpleNamespace(
-        world_size=size,
-        worker_cls="vllm.v1.worker.gpu_worker.Worker",
-        worker_extension_cls="dws.vllm.WorkerExtension",
-        **parallel,
-    )
-    return types.SimpleNamespace(
-        model_config=types.SimpleNamespace(hf_text_config=model),
-        parallel_config=parallel_config,
+    return vllm_config(
+        {"world_size": size, **parallel},
+        hf_text_config=model,
         make_model=lambda rank: RankModel(model, rank, size),
         hidden_states=lambda live, batch: norm_now(live),
         compute_logits=lambda live, hidden: (hidden, norm_now(live)),

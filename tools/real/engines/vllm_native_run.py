@@ -61,7 +61,7 @@ class Trainer:
         self._trainer = dws.Trainer(options.sender, options.job_id)
         self._views = self._trainer.register(self._weights[0])
         dws.vllm.register()
-        from dws.plugins.vllm_transfer import DwsTrainerInit
+        from dws.trainers.vllm import DwsTrainerInit
 
         self._vllm = WeightTransferTrainerFactory.trainer_init(
             DwsTrainerInit(rank=0, trainer=self._trainer, socket=options.receiver, timeout=60.0),

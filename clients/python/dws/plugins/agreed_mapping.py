@@ -40,10 +40,12 @@ class Weights(NamedTuple):
     Attributes:
       path: a folder, or a name on Hugging Face's hub.
       revision: of a name on the hub.
+      loaded: false if the engine has made its weights up, and has taken only names and shapes from there.
     """
 
     path: str
     revision: Optional[str] = None
+    loaded: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +135,21 @@ def _by_table(
 
 
 def _canonical(weights: Optional[Weights]) -> dict[str, Canonical]:
-    """Raises InvalidArgumentError: the checkpoint cannot be found, or is no safetensors."""
+    """Raises as folder_of, and InvalidArgumentError: the checkpoint is no safetensors."""
+    return CheckpointFiles(folder_of(weights)).canonical()
+
+
+def folder_of(weights: Optional[Weights]) -> str:
+    """The folder of a checkpoint on this host.
+
+    Raises:
+      InvalidArgumentError: it cannot be found.
+    """
     if weights is None:
         raise InvalidArgumentError(
             "the engine does not say where its checkpoint is: name its folder in the option checkpoint"
         )
-    folder = weights.path
+    folder: str = weights.path
     if not os.path.isdir(folder):
         try:
             hub: Any = importlib.import_module("huggingface_hub")
@@ -150,7 +161,7 @@ def _canonical(weights: Optional[Weights]) -> dict[str, Canonical]:
                 f"'{weights.path}' is no folder, and the hub's cache does not have it "
                 f"({type(error).__name__}): name the folder in the option checkpoint"
             ) from error
-    return CheckpointFiles(folder).canonical()
+    return folder
 
 
 class _Loaded:

@@ -12,10 +12,10 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from dws.arrays import require_plain
 from dws.engine import Engine
-from dws.errors import InvalidArgumentError, LayoutError, StateError
+from dws.errors import DwsError, InvalidArgumentError, LayoutError, StateError
 from dws.held.watch import CopyWatch, explained
 from dws.mapping import Mapped, source_of
-from dws.plugins.agreed_mapping import Weights, agreed_mapping
+from dws.plugins.agreed_mapping import Weights, agreed_mapping, folder_of
 from dws.plugins.canonical import Parallel
 from dws.plugins.checkpoint import CheckpointFiles, require_as_loaded
 from dws.plugins.layers import Hooks, post_commit_hook, resolve
@@ -45,13 +45,13 @@ class AttachOptions:
       excluded: canonical tensors that the engine does not hold.
       checkpoint: folder of the checkpoint that the engine was started with: live parameters are
         compared with it before anything is written. Reads all of it once. Its headers also say what
-        load_weights is asked about, in place of those of the engine's own checkpoint.
+        load_weights is asked about, in place of those of the engine's own checkpoint. With a release of
+        the engine that was never run with the plugin, the engine's own checkpoint is compared without it.
       hooks: class of the model -> "package.module:function" (dws.plugins.layers).
       kept: names of tensors of the model, with the wildcards of fnmatch, that may be copies of weights
         although nothing brings them up to date after a commit.
       step_timeout: seconds that a forward pass waits for the lease before it fails.
       timeout: seconds for the attach itself.
-      untried_version: attaches to a release of the engine that was never run with the plugin, too.
     """
 
     ranks_on_host: Optional[int] = None
@@ -63,7 +63,6 @@ class AttachOptions:
     kept: Sequence[str] = ()
     step_timeout: float = STEP_TIMEOUT_SECONDS
     timeout: float = ATTACH_TIMEOUT_SECONDS
-    untried_version: bool = False
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> "AttachOptions":
@@ -115,6 +114,7 @@ class AttachedRank:
         weights: Optional[Weights],
         commits_on_request: bool = False,
         processing: Optional[EngineProcessing] = None,
+        ran: bool = True,
     ) -> None:
         """Args:
           model: a torch module, as the engine runs it.
@@ -123,6 +123,7 @@ class AttachedRank:
           weights: what the engine has loaded; None if it does not say.
           commits_on_request: as for Engine.attach.
           processing: the engine's processing of layers after loading; None: it cannot be repeated.
+          ran: false for a release of the engine that was never run with the plugin.
 
         Raises:
           As Engine.attach, require_plain, agreed_mapping and ProcessedLayers; the model is not changed then.
@@ -137,10 +138,9 @@ class AttachedRank:
         on_host = options.ranks_on_host or rank.together
         given = _given(model, options)
         post_commit = post_commit_hook(model, options.hooks)
-        checkpoint = options.checkpoint
-        if checkpoint is not None:
-            weights = Weights(checkpoint)
-        files = CheckpointFiles(checkpoint) if checkpoint is not None else None
+        if options.checkpoint is not None:
+            weights = Weights(options.checkpoint)
+        files = _files(options, weights, ran)
         holders = CopyWatch(model, lambda: named_tensors(model), options.kept).holders()
         processed = ProcessedLayers(model, processing, post_commit is not None, holders)
         with processed.as_loaded():
@@ -201,6 +201,24 @@ class AttachedRank:
     def close(self) -> None:
         """Detaches: forward passes in the gate fail from now on. Idempotent."""
         self.engine.close()
+
+
+def _files(options: AttachOptions, weights: Optional[Weights], ran: bool) -> Optional[CheckpointFiles]:
+    """The checkpoint to compare with: that of the options, or what a release that was never run has loaded. None: none,
+    which is logged of such a release."""
+    if options.checkpoint is not None:
+        return CheckpointFiles(options.checkpoint)
+    if ran:
+        return None
+    try:
+        folder = folder_of(weights)
+        if weights is not None and weights.loaded:
+            return CheckpointFiles(folder)
+        why = "the engine has loaded none"
+    except DwsError as error:
+        why = str(error)
+    _LOG.warning("dws: weights were not compared with a checkpoint, in a release that was never run: %s", why)
+    return None
 
 
 def _given(model: Any, options: AttachOptions) -> dict[str, Any]:
@@ -312,16 +330,3 @@ def reply_together(
     if error is not None:
         _LOG.error("dws: the last rank raises for this one: %s: %s", type(error).__name__, error)
     return None
-
-
-def missing(owner: Any, name: str, attributes: Sequence[str]) -> list[str]:
-    """Which of `attributes` (dotted) are missing in `owner`, which messages call `name`."""
-    found = []
-    for attribute in attributes:
-        value = owner
-        for part in attribute.split("."):
-            value = getattr(value, part, None)
-            if value is None:
-                found.append(f"{name}.{attribute}")
-                break
-    return found

@@ -1,4 +1,5 @@
-"""vLLM's own way to new weights: the weight transfer backend "dws", driven by vLLM's API.
+"""vLLM's own way to new weights: the weight transfer backend "dws", driven by vLLM's API. Its trainer's side is
+dws.trainers.vllm.
 
     vllm serve MODEL --weight-transfer-config '{"backend": "dws"}'
 
@@ -17,28 +18,24 @@ to pause generation for an update (pause_generation, POST /pause), and a step th
 two calls makes update_weights fail. The first update_weights attaches the weights; if it fails
 before anything was written, it detaches them again.
 
-It relies on the interface that vLLM 0.32 gives such backends: the module's
-`vllm.distributed.weight_transfer`.
+It relies on the interface that vLLM gives such backends, in `vllm.distributed.weight_transfer`, and
+looks for its parts (dws.plugins.probes).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import inspect
 import logging
 import multiprocessing
 import os
 import signal
 import threading
-import weakref
 from typing import Any, Callable, NoReturn, Optional
 
 # The classes below are made by vLLM, which has loaded these already.
 from vllm.distributed.weight_transfer.base import (
-    TrainerInitInfo,
-    TrainerWeightTransferEngine,
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
@@ -48,15 +45,17 @@ from dws.deadline import Deadline
 from dws.errors import DeadlineError, EnginePaused, InvalidArgumentError, LayoutError, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
-from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, missing, reply_together
-from dws.plugins.fingerprint import fingerprint, fingerprint_of
+from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
+from dws.plugins.fingerprint import fingerprint
 from dws.plugins.step_gate import Minimum
 from dws.plugins.vllm_config import (
     LOG,
+    Groups,
+    probe_config,
+    probes,
     rank_of,
     refuse_unsupported,
     replies_last,
-    require_parts,
     text_config,
     weights_of,
 )
@@ -65,7 +64,7 @@ from dws.stream import Stream
 
 _LOG = logging.getLogger(__name__)
 # Less than vLLM's HTTP client waits (300 s).
-_UPDATE_SECONDS = 240.0
+UPDATE_SECONDS = 240.0
 _DETACHED = (
     "nothing was written: this engine is detached and goes on with the weights it had, and the next "
     "update_weights attaches it again"
@@ -105,7 +104,7 @@ class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     version: int
     stream: Optional[str] = None
-    timeout: float = _UPDATE_SECONDS
+    timeout: float = UPDATE_SECONDS
     newer: bool = False
 
     def __post_init__(self) -> None:
@@ -164,17 +163,14 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         if self._attached is not None:
             raise StateError("initialised already: call shutdown_weight_transfer_engine first")
         info: Init = super().parse_init_info(init_info)
-        options = AttachOptions.of(info.options)
-        groups = require_parts(
-            self.vllm_config, "vllm_config", ("model_config", "parallel_config"), options
-        )
+        AttachOptions.of(info.options)
+        groups, _ = self._probe()
         refuse_unsupported(self.vllm_config)
-        if getattr(self.vllm_config.model_config, "enable_sleep_mode", False):
+        if self.vllm_config.model_config.enable_sleep_mode:
             raise LayoutError(
                 "this engine runs with sleep mode (enable_sleep_mode), which takes weights away that "
                 "this backend has attached: turn it off, or use dws.vllm.WorkerExtension"
             )
-        self._worker()
         # Refusals up to here are the same on all ranks.
         if self._minimum is None and int(groups.world.world_size) > 1:
             self._minimum = minimum_over(groups.world.cpu_group)
@@ -263,7 +259,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
 
     def _attach(self, info: Init) -> AttachedRank:
         config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
-        groups = require_parts(config, "vllm_config", ("model_config", "parallel_config"), options)
+        groups, ran = self._probe()
         rank = rank_of(config, groups)
         self._attached = attach_together(
             lambda: AttachedRank(
@@ -276,6 +272,7 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
                 weights_of(config),
                 commits_on_request=True,
                 processing=VllmProcessing(config),
+                ran=ran,
             ),
             minimum,
             LOG,
@@ -336,14 +333,24 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             frame = frame.f_back if frame is not None else None
             worker: Any = frame.f_locals.get("self") if frame is not None else None
             if getattr(worker, "weight_transfer_engine", None) is self:
-                if not missing(worker, "worker", ("model_runner", "_weight_update_active")) and hasattr(
-                    worker.model_runner, "execute_model_state"
-                ):
-                    return worker
+                return worker
         raise StateError(
-            "this vLLM's worker has no model_runner.execute_model_state or no _weight_update_active: "
+            "no caller of this weight transfer backend has it as weight_transfer_engine, expected vLLM's worker: "
             "whether a step is under way cannot be told"
         )
+
+    def _probe(self) -> tuple[Groups, bool]:
+        """The groups of ranks, and whether this release was run with the plugin.
+
+        Raises:
+          StateError: this vLLM lacks something, by name.
+        """
+        found, worker = probes(), self._worker()
+        # They tell of a step that is under way, and vLLM of an update that has failed.
+        found.knows(worker, "worker", "model_runner.execute_model_state", "_weight_update_active")
+        groups = probe_config(found, self.vllm_config)
+        found.require()
+        return groups, found.ran
 
 
 def _untouched(attached: AttachedRank, model: Any, before: Optional[int]) -> bool:
@@ -369,125 +376,3 @@ def _fingerprint(model: Any) -> Optional[int]:
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     """In place of execute_model."""
     raise StateError(_NO_VERSION)
-
-
-@dataclasses.dataclass
-class DwsTrainerInit(TrainerInitInfo):  # type: ignore[misc]
-    """For WeightTransferTrainerFactory.trainer_init, on every rank of the trainer.
-
-    Attributes:
-      trainer: this rank's dws.Trainer, registered.
-      socket: the receiver's --socket on the engine's host.
-      options: of dws.plugins.attach.AttachOptions.
-      timeout: seconds for each update.
-    """
-
-    backend = "dws"
-
-    trainer: Any
-    socket: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    timeout: float = _UPDATE_SECONDS
-
-
-class _Shared:
-    """The common state of all engines of one dws.Trainer: several servers get the same versions.
-
-    Attributes:
-      engines: the engines of the trainer.
-      version, content: the version that one of them published last, and the fingerprint of the
-        weights then; None: not taken, because the number was given.
-    """
-
-    def __init__(self) -> None:
-        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.version = 0
-        self.content: Optional[int] = None
-
-
-_SHARED: weakref.WeakKeyDictionary[Any, _Shared] = weakref.WeakKeyDictionary()
-
-
-class DwsTrainerWeightTransferEngine(
-    TrainerWeightTransferEngine[DwsTrainerInit]  # type: ignore[misc]
-):
-    """Publishes this rank's weights, and has vLLM take them. The weights are those that the
-    dws.Trainer was registered with: no WeightSource."""
-
-    init_info_cls = DwsTrainerInit
-
-    def __init__(self, info: DwsTrainerInit, client: Any) -> None:
-        super().__init__(client=client, source=None, is_sender=info.is_sender)
-        self._info = info
-        self._shared = _SHARED.setdefault(info.trainer, _Shared())
-        self._shared.engines.add(self)
-
-    @classmethod
-    def trainer_init(
-        cls, init_info: DwsTrainerInit, *, client: Any, source: Any = None
-    ) -> "DwsTrainerWeightTransferEngine":
-        """Raises:
-        StateError: a source is given.
-        """
-        if source is not None:
-            raise StateError("backend dws takes no source: register the tensors with dws.Trainer")
-        if init_info.is_sender:
-            client.init_weight_transfer_engine(
-                {"socket": init_info.socket, "options": init_info.options}
-            )
-        return cls(init_info, client)
-
-    def send_weights(self, version: Optional[int] = None) -> None:
-        """Publishes the weights unless they are published; on rank 0 returns when vLLM generates with
-        them.
-
-        Args:
-          version: their number, such as the trainer's step: the same for each server that gets
-            them, and on each rank. It is published if it is above the trainer's last version; the
-            last version is sent as it was published. By default it is the next number; if several
-            engines share the trainer and no weight has changed since the last call, it is the
-            number of that call. All weights are read to find that out.
-
-        Raises:
-          VersionError: an older version.
-          StateError: no version was given although several engines share a trainer of several
-            ranks: a rank cannot tell whether the weights of the others have changed.
-          The errors of dws.Trainer.publish and of `client`.
-        """
-        trainer, shared = self._info.trainer, self._shared
-        compares = version is None and len(shared.engines) > 1
-        if version is None:
-            known = compares and self._is_published()
-            version = shared.version if known else trainer.last_version + 1
-        if version != trainer.last_version:
-            trainer.publish(version, self._info.timeout)
-            shared.version, shared.content = version, self._content() if compares else None
-        if not self.is_sender:
-            return
-        self.client.start_weight_update()
-        self.client.update_weights(
-            {"version": version, "stream": str(trainer.stream), "timeout": self._info.timeout}
-        )
-        self.client.finish_weight_update(weight_version=str(version))
-
-    def _is_published(self) -> bool:
-        """Returns whether the weights are known to be those of the trainer's last version."""
-        trainer, shared = self._info.trainer, self._shared
-        if trainer.world_size > 1:
-            raise StateError(
-                f"{len(shared.engines)} weight transfer engines share this trainer of "
-                f"{trainer.world_size} ranks: give the step's number to each, send_weights(version=...)"
-            )
-        known = shared.content is not None and shared.version == trainer.last_version
-        return known and self._content() == shared.content
-
-    def _content(self) -> int:
-        return fingerprint_of(map(_bits, self._info.trainer.resident_weights()))
-
-
-def _bits(memory: Any) -> Any:
-    """A torch tensor, or a region's numpy bytes as one of 64-bit numbers."""
-    torch: Any = importlib.import_module("torch")
-    if torch.is_tensor(memory):
-        return memory
-    return torch.from_numpy(memory[: memory.size // 8 * 8]).view(torch.int64)

@@ -11,6 +11,7 @@ megatron_weights: the weights of a rank of Megatron, as it registers and publish
 publisher: publishes them, with a sender for each process that owns some.
 hf: a callback for Hugging Face's transformers.Trainer and everything made from it.
 weight_transfer: publishes weights that a framework gathers and streams; for TRL's AsyncGRPOTrainer.
+vllm: the trainer's side of vLLM's weight transfer backend "dws".
 grpo: generation of TRL's GRPOTrainer with the published weights.
 cast_changes: cast_and_list, a cast of FP32 masters that lists what it changes.
 """

@@ -24,6 +24,7 @@ DEFAULTS = {
     "ep_size": 1,
     "host": "127.0.0.1",
     "init_expert_location": "trivial",
+    "load_format": "auto",
     "model_path": "none",
     "moe_dp_size": 1,
     "offload_group_size": -1,

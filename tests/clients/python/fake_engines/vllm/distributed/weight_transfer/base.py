@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Iterator, Optional, TypeVar
 
 Init = TypeVar("Init")
 Update = TypeVar("Update")
@@ -26,6 +26,47 @@ class _TrainerInit:
     @property
     def is_sender(self) -> bool:
         return self.rank == 0
+
+
+@dataclasses.dataclass
+class ParamMeta:
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+class ModuleSource:
+    """Has the interface before vLLM 0.33."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(name, p.dtype, tuple(p.shape)) for name, p in self._module.named_parameters()]
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        yield from self._module.named_parameters()
+
+
+@dataclasses.dataclass
+class OwnedMeta(ParamMeta):
+    owners: Optional[tuple[int, ...]] = None
+
+
+class OwnedSource:
+    """Has the interface since vLLM 0.33: a property, owners, and two ways to iterate."""
+
+    def __init__(self, module: Any, owners: Optional[tuple[int, ...]] = None) -> None:
+        self._module = module
+        self._owners = owners
+
+    @property
+    def metadata(self) -> list[OwnedMeta]:
+        named = self._module.named_parameters()
+        return [OwnedMeta(name, p.dtype, tuple(p.shape), self._owners) for name, p in named]
+
+    def iter_full(self) -> Iterator[tuple[str, Any]]:
+        yield from self._module.named_parameters()
 
 
 class WeightTransferEngine(Generic[Init, Update]):
