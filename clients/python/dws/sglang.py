@@ -29,7 +29,8 @@ it with the same weights (dws.plugins.step_gate), and blocks until then. CUDA gr
 inside. With the overlap schedule, the receiver writes only after work that is in progress on the
 device is done. A pass that is not let in within step_timeout fails, and with it the server. The
 first pass with other weights tells SGLang the version (dws.plugins.sglang_version). The radix cache is not
-changed: flush it (POST /flush_cache) or turn it off. Do not call /release_memory_occupation while
+changed, and the second version gives a warning: give requests the version as cache_salt, flush the
+cache (POST /flush_cache) or turn it off. Do not call /release_memory_occupation while
 attached; a server that could give memory back (enable_memory_saver) is refused.
 """
 
@@ -190,7 +191,7 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         minimum,
     )
     grant = None if rank.number else lambda: attached.engine.grant
-    teller = VersionTeller(scheduler, setting, grant)
+    teller = VersionTeller(scheduler, setting, grant, caches=not setting("disable_radix_cache"))
     # Not a submodule and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
 

@@ -44,8 +44,8 @@ because Ray's executor calls them there. Call by call:
     called, commits wait, and dws_status reports it (step_open). A sample_tokens after that fails:
     it never runs with the weights of another version.
 A step that is not let in within step_timeout fails, on all ranks, and with it vLLM's engine. The KV
-cache is not changed; blocks of an older version are reused unless the caller resets it
-(LLM.reset_prefix_cache) or prefix caching is off. worker.sleep and wake_up release the weights and
+cache is not changed; blocks of an older version are reused unless requests have the version as
+cache_salt, the caller resets it (LLM.reset_prefix_cache) or prefix caching is off. worker.sleep and wake_up release the weights and
 attach them again; a sleep that fails also attaches them again.
 """
 
@@ -57,6 +57,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 from dws.boundaries import BOUNDARY_TIMEOUT_SECONDS
 from dws.errors import StateError
+from dws.plugins import vllm_versions
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
 from dws.plugins.step_gate import Minimum, StepGate
@@ -80,7 +81,8 @@ _Result = TypeVar("_Result")
 
 
 def register() -> None:
-    """For the entry point in the group vllm.general_plugins: adds the weight transfer backend "dws"
+    """For the entry point in the group vllm.general_plugins: tells vLLM the versions of WorkerExtension
+    (dws.plugins.vllm_versions), and adds the weight transfer backend "dws"
     (dws.plugins.vllm_transfer, dws.trainers.vllm), in a vLLM that has such backends. Never raises: every vLLM calls it,
     and an exception would end also one that uses nothing of DWS."""
     try:
@@ -93,9 +95,13 @@ def register() -> None:
             with contextlib.suppress(AttributeError, ValueError):
                 getattr(factory, kind).register_engine("dws", *found)
     except ImportError:
-        return
+        pass
     except Exception as error:
         _LOG.warning("dws: this vLLM has no weight transfer backend dws: %r", error)
+    try:
+        vllm_versions.follow()
+    except Exception as error:
+        _LOG.warning("dws: this vLLM is not told the versions of WorkerExtension: %r", error)
 
 
 class WorkerExtension:
@@ -163,6 +169,14 @@ class WorkerExtension:
         """This rank's version, stream and state token (None while paused), passes and pauses; also
         step_open: whether a step was begun that vLLM has not sampled, so that commits wait."""
         return _replied(self, lambda: _require(self).status())
+
+    def dws_version(self) -> Optional[int]:
+        """The version in memory, of the last step or newer; None before the first one. For /weight_info: never raises."""
+        attached = _attached(self)
+        grant = None if attached is None else attached.engine.grant
+        if grant is not None:
+            self._dws_last_version: Optional[int] = grant.version
+        return None if attached is None else getattr(self, "_dws_last_version", None)
 
     def dws_suspend(self) -> None:
         """Releases the weights until dws_resume: no pass runs. `sleep` does this itself."""
@@ -300,11 +314,11 @@ def _hold(worker: Any) -> None:
         setattr(owner, name, through)
 
     gated(stepping, "execute_model", _opening(worker.vllm_config))
-    gated(stepping, "sample_tokens", StepGate.closing)
+    gated(stepping, "sample_tokens", _closing)
     # Only the V2 model runner has pool, and the worker calls it. The other one pools in
     # execute_model.
     if hasattr(runner, "pool") and not pipelined:
-        gated(runner, "pool", StepGate.closing)
+        gated(runner, "pool", _closing)
     if hasattr(runner, "_dummy_run"):
         gated(runner, "_dummy_run", StepGate.wrap)
     if hasattr(worker, "sleep") and hasattr(worker, "wake_up"):
@@ -315,7 +329,8 @@ def _opening(config: Any) -> Callable[[StepGate, Callable[..., Any]], Any]:
     replicas = int(getattr(config.parallel_config, "data_parallel_size", 1))
 
     def opening(gate: StepGate, call: Callable[..., Any]) -> Callable[..., Any]:
-        opened = gate.opening(call, lambda result: result is None)
+        marked = vllm_versions.marking(call, lambda: gate.held)
+        opened = gate.opening(marked, lambda result: result is None)
 
         def stepped(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             # A replica without tokens runs a dummy batch instead, which is a step: one of each for all replicas.
@@ -325,6 +340,10 @@ def _opening(config: Any) -> Callable[[StepGate, Callable[..., Any]], Any]:
         return stepped
 
     return opening
+
+
+def _closing(gate: StepGate, call: Callable[..., Any]) -> Callable[..., Any]:
+    return gate.closing(vllm_versions.marking(call, lambda: gate.held))
 
 
 def _suspend_around_sleep(worker: Any) -> None:

@@ -138,6 +138,20 @@ class SglangTest(unittest.TestCase):
         runner.forward("batch")
         self.assertEqual(scheduler.versions, ["6", "5", "6"])
 
+    def test_versions_under_a_cache_of_prefixes_give_one_warning(self) -> None:
+        for caches in (True, False):
+            teller = dws.plugins.sglang_version.VersionTeller(mock.Mock(), mock.Mock(), None, caches)
+            teller.weights_are(6)
+            if not caches:
+                with self.assertNoLogs("dws.plugins.sglang_version", "WARNING"):
+                    teller.weights_are(7)
+                continue
+            with self.assertLogs("dws.plugins.sglang_version", "WARNING") as logged:
+                for version in (7, 7, 8):
+                    teller.weights_are(version)
+            self.assertEqual(len(logged.output), 1)
+            self.assertRegex(logged.output[0], "version 7 follows 6.*cache_salt")
+
     def teller(self, listens: Any, tells: Any) -> list[float]:
         """Runs a VersionTeller until it has told the version; returns how long it waited in between."""
         waits: list[float] = []

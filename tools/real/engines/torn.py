@@ -20,7 +20,7 @@ from tools.real.environment import Environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # How long an engine's start and end may take, in addition to its run. The first start compiles.
-START_SECONDS = 600.0
+START_SECONDS = 1500.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,14 +31,17 @@ class VersionTeller:
         scheduler: Any,
         setting: Callable[[str], Any],
         grant: Optional[Callable[[], Optional[Grant]]],
+        caches: bool = False,
     ) -> None:
         """Args:
         scheduler: with record_weight_version_change.
         setting: the value in force of a setting, by name.
         grant: the engine's, from any thread; None for a rank that does not tell the server.
+        caches: true if SGLang keeps a cache of prefixes.
         """
         self._scheduler = scheduler
         self._setting = setting
+        self._caches = caches
         self._version: Optional[int] = None
         self._changed = threading.Event()
         if grant is not None:
@@ -51,6 +54,15 @@ class VersionTeller:
         later."""
         self._scheduler.record_weight_version_change(new_version=str(version))
         if version != self._version:
+            if self._caches and self._version is not None:
+                self._caches = False
+                _LOG.warning(
+                    "dws: version %d follows %d, and SGLang keeps its cache of prefixes, which new requests are served "
+                    "from. Give requests the version as cache_salt, flush the cache after a version (POST "
+                    "/flush_cache), or turn it off (--disable-radix-cache); this is said once",
+                    version,
+                    self._version,
+                )
             self._version = version
             self._changed.set()
 

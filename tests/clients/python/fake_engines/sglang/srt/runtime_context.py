@@ -13,6 +13,7 @@ DEFAULTS = {
     "admin_api_key": None,
     "cpu_offload_gb": 0,
     "device": "cuda",
+    "disable_radix_cache": False,
     "dp_size": 1,
     "enable_dp_attention": False,
     "enable_eplb": False,

@@ -9,9 +9,11 @@ from typing import Any
 
 @dataclasses.dataclass
 class ModelRunnerOutput:
+    req_ids: list[str] = dataclasses.field(default_factory=list)
     logits: Any = None
     prompt_logits: Any = None
     pooled: Any = None
 
 
+REQUESTS = ["request"]
 EMPTY_MODEL_RUNNER_OUTPUT = ModelRunnerOutput()

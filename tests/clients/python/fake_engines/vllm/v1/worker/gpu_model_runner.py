@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, REQUESTS, ModelRunnerOutput
 from vllm.v1.worker.model_holder import ModelHolder
 
 
@@ -16,7 +16,7 @@ class GPUModelRunner(ModelHolder):
             return EMPTY_MODEL_RUNNER_OUTPUT
         hidden = self.hidden_states(scheduler_output)
         if self.is_pooling_model:
-            return ModelRunnerOutput(pooled=hidden)
+            return ModelRunnerOutput(REQUESTS, pooled=hidden)
         self.execute_model_state = (hidden, self.compute_logits(hidden))
         return None
 
@@ -25,7 +25,7 @@ class GPUModelRunner(ModelHolder):
             return None
         hidden, logits = self.execute_model_state
         self.execute_model_state = None
-        return ModelRunnerOutput(logits, self.compute_logits(hidden))
+        return ModelRunnerOutput(REQUESTS, logits, self.compute_logits(hidden))
 
     def _dummy_run(self, num_tokens: int) -> None:
         self.vllm_config.hidden_states(self.get_model(), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, REQUESTS, ModelRunnerOutput
 from vllm.v1.worker.model_holder import ModelHolder
 
 
@@ -23,14 +23,14 @@ class GPUModelRunner(ModelHolder):
             return None
         (hidden,) = self.execute_model_state
         self.execute_model_state = None
-        return ModelRunnerOutput(self.compute_logits(hidden), self.compute_logits(hidden))
+        return ModelRunnerOutput(REQUESTS, self.compute_logits(hidden), self.compute_logits(hidden))
 
     def pool(self) -> Any:
         if self.execute_model_state is None:
             return None
         (hidden,) = self.execute_model_state
         self.execute_model_state = None
-        return ModelRunnerOutput(pooled=hidden)
+        return ModelRunnerOutput(REQUESTS, pooled=hidden)
 
     def _dummy_run(self, num_tokens: int) -> None:
         self.execute_model(SchedulerOutput(num_tokens), dummy_run=True)
