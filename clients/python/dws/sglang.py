@@ -51,7 +51,9 @@ from dws.plugins.attach import AttachedRank, AttachOptions, EngineRank, attach_t
 from dws.plugins.canonical import Parallel, experts_of
 from dws.plugins.probes import Probes, call_with
 from dws.plugins.sglang_processing import BUILT, SglangProcessing, record
+from dws.plugins.sglang_receiver import ExternalReceiver, socket_of
 from dws.plugins.sglang_version import VersionTeller
+from dws.plugins.step_gate import Minimum
 
 SOCKET_VARIABLE = "DWS_RECEIVER_SOCKET"
 OPTIONS_VARIABLE = "DWS_ATTACH_OPTIONS"
@@ -155,45 +157,105 @@ def _complete(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         written in place, by name.
       The errors of Engine.attach.
     """
-    from sglang.srt.runtime_context import get_context, get_parallel
-
-    options, parallel, found = _options(), get_parallel(), _probe()
+    options, found = _options(), _probe()
     record_change = "record_weight_version_change"
     found.has(scheduler, "Scheduler", "tp_worker.model_runner.model.config", record_change)
     found.takes(getattr(scheduler, record_change, None), f"Scheduler.{record_change}", new_version="7")
-    found.has(parallel, "get_parallel()", "tp_rank", "tp_size", "tp_group.cpu_group")
     # Without abort_all_requests, each version would abort the requests that run (VersionTeller).
     requests = "sglang.srt.managers.io_struct"
     found.fields(requests, "UpdateWeightVersionReqInput", "new_version", "abort_all_requests")
-    updater = "sglang.srt.model_executor.model_runner_components.weight_updater"
-    found.module(updater, "_unsupported_derived_weight_cache_error")
+    parallel, setting = _probe_model_parts(found)
     found.require()
     runner = scheduler.tp_worker.model_runner
     _require_held(runner)
-    _refuse(get_context().config_leaf, runner.model)
-    config = getattr(runner.model.config, "text_config", None) or runner.model.config
-    setting = get_context().config_leaf
-    rank = rank_of(setting, config)
-    weights = Weights(setting("model_path"), setting("revision"), setting("load_format") != "dummy")
+    _refuse(setting, runner.model)
+    rank = rank_of(setting, _text_config(runner.model))
     minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
-    attached = attach_together(
-        lambda: AttachedRank(
-            os.environ[SOCKET_VARIABLE],
-            runner.model,
-            config,
-            rank,
-            minimum,
-            options,
-            weights,
-            processing=SglangProcessing(runner.model),
-            ran=found.ran,
-        ),
-        minimum,
-    )
+    attached = _attach(os.environ[SOCKET_VARIABLE], runner.model, rank, minimum, options, found.ran)
     grant = None if rank.number else lambda: attached.engine.grant
     teller = VersionTeller(scheduler, setting, grant, caches=not setting("disable_radix_cache"))
     # Not a submodule and not in the module's own tables, so that no code of the model sees it.
     object.__setattr__(runner.model, _ATTACHED, _AttachedModel(attached, teller))
+
+
+def create_receiver(context: Any) -> ExternalReceiver:
+    """For SGLang's --weight-update-receivers, in releases that have them (after 0.5.23): commits fall into requests
+    alone. Leave DWS_RECEIVER_SOCKET unset then.
+
+        POST /init_weights_update_group: "receiver": "dws.sglang.create_receiver",
+            "receiver_init_payload": {"socket": "/run/dws/receiver-rollout-0.sock", "options": {...}}
+        POST /update_weights_from_distributed: "receiver_payload": {"version": 7, "stream": str(trainer.stream)}
+
+    Args:
+      context: a WeightUpdateReceiverContext of SGLang.
+
+    Raises:
+      StateError: DWS_RECEIVER_SOCKET has attached the model, or this SGLang lacks something, by name.
+      InvalidArgumentError: the payload or an option.
+      LayoutError: the server runs in an unsupported way.
+    """
+    found = _probe()
+    found.has(context, "context", "model.config", "tp_rank", "tp_size")
+    found.knows(context, "context", "init_payload")
+    parallel, setting = _probe_model_parts(found)
+    found.require()
+    if getattr(context.model, _ATTACHED, None) is not None:
+        raise StateError(f"{SOCKET_VARIABLE} has attached this model: unset it, or name no receiver in requests")
+    socket, given = socket_of(context.init_payload)
+    options = AttachOptions.of(given)
+    _refuse(setting, context.model)
+    rank = rank_of(setting, _text_config(context.model))
+    minimum = minimum_over(parallel.tp_group.cpu_group) if rank.together > 1 else None
+
+    def attach() -> AttachedRank:
+        return _attach(socket, context.model, rank, minimum, options, found.ran, commits_on_request=True)
+
+    return ExternalReceiver(context.model, minimum, attach, options.step_timeout)
+
+
+def _probe_model_parts(found: Probes) -> tuple[Any, Callable[[str], Any]]:
+    """Looks for what a model that has loaded is attached by. Returns the ranks, and the values in force of settings."""
+    from sglang.srt.runtime_context import get_context, get_parallel
+
+    parallel = get_parallel()
+    found.has(parallel, "get_parallel()", "tp_rank", "tp_size", "tp_group.cpu_group")
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater"
+    found.module(updater, "_unsupported_derived_weight_cache_error")
+    return parallel, get_context().config_leaf
+
+
+def _text_config(model: Any) -> Any:
+    return getattr(model.config, "text_config", None) or model.config
+
+
+def _attach(
+    socket: str,
+    model: Any,
+    rank: EngineRank,
+    minimum: Optional[Minimum],
+    options: AttachOptions,
+    ran: bool,
+    commits_on_request: bool = False,
+) -> AttachedRank:
+    from sglang.srt.runtime_context import get_context
+
+    setting = get_context().config_leaf
+    weights = Weights(setting("model_path"), setting("revision"), setting("load_format") != "dummy")
+    return attach_together(
+        lambda: AttachedRank(
+            socket,
+            model,
+            _text_config(model),
+            rank,
+            minimum,
+            options,
+            weights,
+            commits_on_request=commits_on_request,
+            processing=SglangProcessing(model),
+            ran=ran,
+        ),
+        minimum,
+    )
 
 
 def rank_of(setting: Callable[[str], Any], config: Any) -> EngineRank:

@@ -196,8 +196,8 @@ class VllmTransferTest(VllmCase):
         update = self.update(worker, version=1, timeout=ANSWERED)
         self.opened()
         self.write_norm(2.0)  # a commit that does not end
-        with mock.patch("dws.plugins.vllm_transfer.multiprocessing.parent_process"):
-            with mock.patch("dws.plugins.vllm_transfer.os.kill") as killed:
+        with mock.patch("dws.plugins.requested.multiprocessing.parent_process"):
+            with mock.patch("dws.plugins.requested.os.kill") as killed:
                 with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
                     update.result(60)
         self.assertEqual(killed.call_args.args, (os.getpid(), signal.SIGKILL))
@@ -209,7 +209,7 @@ class VllmTransferTest(VllmCase):
         self.write_norm(2.0)
         with self.assertRaisesRegex(dws.StateError, "no whole version.*attached"):
             update.result(60)
-        with self.assertRaisesRegex(dws.StateError, "no step runs until an update_weights"):
+        with self.assertRaisesRegex(dws.StateError, "no step runs until an update succeeds"):
             step(worker)
         down.put(resume(1))
         self.update(worker, version=1).result(60)
@@ -231,7 +231,7 @@ class VllmTransferTest(VllmCase):
         worker = self.initialised(step_timeout=60)
         down, _ = self.updated(worker)
         down.put(None)
-        engine = worker.weight_transfer_engine._attached.engine
+        engine = worker.weight_transfer_engine._commits.engine
         while engine.stats().connected:
             time.sleep(0.01)
         update = self.update(worker, version=2, timeout=1)
@@ -273,7 +273,8 @@ class VllmTransferTest(VllmCase):
         self.updated(worker)
 
     def test_an_update_takes_less_time_than_vllms_client_waits(self) -> None:
-        from dws.plugins.vllm_transfer import DwsTrainerInit, Update
+        from dws.plugins.vllm_transfer import Update
+        from dws.trainers.vllm import DwsTrainerInit
 
         self.assertEqual(Update(1).timeout, 240)
         self.assertEqual(DwsTrainerInit(rank=0, trainer=None, socket="/run/r").timeout, 240)
@@ -387,7 +388,7 @@ class RanksTest(VllmCase):
 
     def grants(self) -> list[Optional[int]]:
         engines = [self.workers[rank].weight_transfer_engine for rank in range(RANKS)]
-        return [engine._attached.engine.grant.version for engine in engines]
+        return [engine._commits.engine.grant.version for engine in engines]
 
     def test_both_ranks_have_the_version_when_an_update_returns(self) -> None:
         self.initialise()
@@ -449,7 +450,7 @@ class RanksTest(VllmCase):
                 raise MemoryError("the device is full")
             return fingerprint(model)
 
-        with mock.patch("dws.plugins.vllm_transfer.fingerprint", failing):
+        with mock.patch("dws.plugins.requested.fingerprint", failing):
             with self.assertLogs("dws", "WARNING"):
                 update = self.update(version=1, timeout=0.5)
                 leases = self.leases()

@@ -24,14 +24,8 @@ looks for its parts (dws.plugins.probes).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import logging
-import multiprocessing
-import os
-import signal
-import threading
 from typing import Any, Callable, NoReturn, Optional
 
 # The classes below are made by vLLM, which has loaded these already.
@@ -41,12 +35,11 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from dws.deadline import Deadline
-from dws.errors import DeadlineError, EnginePaused, InvalidArgumentError, LayoutError, StateError
+from dws.errors import LayoutError, StateError
 from dws.lease import Grant
 from dws.plugins.agreement import minimum_over
 from dws.plugins.attach import AttachedRank, AttachOptions, attach_together, reply_together
-from dws.plugins.fingerprint import fingerprint
+from dws.plugins.requested import Requested, RequestedCommits
 from dws.plugins.step_gate import Minimum
 from dws.plugins.vllm_config import (
     LOG,
@@ -60,16 +53,7 @@ from dws.plugins.vllm_config import (
     weights_of,
 )
 from dws.plugins.vllm_processing import VllmProcessing
-from dws.stream import Stream
 
-_LOG = logging.getLogger(__name__)
-# Less than vLLM's HTTP client waits (300 s).
-UPDATE_SECONDS = 240.0
-_DETACHED = (
-    "nothing was written: this engine is detached and goes on with the weights it had, and the next "
-    "update_weights attaches it again"
-)
-_NO_VERSION = "memory has no whole version: no step runs until an update_weights succeeds"
 _CALLERS_MAX = 12  # frames between the worker's method and this one
 
 
@@ -87,48 +71,8 @@ class Init(WeightTransferInitInfo):  # type: ignore[misc]
 
 
 @dataclasses.dataclass
-class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """update_info of update_weights.
-
-    Attributes:
-      version: to be committed.
-      stream: str(Stream) of the trainer that published the version. By default a version of any
-        stream is accepted, also of the trainer before a restart, whose numbers may be the same: so
-        name it.
-      timeout: seconds until the version is in memory.
-      newer: true if a newer version that the trainer has published meanwhile is also accepted.
-
-    Raises:
-      InvalidArgumentError: on construction, a field of the wrong type, by name.
-    """
-
-    version: int
-    stream: Optional[str] = None
-    timeout: float = UPDATE_SECONDS
-    newer: bool = False
-
-    def __post_init__(self) -> None:
-        def is_number(value: Any, kinds: Any) -> bool:
-            return isinstance(value, kinds) and not isinstance(value, bool)
-
-        for name, fine, expected in (
-            (
-                "version",
-                is_number(self.version, int) and 0 < self.version < 1 << 64,
-                "a number from 1 to 2**64 - 1",
-            ),
-            ("stream", isinstance(self.stream, (str, type(None))), "str(trainer.stream), or none"),
-            (
-                "timeout",
-                is_number(self.timeout, (int, float)) and 0 <= self.timeout <= threading.TIMEOUT_MAX,
-                "seconds",
-            ),
-            ("newer", isinstance(self.newer, bool), "true or false"),
-        ):
-            if not fine:
-                raise InvalidArgumentError(
-                    f"update_info has {name}={getattr(self, name)!r}, expected {expected}"
-                )
+class Update(Requested, WeightTransferUpdateInfo):  # type: ignore[misc]
+    """update_info of update_weights."""
 
 
 class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: ignore[misc]
@@ -141,10 +85,8 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
-        self._info: Optional[Init] = None
+        self._commits: Optional[RequestedCommits] = None
         self._minimum: Optional[Minimum] = None  # of several ranks; made once and kept
-        self._attached: Optional[AttachedRank] = None
-        self._inside = contextlib.ExitStack()  # the lease
 
     def parse_init_info(self, init_dict: dict[str, Any]) -> Any:
         """Returns `init_dict` unchanged. init_transfer_engine parses it, so that an error leaves
@@ -160,10 +102,10 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         self._replied(lambda: self._init(init_info))
 
     def _init(self, init_info: dict[str, Any]) -> None:
-        if self._attached is not None:
+        if self._commits is not None and self._commits.engine is not None:
             raise StateError("initialised already: call shutdown_weight_transfer_engine first")
         info: Init = super().parse_init_info(init_info)
-        AttachOptions.of(info.options)
+        options = AttachOptions.of(info.options)
         groups, _ = self._probe()
         refuse_unsupported(self.vllm_config)
         if self.vllm_config.model_config.enable_sleep_mode:
@@ -174,7 +116,9 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         # Refusals up to here are the same on all ranks.
         if self._minimum is None and int(groups.world.world_size) > 1:
             self._minimum = minimum_over(groups.world.cpu_group)
-        self._info = info
+        self._commits = RequestedCommits(
+            self.model, self._minimum, lambda: self._attach(info), options.step_timeout, self._refuse_steps
+        )
 
     def start_weight_update(self) -> None:
         """Raises nothing: vLLM would begin the update on the ranks that do not raise."""
@@ -203,48 +147,14 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         self._replied(lambda: self._update(update_info))
 
     def _update(self, update: Update) -> Grant:
-        if self._info is None:
+        if self._commits is None:
             raise StateError("call init_weight_transfer_engine first, with the receiver's socket")
         if self._worker().model_runner.execute_model_state is not None:
             raise StateError(
                 "a step has computed its hidden states and not sampled yet: pause generation "
                 "(POST /pause) before update_weights"
             )
-        stream = Stream.parse(update.stream) if update.stream is not None else None
-        deadline = Deadline(update.timeout)
-        known = self._attached is not None and self._attached.engine.stats().connected
-        before = None if known else _fingerprint(self.model)
-        attached = self._attached or self._attach(self._info)
-        held = attached.engine.grant
-        if stream is None and held is not None and held.reaches(update.version, None):
-            _LOG.warning(
-                "dws: nothing is committed for version %d: memory has %d of stream %s, and update_info "
-                "names no stream. Name str(trainer.stream): a trainer that restarted counts from 1 again",
-                update.version,
-                held.version,
-                held.stream,
-            )
-        self._inside.close()
-        failed: Optional[BaseException] = None
-        try:
-            attached.engine.let_commit(update.version, deadline.left, stream)
-        except BaseException as error:
-            failed = error
-        if self._all(_untouched(attached, self.model, before)):
-            self._leave_untouched(attached, before)
-            raise DeadlineError(f"{failed or 'the receiver is gone'}; {_DETACHED}") from failed
-        grant = self._go_on(attached)
-        # A commit that had begun at the deadline may have ended since.
-        late = isinstance(failed, DeadlineError) and grant.reaches(update.version, stream)
-        if failed is not None and not late:
-            raise failed
-        if grant.version != update.version and not update.newer:
-            raise StateError(
-                f"version {update.version} was asked for, and {grant.version} of stream "
-                f"{grant.stream} is in memory: ask for {grant.version}, or set newer; name the stream of "
-                "a trainer that restarted"
-            )
-        return grant
+        return self._commits.update(update)
 
     def _replied(self, call: Callable[[], Any]) -> Any:
         return reply_together(call, replies_last(self.vllm_config), lambda: self._minimum)
@@ -252,16 +162,15 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
     def shutdown(self) -> None:
         """Detaches: the engine goes on with its present version, and nobody updates it. Threads:
         any."""
-        if self._attached is not None:
-            self._attached.close()
-            self._inside.close()
-        self._attached = self._info = None
+        if self._commits is not None:
+            self._commits.close()
+        self._commits = None
 
     def _attach(self, info: Init) -> AttachedRank:
         config, minimum, options = self.vllm_config, self._minimum, AttachOptions.of(info.options)
         groups, ran = self._probe()
         rank = rank_of(config, groups)
-        self._attached = attach_together(
+        return attach_together(
             lambda: AttachedRank(
                 info.socket,
                 self.model,
@@ -277,50 +186,13 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
             minimum,
             LOG,
         )
-        return self._attached
 
-    def _all(self, here: bool) -> bool:
-        """Returns whether `here` is true on all ranks."""
-        return here if self._minimum is None else bool(self._minimum([int(here)])[0])
-
-    def _leave_untouched(self, attached: AttachedRank, before: Optional[int]) -> None:
-        """Detaches weights that no commit has written: no version was granted, and the weights are
-        unchanged. After it returns, none can be written; a commit that has just begun ends the
-        worker."""
-        try:
-            attached.engine.suspend()
-            released = True
-        except DeadlineError:
-            released = False
-        attached.close()
-        self._attached = None
-        if not self._all(released and _untouched(attached, self.model, before)):
-            self._end("a commit had begun when the update ended")
-
-    def _go_on(self, attached: AttachedRank) -> Grant:
-        """Goes inside the lease: with the version that is in memory then. Memory of no whole version
-        must not be computed with."""
-        timeout = AttachOptions.of(self._info.options).step_timeout if self._info else 0.0
-        try:
-            grant = self._inside.enter_context(attached.engine.running(timeout))
-        except EnginePaused as paused:
-            self._end(str(paused))
+    def _refuse_steps(self, why: Optional[str]) -> None:
         runner = self._worker().model_runner
-        if vars(runner).get("execute_model") is _refuse:
+        if why is not None:
+            runner.execute_model = _Refusal(why)
+        elif isinstance(vars(runner).get("execute_model"), _Refusal):
             del runner.execute_model
-        return grant
-
-    def _end(self, why: str) -> NoReturn:
-        """Ends a worker whose memory has no whole version.
-
-        Raises:
-          StateError: the process is the user's own, not one of vLLM's: steps fail from now on.
-        """
-        if multiprocessing.parent_process() is not None:
-            _LOG.critical("dws: memory has no whole version, this worker ends: %s", why)
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._worker().model_runner.execute_model = _refuse
-        raise StateError(f"{_NO_VERSION}: {why}")
 
     def _worker(self) -> Any:
         """The worker that has called.
@@ -353,26 +225,11 @@ class DwsWeightTransferEngine(WeightTransferEngine[Init, Update]):  # type: igno
         return groups, found.ran
 
 
-def _untouched(attached: AttachedRank, model: Any, before: Optional[int]) -> bool:
-    """Returns whether the weights, for which no version is granted, are known to be unchanged.
-
-    Args:
-      before: the fingerprint of the old weights; None: not taken.
-    """
-    return (
-        before is not None and attached.engine.grant is None and _fingerprint(model) == before
-    )
-
-
-def _fingerprint(model: Any) -> Optional[int]:
-    """Returns None if it cannot be taken. Does not raise, because ranks take it separately."""
-    try:
-        return fingerprint(model)
-    except Exception as error:
-        _LOG.warning("dws: whether weights are written cannot be told: %r", error)
-        return None
-
-
-def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+class _Refusal:
     """In place of execute_model."""
-    raise StateError(_NO_VERSION)
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise StateError(self._why)

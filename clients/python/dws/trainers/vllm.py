@@ -20,11 +20,8 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 from dws.errors import LayoutError, StateError, VersionError
 from dws.layout import TensorSpec
 from dws.plugins.fingerprint import fingerprint_of
+from dws.plugins.requested import UPDATE_SECONDS
 from dws.trainer import Trainer
-
-# Less than vLLM's HTTP client waits (300 s).
-UPDATE_SECONDS = 240.0
-
 
 @dataclasses.dataclass
 class DwsTrainerInit(TrainerInitInfo):  # type: ignore[misc]
