@@ -15,6 +15,7 @@ from tools.real.engines.model import NEXT_TOKEN, token_text, write_config, write
 from tools.real.engines.publisher import Publisher
 from tools.real.engines.steps import Step, steps_of
 
+Named = dict[tuple[int, Step], set[int]]
 PROMPT = [3, 77, 130, 5, 9, 212, 41]
 TOKENS = 4
 
@@ -46,8 +47,12 @@ def start_engine(options: argparse.Namespace) -> Any:
     )
 
 
-def request(engine: Any, kind: str) -> list[Step]:
-    """Makes one request; returns what each of its steps computed."""
+def request(engine: Any, kind: str, named: Named) -> list[Step]:
+    """Makes one request; returns what each of its steps computed.
+
+    Args:
+      named: is added, for what a step computed: which of the two weights vLLM says it was computed with (since 0.33).
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -71,7 +76,18 @@ def request(engine: Any, kind: str) -> list[Step]:
     output = engine.generate(prompts, sampling, use_tqdm=False)[0]
     if list(output.outputs[0].token_ids) != [NEXT_TOKEN] * TOKENS:
         raise RuntimeError(f"sampled {output.outputs[0].token_ids}: the sequence was not forced")
-    return steps_of(output)
+    steps = steps_of(output)
+    for span in getattr(output.outputs[0], "weight_versions", None) or ():
+        for number in range(span.start, span.end):
+            named.setdefault((number, steps[number]), set()).add(int(span.version) % 2)
+    return steps
+
+
+def require_told(engine: Any, version: int) -> None:
+    """Raises RuntimeError: vLLM does not name the version that its last step was computed with."""
+    told = engine.llm_engine.get_weight_version()
+    if told != str(version):
+        raise RuntimeError(f"vLLM names version {told!r}, expected {version}")
 
 
 def main() -> int:
@@ -82,9 +98,16 @@ def main() -> int:
     if options.request == "embedding":
         attach["excluded"] = ["lm_head.weight"]  # vLLM leaves it out
     engine.collective_rpc("dws_attach", kwargs=attach)
-    print_result(
-        alternation(publisher, lambda: request(engine, options.request), options.seconds)
+    named: Named = {}
+    result = alternation(
+        publisher,
+        lambda: request(engine, options.request, named),
+        options.seconds,
+        lambda version: require_told(engine, version),
     )
+    if wrong := [step for step, versions in named.items() if len(versions) > 1]:
+        raise RuntimeError(f"vLLM named both versions for the same log probabilities: {wrong}")
+    print_result(result)
     return 0
 
 

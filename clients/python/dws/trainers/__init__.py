@@ -13,9 +13,11 @@ hf: a callback for Hugging Face's transformers.Trainer and everything made from 
 weight_transfer: publishes weights that a framework gathers and streams; for TRL's AsyncGRPOTrainer.
 vllm: the trainer's side of vLLM's weight transfer backend "dws".
 grpo: generation of TRL's GRPOTrainer with the published weights.
+ModelShape, slice_grid: the cuts that engines need, from a Hugging Face config.
 cast_changes: cast_and_list, a cast of FP32 masters that lists what it changes.
 """
 
+from dws.plugins.canonical import ModelShape, slice_grid
 from dws.trainers.cast_changes import cast_and_list
 
-__all__ = ["cast_and_list"]
+__all__ = ["ModelShape", "cast_and_list", "slice_grid"]
