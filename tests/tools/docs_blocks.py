@@ -54,7 +54,7 @@ class Block:
 
 
 def documents(top: Path) -> list[Path]:
-    return sorted([top / "README.md", top / "CONTRIBUTING.md", *top.glob("docs/*.md"), *top.glob("deploy/**/*.md")])
+    return sorted([top / "README.md", top / "CONTRIBUTING.md", *top.glob("docs/**/*.md"), *top.glob("deploy/**/*.md")])
 
 
 def blocks_of(path: Path, top: Path) -> list[Block]:

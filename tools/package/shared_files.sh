@@ -26,6 +26,10 @@ put usr/share/dws/prometheus deploy/prometheus/*.yml
 put usr/share/dws/grafana deploy/grafana/*.json
 put usr/share/dws/nginx deploy/nginx/*.conf
 put usr/share/doc/dws README.md docs/*.md docs/*.svg deploy/SECURITY.md
+put usr/share/doc/dws/quickstart docs/quickstart/*.md
+for example in clients/examples/*.py clients/examples/*.sh; do
+  put_as "usr/share/doc/dws/examples/$(basename "$example")" "$example"
+done
 
 mkdir -p "$root/usr/share/bash-completion/completions"
 "$work/static/dwsctl" completion bash >"$root/usr/share/bash-completion/completions/dwsctl"

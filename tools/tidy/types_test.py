@@ -6,7 +6,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-CHECKED = ("clients/python/dws", "tools/count_tests.py", "tools/docs", "tools/tidy/tidy.py")
+CHECKED = ("clients/examples", "clients/python/dws", "tools/count_tests.py", "tools/docs", "tools/tidy/tidy.py")
 
 
 @unittest.skipUnless(shutil.which("mypy"), "mypy is not installed")
