@@ -9,6 +9,7 @@
 #   tools/real.sh capture [OPTION...]        the mappings that attaching makes, beside what engines load
 #   tools/real.sh declare [OPTION...]        the tensors that dws.declare gives for a module, beside those that transformers saves
 #   tools/real.sh quantise [OPTION...]       the quantisation recipes, beside the libraries that define them
+#   tools/real.sh quickstart [OPTION...]     the programs of docs/quickstart: FSDP2, TRL, vLLM, and SGLang beside slime's folders
 #   tools/real.sh store --python=PYTHON      a shared directory in a store of another project's: moto's, with boto3
 #   tools/real.sh chains --python=PYTHON     versions that ModelExpress wrote to moto's S3, followed from a copy of the objects
 #   tools/real.sh kubernetes --python=PYTHON the manifests of deploy/kubernetes, beside Kubernetes' own schemas: with kubernetes-validate
@@ -17,8 +18,8 @@
 #
 #   --engines=FOLDER     of `install`; $DWS_ENGINES by default. All but engines, capture and page use vLLM's environment there,
 #   --python=PYTHON      or this Python: with what the check compares, numpy, grpcio and protobuf
-#   --only=PATTERN,...   engines, trainers, capture: some cells or cases; none of the trainers' cases may be skipped then
-#   --logs=FOLDER        engines, trainers: keeps the logs
+#   --only=PATTERN,...   engines, trainers, capture, quickstart: some cells or cases; none of the trainers' cases may be skipped then
+#   --logs=FOLDER        engines, trainers, quickstart: keeps the logs
 #   --all, --list        engines: all cells (hours); prints the cells that would run. By default 60 starts of engines
 #   --seconds=60         engines: of requests in each search for torn passes (20)
 #   --minutes=30         engines: after which no cell begins (60)

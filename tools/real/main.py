@@ -32,6 +32,9 @@ NEEDS = {
     "trainers": Needs(
         "torch with fully_shard (2.6 or newer)", "from torch.distributed.fsdp import fully_shard"
     ),
+    "quickstart": Needs(
+        "torch with fully_shard (2.6 or newer)", "from torch.distributed.fsdp import fully_shard"
+    ),
     "declare": Needs(
         "transformers 5 or newer",
         "from importlib.metadata import version as v; assert int(v('transformers').split('.')[0]) >= 5",
@@ -49,7 +52,9 @@ NEEDS = {
         "assert not lacks, lacks",
     ),
 }
-CHECKS = ("engines", "trainers", "capture", "declare", "quantise", "store", "chains", "kubernetes", "demo", "page")
+CHECKS = (
+    "engines", "trainers", "capture", "declare", "quantise", "quickstart", "store", "chains", "kubernetes", "demo", "page",
+)  # fmt: skip
 
 
 def parse() -> argparse.Namespace:
@@ -67,9 +72,9 @@ def parse() -> argparse.Namespace:
         check.add_argument("--engines", default=os.environ.get("DWS_ENGINES", ""))
         if name in NEEDS:
             check.add_argument("--python", default="")
-        if name in ("engines", "trainers", "capture"):
+        if name in ("engines", "trainers", "capture", "quickstart"):
             check.add_argument("--only", type=lambda text: text.split(","))
-        if name in ("engines", "trainers"):
+        if name in ("engines", "trainers", "quickstart"):
             check.add_argument("--logs", type=_path)
     of["engines"].add_argument("--all", action="store_true")
     of["engines"].add_argument("--list", action="store_true")

@@ -16,6 +16,7 @@ from tools.real.report import Report, matching
 # What Debian's Python says that lacks it.
 CAUSES = {
     "trainers": "Traceback",
+    "quickstart": "Traceback",
     "declare": "PackageNotFoundError",
     "store": "ModuleNotFoundError",
     "chains": "ModuleNotFoundError",
