@@ -8,17 +8,20 @@
 # $PORT is the server's port (30000), $PYTHON the Python of SGLang (python3). Ends both with ^C.
 set -euo pipefail
 base="${1:?BASE: the checkpoint that slime began with}" versions="${2:?VERSIONS: the folder of the versions}"
-local="${3:?LOCAL: the folder of the copy}"
+copy="${3:?LOCAL: the folder of the copy}"
 shift 3
 port="${PORT:-30000}" run=/tmp/dws-quickstart/slime
+versions="$(realpath -m "$versions")" copy="$(realpath -m "$copy")"  # the server opens the copy by its path
 
 # A copy without links: the receiver changes it in place.
-if [[ ! -e "$local" ]]; then cp -r --dereference "$base" "$local"; fi
-mkdir -p -m 0700 /tmp/dws-quickstart "$run"
+if [[ ! -e "$copy" ]]; then cp -r --dereference "$base" "$copy"; fi
+(umask 077 && mkdir -p "$run")
 mkdir -p "$versions"
 
-"${PYTHON:-python3}" -m sglang.launch_server --model-path "$local" --port "$port" --skip-server-warmup "$@" &
+"${PYTHON:-python3}" -m sglang.launch_server --model-path "$copy" --port "$port" --skip-server-warmup "$@" &
 server=$!
-trap 'kill "$server" 2>/dev/null; wait "$server"' EXIT
 dws-receiver --job-id=slime --receiver-id="$(hostname)-$port" --socket="$run/receiver.sock" --state-dir="$run/state" \
-  --slime-dir="$versions" --checkpoint="$local" --engine-url="http://127.0.0.1:$port"
+  --slime-dir="$versions" --checkpoint="$copy" --engine-url="http://127.0.0.1:$port" &
+receiver=$!
+trap 'kill "$server" "$receiver" 2>/dev/null; wait "$server" "$receiver"' EXIT
+wait -n "$server" "$receiver"  # without one the other is of no use

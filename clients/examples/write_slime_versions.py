@@ -42,7 +42,8 @@ def write(base: str, versions: str, steps: int, pace: float) -> None:
                 for weight in weights.values():
                     weight += 0.01 * torch.randn_like(weight) * (torch.rand_like(weight) < 0.05)
             stats = trainer.publish(version)
-            print(f"version {version}: {stats.changed_elements} of {stats.total_elements} elements changed", flush=True)
+            changed = "the first" if stats.full else f"{stats.changed_elements} of {stats.total_elements} elements changed"
+            print(f"version {version}: {changed}", flush=True)
             time.sleep(pace)
 
 

@@ -26,7 +26,7 @@ from tools.real.server import free_port
 from tools.real.trainers.check import missing_packages
 
 EXAMPLES = os.path.abspath("clients/examples")
-PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver", "tools/dwsctl/dwsctl")
+PROGRAMS = ("sender_daemon/dws-sender", "receiver_daemon/dws-receiver")
 STEPS = 4
 SECONDS_MAX = 900.0  # of one page
 END_SECONDS = 20.0
